@@ -1,0 +1,78 @@
+# Every target makes what it needs: a virtual environment in .venv and the extras it runs with.
+# An install happens once, and again only when pyproject.toml has changed.
+# `make test ARGS="-k sample"` hands ARGS to pytest, and `make bench ARGS=...` to the benchmarks.
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format types bench clean
+.NOTPARALLEL:  # two pips in one environment break it
+
+help:
+	@echo 'make demo    record 20,000 steps of Breakout, look at them, verify them, sample from them'
+	@echo 'make test    run the tests'
+	@echo 'make lint    check style (ruff); make format repairs what can be repaired'
+	@echo 'make types   check types (mypy)'
+	@echo 'make bench   measure, and write benchmarks/results'
+	@echo 'make clean   remove the environment, builds, caches and the demo'
+
+demo: $(VENV)/.extras-atari
+	rm -rf demo
+	mkdir demo
+	$(BIN)/mmreplay record ALE/Breakout-v5 demo/breakout.zarr --steps 20000 --envs 8
+	$(BIN)/mmreplay info demo/breakout.zarr
+	$(BIN)/mmreplay verify demo/breakout.zarr
+	$(BIN)/mmreplay bench demo/breakout.zarr
+
+test: $(VENV)/.extras-test
+	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal $(ARGS)
+
+lint: $(VENV)/.extras-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.extras-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/.extras-dev
+	$(BIN)/mypy
+
+bench: $(VENV)/.extras-test
+	$(BIN)/python -m benchmarks $(ARGS)
+
+clean:
+	rm -rf .venv build dist demo *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find mmreplay cli tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+# The stamp of an extra that holds others sets theirs too: dev holds test, test holds atari.
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
+
+$(VENV)/.extras-atari: pyproject.toml | $(BIN)/python
+	@echo "Installing mmreplay[atari] into $(VENV): about a minute the first time"
+	$(INSTALL) '.[atari]'
+	@touch $@
+
+$(VENV)/.extras-test: pyproject.toml | $(BIN)/python
+	@echo "Installing mmreplay[test] into $(VENV): about a minute the first time"
+	$(INSTALL) '.[test]'
+	@touch $@ $(VENV)/.extras-atari
+
+$(VENV)/.extras-dev: pyproject.toml | $(BIN)/python
+	@echo "Installing mmreplay[dev] into $(VENV): about a minute the first time"
+	$(INSTALL) '.[dev]'
+	@touch $@ $(VENV)/.extras-test $(VENV)/.extras-atari
+
+# PYTHON=... chooses another interpreter than the first of these that is new enough.
+$(BIN)/python:
+	@set -e; python='$(PYTHON)'; \
+	for name in python3 python3.14 python3.13 python3.12 python3.11; do \
+	    [ -z "$$python" ] || break; \
+	    $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && python=$$name || true; \
+	done; \
+	[ -n "$$python" ] || { echo 'make: mmreplay needs Python 3.11 or newer, and found none on PATH' >&2; exit 1; }; \
+	echo "Making $(VENV) with $$("$$python" --version)"; \
+	"$$python" -m venv $(VENV) || { rm -rf $(VENV); \
+	    echo "make: '$$python -m venv' failed; on Debian and Ubuntu it needs: apt-get install python3-venv" >&2; exit 1; }

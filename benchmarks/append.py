@@ -1,0 +1,212 @@
+"""`buffer.step` at full speed, and beside it the `add` of stable-baselines3's ReplayBuffer.
+
+Every step is timed by itself: the median is what a step costs, the mean has the seals in it (the
+writer's share of compressing and publishing). Where raw files grow, the machine now and then takes
+milliseconds for a fresh page; for raw frames such stalls are cut at 2 ms.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import mmreplay
+from benchmarks.experience import CODECS, Tape, check_whole, read_tape, recorded
+from benchmarks.results import Result
+from benchmarks.scale import Scale
+from benchmarks.timing import Clock, spread
+
+__all__ = ["run"]
+
+STACK = 4
+STALL_S = 2e-3
+_MEDIAN_US = 6.0
+_MEAN_US = {"raw": 9.0, "lz4": 15.0}
+
+Seconds = npt.NDArray[np.float64]
+
+
+def run(result: Result, scale: Scale, data: Path) -> None:
+    """Every codec and the peer, in turns."""
+    game = scale.games[0]
+    tape = _cut(read_tape(recorded(data, game, "raw", scale)), scale.append_steps)
+    clock = Clock()
+    peer = _peer()
+    if peer is None:
+        print("stable-baselines3 is not installed: its figure is left out")
+    waits: dict[str, list[float]] = {codec: [] for codec in CODECS}
+    closes: dict[str, list[float]] = {codec: [] for codec in CODECS}
+    for number in range(scale.runs):
+        clock.new_run()
+        for codec in CODECS:
+            path = data / f"append-{codec}.zarr"
+            steps, closed_s = _one_run(path, codec, tape, waits, check=number == 0)
+            clock.put(codec, steps)
+            closes[codec].append(closed_s)
+        if peer is not None:
+            clock.put("peer", _add(peer, tape, scale.peer_rows))
+        print(f"run {number + 1} of {scale.runs}", flush=True)
+    result.details["game"] = game
+    result.details["steps"] = tape.n_transitions
+    for codec in CODECS:
+        result.add(f"{codec}: median", clock.microseconds(codec), "us", at_most=_MEDIAN_US)
+        bound = _MEAN_US.get(codec)
+        if codec == "raw":
+            clipped = clock.microseconds(codec, lambda s: np.minimum(s, STALL_S).mean())
+            result.add("raw: mean, stalls cut at 2 ms", clipped, "us", at_most=bound)
+        plain = clock.microseconds(codec, np.mean)
+        result.add(f"{codec}: mean", plain, "us", at_most=None if codec == "raw" else bound)
+        for percent in (99, 99.9):
+            part = clock.microseconds(codec, functools.partial(np.percentile, q=percent))
+            result.add(f"{codec}: {percent} % of the steps take at most", part, "us")
+        result.add(f"{codec}: slowest step", spread(clock.by_run(codec, np.max) * 1e3), "ms")
+        if codec != "raw":
+            note = "steps that had to wait for a shard to be published"
+            result.add(f"{codec}: waiting in a run", spread(waits[codec]), "ms", note=note)
+        result.add(f"{codec}: close", spread(closes[codec]), "s")
+    result.add("fsyncs by the thread that steps", 0, "calls", at_most=0, note="asserted")
+    if peer is not None:
+        result.add("stable-baselines3 ReplayBuffer.add: median", clock.microseconds("peer"), "us")
+        mean = clock.microseconds("peer", np.mean)
+        result.add("stable-baselines3 ReplayBuffer.add: mean", mean, "us")
+
+
+def _cut(tape: Tape, steps: int) -> Tape:
+    """The first `steps` transitions of a tape, as one lane."""
+    transitions = np.cumsum(tape.resets == 0)
+    rows = int(transitions.searchsorted(min(steps, transitions[-1]))) + 1
+    actions, rewards = tape.actions[:rows].copy(), tape.rewards[:rows].copy()
+    flags = tape.non_terminals[:rows].copy()
+    # What the writer makes of the last row, whose episode goes on in the tape.
+    actions[-1], rewards[-1], flags[-1] = 0, 0, flags[-2]
+    return Tape(tape.frames[:rows], actions, rewards, flags, tape.resets[:rows], (0, rows))
+
+
+def _one_run(
+    path: Path, codec: str, tape: Tape, waits: dict[str, list[float]], *, check: bool
+) -> tuple[Seconds, float]:
+    """Seconds of every step, and of the close."""
+    shutil.rmtree(path, ignore_errors=True)
+    with _watched_syncs() as syncs:
+        buffer = mmreplay.ReplayBuffer(
+            path,
+            frame=mmreplay.Field(tape.frames.shape[1:], "uint8", codec),
+            action=mmreplay.Field((), "int64"),
+            stack=STACK,
+        )
+        syncs.clear()
+        began, ended = _steps(buffer, tape)
+        during = [one for one in syncs if one[0] == threading.get_ident()]
+        assert not during, f"a step called fsync: {during}"
+        started = perf_counter()
+        buffer.close()
+        closed_s = perf_counter() - started
+    slow = (ended - began) > 1e-3
+    waited = 0.0
+    for _, sync_began, sync_ended in syncs:
+        both = np.minimum(ended[slow], sync_ended) - np.maximum(began[slow], sync_began)
+        waited += float(both[both > 0].sum())
+    waits[codec].append(waited * 1e3)
+    if check:
+        with mmreplay.open(path) as store:
+            check_whole(store, tape)
+    shutil.rmtree(path)
+    return ended - began, closed_s
+
+
+def _steps(buffer: mmreplay.ReplayBuffer, tape: Tape) -> tuple[Seconds, Seconds]:
+    """When every step began and ended."""
+    actions, rewards = tape.actions.tolist(), tape.rewards.tolist()
+    resets, flags = tape.resets.tolist(), tape.non_terminals.tolist()
+    frames, clock = tape.frames, perf_counter
+    began, ended = np.zeros(tape.n_transitions), np.zeros(tape.n_transitions)
+    step, n = buffer.step, 0
+    for row in range(len(tape)):
+        frame = frames[row]
+        if resets[row]:
+            buffer.reset(frame)
+            continue
+        action, reward, terminated = actions[row - 1], rewards[row - 1], not flags[row - 1]
+        start = clock()
+        step(action, reward, frame, terminated)
+        stop = clock()
+        began[n] = start
+        ended[n] = stop
+        n += 1
+    assert n == tape.n_transitions == len(buffer)
+    return began, ended
+
+
+@contextmanager
+def _watched_syncs() -> Iterator[list[tuple[int, float, float]]]:
+    """Every fsync and fdatasync meanwhile: the thread, when it began and when it ended."""
+    calls: list[tuple[int, float, float]] = []
+    kept = {name: getattr(os, name) for name in ("fsync", "fdatasync") if hasattr(os, name)}
+
+    def watching(sync: Any) -> Any:
+        def call(descriptor: int) -> None:
+            began = perf_counter()
+            sync(descriptor)
+            calls.append((threading.get_ident(), began, perf_counter()))
+
+        return call
+
+    for name, sync in kept.items():
+        setattr(os, name, watching(sync))
+    try:
+        yield calls
+    finally:
+        for name, sync in kept.items():
+            setattr(os, name, sync)
+
+
+def _peer() -> Any:
+    try:
+        import torch
+        from stable_baselines3.common.buffers import ReplayBuffer
+    except ImportError:
+        return None
+    torch.set_num_threads(1)
+    return ReplayBuffer
+
+
+def _add(peer: Any, tape: Tape, rows: int) -> Seconds:
+    """Seconds of every `add` of stacked observations, which is what that buffer keeps."""
+    from gymnasium import spaces
+
+    height, width = tape.frames.shape[1:]
+    buffer = peer(
+        rows,
+        spaces.Box(0, 255, (STACK, height, width), np.uint8),
+        spaces.Discrete(18),
+        device="cpu",
+        optimize_memory_usage=True,
+        handle_timeout_termination=False,
+    )
+    actions, rewards = tape.actions.reshape(-1, 1), tape.rewards.reshape(-1, 1)
+    ended = tape.non_terminals.reshape(-1, 1) == 0
+    frames, clock = tape.frames, perf_counter
+    count = min(rows, len(tape) - STACK - 1)
+    seconds = np.zeros(count)
+    infos: list[dict[str, Any]] = [{}]
+    for row in range(count):
+        observation = frames[None, row : row + STACK]
+        following = frames[None, row + 1 : row + 1 + STACK]
+        last = row + STACK - 1
+        action, reward, done = actions[last], rewards[last], ended[last]
+        start = clock()
+        buffer.add(observation, following, action, reward, done, infos)
+        stop = clock()
+        seconds[row] = stop - start
+    assert np.array_equal(buffer.observations[count // 2, 0], frames[count // 2 :][:STACK])
+    return seconds

@@ -1,0 +1,202 @@
+"""What is measured in a process of its own: what an import, an opening and long work take there.
+
+``python -m benchmarks.fresh NAME ARGUMENTS`` calls one of the functions below and prints what it
+returns as JSON. Nothing but the standard library is imported before the function asks for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+__all__ = ["call", "die"]
+
+_KILLED = -signal.SIGKILL
+
+
+def call(name: str, **arguments: Any) -> dict[str, Any]:
+    """Run a function of this module in a fresh process; returns what it returned."""
+    done = _run(name, arguments)
+    if done.returncode:
+        raise RuntimeError(f"{name}: exit status {done.returncode}: {done.stderr}")
+    out: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return out
+
+
+def die(name: str, **arguments: Any) -> dict[str, Any]:
+    """As `call`, for a function that ends in a kill -9 of its own process."""
+    done = _run(name, arguments)
+    if done.returncode != _KILLED:
+        raise RuntimeError(f"{name}: exit status {done.returncode}: {done.stderr}")
+    out: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return out
+
+
+def _run(name: str, arguments: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benchmarks.fresh", name, json.dumps(arguments, default=str)]
+    here = Path(__file__).parent.parent
+    return subprocess.run(command, check=False, capture_output=True, text=True, cwd=here)
+
+
+def resident() -> dict[str, int]:
+    """Resident bytes of this process: anonymous, and mapped from files."""
+    found = {}
+    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
+        key, _, value = line.partition(":")
+        if key in {"RssAnon", "RssFile"}:
+            found[key[3:].lower()] = int(value.split()[0]) << 10
+    return found
+
+
+def _since(started: float) -> float:
+    return (perf_counter() - started) * 1e3
+
+
+# ---------------------------------------------------------------- opening
+
+
+def load(path: str, batch: int) -> dict[str, Any]:
+    """Import, open a store read-only, and sample once."""
+    started = perf_counter()
+    import numpy as np  # noqa: F401
+
+    numpy_ms = _since(started)
+    started = perf_counter()
+    import mmreplay
+
+    import_ms = _since(started)
+    before = resident()
+    started = perf_counter()
+    data = mmreplay.load(path)
+    n_transitions = len(data)
+    open_ms = _since(started)
+    opened = resident()
+    started = perf_counter()
+    data.sample(batch)
+    return {
+        "numpy_ms": numpy_ms,
+        "import_ms": import_ms,
+        "open_ms": open_ms,
+        "sample_ms": _since(started),
+        "transitions": n_transitions,
+        "rows": sum(lane.rows for lane in data.store.lanes),
+        "before": before,
+        "opened": opened,
+        "sampled": resident(),
+    }
+
+
+def write_and_die(path: str, frames: str, rows: int) -> None:
+    """Open a store for writing, append an episode of `rows` rows, and be killed."""
+    import numpy as np
+
+    import mmreplay
+
+    source = np.load(frames)
+    before = resident()
+    started = perf_counter()
+    buffer = mmreplay.ReplayBuffer(path)
+    open_ms = _since(started)
+    opened = resident()
+    whole = buffer.writer
+    for writer in whole.writers if isinstance(whole, mmreplay.VectorWriter) else (whole,):
+        writer.reset(source[0])
+        for row in range(1, rows):
+            writer.step(row % 7, float(row), source[row % len(source)])
+    out = {
+        "open_ms": open_ms,
+        "before": before,
+        "opened": opened,
+        "rows": sum(lane.rows for lane in buffer.store.refresh().lanes),
+        "transitions": len(buffer),
+    }
+    print(json.dumps(out), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+# ---------------------------------------------------------------- memory
+
+
+class _Watch:
+    """Resident memory over the course of something, at 41 points of it."""
+
+    def __init__(self, total: int) -> None:
+        self._points = [total * i // 40 for i in range(41)]
+        self.taken: list[dict[str, int]] = []
+
+    def at(self, done: int) -> None:
+        """Look, if it is time."""
+        if len(self.taken) < len(self._points) and done >= self._points[len(self.taken)]:
+            self.taken.append({"at": done, **resident()})
+
+
+def record(path: str, env: str, steps: int, envs: int, codec: str) -> dict[str, Any]:
+    """Record, and watch."""
+    import mmreplay
+
+    watch = _Watch(steps)
+    done = mmreplay.record(
+        env, path, steps, envs=envs, codec=codec, progress=lambda p: watch.at(p.steps)
+    )
+    with mmreplay.open(path) as store:
+        assert len(store) == steps == done.steps
+    return {"taken": watch.taken}
+
+
+def sample(path: str, batches: int, batch: int) -> dict[str, Any]:
+    """Sample from a closed store, and watch."""
+    import mmreplay
+
+    watch = _Watch(batches)
+    with mmreplay.load(path) as data:
+        kept = data.sample(batch)
+        for number in range(batches):
+            watch.at(number)
+            data.sample(batch, out=kept)
+        watch.at(batches)
+    return {"taken": watch.taken}
+
+
+def train(path: str, frames: str, steps: int, capacity: int, codec: str) -> dict[str, Any]:
+    """Step a buffer that evicts, sample from it all along, and watch."""
+    import numpy as np
+
+    import mmreplay
+
+    source = np.load(frames)
+    watch = _Watch(steps)
+    buffer = mmreplay.ReplayBuffer(
+        path,
+        capacity,
+        frame=mmreplay.Field(source.shape[1:], "uint8", codec),
+        action=mmreplay.Field((), "int64"),
+    )
+    with buffer:
+        buffer.reset(source[0])
+        kept = None
+        for number in range(steps):
+            ended = number % 1_000 == 999
+            buffer.step(number % 7, 1.0, source[(number + 1) % len(source)], ended)
+            if ended:
+                buffer.reset(source[0])
+            if number % 50 == 49:
+                kept = buffer.sample(32, out=kept)
+            watch.at(number)
+        watch.at(steps)
+        assert len(buffer) == min(steps, capacity)
+    return {"taken": watch.taken}
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    one.__name__: one for one in (load, write_and_die, record, sample, train)
+}
+
+if __name__ == "__main__":
+    print(json.dumps(_FUNCTIONS[sys.argv[1]](**json.loads(sys.argv[2]))))

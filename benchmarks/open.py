@@ -1,0 +1,110 @@
+"""Opening a store: closed, and live after its writer was killed; each time in a fresh process.
+
+The page cache is warm. Importing is no part of it and stands apart. Before each opening of the
+live store its writer has appended 9,000 rows, more than a tail holds, and has killed itself with
+SIGKILL.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import mmreplay
+from benchmarks import fresh
+from benchmarks.experience import Tape, frames_of, read_tape, recorded, repeated
+from benchmarks.results import Result
+from benchmarks.scale import Scale
+from benchmarks.timing import Spread, spread
+
+__all__ = ["run"]
+
+BATCH = 32
+_CLOSED_MS = 100.0
+_CLOSED_MB = 60.0
+_KILLED_MS = 300.0
+_APPENDED = 9_000
+
+
+def run(result: Result, scale: Scale, data: Path) -> None:
+    """Stores of a million rows."""
+    game, rows = scale.games[0], scale.open_rows
+    tape = read_tape(recorded(data, game, "raw", scale))
+    stores = {
+        "lz4, one lane": repeated(data, game, "lz4", tape, rows, 1),
+        f"lz4, {scale.envs} lanes": repeated(data, game, "lz4", tape, rows, scale.envs),
+        "raw, one lane": repeated(data, game, "raw", tape, rows, 1),
+    }
+    result.details["rows"] = rows
+    imports: list[dict[str, Any]] = []
+    for name, path in stores.items():
+        imports += _closed(result, name, path, scale)
+    result.add("import numpy", spread([one["numpy_ms"] for one in imports]), "ms")
+    result.add("import mmreplay after that", spread([one["import_ms"] for one in imports]), "ms")
+    frames = data / f"{game}-frames.npy"
+    np.save(frames, tape.frames[: min(len(tape), 8_192)])
+    for name, path in stores.items():
+        if not name.startswith("raw"):
+            _killed(result, name, path, frames, tape, scale)
+
+
+def _megabytes(taken: list[dict[str, Any]], after: str) -> Spread:
+    """How much more was resident than before."""
+    return spread([(sum(one[after].values()) - sum(one["before"].values())) / 1e6 for one in taken])
+
+
+def _closed(result: Result, name: str, path: Path, scale: Scale) -> list[dict[str, Any]]:
+    fresh.call("load", path=path, batch=BATCH)  # brings what it reads into the page cache
+    taken = [fresh.call("load", path=path, batch=BATCH) for _ in range(scale.opened)]
+    assert {one["rows"] for one in taken} == {scale.open_rows}
+    opened = spread([one["open_ms"] for one in taken])
+    result.add(f"closed, {name}: open", opened, "ms", at_most=_CLOSED_MS)
+    result.add(
+        f"closed, {name}: more resident", _megabytes(taken, "opened"), "MB", at_most=_CLOSED_MB
+    )
+    result.add(f"closed, {name}: first batch", spread([one["sample_ms"] for one in taken]), "ms")
+    result.add(f"closed, {name}: more resident after it", _megabytes(taken, "sampled"), "MB")
+    return taken
+
+
+def _killed(result: Result, name: str, path: Path, frames: Path, tape: Tape, scale: Scale) -> None:
+    live = path.with_name("killed-" + path.name)
+    shutil.rmtree(live, ignore_errors=True)
+    shutil.copytree(path, live)
+    n_lanes = len(list(live.glob("lane-*"))) or 1
+    appended = max(2, min(_APPENDED, scale.open_rows) // n_lanes)
+    arguments = {"path": live, "frames": frames, "rows": appended}
+    died = fresh.die("write_and_die", **arguments)
+    reading, writing = [], []
+    for _ in range(scale.opened):
+        expected = died["rows"]
+        one = fresh.call("load", path=live, batch=BATCH)
+        assert (one["rows"], one["transitions"]) == (expected, died["transitions"])
+        _check_newest(live, tape, appended)
+        reading.append(one)
+        died = fresh.die("write_and_die", **arguments)
+        assert died["rows"] == expected + n_lanes * appended
+        writing.append(died)
+    note = "recovers it"
+    for how, taken in (("for reading", reading), (f"as ReplayBuffer, which {note}", writing)):
+        times = spread([one["open_ms"] for one in taken])
+        result.add(f"killed, {name}: open {how}", times, "ms", at_most=_KILLED_MS)
+        result.add(
+            f"killed, {name}: more resident, opened {how}", _megabytes(taken, "opened"), "MB"
+        )
+    shutil.rmtree(live)
+
+
+def _check_newest(path: Path, tape: Tape, appended: int) -> None:
+    """The rows that were committed just before the kill."""
+    source = tape.frames[: min(len(tape), 8_192)]
+    with mmreplay.open(path) as store:
+        lane = store.lanes[-1]
+        frames, rewards = frames_of(lane), lane.rewards[:]
+        for back in range(1, min(appended, 50)):
+            row = appended - back
+            assert np.array_equal(frames[lane.rows - back], source[row % len(source)])
+            assert rewards[-1 - back] == row

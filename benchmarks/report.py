@@ -1,0 +1,108 @@
+"""The table of benchmarks/README.md, made of the results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.results import load
+
+__all__ = ["SUBJECTS", "render", "write"]
+
+SUBJECTS = {
+    "sample": "Sampling",
+    "vectors": "Sampling vectors",
+    "append": "Appending",
+    "record": "Recording",
+    "disk": "Disk",
+    "open": "Opening",
+    "memory": "Memory",
+}
+
+_HEAD = """\
+# Benchmarks
+
+This page is made by `python -m benchmarks report` from the files in `results/`; each figure is the
+median of several runs, with the lowest and the highest run behind it. What is compared is timed in
+turns, in one process. A bound is what the figure was held against; one that does not hold stands
+here like any other. Every benchmark checks that what it timed was right.
+
+    python -m benchmarks                  all of it: about an hour, 12 GB of disk
+    python -m benchmarks sample append    some of it
+    python -m benchmarks --quick          seconds: shows that they work, measures nothing
+
+R is the time of one `np.take` of a batch's (32, 5) frames of 84x84 bytes from an array in RAM into
+an array that is kept: no sampler can be faster than that. Games are recorded with eight
+environments, frame skip 4, gray, and a random policy.
+"""
+
+
+def render(results: Path) -> str:
+    """The page."""
+    documents = [
+        load(path) for subject in SUBJECTS if (path := results / f"{subject}.json").exists()
+    ]
+    parts = [_HEAD, _verdict(documents)]
+    parts += [_section(document) for document in documents]
+    return "\n".join(parts)
+
+
+def write(results: Path, page: Path) -> None:
+    """Write the page anew."""
+    page.write_text(render(results), encoding="utf-8")
+    print(page)
+
+
+def _verdict(documents: list[dict[str, Any]]) -> str:
+    figures = [one for document in documents for one in document["figures"]]
+    bound = [one for one in figures if one["bound"] is not None]
+    missed = [one for one in bound if not one["holds"]]
+    lines = [f"{len(bound) - len(missed)} of {len(bound)} bounds hold."]
+    if missed:
+        lines += ["", "Those that do not:", ""]
+        lines += [f"- {one['what']}: {_value(one)}, bound {_bound(one)}" for one in missed]
+    return "\n".join([*lines, ""])
+
+
+def _section(document: dict[str, Any]) -> str:
+    machine, versions = document["machine"], document["versions"]
+    packages = ", ".join(f"{name} {version}" for name, version in versions.items())
+    where = (
+        f"`results/{document['subject']}.json`, {document['date']}: {machine['processor']}, "
+        f"{machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']}, "
+        f"{machine['filesystem']}; {packages}."
+    )
+    lines = [
+        f"## {SUBJECTS[document['subject']]}",
+        "",
+        where,
+        "",
+    ]
+    if document["settings"].get("name") != "full":
+        lines += ["**Quick: these figures mean nothing.**", ""]
+    lines += ["| | median | lowest to highest run | bound | holds |", "|---|---:|---:|---:|---|"]
+    for one in document["figures"]:
+        holds = {None: "", True: "yes", False: "**no**"}[one["holds"]]
+        note = f" ({one['note']})" if one["note"] else ""
+        lines.append(
+            f"| {one['what']}{note} | {_value(one)} | {_plain(one['low'])} to "
+            f"{_plain(one['high'])} | {_bound(one)} | {holds} |"
+        )
+    return "\n".join([*lines, ""])
+
+
+def _value(one: dict[str, Any]) -> str:
+    return f"{_plain(one['median'])} {one['unit']}"
+
+
+def _bound(one: dict[str, Any]) -> str:
+    if one["bound"] is None:
+        return ""
+    return f"{'at least' if one['at_least'] else 'at most'} {_plain(one['bound'])}"
+
+
+def _plain(number: float) -> str:
+    """Three digits, and never an exponent."""
+    if abs(number) >= 100:
+        return f"{number:,.0f}"
+    return f"{number:.3g}"

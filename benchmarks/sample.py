@@ -1,0 +1,197 @@
+"""`sample`, in units of R: one `np.take` of the same frames from RAM into a kept array.
+
+R is timed beside every batch, with that batch's own frames, on the same core. Stacks of 4, batches
+of 32 with all their arrays. Three ways a store can have been written: through one writer at the
+speed of environments, through eight lanes by `mmreplay.record`, and through one writer at full
+speed, which falls back to a quicker compressor.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import mmreplay
+from benchmarks.experience import (
+    CODECS,
+    ENVIRONMENT_SPEED,
+    Tape,
+    check_whole,
+    frames_of,
+    one_lane,
+    read_tape,
+    recorded,
+)
+from benchmarks.naive import check_batch
+from benchmarks.results import Result
+from benchmarks.scale import Scale
+from benchmarks.timing import Clock, Spread, one_core, spread
+
+__all__ = ["run"]
+
+BATCH = 32
+LARGE = 256
+STACK = 4
+# In units of R: raw, lz4 that was sealed in peace, lz4 in haste, zstd.
+_BOUNDS = {
+    1: {"raw": 2.0, "lz4": 9.0, "haste": 12.0, "zstd": 20.0},
+    3: {"raw": 3.0, "lz4": 14.0, "haste": 14.0, "zstd": 24.0},
+}
+_FRESH = 0.5
+_GATHER = 1.3
+_CHECK_EVERY = 50
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Case:
+    name: str
+    codec: str
+    path: Path
+    is_one_lane: bool
+    in_haste: bool = False
+
+
+def run(result: Result, scale: Scale, data: Path) -> None:
+    """Every game after the other: a tape takes most of a gigabyte."""
+    for game in scale.games:
+        tape = read_tape(recorded(data, game, "raw", scale))
+        result.details[f"{game} rows"] = len(tape)
+        cases = _cases(data, game, tape, scale, result)
+        clock = Clock()
+        with one_core():
+            for number in range(scale.runs):
+                clock.new_run()
+                _one_run(clock, cases, tape, scale, first=number == 0)
+                print(f"{game}: run {number + 1} of {scale.runs}", flush=True)
+        _report(result, clock, game, cases)
+
+
+def _cases(data: Path, game: str, tape: Tape, scale: Scale, result: Result) -> list[_Case]:
+    cases = []
+    for codec in CODECS:
+        path, counts = one_lane(data, game, codec, tape, ENVIRONMENT_SPEED)
+        assert counts["fast"] == 0, "a paced writer had to hurry"
+        cases.append(_Case(f"one writer, {codec}", codec, path, is_one_lane=True))
+    for codec in CODECS:
+        path = recorded(data, game, codec, scale)
+        cases.append(_Case(f"{scale.envs} lanes, {codec}", codec, path, is_one_lane=False))
+    path, counts = one_lane(data, game, "lz4", tape, None)
+    result.details[f"{game} full speed"] = counts
+    name = "one writer at full speed, lz4"
+    cases.append(_Case(name, "lz4", path, is_one_lane=True, in_haste=True))
+    return cases
+
+
+class _Turn:
+    """One store with one setting, and R for the batches that it gives."""
+
+    def __init__(self, case: _Case, tape: Tape, data: Any, how: str) -> None:
+        self.case, self.tape, self.data, self.how = case, tape, data, how
+        self.n_step: int = data.settings.n_step
+        self.name = f"{case.name}, n_step {self.n_step}, {how}"
+        self.size = LARGE if how == "256" else BATCH
+        self.batch = self.data.sample(self.size)
+        # Filled with ones: memory that was never touched would be slow the first time.
+        self.kept = np.ones((self.size, STACK + 1, *tape.frames.shape[1:]), np.uint8)
+        self.gathered = np.ones((self.size, 2 * STACK, *tape.frames.shape[1:]), np.uint8)
+
+    def step(self, clock: Clock) -> None:
+        """One batch, and what it is held against."""
+        if self.how == "fresh":
+            self.batch = clock.time(self.name, lambda: self.data.sample(BATCH))
+        else:
+            clock.time(self.name, lambda: self.data.sample(self.size, out=self.batch))
+        places = self.tape.places(self.batch.id, one_lane=self.case.is_one_lane)
+        if self.how == "256":
+            rows = self._gather_rows(places)
+            column = self.data.store.columns["frames"]
+            clock.time(f"{self.name}, gather", lambda: column.take(rows, self.gathered))
+            return
+        rows = self.tape.window(places, STACK - 1, 1)
+        frames = self.tape.frames
+        # mode="clip": otherwise numpy copies the whole output once more.
+        clock.time(f"{self.name}, R", lambda: frames.take(rows, axis=0, out=self.kept, mode="clip"))
+
+    def _gather_rows(self, places: Any) -> Any:
+        """The rows, by id, that an n-step batch reads: two stacks a transition."""
+        tape = self.tape
+        ends = np.append(np.flatnonzero(tape.resets), len(tape))
+        last = ends[ends.searchsorted(places, "right")] - 1
+        following = np.minimum(places + self.n_step, last)
+        stacks = [tape.window(at, STACK - 1, 0) for at in (places, following)]
+        # Within a lane ids count as the tape does.
+        return np.concatenate(stacks, 1) + (self.batch.id - places)[:, None]
+
+    def check(self) -> None:
+        """The batch that is there now."""
+        check_batch(
+            self.batch, self.tape, one_lane=self.case.is_one_lane, stack=STACK, n_step=self.n_step
+        )
+
+
+def _one_run(clock: Clock, cases: list[_Case], tape: Tape, scale: Scale, *, first: bool) -> None:
+    """One store after the other, as a training loop has one, in another order every run."""
+    settings = [(case, n_step) for case in cases for n_step in (1, 3)]
+    random.Random(first).shuffle(settings)
+    for case, n_step in settings:
+        opened = mmreplay.load(case.path, stack=STACK, n_step=n_step, seed=n_step)
+        with opened:
+            if first and n_step == 1:
+                check_whole(opened.store, tape)
+            else:  # touch every page of the maps, which are this object's own
+                _read_all(opened.store)
+            turns = [_Turn(case, tape, opened, how) for how in ("kept", "fresh")]
+            _take_turns(clock, turns, scale.rounds)
+            if n_step > 1 and not case.in_haste:
+                _take_turns(clock, [_Turn(case, tape, opened, "256")], scale.rounds // 4 + 1)
+
+
+def _take_turns(clock: Clock, turns: list[_Turn], rounds: int) -> None:
+    for number in range(rounds):
+        for turn in turns:
+            turn.step(clock)
+            if number % _CHECK_EVERY == 0 or number == rounds - 1:
+                turn.check()
+
+
+def _read_all(store: mmreplay.Store) -> None:
+    for lane in store.lanes:
+        for row in range(0, lane.rows, 4096):
+            _ = frames_of(lane)[row : row + 4096]
+
+
+def _report(result: Result, clock: Clock, game: str, cases: list[_Case]) -> None:
+    base = _every_r(clock, cases)
+    result.add(f"{game}: R", base, "us", note="one np.take of (32, 5) frames from RAM")
+    for case in cases:
+        for n_step in (1, 3):
+            name = f"{case.name}, n_step {n_step}, "
+            bound = _BOUNDS[n_step]["haste" if case.in_haste else case.codec]
+            kept = clock.ratio(f"{name}kept", f"{name}kept, R")
+            result.add(f"{game}: {name}out=", kept, "R", at_most=bound)
+            more = clock.by_run(f"{name}fresh") / clock.by_run(f"{name}fresh, R")
+            more -= clock.by_run(f"{name}kept") / clock.by_run(f"{name}kept, R")
+            result.add(f"{game}: {name}without out=, more", spread(more), "R", at_most=_FRESH)
+    for case in cases:
+        if not case.in_haste:
+            name = f"{case.name}, n_step 3, 256"
+            ratio = clock.ratio(name, f"{name}, gather")
+            what = f"{game}: {case.name}, n_step 3, batch {LARGE}, by the frames' gather alone"
+            result.add(what, ratio, "times", at_most=_GATHER)
+    for case in cases:
+        us = clock.microseconds(f"{case.name}, n_step 1, kept")
+        result.add(f"{game}: {case.name}, n_step 1, a batch", us, "us")
+
+
+def _every_r(clock: Clock, cases: list[_Case]) -> Spread:
+    names = [
+        f"{case.name}, n_step {n}, {how}, R"
+        for case in cases
+        for n in (1, 3)
+        for how in ("kept", "fresh")
+    ]
+    return spread(np.median([clock.by_run(name) for name in names], axis=0) * 1e6)

@@ -1,0 +1,79 @@
+"""How much is measured: in full, or just enough to see that a benchmark works."""
+
+from __future__ import annotations
+
+import dataclasses
+
+__all__ = ["FULL", "QUICK", "Scale"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scale:
+    """Sizes of everything.
+
+    Attributes:
+        name: ``full`` or ``quick``.
+        games: recorded, by the name of their files.
+        steps: recorded of each.
+        envs: lanes of a recorded store.
+        runs: of everything that is repeated.
+        rounds: turns in each run, of batches.
+        append_steps: steps of an append run.
+        peer_rows: transitions in the peer's buffer.
+        vector_rows: of the store of vectors.
+        open_rows: of the stores that are opened.
+        opened: fresh processes that open each of them.
+        record_steps: of each run with and without recording.
+        memory_steps: recorded while memory is watched.
+        memory_batches: sampled while memory is watched.
+    """
+
+    name: str
+    games: tuple[str, ...]
+    steps: int
+    envs: int
+    runs: int
+    rounds: int
+    append_steps: int
+    peer_rows: int
+    vector_rows: int
+    open_rows: int
+    opened: int
+    record_steps: int
+    memory_steps: int
+    memory_batches: int
+
+
+FULL = Scale(
+    "full",
+    ("mspacman", "breakout"),
+    steps=120_000,
+    envs=8,
+    runs=7,
+    rounds=200,
+    append_steps=100_000,
+    peer_rows=40_000,
+    vector_rows=1_000_000,
+    open_rows=1_000_000,
+    opened=9,
+    record_steps=40_000,
+    memory_steps=200_000,
+    memory_batches=20_000,
+)
+
+QUICK = Scale(
+    "quick",
+    ("breakout",),
+    steps=800,
+    envs=2,
+    runs=2,
+    rounds=3,
+    append_steps=600,
+    peer_rows=300,
+    vector_rows=5_000,
+    open_rows=2_000,
+    opened=2,
+    record_steps=200,
+    memory_steps=600,
+    memory_batches=40,
+)

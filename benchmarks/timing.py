@@ -1,0 +1,98 @@
+"""Clocks and spreads: what is compared is timed in turns, within one run, many times.
+
+Invariant: a figure is the median over several runs of each run's own median (or mean), beside the
+lowest and the highest run; a ratio is taken within each run before the runs are compared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Clock", "Spread", "one_core", "spread"]
+
+Average = Callable[[npt.NDArray[Any]], Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Spread:
+    """One figure from several runs.
+
+    Attributes:
+        median: of the runs.
+        low: the lowest run.
+        high: the highest run.
+        n_runs: how many.
+    """
+
+    median: float
+    low: float
+    high: float
+    n_runs: int
+
+
+def spread(values: Any) -> Spread:
+    """Of one value a run."""
+    runs = np.asarray(values, np.float64)
+    return Spread(float(np.median(runs)), float(runs.min()), float(runs.max()), len(runs))
+
+
+class Clock:
+    """Durations by name, run by run, in seconds."""
+
+    def __init__(self) -> None:
+        """No run yet."""
+        self._runs: list[dict[str, list[float]]] = []
+
+    def new_run(self) -> None:
+        """What is timed from now on belongs to another run."""
+        self._runs.append({})
+
+    def time(self, name: str, call: Callable[[], Any]) -> Any:
+        """Call, keep the time it took, and return what it returned."""
+        started = perf_counter()
+        out = call()
+        seconds = perf_counter() - started
+        self._runs[-1].setdefault(name, []).append(seconds)
+        return out
+
+    def put(self, name: str, seconds: npt.NDArray[np.float64]) -> None:
+        """Keep times that were taken elsewhere."""
+        self._runs[-1].setdefault(name, []).extend(seconds.tolist())
+
+    def by_run(self, name: str, average: Average = np.median) -> npt.NDArray[np.float64]:
+        """One value a run, in seconds; runs that did not time `name` are left out."""
+        return np.array([average(np.array(run[name])) for run in self._runs if name in run])
+
+    def microseconds(self, name: str, average: Average = np.median) -> Spread:
+        """The figure for `name`, in microseconds."""
+        return spread(self.by_run(name, average) * 1e6)
+
+    def ratio(self, name: str, base: str) -> Spread:
+        """`name` in units of `base`."""
+        return spread(self.by_run(name) / self.by_run(base))
+
+    def count(self, name: str) -> int:
+        """How often `name` was timed, in all runs."""
+        return sum(len(run.get(name, ())) for run in self._runs)
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    """Keep this thread on one core, where the system allows it."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(allowed)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)

@@ -1,0 +1,136 @@
+"""``mmreplay record``: a thin layer over `mmreplay.record`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:  # gymnasium is an extra: `mmreplay record --help` works without it
+    from mmreplay.adapters.gymnasium import Progress, RecordResult
+
+
+def _policy(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    module, colon, name = value.partition(":")
+    if value != "random" and not (module and colon and name):
+        raise click.BadParameter(f"expected 'random' or 'module:callable', found {value!r}")
+    return value
+
+
+@click.command("record")
+@click.argument("env_id")
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--steps", type=click.IntRange(min=1), required=True, help="Transitions to record.")
+@click.option(
+    "--envs",
+    type=click.IntRange(min=1),
+    help="Environments that step together, a lane each.  [default: 1, or the store's lanes]",
+)
+@click.option(
+    "--policy",
+    default="random",
+    show_default=True,
+    callback=_policy,
+    metavar="random|MODULE:CALLABLE",
+    help="What chooses the actions: CALLABLE(observation) -> action.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--codec", type=click.Choice(["lz4", "zstd", "raw"]), help="How frames are kept.")
+@click.option("--capacity", type=click.IntRange(min=1), help="Transitions to keep, the newest.")
+@click.option("--append", is_flag=True, help="Go on writing a store of the same environment.")
+@click.option("--life-loss", is_flag=True, help="Take a lost life for a terminal step.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def record(
+    env_id: str,
+    path: Path,
+    steps: int,
+    envs: int | None,
+    policy: str,
+    seed: int,
+    codec: str | None,
+    capacity: int | None,
+    append: bool,
+    life_loss: bool,
+    as_json: bool,
+) -> None:
+    """Record a Gymnasium environment into the store at PATH.
+
+    Atari ids such as ALE/Breakout-v5 get the standard preprocessing (84x84 gray, frame skip 4,
+    no-op start); every other environment is recorded as it is. Ctrl-C ends the recording and keeps
+    everything.
+    """
+    # As with `python -m`: a policy, or an environment's module, may lie where the user stands.
+    if (here := os.getcwd()) not in sys.path:  # noqa: PTH109 (sys.path holds strings)
+        sys.path.insert(0, here)
+    from mmreplay.adapters.gymnasium import record as record_into
+    from mmreplay.adapters.gymnasium import stop_on_signals
+
+    with stop_on_signals() as stop, _progress(steps) as show:
+        result = record_into(
+            env_id,
+            path,
+            steps,
+            envs=envs,
+            policy=policy,
+            seed=seed,
+            codec=codec,
+            capacity=capacity,
+            append=append,
+            progress=show,
+            life_loss=life_loss,
+            stop=stop,
+        )
+    click.echo(json.dumps(result.to_json()) if as_json else _summary(result, steps))
+
+
+def _summary(result: RecordResult, asked: int) -> str:
+    lanes = "1 lane" if result.lanes == 1 else f"{result.lanes} lanes"
+    episodes = "1 episode" if result.episodes == 1 else f"{result.episodes:,} episodes"
+    text = (
+        f"Recorded {result.steps:,} steps and {episodes} of {result.env} into {result.path}\n"
+        f"{lanes}, {result.bytes_on_disk / 1e6:,.1f} MB on disk, {result.seconds:,.1f} s, "
+        f"{result.steps_per_s:,.0f} steps/s"
+    )
+    if result.stopped:
+        text = f"Stopped at {result.steps:,} of {asked:,} steps, all kept; --append goes on\n{text}"
+    return text
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[Progress], None] | None]:
+    """A progress bar on a terminal, None in a pipe; always on stderr."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    bar = Bar(
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[told]}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        auto_refresh=False,  # its thread would wait for the interpreter beside the loop
+        transient=True,
+    )
+
+    def show(progress: Progress) -> None:
+        bar.update(
+            task,
+            completed=progress.steps,
+            told=f"{progress.steps_per_s:,.0f} steps/s, {progress.episodes:,} episodes, "
+            f"{progress.bytes_on_disk / 1e6:,.1f} MB",
+            refresh=True,
+        )
+
+    with bar:
+        task = bar.add_task("record", total=total, told="")
+        yield show

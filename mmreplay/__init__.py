@@ -1,0 +1,85 @@
+"""mmreplay: a disk-backed, memory-mapped experience store for reinforcement learning."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from mmreplay._version import __version__
+from mmreplay.buffers import Dataset, ReplayBuffer, load
+from mmreplay.errors import (
+    ClosedError,
+    CorruptStoreError,
+    DiskFullError,
+    EmptyBufferError,
+    FailedStoreError,
+    FormatError,
+    InvalidIdError,
+    LockedError,
+    MmreplayError,
+    SchemaError,
+    StoreExistsError,
+    StoreNotFoundError,
+)
+from mmreplay.gather import Batch, Settings
+from mmreplay.lane import Writer
+from mmreplay.lanes import VectorWriter, create
+from mmreplay.schema import Field
+from mmreplay.store import Store, Trajectory, open_store
+
+if TYPE_CHECKING:
+    from mmreplay.adapters.gymnasium import record
+    from mmreplay.integrity import Finding, Report, verify
+
+__all__ = [
+    "Batch",
+    "ClosedError",
+    "CorruptStoreError",
+    "Dataset",
+    "DiskFullError",
+    "EmptyBufferError",
+    "FailedStoreError",
+    "Field",
+    "Finding",
+    "FormatError",
+    "InvalidIdError",
+    "LockedError",
+    "MmreplayError",
+    "ReplayBuffer",
+    "Report",
+    "SchemaError",
+    "Settings",
+    "Store",
+    "StoreExistsError",
+    "StoreNotFoundError",
+    "Trajectory",
+    "VectorWriter",
+    "Writer",
+    "__version__",
+    "create",
+    "load",
+    "open",
+    "record",
+    "verify",
+]
+
+
+def open(path: str | os.PathLike[str]) -> Store:
+    """Open a store for reading; see `mmreplay.store.open_store`."""
+    return open_store(path)
+
+
+_LAZY = {
+    "record": "mmreplay.adapters.gymnasium",  # an extra
+    "verify": "mmreplay.integrity",
+    "Finding": "mmreplay.integrity",
+    "Report": "mmreplay.integrity",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        import importlib  # noqa: PLC0415
+
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

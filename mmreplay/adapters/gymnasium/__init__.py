@@ -1,0 +1,36 @@
+"""Gymnasium: environments as a source of rows.
+
+    env_fields   what a store of this environment's rows looks like
+    record       steps environments and stores every transition
+    step_only    the same loop with nothing recorded, to measure what recording costs
+
+Invariant: every recorded transition was made by the environment (an autoreset is none), and every
+episode ends with the observation that the environment ended it with.
+"""
+
+from __future__ import annotations
+
+from mmreplay.adapters import MissingExtraError
+
+try:
+    import gymnasium as _gymnasium  # noqa: F401 (fails here, with a message, or nowhere)
+except ImportError as error:
+    raise MissingExtraError(
+        'recording environments needs gymnasium: pip install "mmreplay[gymnasium]", '
+        'or with Atari: pip install "mmreplay[atari]"'
+    ) from error
+
+from mmreplay.adapters.gymnasium.progress import Progress
+from mmreplay.adapters.gymnasium.recorder import RecordResult, record, step_only
+from mmreplay.adapters.gymnasium.signals import stop_on_signals
+from mmreplay.adapters.gymnasium.spaces import EnvFields, env_fields
+
+__all__ = [
+    "EnvFields",
+    "Progress",
+    "RecordResult",
+    "env_fields",
+    "record",
+    "step_only",
+    "stop_on_signals",
+]

@@ -1,0 +1,288 @@
+"""The recorder: steps environments with a policy and appends every transition to a store.
+
+Invariant: what is recorded is exactly the transitions that the environment made, `steps` of them
+over all lanes, unless it is stopped before.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import mmreplay
+from mmreplay.adapters.gymnasium.environments import EnvLike, World, make_world, versions
+from mmreplay.adapters.gymnasium.loops import Tally, prepare
+from mmreplay.adapters.gymnasium.policies import PolicyLike, load_policy
+from mmreplay.adapters.gymnasium.progress import Meter, Progress
+from mmreplay.errors import MmreplayError, SchemaError, StoreNotFoundError
+
+__all__ = ["RecordResult", "record", "step_only"]
+
+_MAX_SEED = 2**31 - 2**16
+"""Emulators take seeds of 31 bits, and lane i gets seed + i."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordResult:
+    """What a recording did.
+
+    Attributes:
+        path: the store.
+        env: the environment's id, or the name of what made it.
+        lanes: environments, a lane each.
+        steps: transitions recorded by this call.
+        episodes: episodes that ended in it.
+        rows: rows that the store has had in all, evicted ones included.
+        seconds: from the first step until the store was closed.
+        steps_per_s: transitions a second, closing included.
+        bytes_on_disk: blocks allocated to the store's files.
+        stopped: whether it was stopped before it had all steps.
+    """
+
+    path: str
+    env: str
+    lanes: int
+    steps: int
+    episodes: int
+    rows: int
+    seconds: float
+    steps_per_s: float
+    bytes_on_disk: int
+    stopped: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """The attributes as a dict of JSON values."""
+        return asdict(self)
+
+
+def record(
+    env: EnvLike,
+    path: str | Path,
+    steps: int,
+    *,
+    envs: int | None = None,
+    policy: PolicyLike = "random",
+    seed: int = 0,
+    codec: str | Mapping[str, Any] | None = None,
+    capacity: int | None = None,
+    append: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+    flush_s: float = 30.0,
+    life_loss: bool = False,
+    stop: Callable[[], bool] | None = None,
+) -> RecordResult:
+    """Record environments into a store.
+
+    An Atari id gets the standard preprocessing (84x84 gray, frame skip 4, no-op start; see
+    `mmreplay.adapters.gymnasium.atari`), every other environment is recorded as it is. Where a
+    vector environment has a step for more lanes than transitions are still missing, the first lanes
+    of it are recorded: it is always exactly `steps`.
+
+    Args:
+        env: a gymnasium id, an environment, a vector environment with any autoreset mode, or a
+            function that makes one. What is made here is closed here.
+        path: the store's directory; with one single environment a store of one lane, otherwise a
+            lane for each environment.
+        steps: transitions to record, over all environments together.
+        envs: environments that step together; None for 1, for those that a vector environment
+            has, or, appending, for those that the store has.
+        policy: ``"random"``, ``"module:callable"`` or a callable, see
+            `mmreplay.adapters.gymnasium.policies`.
+        seed: environment i is reset with seed + i, and its policy gets that seed too. Appending
+            draws another seed from this one and the rows already there, so that it goes on with
+            new episodes.
+        codec: the frames' codec, see `mmreplay.Field`; appending, the store's own, or None.
+        capacity: transitions to keep, the oldest go first; None for all.
+        append: go on writing a store that was recorded before from the same environment, also
+            after a crash; where there is none, it is created.
+        progress: called a few times a second.
+        flush_s: seconds between flushes, 0 for only at the end.
+        life_loss: take a lost life for the end of the game, that is for a terminal transition
+            without a reset; needs an environment that tells ``lives``.
+        stop: asked after each step; True ends the recording, as if all steps were done. See
+            `stop_on_signals`.
+
+    Raises:
+        MissingExtraError: gymnasium, ale-py or OpenCV is not installed.
+        SchemaError: the spaces cannot be stored, or the store was made for others.
+        StoreExistsError: there is something at the path, and `append` is False.
+        MmreplayError: no such environment or policy, or one of them raised; what had been recorded
+            is kept.
+    """
+    if steps < 1:
+        raise MmreplayError(f"steps: expected 1 or more, found {steps}")
+    _check_seed(seed)
+    policy_name, called = load_policy(policy)
+    earlier = _earlier(Path(path)) if append else None
+    if earlier is not None and envs is None and isinstance(env, str):
+        envs = earlier.lanes
+    world = make_world(env, envs)
+    try:
+        if earlier is not None:
+            _check_same(earlier, world, path)
+            seed = _next_seed(seed, earlier.rows)
+        tally = Tally()
+        # The first action comes before the store, so that a policy that does not work leaves none.
+        with _explained(path, tally):
+            loop = prepare(world, called, seed, life_loss=life_loss)
+        run = {
+            "seed": seed,
+            "lane_seeds": [seed + i for i in range(world.n_envs)],
+            "policy": policy_name,
+            "rows_before": 0 if earlier is None else earlier.rows,
+            "versions": versions(),
+        }
+        writer = mmreplay.create(
+            path,
+            frame=world.fields.frame,
+            action=world.fields.action,
+            lanes=world.fields.lanes,
+            codec=codec,
+            capacity=capacity,
+            append=append,
+            metadata=_metadata(world, run, earlier),
+            flush_s=flush_s,
+        )
+        meter = Meter(steps, Path(path), progress)
+        meter.start()
+        with writer, _explained(path, tally):
+            loop.run(writer, steps, tally, meter, stop or _never)
+        rows = writer.rows if isinstance(writer, mmreplay.Writer) else _rows(writer.writers)
+        last = meter.finish(tally.steps, tally.episodes)
+    finally:
+        world.close()
+    return RecordResult(
+        path=str(path),
+        env=world.name,
+        lanes=world.n_envs,
+        steps=tally.steps,
+        episodes=tally.episodes,
+        rows=rows,
+        seconds=last.seconds,
+        steps_per_s=last.steps_per_s,
+        bytes_on_disk=last.bytes_on_disk,
+        stopped=tally.steps < steps,
+    )
+
+
+def step_only(
+    env: EnvLike,
+    steps: int,
+    *,
+    envs: int | None = None,
+    policy: PolicyLike = "random",
+    seed: int = 0,
+) -> float:
+    """Step the same environments with the same policy, and record nothing.
+
+    What recording costs is measured against this.
+
+    Args:
+        env: see `record`.
+        steps: steps to make, over all environments, rounded up to whole vector steps.
+        envs: see `record`.
+        policy: see `record`.
+        seed: see `record`.
+
+    Returns:
+        Seconds, without making the environments and their first reset.
+    """
+    _, called = load_policy(policy)
+    world = make_world(env, envs)
+    try:
+        loop = prepare(world, called, seed, life_loss=False)
+        started = time.perf_counter()
+        loop.run_plain(steps)
+        return time.perf_counter() - started
+    finally:
+        world.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Earlier:
+    """The store that is appended to."""
+
+    lanes: int
+    rows: int
+    metadata: dict[str, Any]
+
+
+def _earlier(path: Path) -> _Earlier | None:
+    try:
+        with mmreplay.open(path) as store:
+            env = store.readers[0].metadata.get("env") or {}
+            return _Earlier(len(store.lanes), sum(lane.rows for lane in store.lanes), dict(env))
+    except StoreNotFoundError:
+        return None
+
+
+def _check_same(earlier: _Earlier, world: World, path: str | Path) -> None:
+    """Whether the rows to come are of the same kind as those that are there.
+
+    The core compares the fields; that the same fields can come from another game only we know.
+    """
+    if earlier.lanes != world.n_envs:
+        raise SchemaError(
+            f"append: expected as many environments as {path} has lanes, {earlier.lanes}, found "
+            f"{world.n_envs}"
+        )
+    for what, found in (("id", world.name), ("preprocessing", world.preprocessing)):
+        expected = earlier.metadata.get(what, found)
+        if expected != found:
+            raise SchemaError(
+                f"append: expected the {what} that {path} was recorded with, {expected!r}, found "
+                f"{found!r}; record into another path, and load both"
+            )
+
+
+def _next_seed(seed: int, rows: int) -> int:
+    """Another seed for a recording that goes on, the same for the same rows."""
+    if rows == 0:
+        return seed
+    return int(np.random.SeedSequence((seed, rows)).generate_state(1)[0]) >> 2
+
+
+def _check_seed(seed: int) -> None:
+    if not 0 <= seed <= _MAX_SEED:
+        raise MmreplayError(f"seed: expected 0 to {_MAX_SEED:,}, found {seed}")
+
+
+def _metadata(world: World, run: dict[str, Any], earlier: _Earlier | None) -> dict[str, Any]:
+    runs = [] if earlier is None else list(earlier.metadata.get("runs", []))
+    return {
+        "id": world.name,
+        "n_envs": world.n_envs,
+        "preprocessing": world.preprocessing,
+        "runs": [*runs, run],
+    }
+
+
+@contextmanager
+def _explained(path: str | Path, tally: Tally) -> Iterator[None]:
+    """What the environment or the policy raises, as a message that says where."""
+    try:
+        yield
+    except MmreplayError:
+        raise
+    except Exception as error:
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        kept = f"; the {tally.steps:,} steps before are kept in {path}" if tally.steps else ""
+        raise MmreplayError(
+            f"the environment or the policy raised {type(error).__name__}: {error} "
+            f"({at.filename}:{at.lineno}){kept}"
+        ) from error
+
+
+def _rows(writers: Iterable[mmreplay.Writer]) -> int:
+    return sum(writer.rows for writer in writers)
+
+
+def _never() -> bool:
+    return False

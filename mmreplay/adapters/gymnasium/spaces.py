@@ -1,0 +1,169 @@
+"""Gymnasium spaces as mmreplay fields, and observations as frames of these fields.
+
+Invariant: `EnvFields.to_frame` restructures and casts, it never changes a value: a Discrete space
+with a `start` is stored with the values that the environment uses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import Env, Space, spaces
+from gymnasium.vector import VectorEnv
+
+from mmreplay.errors import SchemaError
+from mmreplay.schema import Field
+
+__all__ = ["Action", "AnyEnv", "EnvFields", "Frame", "Observation", "env_fields"]
+
+AnyEnv = Env[Any, Any] | VectorEnv[Any, Any, Any]
+Frame = npt.NDArray[Any] | dict[str, npt.NDArray[Any]]
+Observation: TypeAlias = Any
+"""Whatever the observation space holds: an array, a number, or a dict or tuple of these."""
+Action: TypeAlias = Any
+"""Whatever the action space holds: an array or a number."""
+
+_UNFIT = re.compile(r"[^A-Za-z0-9_.-]")
+_NUMERIC = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
+
+
+@dataclass(frozen=True, slots=True)
+class EnvFields:
+    """What a store needs to hold an environment's rows.
+
+    Attributes:
+        frame: one field; or, for a Dict or Tuple observation, one for each of its arrays, named by
+            the way to it: ``{"camera": {"rgb": …}, "pose": …}`` gives ``camera.rgb`` and ``pose``,
+            a Tuple gives ``0``, ``1``, …
+        action: the action's field; of a Discrete space shape ``()`` and int64.
+        lanes: the number of environments of a vector environment, None for a single one.
+        paths: where each frame field lies in the observation; empty for a plain array.
+    """
+
+    frame: Field | dict[str, Field]
+    action: Field
+    lanes: int | None
+    paths: Mapping[str, tuple[Any, ...]]
+
+    def to_frame(self, observation: Observation) -> Frame:
+        """An observation, or a batch of them with one more axis in front, as frames.
+
+        Args:
+            observation: what the environment's reset or step returned.
+
+        Returns:
+            An array of the field's dtype, or a flat dict of these: what `Writer.reset` takes.
+
+        Raises:
+            SchemaError: the observation lacks a part that its space has.
+        """
+        if not isinstance(self.frame, dict):
+            return _cast(observation, self.frame.dtype)
+        out = {}
+        for name, field in self.frame.items():
+            value = observation
+            try:
+                for key in self.paths[name]:
+                    value = value[key]
+            except (KeyError, IndexError, TypeError) as error:
+                raise SchemaError(
+                    f"observation: its space has a part {name!r}, the observation itself has none; "
+                    f"the environment does not keep to its observation_space"
+                ) from error
+            out[name] = _cast(value, field.dtype)
+        return out
+
+
+def env_fields(env: AnyEnv) -> EnvFields:
+    """The fields of an environment's rows.
+
+    Args:
+        env: a single environment, or a vector environment, whose fields are those of one of its
+            environments.
+
+    Raises:
+        SchemaError: an observation or action space whose values are no arrays of a fixed shape and
+            dtype, or an action of several arrays.
+    """
+    if isinstance(env, VectorEnv):
+        observation, action = env.single_observation_space, env.single_action_space
+        lanes: int | None = env.num_envs
+    else:
+        observation, action, lanes = env.observation_space, env.action_space, None
+    if isinstance(action, (spaces.Dict, spaces.Tuple)):
+        raise SchemaError(
+            f"action_space: {type(action).__name__} is several arrays, one can be stored; wrap the "
+            f"environment in gymnasium.wrappers.TransformAction with one Box, Discrete, "
+            f"MultiDiscrete or MultiBinary space"
+        )
+    action_field = _field(action, "action_space")
+    if not isinstance(observation, (spaces.Dict, spaces.Tuple)):
+        return EnvFields(_field(observation, "observation_space"), action_field, lanes, {})
+    frame: dict[str, Field] = {}
+    paths: dict[str, tuple[Any, ...]] = {}
+    for path, space in _leaves(observation, ()):
+        name = ".".join(_UNFIT.sub("_", str(key).replace("/", ".")) for key in path).lstrip(".")
+        if not name or name in frame:
+            raise SchemaError(
+                f"observation_space: the keys {paths.get(name, ())} and {path} would both be "
+                f"stored as {name!r}; rename one with gymnasium.wrappers.TransformObservation"
+            )
+        frame[name] = _field(space, f"observation_space[{name!r}]")
+        paths[name] = path
+    if not frame:
+        raise SchemaError("observation_space: it has no parts, so there is nothing to store")
+    return EnvFields(frame, action_field, lanes, paths)
+
+
+def _leaves(
+    space: Space[Any], path: tuple[Any, ...]
+) -> Iterator[tuple[tuple[Any, ...], Space[Any]]]:
+    if isinstance(space, spaces.Dict):
+        for key, part in space.spaces.items():
+            yield from _leaves(part, (*path, key))
+    elif isinstance(space, spaces.Tuple):
+        for i, part in enumerate(space.spaces):
+            yield from _leaves(part, (*path, i))
+    else:
+        yield path, space
+
+
+def _field(space: Space[Any], where: str) -> Field:
+    if isinstance(space, spaces.Discrete):
+        return Field((), "int64")
+    if not isinstance(space, _NUMERIC) or space.shape is None or space.dtype is None:
+        raise SchemaError(
+            f"{where}: a {type(space).__name__} space has no fixed shape and dtype; mmreplay "
+            f"stores Box, Discrete, MultiBinary and MultiDiscrete, and Dict and Tuple of these as "
+            f"observations. Turn it into one of them with gymnasium.wrappers.TransformObservation "
+            f"or TransformAction"
+        )
+    try:
+        return Field(space.shape, space.dtype)
+    except SchemaError as error:
+        raise SchemaError(f"{where}: {error}") from error
+
+
+def _cast(value: object, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """The value as an array, of the field's dtype where that means the same.
+
+    Environments that return float64 for a float32 space are common, and gymnasium's vector
+    environments cast them silently. What would change its meaning goes through as it is: the
+    writer refuses it with a message.
+    """
+    array = value if type(value) is np.ndarray else np.asarray(value)
+    if array.dtype == dtype:
+        return array
+    kinds = array.dtype.kind + dtype.kind
+    if kinds == "ff" or (dtype.kind == "f" and array.dtype.kind in "biu"):
+        return array.astype(dtype)
+    if array.dtype.kind in "biu" and dtype.kind in "biu":
+        out = array.astype(dtype)
+        if bool(np.all(out == array)):
+            return out
+    return array

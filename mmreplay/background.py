@@ -1,0 +1,165 @@
+"""The two threads of a writer: one seals and checksums, one flushes by the clock.
+
+Invariant: nothing that waits for the disk runs in the thread that steps the environment, unless
+the disk is so far behind that there is no room left to write to.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
+
+__all__ = ["Background", "SealJob"]
+
+
+class Flushable(Protocol):
+    """What the clock flushes."""
+
+    def flush_in_background(self, *, timer: bool) -> None:
+        """Flush if the timer says so, or if eviction needs it; keeps its own errors."""
+
+
+class Background:
+    """Threads shared by all lanes of one writer.
+
+    Args:
+        flush_s: seconds between flushes; 0 for none but those that are asked for.
+    """
+
+    def __init__(self, flush_s: float) -> None:
+        """Start nothing yet."""
+        self._flush_s = flush_s
+        self._lanes: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="mmreplay-seal")
+        self._wake = threading.Event()
+        self._stop = False
+        self._thread: threading.Thread | None = None
+
+    def attach(self, lane: Flushable) -> None:
+        """Flush this lane from now on."""
+        self._lanes.add(lane)
+        if self._thread is None and self._flush_s > 0:
+            self._start()
+
+    def _start(self) -> None:
+        # The loop holds no reference to a lane while it waits, so a writer that was dropped
+        # without close goes, and its lock with it.
+        self._thread = threading.Thread(
+            target=_flush_loop,
+            args=(weakref.ref(self), self._wake),
+            daemon=True,
+            name="mmreplay-flush",
+        )
+        self._thread.start()
+
+    def detach(self, lane: Flushable) -> None:
+        """Leave this lane alone; the last one to go ends the threads."""
+        self._lanes.discard(lane)
+        if not self._lanes:
+            self._stop = True
+            self._wake.set()
+            self._executor.shutdown(wait=True)
+            if self._thread is not None and self._thread is not threading.current_thread():
+                self._thread.join()
+
+    def submit(self, task: Callable[[], None]) -> Future[None]:
+        """Run a task in the sealing thread, after those before it."""
+        return self._executor.submit(task)
+
+    def wake(self) -> None:
+        """Let the flushing thread see whether eviction needs a flush."""
+        if self._thread is None:
+            self._start()
+        self._wake.set()
+
+    def tick(self, *, timer: bool) -> bool:
+        """One round of the flushing thread; False when it is over."""
+        for lane in list(self._lanes):
+            if self._stop:
+                break
+            lane.flush_in_background(timer=timer)
+        return not self._stop
+
+    @property
+    def interval_s(self) -> float | None:
+        """How long the flushing thread waits."""
+        return self._flush_s or None
+
+
+def _flush_loop(owner: weakref.ref[Background], wake: threading.Event) -> None:
+    while True:
+        background = owner()
+        if background is None:
+            return
+        interval = background.interval_s
+        del background
+        # A dropped owner is noticed at the next round; an hour is as good as never to wait.
+        woken = wake.wait(min(interval or 3600.0, 3600.0))
+        wake.clear()
+        background = owner()
+        if background is None or not background.tick(timer=not woken):
+            return
+
+
+class SealJob:
+    """The encoding of one half of the tail, shared by the sealing thread and the writer.
+
+    Args:
+        n_parts: inner chunks, over all compressed columns.
+        encode: (part, fast) -> the bytes of that inner chunk.
+        finish: called with all parts' bytes, in the sealing thread; writes and publishes.
+    """
+
+    def __init__(
+        self,
+        n_parts: int,
+        encode: Callable[[int, bool], bytes],
+        finish: Callable[[list[bytes]], None],
+    ) -> None:
+        """Begin nothing yet."""
+        self._encode = encode
+        self._finish = finish
+        self._parts: list[bytes | None] = [None] * n_parts
+        self._todo = iter(range(n_parts))
+        self._lock = threading.Lock()
+        self._left = n_parts
+        self._hurry = False
+        self._encoded = threading.Event()
+        self.done = threading.Event()
+        self.error: Exception | None = None
+
+    def work(self, *, fast: bool) -> None:
+        """Encode parts until none is left to take; `fast` for a writer that cannot wait.
+
+        Once the writer has to help, the sealing thread hurries too.
+        """
+        self._hurry |= fast
+        try:
+            while True:
+                with self._lock:
+                    part = next(self._todo, None)
+                if part is None:
+                    return
+                self._parts[part] = self._encode(part, self._hurry)
+                with self._lock:
+                    self._left -= 1
+                    if not self._left:
+                        self._encoded.set()
+        except Exception as error:  # noqa: BLE001 (the writer raises it at its next border)
+            self.error = error
+            self._encoded.set()
+
+    def run(self) -> None:
+        """The sealing thread's part: encode, wait for the writer's share, finish."""
+        try:
+            self.work(fast=False)
+            self._encoded.wait()
+            if self.error is None:
+                self._finish([part for part in self._parts if part is not None])
+        except Exception as error:  # noqa: BLE001 (the writer raises it at its next border)
+            self.error = error
+        finally:
+            self.done.set()

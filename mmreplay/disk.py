@@ -1,0 +1,359 @@
+"""What of a lane is on disk while it is written: sealed, flushed, evicted, closed.
+
+Invariant: a checkpoint speaks only of what is durable; a shard has its name only when it is whole;
+a half of the tail is given back only after a checkpoint says that its rows are in a shard.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mmreplay import codecs, columns, episodes, files, format, recovery, shards
+from mmreplay.background import SealJob
+from mmreplay.checksums import Checksums
+from mmreplay.columns import Window
+from mmreplay.errors import CorruptStoreError, MmreplayError, SchemaError
+from mmreplay.format import ArraySpec
+from mmreplay.reader import read_metadata, read_specs
+from mmreplay.state import BASE, COMMITTED, TAIL_START
+
+__all__ = ["LaneDisk"]
+
+_AHEAD_BYTES = 1 << 20
+
+
+class LaneDisk:
+    """A lane locked for writing.
+
+    Args:
+        path: its directory.
+        changes: attributes to change, such as the capacity.
+
+    Raises:
+        LockedError: another writer is at work.
+        StoreNotFoundError, FormatError, CorruptStoreError: there is no sound lane.
+        DiskFullError: no room for the tails; nothing was changed.
+
+    Attributes:
+        path: its directory.
+        metadata: attributes.mmreplay as they stand on disk.
+        schema: what a row holds.
+        specs: every array of rows by path.
+        tail_specs, raw_specs: the compressed ones, and the others.
+        tails: raw rows of the compressed arrays by path, (2 * half, *row_shape).
+        half: rows of half a tail, which make a shard; 0 if nothing is compressed.
+        base: the oldest row kept.
+        starts: rows from base on with a reset; the writer appends to it.
+        on_flush: gives the random state to keep with a flush.
+    """
+
+    is_live = True
+
+    def __init__(self, path: Path, changes: Mapping[str, Any]) -> None:
+        self.path = path
+        metadata = read_metadata(path)  # says that there is no lane, before a lock says less
+        if metadata["kind"] != "lane":
+            raise SchemaError(f"{path}: this store has many lanes; name one (lane=...)")
+        self._lock = files.DirectoryLock(path, who=lambda: _holder(path))
+        try:
+            self._open(changes)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _open(self, changes: Mapping[str, Any]) -> None:
+        path = self.path
+        metadata = read_metadata(path)
+        where = str(path / "zarr.json")
+        self.schema = format.schema_from_json(metadata.get("schema"), where)
+        self.specs, _ = read_specs(path, self.schema)
+        self.tail_specs = [s for s in self.specs.values() if not s.is_raw]
+        self.raw_specs = [s for s in self.specs.values() if s.is_raw]
+        self.half = self.tail_specs[0].chunk_rows if self.tail_specs else 0
+        self._codecs = {s.path: codecs.make_codec(s.codec or {}) for s in self.tail_specs}
+        # Filled by one thread while another empties it: a deque, whose ends are atomic.
+        self._fresh: collections.deque[Path] = collections.deque()
+        self._sums = Checksums(path, self.specs, self._fresh)
+        self._ready: dict[str, Window] = {}
+        self._closed = False
+        self._flush_lock, self._checkpoint_lock = threading.Lock(), threading.Lock()
+        begin = recovery.reopen if metadata["closed"] else recovery.recover
+        live = begin(path, metadata, self.specs, self._sums, changes)
+        self.metadata, self.tails = live.metadata, live.tails
+        self._state, self._checkpoint = live.state, live.checkpoint
+        self.words = live.state.words
+        self.base, self._flushed = live.base, live.flushed
+        self._fresh.extend(path / spec.path for spec in self.specs.values())
+        self.on_flush: Callable[[], str | None] | None = None
+        self.capacity: int | None = self.metadata["capacity"]
+        flags = columns.read_rows(self, self.specs["resets"], self.base, self.head)
+        self.starts: list[int] = (np.flatnonzero(flags) + self.base).tolist()
+        self._first = episodes.floor_row(self.base)
+        self._first = self._first_row(self.head)
+        files.write_file(path / ".live" / "writer", files.holder(), durable=False)
+
+    @property
+    def head(self) -> int:
+        """Rows committed."""
+        return self.words[COMMITTED]
+
+    @property
+    def tail_start(self) -> int:
+        """The first row that is in the tail."""
+        return self.words[TAIL_START]
+
+    def missing(self, path: Path, stop: int) -> Exception:
+        """The error for a chunk file that is not there."""
+        return CorruptStoreError(
+            f"{path}: missing; it holds rows up to {stop:,}; run `mmreplay verify`"
+        )
+
+    def open_window(self, spec: ArraySpec, chunk: int) -> Window:
+        """Allocate and map a chunk file for writing.
+
+        Raises:
+            DiskFullError: no room; nothing was changed.
+        """
+        ready = self._ready.pop(spec.path, None)
+        if ready is not None and ready.chunk == chunk:
+            return ready
+        window = columns.open_window(self.path, spec, chunk)
+        self._fresh.append(self.path / spec.path)  # after: a flush may empty it at any time
+        return window
+
+    def prepare_window(self, spec: ArraySpec, chunk: int) -> None:
+        """Open the next large chunk file ahead of its first row, with all its pages.
+
+        In the background: a fault for each new page would be most of the time of a step.
+        """
+        if spec.chunk_bytes < _AHEAD_BYTES:
+            return
+        # No room yet is no error yet: the step that needs the chunk tries again, and says so.
+        with contextlib.suppress(MmreplayError, OSError):
+            window = self.open_window(spec, chunk)
+            files.populate(window.rows)
+            self._ready[spec.path] = window
+
+    def release(self) -> None:
+        """Let other writers in."""
+        self._lock.release()
+
+    # ------------------------------------------------------------ sealing
+
+    def seal_job(self, start: int, stop: int | None = None) -> SealJob:
+        """The job that moves rows [start, stop) of the tail into a shard; a whole half if None."""
+        stop = start + self.half if stop is None else stop
+        parts = [
+            (spec, inner)
+            for spec in self.tail_specs
+            for inner in range(-(-(stop - start) // spec.inner_rows))
+        ]
+
+        def encode(part: int, fast: bool) -> bytes:
+            spec, inner = parts[part]
+            tail = self.tails[spec.path]
+            row = (start + inner * spec.inner_rows) % len(tail)
+            rows = tail[row : row + spec.inner_rows]
+            past = start + (inner + 1) * spec.inner_rows - stop
+            if past > 0:  # the last chunk of a short shard: nothing of older rows goes into it
+                rows = rows.copy()
+                rows[-past:] = 0
+            data = rows.reshape(-1).view(np.uint8)
+            return codecs.encode(self._codecs[spec.path], data, fast=fast)
+
+        def finish(encoded: list[bytes]) -> None:
+            for spec in self.tail_specs:
+                chunks = [
+                    data for (one, _), data in zip(parts, encoded, strict=True) if one is spec
+                ]
+                data = shards.assemble(spec, chunks)
+                chunk = start // spec.chunk_rows
+                files.write_file(columns.chunk_path(self.path, spec, chunk), data)
+                self._sums.set(spec, chunk, codecs.crc32c(data))
+            if stop - start == self.half:
+                with self._checkpoint_lock:
+                    self._checkpoint.write(tail_start=stop)
+                    self.words[TAIL_START] = stop
+
+        return SealJob(len(parts), encode, finish)
+
+    def sum_up(self, spec: ArraySpec, window: Window) -> None:
+        """Store the checksum of a raw chunk file whose last row has been written."""
+        if (window.chunk + 1) * spec.chunk_rows <= self.base:
+            return
+        # One that fails is computed at close, or not at all: no row depends on it.
+        with contextlib.suppress(MmreplayError, OSError):
+            data = window.rows.reshape(-1).view(np.uint8)
+            self._sums.set(spec, window.chunk, codecs.crc32c(data))
+
+    # ------------------------------------------------------------ flushing and evicting
+
+    def flush(self) -> None:
+        """Make all committed rows durable, then evict what the capacity leaves no room for."""
+        with self._flush_lock:
+            if not self._closed:  # by another thread, while this one waited
+                self._flush()
+
+    def _flush(self) -> None:
+        head = self.head
+        base = self._wanted_base(head)
+        fresh = {self._fresh.popleft() for _ in range(len(self._fresh))}
+        if head > self._flushed or fresh:
+            self._sync_rows(head)
+        self._sums.sync()
+        for directory in fresh:
+            files.sync_directory(directory)
+        if self.on_flush is not None:
+            state = self.on_flush()
+            if state is not None:
+                files.write_file(recovery.generator_path(self.path), state.encode())
+        with self._checkpoint_lock:
+            self._checkpoint.write(head=head, base=base)
+        self._flushed = head
+        if base > self.base:
+            self.words[BASE] = self.base = base
+            self._evict()
+
+    def _sync_rows(self, head: int) -> None:
+        for spec in self.tail_specs:
+            files.sync_file(shards.tail_path(self.path, spec))
+        # Row flushed - 1 was the newest one, and has got its action since.
+        oldest = max(self._flushed - 1, self.base, 0)
+        for spec in self.raw_specs:
+            for chunk in range(oldest // spec.chunk_rows, -(-head // spec.chunk_rows)):
+                files.sync_file(columns.chunk_path(self.path, spec, chunk))
+
+    def _first_row(self, head: int) -> int:
+        starts = np.array(self.starts, np.int64)
+        starts = starts[: int(starts.searchsorted(head))]
+        return episodes.first_row(starts, self._first, head, self.capacity)
+
+    def _wanted_base(self, head: int) -> int:
+        if self.capacity is None:
+            return self.base
+        self._first = self._first_row(head)
+        return max(self.base, self._first - format.CONTEXT_ROWS)
+
+    def can_evict(self) -> bool:
+        """Whether a flush now would free a chunk file."""
+        base = self._wanted_base(self.head)
+        return any(
+            base // spec.chunk_rows > self.base // spec.chunk_rows for spec in self.specs.values()
+        )
+
+    def _evict(self) -> None:
+        """Unlink the chunk files wholly below the base that a checkpoint has."""
+        for spec in self.specs.values():
+            for chunk in columns.chunk_files(self.path, spec):
+                if (chunk + 1) * spec.chunk_rows > self.base:
+                    break
+                files.unlink(columns.chunk_path(self.path, spec, chunk))
+        kept = 0
+        while kept + 1 < len(self.starts) and self.starts[kept + 1] <= self.base:
+            kept += 1
+        del self.starts[:kept]
+
+    def stored_generator(self) -> str | None:
+        """The random state that was saved with the last flush or close."""
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            path = recovery.generator_path(self.path)
+            return files.read_bytes(path, format.MAX_METADATA_BYTES).decode()
+        return None
+
+    # ------------------------------------------------------------ closing
+
+    def close(self) -> None:
+        """Make the lane a plain zarr group. The newest row is final, and no job is running.
+
+        Raises:
+            DiskFullError, FailedStoreError: it could not be finished; the lane is as before a
+                recovery then, and nothing that was committed is lost.
+        """
+        with self._flush_lock:
+            self._flush()
+            self._close()
+
+    def _close(self) -> None:
+        head = self.head
+        if self.half:
+            start = self.tail_start
+            if head - start >= self.half:
+                self._seal_here(start, start + self.half)
+                start += self.half
+            if head > start:
+                self._seal_here(start, head)
+        self._evict()
+        self._zero_unused(head)
+        self._finish_checksums(head)
+        self._write_index(head)
+        for spec in self.specs.values():
+            self._write_shape(spec, head)
+            self._write_shape(format.checksum_spec(spec.path), -(-head // spec.chunk_rows))
+        generator = self.stored_generator()
+        more = {} if generator is None else {"generator": generator}
+        self.metadata = recovery.write_metadata(
+            self.path, self.metadata, rows=head, first=self._first, closed=True, **more
+        )
+        self._closed = True
+        self._state.end()
+        files.remove_tree(self.path / ".live")
+        files.sync_directory(self.path)
+
+    def _seal_here(self, start: int, stop: int) -> None:
+        job = self.seal_job(start, stop)
+        job.run()
+        if job.error is not None:
+            raise job.error
+
+    def _zero_unused(self, head: int) -> None:
+        """Give back the blocks past the last row; whatever an interrupted step left there goes."""
+        for spec in self.raw_specs:
+            for chunk in columns.chunk_files(self.path, spec):
+                start = chunk * spec.chunk_rows
+                path = columns.chunk_path(self.path, spec, chunk)
+                if start >= head:
+                    files.unlink(path)
+                elif head < start + spec.chunk_rows:
+                    files.zero_from(path, (head - start) * spec.row_bytes)
+
+    def _finish_checksums(self, head: int) -> None:
+        for spec in self.raw_specs:
+            for chunk in columns.chunk_files(self.path, spec):
+                if head < (chunk + 1) * spec.chunk_rows or not self._sums.has(spec, chunk):
+                    path = columns.chunk_path(self.path, spec, chunk)
+                    data = files.map_file(path, spec.chunk_bytes)
+                    self._sums.set(spec, chunk, codecs.crc32c(data))
+        self._sums.sync()
+        for spec in self.specs.values():
+            files.sync_directory(self.path / format.checksum_spec(spec.path).path)
+
+    def _write_index(self, head: int) -> None:
+        starts = np.array([row for row in self.starts if self.base <= row < head], "<i8")
+        spec = format.index_spec(len(starts))
+        for chunk in columns.chunk_files(self.path, spec):
+            files.unlink(columns.chunk_path(self.path, spec, chunk))
+        for chunk in range(-(-len(starts) // spec.chunk_rows)):
+            part = starts[chunk * spec.chunk_rows : (chunk + 1) * spec.chunk_rows]
+            data = part.tobytes().ljust(spec.chunk_bytes, b"\0")
+            files.write_file(columns.chunk_path(self.path, spec, chunk), data)
+        self._write_shape(spec, len(starts))
+
+    def _write_shape(self, spec: ArraySpec, rows: int) -> None:
+        files.write_file(self.path / spec.path / "zarr.json", format.array_json(spec, rows))
+
+
+def _holder(path: Path) -> str:
+    """Who holds a lane, for the message."""
+    try:
+        about = json.loads(files.read_bytes(path / ".live" / "writer", format.MAX_METADATA_BYTES))
+        return f" (pid {about['pid']} on {about['host']}, since {about['since']})"
+    except (OSError, ValueError, KeyError, TypeError, MmreplayError):
+        return ""

@@ -1,0 +1,74 @@
+"""The error tree: one class for each thing that a caller can do about it.
+
+Every error carries one finished message, which says what went wrong, where, what was expected,
+what was found and what to do. One argument only, so that each survives pickling unchanged.
+"""
+
+from __future__ import annotations
+
+import errno as _errno
+
+__all__ = [
+    "ClosedError",
+    "CorruptStoreError",
+    "DiskFullError",
+    "EmptyBufferError",
+    "FailedStoreError",
+    "FormatError",
+    "InvalidIdError",
+    "LockedError",
+    "MmreplayError",
+    "SchemaError",
+    "StoreExistsError",
+    "StoreNotFoundError",
+]
+
+
+class MmreplayError(Exception):
+    """Whatever mmreplay raises for a cause that it knows."""
+
+
+class SchemaError(MmreplayError, ValueError):
+    """The data, or the order of calls, does not fit what the store was made for."""
+
+
+class StoreNotFoundError(MmreplayError, FileNotFoundError):
+    """There is no store at this path."""
+
+
+class StoreExistsError(MmreplayError, FileExistsError):
+    """There is already something at this path."""
+
+
+class EmptyBufferError(MmreplayError, LookupError):
+    """There are not as many transitions as were asked for."""
+
+
+class InvalidIdError(MmreplayError, LookupError):
+    """An id that is no transition: never was, is none yet, or has been evicted."""
+
+
+class FormatError(MmreplayError):
+    """Not a store, or one of a version or shape that this mmreplay does not read."""
+
+
+class CorruptStoreError(MmreplayError):
+    """A store whose bytes are not what they were when they were written."""
+
+
+class LockedError(MmreplayError):
+    """Another writer holds this lane."""
+
+
+class DiskFullError(MmreplayError, OSError):
+    """No room on the disk; nothing was changed, the same call works once there is room."""
+
+    errno = _errno.ENOSPC
+
+
+class FailedStoreError(MmreplayError):
+    """A write or fsync failed; writing is over, what is committed stays readable."""
+
+
+class ClosedError(MmreplayError, ValueError):
+    """This writer, buffer or store was closed, or belongs to the parent of a forked process."""

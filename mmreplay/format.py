@@ -1,0 +1,643 @@
+"""Format 1: names, zarr metadata, bounds and versions. Pure: bytes and dicts in, dicts out.
+
+Invariant: what `parse_array` and `parse_root` return has been checked against docs/format.md;
+nothing later needs to doubt a shape, a dtype, a chunk length or a codec.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mmreplay.errors import FormatError, SchemaError
+from mmreplay.schema import Field, Schema
+
+__all__ = [
+    "ATTRIBUTE",
+    "CHECKSUM_ROWS",
+    "CONTEXT_ROWS",
+    "FORMAT",
+    "LANE_SHIFT",
+    "MAX_METADATA_BYTES",
+    "MAX_STACK",
+    "ArraySpec",
+    "array_json",
+    "checksum_spec",
+    "codec_document",
+    "dump",
+    "group_json",
+    "index_spec",
+    "json_size",
+    "lane_name",
+    "parse_array",
+    "parse_root",
+    "plan",
+    "plan_from_layout",
+    "schema_from_json",
+]
+
+FORMAT = 1
+ATTRIBUTE = "mmreplay"
+CONTEXT_ROWS = 64
+"""Rows kept below the oldest transition, so that its stack is whole."""
+MAX_STACK = CONTEXT_ROWS + 1
+LANE_SHIFT = 40
+"""A transition's id is lane << 40 | row."""
+MAX_METADATA_BYTES = 1 << 20
+CHECKSUM_ROWS = 1024
+"""Checksums a chunk file of them."""
+
+_MIB = 1 << 20
+_TARGET_BYTES = 32 * _MIB
+_TAILS_BYTES = 256 * _MIB
+_MAX_SHARD_ROWS = 4096
+_MAX_CHUNK_BYTES = 4 << 30
+_MAX_INNER = 16
+_INNER_BYTES = 512 * 1024
+_COMPRESS_FROM_BYTES = 1024
+_SCALAR_ROWS = 65_536
+_SCALAR_ROWS_OF_MANY = 16_384
+_INDEX_ROWS = 65_536
+_UNKNOWN_LANES = 16
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}\Z")
+_DTYPES = frozenset(
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
+)
+_CODECS: dict[str, dict[str, Any]] = {
+    "lz4": {
+        "name": "blosc",
+        "configuration": {
+            "typesize": 1,
+            "cname": "lz4hc",
+            "clevel": 5,
+            "shuffle": "noshuffle",
+            "blocksize": 0,
+        },
+    },
+    "zstd": {"name": "zstd", "configuration": {"level": 1, "checksum": False}},
+}
+_BLOSC_NAMES = ("lz4", "lz4hc", "zstd")
+_INDEX_CODECS = [
+    {"name": "bytes", "configuration": {"endian": "little"}},
+    {"name": "crc32c"},
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """One array of a lane.
+
+    Attributes:
+        path: below the lane, for example ``frames`` or ``extras/log_prob``.
+        row_shape: shape of one row.
+        dtype: of the elements.
+        chunk_rows: rows a chunk file (a shard, if compressed).
+        inner_rows: rows a compressed inner chunk; 0 for raw chunks.
+        codec: the compressor as it stands in zarr.json; None for raw chunks.
+    """
+
+    path: str
+    row_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    chunk_rows: int
+    inner_rows: int = 0
+    codec: dict[str, Any] | None = None
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether a chunk file holds the rows as they are."""
+        return self.codec is None
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row, uncompressed."""
+        return math.prod(self.row_shape) * self.dtype.itemsize
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of one chunk, uncompressed: the size of a raw chunk file."""
+        return self.chunk_rows * self.row_bytes
+
+    @property
+    def codec_name(self) -> str:
+        """As the user writes it: raw, lz4, zstd, or the zarr codec's own name."""
+        if self.codec is None:
+            return "raw"
+        for name, known in _CODECS.items():
+            if self.codec["name"] == known["name"] and _cname(self.codec) == _cname(known):
+                return name
+        return str(self.codec["name"])
+
+    def key(self, chunk: int) -> str:
+        """Name of a chunk file in the array's directory."""
+        return f"c.{chunk}" + ".0" * len(self.row_shape)
+
+    def chunk_of(self, name: str) -> int | None:
+        """The chunk that a file name stands for; None if it is none of ours."""
+        parts = name.split(".")
+        if len(parts) < 2 or not parts[1].isdecimal() or self.key(int(parts[1])) != name:  # noqa: PLR2004
+            return None
+        return int(parts[1])
+
+
+def _cname(codec: Mapping[str, Any]) -> object:
+    return codec.get("configuration", {}).get("cname")
+
+
+# ---------------------------------------------------------------- planning
+
+
+def plan(schema: Schema, lanes: int | None) -> dict[str, ArraySpec]:
+    """Chunk lengths and codecs of every array of a lane, by path.
+
+    Args:
+        schema: what a row holds.
+        lanes: None for a store of one lane; otherwise how many lanes share the memory that the
+            tails may take; 0 where lanes come one by one and nobody knows how many.
+
+    Raises:
+        SchemaError: chunk and shard lengths that do not fit each other.
+    """
+    default_rows = _SCALAR_ROWS if lanes is None else _SCALAR_ROWS_OF_MANY
+    # One length for all four scalar columns, so that one comparison a step finds their border.
+    scalar_rows = schema.action.chunk or min(default_rows, _raw_rows(schema.action.row_bytes))
+    out: dict[str, ArraySpec] = {}
+    compressed: dict[str, tuple[Field, dict[str, Any]]] = {}
+    for path, one in schema.columns().items():
+        codec = _codec_of(one, path) if path.startswith("frames") else None
+        if codec is not None:
+            compressed[path] = (one, codec)
+        elif path.startswith("frames"):
+            out[path] = ArraySpec(path, one.shape, one.dtype, one.chunk or _raw_rows(one.row_bytes))
+        else:
+            rows = scalar_rows
+            if path.startswith("extras"):
+                rows = one.chunk or min(scalar_rows, _raw_rows(one.row_bytes))
+            out[path] = ArraySpec(path, one.shape, one.dtype, rows)
+    for name in ("non_terminals", "resets"):
+        out[name] = ArraySpec(name, (), np.dtype("uint8"), scalar_rows)
+    if compressed:
+        shard, inners = _shard_rows({path: one for path, (one, _) in compressed.items()}, lanes)
+        for path, (one, codec) in compressed.items():
+            out[path] = ArraySpec(path, one.shape, one.dtype, shard, inners[path], codec)
+    for spec in out.values():
+        if spec.chunk_bytes > _MAX_CHUNK_BYTES:
+            raise SchemaError(
+                f"{spec.path}: a chunk of {spec.chunk_rows:,} rows has {spec.chunk_bytes:,} bytes; "
+                f"at most {_MAX_CHUNK_BYTES:,}: give a smaller chunk or shard"
+            )
+    return out
+
+
+def plan_from_layout(schema: Schema, layout: Any, where: str) -> dict[str, ArraySpec]:
+    """The arrays of a further lane, as attributes.mmreplay.layout of its store has them.
+
+    Raises:
+        FormatError: there is no such layout.
+    """
+    columns = schema.columns()
+    kinds = {path: (one.shape, one.dtype) for path, one in columns.items()}
+    kinds["non_terminals"] = kinds["resets"] = ((), np.dtype("uint8"))
+    try:
+        specs = {
+            path: ArraySpec(
+                path,
+                shape,
+                dtype,
+                layout[path]["chunk"],
+                layout[path]["inner"],
+                layout[path]["codec"],
+            )
+            for path, (shape, dtype) in kinds.items()
+        }
+    except (KeyError, TypeError) as error:
+        raise FormatError(f"{where}: layout: cannot be read: {error}") from error
+    # Once through the text of zarr.json: the checks of opening hold for making, too.
+    return {path: parse_array(array_json(s, 0), path, where)[0] for path, s in specs.items()}
+
+
+def codec_document(codec: str | Mapping[str, Any], spec: ArraySpec) -> dict[str, Any] | None:
+    """A codec, as the user writes it, as it stands in the zarr.json of `spec`; None for raw."""
+    return _codec_of(Field(spec.row_shape, spec.dtype, codec), spec.path)
+
+
+def _codec_of(one: Field, path: str) -> dict[str, Any] | None:
+    codec = one.codec
+    if codec is None:
+        codec = "lz4" if one.row_bytes >= _COMPRESS_FROM_BYTES else "raw"
+    if codec == "raw":
+        return None
+    if isinstance(codec, str):
+        if codec not in _CODECS:
+            raise SchemaError(
+                f"{path}: expected codec 'raw', 'lz4', 'zstd' or a zarr codec as a dict, "
+                f"found {codec!r}"
+            )
+        return _CODECS[codec]
+    try:
+        return _checked_codec(dict(codec), path, one.dtype.itemsize)
+    except FormatError as error:
+        raise SchemaError(str(error)) from error
+
+
+def _raw_rows(row_bytes: int) -> int:
+    """About 32 MiB, in whole pages where that does not inflate the chunk; at most 65,536 rows."""
+    rows = max(1, min(_TARGET_BYTES // row_bytes, _SCALAR_ROWS))
+    for page in (64 * 1024, 4096):
+        granule = page // math.gcd(row_bytes, page)
+        if granule <= rows:
+            return rows - rows % granule
+    return rows
+
+
+def _shard_rows(fields: dict[str, Field], lanes: int | None) -> tuple[int, dict[str, int]]:
+    """One shard length for all compressed keys, and each one's inner chunk length."""
+    inners = {
+        path: one.chunk or min(_MAX_INNER, max(1, _INNER_BYTES // one.row_bytes))
+        for path, one in fields.items()
+    }
+    given = {one.shard for one in fields.values() if one.shard}
+    if len(given) > 1:
+        raise SchemaError(f"shard: all compressed frames share one length, found {sorted(given)}")
+    if given:
+        shard = given.pop()
+        for path, inner in inners.items():
+            if shard % inner:
+                if fields[path].chunk:
+                    raise SchemaError(
+                        f"{path}: expected a shard of a multiple of the {inner} rows of a chunk, "
+                        f"found {shard}"
+                    )
+                inners[path] = math.gcd(shard, inner)
+        return shard, inners
+    shard = min(_MAX_SHARD_ROWS, _TARGET_BYTES // max(one.row_bytes for one in fields.values()))
+    if lanes is not None:
+        row = sum(one.row_bytes for one in fields.values())
+        shard = min(shard, _TAILS_BYTES // (2 * (lanes or _UNKNOWN_LANES) * row))
+    step = math.lcm(*inners.values())
+    if step > max(shard, 1):  # keys whose chunks have no common multiple within a shard
+        inners = {
+            path: inner if fields[path].chunk else 1 << (inner.bit_length() - 1)
+            for path, inner in inners.items()
+        }
+        step = math.lcm(*inners.values())
+    if lanes is not None and shard >= step:
+        # A power of two of chunks: the same length for nearby numbers of lanes.
+        return step << ((shard // step).bit_length() - 1), inners
+    return max(step, shard - shard % step), inners
+
+
+def checksum_spec(path: str) -> ArraySpec:
+    """The array of checksums, one a chunk file, of the array at `path`."""
+    return ArraySpec(f"checksums/{path}", (), np.dtype("uint32"), CHECKSUM_ROWS)
+
+
+def index_spec(n_starts: int = 0) -> ArraySpec:
+    """The array of the rows with a reset, of that many; written whole, so no longer than it is."""
+    rows = max(1, min(n_starts, _INDEX_ROWS))
+    return ArraySpec("episodes/starts", (), np.dtype("int64"), rows)
+
+
+def lane_name(number: int) -> str:
+    """Directory of a lane in a store of many."""
+    return f"lane-{number:05d}"
+
+
+# ---------------------------------------------------------------- writing metadata
+
+
+def dump(document: Mapping[str, Any]) -> bytes:
+    """JSON as it is written to zarr.json."""
+    return json.dumps(document, indent=2, allow_nan=False).encode()
+
+
+def array_json(spec: ArraySpec, rows: int) -> bytes:
+    """zarr.json of an array with that many rows."""
+    whole = [spec.chunk_rows, *spec.row_shape]
+    if spec.codec is None:
+        codecs = [_bytes_codec(spec.dtype)]
+    else:
+        inner = [_bytes_codec(spec.dtype), spec.codec, {"name": "crc32c"}]
+        sharding = {
+            "chunk_shape": [spec.inner_rows, *spec.row_shape],
+            "codecs": inner,
+            "index_codecs": _INDEX_CODECS,
+            "index_location": "end",
+        }
+        codecs = [{"name": "sharding_indexed", "configuration": sharding}]
+    fill: object = {"b": False, "f": 0.0}.get(spec.dtype.kind, 0)
+    return dump(
+        {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": [rows, *spec.row_shape],
+            "data_type": spec.dtype.name,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": whole}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
+            "fill_value": fill,
+            "codecs": codecs,
+            "attributes": {},
+        }
+    )
+
+
+def _bytes_codec(dtype: np.dtype[Any]) -> dict[str, Any]:
+    if dtype.itemsize == 1:
+        return {"name": "bytes"}
+    return {"name": "bytes", "configuration": {"endian": "little"}}
+
+
+def group_json(attributes: Mapping[str, Any] | None = None) -> bytes:
+    """zarr.json of a group; `attributes` are those of the root of a lane or store."""
+    own = {} if attributes is None else {ATTRIBUTE: dict(attributes)}
+    return dump({"zarr_format": 3, "node_type": "group", "attributes": own})
+
+
+# ---------------------------------------------------------------- reading metadata
+
+
+def json_size(document: Mapping[str, Any]) -> int:
+    """Bytes that a document takes in zarr.json.
+
+    Raises:
+        SchemaError: it holds something that JSON does not.
+    """
+    try:
+        return len(dump(document))
+    except (TypeError, ValueError) as error:
+        raise SchemaError(f"metadata: cannot be written as JSON: {error}") from error
+
+
+def parse(data: bytes, where: str) -> dict[str, Any]:
+    """A JSON object, strictly: no duplicate keys, no NaN, no endless depth.
+
+    Raises:
+        FormatError: it is none.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        out = dict(pairs)
+        if len(out) != len(pairs):
+            raise ValueError("a key stands twice")
+        return out
+
+    def refuse(text: str) -> None:
+        raise ValueError(f"{text} is no JSON number")
+
+    try:
+        document = json.loads(data, object_pairs_hook=unique, parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{where}: expected JSON, found something else: {error}") from error
+    if not isinstance(document, dict):
+        raise FormatError(f"{where}: expected a JSON object, found {type(document).__name__}")
+    return document
+
+
+def parse_root(data: bytes, where: str) -> dict[str, Any]:
+    """The attributes of a lane or of a store of lanes.
+
+    Returns:
+        attributes.mmreplay, with format, kind and, for a lane, rows, first, capacity, closed,
+        uuid and schema checked.
+
+    Raises:
+        FormatError: not a store of this format.
+    """
+    document = parse(data, where)
+    if document.get("zarr_format") != 3 or document.get("node_type") != "group":  # noqa: PLR2004
+        raise FormatError(f"{where}: expected a zarr v3 group")
+    attributes = document.get("attributes")
+    own = attributes.get(ATTRIBUTE) if isinstance(attributes, dict) else None
+    if not isinstance(own, dict):
+        raise FormatError(
+            f"{where}: a zarr group, but no mmreplay store: attributes.{ATTRIBUTE} is missing"
+        )
+    version = own.get("format")
+    if not _is_int(version) or version != FORMAT:
+        raise FormatError(
+            f"{where}: expected format {FORMAT}, found {version!r}; a newer mmreplay may read it"
+        )
+    kind = own.get("kind")
+    if kind not in ("lane", "lanes"):
+        raise FormatError(f"{where}: expected kind 'lane' or 'lanes', found {kind!r}")
+    if not isinstance(own.get("uuid"), str) or not re.fullmatch("[0-9a-f]{32}", own["uuid"]):
+        raise FormatError(f"{where}: expected a uuid of 32 hex digits, found {own.get('uuid')!r}")
+    capacity = own.get("capacity")
+    if capacity is not None and not (_is_int(capacity) and 1 <= capacity < 1 << LANE_SHIFT):
+        raise FormatError(f"{where}: expected a capacity of 1 or more, found {capacity!r}")
+    if own.get("padding") not in ("reset", "zero"):
+        raise FormatError(
+            f"{where}: expected padding 'reset' or 'zero', found {own.get('padding')}"
+        )
+    if kind == "lane":
+        for name in ("rows", "first"):
+            if not _is_int(own.get(name)) or not 0 <= own[name] < 1 << LANE_SHIFT:
+                raise FormatError(f"{where}: {name}: expected a row, found {own.get(name)!r}")
+        if own["first"] > own["rows"]:
+            raise FormatError(
+                f"{where}: first: expected at most rows = {own['rows']}, found {own['first']}"
+            )
+        if not isinstance(own.get("closed"), bool):
+            raise FormatError(f"{where}: closed: expected a bool, found {own.get('closed')!r}")
+    return own
+
+
+def schema_from_json(document: object, where: str) -> Schema:
+    """The schema as `Schema.to_json` wrote it.
+
+    Raises:
+        FormatError: it is none.
+    """
+    try:
+        if not isinstance(document, dict):
+            raise TypeError("expected an object")
+        frame = document["frame"]
+        if "dict" in frame:
+            frames: Any = {key: _field_from_json(one) for key, one in frame["dict"].items()}
+        else:
+            frames = _field_from_json(frame)
+        extras = {key: _field_from_json(one) for key, one in document["extras"].items()}
+        action = _field_from_json(document["action"])
+        return Schema.make(frames, action, extras, str(document["reward"]))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise FormatError(f"{where}: the schema cannot be read: {error}") from error
+
+
+def _field_from_json(document: Mapping[str, Any]) -> Field:
+    dtype, shape = document["dtype"], document["shape"]
+    if dtype not in _DTYPES or not isinstance(shape, list) or not all(map(_is_int, shape)):
+        raise TypeError(f"no field: {document!r}")
+    return Field(tuple(shape), dtype)
+
+
+def parse_array(data: bytes, path: str, where: str) -> tuple[ArraySpec, int]:
+    """Check an array's zarr.json against format 1.
+
+    Args:
+        data: the file.
+        path: the array's path in the lane.
+        where: the file's path, for messages.
+
+    Returns:
+        the spec, and the number of rows that the metadata says.
+
+    Raises:
+        FormatError: whatever this format does not have.
+    """
+    document = parse(data, where)
+    known = {
+        "zarr_format",
+        "node_type",
+        "shape",
+        "data_type",
+        "chunk_grid",
+        "chunk_key_encoding",
+        "fill_value",
+        "codecs",
+        "attributes",
+        "dimension_names",
+        "storage_transformers",
+    }
+    if extra := document.keys() - known:
+        raise FormatError(f"{where}: unknown keys {sorted(extra)}")
+    if document.get("storage_transformers"):
+        raise FormatError(f"{where}: expected no storage transformers")
+    _expect(document.get("zarr_format"), 3, "zarr_format", where)
+    _expect(document.get("node_type"), "array", "node_type", where)
+    name = document.get("data_type")
+    if not isinstance(name, str) or name not in _DTYPES:
+        raise FormatError(f"{where}: data_type: expected a number or bool, found {name!r}")
+    dtype = np.dtype(name)
+    shape = _sizes(document.get("shape"), "shape", where, least=0)
+    grid = _named(document.get("chunk_grid"), "regular", "chunk_grid", where)
+    chunk = _sizes(grid.get("chunk_shape"), "chunk_shape", where)
+    keys = _named(document.get("chunk_key_encoding"), "default", "chunk_key_encoding", where)
+    _expect(keys.get("separator", "/"), ".", "separator", where)
+    fill = document.get("fill_value")
+    if isinstance(fill, str) or fill != 0:
+        raise FormatError(f"{where}: fill_value: expected 0, found {fill!r}")
+    if not shape or chunk[1:] != shape[1:] or len(chunk) != len(shape):
+        raise FormatError(f"{where}: expected chunks of whole rows, found {chunk} of {shape}")
+    if math.prod(chunk) * dtype.itemsize > _MAX_CHUNK_BYTES:
+        raise FormatError(
+            f"{where}: expected chunks of at most {_MAX_CHUNK_BYTES:,} bytes, found {chunk}"
+        )
+    codecs = document.get("codecs")
+    if not isinstance(codecs, list) or len(codecs) != 1:
+        raise FormatError(f"{where}: expected one codec, bytes or sharding_indexed; found {codecs}")
+    if isinstance(codecs[0], dict) and codecs[0].get("name") == "sharding_indexed":
+        inner, codec = _parse_sharding(codecs[0], chunk, dtype, where)
+        return ArraySpec(path, shape[1:], dtype, chunk[0], inner, codec), shape[0]
+    _check_bytes(codecs[0], dtype, where)
+    return ArraySpec(path, shape[1:], dtype, chunk[0]), shape[0]
+
+
+def _parse_sharding(
+    document: Mapping[str, Any], chunk: tuple[int, ...], dtype: np.dtype[Any], where: str
+) -> tuple[int, dict[str, Any]]:
+    sharding = _named(document, "sharding_indexed", "codecs", where)
+    inner = _sizes(sharding.get("chunk_shape"), "inner chunk_shape", where)
+    if inner[1:] != chunk[1:] or len(inner) != len(chunk) or chunk[0] % inner[0]:
+        raise FormatError(f"{where}: expected inner chunks that divide {chunk}, found {inner}")
+    _expect(sharding.get("index_location", "end"), "end", "index_location", where)
+    _expect(sharding.get("index_codecs"), _INDEX_CODECS, "index_codecs", where)
+    codecs = sharding.get("codecs")
+    n_codecs = 3
+    if not isinstance(codecs, list) or len(codecs) != n_codecs:
+        raise FormatError(f"{where}: expected inner codecs bytes, a compressor, crc32c: {codecs}")
+    _check_bytes(codecs[0], dtype, where)
+    if not isinstance(codecs[2], dict) or codecs[2].get("name") != "crc32c":
+        raise FormatError(f"{where}: expected crc32c as the last inner codec, found {codecs[2]}")
+    if not isinstance(codecs[1], dict):
+        raise FormatError(f"{where}: expected a compressor, found {codecs[1]!r}")
+    return inner[0], _checked_codec(codecs[1], where, dtype.itemsize)
+
+
+def _checked_codec(document: dict[str, Any], where: str, itemsize: int) -> dict[str, Any]:
+    """A compressor of the standard set, with a configuration that can only mean one thing."""
+    name, given = document.get("name"), document.get("configuration", {})
+    if not isinstance(given, dict):
+        raise FormatError(f"{where}: codec {name!r}: expected a configuration, found {given!r}")
+    if name == "gzip":
+        return {"name": "gzip", "configuration": {"level": _level(given, 0, 9, 5, where)}}
+    if name == "zstd":
+        if not isinstance(given.get("checksum", False), bool):
+            raise FormatError(f"{where}: zstd: checksum: expected a bool")
+        level = _level(given, -131_072, 22, 1, where)
+        checksum = given.get("checksum", False)
+        return {"name": "zstd", "configuration": {"level": level, "checksum": checksum}}
+    if name == "blosc":
+        cname, shuffle = given.get("cname", "lz4hc"), given.get("shuffle", "noshuffle")
+        size, block = given.get("typesize", itemsize), given.get("blocksize", 0)
+        if cname not in _BLOSC_NAMES or shuffle not in ("noshuffle", "shuffle", "bitshuffle"):
+            raise FormatError(
+                f"{where}: blosc: expected cname {', '.join(_BLOSC_NAMES)} and a known shuffle, "
+                f"found {cname!r} and {shuffle!r}"
+            )
+        if not _is_int(size) or not 1 <= size <= 255 or not _is_int(block) or block < 0:  # noqa: PLR2004
+            raise FormatError(f"{where}: blosc: typesize {size!r} or blocksize {block!r} is none")
+        return {
+            "name": "blosc",
+            "configuration": {
+                "typesize": size,
+                "cname": cname,
+                "clevel": _level(given, 0, 9, 5, where, "clevel"),
+                "shuffle": shuffle,
+                "blocksize": block,
+            },
+        }
+    raise FormatError(
+        f"{where}: expected a codec of the standard set (blosc, zstd, gzip), found {name!r}"
+    )
+
+
+def _level(
+    given: Mapping[str, Any], least: int, most: int, default: int, where: str, key: str = "level"
+) -> int:
+    level = given.get(key, default)
+    if not _is_int(level) or not least <= level <= most:
+        raise FormatError(f"{where}: {key}: expected {least} to {most}, found {level!r}")
+    return int(level)
+
+
+def _check_bytes(document: object, dtype: np.dtype[Any], where: str) -> None:
+    if not isinstance(document, dict) or document.get("name") != "bytes":
+        raise FormatError(f"{where}: expected the codec 'bytes', found {document!r}")
+    endian = _named(document, "bytes", "codecs", where).get("endian", "little")
+    if dtype.itemsize > 1 and endian != "little":
+        raise FormatError(f"{where}: expected little-endian values, found {endian!r}")
+
+
+def _named(document: object, name: str, what: str, where: str) -> dict[str, Any]:
+    if not isinstance(document, dict) or document.get("name") != name:
+        raise FormatError(f"{where}: {what}: expected {name!r}, found {document!r}")
+    configuration = document.get("configuration", {})
+    if not isinstance(configuration, dict):
+        raise FormatError(f"{where}: {what}: expected a configuration, found {configuration!r}")
+    return configuration
+
+
+def _expect(found: object, expected: object, what: str, where: str) -> None:
+    if isinstance(found, bool) or found != expected:
+        raise FormatError(f"{where}: {what}: expected {expected!r}, found {found!r}")
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _sizes(value: object, what: str, where: str, least: int = 1) -> tuple[int, ...]:
+    most_ndim = 9
+    if (
+        not isinstance(value, list)
+        or len(value) > most_ndim
+        or not all(_is_int(n) and least <= n < 1 << LANE_SHIFT for n in value)
+    ):
+        raise FormatError(f"{where}: {what}: expected sizes within bounds, found {value!r:.200}")
+    return tuple(value)

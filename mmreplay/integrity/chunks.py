@@ -1,0 +1,171 @@
+"""Chunk files: size, checksum, and what is in them.
+
+Invariant: a file is read before it is mapped, so that a bad sector is an error and not the end of
+the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay import codecs, files, format, shards
+from mmreplay.columns import Array, chunk_path
+from mmreplay.errors import CorruptStoreError
+from mmreplay.format import ArraySpec
+from mmreplay.integrity import documents, rules
+from mmreplay.integrity.rules import Problem, Rows
+
+__all__ = ["ChunkReader"]
+
+Bytes = npt.NDArray[np.uint8]
+
+_ROOM_BYTES = 1 << 20
+"""What a shard may have beyond its uncompressed size, and an eighth of that."""
+
+
+class ChunkReader:
+    """Reads and checks the chunk files of one lane.
+
+    Args:
+        lane: its directory.
+        sums: the checksum arrays that can be used, by the path of the array that they are for.
+        read: called with the size of each file that was read.
+        in_shards: rows below it are in shards, rows from it on in the tail.
+
+    Attributes:
+        in_shards: as given.
+    """
+
+    def __init__(
+        self,
+        lane: Path,
+        sums: Mapping[str, ArraySpec],
+        read: Callable[[int], None],
+        in_shards: int,
+    ) -> None:
+        self._lane, self._sums, self._read = lane, sums, read
+        self.in_shards = in_shards
+        self._scratch = np.empty(0, np.uint8)
+        self._without: list[int] = []
+
+    def whole(self, spec: ArraySpec, chunk: int) -> Bytes:
+        """The bytes of a file that must have as many as an uncompressed chunk."""
+        path = chunk_path(self._lane, spec, chunk)
+        data = files.read_at(path, 0, spec.chunk_bytes, spec.chunk_bytes)
+        self._read(len(data))
+        return np.frombuffer(data, np.uint8)
+
+    def without_checksum(self) -> list[int]:
+        """The shards read since the last call that have none."""
+        out, self._without = self._without, []
+        return out
+
+    def raw(self, spec: ArraySpec, chunk: int, rows: Rows) -> tuple[list[Problem], Array]:
+        """A chunk file of an uncompressed column, and its rows: (chunk rows, *row_shape).
+
+        Raises:
+            FileNotFoundError: there is none.
+            CorruptStoreError: it has another size, or is no regular file.
+        """
+        expected = self._checksum(spec, chunk)  # before the file: one that is there is final
+        data = self.whole(spec, chunk)
+        out = _check_sum(data, expected)
+        if expected == 0 and rows.closed:
+            out.append(Problem("expected a checksum, as every file of a closed lane has; found 0"))
+        start = chunk * spec.chunk_rows
+        if rows.closed and rows.head < start + spec.chunk_rows:
+            out += rules.zero_past(data[(rows.head - start) * spec.row_bytes :], rows.head)
+        values = data.view(spec.dtype).reshape(spec.chunk_rows, *spec.row_shape)
+        return out + rules.check_values(spec, values, start, rows), values
+
+    def shard(self, spec: ArraySpec, chunk: int, rows: Rows) -> list[Problem]:
+        """A shard: whole, then its index, then each inner chunk.
+
+        Raises:
+            FileNotFoundError: there is none.
+            CorruptStoreError: no regular file, or an index that does not fit.
+        """
+        expected = self._checksum(spec, chunk)
+        path = chunk_path(self._lane, spec, chunk)
+        data = files.read_bytes(path, spec.chunk_bytes + spec.chunk_bytes // 8 + _ROOM_BYTES)
+        self._read(len(data))
+        out = _check_sum(np.frombuffer(data, np.uint8), expected)
+        if expected == 0 and chunk not in self._without:
+            self._without.append(chunk)
+        try:
+            shard = shards.Shard(path, spec, codecs.make_codec(spec.codec or {}))
+        except CorruptStoreError as error:
+            return [*out, Problem(documents.reason(error, path))]
+        return out + self._inner_chunks(shard, spec, chunk, rows)
+
+    def _inner_chunks(
+        self, shard: shards.Shard, spec: ArraySpec, chunk: int, rows: Rows
+    ) -> list[Problem]:
+        start = chunk * spec.chunk_rows
+        wrong: list[Problem] = []
+        for number, place in enumerate(shard.slices):
+            first = start + number * spec.inner_rows
+            stop = min(first + spec.inner_rows, self.in_shards)
+            if first < self.in_shards:
+                # Also those below base: they are kept, and were whole when they were written.
+                text = self._inner_chunk(shard, spec, number, stop - first, rows)
+            elif rows.closed and place is not None:
+                text = "expected none past the last row, found one"
+            else:
+                continue
+            if text:
+                wrong.append(Problem(f"inner chunk {number}: {text}", (first, stop)))
+        if len(wrong) <= 1:
+            return wrong
+        more = f"; and {len(wrong) - 1:,} more of {len(shard.slices):,} inner chunks"
+        return [Problem(wrong[0].message + more, (wrong[0].rows or (0, 0))[:1] + _last(wrong))]
+
+    def _inner_chunk(
+        self, shard: shards.Shard, spec: ArraySpec, number: int, n_rows: int, rows: Rows
+    ) -> str:
+        """What is wrong with an inner chunk of which `n_rows` are rows; empty if nothing is."""
+        size = spec.inner_rows * spec.row_bytes
+        if self._scratch.size != size:
+            self._scratch = np.empty(size, np.uint8)
+        try:
+            shard.decode(number, self._scratch)
+        except CorruptStoreError as error:
+            return documents.reason(error).partition(f"inner chunk {number}: ")[2]
+        if spec.dtype == np.bool_ and self._scratch.max() > 1:
+            return "bools: expected 0 or 1, found other values"
+        if rows.closed and self._scratch[n_rows * spec.row_bytes :].any():
+            return "expected zeros past the last row, found other bytes"
+        return ""
+
+    def _checksum(self, spec: ArraySpec, chunk: int) -> int | None:
+        """Of a chunk file; 0 if it has none, None if nobody can say."""
+        sums = self._sums.get(spec.path)
+        if sums is None:
+            return None
+        file, entry = divmod(chunk, format.CHECKSUM_ROWS)
+        path = chunk_path(self._lane, sums, file)
+        try:
+            data = files.read_at(path, entry * sums.row_bytes, sums.row_bytes, sums.chunk_bytes)
+        except FileNotFoundError:
+            return 0
+        except (CorruptStoreError, OSError):
+            return None  # a finding of its own, where that file is read
+        return int.from_bytes(data, "little")
+
+
+def _check_sum(data: Bytes, expected: int | None) -> list[Problem]:
+    if not expected:
+        return []
+    found = codecs.crc32c(data) or 1
+    if found == expected:
+        return []
+    return [Problem(f"checksum: expected crc32c {expected:08x}, found {found:08x}")]
+
+
+def _last(problems: list[Problem]) -> tuple[int]:
+    rows = problems[-1].rows
+    return (rows[1] if rows else 0,)

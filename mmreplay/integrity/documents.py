@@ -1,0 +1,176 @@
+"""The zarr.json files of a store against docs/format.md.
+
+Invariant: a document that passes says what the same document written by this package says, word
+for word but for a user's own attributes and dimension names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from mmreplay import format
+from mmreplay.errors import FormatError
+from mmreplay.format import ArraySpec
+from mmreplay.schema import Schema
+
+__all__ = [
+    "array_problems",
+    "group_problems",
+    "layout_problems",
+    "reason",
+    "root_problems",
+    "schema_problems",
+]
+
+_COMMON = frozenset("format kind uuid schema capacity padding env versions".split())
+_KEYS = {
+    "lane": _COMMON | {"rows", "first", "closed"},
+    "lanes": _COMMON | {"layout"},
+}
+_ROOT_KEYS = {"zarr_format", "node_type", "attributes"}
+_OPTIONAL = {"lane": {"name", "generator"}, "lanes": set[str]()}
+_ADVICE = ("; run `mmreplay verify`", "; run verify")
+
+
+def reason(error: Exception, *named: object) -> str:
+    """What an error says, without the paths that a finding names anyway."""
+    text = str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.strerror:
+        text = f"cannot be read: {error.strerror}"
+    for advice in _ADVICE:
+        text = text.removesuffix(advice)
+    for where in named:
+        text = text.removeprefix(f"{where}: ")
+    return text
+
+
+def root_problems(data: bytes, own: Mapping[str, Any], where: str) -> Iterator[str]:
+    """What is wrong with the zarr.json of a lane or store that `format.parse_root` accepts.
+
+    Args:
+        data: the file.
+        own: attributes.mmreplay.
+        where: the file's path.
+    """
+    document = format.parse(data, where)
+    yield from _key_problems(
+        document, {"zarr_format", "node_type", "attributes"}, set(), "zarr.json"
+    )
+    kind = own["kind"]
+    yield from _key_problems(own, _KEYS[kind], _OPTIONAL[kind], "attributes.mmreplay")
+    for name in ("env", "versions"):
+        if not isinstance(own.get(name, {}), dict):
+            yield f"{name}: expected an object, found {own[name]!r:.80}"
+    if not isinstance(own.get("name", ""), str):
+        yield f"name: expected a text, found {own['name']!r:.80}"
+    if "generator" in own:
+        yield from _generator_problems(own)
+
+
+def _generator_problems(own: Mapping[str, Any]) -> Iterator[str]:
+    if not own["closed"]:
+        yield "generator: expected none in a store that is not closed"
+    try:
+        np.random.default_rng(0).bit_generator.state = own["generator"]
+    except (ValueError, TypeError, KeyError, OverflowError, AttributeError) as error:
+        yield f"generator: expected a state that numpy takes, found another: {error}"
+
+
+def schema_problems(schema: Schema, document: object) -> Iterator[str]:
+    """What is wrong with a schema that `format.schema_from_json` could read."""
+    if schema.to_json() != document:
+        yield f"schema: expected {json.dumps(schema.to_json())}, found {json.dumps(document)}"
+
+
+def layout_problems(specs: Mapping[str, ArraySpec], document: Any) -> Iterator[str]:
+    """What is wrong with the layout of a store that `format.plan_from_layout` could read."""
+    canonical = {
+        path: {"chunk": spec.chunk_rows, "inner": spec.inner_rows, "codec": spec.codec}
+        for path, spec in specs.items()
+    }
+    yield from _difference(canonical, document, (), "layout")
+
+
+def group_problems(data: bytes, where: str) -> list[str]:
+    """What is wrong with the zarr.json of a group inside a lane."""
+    try:
+        document = format.parse(data, where)
+    except FormatError as error:
+        return [reason(error, where)]
+    return list(_difference(json.loads(format.group_json()), document, ("attributes",)))
+
+
+def array_problems(
+    data: bytes, expected: ArraySpec, rows: int | None, where: str
+) -> tuple[ArraySpec | None, int, list[str]]:
+    """What is wrong with an array's zarr.json.
+
+    Args:
+        data: the file.
+        expected: its path, row shape and dtype, and the chunk length of a checksum array; the
+            other arrays have each their own.
+        rows: that it must have; None if that is not known.
+        where: the file's path.
+
+    Returns:
+        the array as the file has it, or None if it cannot be used, its rows, and the problems.
+    """
+    try:
+        spec, found = format.parse_array(data, expected.path, where)
+    except FormatError as error:
+        return None, 0, [reason(error, where)]
+    text = _unusable(spec, expected)
+    if text:
+        return None, 0, [text]
+    document = format.parse(data, where)
+    canonical = json.loads(format.array_json(spec, found))
+    problems = list(_difference(canonical, document, ("attributes", "dimension_names")))
+    if rows is not None and found != rows:
+        problems.append(f"shape: expected {rows:,} rows, found {found:,}")
+    return spec, found, problems
+
+
+def _unusable(spec: ArraySpec, expected: ArraySpec) -> str:
+    """Why an array cannot be what it should be; empty if it can."""
+    if (spec.row_shape, spec.dtype) != (expected.row_shape, expected.dtype):
+        return (
+            f"expected rows of {expected.row_shape} {expected.dtype}, found {spec.row_shape} "
+            f"{spec.dtype}"
+        )
+    if expected.path.startswith("checksums/") and spec.chunk_rows != expected.chunk_rows:
+        return f"expected chunks of {expected.chunk_rows:,}, found {spec.chunk_rows:,}"
+    if not spec.is_raw and not expected.path.startswith("frames"):
+        return f"expected uncompressed rows, found {spec.codec_name}"
+    return ""
+
+
+def _difference(expected: Any, found: Any, ignored: tuple[str, ...], at: str = "") -> Iterator[str]:
+    """The first places in which two JSON values differ."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        for key in sorted((expected.keys() | found.keys()) - set(ignored)):
+            where = f"{at}.{key}" if at else key
+            if key not in found:
+                yield f"{where}: missing"
+            elif key not in expected:
+                yield f"{where}: unknown to format 1"
+            else:
+                yield from _difference(expected[key], found[key], (), where)
+    elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+        for number, pair in enumerate(zip(expected, found, strict=True)):
+            yield from _difference(*pair, (), f"{at}[{number}]")
+    # 1 == 1.0 == True in Python, but not in a shape.
+    elif expected != found or isinstance(expected, bool) != isinstance(found, bool):
+        yield f"{at}: expected {expected!r}, found {found!r:.80}"
+
+
+def _key_problems(
+    found: Mapping[str, Any], needed: set[str] | frozenset[str], optional: set[str], what: str
+) -> Iterator[str]:
+    for key in sorted(needed - found.keys()):
+        yield f"{what}: {key} is missing"
+    for key in sorted(found.keys() - needed - optional):
+        yield f"{what}: {key!r:.80} is unknown to format 1"

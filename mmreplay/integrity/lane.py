@@ -1,0 +1,291 @@
+"""One lane, file by file.
+
+Invariant: what is said of a lane is said of one state of it; when a writer opened or closed it
+meanwhile, it is examined anew.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from mmreplay import format
+from mmreplay.columns import Array, Ids, chunk_path
+from mmreplay.errors import LockedError, MmreplayError
+from mmreplay.format import ArraySpec
+from mmreplay.info import lane_state
+from mmreplay.integrity import documents, metadata, rules, tree
+from mmreplay.integrity.chunks import ChunkReader
+from mmreplay.integrity.metadata import Arrays
+from mmreplay.integrity.report import Finding
+from mmreplay.integrity.rules import Problem, Rows
+from mmreplay.integrity.watch import ChangedHandsError, Tally, Watch
+from mmreplay.reader import LaneReader
+from mmreplay.schema import Schema
+
+__all__ = ["Examination", "examine"]
+
+_ATTEMPTS = 200
+_PATIENCE_S = 0.05
+
+
+def examine(root: Path, path: Path, tally: Tally) -> Examination:
+    """Examine the lane at `path` of the store at `root`.
+
+    Raises:
+        LockedError: a writer opens and closes it all the time.
+    """
+    read = (tally.files, tally.bytes)
+    for _ in range(_ATTEMPTS):
+        tally.files, tally.bytes = read
+        out = Examination(Watch(root, path, tally))
+        try:
+            out.run()
+        except ChangedHandsError:
+            time.sleep(_PATIENCE_S)
+        else:
+            return out
+    raise LockedError(
+        f"{path}: a writer opened or closed this lane {_ATTEMPTS} times while it was being "
+        f"verified; verify it again when it is done"
+    )
+
+
+class Examination:
+    """One lane, examined once.
+
+    Attributes:
+        watch: its findings.
+        arrays: those whose metadata can be used.
+        state: ``closed``, ``live``, ``crashed`` or, if it cannot be opened, ``unknown``.
+        n_rows: rows examined.
+    """
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+        self.arrays = Arrays()
+        self.state = "unknown"
+        self.n_rows = 0
+
+    def run(self) -> None:
+        """Examine.
+
+        Raises:
+            ChangedHandsError: a writer opened or closed the lane meanwhile.
+        """
+        if not metadata.read_root(self.watch):
+            return
+        schema = metadata.read_schema(self.watch)
+        if schema is None:
+            return
+        self.arrays = metadata.read_arrays(self.watch, schema)
+        opened = self._open_closed() if self.watch.closed else self._open()
+        if not opened:
+            return
+        self.n_rows = self._rows.head - self._rows.base
+        self._check_names(schema)
+        for path in sorted(self.arrays.specs, key=_reading_order):
+            self._check_column(self.arrays.specs[path])
+        if self.watch.closed:
+            self._check_index()
+            self._check_first()
+
+    # ------------------------------------------------------------ which rows there are
+
+    def _open_closed(self) -> bool:
+        watch, own = self.watch, self.watch.metadata or {}
+        self.state = "closed"
+        self._rows = Rows(max(own["first"] - format.CONTEXT_ROWS, 0), own["rows"], closed=True)
+        self._chunks = ChunkReader(watch.path, self.arrays.sums, watch.tally.add, own["rows"])
+        return True
+
+    def _open(self) -> bool:
+        """Follow a lane that is not closed; False if nobody can say what rows it has."""
+        watch = self.watch
+        if not self.arrays.complete:
+            return False  # each is a finding already
+
+        def check() -> tuple[list[Finding], LaneReader | None]:
+            try:
+                return [], LaneReader(watch.path)
+            except (MmreplayError, OSError) as error:
+                return [watch.finding(".live", documents.reason(error, watch.path))], None
+
+        reader = watch.settle(check)
+        if reader is None:
+            return False
+        if reader.metadata != watch.metadata:
+            raise ChangedHandsError
+        watch.reader = reader
+        self.state = lane_state(watch.path, closed=False)
+        self._rows = Rows(reader.base, reader.head, closed=False)
+        in_shards = min(reader.tail_start(), reader.head)
+        self._chunks = ChunkReader(watch.path, self.arrays.sums, watch.tally.add, in_shards)
+        if self.state == "crashed":
+            watch.note(self._state_findings(reader))
+        return True
+
+    def _state_findings(self, reader: LaneReader) -> list[Finding]:
+        """What the state page says of a lane that nobody writes now."""
+        texts = []
+        if reader.base > reader.head:
+            texts.append(f"base: expected at most the head, {reader.head:,}, found {reader.base:,}")
+        lengths = [spec.chunk_rows for spec in self.arrays.specs.values() if not spec.is_raw]
+        if lengths and reader.tails:
+            half, start = lengths[0], reader.tail_start()
+            if start % half or not start <= reader.head <= start + 2 * half:
+                texts.append(
+                    f"tail_start: expected a multiple of {half:,} at most {2 * half:,} rows before "
+                    f"the head, {reader.head:,}, found {start:,}"
+                )
+        return [self.watch.finding(".live/state", text) for text in texts]
+
+    def _kept_chunks(self, spec: ArraySpec, stop: int) -> range:
+        """The chunk files that hold rows from base to `stop`."""
+        return range(self._rows.base // spec.chunk_rows, -(-stop // spec.chunk_rows))
+
+    # ------------------------------------------------------------ names
+
+    def _check_names(self, schema: Schema) -> None:
+        """There is nothing else in the lane's directories."""
+        watch = self.watch
+        known: dict[str, tuple[ArraySpec, range] | None]
+        known = dict.fromkeys(metadata.array_paths(schema))
+        for path, spec in self.arrays.specs.items():
+            chunks = self._kept_chunks(spec, self._rows.head)
+            known[path] = (spec, chunks)
+            sums = self.arrays.sums.get(path)
+            if sums is not None:
+                known[sums.path] = (sums, range(-(-chunks.stop // sums.chunk_rows)))
+        if self.arrays.starts is not None:
+            index, count = self.arrays.starts
+            known[index.path] = (index, range(-(-count // index.chunk_rows)))
+
+        def check() -> tuple[list[Finding], list[Finding]]:
+            found: list[Finding] = []
+            litter: list[Finding] = []
+            for path, text, is_litter in tree.foreign_in_lane(watch.path, known, self.state):
+                folder = path.rpartition("/")[0]
+                one = watch.finding(path, text, folder if folder in known else "")
+                (litter if is_litter else found).append(one)
+            return found, litter
+
+        litter = watch.settle(check)
+        if litter and self.state == "closed":
+            watch.same_hands()  # not litter, but the work of a writer that just opens it
+        watch.warnings += litter
+
+    # ------------------------------------------------------------ columns
+
+    def _check_column(self, spec: ArraySpec) -> None:
+        watch, rows = self.watch, self._rows
+        before = len(watch.findings)
+        rows.last_flag = None
+        for chunk in self._kept_chunks(spec, rows.head if spec.is_raw else self._chunks.in_shards):
+            data = watch.settle(partial(self._look, spec, chunk))
+            if data is not None:
+                self._remember(spec, chunk * spec.chunk_rows, data)
+        for chunk in self._chunks.without_checksum():
+            file = f"{spec.path}/{spec.key(chunk)}"
+            text = "has no checksum: only its inner chunks could be checked"
+            watch.warnings.append(watch.finding(file, text, spec.path))
+        if spec.path == "resets" and len(watch.findings) > before:
+            rows.sound = False
+        if watch.closed and spec.path in self.arrays.sums:
+            self._check_sums(spec)
+
+    def _look(self, spec: ArraySpec, chunk: int) -> tuple[list[Finding], Array | None]:
+        """What is wrong with a chunk file, and its rows where they are raw."""
+        start, stop = chunk * spec.chunk_rows, (chunk + 1) * spec.chunk_rows
+        whole = (max(start, self._rows.base), min(stop, self._rows.head))
+        data: Array | None = None
+        try:
+            if spec.is_raw:
+                problems, data = self._chunks.raw(spec, chunk, self._rows)
+            else:
+                problems = self._chunks.shard(spec, chunk, self._rows)
+        except FileNotFoundError:
+            if self.watch.evicted(stop):
+                self._rows.base = max(self._rows.base, stop)
+                return [], None
+            problems = [Problem("expected this chunk file, found none")]
+        except (MmreplayError, OSError) as error:
+            problems = [Problem(documents.reason(error, chunk_path(self.watch.path, spec, chunk)))]
+        file = f"{spec.path}/{spec.key(chunk)}"
+        return [
+            self.watch.finding(file, one.message, spec.path, one.rows or whole) for one in problems
+        ], data
+
+    def _remember(self, spec: ArraySpec, start: int, data: Array) -> None:
+        """Keep what the rules for later chunks and columns need."""
+        rows = self._rows
+        first, stop = max(start, rows.base), min(start + spec.chunk_rows, rows.head)
+        if spec.path == "resets":
+            here = np.flatnonzero(data[first - start : stop - start]) + first
+            rows.starts = np.concatenate((rows.starts, here))
+        elif spec.path == "non_terminals":
+            rows.last_flag = (stop - 1, int(data[stop - 1 - start]))
+
+    # ------------------------------------------------------------ checksums and index
+
+    def _check_sums(self, spec: ArraySpec) -> None:
+        """Past the last checksum lie zeros."""
+        sums = self.arrays.sums[spec.path]
+        n_chunks = -(-self._rows.head // spec.chunk_rows)
+        for file in range(-(-n_chunks // sums.chunk_rows)):
+            n_here = n_chunks - file * sums.chunk_rows
+            # A file that is not there is named for each chunk file that has no checksum then.
+            read = partial(self._entries, sums, file, n_here, "checksums", missing_ok=True)
+            self.watch.settle(read)
+
+    def _check_index(self) -> None:
+        """``episodes/starts`` holds the rows with a reset."""
+        if self.arrays.starts is None:
+            return
+        spec, count = self.arrays.starts
+        parts = [np.empty(0, np.int64)]
+        for file in range(-(-count // spec.chunk_rows)):
+            n_here = count - file * spec.chunk_rows
+            part = self.watch.settle(partial(self._entries, spec, file, n_here, "entries"))
+            if part is None:
+                return
+            parts.append(part.astype(np.int64))
+        stored: Ids = np.concatenate(parts)
+        self.watch.note(
+            [
+                self.watch.finding(spec.path, one.message, spec.path)
+                for one in rules.check_index(stored, self._rows)
+            ]
+        )
+
+    def _entries(
+        self, spec: ArraySpec, file: int, n_entries: int, what: str, *, missing_ok: bool = False
+    ) -> tuple[list[Finding], Array | None]:
+        """The entries in a chunk file of an array that holds no rows; past them lie zeros."""
+        data: Array | None = None
+        problems: list[Problem] = []
+        try:
+            whole = self._chunks.whole(spec, file)
+            data = whole.view(spec.dtype)[:n_entries]
+            problems = rules.zero_past(whole[data.nbytes :], n_entries, what)
+        except FileNotFoundError:
+            if not missing_ok:
+                problems = [Problem("expected this chunk file, found none")]
+        except (MmreplayError, OSError) as error:
+            problems = [Problem(documents.reason(error, chunk_path(self.watch.path, spec, file)))]
+        name = f"{spec.path}/{spec.key(file)}"
+        return [self.watch.finding(name, one.message, spec.path) for one in problems], data
+
+    def _check_first(self) -> None:
+        own = self.watch.metadata or {}
+        problems, odd = rules.check_first(self._rows, own["first"], own.get("capacity"))
+        self.watch.note([self.watch.finding("zarr.json", one.message) for one in problems])
+        self.watch.warnings += [self.watch.finding("zarr.json", one.message) for one in odd]
+
+
+def _reading_order(path: str) -> tuple[int, str]:
+    """The reset bits first: the rules for the other columns need them."""
+    return {"resets": 0, "non_terminals": 1}.get(path, 2), path

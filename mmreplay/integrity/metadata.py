@@ -1,0 +1,156 @@
+"""All zarr.json files of one lane, read and checked: what its arrays are.
+
+Invariant: an array whose document is in doubt is not among those that are read further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mmreplay import files, format
+from mmreplay.errors import MmreplayError
+from mmreplay.format import ArraySpec
+from mmreplay.integrity import documents, tree
+from mmreplay.integrity.report import Finding
+from mmreplay.integrity.watch import Watch
+from mmreplay.schema import Schema
+
+__all__ = ["Arrays", "array_paths", "read_arrays", "read_root", "read_schema"]
+
+
+@dataclass(slots=True)
+class Arrays:
+    """The arrays of a lane whose metadata can be used.
+
+    Attributes:
+        specs: arrays of rows, by path.
+        sums: their checksum arrays, by the same paths.
+        starts: ``episodes/starts`` and the number of its entries; None if it cannot be used.
+        complete: whether every array of the schema is in `specs`.
+    """
+
+    specs: dict[str, ArraySpec] = field(default_factory=dict)
+    sums: dict[str, ArraySpec] = field(default_factory=dict)
+    starts: tuple[ArraySpec, int] | None = None
+    complete: bool = False
+
+
+def array_paths(schema: Schema) -> list[str]:
+    """Every array of a lane."""
+    rows = list(_wanted(schema))
+    return [*rows, *(format.checksum_spec(path).path for path in rows), format.index_spec().path]
+
+
+def read_root(watch: Watch) -> bool:
+    """The lane's own zarr.json, into `watch.metadata`; False if it cannot be used."""
+    where = watch.path / "zarr.json"
+
+    def check() -> tuple[list[Finding], bool]:
+        watch.metadata = None
+        try:
+            data = _read(watch, "zarr.json")
+            own = format.parse_root(data, str(where))
+            watch.metadata = own
+            if own["kind"] != "lane":
+                return [
+                    watch.finding("zarr.json", "expected a lane, found a store of lanes")
+                ], False
+            texts = list(documents.root_problems(data, own, str(where)))
+        except FileNotFoundError:
+            return [watch.finding("zarr.json", "missing")], False
+        except (MmreplayError, OSError) as error:
+            return [watch.finding("zarr.json", documents.reason(error, where))], False
+        return [watch.finding("zarr.json", text) for text in texts], True
+
+    return watch.settle(check)
+
+
+def read_schema(watch: Watch) -> Schema | None:
+    """What the lane's zarr.json says that a row holds."""
+    where = str(watch.path / "zarr.json")
+    document: Any = (watch.metadata or {}).get("schema")
+    try:
+        schema = format.schema_from_json(document, where)
+    except MmreplayError as error:
+        watch.note([watch.finding("zarr.json", documents.reason(error, where))])
+        return None
+    texts = documents.schema_problems(schema, document)
+    watch.note([watch.finding("zarr.json", text) for text in texts])
+    return schema
+
+
+def read_arrays(watch: Watch, schema: Schema) -> Arrays:
+    """The zarr.json of every array and group of the lane."""
+    out = Arrays()
+    rows = watch.metadata["rows"] if watch.metadata is not None and watch.closed else None
+    wanted = _wanted(schema)
+    for path, expected in wanted.items():
+        found = _array(watch, expected, rows)
+        if found is not None:
+            out.specs[path] = found[0]
+    out.complete = len(out.specs) == len(wanted)
+    lengths = {spec.chunk_rows for spec in out.specs.values() if not spec.is_raw}
+    if len(lengths) > 1:
+        text = f"expected one shard length for all frames, found {sorted(lengths)}"
+        watch.note([watch.finding("frames/zarr.json", text)])
+    for path in wanted:
+        spec = out.specs.get(path)
+        n_chunks = None if spec is None or rows is None else -(-rows // spec.chunk_rows)
+        found = _array(watch, format.checksum_spec(path), n_chunks)
+        if found is not None:
+            out.sums[path] = found[0]
+    out.starts = _array(watch, format.index_spec(), None)
+    for path in tree.group_paths(array_paths(schema)):
+        _check(watch, path, "", documents.group_problems)
+    return out
+
+
+def _array(watch: Watch, expected: ArraySpec, rows: int | None) -> tuple[ArraySpec, int] | None:
+    """An array, and how many rows its document says."""
+    found: list[tuple[ArraySpec, int]] = []
+
+    def problems(data: bytes, where: str) -> list[str]:
+        found.clear()
+        spec, n_rows, texts = documents.array_problems(data, expected, rows, where)
+        if spec is not None:
+            found.append((spec, n_rows))
+        return texts
+
+    _check(watch, expected.path, expected.path, problems)
+    return found[0] if found else None
+
+
+def _check(
+    watch: Watch, path: str, array: str, problems: Callable[[bytes, str], list[str]]
+) -> None:
+    """Run `problems` over the zarr.json of an array or group."""
+    file = f"{path}/zarr.json"
+
+    def check() -> tuple[list[Finding], None]:
+        try:
+            texts = problems(_read(watch, file), str(watch.path / file))
+        except FileNotFoundError:
+            texts = ["missing"]
+        except (MmreplayError, OSError) as error:
+            texts = [documents.reason(error, watch.path / file)]
+        return [watch.finding(file, text, array) for text in texts], None
+
+    watch.settle(check)
+
+
+def _read(watch: Watch, file: str) -> bytes:
+    data = files.read_bytes(watch.path / file, format.MAX_METADATA_BYTES)
+    watch.tally.add(len(data))
+    return data
+
+
+def _wanted(schema: Schema) -> dict[str, ArraySpec]:
+    """Path, row shape and dtype of every array of rows; the chunk lengths are each lane's own."""
+    out = {path: ArraySpec(path, one.shape, one.dtype, 1) for path, one in schema.columns().items()}
+    for name in ("non_terminals", "resets"):
+        out[name] = ArraySpec(name, (), np.dtype("uint8"), 1)
+    return out

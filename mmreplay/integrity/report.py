@@ -1,0 +1,83 @@
+"""What `verify` found: `Finding` and `Report`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+__all__ = ["Finding", "Report"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as format 1 has it.
+
+    Attributes:
+        lane: the lane's directory in a store of many lanes; empty in a store of one.
+        array: its path in the lane, for example ``frames`` or ``extras/log_prob``; empty for what
+            belongs to none.
+        file: the path below the store's directory.
+        rows: [start, stop) of the rows that it concerns; None where it is not about rows.
+        message: what was expected and what was found.
+    """
+
+    lane: str
+    array: str
+    file: str
+    rows: tuple[int, int] | None
+    message: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The attributes as a dict of JSON values."""
+        return {**asdict(self), "rows": None if self.rows is None else list(self.rows)}
+
+    def __str__(self) -> str:
+        """One line."""
+        rows = "" if self.rows is None else f", rows {self.rows[0]:,} to {self.rows[1] - 1:,}"
+        return f"{self.file}{rows}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was read, and what is wrong with it.
+
+    Attributes:
+        path: the store.
+        state: ``closed``, ``live`` or ``crashed``, as in `Store.info`; of many lanes the first of
+            live, crashed, closed that any of them is in; ``unknown`` if no lane could be opened.
+        lanes: that were examined.
+        rows: that were examined, over all lanes; of a live lane those that were committed when it
+            was opened.
+        files: read.
+        bytes: read.
+        findings: what is damaged; empty for a sound store.
+        warnings: what is odd, and harms no row: litter, or a shard that has no checksum.
+    """
+
+    path: str
+    state: str
+    lanes: int
+    rows: int
+    files: int
+    bytes: int
+    findings: list[Finding] = field(default_factory=list)
+    warnings: list[Finding] = field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is damaged."""
+        return not self.findings
+
+    def to_json(self) -> dict[str, Any]:
+        """The attributes as a dict of JSON values, with `sound`."""
+        return {
+            "path": self.path,
+            "sound": self.sound,
+            "state": self.state,
+            "lanes": self.lanes,
+            "rows": self.rows,
+            "files": self.files,
+            "bytes": self.bytes,
+            "findings": [one.to_json() for one in self.findings],
+            "warnings": [one.to_json() for one in self.warnings],
+        }

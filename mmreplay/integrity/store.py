@@ -1,0 +1,163 @@
+"""`verify`: all lanes of a store, and what they have in common."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mmreplay import files, format
+from mmreplay.errors import CorruptStoreError, FormatError
+from mmreplay.format import ArraySpec
+from mmreplay.integrity import documents, tree
+from mmreplay.integrity.lane import Examination, examine
+from mmreplay.integrity.report import Finding, Report
+from mmreplay.integrity.watch import Tally
+from mmreplay.reader import read_metadata
+
+__all__ = ["verify"]
+
+_SIGNS = ("resets/zarr.json", "rewards/zarr.json", ".live", "lane-00000")
+_STATES = ("live", "crashed", "closed")
+
+
+def verify(
+    path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None
+) -> Report:
+    """Read a store whole; check every checksum and rule of docs/format.md and docs/semantics.md.
+
+    Works on closed, live and crashed stores, and disturbs no writer: of a live lane it checks the
+    rows that were committed when it was opened, as long as they are not evicted. One chunk file is
+    in memory at a time.
+
+    Args:
+        path: the store's directory.
+        progress: called after each file with bytes read and bytes in all, about.
+
+    Raises:
+        StoreNotFoundError: nothing there.
+        FormatError: something there that is no store.
+        LockedError: a writer opens and closes it all the time.
+    """
+    where = Path(path)
+    tally = Tally(where, progress)
+    findings: list[Finding] = []
+    warnings: list[Finding] = []
+    root: dict[str, Any] | None = None
+    try:
+        root = read_metadata(where)
+    except (FormatError, CorruptStoreError) as error:
+        if not any((where / sign).exists() for sign in _SIGNS):
+            raise
+        text = documents.reason(error, where / "zarr.json", where)
+        findings.append(Finding("", "", "zarr.json", None, text))
+    layout: Mapping[str, ArraySpec] | None = None
+    if root is not None and root["kind"] == "lane":
+        lanes = [where]
+    else:
+        lanes = _lanes(where)
+        if root is not None:
+            layout = _layout(where, root, findings)
+        _check_group(where, lanes, findings, warnings)
+    examinations = [examine(where, lane, tally) for lane in lanes]
+    for one in examinations:
+        findings += one.watch.findings
+        warnings += one.watch.warnings
+        if root is not None and root["kind"] == "lanes":
+            findings += _odd_one(where, root, layout, one)
+    findings += _twins(examinations)
+    tally.finish()
+    states = {one.state for one in examinations}
+    return Report(
+        path=str(where),
+        state=next((state for state in _STATES if state in states), "unknown"),
+        lanes=len(examinations),
+        rows=sum(one.n_rows for one in examinations),
+        files=tally.files,
+        bytes=tally.bytes,
+        findings=findings,
+        warnings=warnings,
+    )
+
+
+def _lanes(root: Path) -> list[Path]:
+    return sorted(path for path in root.glob("lane-*") if path.name[5:].isdecimal())
+
+
+def _layout(
+    where: Path, root: Mapping[str, Any], findings: list[Finding]
+) -> dict[str, ArraySpec] | None:
+    """The arrays that each lane must have; what is wrong with the store's zarr.json is noted."""
+    file = where / "zarr.json"
+
+    def note(text: str) -> None:
+        findings.append(Finding("", "", "zarr.json", None, text))
+
+    data = files.read_bytes(file, format.MAX_METADATA_BYTES)
+    for text in documents.root_problems(data, root, str(file)):
+        note(text)
+    try:
+        schema = format.schema_from_json(root.get("schema"), str(file))
+        for text in documents.schema_problems(schema, root["schema"]):
+            note(text)
+        specs = format.plan_from_layout(schema, root.get("layout"), str(file))
+    except FormatError as error:
+        note(documents.reason(error, file))
+        return None
+    for text in documents.layout_problems(specs, root["layout"]):
+        note(text)
+    return specs
+
+
+def _check_group(
+    where: Path, lanes: Sequence[Path], findings: list[Finding], warnings: list[Finding]
+) -> None:
+    names = {path.name for path in lanes}
+    last = max((int(name[5:]) for name in names), default=-1)
+    for number in range(last + 1):
+        name = format.lane_name(number)
+        if name not in names:
+            text = "expected a lane of this number, as there are later ones; it is missing"
+            findings.append(Finding(name, "", name, None, text))
+    if not lanes:
+        warnings.append(Finding("", "", "", None, "a store of lanes with no lane in it yet"))
+    for path, text, is_litter in tree.foreign_in_group(where, lanes):
+        (warnings if is_litter else findings).append(Finding("", "", path, None, text))
+
+
+def _odd_one(
+    where: Path,
+    root: Mapping[str, Any],
+    layout: Mapping[str, ArraySpec] | None,
+    lane: Examination,
+) -> list[Finding]:
+    """Where a lane differs from what its store says of all lanes."""
+    own, watch = lane.watch.metadata, lane.watch
+    if own is None:
+        return []
+    out: list[Finding] = []
+    if own.get("schema") != root.get("schema"):
+        text = f"schema: expected that of the store, found {own.get('schema')}"
+        out.append(watch.finding("zarr.json", text))
+    for path, spec in lane.arrays.specs.items():
+        if layout is not None and path in layout and layout[path] != spec:
+            text = f"expected the layout in {where.name}/zarr.json, {layout[path]}, found {spec}"
+            out.append(watch.finding(f"{path}/zarr.json", text, path))
+    return out
+
+
+def _twins(lanes: Sequence[Examination]) -> list[Finding]:
+    """Lanes that have the same name, or are a copy of another."""
+    out: list[Finding] = []
+    for key in ("name", "uuid"):
+        seen: dict[str, str] = {}
+        for lane in lanes:
+            value = (lane.watch.metadata or {}).get(key)
+            if not isinstance(value, str):
+                continue
+            if value in seen:
+                text = f"{key}: expected one of its own, found {value!r} as in {seen[value]}"
+                out.append(lane.watch.finding("zarr.json", text))
+            seen[value] = lane.watch.lane
+    return out

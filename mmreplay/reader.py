@@ -1,0 +1,287 @@
+"""Read-only view of one lane: closed, live or crashed; takes no lock and writes nothing.
+
+Invariant: `base`, `head` and the tails belong to one session of the lane; `poll` says when that
+session is over, and `load` starts again from zarr.json.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mmreplay import columns, files, format, shards
+from mmreplay.columns import Array, EvictedError, Ids
+from mmreplay.errors import CorruptStoreError, FormatError, StoreNotFoundError
+from mmreplay.schema import Schema
+from mmreplay.state import BASE, COMMITTED, SESSION, TAIL_START, CheckpointFile, State
+
+__all__ = ["LaneReader", "lane_paths", "read_metadata", "read_specs"]
+
+_ATTEMPTS = 50
+_PATIENCE_S = 0.02
+
+
+def read_metadata(path: Path) -> dict[str, Any]:
+    """attributes.mmreplay of the store or lane at `path`, checked.
+
+    Raises:
+        StoreNotFoundError: nothing there.
+        FormatError, CorruptStoreError: something else there.
+    """
+    where = path / "zarr.json"
+    try:
+        data = files.read_bytes(where, format.MAX_METADATA_BYTES)
+    except FileNotFoundError as error:
+        if not path.exists():
+            raise StoreNotFoundError(
+                f"{path}: there is no store here; check the path, or record one first"
+            ) from error
+        raise FormatError(f"{path}: no zarr.json in it: not a store") from error
+    except NotADirectoryError as error:
+        raise FormatError(f"{path}: expected a directory, found a file: not a store") from error
+    except PermissionError as error:
+        raise StoreNotFoundError(f"{path}: may not be read: {error.strerror}") from error
+    return format.parse_root(data, str(where))
+
+
+def read_specs(path: Path, schema: Schema) -> tuple[dict[str, format.ArraySpec], int]:
+    """Every array of a lane that holds rows, checked against the schema and each other.
+
+    Returns:
+        specs by path, and the rows that all the arrays' metadata say.
+
+    Raises:
+        FormatError: an array is missing, or not of this format, or of other rows.
+    """
+    own = schema.columns()
+    files.check_directories(path, ".live", "episodes/starts", "non_terminals", "resets", *own)
+    files.check_directories(path, *(f"checksums/{name}" for name in own))
+    specs: dict[str, format.ArraySpec] = {}
+    rows: int | None = None
+    fields = {name: (one.shape, one.dtype) for name, one in own.items()}
+    fields["non_terminals"] = fields["resets"] = ((), np.dtype("uint8"))
+    for name, (shape, dtype) in fields.items():
+        where = path / name / "zarr.json"
+        try:
+            data = files.read_bytes(where, format.MAX_METADATA_BYTES)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise FormatError(f"{where}: missing; every column of the schema has one") from error
+        spec, found = format.parse_array(data, name, str(where))
+        if (spec.row_shape, spec.dtype) != (shape, dtype):
+            raise FormatError(
+                f"{where}: expected rows of {shape} {dtype}, as the schema says; found "
+                f"{spec.row_shape} {spec.dtype}"
+            )
+        if rows is not None and found != rows:
+            # Cut off between two arrays of a close: the root says what holds.
+            found = min(found, rows)
+        specs[name], rows = spec, found
+        if not spec.is_raw and not name.startswith("frames"):
+            raise FormatError(f"{where}: expected raw chunks, found {spec.codec_name}")
+    lengths = {s.chunk_rows for s in specs.values() if not s.is_raw}
+    if len(lengths) > 1:
+        raise FormatError(f"{path}: expected one shard length, found {sorted(lengths)}")
+    return specs, rows or 0
+
+
+def lane_paths(path: Path) -> list[Path]:
+    """The lanes of a store, in order; the store itself if it is one lane.
+
+    Raises:
+        StoreNotFoundError, FormatError: there is none.
+    """
+    if read_metadata(path)["kind"] == "lane":
+        return [path]
+    found = sorted(path.glob("lane-*"))
+    lanes = [lane for lane in found if lane.name[5:].isdecimal()]
+    files.check_directories(path, *(lane.name for lane in lanes))
+    if not lanes:
+        raise FormatError(f"{path}: a store of lanes with no lane in it yet")
+    return lanes
+
+
+class LaneReader:
+    """One lane, read-only.
+
+    Attributes:
+        path: its directory.
+        number: its place among the lanes of the store that reads it.
+        metadata: attributes.mmreplay.
+        schema: what a row holds.
+        specs: every array of rows by path.
+        base: the oldest row kept.
+        head: rows committed.
+        is_live: whether rows may still be appended by a session that this reader follows.
+        is_closed: whether the lane was closed.
+        tails: raw rows of the compressed arrays, by path, while live or after a crash.
+    """
+
+    def __init__(self, path: Path, number: int = 0) -> None:
+        """Open; see the module."""
+        self.path = path
+        self.number = number
+        self.metadata: dict[str, Any] = {}
+        self.specs: dict[str, format.ArraySpec] = {}
+        self.base = self.head = 0
+        self.is_live = self.is_closed = False
+        self.tails: dict[str, Array] = {}
+        self._state: State | None = None
+        self._session = 0
+        self._tail_start = 0
+        self.load()
+
+    def load(self) -> None:
+        """Open from zarr.json anew.
+
+        Raises:
+            StoreNotFoundError, FormatError, CorruptStoreError: see docs/format.md.
+        """
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                time.sleep(_PATIENCE_S)
+            self.metadata = read_metadata(self.path)
+            if self.metadata["kind"] != "lane":
+                raise FormatError(f"{self.path}: expected a lane, found a store of lanes")
+            self.schema = format.schema_from_json(
+                self.metadata.get("schema"), str(self.path / "zarr.json")
+            )
+            self.specs, rows = read_specs(self.path, self.schema)
+            if self.metadata["closed"]:
+                self._load_closed(rows)
+                return
+            if self._load_open():
+                return
+        raise CorruptStoreError(
+            f"{self.path}: neither closed nor live: expected .live/state, .live/checkpoint and the "
+            f"tails, found no whole set of them"
+        )
+
+    def _load_closed(self, rows: int) -> None:
+        own = self.metadata
+        if rows < own["rows"]:
+            raise FormatError(
+                f"{self.path}: the root says {own['rows']:,} rows, the arrays {rows:,}"
+            )
+        self.head = self._tail_start = own["rows"]
+        self.base = max(own["first"] - format.CONTEXT_ROWS, 0)
+        self.is_live, self.is_closed = False, True
+        self.tails, self._state, self._session = {}, None, 0
+
+    def _load_open(self) -> bool:
+        live = self.path / ".live"
+        try:
+            best = CheckpointFile(live / "checkpoint", self.metadata["uuid"]).best
+            tails = {
+                name: shards.map_tail(self.path, spec)
+                for name, spec in self.specs.items()
+                if not spec.is_raw
+            }
+            # Last: a state that belongs to another set of tails shows below.
+            state: State | None = State(live / "state", writable=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return False  # being closed, opened or recovered at this moment
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EROFS):
+                raise
+            raise CorruptStoreError(f"{live}: cannot be read: {error.strerror}") from error
+        words = state.words  # type: ignore[union-attr]
+        session = words[SESSION]
+        trusted = state.trusted(best)  # type: ignore[union-attr]
+        if trusted and session == 0:
+            return False  # its writer is closing
+        self._state, self._session = state, session
+        self.is_live, self.is_closed = trusted, False
+        self.tails = tails if trusted or best.tail_start <= best.head else {}
+        if trusted:
+            self._follow()
+            self.base = words[BASE]
+        else:  # the rules of recovery, in memory only
+            self.head, self.base = best.head, best.base
+            self._tail_start = min(best.tail_start, best.head)
+        return read_metadata(self.path)["closed"] is False
+
+    def _follow(self) -> None:
+        words = self._state.words  # type: ignore[union-attr]
+        self._tail_start = words[TAIL_START]
+        self.head = words[COMMITTED]
+
+    def poll(self) -> bool:
+        """Take the newest head of a live lane.
+
+        Returns:
+            False when the session that was followed is over, and `load` must be called.
+        """
+        state = self._state
+        if state is None:
+            return True
+        words = state.words
+        if words[SESSION] != self._session:
+            return False
+        if self.is_live:
+            self.head = words[COMMITTED]
+            self.base = words[BASE]
+        return True
+
+    def replaced(self) -> bool:
+        """Whether zarr.json or the state is another than the one that was loaded."""
+        if not self.poll():
+            return True
+        try:
+            now = read_metadata(self.path)
+            return now != self.metadata or (
+                not self.is_closed and self._state is not None and not self._state.path.exists()
+            )
+        except (StoreNotFoundError, FormatError):
+            return True
+
+    def tail_start(self) -> int:
+        """The first row that is in the tail now."""
+        if self.is_live and self._state is not None:
+            return self._state.words[TAIL_START]
+        return self._tail_start
+
+    def missing(self, path: Path, stop: int) -> Exception:
+        """The error for a chunk file that is not there and holds rows below `stop`."""
+        if self.is_live and (not self.poll() or stop <= self.base):
+            return EvictedError(str(path))
+        if not self.is_live and self.replaced():
+            return EvictedError(str(path))
+        return CorruptStoreError(
+            f"{path}: this chunk file is missing; it holds rows up to {stop:,} of "
+            f"[{self.base:,}, {self.head:,}); run `mmreplay verify`"
+        )
+
+    def resets(self, start: int, stop: int) -> Ids:
+        """Rows in [start, stop) with a reset, ascending, from the reset bits."""
+        flags = columns.read_rows(self, self.specs["resets"], start, stop)
+        return np.flatnonzero(flags).astype(np.int64) + start
+
+    def starts(self) -> Ids:
+        """Rows in [base, head) with a reset: from the index of a closed lane, else the bits."""
+        if not self.is_closed:
+            return self.resets(self.base, self.head)
+        where = self.path / "episodes" / "starts" / "zarr.json"
+        try:
+            data = files.read_bytes(where, format.MAX_METADATA_BYTES)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise FormatError(f"{where}: missing; a closed lane has its index") from error
+        spec, count = format.parse_array(data, "episodes/starts", str(where))
+        if count > self.head - self.base:
+            raise FormatError(
+                f"{where}: expected at most {self.head - self.base:,} episodes, found {count:,}"
+            )
+        if (spec.row_shape, spec.dtype, spec.is_raw) != ((), np.dtype("int64"), True):
+            raise FormatError(f"{where}: expected raw int64, found {spec}")
+        out: Ids = columns.read_rows(self, spec, 0, count)
+        if count and not (
+            np.all(out[1:] > out[:-1]) and out[0] >= self.base and out[-1] < self.head
+        ):
+            raise CorruptStoreError(
+                f"{where.parent}: expected ascending rows in [{self.base:,}, {self.head:,}); "
+                f"run `mmreplay verify`"
+            )
+        return out

@@ -1,0 +1,254 @@
+"""How a lane begins to be written: built new, reopened after a close, recovered after a crash.
+
+Invariant: killed at any point, by a signal or a power cut, each of these leaves a lane that the
+same code opens again without losing a row more. The order is that of docs/format.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mmreplay import codecs, columns, files, format, shards
+from mmreplay.checksums import Checksums
+from mmreplay.columns import Array
+from mmreplay.errors import CorruptStoreError, DiskFullError
+from mmreplay.format import ArraySpec
+from mmreplay.schema import Schema
+from mmreplay.state import BASE, COMMITTED, TAIL_START, CheckpointFile, State
+
+__all__ = ["Live", "build_lane", "generator_path", "recover", "reopen", "write_metadata"]
+
+
+@dataclasses.dataclass(slots=True)
+class Live:
+    """A lane that is open for writing.
+
+    Attributes:
+        metadata: attributes.mmreplay as they stand on disk.
+        state: the state page.
+        checkpoint: the two slots.
+        tails: raw rows of the compressed arrays, mapped for writing, by path.
+        head: rows committed.
+        base: the oldest row kept.
+        flushed: rows below it were durable before; chunk files from it on have to be synced.
+    """
+
+    metadata: dict[str, Any]
+    state: State
+    checkpoint: CheckpointFile
+    tails: dict[str, Array]
+    head: int
+    base: int
+    flushed: int
+
+
+def build_lane(
+    path: Path, schema: Schema, specs: Mapping[str, ArraySpec], attributes: Mapping[str, Any]
+) -> None:
+    """Make the directory of an empty, live lane; the caller makes it durable and renames it.
+
+    Args:
+        path: a directory that does not exist yet, beside the final one.
+        schema: what a row holds.
+        specs: every array by path.
+        attributes: capacity, padding, env, versions, name for attributes.mmreplay.
+    """
+    own = {
+        "format": format.FORMAT,
+        "kind": "lane",
+        "uuid": uuid.uuid4().hex,
+        "schema": schema.to_json(),
+        "rows": 0,
+        "first": 0,
+        **attributes,
+        "closed": False,
+    }
+    arrays = [*specs.values(), *(format.checksum_spec(name) for name in specs)]
+    arrays.append(format.index_spec())
+    for spec in arrays:
+        folder = path / spec.path
+        files.make_directory(folder)
+        files.write_file(folder / "zarr.json", format.array_json(spec, 0), durable=False)
+        for group in folder.relative_to(path).parents:
+            files.write_file(path / group / "zarr.json", format.group_json(), durable=False)
+    files.write_file(path / "zarr.json", format.group_json(own), durable=False)
+    _build_live(path, own["uuid"], specs, head=0, tail_start=0, base=0)
+
+
+def _build_live(
+    path: Path, store: str, specs: Mapping[str, ArraySpec], *, head: int, tail_start: int, base: int
+) -> None:
+    """`.live` with tails of zeros, a state that nobody trusts yet, and a valid checkpoint."""
+    live = path / ".live"
+    files.make_directory(live)
+    for spec in specs.values():
+        if not spec.is_raw:
+            files.allocate(shards.tail_path(path, spec), 2 * spec.chunk_bytes)
+    State.create(live / "state")
+    CheckpointFile.create(live / "checkpoint", store, head=head, tail_start=tail_start, base=base)
+
+
+def write_metadata(path: Path, metadata: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """Replace attributes.mmreplay of a lane, durably; returns them."""
+    new = {**metadata, **changes}
+    if not new["closed"]:
+        new.pop("generator", None)  # it stands in .live while the lane is open
+    files.write_file(path / "zarr.json", format.group_json(new))
+    return new
+
+
+def generator_path(path: Path) -> Path:
+    """Where the random state of a sampler stands while the lane is open."""
+    return path / ".live" / "generator"
+
+
+def reopen(
+    path: Path,
+    metadata: dict[str, Any],
+    specs: Mapping[str, ArraySpec],
+    sums: Checksums,
+    changes: Mapping[str, Any],
+) -> Live:
+    """Open a closed lane: everything private is built and durable before it is called open."""
+    files.remove_tree(path / ".live")
+    _remove_litter(path)
+    head: int = metadata["rows"]
+    base = max(metadata["first"] - format.CONTEXT_ROWS, 0)
+    tail_start = _shard_start(specs, head)
+    try:
+        _build_live(path, metadata["uuid"], specs, head=head, tail_start=tail_start, base=base)
+        state, checkpoint, tails = _map_live(path, metadata, specs)
+        _unpack(path, specs, tails, tail_start, head)
+        if isinstance(metadata.get("generator"), str):
+            files.write_file(generator_path(path), metadata["generator"].encode())
+        files.sync_tree(path / ".live")
+        files.sync_directory(path)
+        sums.forget(head)
+        sums.sync()
+        metadata = write_metadata(path, metadata, closed=False, **changes)
+    except DiskFullError:
+        files.remove_tree(path / ".live")  # closed it was, and closed it stays
+        raise
+    _sweep(path, specs, head, base)
+    state.start(base=base, tail_start=tail_start, committed=head)
+    return Live(metadata, state, checkpoint, tails, head, base, flushed=head)
+
+
+def recover(
+    path: Path,
+    metadata: dict[str, Any],
+    specs: Mapping[str, ArraySpec],
+    sums: Checksums,
+    changes: Mapping[str, Any],
+) -> Live:
+    """Open a lane whose writer died, with its process or with the whole machine.
+
+    Raises:
+        CorruptStoreError: the state, the checkpoint or a tail is missing or damaged.
+    """
+    # What a killed process left may be only in the page cache: make durable what is about to be
+    # trusted.
+    files.sync_file(path / "zarr.json")
+    files.sync_tree(path / ".live")
+    try:
+        state, checkpoint, tails = _map_live(path, metadata, specs)
+    except FileNotFoundError as error:
+        raise CorruptStoreError(
+            f"{path}: expected .live with state, checkpoint and tails, as this lane was not "
+            f"closed; {error.filename} is missing"
+        ) from error
+    files.sync_directory(path)
+    for spec in specs.values():
+        files.sync_directory(path / spec.path)
+        files.sync_directory(path / format.checksum_spec(spec.path).path)
+    best = checkpoint.best
+    trusted = state.trusted(best)
+    if trusted:
+        words = state.words
+        head, tail_start = words[COMMITTED], max(words[TAIL_START], best.tail_start)
+        base = max(words[BASE], best.base)
+    else:
+        head, tail_start, base = best.head, best.tail_start, best.base
+        if tail_start > head:
+            tail_start = _shard_start(specs, head)
+            _unpack(path, specs, tails, tail_start, head)
+        for spec in specs.values():
+            if not spec.is_raw:
+                files.sync_file(shards.tail_path(path, spec))
+        checkpoint.write(head=head, tail_start=tail_start, base=base)
+    _remove_litter(path)
+    _sweep(path, specs, head, base)
+    sums.forget(head)
+    if any(metadata.get(name) != value for name, value in changes.items()):
+        metadata = write_metadata(path, metadata, **changes)
+    if trusted:
+        state.resume(base=base, tail_start=tail_start)
+    else:
+        state.start(base=base, tail_start=tail_start, committed=head)
+    # Every kept chunk file counts as written since the last flush.
+    return Live(metadata, state, checkpoint, tails, head, base, flushed=base)
+
+
+def _shard_start(specs: Mapping[str, ArraySpec], head: int) -> int:
+    """The head rounded down to a shard; 0 where nothing is compressed, and there is no tail."""
+    lengths = [spec.chunk_rows for spec in specs.values() if not spec.is_raw]
+    return head - head % lengths[0] if lengths else 0
+
+
+def _map_live(
+    path: Path, metadata: dict[str, Any], specs: Mapping[str, ArraySpec]
+) -> tuple[State, CheckpointFile, dict[str, Array]]:
+    live = path / ".live"
+    checkpoint = CheckpointFile(live / "checkpoint", metadata["uuid"])
+    if not (live / "state").exists():  # lost with the power, before its name was durable
+        State.create(live / "state")
+    tails = {
+        spec.path: shards.map_tail(path, spec, writable=True)
+        for spec in specs.values()
+        if not spec.is_raw
+    }
+    return State(live / "state", writable=True), checkpoint, tails
+
+
+def _unpack(
+    path: Path, specs: Mapping[str, ArraySpec], tails: Mapping[str, Array], start: int, stop: int
+) -> None:
+    """Rows [start, stop) of the shard that begins at `start` into the tail."""
+    if stop <= start:
+        return
+    for name, tail in tails.items():
+        spec = specs[name]
+        file = columns.chunk_path(path, spec, start // spec.chunk_rows)
+        try:
+            shard = shards.Shard(file, spec, codecs.make_codec(spec.codec or {}))
+        except FileNotFoundError as error:
+            raise CorruptStoreError(
+                f"{file}: missing; it holds rows {start:,} to {stop:,}; run `mmreplay verify`"
+            ) from error
+        for inner in range(-(-(stop - start) // spec.inner_rows)):
+            row = (start + inner * spec.inner_rows) % len(tail)
+            target = tail[row : row + spec.inner_rows].reshape(-1).view(np.uint8)
+            shard.decode(inner, target)
+
+
+def _remove_litter(path: Path) -> None:
+    for folder, _, names in os.walk(path):
+        for name in names:
+            if name.endswith(".tmp"):
+                files.unlink(Path(folder, name))
+
+
+def _sweep(path: Path, specs: Mapping[str, ArraySpec], head: int, base: int) -> None:
+    """Delete chunk files past the head, and those wholly below base."""
+    for spec in specs.values():
+        for chunk in columns.chunk_files(path, spec):
+            start = chunk * spec.chunk_rows
+            if start >= head or start + spec.chunk_rows <= base:
+                files.unlink(columns.chunk_path(path, spec, chunk))

@@ -1,0 +1,24 @@
+"""Epochs: every transition once, divided over the ranks of a distributed run.
+
+Invariant: over all ranks, an epoch holds each transition exactly once; the order depends on the
+seed and the number of the epoch alone, so that all ranks agree on it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mmreplay.columns import Ids
+from mmreplay.episodes import Index
+
+__all__ = ["epoch_ids"]
+
+
+def epoch_ids(
+    index: Index, *, seed: int, epoch: int, shuffle: bool, rank: int, world_size: int
+) -> Ids:
+    """The ids of one epoch for one rank: int64, every `world_size`-th of the epoch's order."""
+    ids = index.ids()
+    if shuffle:
+        ids = np.random.default_rng([seed, epoch]).permutation(ids)
+    return ids[rank::world_size]

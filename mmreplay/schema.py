@@ -1,0 +1,339 @@
+"""What a row holds: the fields of a store, their defaults, and the check of every value.
+
+Invariant: a value that `Field.coerce` returns has exactly the field's shape and dtype, and means
+the same as what was given.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.errors import SchemaError
+
+__all__ = ["FRAME", "Field", "Schema", "as_array"]
+
+FRAME = "frame"
+"""How the sole frame field is called in messages; a dict observation uses its own keys."""
+
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}\Z")
+_KINDS = "biuf"
+_STEP_ARGUMENTS = frozenset(
+    "self action actions reward rewards next_frame frames".split()
+    + "terminated truncated life_lost mask".split()
+)
+_MAX_NDIM = 8
+_MAX_FRAME_BYTES = 1 << 30
+
+Codec = str | Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """Shape, dtype and storage of one column.
+
+    Args:
+        shape: the shape of one row, for example ``(84, 84)``; ``()`` for a scalar.
+        dtype: any bool, integer or floating dtype, stored little-endian.
+        codec: ``"raw"``, ``"lz4"``, ``"zstd"`` or a zarr v3 codec as a dict; None chooses
+            ``lz4`` from 1 KiB a row and ``raw`` below. Only frames may be compressed.
+        chunk: rows a chunk; of compressed frames, rows an inner chunk.
+        shard: rows a shard of compressed frames, a multiple of `chunk`; unused by ``raw``.
+
+    Raises:
+        SchemaError: a shape, dtype, chunk or shard that cannot be stored.
+    """
+
+    shape: tuple[int, ...] = ()
+    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype("uint8"))
+    codec: Codec = None
+    chunk: int | None = None
+    shard: int | None = None
+
+    def __init__(
+        self,
+        shape: int | tuple[int, ...] = (),
+        dtype: npt.DTypeLike = "uint8",
+        codec: Codec | object = None,
+        chunk: int | None = None,
+        shard: int | None = None,
+    ) -> None:
+        """See the class."""
+        put = object.__setattr__
+        put(self, "shape", _checked_shape(shape))
+        put(self, "dtype", _checked_dtype(dtype))
+        to_dict = getattr(codec, "to_dict", None)
+        put(self, "codec", to_dict() if callable(to_dict) else codec)
+        put(self, "chunk", _checked_rows("chunk", chunk))
+        put(self, "shard", _checked_rows("shard", shard))
+        if self.row_bytes > _MAX_FRAME_BYTES:
+            raise SchemaError(
+                f"a row of shape {self.shape} and dtype {self.dtype} has {self.row_bytes:,} bytes; "
+                f"at most {_MAX_FRAME_BYTES:,} can be stored"
+            )
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row, uncompressed."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def same_data(self, other: Field) -> bool:
+        """Whether both hold the same kind of value, wherever and however it is stored."""
+        return self.shape == other.shape and self.dtype == other.dtype
+
+    def coerce(self, value: object, name: str) -> npt.NDArray[Any]:
+        """The value as an array of exactly this shape and dtype.
+
+        Args:
+            value: an array of this shape and dtype; floats in [0, 1] for a uint8 field (times
+                255, rounded); or a Python scalar or sequence that the dtype holds exactly.
+            name: what the value is, for the message.
+
+        Raises:
+            SchemaError: wrong shape, wrong dtype, or a value that the dtype cannot hold.
+        """
+        array = as_array(value, name)
+        if array.shape != self.shape:
+            raise SchemaError(
+                f"{name}: expected shape {self.shape}, found {array.shape}; "
+                f"pass one row as it was declared"
+            )
+        if array.dtype == self.dtype:
+            return array
+        if array.dtype.newbyteorder("=") == self.dtype:
+            return array.astype(self.dtype)
+        if self.dtype == np.uint8 and array.dtype.kind == "f" and isinstance(value, np.ndarray):
+            # Rounded, not truncated: 0.1 * 255 = 25.499999 in float32 must come back as it was.
+            if not bool(np.all((array >= 0) & (array <= 1))):
+                raise SchemaError(
+                    f"{name}: floats for a uint8 field must lie in [0, 1], found "
+                    f"{np.min(array)} to {np.max(array)}; scale them, or pass uint8"
+                )
+            return np.rint(array.astype(np.float64) * 255).astype(np.uint8)
+        if isinstance(value, np.ndarray) and self.shape:
+            raise SchemaError(
+                f"{name}: expected dtype {self.dtype}, found {array.dtype}; "
+                f"convert it, or declare the field with that dtype"
+            )
+        return self._cast(array, name)
+
+    def coerce_many(self, values: object, count: int, name: str) -> npt.NDArray[Any]:
+        """(count, *shape): many rows at once, by the rules of `coerce`."""
+        array = as_array(values, name)
+        if array.shape == (count, *self.shape) and array.dtype == self.dtype:
+            return array
+        return Field((count, *self.shape), self.dtype).coerce(values, name)
+
+    def coerce_loosely(self, value: object, name: str) -> npt.NDArray[Any]:
+        """As `coerce`, and arrays of another dtype of the same kind are cast where exact.
+
+        For actions and extras, which come from policies as float64 or int64 more often than not.
+        """
+        array = as_array(value, name)
+        if array.shape == self.shape and array.dtype != self.dtype:
+            return self._cast(array, name)
+        return self.coerce(array, name)
+
+    def _cast(self, array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
+        fits = array.dtype.kind in _KINDS and _kind_rank(array.dtype) <= _kind_rank(self.dtype)
+        if fits:
+            with np.errstate(over="ignore", invalid="ignore"):
+                out = array.astype(self.dtype)
+            # Floats may lose digits, as they do in any float32 network, but stay finite; integers
+            # may lose nothing.
+            if self.dtype.kind == "f":
+                exact = bool(np.all(np.isfinite(out) | ~np.isfinite(array)))
+            else:
+                exact = bool(np.all(out == array))
+            if exact:
+                return out
+        raise SchemaError(
+            f"{name}: expected dtype {self.dtype}, found {array.dtype} that it does not hold; "
+            f"convert it, or declare the field with that dtype"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Shape and dtype for the store's attributes; the arrays' own metadata holds the rest."""
+        return {"shape": list(self.shape), "dtype": self.dtype.name}
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """All columns of a lane.
+
+    Attributes:
+        frame: one field, or a dict of fields for a dict observation.
+        action: the action's field.
+        extras: further columns by name.
+        reward_dtype: float32 or float64.
+    """
+
+    frame: Field | dict[str, Field]
+    action: Field
+    extras: dict[str, Field]
+    reward_dtype: np.dtype[Any]
+
+    @staticmethod
+    def make(
+        frame: Field | Mapping[str, Field],
+        action: Field,
+        extras: Mapping[str, Field] | None = None,
+        reward_dtype: npt.DTypeLike = "float32",
+        codec: Codec | object = None,
+    ) -> Schema:
+        """Check and complete what the user gave.
+
+        Args:
+            frame: a field or a mapping of fields.
+            action: a field.
+            extras: further columns by name.
+            reward_dtype: float32 or float64.
+            codec: the codec of every frame field that names none itself.
+
+        Raises:
+            SchemaError: something that cannot be stored.
+        """
+        if isinstance(frame, Mapping):
+            if not frame:
+                raise SchemaError("frame: a dict observation needs at least one key")
+            frames: Field | dict[str, Field] = {
+                _checked_name(key, "frame"): _with_codec(_checked_field(one, key), codec)
+                for key, one in frame.items()
+            }
+        else:
+            frames = _with_codec(_checked_field(frame, FRAME), codec)
+        reward = _checked_dtype(reward_dtype)
+        if reward not in (np.dtype("float32"), np.dtype("float64")):
+            raise SchemaError(f"reward_dtype: expected float32 or float64, found {reward}")
+        columns = {
+            _checked_name(key, "extras"): _checked_field(one, key)
+            for key, one in (extras or {}).items()
+        }
+
+        if clash := _STEP_ARGUMENTS & columns.keys():
+            raise SchemaError(f"extras: {sorted(clash)} are arguments of step already; rename them")
+        for name, one in {"action": _checked_field(action, "action"), **columns}.items():
+            if one.codec not in (None, "raw"):
+                raise SchemaError(f"{name}: only frames are compressed, found codec {one.codec!r}")
+        return Schema(frames, action, columns, reward)
+
+    @property
+    def frames(self) -> dict[str, Field]:
+        """The frame fields by key; the sole one under ``frame``."""
+        return self.frame if isinstance(self.frame, dict) else {FRAME: self.frame}
+
+    @property
+    def is_dict(self) -> bool:
+        """Whether an observation is a dict of arrays."""
+        return isinstance(self.frame, dict)
+
+    def same_data(self, other: Schema) -> bool:
+        """Whether rows of the one are rows of the other, however they are stored."""
+        mine, theirs = self.columns(), other.columns()
+        return mine.keys() == theirs.keys() and all(mine[k].same_data(theirs[k]) for k in mine)
+
+    def columns(self) -> dict[str, Field]:
+        """Every declared column by its path in the store."""
+        if isinstance(self.frame, dict):
+            out = {f"frames/{key}": one for key, one in self.frame.items()}
+        else:
+            out = {"frames": self.frame}
+        out["actions"] = self.action
+        out["rewards"] = Field((), self.reward_dtype)
+        out.update({f"extras/{key}": one for key, one in self.extras.items()})
+        return out
+
+    def to_json(self) -> dict[str, Any]:
+        """What stands in the store's attributes."""
+        frame: Any
+        if isinstance(self.frame, dict):
+            frame = {"dict": {key: one.to_json() for key, one in self.frame.items()}}
+        else:
+            frame = self.frame.to_json()
+        return {
+            "frame": frame,
+            "action": self.action.to_json(),
+            "reward": self.reward_dtype.name,
+            "extras": {key: one.to_json() for key, one in self.extras.items()},
+        }
+
+
+def as_array(value: object, name: str) -> npt.NDArray[Any]:
+    """`value` as an array.
+
+    Raises:
+        SchemaError: it cannot be made one.
+    """
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise SchemaError(f"{name}: cannot be made an array: {error}") from error
+
+
+def _kind_rank(dtype: np.dtype[Any]) -> int:
+    """Bool before integers before floats: casting up this order keeps the meaning."""
+    return {"b": 0, "u": 1, "i": 1, "f": 2}[dtype.kind]
+
+
+def _with_codec(one: Field, codec: Codec | object) -> Field:
+    if codec is None or one.codec is not None:
+        return one
+    return Field(one.shape, one.dtype, codec, one.chunk, one.shard)
+
+
+def _checked_field(value: object, name: str) -> Field:
+    if not isinstance(value, Field):
+        raise SchemaError(
+            f"{name}: expected an mmreplay.Field, found {type(value).__name__}; "
+            f"for example Field((84, 84), 'uint8')"
+        )
+    return value
+
+
+def _checked_name(key: object, what: str) -> str:
+    if not isinstance(key, str) or not _NAME.match(key) or key == "zarr.json":
+        raise SchemaError(
+            f"{what}: the name {key!r} cannot be a column's; use up to 100 letters, digits, "
+            f"'_', '-' and '.', not starting with '.'"
+        )
+    return key
+
+
+def _checked_shape(shape: Any) -> tuple[int, ...]:
+    sizes = (shape,) if isinstance(shape, (int, np.integer)) else shape
+    try:
+        out = tuple(int(n) for n in sizes)
+        exact = out == tuple(sizes)
+    except (TypeError, ValueError) as error:
+        raise SchemaError(f"shape: expected a tuple of sizes, found {shape!r}") from error
+    if not exact or len(out) > _MAX_NDIM or any(n < 1 for n in out):
+        raise SchemaError(
+            f"shape: expected at most {_MAX_NDIM} sizes of 1 or more, found {shape!r}"
+        )
+    return out
+
+
+def _checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
+    try:
+        out = np.dtype(dtype)
+    except TypeError as error:
+        raise SchemaError(f"dtype: {dtype!r} is no numpy dtype") from error
+    if out.kind not in _KINDS or out.itemsize > 8:  # noqa: PLR2004 (no zarr v3 name past 64 bits)
+        raise SchemaError(
+            f"dtype: expected bool, an integer or a float of at most 64 bits, found {out}"
+        )
+    return out.newbyteorder("=")
+
+
+def _checked_rows(name: str, rows: object) -> int | None:
+    if rows is None:
+        return None
+    if isinstance(rows, bool) or not isinstance(rows, (int, np.integer)) or rows < 1:
+        raise SchemaError(f"{name}: expected a number of rows, 1 or more, found {rows!r}")
+    return int(rows)

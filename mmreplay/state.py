@@ -1,0 +1,182 @@
+"""How far a live lane has come: the volatile state page and the durable checkpoint.
+
+Invariant: the state page is trusted only while the operating system that wrote it still runs; a
+checkpoint slot is written only after what it speaks of is durable, and never over the best one.
+"""
+
+from __future__ import annotations
+
+import secrets
+import struct
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay import files
+from mmreplay.codecs import crc32c
+from mmreplay.errors import CorruptStoreError
+from mmreplay.format import LANE_SHIFT
+
+__all__ = ["BASE", "COMMITTED", "SESSION", "TAIL_START", "Checkpoint", "CheckpointFile", "State"]
+
+PAGE_BYTES = 4096
+_MAGIC = int.from_bytes(b"MMRSTATE", "little")
+
+# Words of the state page, u64 little-endian.
+SESSION, BASE, TAIL_START, COMMITTED = 1, 2, 3, 4
+_DEVICE, _INODE, _BOOT = 5, 6, 7
+
+_RECORD = struct.Struct("<8s16s16sQQQQ")
+_CHECKPOINT_MAGIC = b"MMRCKPT1"
+
+
+class State:
+    """The mapped page `.live/state`.
+
+    Attributes:
+        words: the page as u64 words; the writer stores COMMITTED with one aligned store.
+    """
+
+    def __init__(self, path: Path, *, writable: bool) -> None:
+        """Map the page.
+
+        Raises:
+            FileNotFoundError: there is none.
+            CorruptStoreError: another size.
+        """
+        self.path = path
+        about = path.stat()
+        self._identity = (about.st_dev, about.st_ino)
+        self._page: npt.NDArray[np.uint8] = files.map_file(path, PAGE_BYTES, writable=writable)
+        self.words: memoryview[int] = self._page.view("<u8").data
+
+    @staticmethod
+    def create(path: Path) -> State:
+        """A fresh, untrusted page: its boot id is stored by `start`, last of all."""
+        files.write_file(path, bytes(PAGE_BYTES))
+        return State(path, writable=True)
+
+    def start(self, *, base: int, tail_start: int, committed: int) -> None:
+        """Begin a session on a page that is not trusted: the boot id comes last of all."""
+        words = self.words
+        words[_BOOT] = words[_BOOT + 1] = 0
+        # Random, so that no reader takes this session for the one it knew.
+        words[SESSION] = secrets.randbits(63) | 1
+        words[BASE], words[TAIL_START], words[COMMITTED] = base, tail_start, committed
+        words[_DEVICE], words[_INODE] = self._identity
+        words[0] = _MAGIC
+        words[_BOOT], words[_BOOT + 1] = struct.unpack("<QQ", files.boot_id())
+
+    def resume(self, *, base: int, tail_start: int) -> None:
+        """Begin a session on a trusted page: a kill at any point leaves it trusted, and right."""
+        self.words[SESSION] = secrets.randbits(63) | 1
+        self.words[BASE], self.words[TAIL_START] = base, tail_start
+
+    def end(self) -> None:
+        """Tell readers that still map the page to look at zarr.json again."""
+        self.words[SESSION] = 0
+
+    @property
+    def boot(self) -> bytes:
+        """The boot id that stands in the page."""
+        return struct.pack("<QQ", self.words[_BOOT], self.words[_BOOT + 1])
+
+    def trusted(self, best: Checkpoint) -> bool:
+        """Whether the page was written since this boot, here, after `best`."""
+        words, now = self.words, files.boot_id()
+        return (
+            words[0] == _MAGIC
+            and self.boot == now == best.boot
+            and (words[_DEVICE], words[_INODE]) == self._identity
+            and words[COMMITTED] >= best.head
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What is durable: rows below `head`; those below `tail_start` in shards, the rest in the tail.
+
+    Attributes:
+        head: rows.
+        tail_start: first row held by the tail.
+        base: oldest row kept. Without it a power cut would leave nobody who knows which chunk
+            files may be missing.
+        generation: counts the checkpoints of a session.
+        boot: boot id of the system that wrote it.
+    """
+
+    head: int
+    tail_start: int
+    base: int
+    generation: int
+    boot: bytes
+
+
+class CheckpointFile:
+    """`.live/checkpoint`: two slots, the better one is never overwritten."""
+
+    def __init__(self, path: Path, store: str) -> None:
+        """Read both slots of the checkpoint of the store with this uuid.
+
+        Raises:
+            FileNotFoundError: there is none.
+            CorruptStoreError: neither slot is valid.
+        """
+        self._path = path
+        self._store = uuid.UUID(store).bytes
+        data = files.read_bytes(path, 2 * PAGE_BYTES)
+        slots = [(self._parse(data[i : i + PAGE_BYTES]), i) for i in (0, PAGE_BYTES)]
+        valid = [(slot, offset) for slot, offset in slots if slot is not None]
+        if not valid:
+            raise CorruptStoreError(
+                f"{path}: expected a valid checkpoint in one of two slots, found none"
+            )
+        self.best, self._offset = max(valid, key=lambda pair: pair[0].generation)
+
+    @staticmethod
+    def create(path: Path, store: str, *, head: int, tail_start: int, base: int) -> CheckpointFile:
+        """A file with one valid slot."""
+        first = Checkpoint(head, tail_start, base, 1, files.boot_id())
+        data = _pack(first, uuid.UUID(store).bytes)
+        files.write_file(path, data.ljust(2 * PAGE_BYTES, b"\0"))
+        return CheckpointFile(path, store)
+
+    def _parse(self, slot: bytes) -> Checkpoint | None:
+        record, stored = slot[: _RECORD.size], slot[_RECORD.size : _RECORD.size + 4]
+        if len(stored) < 4 or crc32c(record) != int.from_bytes(stored, "little"):  # noqa: PLR2004
+            return None
+        magic, store, boot, generation, head, tail_start, base = _RECORD.unpack(record)
+        if magic != _CHECKPOINT_MAGIC or store != self._store:
+            return None
+        if not base <= head < 1 << LANE_SHIFT:
+            return None
+        return Checkpoint(head, tail_start, base, generation, boot)
+
+    def write(self, **changes: Any) -> None:
+        """Write the other slot and make it durable; what is not in `changes` is copied.
+
+        Raises:
+            DiskFullError, FailedStoreError: the write or fsync failed; the best slot still stands.
+        """
+        old = self.best
+        new = Checkpoint(
+            changes.get("head", old.head),
+            changes.get("tail_start", old.tail_start),
+            changes.get("base", old.base),
+            old.generation + 1,
+            files.boot_id(),
+        )
+        offset = PAGE_BYTES - self._offset
+        files.write_at(self._path, offset, _pack(new, self._store).ljust(PAGE_BYTES, b"\0"))
+        self.best, self._offset = new, offset
+
+
+def _pack(slot: Checkpoint, store: bytes) -> bytes:
+    record = _RECORD.pack(
+        _CHECKPOINT_MAGIC, store, slot.boot, slot.generation, slot.head, slot.tail_start, slot.base
+    )
+    return record + crc32c(record).to_bytes(4, "little")

@@ -1,0 +1,721 @@
+"""A store, read-only: one lane or many as one; arrays by row id, transitions, trajectories.
+
+Invariant: `index` and the columns show the same heads; they change only in `refresh`, and what was
+read across a change of session is read again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay import columns, format, shards
+from mmreplay.columns import Array, EvictedError, Ids
+from mmreplay.episodes import EPISODE_DTYPE, Index
+from mmreplay.errors import (
+    ClosedError,
+    CorruptStoreError,
+    InvalidIdError,
+    SchemaError,
+)
+from mmreplay.gather import Batch, Gatherer, Settings
+from mmreplay.reader import LaneReader, lane_paths
+from mmreplay.schema import FRAME, Schema, as_array
+
+__all__ = ["ColumnView", "Store", "Trajectory", "open_store"]
+
+T = TypeVar("T")
+
+_ATTEMPTS = 100
+_ROW_MASK = (1 << format.LANE_SHIFT) - 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One episode of T steps.
+
+    Attributes:
+        observation: (T + 1, *frame) as stored, or a dict of these; the last is the final one.
+        action: (T, *action).
+        reward: (T,).
+        non_terminal: (T,) bool.
+        terminated: it ended in a terminal state.
+        truncated: it was cut off.
+        ids: (T,) int64, the transitions' ids.
+        extras: the declared extra columns, (T, ...) each.
+    """
+
+    observation: Array | dict[str, Array]
+    action: Array
+    reward: Array
+    non_terminal: npt.NDArray[np.bool_]
+    terminated: bool
+    truncated: bool
+    ids: Ids
+    extras: dict[str, Array]
+
+    def __len__(self) -> int:
+        """T."""
+        return len(self.ids)
+
+
+class ColumnView:
+    """One column of one lane, indexed by row id as a numpy array is; every read is a copy.
+
+    Rows that were evicted read as zeros, as every reader of zarr shows them.
+
+    Attributes:
+        shape: (rows, *row shape).
+        dtype: of the elements.
+    """
+
+    def __init__(self, store: Store, lane: int, path: str) -> None:
+        """A view of column `path` of lane number `lane`."""
+        self._store, self._lane, self._path = store, lane, path
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(rows, *row shape)."""
+        return (self._store.rows_of(self._lane), *self._store.columns[self._path].row_shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the elements."""
+        out: np.dtype[Any] = self._store.columns[self._path].dtype
+        return out
+
+    def __len__(self) -> int:
+        """Rows."""
+        return self.shape[0]
+
+    def __getitem__(self, key: Any) -> Any:
+        """As numpy's: numbers, slices, arrays, masks, ellipsis and tuples of these."""
+        first, rest = (key[0], key[1:]) if isinstance(key, tuple) and key else (key, ())
+        if isinstance(first, (int, np.integer)) and not isinstance(first, bool):
+            row = range(len(self))[int(first)]
+            return self._read(np.array([row]))[(0, *rest)]
+        if isinstance(first, slice):
+            rows = range(len(self))[first]
+            block = self._read(np.arange(rows.start, rows.stop, rows.step))
+            return block[(slice(None), *rest)]
+        if isinstance(first, (list, np.ndarray)):
+            chosen = np.asarray(first)
+            if chosen.dtype == np.bool_ and chosen.shape == (len(self),):
+                chosen = chosen.nonzero()[0]
+            if chosen.dtype.kind in "iu" and chosen.size:
+                unique, inverse = np.unique(np.arange(len(self))[chosen], return_inverse=True)
+                return self._read(unique)[(inverse.reshape(chosen.shape), *rest)]
+        return self._read(np.arange(len(self)))[key]
+
+    def _read(self, rows: Ids) -> Array:
+        return self._store.read_rows(self._lane, self._path, rows)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Row by row."""
+        for row in range(len(self)):
+            yield self[row]
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
+        """All rows.
+
+        Raises:
+            ValueError: a view of the store was asked for (``copy=False``).
+        """
+        if copy is False:
+            raise ValueError("rows of a store can only be copied; leave out copy=False")
+        return np.asarray(self[:], dtype)
+
+    def __repr__(self) -> str:
+        """Shape and dtype."""
+        return f"<{self._path} {self.shape} {self.dtype}>"
+
+
+class _View:
+    """The lanes of a store as they were opened: replaced whole, for threads that read meanwhile.
+
+    Attributes:
+        readers: the lanes.
+        columns: every column over all lanes, by path.
+        index: the trajectory boundaries.
+        heads: rows of each lane that `index` and `columns` know.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        """Open the lanes.
+
+        Raises:
+            EvictedError: a lane changed at this moment.
+            SchemaError: lanes whose rows differ.
+        """
+        self.readers = [LaneReader(path, number) for number, path in enumerate(paths)]
+        schema = self.readers[0].schema
+        for reader in self.readers[1:]:
+            if not reader.schema.same_data(schema):
+                raise SchemaError(
+                    f"{reader.path}: expected rows as in {paths[0]}, found another schema; "
+                    f"load them apart"
+                )
+        self.columns: dict[str, columns.RawColumn | shards.ShardColumn] = {}
+        for path in self.readers[0].specs:
+            raw = {reader.specs[path].is_raw for reader in self.readers}
+            if len(raw) > 1:
+                raise SchemaError(
+                    f"{path}: raw in some of the stores, compressed in others; load them apart"
+                )
+            kind = columns.RawColumn if raw.pop() else shards.ShardColumn
+            self.columns[path] = kind(self.readers, path)
+        self.index = Index(len(self.readers))
+        self.heads = [reader.head for reader in self.readers]
+        for number, reader in enumerate(self.readers):
+            capacity = reader.metadata["capacity"]
+            self.index.load(number, reader.base, reader.head, reader.starts(), capacity)
+        for column in self.columns.values():
+            column.refresh()
+
+    def follow(self) -> bool:
+        """Take the newest rows; False when a lane's session is over.
+
+        Raises:
+            EvictedError: rows came and went unseen.
+        """
+        for number, reader in enumerate(self.readers):
+            if not reader.poll():
+                return False
+            if reader.head != self.heads[number]:
+                self._grow(number, reader)
+        return True
+
+    def _grow(self, number: int, reader: LaneReader) -> None:
+        old, head = self.heads[number], reader.head
+        if old < reader.base:  # so far behind that rows came and went unseen
+            raise EvictedError(str(reader.path))
+        for column in self.columns.values():
+            column.refresh()
+        starts = np.flatnonzero(self.columns["resets"].read(number, old, head)) + old
+        self.heads[number] = head
+        self.index.extend(number, reader.base, head, starts)
+
+    def same_session(self) -> bool:
+        """Whether every lane is still in the session that was opened."""
+        return all(reader.poll() for reader in self.readers)
+
+
+class Store:
+    """A store opened for reading; made by `mmreplay.open`.
+
+    Takes no lock and writes nothing, whether the store is closed, live or left by a crash. A
+    context manager. Safe to use from several threads.
+
+    Attributes:
+        path: its directory; of several stores loaded as one, the first one's.
+        schema: what a row holds.
+        index: the trajectory boundaries.
+    """
+
+    def __init__(self, paths: Sequence[Path], *, padding: str | None = None) -> None:
+        """Open lanes as one store; see `open_store`."""
+        self.path = paths[0]
+        self._paths = list(paths)
+        self._lock = threading.RLock()
+        self._closed = False
+        self._reload()
+        first = self._view.readers[0]
+        self.schema: Schema = first.schema
+        self.padding: str = padding or first.metadata["padding"]
+        self.is_dict = self.schema.is_dict
+        self.frame_paths: Mapping[str, str] = (
+            {key: f"frames/{key}" for key in self.schema.frames}
+            if self.is_dict
+            else {FRAME: "frames"}
+        )
+        self.extra_paths: Mapping[str, str] = {key: f"extras/{key}" for key in self.schema.extras}
+        _STORES.add(self)
+
+    # ------------------------------------------------------------ following a live store
+
+    def refresh(self) -> Self:
+        """Take the newest rows of a live store; notice that a closed one was opened again.
+
+        `len`, `ids` and sampling do the first by themselves.
+        """
+        with self._lock:
+            self._guard()
+            if any(reader.replaced() for reader in self._view.readers):
+                self._reload()
+            else:
+                self._follow()
+        return self
+
+    def _follow(self) -> _View:
+        """The view with the newest rows. The caller holds the lock."""
+        self._guard()
+        try:
+            if self._view.follow():
+                return self._view
+        except EvictedError:
+            pass
+        self._reload()
+        return self._view
+
+    def _reload(self) -> None:
+        for _ in range(_ATTEMPTS):
+            try:
+                self._view = _View(self._paths)
+            except EvictedError:
+                continue
+            return
+        raise self._restless()
+
+    def _restless(self) -> CorruptStoreError:
+        return CorruptStoreError(
+            f"{self.path}: the store changed {_ATTEMPTS} times while it was being read"
+        )
+
+    def leave_parent(self) -> None:
+        """In a forked child: another thread of the parent may have held the locks."""
+        self._lock = threading.RLock()
+        for column in self._view.columns.values():
+            column.leave_parent()
+
+    def _guard(self) -> None:
+        if self._closed:
+            raise ClosedError(f"{self.path}: this store was closed; open it again to read")
+
+    def retrying(self, read: Callable[[], T]) -> T:
+        """Run a read again as long as rows or sessions go away under it.
+
+        Raises:
+            CorruptStoreError: they keep going away.
+        """
+        for _ in range(_ATTEMPTS):
+            view = self._view
+            try:
+                out = read()
+            except EvictedError:
+                pass
+            else:
+                if self._view is view and view.same_session():
+                    return out
+            with self._lock:
+                self._guard()
+                if self._view is view:
+                    self._reload()
+        raise self._restless()
+
+    @property
+    def index(self) -> Index:
+        """The trajectory boundaries."""
+        return self._view.index
+
+    @property
+    def columns(self) -> Mapping[str, columns.RawColumn | shards.ShardColumn]:
+        """Every column over all lanes, by path."""
+        self._guard()
+        return self._view.columns
+
+    @property
+    def readers(self) -> Sequence[LaneReader]:
+        """The lanes' files; for `info` and `verify`."""
+        return self._view.readers
+
+    # ------------------------------------------------------------ transitions
+
+    def __len__(self) -> int:
+        """Transitions that can be sampled."""
+        with self._lock:
+            return self._follow().index.n_transitions
+
+    @property
+    def ids(self) -> Ids:
+        """Every valid transition id, ascending: int64 (len(self),)."""
+        with self._lock:
+            return self._follow().index.ids()
+
+    def transitions(
+        self,
+        ids: npt.ArrayLike,
+        stack: int | None = 4,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        padding: str | None = None,
+        stack_axis: int = 0,
+        out: Batch | None = None,
+    ) -> Batch:
+        """The transitions with these ids.
+
+        Args:
+            ids: (B,) integers, lane << 40 | row.
+            stack: frames an observation; None drops the axis.
+            n_step: most steps of a return.
+            gamma: discount a step.
+            padding: ``reset`` or ``zero``; None takes the store's.
+            stack_axis: 0 or -1.
+            out: a batch to fill again.
+
+        Raises:
+            InvalidIdError: an id that is no valid transition, named.
+            SchemaError: a setting out of its range.
+        """
+        settings = Settings(stack, n_step, gamma, padding or self.padding, stack_axis)
+        return self.batch(ids, self.gatherer(settings), out)
+
+    def gatherer(self, settings: Settings) -> Gatherer:
+        """What rebuilds this store's transitions by these settings.
+
+        Raises:
+            SchemaError: this store does not keep enough rows for them.
+        """
+        evicts = any(r.metadata["capacity"] is not None or r.base for r in self.readers)
+        settings.check_evicting(evicts=evicts)
+        return Gatherer(self, settings)
+
+    def _checked_ids(self, ids: npt.ArrayLike) -> Ids:
+        wanted = as_array(ids, "ids")
+        if wanted.dtype == np.uint64 and (large := wanted[wanted >= 1 << 63]).size:
+            raise self._invalid(int(large.flat[0]))
+        if wanted.ndim != 1 or (wanted.size and wanted.dtype.kind not in "iu"):
+            raise SchemaError(f"ids: expected integers (B,), found {wanted.dtype} {wanted.shape}")
+        return wanted.astype(np.int64)
+
+    def batch(self, ids: npt.ArrayLike, gatherer: Gatherer, out: Batch | None = None) -> Batch:
+        """The transitions with these ids, each checked."""
+        wanted = self._checked_ids(ids)
+
+        def valid(index: Index) -> Ids:
+            wrong = index.invalid(wanted)
+            if wrong.any():
+                raise self._invalid(int(wanted[wrong][0]))
+            return wanted
+
+        return self.sample(valid, gatherer, out)
+
+    def sample(
+        self, draw: Callable[[Index], Ids], gatherer: Gatherer, out: Batch | None = None
+    ) -> Batch:
+        """The transitions that `draw` chooses from the index as it is now."""
+
+        def read() -> Batch:
+            with self._lock:
+                view = self._follow()
+                places = gatherer.locate(view.index, draw(view.index))
+            return gatherer.fetch(view.columns, places, out)
+
+        return self.retrying(read)
+
+    def _invalid(self, wrong: int) -> InvalidIdError:
+        lane, row = wrong >> format.LANE_SHIFT, wrong & _ROW_MASK
+        if not 0 <= lane < len(self.readers):
+            return InvalidIdError(
+                f"id {wrong}: lane {lane} of {len(self.readers)}: there is no such lane"
+            )
+        _, first, head = self.index.window(lane)
+        return InvalidIdError(
+            f"id {wrong} (lane {lane}, row {row}) is no transition: the rows are "
+            f"[{first:,}, {head:,}), and the last row of an episode is none; see store.ids"
+        )
+
+    # ------------------------------------------------------------ rows
+
+    def read_rows(self, lane: int, path: str, rows: Ids) -> Array:
+        """Rows of one lane by number; zeros below base, the newest one as a final row."""
+
+        def read() -> Array:
+            with self._lock:
+                view = self._follow()
+                base, _, head = view.index.window(lane)
+                begun = view.index.resets(lane)
+            column = view.columns[path]
+            out = np.zeros((rows.size, *column.row_shape), column.dtype)
+            kept = (rows >= base).nonzero()[0]
+            ids = rows[kept] + (lane << format.LANE_SHIFT)
+            out[kept] = column.take(np.ascontiguousarray(ids))
+            newest = (rows == head - 1).nonzero()[0]
+            if newest.size and not view.readers[lane].is_closed and not path.startswith("frames"):
+                # Its values may be on their way in at this moment, or a crash has left some; as
+                # long as it is the newest, it is a final row.
+                out[newest] = _of_newest(view, lane, path, begun)
+            return out
+
+        return self.retrying(read)
+
+    def rows_of(self, lane: int) -> int:
+        """Rows of a lane, the newest included."""
+        with self._lock:
+            return self._follow().heads[lane]
+
+    @property
+    def lanes(self) -> tuple[LaneView, ...]:
+        """Each lane by itself."""
+        return tuple(LaneView(self, number) for number in range(len(self.readers)))
+
+    def _sole(self) -> LaneView:
+        if len(self.readers) != 1:
+            raise SchemaError(
+                f"{self.path}: this store has {len(self.readers)} lanes; rows are numbered in "
+                f"each by itself: use store.lanes[i]"
+            )
+        return LaneView(self, 0)
+
+    @property
+    def frames(self) -> ColumnView | dict[str, ColumnView]:
+        """Frames by row id, of a store of one lane."""
+        return self._sole().frames
+
+    @property
+    def actions(self) -> ColumnView:
+        """Actions by row id, of a store of one lane."""
+        return self._sole().actions
+
+    @property
+    def rewards(self) -> ColumnView:
+        """Rewards by row id, of a store of one lane."""
+        return self._sole().rewards
+
+    @property
+    def non_terminals(self) -> ColumnView:
+        """Non-terminal flags by row id, of a store of one lane."""
+        return self._sole().non_terminals
+
+    @property
+    def resets(self) -> ColumnView:
+        """Reset bits by row id, of a store of one lane."""
+        return self._sole().resets
+
+    @property
+    def extras(self) -> dict[str, ColumnView]:
+        """Extra columns by name, of a store of one lane."""
+        return self._sole().extras
+
+    # ------------------------------------------------------------ episodes
+
+    @property
+    def episodes(self) -> npt.NDArray[np.void]:
+        """Whole retained episodes in the order of lanes and rows: see `EPISODE_DTYPE`.
+
+        The running one of a live lane is its last, with both flags False. An episode of no step
+        is not counted.
+        """
+
+        def read() -> npt.NDArray[np.void]:
+            with self._lock:
+                view = self._follow()
+                return np.concatenate([_episodes_of(view, i) for i in range(len(view.readers))])
+
+        return self.retrying(read)
+
+    def trajectory(self, number: int) -> Trajectory:
+        """One episode whole, by its place in `episodes`.
+
+        Raises:
+            IndexError: there are not as many.
+        """
+
+        def read() -> Trajectory:
+            episodes = self.episodes
+            if not -len(episodes) <= number < len(episodes):
+                raise IndexError(f"trajectory {number}: there are {len(episodes)} whole episodes")
+            one = episodes[number]
+            lane, row = int(one["id"]) >> format.LANE_SHIFT, int(one["id"]) & _ROW_MASK
+            out = self._trajectory(one, lane, np.arange(row, row + int(one["length"]) + 1))
+            with self._lock:
+                if self._follow().index.window(lane)[1] > row:
+                    raise EvictedError(str(self.path))  # in part, while it was read
+            return out
+
+        return self.retrying(read)
+
+    def _trajectory(self, one: np.void, lane: int, rows: Ids) -> Trajectory:
+        frames = {name: self.read_rows(lane, p, rows) for name, p in self.frame_paths.items()}
+        steps = rows[:-1]
+        return Trajectory(
+            frames if self.is_dict else frames[FRAME],
+            self.read_rows(lane, "actions", steps),
+            self.read_rows(lane, "rewards", steps),
+            self.read_rows(lane, "non_terminals", steps) != 0,
+            bool(one["terminated"]),
+            bool(one["truncated"]),
+            steps + (lane << format.LANE_SHIFT),
+            {name: self.read_rows(lane, p, steps) for name, p in self.extra_paths.items()},
+        )
+
+    # ------------------------------------------------------------ about it
+
+    def info(self) -> dict[str, Any]:
+        """What is in it: the dict that ``mmreplay info --json`` prints; see docs/api.md."""
+        from mmreplay.info import describe  # noqa: PLC0415 (stands below this module)
+
+        return describe(self)
+
+    def zarr(self) -> Any:
+        """The same store as a read-only zarr group, for whoever wants zarr's own interface."""
+        import zarr  # noqa: PLC0415 (slow to import, and needed by few)
+
+        return zarr.open_group(self.path, mode="r", zarr_format=3, use_consolidated=False)
+
+    def close(self) -> None:
+        """Let go of all maps; a second call does nothing."""
+        with self._lock:
+            self._closed = True
+            self._view.columns = {}
+
+    def __enter__(self) -> Self:
+        """Return the store itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Path, lanes and transitions."""
+        return (
+            f"<mmreplay.Store {self.path} lanes={len(self.readers)} "
+            f"transitions={self.index.n_transitions}>"
+        )
+
+
+def _of_newest(view: _View, lane: int, path: str, begun: Ids) -> int:
+    """The value of a scalar column in the newest row of a lane that is not closed."""
+    head = view.heads[lane]
+    is_reset = bool(begun.size and begun[-1] == head - 1)
+    if path == "resets":
+        return int(is_reset)
+    if path != "non_terminals":
+        return 0
+    if is_reset or head - 1 <= view.readers[lane].base:
+        return 1
+    before = np.array([(lane << format.LANE_SHIFT) + head - 2])
+    return int(view.columns[path].take(before)[0])
+
+
+def _episodes_of(view: _View, lane: int) -> npt.NDArray[np.void]:
+    _, first, head = view.index.window(lane)
+    starts = view.index.resets(lane)
+    starts = starts[starts >= first]
+    stops = np.append(starts[1:], head)
+    some = stops - starts > 1
+    starts, stops = starts[some], stops[some]
+    out = np.zeros(starts.size, EPISODE_DTYPE)
+    if not starts.size:
+        return out
+    begin = int(starts[0])
+    rewards = view.columns["rewards"].read(lane, begin, head).astype(np.float64)
+    rewards[stops - 1 - begin] = 0  # final rows; the newest may be changing
+    flags = view.columns["non_terminals"].read(lane, begin, head)
+    out["id"] = starts + (lane << format.LANE_SHIFT)
+    out["length"] = stops - starts - 1
+    bounds = np.stack((starts - begin, stops - 1 - begin), 1).ravel()
+    out["return"] = np.add.reduceat(rewards, bounds)[::2]
+    out["terminated"] = flags[stops - 2 - begin] == 0
+    out["truncated"] = ~out["terminated"]
+    if view.readers[lane].is_live and stops[-1] == head:
+        out["truncated"][-1] = False
+    return out
+
+
+class LaneView:
+    """One lane of a store: its columns by row id.
+
+    Attributes:
+        path: its directory.
+        name: as given to ``create(lane=...)``; None if it has only a number.
+    """
+
+    def __init__(self, store: Store, number: int) -> None:
+        """Lane `number` of `store`."""
+        self._store, self._number = store, number
+        reader = store.readers[number]
+        self.path = reader.path
+        self.name: str | None = reader.metadata.get("name")
+
+    def _view(self, path: str) -> ColumnView:
+        return ColumnView(self._store, self._number, path)
+
+    @property
+    def frames(self) -> ColumnView | dict[str, ColumnView]:
+        """Frames by row id, (rows, *frame); a dict of them for dict observations."""
+        views = {key: self._view(path) for key, path in self._store.frame_paths.items()}
+        return views if self._store.is_dict else views[FRAME]
+
+    @property
+    def actions(self) -> ColumnView:
+        """(rows, *action)."""
+        return self._view("actions")
+
+    @property
+    def rewards(self) -> ColumnView:
+        """(rows,) float32 or float64."""
+        return self._view("rewards")
+
+    @property
+    def non_terminals(self) -> ColumnView:
+        """(rows,) uint8."""
+        return self._view("non_terminals")
+
+    @property
+    def resets(self) -> ColumnView:
+        """(rows,) uint8."""
+        return self._view("resets")
+
+    @property
+    def extras(self) -> dict[str, ColumnView]:
+        """Extra columns by name."""
+        return {key: self._view(path) for key, path in self._store.extra_paths.items()}
+
+    @property
+    def rows(self) -> int:
+        """Rows committed."""
+        return self._store.index.window(self._number)[2]
+
+    @property
+    def first(self) -> int:
+        """The oldest row that may be sampled."""
+        return self._store.index.window(self._number)[1]
+
+    @property
+    def base(self) -> int:
+        """The oldest row kept."""
+        return self._store.index.window(self._number)[0]
+
+    @property
+    def ids(self) -> Ids:
+        """The lane's valid transition ids, ascending."""
+        ids = self._store.ids
+        return np.asarray(ids[ids >> format.LANE_SHIFT == self._number])
+
+    def __len__(self) -> int:
+        """Transitions that can be sampled."""
+        return len(self.ids)
+
+
+def open_store(path: str | os.PathLike[str]) -> Store:
+    """Open a store for reading.
+
+    Args:
+        path: its directory.
+
+    Raises:
+        StoreNotFoundError: there is none.
+        FormatError, CorruptStoreError: it is none that this version reads, or not whole.
+    """
+    return Store(lane_paths(Path(path)))
+
+
+_STORES: weakref.WeakSet[Store] = weakref.WeakSet()
+
+
+def _leave_parent() -> None:
+    for store in list(_STORES):
+        store.leave_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_parent)

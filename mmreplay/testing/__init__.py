@@ -1,0 +1,10 @@
+"""What the tests of mmreplay stand on, shipped so that others can test their own code with it.
+
+- `model`: the oracle, every step in plain lists, everything that can be sampled worked out naively;
+- `pair`: a writer and its model moved together;
+- `checks`: a store compared with a model, byte for byte;
+- `strategies`: hypothesis strategies for layouts, episodes and settings (needs `hypothesis`);
+- `frames`: frames that say which row they are, to see torn or misplaced ones;
+- `faults`: disks that fill up or fail, processes that die;
+- `actor`: a writer process to be killed.
+"""

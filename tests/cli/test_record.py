@@ -1,0 +1,218 @@
+"""``mmreplay record``: what it prints, what it returns, how it ends."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import mmreplay
+
+SLOW = """
+import time
+
+def policy(observation):
+    time.sleep(0.001)
+    return 0
+"""
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Starts ``mmreplay record`` in an empty folder, and ends what is left of it."""
+    monkeypatch.chdir(tmp_path)
+    started = []
+
+    def run(*arguments, stderr=subprocess.PIPE):
+        command = [sys.executable, "-m", "mmreplay_cli", "record", *arguments]
+        environment = {**os.environ, "COLUMNS": "100"}
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def record(start):
+    """Runs ``mmreplay record``: exit status, standard output, standard error."""
+
+    def run(*arguments):
+        process = start(*arguments)
+        out, err = process.communicate(timeout=120)
+        return process.returncode, out, err
+
+    return run
+
+
+def wait_for_rows(path, rows, process):
+    """Until a recording that runs has committed as many rows."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        assert process.poll() is None, process.communicate()
+        if path.exists():
+            with mmreplay.open(path) as store:
+                if sum(lane.rows for lane in store.lanes) >= rows:
+                    return
+        time.sleep(0.05)
+    raise AssertionError("it does not record")
+
+
+def test_it_says_what_it_recorded(record):
+    status, out, err = record("CartPole-v1", "cart.zarr", "--steps", "300", "--envs", "2")
+    assert err == ""
+    assert status == 0
+    numbers = re.sub(r"\d[\d,.]*", "N", out)
+    assert numbers == (
+        "Recorded N steps and N episodes of CartPole-vN into cart.zarr\n"
+        "N lanes, N MB on disk, N s, N steps/s\n"
+    )
+    assert out.startswith("Recorded 300 steps and ")
+    with mmreplay.open("cart.zarr") as store:
+        assert len(store) == 300
+        assert len(store.lanes) == 2
+
+
+def test_json_is_one_object_and_nothing_else(record, tmp_path):
+    status, out, err = record("CartPole-v1", "cart.zarr", "--steps", "10", "--json")
+    assert (status, err) == (0, "")
+    told = json.loads(out)
+    assert told["path"] == "cart.zarr"
+    assert told["env"] == "CartPole-v1"
+    assert told["lanes"] == 1
+    assert told["steps"] == 10
+    assert told["stopped"] is False
+
+
+def test_options_reach_the_store(record, tmp_path):
+    (tmp_path / "mine.py").write_text("def policy(observation):\n    return 1\n")
+    arguments = "--steps 60 --policy mine:policy --seed 7 --codec raw --capacity 40".split()
+    status, _, err = record("CartPole-v1", "cart.zarr", *arguments)
+    assert (status, err) == (0, "")
+    with mmreplay.open("cart.zarr") as store:
+        assert len(store) == 40
+        assert set(store.transitions(store.ids, stack=None).action) == {1}
+        info = store.info()
+    assert info["capacity"] == 40
+    assert info["fields"]["frames"]["codec"] == "raw"
+    assert info["env"]["runs"][0]["policy"] == "mine:policy"
+    assert info["env"]["runs"][0]["seed"] == 7
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["CartPole-v1", "cart.zarr"],
+        ["CartPole-v1"],
+        ["CartPole-v1", "cart.zarr", "--steps", "0"],
+        ["CartPole-v1", "cart.zarr", "--steps", "9", "--codec", "gzip"],
+        ["CartPole-v1", "cart.zarr", "--steps", "9", "--policy", "clever"],
+    ],
+)
+def test_wrong_usage_is_status_2(arguments, record, tmp_path):
+    status, out, err = record(*arguments)
+    assert status == 2
+    assert out == ""
+    assert "Usage: mmreplay record" in err or "Error: " in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["NoSuchThing-v3", "cart.zarr"], "NoSuchThing"),
+        (["CartPole-v1", "cart.zarr", "--policy", "nosuch:policy"], "no module 'nosuch'"),
+        (["CartPole-v1", "cart.zarr", "--policy", "json:nosuch"], "json has no 'nosuch'"),
+        (["CartPole-v1", "nosuch/cart.zarr"], "nosuch"),
+    ],
+)
+def test_what_does_not_work_is_said_without_a_traceback(arguments, message, record, tmp_path):
+    status, out, err = record(*arguments, "--steps", "5")
+    assert status == 1
+    assert out == ""
+    assert message in err
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_is_there_is_only_appended_to_when_asked(record):
+    assert record("CartPole-v1", "cart.zarr", "--steps", "10")[0] == 0
+    status, _, err = record("CartPole-v1", "cart.zarr", "--steps", "10")
+    assert status == 1
+    assert "cart.zarr" in err
+    status, _, err = record("Pendulum-v1", "cart.zarr", "--steps", "10", "--append")
+    assert status == 1
+    assert "CartPole-v1" in err
+    assert record("CartPole-v1", "cart.zarr", "--steps", "10", "--append")[0] == 0
+    with mmreplay.open("cart.zarr") as store:
+        assert len(store) == 20
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_cleanly_and_keeps_everything(number, start, tmp_path):
+    (tmp_path / "slow.py").write_text(SLOW)
+    process = start("CartPole-v1", "cart.zarr", "--steps", "1000000", "--policy", "slow:policy")
+    wait_for_rows(tmp_path / "cart.zarr", 50, process)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    stopped = re.match(r"Stopped at ([\d,]+) of 1,000,000 steps, all kept", out)
+    assert stopped, out
+    steps = int(stopped[1].replace(",", ""))
+    with mmreplay.open("cart.zarr") as store:
+        assert len(store) == steps >= 40
+        assert store.info()["state"] == "closed"
+    assert mmreplay.verify("cart.zarr").findings == []
+
+
+@pytest.mark.parametrize("envs", ["1", "3"])
+def test_after_a_kill_it_goes_on_where_it_stopped(envs, start, record, tmp_path):
+    (tmp_path / "slow.py").write_text(SLOW)
+    arguments = ["CartPole-v1", "cart.zarr", "--envs", envs, "--policy", "slow:policy", "--append"]
+    process = start(*arguments, "--steps", "1000000")
+    wait_for_rows(tmp_path / "cart.zarr", 50, process)
+    process.kill()
+    process.wait()
+    with mmreplay.open("cart.zarr") as store:
+        assert store.info()["state"] == "crashed"
+        before = len(store)
+        frames = [lane.frames[:] for lane in store.lanes]
+    status, _, err = record(*arguments, "--steps", "60")
+    assert (status, err) == (0, "")
+    with mmreplay.open("cart.zarr") as store:
+        assert len(store) == before + 60
+        for lane, kept in zip(store.lanes, frames, strict=True):
+            assert (lane.frames[: len(kept)] == kept).all()
+        first, second = store.info()["env"]["runs"]
+        assert second["rows_before"] == sum(map(len, frames))
+        assert first["seed"] != second["seed"]
+    assert mmreplay.verify("cart.zarr").findings == []
+
+
+def test_on_a_terminal_it_shows_how_far_it_is(start, tmp_path):
+    (tmp_path / "slow.py").write_text(SLOW)
+    terminal, its_end = pty.openpty()
+    try:
+        process = start(
+            "CartPole-v1", "cart.zarr", "--steps", "400", "--policy", "slow:policy", stderr=its_end
+        )
+        out, _ = process.communicate(timeout=60)
+        os.set_blocking(terminal, False)
+        shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", os.read(terminal, 1 << 20).decode())
+    finally:
+        os.close(its_end)
+        os.close(terminal)
+    assert process.returncode == 0
+    assert re.search(r"\d+/400 [\d,]+ steps/s, \d+ episodes, \d+\.\d MB", shown)
+    assert out.startswith("Recorded 400 steps and ")

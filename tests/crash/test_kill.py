@@ -1,0 +1,172 @@
+"""A writer process that dies at any instant loses nothing that it had committed.
+
+Invariant: what a reader and the next writer find is every acknowledged row, at most the one in
+flight, and nothing else; writing goes on from there.
+"""
+
+import os
+import random
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay.testing import actor, checks, faults
+
+THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
+
+FRAMES = {
+    "raw": {"frame": [(6, 8), "uint8", "raw", 5]},
+    "raw-pages": {"frame": [(64, 64), "uint8", "raw", 8]},
+    "lz4": {"frame": [(6, 8), "uint8", "lz4", 3, 6]},
+    "lz4-of-one": {"frame": [(6, 8), "uint8", "lz4", 1, 1]},
+    "zstd": {"frame": [(2, 4, 6), "uint8", "zstd", 4, 64]},
+    "default": {"frame": [(40, 40), "uint8"]},
+    "dict": {
+        "image": [(5, 5, 3), "uint8", "lz4", 2, 8],
+        "joints": [(7,), "float32", "raw", 16],
+        "depth": [(3, 4), "uint16", "zstd", 4, 8],
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def actors():
+    with actor.Actors() as running:
+        yield running
+
+
+@pytest.fixture
+def folder():
+    """Where a disk that is not a real one makes more kills a second, if there is one."""
+    where = Path(tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+    yield where
+    shutil.rmtree(where)
+
+
+def random_script(folder, number, random):
+    name = random.choice(sorted(FRAMES))
+    lanes = random.choice([None, None, 1, 3])
+    return actor.Script(
+        path=str(folder / f"{number}.zarr"),
+        report=str(folder / f"{number}.report"),
+        seed=random.randrange(2**32),
+        frame=FRAMES[name],
+        action_chunk=random.choice([3, 16, 100, 4096, None]),
+        lanes=lanes,
+        capacity=random.choice([None, lanes or 1, 40, 150]),
+        flush_s=random.choice([0, 0.002]),
+        rows=random.choice([20, 300]),
+        pause_s=random.choice([0, 0.001]),
+    )
+
+
+def check_found(chronicle, *, most=40):
+    """What the killed process left, read by one who writes nothing; then the model knows it."""
+    with mmreplay.open(chronicle.script.path) as store:
+        chronicle.catch_up([view.rows for view in store.lanes])
+        learn_bases(store, chronicle.model)
+        checks.check_ids(store, chronicle.model)
+        check_rows(store, chronicle.model)
+        generator = np.random.default_rng(len(store))
+        ids = chronicle.model.ids()
+        if ids.size:
+            chosen = np.concatenate((ids[:5], generator.choice(ids, most), ids[-5:]))
+            settings = {"stack": 3, "n_step": 3}
+            batch = store.transitions(chosen, **settings)
+            checks.check_batch(batch, chronicle.model.batch(chosen, **settings))
+
+
+def learn_bases(store, model):
+    for view, lane in zip(store.lanes, model.lanes, strict=True):
+        assert lane.base <= view.base <= lane.base_bounds()[1]
+        lane.forget(view.base)
+
+
+def check_rows(store, model):
+    for view, lane in zip(store.lanes, model.lanes, strict=True):
+        for path, column in checks.columns_of(view, model.schema).items():
+            start = max(len(lane.rows) - 700, 0)
+            checks.check_same(column[start:], lane.column(path)[start:], f"{view.path}: {path}")
+
+
+def go_on(chronicle, n_rows, *, close):
+    """Recover, append some rows, close or die; returns how long the recovery took."""
+    script = chronicle.script
+    began = time.perf_counter()
+    writer = mmreplay.create(script.path, append=True, flush_s=0)
+    took_s = time.perf_counter() - began
+    lanes = writer.writers if hasattr(writer, "writers") else (writer,)
+    chronicle.begin([lane.rows for lane in lanes])
+    starts = [None] * len(lanes)
+    report = np.array(chronicle.committed)
+    for _ in range(n_rows):
+        actor.append_rows(writer, script.plot, starts, report)
+    if close:
+        writer.close()
+    else:
+        faults.kill(writer)
+    chronicle.acknowledge(report.tolist())
+    return took_s
+
+
+def sample_while_alive(script, seconds, random):
+    """Read the store that the actor is writing; every batch must fit together."""
+    until = time.monotonic() + seconds
+    n_batches = 0
+    store = None
+    try:
+        while time.monotonic() < until:
+            if store is None or random.random() < 0.05:
+                if not Path(script.path).exists():
+                    continue
+                store = mmreplay.open(script.path)
+            ids = store.ids
+            if not ids.size:
+                continue
+            chosen = np.array(random.choices(ids.tolist(), k=8))
+            try:
+                batch = store.transitions(chosen, stack=3)
+            except LookupError:
+                continue  # evicted since
+            script.plot.check_batch(batch, stack=3)
+            n_batches += 1
+    finally:
+        if store is not None:
+            store.close()
+    return n_batches
+
+
+@pytest.mark.parametrize("seed", range(20 if THOROUGH else 3))
+def test_writers_killed_at_random_instants_leave_every_acknowledged_row(actors, folder, seed):
+    luck = random.Random(seed if not THOROUGH else None)
+    script = random_script(folder, seed, luck)
+    chronicle = actor.Chronicle(script)
+    recoveries, n_batches, phases = [], 0, set()
+    for session in range(10 if THOROUGH else 6):
+        pid = actors.start(actor.with_session(script, luck.randrange(2**32)))
+        n_batches += sample_while_alive(script, luck.random() ** 2 * 0.15, luck)
+        assert actors.kill(pid) == -9
+        phases.add(chronicle.phase)
+        if not Path(script.path).exists():
+            assert chronicle.committed == [0] * len(chronicle.model.lanes)
+            continue
+        check_found(chronicle)
+        if session % 3 == 2:
+            recoveries.append(go_on(chronicle, luck.randrange(40), close=luck.random() < 0.5))
+            check_found(chronicle)
+    recoveries.append(go_on(chronicle, 30, close=True))
+    check_found(chronicle)
+    with mmreplay.open(script.path) as store:
+        checks.check_columns(store, chronicle.model)
+    checks.check_plain_zarr(Path(script.path))
+    if THOROUGH:
+        longest_ms = max(recoveries) * 1000
+        print(f"\n{script.frame} lanes={script.lanes} capacity={script.capacity}: rows "
+              f"{sum(len(lane.rows) for lane in chronicle.model.lanes)}, {n_batches} batches while "
+              f"alive, killed in phases {sorted(phases)}, recovery <= {longest_ms:.0f} ms")
+        assert longest_ms < 300

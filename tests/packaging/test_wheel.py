@@ -1,0 +1,148 @@
+"""What is shipped is what was meant, and it works without the source tree beside it."""
+
+import configparser
+import email.parser
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = ("pyproject.toml", "README.md", "LICENSE", "mmreplay", "cli")
+NOT_SHIPPED = ("tests", "benchmarks", "examples", "docs")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def run(code, *options, path, cwd):
+    """What `code` prints in a fresh interpreter that finds packages in `path` first."""
+    result = subprocess.run(
+        [sys.executable, *options, "-c", code],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+def build(kind, source, out):
+    """A distribution of `source`, by the build backend itself: no network, no environment."""
+    out.mkdir(parents=True)
+    code = f"from setuptools import build_meta; build_meta.build_{kind}({str(out)!r})"
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=source, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    (built,) = out.iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A copy of the tree: a build leaves things beside the source, and two at once collide."""
+    copy = tmp_path_factory.mktemp("source")
+    ignore = shutil.ignore_patterns("__pycache__", "*.egg-info", "data", "results")
+    for name in SHIPPED + NOT_SHIPPED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, copy / name, ignore=ignore)
+        elif (ROOT / name).exists():
+            shutil.copy(ROOT / name, copy / name)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def wheel(source, tmp_path_factory):
+    return build("wheel", source, tmp_path_factory.mktemp("wheel") / "dist")
+
+
+def test_the_wheel_holds_every_module_and_nothing_else(wheel):
+    modules = {
+        target + path.relative_to(ROOT / folder).as_posix()
+        for folder, target in (("mmreplay", "mmreplay/"), ("cli", "mmreplay_cli/"))
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert names == modules | {"mmreplay/py.typed"}
+
+
+def test_every_package_folder_is_listed():
+    folders = {
+        path.parent.relative_to(ROOT).as_posix().replace("/", ".")
+        for path in (ROOT / "mmreplay").rglob("*.py")
+    }
+    assert set(PROJECT["tool"]["setuptools"]["packages"]) == folders | {"mmreplay_cli"}
+
+
+def test_the_metadata_names_the_version_the_licence_and_the_command(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        (folder,) = {name.split("/")[0] for name in archive.namelist() if ".dist-info/" in name}
+        metadata = email.parser.Parser().parsestr(archive.read(f"{folder}/METADATA").decode())
+        licence = archive.read(f"{folder}/licenses/LICENSE").decode()
+        commands = configparser.ConfigParser()
+        commands.read_string(archive.read(f"{folder}/entry_points.txt").decode())
+    version = run("import mmreplay; print(mmreplay.__version__)", path=ROOT, cwd=ROOT)
+    assert metadata["Version"] == version
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert licence == (ROOT / "LICENSE").read_text()
+    assert dict(commands["console_scripts"]) == {"mmreplay": "mmreplay_cli:main"}
+
+
+def test_the_installed_wheel_runs_without_the_source_tree(wheel, tmp_path):
+    target = tmp_path / "site"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run(
+        [*pip, "--no-index", "--no-deps", "--no-compile", "--target", target, wheel], check=True
+    )
+    code = "import mmreplay, mmreplay_cli; print(mmreplay.__file__, mmreplay_cli.__file__)"
+    printed = run(code, path=target, cwd=tmp_path)
+    assert printed == f"{target}/mmreplay/__init__.py {target}/mmreplay_cli/__init__.py"
+    assert not (target / "cli").exists()
+
+    # A script that pip writes for --target starts the interpreter with an option that the search
+    # path does not reach, so the command is started as a module.
+    result = subprocess.run(
+        [sys.executable, "-m", "mmreplay_cli", "--help"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(target)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "record" in result.stdout
+
+
+def test_an_editable_install_maps_the_command_to_its_folder(source, tmp_path):
+    site = tmp_path / "site"
+    with zipfile.ZipFile(build("editable", source, tmp_path / "dist")) as archive:
+        archive.extractall(site)
+    code = f"""
+import importlib.util, site
+site.addsitedir({str(site)!r})
+print(*(importlib.util.find_spec(name).origin for name in ("mmreplay", "mmreplay_cli")))
+"""
+    # -S: without the site-packages of this interpreter, where mmreplay is installed too.
+    printed = run(code, "-S", path="", cwd=tmp_path)
+    assert printed == f"{source}/mmreplay/__init__.py {source}/cli/__init__.py"
+
+
+def test_the_source_distribution_builds_the_same_wheel(source, wheel, tmp_path):
+    with tarfile.open(build("sdist", source, tmp_path / "sdist")) as archive:
+        if hasattr(tarfile, "data_filter"):  # 3.11.4; newer ones warn where it is left out
+            archive.extraction_filter = tarfile.data_filter
+        archive.extractall(tmp_path)
+    (unpacked,) = tmp_path.glob("mmreplay-*")
+    again = build("wheel", unpacked, tmp_path / "dist")
+    with zipfile.ZipFile(wheel) as first, zipfile.ZipFile(again) as second:
+        for name in set(first.namelist()) | set(second.namelist()):
+            if not name.endswith("/RECORD"):
+                assert first.read(name) == second.read(name), name

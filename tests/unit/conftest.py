@@ -1,0 +1,179 @@
+"""What the tests of several modules need: small stores, and what was written to them."""
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import Field, VectorWriter, files
+
+
+@pytest.fixture
+def quick_disk(monkeypatch):
+    """Nothing here cuts the power, so nothing has to wait for the disk."""
+    monkeypatch.setattr(files, "_fsync", lambda descriptor: None)
+    monkeypatch.setattr(files, "_fdatasync", lambda descriptor: None)
+
+
+class Story:
+    """Rows whose values follow from their number, and a list of what happened in each."""
+
+    def __init__(self):
+        self.lanes = {}
+
+    # ------------------------------------------------------------ what a row holds
+
+    @staticmethod
+    def value(field, row, salt=0):
+        """Of a row of a field: never zero, and hardly ever that of its neighbours."""
+        count = int(np.prod(field.shape))
+        numbers = 1 + (row * 7 + salt * 5 + np.arange(count) * 3) % 120
+        return numbers.astype(field.dtype).reshape(field.shape)
+
+    def frame(self, schema, row):
+        values = {
+            key: self.value(one, row, salt) for salt, (key, one) in enumerate(schema.frames.items())
+        }
+        return values if schema.is_dict else values["frame"]
+
+    @staticmethod
+    def reward(row):
+        return row / 4 + 1
+
+    # ------------------------------------------------------------ writing
+
+    def reset(self, writer):
+        rows = self.lanes.setdefault(writer.path, [])
+        writer.reset(self.frame(writer.schema, len(rows)))
+        rows.append({"reset": 1, "flag": 1, "step": False})
+
+    def step(self, writer, terminated=False, truncated=False, life_lost=False):
+        rows = self.lanes[writer.path]
+        newest, schema = len(rows) - 1, writer.schema
+        extras = {
+            name: self.value(one, newest, 9).astype(one.dtype)
+            for name, one in schema.extras.items()
+        }
+        writer.step(
+            self.value(schema.action, newest),
+            self.reward(newest),
+            self.frame(schema, newest + 1),
+            terminated,
+            truncated,
+            life_lost,
+            **extras,
+        )
+        flag = int(not (terminated or life_lost))
+        rows[-1].update(flag=flag, step=True)
+        rows.append({"reset": 0, "flag": flag, "step": False})
+
+    def play(self, writer, n_steps, end="", *, reset=True):
+        """Steps of one episode in one lane, or in every lane of a vector writer."""
+        if isinstance(writer, VectorWriter):
+            for one in writer.writers:
+                self.play(one, n_steps, end, reset=reset)
+            return
+        if reset:
+            self.reset(writer)
+        for left in range(n_steps - 1, -1, -1):
+            ends = end if not left else ""
+            self.step(writer, ends == "terminated", ends == "truncated")
+
+    # ------------------------------------------------------------ comparing
+
+    def columns(self, path, schema):
+        """Every column of a lane as it must read, by its path."""
+        rows = self.lanes[path]
+        out = {}
+        for salt, (key, one) in enumerate(schema.frames.items()):
+            name = f"frames/{key}" if schema.is_dict else "frames"
+            out[name] = np.array([self.value(one, row, salt) for row in range(len(rows))])
+        steps = {"actions": (schema.action, 0)}
+        steps |= {f"extras/{name}": (one, 9) for name, one in schema.extras.items()}
+        for name, (one, salt) in steps.items():
+            out[name] = np.zeros((len(rows), *one.shape), one.dtype)
+            for row, about in enumerate(rows):
+                if about["step"]:
+                    out[name][row] = self.value(one, row, salt)
+        out["rewards"] = np.array(
+            [self.reward(row) * about["step"] for row, about in enumerate(rows)],
+            schema.reward_dtype,
+        )
+        out["non_terminals"] = np.array([about["flag"] for about in rows], np.uint8)
+        out["resets"] = np.array([about["reset"] for about in rows], np.uint8)
+        return out
+
+    def check(self, store, *, start=0):
+        """Every column of every lane, from row `start` on, byte for byte."""
+        for view in store.lanes:
+            frames = view.frames
+            found = {name: getattr(view, name) for name in _SCALARS}
+            found |= (
+                {f"frames/{key}": one for key, one in frames.items()}
+                if isinstance(frames, dict)
+                else {"frames": frames}
+            )
+            found |= {f"extras/{name}": one for name, one in view.extras.items()}
+            expected = self.columns(view.path, store.schema)
+            assert found.keys() == expected.keys()
+            for name, column in found.items():
+                assert column.shape == expected[name].shape, name
+                assert column.dtype == expected[name].dtype, name
+                assert column[start:].tobytes() == expected[name][start:].tobytes(), name
+
+    def transitions(self, path):
+        """Rows of a lane that are transitions."""
+        return [row for row, about in enumerate(self.lanes[path]) if about["step"]]
+
+
+_SCALARS = ("actions", "rewards", "non_terminals", "resets")
+
+
+@pytest.fixture
+def story():
+    return Story()
+
+
+@pytest.fixture
+def kill():
+    """Leave a writer's directory as the death of its process would at this moment."""
+
+    def end(writer):
+        lanes = writer.writers if isinstance(writer, VectorWriter) else (writer,)
+        background = lanes[0]._background
+        background._stop = True
+        background._wake.set()
+        background._executor.shutdown(wait=True, cancel_futures=True)
+        if background._thread is not None:
+            background._thread.join()
+        for lane in lanes:
+            lane.abandon()
+            lane._disk.release()
+
+    return end
+
+
+@pytest.fixture
+def make(tmp_path, quick_disk, kill):
+    """Create a store of short chunks in the test's folder: `make(name, **of_create)`.
+
+    Whatever is still open when the test ends dies without a word.
+    """
+    writers = []
+    raw = {"frame": Field((3,), "uint8", "raw", chunk=8), "action": Field((), "int64", chunk=8)}
+
+    def create(name="store.zarr", **changes):
+        given = raw | {"flush_s": 0} | changes
+        if changes.get("append"):
+            given = {"flush_s": 0} | changes
+        writers.append(mmreplay.create(tmp_path / name, **given))
+        return writers[-1]
+
+    yield create
+    for writer in writers:
+        kill(writer)
+
+
+@pytest.fixture
+def lz4():
+    """Keywords for `make`: compressed frames in shards of 8 rows."""
+    return {"frame": Field((3,), "uint8", "lz4", chunk=4, shard=8)}
