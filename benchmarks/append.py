@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 import mmreplay
+from benchmarks import peers
 from benchmarks.experience import CODECS, Tape, check_whole, read_tape, recorded
 from benchmarks.results import Result
 from benchmarks.scale import Scale
@@ -41,9 +42,7 @@ def run(result: Result, scale: Scale, data: Path) -> None:
     game = scale.games[0]
     tape = _cut(read_tape(recorded(data, game, "raw", scale)), scale.append_steps)
     clock = Clock()
-    peer = _peer()
-    if peer is None:
-        print("stable-baselines3 is not installed: its figure is left out")
+    with_peer = peers.is_installed()
     waits: dict[str, list[float]] = {codec: [] for codec in CODECS}
     closes: dict[str, list[float]] = {codec: [] for codec in CODECS}
     for number in range(scale.runs):
@@ -53,8 +52,11 @@ def run(result: Result, scale: Scale, data: Path) -> None:
             steps, closed_s = _one_run(path, codec, tape, waits, check=number == 0)
             clock.put(codec, steps)
             closes[codec].append(closed_s)
-        if peer is not None:
-            clock.put("peer", _add(peer, tape, scale.peer_rows))
+        if with_peer:
+            peer = peers.StackedBuffer(tape, scale.peer_rows, STACK)
+            clock.put("peer", peer.fill(perf_counter))
+            clock.put("peer, full", peer.fill(perf_counter))
+            del peer
         print(f"run {number + 1} of {scale.runs}", flush=True)
     result.details["game"] = game
     result.details["steps"] = tape.n_transitions
@@ -75,10 +77,10 @@ def run(result: Result, scale: Scale, data: Path) -> None:
             result.add(f"{codec}: waiting in a run", spread(waits[codec]), "ms", note=note)
         result.add(f"{codec}: close", spread(closes[codec]), "s")
     result.add("fsyncs by the thread that steps", 0, "calls", at_most=0, note="asserted")
-    if peer is not None:
-        result.add("stable-baselines3 ReplayBuffer.add: median", clock.microseconds("peer"), "us")
-        mean = clock.microseconds("peer", np.mean)
-        result.add("stable-baselines3 ReplayBuffer.add: mean", mean, "us")
+    for name, words in (("peer", "its memory fresh"), ("peer, full", "full")) * with_peer:
+        what = f"{peers.NAME}.add, {words}"
+        result.add(f"{what}: median", clock.microseconds(name), "us")
+        result.add(f"{what}: mean", clock.microseconds(name, np.mean), "us")
 
 
 def _cut(tape: Tape, steps: int) -> Tape:
@@ -168,45 +170,3 @@ def _watched_syncs() -> Iterator[list[tuple[int, float, float]]]:
     finally:
         for name, sync in kept.items():
             setattr(os, name, sync)
-
-
-def _peer() -> Any:
-    try:
-        import torch
-        from stable_baselines3.common.buffers import ReplayBuffer
-    except ImportError:
-        return None
-    torch.set_num_threads(1)
-    return ReplayBuffer
-
-
-def _add(peer: Any, tape: Tape, rows: int) -> Seconds:
-    """Seconds of every `add` of stacked observations, which is what that buffer keeps."""
-    from gymnasium import spaces
-
-    height, width = tape.frames.shape[1:]
-    buffer = peer(
-        rows,
-        spaces.Box(0, 255, (STACK, height, width), np.uint8),
-        spaces.Discrete(18),
-        device="cpu",
-        optimize_memory_usage=True,
-        handle_timeout_termination=False,
-    )
-    actions, rewards = tape.actions.reshape(-1, 1), tape.rewards.reshape(-1, 1)
-    ended = tape.non_terminals.reshape(-1, 1) == 0
-    frames, clock = tape.frames, perf_counter
-    count = min(rows, len(tape) - STACK - 1)
-    seconds = np.zeros(count)
-    infos: list[dict[str, Any]] = [{}]
-    for row in range(count):
-        observation = frames[None, row : row + STACK]
-        following = frames[None, row + 1 : row + 1 + STACK]
-        last = row + STACK - 1
-        action, reward, done = actions[last], rewards[last], ended[last]
-        start = clock()
-        buffer.add(observation, following, action, reward, done, infos)
-        stop = clock()
-        seconds[row] = stop - start
-    assert np.array_equal(buffer.observations[count // 2, 0], frames[count // 2 :][:STACK])
-    return seconds

@@ -11,11 +11,13 @@ from __future__ import annotations
 import dataclasses
 import random
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 import mmreplay
+from benchmarks import peers
 from benchmarks.experience import (
     CODECS,
     ENVIRONMENT_SPEED,
@@ -68,6 +70,8 @@ def run(result: Result, scale: Scale, data: Path) -> None:
                 _one_run(clock, cases, tape, scale, first=number == 0)
                 print(f"{game}: run {number + 1} of {scale.runs}", flush=True)
         _report(result, clock, game, cases)
+        if game == scale.games[0] and peers.is_installed():
+            _beside_peer(result, tape, cases[0], scale)
 
 
 def _cases(data: Path, game: str, tape: Tape, scale: Scale, result: Result) -> list[_Case]:
@@ -195,3 +199,19 @@ def _every_r(clock: Clock, cases: list[_Case]) -> Spread:
         for how in ("kept", "fresh")
     ]
     return spread(np.median([clock.by_run(name) for name in names], axis=0) * 1e6)
+
+
+def _beside_peer(result: Result, tape: Tape, case: _Case, scale: Scale) -> None:
+    """Batches of stacks that a peer keeps in RAM, and ours from raw frames on disk, in turns."""
+    peer = peers.StackedBuffer(tape, scale.peer_rows, STACK)
+    peer.fill(perf_counter)
+    clock = Clock()
+    with one_core(), mmreplay.load(case.path, stack=STACK) as opened:
+        _read_all(opened.store)
+        for _ in range(scale.runs):
+            clock.new_run()
+            for _ in range(scale.rounds):
+                clock.time("peer", lambda: peer.sample(BATCH))
+                clock.time("ours", lambda: opened.sample(BATCH))
+    result.add(f"{peers.NAME}.sample({BATCH}), from RAM", clock.microseconds("peer"), "us")
+    result.add(f"beside it: {case.name}, without out=", clock.microseconds("ours"), "us")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from .wording import age, count, echo_json, size
 
 if TYPE_CHECKING:  # gymnasium is an extra: `mmreplay record --help` works without it
     from mmreplay.adapters.gymnasium import Progress, RecordResult
@@ -86,16 +87,18 @@ def record(
             life_loss=life_loss,
             stop=stop,
         )
-    click.echo(json.dumps(result.to_json()) if as_json else _summary(result, steps))
+    if as_json:
+        echo_json(result.to_json())
+    else:
+        click.echo(_summary(result, steps))
 
 
 def _summary(result: RecordResult, asked: int) -> str:
-    lanes = "1 lane" if result.lanes == 1 else f"{result.lanes} lanes"
-    episodes = "1 episode" if result.episodes == 1 else f"{result.episodes:,} episodes"
     text = (
-        f"Recorded {result.steps:,} steps and {episodes} of {result.env} into {result.path}\n"
-        f"{lanes}, {result.bytes_on_disk / 1e6:,.1f} MB on disk, {result.seconds:,.1f} s, "
-        f"{result.steps_per_s:,.0f} steps/s"
+        f"Recorded {count(result.steps, 'step')} and {count(result.episodes, 'episode')} of "
+        f"{result.env} into {result.path}\n"
+        f"{count(result.lanes, 'lane')}, {size(result.bytes_on_disk)} on disk, "
+        f"{age(result.seconds)}, {result.steps_per_s:,.0f} steps/s"
     )
     if result.stopped:
         text = f"Stopped at {result.steps:,} of {asked:,} steps, all kept; --append goes on\n{text}"
@@ -127,7 +130,7 @@ def _progress(total: int) -> Iterator[Callable[[Progress], None] | None]:
             task,
             completed=progress.steps,
             told=f"{progress.steps_per_s:,.0f} steps/s, {progress.episodes:,} episodes, "
-            f"{progress.bytes_on_disk / 1e6:,.1f} MB",
+            f"{size(progress.bytes_on_disk)}",
             refresh=True,
         )
 

@@ -54,12 +54,16 @@ class Checksums:
         window = self._window(spec.path, chunk // format.CHECKSUM_ROWS)
         return bool(window.items[chunk - window.start])
 
-    def forget(self, head: int) -> None:
-        """Zero those of chunk files that hold, or will hold, rows past the head."""
+    def forget(self, head: int, tail_start: int) -> None:
+        """Zero those of chunk files that hold, or will hold, rows past the head.
+
+        Of compressed arrays those from `tail_start` on: such shards are ignored, and written anew.
+        """
         for spec in self._specs.values():
+            finished = head if spec.is_raw else tail_start
             for file in columns.chunk_files(self._lane, format.checksum_spec(spec.path)):
                 window = self._window(spec.path, file)
-                window.rows[max(head // spec.chunk_rows - window.start, 0) :] = 0
+                window.rows[max(finished // spec.chunk_rows - window.start, 0) :] = 0
                 self._dirty.append((spec.path, file))
 
     def sync(self) -> None:

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay import files, paging
-from mmreplay.errors import CorruptStoreError
 from mmreplay.format import LANE_SHIFT, ArraySpec
 
 __all__ = [
@@ -144,11 +143,15 @@ class _Flat(NamedTuple):
     """The files of all lanes side by side; replaced whole, for threads that read meanwhile.
 
     Attributes:
+        data: the range of addresses.
+        pager: what is in memory of it.
         rows: every mapped row, (n, *row_shape).
         delta: per lane, what to add to an id for its place in `rows`.
         shifted: whether any of it is not 0.
     """
 
+    data: npt.NDArray[np.uint8]
+    pager: paging.Pager
     rows: Array
     delta: Ids
     shifted: bool
@@ -189,7 +192,10 @@ class RawColumn:
         for number, (lane, spec) in enumerate(zip(self._lanes, self._specs, strict=True)):
             if lane.head > self._stop[number] * spec.chunk_rows or self._flat is None:
                 stop = -(-lane.head // spec.chunk_rows)
-                if self._flat is None or stop - self._origin[number] > self._room[number]:
+                gone = lane.base // spec.chunk_rows - self._origin[number]
+                mapped = stop - self._origin[number]
+                # A map keeps the blocks of a file that was evicted: let go of them by the quarter.
+                if self._flat is None or mapped > self._room[number] or 4 * gone > mapped:
                     self._rebuild()
                     return
                 self._put(number, self._stop[number], stop)
@@ -226,7 +232,7 @@ class RawColumn:
             delta[number] -= number << LANE_SHIFT
             byte += sizes[number]
         rows = reservation.array.view(self.dtype).reshape(-1, *self.row_shape)
-        self._flat = _Flat(rows, delta, bool(delta.any()))
+        self._flat = _Flat(reservation.array, self._pager, rows, delta, bool(delta.any()))
         for number in range(len(pairs)):
             self._tell_pager(number)
 
@@ -266,8 +272,8 @@ class RawColumn:
         index = ids
         if flat.shifted:
             index = ids + (flat.delta[ids >> LANE_SHIFT] if len(flat.delta) > 1 else flat.delta)
-        if self._pager.active and ids.ndim > 1:
-            self._page_in(ids, index)
+        if flat.pager.active and ids.ndim > 1:
+            self._page_in(flat, ids, index)
         if out is None:
             return flat.rows.take(index, axis=0)
         # The ids are checked before: without mode="clip" numpy would buffer the whole output.
@@ -312,21 +318,11 @@ class RawColumn:
         place = self._slot[number] - self._origin[number] * spec.chunk_rows
         return self._flat.rows[place + start : place + stop].copy()
 
-    def _page_in(self, ids: Ids, index: Ids) -> None:
+    def _page_in(self, flat: _Flat, ids: Ids, index: Ids) -> None:
         """Let the pager know which chunk files a batch of windows is about to read."""
         lanes = ids[:, -1] >> LANE_SHIFT
         chunks = (ids[:, -1] & _ROW_MASK) // self._chunk_rows[lanes]
-        if self._pager.before(set(zip(lanes.tolist(), chunks.tolist(), strict=True))):
+        if flat.pager.before(set(zip(lanes.tolist(), chunks.tolist(), strict=True))):
             first, last = index.min(axis=1), index.max(axis=1)
             ranges = paging.ranges(first, last, self._row_bytes)
-            files.advise_needed(self._reservation.array, ranges)  # type: ignore[union-attr]
-
-
-def same_rows(specs: Sequence[ArraySpec], path: str) -> None:
-    """Check that lanes can be read as one.
-
-    Raises:
-        CorruptStoreError: two lanes whose rows differ.
-    """
-    if len({(s.row_shape, s.dtype) for s in specs}) > 1:
-        raise CorruptStoreError(f"{path}: the lanes' rows differ: {[s.row_shape for s in specs]}")
+            files.advise_needed(flat.data, ranges)

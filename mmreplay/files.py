@@ -415,9 +415,12 @@ def remove_tree(path: Path) -> None:
             if os.path.islink(Path(folder, name)):
                 unlink(Path(folder, name))
                 continue
-            with contextlib.suppress(FileNotFoundError):
-                os.rmdir(Path(folder, name))
-    with contextlib.suppress(FileNotFoundError):
+            _remove_directory(Path(folder, name))
+    _remove_directory(path)
+
+
+def _remove_directory(path: Path) -> None:
+    with writing("removing a directory", path), contextlib.suppress(FileNotFoundError):
         os.rmdir(path)
 
 

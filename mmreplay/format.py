@@ -276,14 +276,22 @@ def _shard_rows(fields: dict[str, Field], lanes: int | None) -> tuple[int, dict[
                     )
                 inners[path] = math.gcd(shard, inner)
         return shard, inners
-    shard = min(_MAX_SHARD_ROWS, _TARGET_BYTES // max(one.row_bytes for one in fields.values()))
+    largest = max(one.row_bytes for one in fields.values())
+    shard = max(1, min(_MAX_SHARD_ROWS, _TARGET_BYTES // largest))
     if lanes is not None:
         row = sum(one.row_bytes for one in fields.values())
         shard = min(shard, _TAILS_BYTES // (2 * (lanes or _UNKNOWN_LANES) * row))
+        if not shard and not lanes:
+            shard = 1
+        if not shard:
+            raise SchemaError(
+                f"{lanes} lanes of {row:,} bytes a frame: expected their tails to fit into "
+                f"{_TAILS_BYTES:,} bytes; use codec='raw', or give a shard length"
+            )
     step = math.lcm(*inners.values())
-    if step > max(shard, 1):  # keys whose chunks have no common multiple within a shard
+    if step > shard:  # keys whose chunks have no common multiple within a shard
         inners = {
-            path: inner if fields[path].chunk else 1 << (inner.bit_length() - 1)
+            path: inner if fields[path].chunk else 1 << (min(inner, shard).bit_length() - 1)
             for path, inner in inners.items()
         }
         step = math.lcm(*inners.values())
@@ -428,7 +436,7 @@ def parse_root(data: bytes, where: str) -> dict[str, Any]:
         raise FormatError(f"{where}: expected kind 'lane' or 'lanes', found {kind!r}")
     if not isinstance(own.get("uuid"), str) or not re.fullmatch("[0-9a-f]{32}", own["uuid"]):
         raise FormatError(f"{where}: expected a uuid of 32 hex digits, found {own.get('uuid')!r}")
-    capacity = own.get("capacity")
+    capacity = own.get("capacity", "nothing")
     if capacity is not None and not (_is_int(capacity) and 1 <= capacity < 1 << LANE_SHIFT):
         raise FormatError(f"{where}: expected a capacity of 1 or more, found {capacity!r}")
     if own.get("padding") not in ("reset", "zero"):

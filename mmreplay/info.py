@@ -24,7 +24,7 @@ from mmreplay.reader import LaneReader, read_metadata
 from mmreplay.state import CheckpointFile
 from mmreplay.store import Store
 
-__all__ = ["STACK", "allocated_bytes", "describe", "endings", "lane_state"]
+__all__ = ["STACK", "describe", "endings", "lane_state"]
 
 STACK = 4
 """Frames an observation in the stacked storage that a store is compared with."""
@@ -145,11 +145,6 @@ def endings(
     ]
     cut = episodes["truncated"] | (crashed & ~episodes["terminated"])
     return np.where(episodes["terminated"], "terminated", np.where(cut, "truncated", "open"))
-
-
-def allocated_bytes(path: Path) -> int:
-    """Bytes of the blocks that are allocated to a directory and all that lies in it."""
-    return sum(_sizes([path]).values())
 
 
 # ---------------------------------------------------------------- states

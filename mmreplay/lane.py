@@ -167,7 +167,7 @@ class Writer:
         self._guard()
         frames = self._coerced(frame)
         if n >= self._half_stop or not self._fits(n):
-            self._make_room(n)
+            self._make_room_or_fail(n)
         if n:
             self._finish_row(n - 1)
         self._put_frames(n, frames)
@@ -258,7 +258,7 @@ class Writer:
                 f"{self.path}: step() at row {n:,}, but no episode is running"
                 f"{': it has ended' if n else ''}; call reset(frame) first"
             )
-        self._make_room(n)
+        self._make_room_or_fail(n)
         self._columns_to_front()
 
     def _fits(self, n: int) -> bool:
@@ -274,6 +274,13 @@ class Writer:
             )
         if self._failure is not None:
             raise FailedStoreError(str(self._failure)) from self._failure
+
+    def _make_room_or_fail(self, n: int) -> None:
+        try:
+            self._make_room(n)
+        except FailedStoreError as error:
+            self._fail(error)
+            raise
 
     def _make_room(self, n: int) -> None:
         """Map the chunks of row n and free the half of the tail that it falls into."""
@@ -402,13 +409,11 @@ class Writer:
         if not job.done.is_set():
             job.work(fast=True)
             job.done.wait()
-        if job.error is not None:
+        if isinstance(job.error, DiskFullError):  # there may be room by now
             job = self._submit(self._disk.seal_job(self._disk.tail_start))
             job.work(fast=True)
             job.done.wait()
         if isinstance(job.error, MmreplayError):
-            if not isinstance(job.error, DiskFullError):
-                self._fail(job.error)
             raise type(job.error)(str(job.error)) from job.error
         if job.error is not None:
             raise job.error

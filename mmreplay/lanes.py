@@ -18,7 +18,13 @@ import numpy.typing as npt
 from mmreplay import files, format
 from mmreplay._version import __version__
 from mmreplay.background import Background
-from mmreplay.errors import FormatError, SchemaError, StoreExistsError, StoreNotFoundError
+from mmreplay.errors import (
+    DiskFullError,
+    FormatError,
+    SchemaError,
+    StoreExistsError,
+    StoreNotFoundError,
+)
 from mmreplay.lane import Writer
 from mmreplay.reader import lane_paths, read_metadata, read_specs
 from mmreplay.recovery import build_lane
@@ -290,9 +296,15 @@ def create(
         return maker.open(capacity, lanes, lane)
     if not where.parent.is_dir():
         raise StoreNotFoundError(f"{where.parent}: there is no such directory; make it first")
-    if not maker.make(capacity, lanes, lane) and lane is None and not append:
+    made = maker.make(capacity, lanes, lane)
+    if not made and lane is None and not append:
         raise StoreExistsError(f"{where}: somebody else made it at this moment")
-    return maker.open(capacity, lanes, lane)
+    try:
+        return maker.open(capacity, lanes, lane)
+    except DiskFullError:
+        if made and lane is None:  # it holds no row yet, and the same call shall work again
+            files.remove_tree(where)
+        raise
 
 
 class _Maker:

@@ -49,7 +49,9 @@ class Pager:
             whether rows of the batch are on the disk only, and should be asked for together.
         """
         for chunk in touched & self._unknown.keys():
-            data = self._unknown.pop(chunk)
+            data = self._unknown.pop(chunk, None)
+            if data is None:  # another thread was first
+                continue
             if files.resident(data) >= _MOSTLY:
                 files.populate_read(data)
             else:

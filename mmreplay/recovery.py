@@ -130,7 +130,7 @@ def reopen(
             files.write_file(generator_path(path), metadata["generator"].encode())
         files.sync_tree(path / ".live")
         files.sync_directory(path)
-        sums.forget(head)
+        sums.forget(head, tail_start)
         sums.sync()
         metadata = write_metadata(path, metadata, closed=False, **changes)
     except DiskFullError:
@@ -185,7 +185,7 @@ def recover(
         checkpoint.write(head=head, tail_start=tail_start, base=base)
     _remove_litter(path)
     _sweep(path, specs, head, base)
-    sums.forget(head)
+    sums.forget(head, tail_start)
     if any(metadata.get(name) != value for name, value in changes.items()):
         metadata = write_metadata(path, metadata, **changes)
     if trusted:

@@ -38,7 +38,8 @@ __all__ = ["OPENING", "Actors", "Chronicle", "Script", "append_rows", "perform",
 OPENING, WRITING, FLUSHING, CLOSING, DONE = range(5)
 """Phases, as an actor reports them."""
 _MAX_LANES = 16
-_WORDS = 2 * _MAX_LANES + 1
+_CALLS, _PHASE = 2 * _MAX_LANES, 2 * _MAX_LANES + 1
+_WORDS = 2 * _MAX_LANES + 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -121,32 +122,32 @@ def perform(script: Script) -> None:
     report = files.map_file(Path(script.report), 8 * _WORDS, writable=True).view("<u8")
     whim = random.Random(script.session)
     for session in range(script.sessions):
-        report[-1] = OPENING
+        report[_PHASE] = OPENING
         writer = create(script.path, **script.create_arguments(), append=True)
         lanes = _lanes(writer)
         heads = [lane.rows for lane in lanes]
         _log(script, heads)
         for number, head in enumerate(heads):
             report[number] = head
-        report[-1] = WRITING
+        report[_PHASE] = WRITING
         starts: list[int | None] = [None] * len(lanes)
         for _ in range(whim.randint(1, script.rows)):
             append_rows(writer, script.plot, starts, report)
             if whim.random() < 0.02:  # noqa: PLR2004
-                report[-1] = FLUSHING
+                report[_PHASE] = FLUSHING
                 durable = [lane.rows for lane in lanes]
                 writer.flush()
                 for number, rows in enumerate(durable):
                     report[_MAX_LANES + number] = rows
-                report[-1] = WRITING
+                report[_PHASE] = WRITING
             if script.pause_s and whim.random() < 0.1:  # noqa: PLR2004
                 time.sleep(whim.random() * script.pause_s)
-        report[-1] = CLOSING
+        report[_PHASE] = CLOSING
         if session == script.sessions - 1 or whim.random() < 0.6:  # noqa: PLR2004
             writer.close()
         else:
             faults.kill(writer)
-    report[-1] = DONE
+    report[_PHASE] = DONE
 
 
 def _lanes(writer: Writer | VectorWriter) -> tuple[Writer, ...]:
@@ -256,14 +257,26 @@ class Chronicle:
         return [int(n) for n in self._report[_MAX_LANES : _MAX_LANES + len(self.model.lanes)]]
 
     @property
+    def calls(self) -> int:
+        """Calls that changed the disk, of an actor that has ended by itself."""
+        return int(self._report[_CALLS])
+
+    @property
     def phase(self) -> int:
         """What the actor was doing."""
-        return int(self._report[-1])
+        return int(self._report[_PHASE])
 
     def acknowledge(self, rows: Sequence[int]) -> None:
         """Somebody else than an actor has written up to here."""
         known = files.map_file(Path(self.script.report), 8 * _WORDS, writable=True).view("<u8")
         known[: len(rows)] = rows
+        known[_PHASE] = OPENING
+
+    def wait_for_rows(self, patience_s: float = 10.0) -> None:
+        """Until an actor writes rows, or has been given enough time."""
+        until = time.monotonic() + patience_s
+        while self.phase == OPENING and time.monotonic() < until:
+            time.sleep(0.0005)
 
     def begin(self, heads: Sequence[int]) -> None:
         """A session began here, so each lane's next row is a reset."""
@@ -391,6 +404,8 @@ def _become(script: Script, errors: Path) -> None:
             if script.die_at:
                 disk.die(faults.CALLS, at=script.die_at)
             perform(script)
+            report = files.map_file(Path(script.report), 8 * _WORDS, writable=True)
+            report.view("<u8")[_CALLS] = sum(disk.counts.values())
     except BaseException:  # noqa: BLE001 (whatever it is, the parent is told)
         errors.write_text(traceback.format_exc(), encoding="utf-8")
         status = 1

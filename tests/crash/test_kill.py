@@ -20,12 +20,12 @@ from mmreplay.testing import actor, checks, faults
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 
 FRAMES = {
-    "raw": {"frame": [(6, 8), "uint8", "raw", 5]},
-    "raw-pages": {"frame": [(64, 64), "uint8", "raw", 8]},
-    "lz4": {"frame": [(6, 8), "uint8", "lz4", 3, 6]},
-    "lz4-of-one": {"frame": [(6, 8), "uint8", "lz4", 1, 1]},
-    "zstd": {"frame": [(2, 4, 6), "uint8", "zstd", 4, 64]},
-    "default": {"frame": [(40, 40), "uint8"]},
+    "raw": [(6, 8), "uint8", "raw", 5],
+    "raw-pages": [(64, 64), "uint8", "raw", 8],
+    "lz4": [(6, 8), "uint8", "lz4", 3, 6],
+    "lz4-of-one": [(6, 8), "uint8", "lz4", 1, 1],
+    "zstd": [(2, 4, 6), "uint8", "zstd", 4, 64],
+    "default": [(40, 40), "uint8"],
     "dict": {
         "image": [(5, 5, 3), "uint8", "lz4", 2, 8],
         "joints": [(7,), "float32", "raw", 16],
@@ -48,6 +48,10 @@ def folder():
     shutil.rmtree(where)
 
 
+def frames_of(given):
+    return given if isinstance(given, dict) else {"frame": given}
+
+
 def random_script(folder, number, random):
     name = random.choice(sorted(FRAMES))
     lanes = random.choice([None, None, 1, 3])
@@ -55,7 +59,7 @@ def random_script(folder, number, random):
         path=str(folder / f"{number}.zarr"),
         report=str(folder / f"{number}.report"),
         seed=random.randrange(2**32),
-        frame=FRAMES[name],
+        frame=frames_of(FRAMES[name]),
         action_chunk=random.choice([3, 16, 100, 4096, None]),
         lanes=lanes,
         capacity=random.choice([None, lanes or 1, 40, 150]),
@@ -98,7 +102,7 @@ def go_on(chronicle, n_rows, *, close):
     """Recover, append some rows, close or die; returns how long the recovery took."""
     script = chronicle.script
     began = time.perf_counter()
-    writer = mmreplay.create(script.path, append=True, flush_s=0)
+    writer = mmreplay.create(script.path, **script.create_arguments() | {"flush_s": 0}, append=True)
     took_s = time.perf_counter() - began
     lanes = writer.writers if hasattr(writer, "writers") else (writer,)
     chronicle.begin([lane.rows for lane in lanes])
@@ -148,8 +152,11 @@ def test_writers_killed_at_random_instants_leave_every_acknowledged_row(actors, 
     chronicle = actor.Chronicle(script)
     recoveries, n_batches, phases = [], 0, set()
     for session in range(10 if THOROUGH else 6):
+        chronicle.acknowledge(chronicle.committed)
         pid = actors.start(actor.with_session(script, luck.randrange(2**32)))
-        n_batches += sample_while_alive(script, luck.random() ** 2 * 0.15, luck)
+        if luck.random() < 0.7:  # otherwise it may die while it makes or opens the store
+            chronicle.wait_for_rows()
+        n_batches += sample_while_alive(script, luck.random() ** 2 * 0.1, luck)
         assert actors.kill(pid) == -9
         phases.add(chronicle.phase)
         if not Path(script.path).exists():
@@ -170,3 +177,55 @@ def test_writers_killed_at_random_instants_leave_every_acknowledged_row(actors, 
               f"{sum(len(lane.rows) for lane in chronicle.model.lanes)}, {n_batches} batches while "
               f"alive, killed in phases {sorted(phases)}, recovery <= {longest_ms:.0f} ms")
         assert longest_ms < 300
+
+
+# Two sessions: create, append, seal, flush, evict and close, then reopen and do it all again.
+EVERY_CALL = {
+    "raw": {"frame": FRAMES["raw"], "capacity": 20},
+    "lz4": {"frame": FRAMES["lz4"], "capacity": None},
+    "dict, many lanes": {"frame": FRAMES["dict"], "capacity": 45, "lanes": 2},
+}
+
+
+def two_sessions(folder, name, number):
+    about = EVERY_CALL[name]
+    return actor.Script(
+        path=str(folder / f"{number}.zarr"),
+        report=str(folder / f"{number}.report"),
+        seed=5,
+        frame=frames_of(about["frame"]),
+        action_chunk=7,
+        lanes=about.get("lanes"),
+        capacity=about["capacity"],
+        session=1,  # flushes, and closes both times
+        rows=120,
+        sessions=2,
+    )
+
+
+@pytest.mark.parametrize("name", sorted(EVERY_CALL))
+def test_death_before_any_call_that_changes_the_disk_loses_nothing(actors, folder, name):
+    luck = random.Random(name if not THOROUGH else None)
+    script = two_sessions(folder, name, 0)
+    chronicle = actor.Chronicle(script)
+    assert actors.wait(actors.start(script)) == 0
+    check_found(chronicle)
+    n_calls = chronicle.calls
+    assert n_calls > 200
+    places = range(1, n_calls + 1) if THOROUGH else luck.sample(range(1, n_calls + 1), 14)
+    for place in places:
+        script = two_sessions(folder, name, place)
+        chronicle = actor.Chronicle(script)
+        # Background threads may save a call now and then: past the end is not dead.
+        died = actors.wait(actors.start(actor.with_session(script, 1, die_at=place))) == -9
+        assert died or place > 0.8 * n_calls
+        if Path(script.path).exists():
+            check_found(chronicle, most=10)
+        recovery = luck.randrange(1, 45)  # now in the middle of recovery, or of making it again
+        actors.wait(actors.start(actor.with_session(script, 2, die_at=recovery, rows=5)))
+        if Path(script.path).exists():
+            check_found(chronicle, most=10)
+        assert actors.wait(actors.start(actor.with_session(script, 3, sessions=1, rows=20))) == 0
+        check_found(chronicle, most=10)
+        checks.check_plain_zarr(Path(script.path))
+        shutil.rmtree(script.path)

@@ -40,15 +40,3 @@ def test_no_file_names_a_folder_of_this_machine():
 
 def test_no_file_says_where_packages_come_from():
     assert not found(r"(?:extra-)?index[-_]url|find[-_]links|trusted[-_]host|/[s]imple/")
-
-
-def test_every_text_file_ends_in_one_newline():
-    ends = {".cfg", ".json", ".md", ".py", ".toml", ".yaml", ".yml"}
-    files = [path for path in tracked_files() if path.suffix in ends and path.stat().st_size]
-    # Stores are written by the code, byte for byte; they are not text to be edited.
-    files = [path for path in files if path.name != "zarr.json"]
-    assert not [
-        str(path.relative_to(ROOT))
-        for path in files
-        if not path.read_bytes().endswith(b"\n") or path.read_bytes().endswith(b"\n\n")
-    ]

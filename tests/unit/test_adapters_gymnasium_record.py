@@ -142,8 +142,24 @@ def test_appending_goes_on_with_other_episodes(tmp_path):
 def test_appending_takes_the_lanes_of_the_store(tmp_path):
     record("CartPole-v1", tmp_path / "s", 10, envs=3)
     assert record("CartPole-v1", tmp_path / "s", 10, append=True).lanes == 3
-    with pytest.raises(SchemaError, match="has lanes, 3, found 2"):
+    with pytest.raises(
+        SchemaError, match="a vector environment of 3, found a vector environment of 2"
+    ):
         record("CartPole-v1", tmp_path / "s", 10, envs=2, append=True)
+
+
+def test_appending_one_environment_to_a_recording_of_a_vector_is_refused(tmp_path):
+    record(lambda: SyncVectorEnv([Counter]), tmp_path / "s", 10)
+    with pytest.raises(SchemaError, match="a vector environment of 1, found one single env"):
+        record(Counter, tmp_path / "s", 10, append=True)
+
+
+def test_what_an_environment_raises_while_it_is_made_is_told(tmp_path):
+    def make():
+        raise OSError("no display")
+
+    with pytest.raises(MmreplayError, match="OSError: no display"):
+        record(make, tmp_path / "s", 10)
 
 
 def test_appending_another_environment_is_refused(tmp_path):

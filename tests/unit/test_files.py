@@ -171,10 +171,8 @@ def test_what_is_no_regular_file_is_refused_and_never_waited_for(tmp_path, read,
         import socket
 
         with contextlib.closing(socket.socket(socket.AF_UNIX)) as server:
-            here = os.getcwd()
-            os.chdir(tmp_path)  # the names of sockets are short
-            server.bind("f")
-            os.chdir(here)
+            with contextlib.chdir(tmp_path):  # the names of sockets are short
+                server.bind("f")
     with pytest.raises(CorruptStoreError, match="expected a regular file, found"):
         read(path)
 
@@ -524,7 +522,7 @@ def test_a_reservation_takes_nothing_outside_of_itself(tmp_path):
 
 
 def test_there_is_no_reservation_where_there_is_no_mmap_or_no_room_for_it(monkeypatch):
-    with pytest.raises(OSError, match=""):
+    with pytest.raises(OSError, match="Cannot allocate memory"):
         files.Reservation(1 << 62)
     monkeypatch.setattr(files, "_LIBC", None)
     with pytest.raises(OSError, match="no mmap"):
@@ -627,20 +625,13 @@ def test_a_lock_that_was_not_had_closes_nothing_later(tmp_path):
     lock = files.DirectoryLock(tmp_path, who=str)
     with pytest.raises(LockedError) as caught:
         files.DirectoryLock(tmp_path, patience_s=0, who=str)
-    with open(tmp_path) if False else contextlib.closing(_Opened(tmp_path)) as other:
+    number = os.open(tmp_path, os.O_RDONLY)  # the next one that is free: that of the second lock
+    try:
         del caught  # and with it what is left of the second lock
-        assert os.fstat(other.descriptor).st_ino == tmp_path.stat().st_ino
+        assert os.fstat(number).st_ino == tmp_path.stat().st_ino
+    finally:
+        os.close(number)
     lock.release()
-
-
-class _Opened:
-    """A directory opened by its number: the next one that is free."""
-
-    def __init__(self, path):
-        self.descriptor = os.open(path, os.O_RDONLY)
-
-    def close(self):
-        os.close(self.descriptor)
 
 
 def test_looking_whether_a_lock_is_held_does_not_keep_it(tmp_path):

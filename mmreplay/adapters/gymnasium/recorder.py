@@ -123,12 +123,13 @@ def record(
     earlier = _earlier(Path(path)) if append else None
     if earlier is not None and envs is None and isinstance(env, str):
         envs = earlier.lanes
-    world = make_world(env, envs)
+    tally = Tally()
+    with _explained(path, tally):
+        world = make_world(env, envs)
     try:
         if earlier is not None:
             _check_same(earlier, world, path)
             seed = _next_seed(seed, earlier.rows)
-        tally = Tally()
         # The first action comes before the store, so that a policy that does not work leaves none.
         with _explained(path, tally):
             loop = prepare(world, called, seed, life_loss=life_loss)
@@ -207,9 +208,9 @@ def step_only(
 
 @dataclass(frozen=True, slots=True)
 class _Earlier:
-    """The store that is appended to."""
+    """The store that is appended to; `lanes` is None where the store is one lane itself."""
 
-    lanes: int
+    lanes: int | None
     rows: int
     metadata: dict[str, Any]
 
@@ -217,8 +218,12 @@ class _Earlier:
 def _earlier(path: Path) -> _Earlier | None:
     try:
         with mmreplay.open(path) as store:
-            env = store.readers[0].metadata.get("env") or {}
-            return _Earlier(len(store.lanes), sum(lane.rows for lane in store.lanes), dict(env))
+            lanes = store.lanes
+            return _Earlier(
+                lanes=None if lanes[0].path == path else len(lanes),
+                rows=sum(lane.rows for lane in lanes),
+                metadata=dict(store.readers[0].metadata.get("env") or {}),
+            )
     except StoreNotFoundError:
         return None
 
@@ -228,10 +233,10 @@ def _check_same(earlier: _Earlier, world: World, path: str | Path) -> None:
 
     The core compares the fields; that the same fields can come from another game only we know.
     """
-    if earlier.lanes != world.n_envs:
+    if earlier.lanes != world.fields.lanes:
         raise SchemaError(
-            f"append: expected as many environments as {path} has lanes, {earlier.lanes}, found "
-            f"{world.n_envs}"
+            f"append: {path} is a recording of {_words(earlier.lanes)}, found "
+            f"{_words(world.fields.lanes)}"
         )
     for what, found in (("id", world.name), ("preprocessing", world.preprocessing)):
         expected = earlier.metadata.get(what, found)
@@ -240,6 +245,10 @@ def _check_same(earlier: _Earlier, world: World, path: str | Path) -> None:
                 f"append: expected the {what} that {path} was recorded with, {expected!r}, found "
                 f"{found!r}; record into another path, and load both"
             )
+
+
+def _words(lanes: int | None) -> str:
+    return "one single environment" if lanes is None else f"a vector environment of {lanes}"
 
 
 def _next_seed(seed: int, rows: int) -> int:

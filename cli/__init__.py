@@ -1,0 +1,86 @@
+"""The command ``mmreplay``: one file a command, each a thin layer over `mmreplay` itself.
+
+Invariant: importing this package imports click and nothing else; a command's own imports wait
+until it runs, so that ``mmreplay --help`` and completion are quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+from .failures import explained
+
+__all__ = ["main"]
+
+_COMMANDS = {
+    "record": "Record a Gymnasium environment.",
+    "info": "Show what is in a store.",
+    "episodes": "List the trajectories.",
+    "verify": "Read everything, check every checksum and rule.",
+    "bench": "Sample from a store for a second and say how fast it was.",
+}
+"""Name -> help in the list of commands: importing them all for it would be slow."""
+
+
+class _LazyGroup(click.Group):
+    """Commands that are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order in which one needs them."""
+        return list(_COMMANDS)
+
+    def get_command(
+        self,
+        ctx: click.Context,
+        cmd_name: str,
+    ) -> click.Command | None:
+        """The command, from the file of its name."""
+        if cmd_name not in _COMMANDS:
+            return None
+        command = getattr(import_module(f".{cmd_name}", __name__), cmd_name)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{cmd_name} is no click command")
+        return command
+
+    def format_commands(
+        self,
+        ctx: click.Context,
+        formatter: click.HelpFormatter,
+    ) -> None:
+        """The list in the help, without importing what it lists."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run, with the errors of this package as messages."""
+        with explained():
+            return super().invoke(ctx)
+
+
+def _version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from mmreplay import __version__
+
+        click.echo(f"mmreplay {__version__}")
+        ctx.exit()
+
+
+@click.group(
+    cls=_LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_version,
+    help="Show the version and exit.",
+)
+def main() -> None:
+    """Reinforcement-learning experience in one directory.
+
+    Exit status: 0 done, 1 with a message on stderr, 2 wrong usage.
+    """

@@ -1,0 +1,5 @@
+"""``python -m mmreplay_cli``."""
+
+from . import main
+
+main(prog_name="mmreplay")

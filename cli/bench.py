@@ -1,0 +1,209 @@
+"""``mmreplay bench``: how fast this machine samples from this store.
+
+The measure beside it is R: one ``np.take`` of the same number of frames, as a batch's stacks need
+them, from an array in memory into a kept array. Both are timed in turns, in the same run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .wording import amount, count, echo_json, echo_table, grid, size
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    import mmreplay
+
+_RAM_BYTES = 256 << 20
+"""Frames kept in memory for R: many times a processor's cache."""
+_INDICES = 128
+"""Different frames to take; always the same ones would lie in the cache."""
+_TURN = 8
+_WARM_UP_BATCHES = 16
+_LEAST_TURNS = 3
+
+
+@click.command("bench")
+@click.argument("path", type=click.Path())
+@click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True)
+@click.option(
+    "--stack", type=click.IntRange(min=1), default=4, show_default=True, help="Frames a stack."
+)
+@click.option(
+    "--n-step", type=click.IntRange(min=1), default=1, show_default=True, help="Steps a return."
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="How long to sample.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def bench(
+    path: str, batch_size: int, stack: int, n_step: int, seconds: float, seed: int, as_json: bool
+) -> None:
+    """Sample uniformly from the store at PATH for a second and say how fast it was.
+
+    Batches are written into the same arrays again and again. R is the time of one np.take of the
+    same number of frames from memory, measured in turns with the batches.
+    """
+    import mmreplay
+
+    with mmreplay.load(path, stack=stack, n_step=n_step, seed=seed) as data:
+        result = {"path": path, **measure(data, batch_size, seconds)}
+    if as_json:
+        echo_json(result)
+    else:
+        _print(result)
+
+
+def measure(data: mmreplay.Dataset, batch_size: int, seconds: float) -> dict[str, Any]:
+    """Time batches and R in turns.
+
+    Args:
+        data: with the settings to use.
+        batch_size: B.
+        seconds: of sampling and R together, about.
+
+    Raises:
+        EmptyBufferError: there is nothing to sample.
+    """
+    import numpy as np
+
+    batch = data.sample(batch_size)
+    for _ in range(_WARM_UP_BATCHES):
+        data.sample(batch_size, out=batch)
+    ours: list[int] = []
+    takes: list[int] = []
+    take = _reference(data, batch)
+    stop = time.perf_counter() + seconds
+    turns = 0
+    while turns < _LEAST_TURNS or time.perf_counter() < stop:
+        _time(lambda: data.sample(batch_size, out=batch), ours)
+        _time(take, takes)
+        turns += 1
+    times = np.array(ours) / 1e3
+    median, low, high = (float(np.percentile(times, at)) for at in (50, 10, 90))
+    reference = float(np.median(takes)) / 1e3
+    per_s = 1e6 / float(times.mean())
+    return {
+        "transitions": len(data),
+        "batch_size": batch_size,
+        "stack": data.settings.stack,
+        "n_step": data.settings.n_step,
+        "codec": _codecs(data.store),
+        "batches": len(ours),
+        "batches_per_s": per_s,
+        "transitions_per_s": per_s * batch_size,
+        "median_us": median,
+        "p10_us": low,
+        "p90_us": high,
+        "take_us": reference,
+        "ratio": median / reference,
+        "frame_bytes_per_s": per_s * _frame_bytes(batch),
+    }
+
+
+def _time(call: Callable[[], object], into: list[int]) -> None:
+    for _ in range(_TURN):
+        start = time.perf_counter_ns()
+        call()
+        into.append(time.perf_counter_ns() - start)
+
+
+def _reference(data: mmreplay.Dataset, batch: mmreplay.Batch) -> Callable[[], object]:
+    """One np.take for each kind of frame, of as many as the batch has, from memory."""
+    import numpy as np
+
+    store, stack = data.store, data.settings.stack or 1
+    store_rows = store.lanes[0].rows
+    generator = np.random.default_rng(0)
+    takes: list[tuple[npt.NDArray[Any], npt.NDArray[np.int64], npt.NDArray[Any]]] = []
+    turns = itertools.cycle(range(_INDICES))
+    for name, view in _views(store).items():
+        row_bytes = int(np.prod(view.shape[1:])) * view.dtype.itemsize
+        base = store.lanes[0].base
+        kept = max(min(store_rows - base, _RAM_BYTES // row_bytes), 1)
+        frames = np.ascontiguousarray(view[store_rows - kept : store_rows])
+        width = _frames_a_sample(batch, name, stack)
+        starts = generator.integers(max(kept - width, 1), size=(_INDICES, len(batch), 1))
+        index = np.minimum(starts + np.arange(width), kept - 1)
+        takes.append((frames, index, np.empty((*index.shape[1:], *frames.shape[1:]), frames.dtype)))
+
+    def take() -> None:
+        turn = next(turns)
+        for frames, index, out in takes:
+            # mode="clip": with the default numpy would buffer the whole output.
+            frames.take(index[turn], axis=0, out=out, mode="clip")
+
+    return take
+
+
+def _views(store: mmreplay.Store) -> Mapping[str, Any]:
+    frames = store.lanes[0].frames
+    return frames if isinstance(frames, dict) else {"": frames}
+
+
+def _arrays(batch: mmreplay.Batch, name: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    now, after = batch.observation, batch.next_observation
+    return (
+        now[name] if isinstance(now, dict) else now,
+        after[name] if isinstance(after, dict) else after,
+    )
+
+
+def _frames_a_sample(batch: mmreplay.Batch, name: str, stack: int) -> int:
+    """Frames that were read for one sample: the two stacks share all but one where they can."""
+    import numpy as np
+
+    now, after = _arrays(batch, name)
+    return stack + 1 if np.may_share_memory(now, after) else 2 * stack
+
+
+def _frame_bytes(batch: mmreplay.Batch) -> int:
+    """Bytes of observation and next observation, as training gets them."""
+    names = batch.observation if isinstance(batch.observation, dict) else [""]
+    return sum(one.nbytes for name in names for one in _arrays(batch, name))
+
+
+def _codecs(store: mmreplay.Store) -> str:
+    names = {
+        spec.codec_name
+        for reader in store.readers
+        for path, spec in reader.specs.items()
+        if path.startswith("frames")
+    }
+    return ", ".join(sorted(names))
+
+
+def _print(result: Mapping[str, Any]) -> None:
+    spread = f"{_us(result['p10_us'])} to {_us(result['p90_us'])}"
+    reference = f"{_us(result['take_us'])} for as many frames"
+    rows = [
+        ("transitions/s", f"{result['transitions_per_s']:,.0f}"),
+        ("batches/s", f"{result['batches_per_s']:,.0f}"),
+        ("a batch", f"{_us(result['median_us'])} median, {spread} for 8 of 10"),
+        ("np.take in RAM", f"{reference}; a batch takes {amount(result['ratio'])} times that"),
+        ("frames", f"{size(result['frame_bytes_per_s'])}/s as observation and next observation"),
+    ]
+    steps = count(result["n_step"], "step")
+    echo_table(
+        f"{result['path']}: {result['transitions']:,} transitions, frames {result['codec']}",
+        f"batches of {result['batch_size']}, stacks of {result['stack']}, returns of {steps}",
+        "",
+        grid(rows),
+    )
+
+
+def _us(value: float) -> str:
+    thousand = 1000
+    return f"{value:.0f} us" if value < thousand else f"{value / thousand:.1f} ms"

@@ -1,0 +1,112 @@
+"""``mmreplay episodes``: a table of the trajectories."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .wording import echo_json, number
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+_LARGEST_FIRST = ("return", "length")
+_HEADS = ("#", "id", "lane", "row", "length", "return", "end")
+
+
+@click.command("episodes")
+@click.argument("path", type=click.Path())
+@click.option(
+    "--sort",
+    type=click.Choice(["id", "return", "length", "end"]),
+    default="id",
+    show_default=True,
+    help="By id: in the order of lanes and rows; return and length: the largest first.",
+)
+@click.option("--reverse", is_flag=True, help="The other way round.")
+@click.option("--limit", type=click.IntRange(min=0), help="Show only so many.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def episodes(path: str, sort: str, reverse: bool, limit: int | None, as_json: bool) -> None:
+    """List the trajectories of the store at PATH.
+
+    Those that are kept whole: # is the number that Store.trajectory takes, id that of the first
+    transition. An episode ends terminated or truncated; one that is still running is open, and its
+    return is what it has collected so far.
+    """
+    import numpy as np
+
+    import mmreplay
+    from mmreplay.info import endings
+
+    with mmreplay.open(path) as store:
+        found = store.episodes
+        ends = endings(store, found)
+    keys = ends if sort == "end" else found[sort]
+    if sort in _LARGEST_FIRST:
+        # NaN counts as the smallest. Stable: equal ones stay in the order of their ids.
+        order = np.argsort(
+            np.where(np.isnan(keys), np.inf, -keys.astype(np.float64)), kind="stable"
+        )
+    else:
+        order = np.argsort(keys, kind="stable")
+    order = (order[::-1] if reverse else order)[:limit]
+    if as_json:
+        rows = [_as_json(number_, found[number_], ends[number_]) for number_ in order.tolist()]
+        echo_json({"path": path, "total": len(found), "episodes": rows})
+        return
+    click.echo("\n".join(_lines(found, ends, order)))
+
+
+def _place(episode: np.void) -> tuple[int, int]:
+    """Lane and row of an episode's first transition."""
+    from mmreplay.format import LANE_SHIFT
+
+    return int(episode["id"]) >> LANE_SHIFT, int(episode["id"]) & ((1 << LANE_SHIFT) - 1)
+
+
+def _as_json(number_: int, episode: np.void, end: str) -> dict[str, Any]:
+    import math
+
+    lane, row = _place(episode)
+    total = float(episode["return"])
+    return {
+        "number": number_,
+        "id": int(episode["id"]),
+        "lane": lane,
+        "row": row,
+        "length": int(episode["length"]),
+        "return": total if math.isfinite(total) else None,
+        "terminated": str(end) == "terminated",
+        "truncated": str(end) == "truncated",
+        "end": str(end),
+    }
+
+
+def _lines(
+    found: npt.NDArray[np.void], ends: npt.NDArray[np.str_], order: npt.NDArray[np.intp]
+) -> list[str]:
+    """Aligned columns by hand: a table of rich takes seconds for some ten thousand rows."""
+    rows = [_HEADS]
+    for place in order.tolist():
+        one = found[place]
+        lane, row = _place(one)
+        rows.append(
+            (
+                str(place),
+                str(int(one["id"])),
+                str(lane),
+                str(row),
+                f"{int(one['length']):,}",
+                number(float(one["return"])),
+                str(ends[place]),
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS) - 1)]
+    lines = []
+    for *numbers, end in rows:
+        cells = [f"{text:>{width}}" for text, width in zip(numbers, widths, strict=True)]
+        lines.append("  ".join([*cells, end]))
+    left = len(found) - len(order)
+    return [*lines, f"and {left:,} more"] if left else lines

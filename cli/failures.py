@@ -1,0 +1,45 @@
+"""The one place where an error becomes a message on stderr and exit status 1.
+
+Whatever this package knows the cause of is a `MmreplayError`; the operating system's errors come
+here when nobody nearer knew more. Anything else is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+__all__ = ["explained"]
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn errors with a known cause into a message without a traceback."""
+    try:
+        yield
+    except (click.exceptions.Exit, click.Abort, click.ClickException):
+        raise
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            raise  # click ends quietly: whoever read the output has seen enough
+        raise click.ClickException(_of_system(error)) from error
+    except Exception as error:
+        if not _is_known(error):
+            raise
+        raise click.ClickException(str(error)) from error
+
+
+def _is_known(error: Exception) -> bool:
+    # Not imported for this: a command that never imported mmreplay cannot have raised its errors.
+    errors = sys.modules.get("mmreplay.errors")
+    return errors is not None and isinstance(error, errors.MmreplayError)
+
+
+def _of_system(error: OSError) -> str:
+    if _is_known(error) or error.strerror is None:
+        return str(error)
+    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror

@@ -1,0 +1,82 @@
+"""A small histogram in text."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .wording import number
+
+__all__ = ["histogram"]
+
+_MOST_BINS = 8
+_LONGEST_BAR = 40
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_FULL = "█"
+
+
+def histogram(values: npt.NDArray[Any], width: int, *, plain: bool = False) -> list[str]:
+    """Lines of a bar chart, at most `width` columns wide.
+
+    Args:
+        values: (n,) numbers; those that are not finite are left out.
+        width: columns.
+        plain: bars of # instead of block characters.
+    """
+    values = values[np.isfinite(values)]
+    if not values.size:
+        return []
+    edges, labels = _bins(float(values.min()), float(values.max()), bool((values % 1 == 0).all()))
+    # Bins hold their lower edge, and the last one both.
+    place = np.clip(np.searchsorted(edges, values, "right") - 1, 0, len(labels) - 1)
+    counts = np.bincount(place, minlength=len(labels)).tolist()
+    left = max(map(len, labels))
+    right = max(len(f"{n:,}") for n in counts)
+    room = max(min(width - left - right - 3, _LONGEST_BAR), 1)
+    most = max(counts)
+    return [
+        f"{label:>{left}}  {_bar(n / most * room, plain)} {n:,}".rstrip()
+        if n
+        else f"{label:>{left}}"
+        for label, n in zip(labels, counts, strict=True)
+    ]
+
+
+def _bar(length: float, plain: bool) -> str:
+    if plain:
+        return "#" * max(round(length), 1)
+    eighths = max(round(length * 8), 1)
+    return _FULL * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+def _bins(low: float, high: float, whole: bool) -> tuple[npt.NDArray[Any], list[str]]:
+    """Edges at round numbers, and what to call what lies between them."""
+    if low == high:
+        return np.array([low, low + 1]), [number(low)]
+    step = _round_step((high - low) / _MOST_BINS)
+    if whole:
+        step = max(step, 1.0)
+    first = math.floor(low / step)
+    last = math.floor(high / step)
+    edges = np.arange(first, last + 2) * step
+    if whole and step == 1:
+        return edges, [number(edge) for edge in edges[:-1].tolist()]
+    gap = 1 if whole else 0
+    digits = max(0, -math.floor(math.log10(step)))
+    return edges, [
+        f"{_edge(a, digits)} to {_edge(b - gap, digits)}" for a, b in pairwise(edges.tolist())
+    ]
+
+
+def _edge(value: float, digits: int) -> str:
+    return f"{value + 0.0:,.{digits}f}"  # + 0.0: no -0
+
+
+def _round_step(least: float) -> float:
+    """The smallest of 1, 2 and 5 times a power of ten that is not smaller."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least * (1 - 1e-9))

@@ -1,0 +1,182 @@
+"""``mmreplay info``: what is in a store."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .wording import age, count, echo_json, echo_table, grid, number, size, table, times
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+_WIDEST = 100
+_PIPE = 80
+_INDENT = 2
+_SHOWN_LANES = 16
+
+
+@click.command("info")
+@click.argument("path", type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
+def info(path: str, as_json: bool) -> None:
+    """Show what is in the store at PATH: closed, being written, or left by a crash."""
+    import mmreplay
+    from mmreplay.info import endings
+
+    with mmreplay.open(path) as store:
+        about = store.info()
+        if as_json:
+            echo_json(about)
+            return
+        episodes = store.episodes
+        ended = episodes[endings(store, episodes) != "open"]
+    parts: list[Any] = [_title(about), "", grid(_facts(about)), "", _columns(about)]
+    if about["lanes"] > 1:
+        parts += ["", _lanes(about)]
+    for name, unit in (("return", "return"), ("length", "steps")):
+        lines = _chart(about, ended[name], name, unit)
+        parts += ["", *lines] if lines else []
+    echo_table(*parts)
+
+
+def _title(about: Mapping[str, Any]) -> str:
+    return f"{about['path']}: {about['state']}, {count(about['lanes'], 'lane')}"
+
+
+def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    env = _environment(about["env"])
+    if env:
+        yield "environment", env
+    rows = count(about["rows"], "row")
+    gone = about["rows"] - about["kept_rows"]
+    yield (
+        "transitions",
+        f"{about['transitions']:,} in {rows}" + (f", the oldest {gone:,} evicted" if gone else ""),
+    )
+    capacity = about["capacity"]
+    yield "capacity", "unlimited" if capacity is None else count(capacity, "transition")
+    ends = [
+        f"{about[name]:,} {word}"
+        for name, word in (
+            ("terminated", "terminated"),
+            ("truncated", "truncated"),
+            ("open", "open"),
+        )
+        if about[name]
+    ]
+    yield "episodes", f"{about['episodes']:,}" + (f": {', '.join(ends)}" if ends else "")
+    yield from _savings(about)
+    yield from _freshness(about)
+    versions = about["versions"] or {}
+    written = ", ".join(f"{name} {version}" for name, version in versions.items())
+    yield "written by", f"{written} (format {about['format']})"
+
+
+def _environment(env: Any) -> str:
+    """What the recorder, or whoever made the store, says where the rows come from."""
+    if not isinstance(env, dict) or not env:
+        return ""
+    name = env.get("id")
+    if not isinstance(name, str):
+        return ", ".join(f"{key} {value}" for key, value in env.items() if _is_short(value))
+    runs = env.get("runs")
+    run = runs[-1] if isinstance(runs, list) and runs and isinstance(runs[-1], dict) else env
+    words = [f"{key} {run[key]}" for key in ("policy", "seed") if _is_short(run.get(key))]
+    return ", ".join([name, *words])
+
+
+def _is_short(value: object) -> bool:
+    return isinstance(value, (int, float)) or (isinstance(value, str) and len(value) < _PIPE // 2)
+
+
+def _savings(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    on_disk = size(about["bytes_on_disk"])
+    yield "on disk", on_disk + (", with room made ahead" if about["state"] != "closed" else "")
+    if about["saving_raw"] is not None:
+        yield "", f"{times(about['saving_raw'])} its rows uncompressed ({size(about['bytes_raw'])})"
+    if about["saving_stacked"] is not None:
+        stacks = f"stacks of {about['stack']} and their next ({size(about['bytes_stacked'])})"
+        yield "", f"{times(about['saving_stacked'])} {stacks}"
+
+
+def _freshness(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    live = about["live"]
+    if live is None:
+        return
+    is_live = about["state"] == "live"
+    for writer in live["writers"]:
+        who = f"pid {writer['pid']} on {writer['host']}, since {writer['since']}"
+        yield ("writer" if is_live else "was written by"), who
+    if live["last_row_s"] is not None:
+        yield "newest row", f"{age(live['last_row_s'])} ago"
+    if live["last_checkpoint_s"] is not None:
+        rows = count(live["unflushed_rows"], "row")
+        yield (
+            "checkpoint",
+            f"{age(live['last_checkpoint_s'])} ago; {rows} not flushed since",
+        )
+    if not is_live:
+        yield "", "its writer died; the next one recovers all rows shown here"
+
+
+def _columns(about: Mapping[str, Any]) -> Any:
+    rows = [
+        (
+            name,
+            "x".join(map(str, one["shape"])) or "scalar",
+            one["dtype"],
+            one["codec"],
+            f"{one['chunk_rows']:,}",
+            size(one["bytes_on_disk"]),
+        )
+        for name, one in about["fields"].items()
+    ]
+    return table(
+        ("column", "shape", "dtype", "codec", "rows a file", "on disk"), rows, right=(4, 5)
+    )
+
+
+def _lanes(about: Mapping[str, Any]) -> Any:
+    details = about["lane_details"]
+    rows = [
+        (
+            str(number_),
+            one["name"] or "",
+            one["state"],
+            f"{one['rows']:,}",
+            f"{one['first']:,}",
+            f"{one['transitions']:,}",
+        )
+        for number_, one in enumerate(details[:_SHOWN_LANES])
+    ]
+    left = len(details) - _SHOWN_LANES
+    if left > 0:
+        rows.append(("...", f"{left:,} more", "", "", "", ""))
+    heads = ("lane", "name", "state", "rows", "first", "transitions")
+    return table(heads, rows, right=(0, 3, 4, 5))
+
+
+def _chart(
+    about: Mapping[str, Any], values: npt.NDArray[np.generic], name: str, unit: str
+) -> list[str]:
+    from .histogram import histogram
+
+    spread = about[f"{name}s"]
+    if spread is None:
+        return []
+    terminal = sys.stdout.isatty()
+    width = min(shutil.get_terminal_size().columns, _WIDEST) if terminal else _PIPE
+    lines = histogram(values, width - _INDENT, plain=not _is_unicode())
+    words = ", ".join(f"{key} {number(spread[key])}" for key in ("min", "mean", "max"))
+    return [f"{unit} an episode: {words}", *(" " * _INDENT + line for line in lines)]
+
+
+def _is_unicode() -> bool:
+    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+    return encoding.lower().replace("-", "").startswith("utf")

@@ -1,0 +1,130 @@
+"""Numbers and tables as people read them. Pure: values in, text out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = [
+    "age",
+    "amount",
+    "count",
+    "echo_json",
+    "echo_table",
+    "grid",
+    "number",
+    "size",
+    "table",
+    "times",
+]
+
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+_THOUSAND = 1000
+_HUNDRED = 100
+_TEN = 10
+
+
+def echo_json(document: Mapping[str, Any]) -> None:
+    """One JSON object on stdout."""
+    click.echo(json.dumps(document, indent=2, allow_nan=False))
+
+
+def size(n_bytes: float) -> str:
+    """Bytes with three digits: 512 B, 3.12 MB."""
+    value, unit = float(n_bytes), 0
+    while value >= _THOUSAND - 0.5 and unit < len(_UNITS) - 1:
+        value /= _THOUSAND
+        unit += 1
+    return f"{value:.0f} B" if not unit else f"{_three(value)} {_UNITS[unit]}"
+
+
+def _three(value: float) -> str:
+    return f"{value:.{2 if value < _TEN else 1 if value < _HUNDRED else 0}f}"
+
+
+def number(value: float | None) -> str:
+    """A return or a length: whole numbers as they are, others with four digits; - for none."""
+    if value is None:
+        return "-"
+    if value == int(value):
+        return f"{int(value):,}"
+    if abs(value) >= _THOUSAND:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+def count(n: int, one: str, many: str | None = None) -> str:
+    """1 row, 2,000 rows."""
+    return f"{n:,} {one if n == 1 else many or one + 's'}"
+
+
+def amount(ratio: float) -> str:
+    """1.23, 45.2 or 361."""
+    return _three(ratio) if ratio < _THOUSAND else f"{ratio:,.0f}"
+
+
+def times(ratio: float) -> str:
+    """How many times smaller, or larger."""
+    if ratio >= 1:
+        return f"{amount(ratio)} times smaller than"
+    return f"{amount(1 / ratio)} times larger than"
+
+
+def age(seconds: float) -> str:
+    """0.3 s, 45 s, 12 min, 3.4 h, 5.1 days."""
+    minute, hour, day = 60, 3600, 86400
+    if seconds < minute:
+        return f"{seconds:.1f} s" if seconds < _TEN else f"{seconds:.0f} s"
+    if seconds < hour:
+        return f"{seconds / minute:.0f} min"
+    return f"{seconds / hour:.1f} h" if seconds < 2 * day else f"{seconds / day:.1f} days"
+
+
+# ---------------------------------------------------------------- tables
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int]) -> Table:
+    """A table without lines; the columns whose numbers are in `right` are aligned there."""
+    from rich.table import Table
+    from rich.text import Text
+
+    to_right = set(right)
+    out = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    for place, head in enumerate(heads):
+        align: Any = "right" if place in to_right else "left"
+        out.add_column(Text(head), justify=align, overflow="fold")
+    for row in rows:
+        out.add_row(*(Text(cell) for cell in row))
+    return out
+
+
+def grid(rows: Iterable[tuple[str, str]]) -> Table:
+    """What something is called, and what it is."""
+    from rich.table import Table
+    from rich.text import Text
+
+    out = Table.grid(padding=(0, 3, 0, 0))
+    out.add_column(style="bold", no_wrap=True)
+    out.add_column(overflow="fold")
+    for name, value in rows:
+        out.add_row(Text(name), Text(value))
+    return out
+
+
+def echo_table(*parts: Table | str) -> None:
+    """Tables and lines to stdout: as wide as the terminal, 80 columns and no colours in a pipe."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    with console.capture() as captured:
+        for part in parts:
+            console.print(Text(part) if isinstance(part, str) else part)
+    lines = captured.get().splitlines()
+    click.echo("\n".join(line.rstrip() for line in lines))

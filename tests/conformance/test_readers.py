@@ -1,0 +1,214 @@
+"""A closed store is plain zarr v3: zarr-python and tensorstore read what we read, without a warning.
+
+Invariant: every array of a closed store has, for every reader, exactly `rows` rows and our values;
+there is nothing else in the store.
+"""
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorstore
+import zarr
+
+import mmreplay
+from mmreplay.testing import checks
+from mmreplay.testing.model import Model
+from mmreplay.testing.pair import Pair
+from mmreplay.testing.strategies import CODECS, DTYPES, Layout
+
+Field = mmreplay.Field
+PLANE = (4, 5)
+ACTION = Field((), "int64", chunk=16)
+
+
+def layout_of(codec, **more):
+    chunks = {"chunk": 7} if codec == "raw" else {"chunk": 3, "shard": 12}
+    return Layout(Field(PLANE, "uint8", codec, **chunks), ACTION, {}, **more)
+
+
+def codec_name(codec):
+    return codec if isinstance(codec, str) else "-".join(map(str, (codec["name"], "given")))
+
+
+LAYOUTS = {f"codec {n} {codec_name(codec)}": layout_of(codec) for n, codec in enumerate(CODECS)}
+LAYOUTS |= {
+    f"dtype {dtype} {codec}": Layout(
+        Field((3,), dtype, codec, chunk=4, shard=8 if codec == "zstd" else None),
+        Field((2,), dtype, chunk=5),
+        {"same": Field((2, 2), dtype, chunk=6)},
+        "float64",
+    )
+    for dtype in DTYPES
+    for codec in ("raw", "zstd")
+}
+LAYOUTS |= {
+    "defaults, a plane of 40x40": Layout(Field((40, 40)), Field((), "int64"), {}),
+    "defaults, a vector": Layout(Field((17,), "float32"), Field((6,), "float32"), {}),
+    "scalar frames": Layout(Field((), "float64", "lz4", 2, 4), ACTION, {}),
+    "frames of three dimensions": Layout(Field((4, 3, 2), "uint8", "lz4", 2, 6), ACTION, {}),
+    "dict": Layout(
+        {
+            "image": Field((4, 4, 3), "uint8", "lz4", 2, 8),
+            "joints.left": Field((3,), "float32", "raw", 5),
+            "depth-1": Field(PLANE, "uint16", "zstd", 4, 8),
+        },
+        ACTION,
+        {"log_prob": Field((), "float32"), "hidden": Field((2, 3), "float16", chunk=3)},
+    ),
+    "evicted, raw": layout_of("raw", capacity=10),
+    "evicted, lz4": layout_of("lz4", capacity=10),
+    "evicted to the last": layout_of("zstd", capacity=1),
+    "one lane of many": layout_of("lz4", lanes=1),
+    "many lanes": layout_of("lz4", lanes=3),
+    "many lanes, evicted, raw": layout_of("raw", lanes=3, capacity=40),
+}
+STEPS = {"whole shards": 11, "a short last chunk": 13, "some rows": 150, "one row": 0}
+
+
+def write(path, layout, n_steps, *, reopened=False):
+    model = layout.model()
+    random = np.random.default_rng(3)
+    with mmreplay.create(path, **layout.create_arguments(), flush_s=0) as writer:
+        pair = Pair(writer, model, random)
+        pair.reset(range(len(model.lanes)))
+        pair.together(n_steps, end=0.05)
+    for lane in model.lanes:
+        lane.end_session()
+    if reopened:
+        with mmreplay.create(path, append=True, flush_s=0) as writer:
+            Pair(writer, model, random).together(20)
+        for lane in model.lanes:
+            lane.end_session()
+    return model
+
+
+def check_readers(path, model: Model):
+    checks.check_plain_zarr(path)
+    with mmreplay.open(path) as store:
+        for view, lane in zip(store.lanes, model.lanes, strict=True):
+            lane.forget(view.base)
+            columns = checks.columns_of(view, model.schema)
+            for name, ours in columns.items():
+                mine = ours[:]
+                checks.check_same(mine, lane.column(name), f"{view.path}: {name}")
+                check_array(view, name, mine)
+            starts = [row for row in range(view.base, len(lane.rows)) if lane.rows[row].is_reset]
+            found = zarr.open_array(view.path / "episodes" / "starts", mode="r")
+            checks.check_same(found[:], np.array(starts, np.int64), "episodes/starts")
+            checks.check_same(read_tensorstore(view.path / "episodes" / "starts"), found[:], "")
+            check_checksums(view, model.schema)
+
+
+def check_array(view, name, mine):
+    """Below base we show zeros; others may still see the rows that share a file with newer ones."""
+    theirs = zarr.open_array(view.path / name, mode="r", zarr_format=3)
+    assert theirs.shape == mine.shape
+    assert theirs.dtype == mine.dtype
+    for read in (theirs[:], read_tensorstore(view.path / name)):
+        checks.check_same(read[view.base :], mine[view.base :], f"{view.path}: {name}")
+        rows = checks.chunk_rows(view.path, name)
+        gone = view.base // rows * rows
+        checks.check_same(read[:gone], np.zeros_like(mine[:gone]), f"{view.path}: {name}, evicted")
+
+
+def check_checksums(view, schema):
+    """uint32, one a chunk file; a file that is there has one, and nothing but uint32s."""
+    for name in checks.row_paths(schema):
+        found = zarr.open_array(view.path / "checksums" / name, mode="r")
+        assert found.dtype == np.uint32
+        assert found.shape == (-(-view.rows // checks.chunk_rows(view.path, name)),)
+        values = found[:]
+        for number in checks.chunk_files(view.path, name):
+            assert values[number], f"{name}: chunk file {number} has no checksum"
+        checks.check_same(read_tensorstore(view.path / "checksums" / name), values, "checksums")
+
+
+def read_tensorstore(path: Path):
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(path)}}
+    array = tensorstore.open(spec, open=True, read=True).result().read().result()
+    return np.asarray(array)
+
+
+def check_members(path):
+    """Every node is an array or group that zarr-python knows, and no other thing is about."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        group = zarr.open_group(path, mode="r", zarr_format=3)
+        nodes = dict(group.members(max_depth=None))
+        for node in nodes.values():
+            assert isinstance(node, zarr.Array | zarr.Group)
+        assert group.metadata.consolidated_metadata is None
+    assert [str(one.message) for one in caught] == []
+    found = {str(Path(one).parent.relative_to(path)) for one in path.rglob("zarr.json")} - {"."}
+    assert set(nodes) == found
+
+
+@pytest.mark.parametrize("name", sorted(LAYOUTS))
+def test_zarr_and_tensorstore_read_every_array_as_we_do(tmp_path, name):
+    path = tmp_path / "s.zarr"
+    model = write(path, LAYOUTS[name], 150 if "evicted" in name else 40)
+    check_readers(path, model)
+    check_members(path)
+
+
+@pytest.mark.parametrize("n_steps", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("codec", ["raw", "lz4"])
+def test_any_length_reads_the_same(tmp_path, codec, n_steps):
+    path = tmp_path / "s.zarr"
+    model = write(path, layout_of(codec), n_steps)
+    check_readers(path, model)
+
+
+@pytest.mark.parametrize("lanes", [None, 2])
+@pytest.mark.parametrize("codec", ["raw", "zstd"])
+def test_empty_store_reads_as_empty_arrays(tmp_path, codec, lanes):
+    path = tmp_path / "s.zarr"
+    layout = layout_of(codec, lanes=lanes)
+    mmreplay.create(path, **layout.create_arguments()).close()
+    check_readers(path, layout.model())
+    check_members(path)
+    with mmreplay.open(path) as store:
+        assert len(store) == 0
+        assert store.ids.shape == (0,)
+        assert len(store.episodes) == 0
+
+
+@pytest.mark.parametrize("name", ["codec 1 lz4", "dict", "evicted, lz4", "many lanes"])
+def test_store_that_was_closed_twice_reads_the_same(tmp_path, name):
+    path = tmp_path / "s.zarr"
+    model = write(path, LAYOUTS[name], 50, reopened=True)
+    check_readers(path, model)
+    check_members(path)
+
+
+def test_lanes_of_several_processes_read_the_same(tmp_path):
+    path = tmp_path / "s.zarr"
+    layout = layout_of("lz4")
+    schema = {"frame": layout.frame, "action": layout.action}
+    model = Model(layout.schema, [None, None])
+    for number, name in enumerate(["actor-b", "actor-a"]):
+        with mmreplay.create(path, **schema, lane=name, flush_s=0) as writer:
+            one = Model(layout.schema)
+            Pair(writer, one, np.random.default_rng(number)).together(30)
+            one.lanes[0].end_session()
+            model.lanes[number] = one.lanes[0]
+    check_readers(path, model)
+    check_members(path)
+    with mmreplay.open(path) as store:
+        assert [view.name for view in store.lanes] == ["actor-b", "actor-a"]
+        checks.check_store(store, model, live=False)
+
+
+def test_zarr_group_of_a_store_is_read_only_and_has_our_attributes(tmp_path):
+    path = tmp_path / "s.zarr"
+    write(path, LAYOUTS["codec 1 lz4"], 20)
+    with mmreplay.open(path) as store:
+        group = store.zarr()
+        own = group.attrs["mmreplay"]
+        assert own["format"] == 1
+        assert own["rows"] == store.lanes[0].rows
+        assert own["closed"] is True
+        with pytest.raises(ValueError, match="read-only"):
+            group.create_group("more")

@@ -1,0 +1,212 @@
+"""One writes, others read at the same time: no batch is ever torn, stale within, or of other rows.
+
+Invariant: whatever a reader gets while rows come, shards are sealed and files are evicted is what
+the rows with those ids hold.
+"""
+
+import os
+import random
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay.testing import actor
+
+THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
+SECONDS = 20.0 if THOROUGH else 1.5
+
+FRAMES = {
+    "raw": {"frame": [(6, 8), "uint8", "raw", 5]},
+    "raw, mapped side by side": {"frame": [(64, 64), "uint8", "raw", 4]},
+    "lz4": {"frame": [(6, 8), "uint8", "lz4", 2, 4]},
+    "zstd, one row a shard": {"frame": [(6, 8), "uint8", "zstd", 1, 1]},
+    "dict": {
+        "image": [(5, 5, 3), "uint8", "lz4", 2, 8],
+        "joints": [(7,), "float32", "raw", 16],
+    },
+}
+
+
+def script_of(tmp_path, name, **more):
+    return actor.Script(
+        path=str(tmp_path / "s.zarr"),
+        report=str(tmp_path / "report"),
+        seed=4,
+        frame=FRAMES[name],
+        action_chunk=6,
+        **more,
+    )
+
+
+class Failures(list):
+    def guard(self, task):
+        def run():
+            try:
+                task()
+            except BaseException as error:
+                self.append(error)
+
+        return threading.Thread(target=run)
+
+
+@pytest.mark.parametrize("lanes", [None, 3])
+@pytest.mark.parametrize("name", sorted(FRAMES))
+def test_sampling_while_another_thread_appends_and_evicts(tmp_path, name, lanes):
+    script = script_of(tmp_path, name, lanes=lanes, capacity=60)
+    plot, stop, failures = script.plot, threading.Event(), Failures()
+    counts = {"rows": 0, "batches": 0, "again": 0, "transitions": 0}
+    arguments = script.create_arguments() | {"flush_s": 0.001}
+    buffer = mmreplay.ReplayBuffer(script.path, **arguments, stack=3)
+
+    def write():
+        starts = [None] * (lanes or 1)
+        while not stop.is_set():
+            actor.append_rows(buffer.writer, plot, starts)
+            counts["rows"] += 1
+            if counts["rows"] % 50 == 0:
+                time.sleep(0.0005)
+
+    def sample():
+        out = None
+        while not stop.is_set():
+            if not len(buffer):
+                continue
+            batch = buffer.sample(16)
+            plot.check_batch(batch, stack=3)
+            out = buffer.sample(16, out=out)
+            plot.check_batch(out, stack=3)
+            counts["batches"] += 2
+
+    def look_up():
+        luck = random.Random(1)
+        while not stop.is_set():
+            with mmreplay.open(script.path) as store:
+                for _ in range(20):
+                    ids = store.ids
+                    if not ids.size:
+                        continue
+                    some = np.array(luck.choices(ids.tolist(), k=8))
+                    try:
+                        plot.check_batch(store.transitions(some, stack=3), stack=3)
+                        counts["transitions"] += 1
+                    except LookupError:
+                        counts["again"] += 1  # evicted since
+
+    threads = [failures.guard(task) for task in (write, sample, look_up)]
+    for thread in threads:
+        thread.start()
+    until = time.monotonic() + SECONDS / 2
+    while time.monotonic() < until and not failures:
+        time.sleep(0.01)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    buffer.close()
+    if failures:
+        raise failures[0]
+    assert counts["rows"] > 100
+    assert counts["batches"] > 10
+    assert counts["transitions"] > 5
+
+
+def test_readers_in_other_threads_follow_closing_and_reopening(tmp_path):
+    script = script_of(tmp_path, "lz4", capacity=80)
+    plot, stop, failures, seen = script.plot, threading.Event(), Failures(), []
+    mmreplay.create(script.path, **script.create_arguments()).close()
+
+    def read():
+        with mmreplay.open(script.path) as store:
+            while not stop.is_set():
+                store.refresh()
+                ids = store.ids[-8:]
+                if ids.size:
+                    try:
+                        plot.check_batch(store.transitions(ids, stack=3), stack=3)
+                    except LookupError:
+                        continue
+                    seen.append(int(ids[-1]))
+
+    thread = failures.guard(read)
+    thread.start()
+    until = time.monotonic() + SECONDS
+    n_sessions = 0
+    while time.monotonic() < until and not failures:
+        with mmreplay.create(script.path, append=True, flush_s=0.001) as writer:
+            starts = [None]
+            for _ in range(30):
+                actor.append_rows(writer, plot, starts)
+        n_sessions += 1
+    stop.set()
+    thread.join()
+    if failures:
+        raise failures[0]
+    assert n_sessions > 5
+    assert len(set(seen)) > 5
+    assert seen == sorted(seen)
+
+
+@pytest.mark.parametrize("name", ["raw", "lz4", "dict"])
+def test_reader_of_a_writing_process_never_sees_a_torn_row(tmp_path, name):
+    script = script_of(tmp_path, name, capacity=70, flush_s=0.002, rows=400)
+    chronicle = actor.Chronicle(script)
+    luck = random.Random(2)
+    n_batches = 0
+    with actor.Actors() as actors:
+        pid = actors.start(script)
+        chronicle.wait_for_rows()
+        until = time.monotonic() + SECONDS / 2
+        with mmreplay.load(script.path, stack=3, seed=0) as data:
+            while time.monotonic() < until:
+                if luck.random() < 0.1:
+                    data.store.refresh()
+                try:
+                    batch = data.sample(16)
+                except mmreplay.EmptyBufferError:
+                    continue
+                script.plot.check_batch(batch, stack=3)
+                n_batches += 1
+        assert actors.kill(pid) == -9
+    assert n_batches > 10
+
+
+def test_newest_row_reads_as_a_final_row_however_fast_it_changes(tmp_path):
+    script = script_of(tmp_path, "raw")
+    plot, stop, failures, seen = script.plot, threading.Event(), Failures(), set()
+    writer = mmreplay.create(script.path, **script.create_arguments())
+    actor.append_rows(writer, plot, [None])
+
+    def write():
+        starts = [None]
+        while not stop.is_set():
+            actor.append_rows(writer, plot, starts)
+
+    def read():
+        with mmreplay.open(script.path) as store:
+            while not stop.is_set():
+                rows = len(store.rewards)
+                rewards, actions = store.rewards[:rows], store.actions[:rows]
+                resets = store.resets[:rows]
+                for row in range(max(rows - 40, 1), rows - 1):
+                    if not resets[row + 1]:
+                        expected = (plot.action(0, row), plot.reward(0, row))
+                    else:
+                        expected = (0, 0.0)
+                    found = (actions[row], rewards[row])
+                    # A row may have been the newest in the one reading and not in the other.
+                    assert found == expected or row >= rows - 2
+                seen.add(rows)
+
+    threads = [failures.guard(write), failures.guard(read)]
+    for thread in threads:
+        thread.start()
+    time.sleep(SECONDS / 3)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    writer.close()
+    if failures:
+        raise failures[0]
+    assert len(seen) > 3

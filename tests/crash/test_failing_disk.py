@@ -1,0 +1,286 @@
+"""A disk that fills up or fails at any call: the error is the right one, and nothing is lost.
+
+Invariant: after DiskFullError the same call works once there is room; after FailedStoreError
+nothing is written any more, and every committed row stays readable.
+"""
+
+import errno
+import os
+import subprocess
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay.testing import checks, faults
+from mmreplay.testing.faults import ALLOCATING, CALLS, SYNCING
+from mmreplay.testing.pair import Pair
+from mmreplay.testing.strategies import Layout
+
+THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
+Field = mmreplay.Field
+PLAIN = {"terminated": False, "truncated": False, "life_lost": False}
+
+LAYOUTS = {
+    "raw": Layout(Field((3, 4), "uint8", "raw", 8), Field((), "int64", chunk=11), {}, capacity=12),
+    "lz4": Layout(Field((3, 4), "uint8", "lz4", 2, 4), Field((), "int64", chunk=13), {}),
+    "dict": Layout(
+        {"a": Field((5,), "float32", "raw", 6), "b": Field((2, 2), "uint16", "zstd", 3, 6)},
+        Field((2,), "float32", chunk=9),
+        {"thought": Field((), "float64", chunk=5)},
+        capacity=20,
+    ),
+}
+
+
+class Session:
+    """A fixed course of calls on a new store: about fifty rows, two flushes, a close.
+
+    A call that finds the disk full is made again when there is room; one that finds it broken
+    ends the session.
+    """
+
+    def __init__(self, path, layout, disk):
+        self.path, self.layout, self.disk = path, layout, disk
+        self.model = layout.model()
+        self.random = np.random.default_rng(7)
+        self.full, self.failed = [], []
+        self.writer = None
+        self.follower = None
+
+    def run(self):
+        self.call("create", self.create)
+        if not self.failed:
+            self.follower = mmreplay.open(self.path)
+            self.pair = Pair(self.writer, self.model, self.random)
+            for number in range(45):
+                ended = number % 9 == 8
+                if not self.model.lanes[0].running:
+                    self.call("reset", self.pair.reset)
+                flags = {"terminated": ended, "truncated": False, "life_lost": number % 7 == 3}
+                if not self.failed:
+                    self.call("step", lambda flags=flags: self.pair.step({0: flags}))
+                if number in {20, 33} and not self.failed:
+                    self.call("flush", self.writer.flush)
+                if self.failed:
+                    break
+        if not self.failed:
+            self.call("close", self.close)
+        return self
+
+    def create(self):
+        arguments = self.layout.create_arguments()
+        self.writer = mmreplay.create(self.path, **arguments, flush_s=0)
+
+    def close(self):
+        self.writer.close()
+        self.model.lanes[0].end_session()
+
+    def call(self, name, call):
+        try:
+            call()
+        except mmreplay.DiskFullError as error:
+            assert error.errno == errno.ENOSPC
+            self.full.append(name)
+            self.check_readable()
+            self.disk.heal()
+            self.again(name, call)
+        except mmreplay.FailedStoreError:
+            self.failed.append(name)
+
+    def again(self, name, call):
+        if name == "create":
+            assert os.listdir(self.path.parent) == []  # nothing was changed
+            call()
+        elif name == "close":
+            # A writer is closed whatever happens; the next one finishes what it could not.
+            self.model.lanes[0].end_session()
+            mmreplay.create(self.path, append=True, flush_s=0).close()
+        else:
+            call()
+
+    def check_readable(self):
+        if self.follower is not None:
+            checks.check_ids(self.follower, self.model)
+            with mmreplay.open(self.path) as store:
+                checks.check_store(store, self.model, live=True, most=20)
+
+    def check_finished(self):
+        self.follower.close()
+        with mmreplay.open(self.path) as store:
+            lane = self.model.lanes[0]
+            lane.forget(store.lanes[0].base)
+            assert store.readers[0].is_closed
+            checks.check_store(store, self.model, live=False, most=20)
+        checks.check_plain_zarr(self.path)
+
+
+def count_calls(path, layout, names):
+    with faults.faulty_disk() as disk:
+        Session(path, layout, disk).run().check_finished()
+    return sum(disk.counts.get(name, 0) for name in names)
+
+
+def some(n, seed):
+    """Every place in a thorough run, otherwise a dozen of them."""
+    if THOROUGH:
+        return range(1, n + 1)
+    return sorted(np.random.default_rng(seed).choice(np.arange(1, n + 1), 14, replace=False).tolist())
+
+
+@pytest.mark.parametrize("name", sorted(LAYOUTS))
+def test_full_disk_at_any_allocation_changes_nothing_and_the_same_writer_goes_on(tmp_path, name):
+    layout = LAYOUTS[name]
+    n_calls = count_calls(tmp_path / "sound.zarr", layout, ALLOCATING)
+    assert n_calls > 60
+    seen = set()
+    for place in some(n_calls, 1):
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        with faults.faulty_disk() as disk:
+            disk.fail(ALLOCATING, errno.ENOSPC, at=place, forever=True)
+            session = Session(folder / "store.zarr", layout, disk).run()
+            assert disk.hits or place > 0.8 * n_calls  # the background may need a call less
+            assert not session.failed
+            seen |= set(session.full)
+            session.check_finished()
+    assert seen & {"step", "reset", "flush"}
+
+
+@pytest.mark.parametrize("name", sorted(LAYOUTS))
+def test_failed_fsync_is_told_once_and_for_all_and_loses_no_committed_row(tmp_path, name):
+    layout = LAYOUTS[name]
+    n_calls = count_calls(tmp_path / "sound.zarr", layout, SYNCING)
+    assert n_calls > 60
+    for place in some(n_calls, 2):
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        with faults.faulty_disk() as disk:
+            disk.fail(SYNCING, errno.EIO, at=place)
+            session = Session(folder / "store.zarr", layout, disk).run()
+            if not disk.hits:  # the background needed a call less
+                assert place > 0.8 * n_calls
+                continue
+            assert len(session.failed) == 1, f"fsync {place} of {n_calls} failed, nobody was told"
+            check_over(session)
+
+
+def check_over(session):
+    """Writing is over, reading is not; the next writer takes over everything."""
+    writer, model = session.writer, session.model
+    if writer is None:
+        # Nothing has the store's name, or all of it has.
+        if session.path.exists():
+            mmreplay.create(session.path, append=True, flush_s=0).close()
+        return
+    if session.failed != ["close"]:
+        session.check_readable()
+        syncs = sum(session.disk.counts.get(name, 0) for name in SYNCING)
+        running = model.lanes[0].running
+        for call in (writer.flush, session.pair.step if running else session.pair.reset):
+            with pytest.raises(mmreplay.FailedStoreError):
+                call()
+        assert sum(session.disk.counts.get(name, 0) for name in SYNCING) == syncs
+        session.check_readable()
+        writer.close()
+    model.lanes[0].end_session()
+    session.follower.close()
+    with mmreplay.create(session.path, append=True, flush_s=0) as again:
+        assert again.rows == len(model.lanes[0].rows)
+        with mmreplay.open(session.path) as store:
+            model.lanes[0].forget(store.lanes[0].base)
+        pair = Pair(again, model, session.random)
+        pair.together(12)
+    model.lanes[0].end_session()
+    with mmreplay.open(session.path) as store:
+        checks.check_store(store, model, live=False, most=20)
+    checks.check_plain_zarr(session.path)
+
+
+@pytest.mark.parametrize("name", sorted(LAYOUTS))
+def test_any_failing_call_is_either_told_or_made_good(tmp_path, name):
+    layout = LAYOUTS[name]
+    n_calls = count_calls(tmp_path / "sound.zarr", layout, CALLS)
+    for place in some(n_calls, 3):
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        with faults.faulty_disk() as disk:
+            disk.fail(CALLS, errno.EIO, at=place)
+            session = Session(folder / "store.zarr", layout, disk).run()
+            disk.heal()
+            if session.failed:
+                check_over(session)
+            else:
+                session.check_finished()
+
+
+def test_background_failure_reaches_the_writer_at_its_next_call(tmp_path):
+    layout = LAYOUTS["raw"]
+    with faults.faulty_disk() as disk:
+        with mmreplay.create(
+            tmp_path / "s.zarr", **layout.create_arguments(), flush_s=0.002
+        ) as writer:
+            pair = Pair(writer, layout.model(), np.random.default_rng(0))
+            disk.fail(SYNCING, errno.EIO)
+            with pytest.raises(mmreplay.FailedStoreError, match="fsync"):
+                for _ in range(100_000):
+                    pair.together(1)
+        with mmreplay.open(tmp_path / "s.zarr") as store:
+            checks.check_ids(store, pair.model)
+
+
+def test_full_disk_stops_no_lane_of_a_vector_writer_half_way(tmp_path):
+    layout = Layout(Field((4, 4), "uint8", "raw", 3), Field((), "int64", chunk=5), {}, lanes=3)
+    model = layout.model()
+    with (
+        faults.faulty_disk() as disk,
+        mmreplay.create(tmp_path / "s.zarr", **layout.create_arguments(), flush_s=0) as writer,
+    ):
+        pair = Pair(writer, model, np.random.default_rng(0))
+        pair.together(1)
+        n_full = 0
+        for place in range(60):
+            disk.fail(ALLOCATING, errno.ENOSPC, at=1 + place % 4, forever=True)
+            try:
+                pair.step(dict.fromkeys(range(3), PLAIN))
+            except mmreplay.DiskFullError:
+                n_full += 1
+                assert len({lane.rows for lane in writer.writers}) == 1
+            disk.heal()
+        assert n_full > 5
+        with mmreplay.open(tmp_path / "s.zarr") as store:
+            checks.check_store(store, model, live=True)
+
+
+def test_really_full_disk_is_told_and_the_same_writer_goes_on(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("nothing can be mounted here; the tests above do the same by injection")
+    try:
+        fill_and_free(disk)
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def fill_and_free(disk):
+    layout = Layout(Field((64, 64), "uint8", "raw", 16), Field((), "int64", chunk=64), {})
+    model = layout.model()
+    ballast = disk / "ballast"
+    ballast.write_bytes(bytes(1_500_000))
+    with mmreplay.create(disk / "s.zarr", **layout.create_arguments(), flush_s=0) as writer:
+        pair = Pair(writer, model, np.random.default_rng(0))
+        with pytest.raises(mmreplay.DiskFullError, match="no room"):
+            for _ in range(10_000):
+                pair.together(1)
+        rows = len(model.lanes[0].rows)
+        assert writer.rows == rows
+        with mmreplay.open(disk / "s.zarr") as store:
+            checks.check_store(store, model, live=True, most=20)
+        ballast.unlink()
+        pair.together(60)
+        assert writer.rows > rows + 50
+    model.lanes[0].end_session()
+    with mmreplay.open(disk / "s.zarr") as store:
+        checks.check_store(store, model, live=False, most=20)

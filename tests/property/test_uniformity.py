@@ -1,0 +1,160 @@
+"""Sampling is uniform over every valid transition, and gives nothing else.
+
+Invariant: in a million draws no id comes that is no transition, each one comes, and none more
+often than chance allows.
+"""
+
+import os
+import statistics
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay.testing.pair import Pair
+from mmreplay.testing.strategies import Layout
+
+N_DRAWS = 1_000_000
+BATCH = 4096
+THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
+SEEDS = range(5 if THOROUGH else 1)
+
+Field = mmreplay.Field
+LAYOUTS = {
+    "one lane, all kept": (None, None, 300),
+    "one lane, before eviction": (None, 400, 300),
+    "one lane, after eviction": (None, 100, 900),
+    "one lane, capacity one": (None, 1, 50),
+    "many lanes, all kept": (5, None, 60),
+    "many lanes, after eviction": (5, 203, 200),
+}
+
+
+def goodness(counts):
+    """How many standard deviations chi-squared is off (Wilson and Hilferty 1931)."""
+    expected = counts.sum() / counts.size
+    chi_squared = float(((counts - expected) ** 2 / expected).sum())
+    freedom = counts.size - 1
+    if not freedom:
+        return 0.0
+    spread = 2 / (9 * freedom)
+    return ((chi_squared / freedom) ** (1 / 3) - (1 - spread)) / spread**0.5
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_million_draws_are_uniform_over_all_valid_ids_and_no_others(tmp_path, name, seed):
+    lanes, capacity, n_steps = LAYOUTS[name]
+    layout = Layout(Field((), "uint8"), Field(()), {}, capacity=capacity, lanes=lanes)
+    model = layout.model()
+    arguments = layout.create_arguments()
+    with mmreplay.ReplayBuffer(
+        tmp_path / "s.zarr", **arguments, stack=None, seed=seed, flush_s=0
+    ) as buffer:
+        pair = Pair(buffer, model, np.random.default_rng(seed))
+        if lanes:  # of very different lengths
+            for lane in range(lanes):
+                pair.reset([lane])
+            for step in range(n_steps):
+                end = {"terminated": step % 11 == 3, "truncated": False, "life_lost": False}
+                some = [lane for lane in range(lanes) if step % (lane + 1) == 0]
+                idle = [lane for lane in some if not model.lanes[lane].running]
+                if idle:
+                    pair.reset(idle)
+                pair.step(dict.fromkeys(some, end))
+        else:
+            pair.together(n_steps, end=0.15)
+        expected = model.ids()
+        drawn = np.concatenate([buffer.sample(BATCH).id for _ in range(-(-N_DRAWS // BATCH))])
+    assert drawn.size >= N_DRAWS
+    ids, counts = np.unique(drawn, return_counts=True)
+    assert np.array_equal(ids, expected), "an id that is none, or one that never came"
+    assert abs(goodness(counts)) < 5
+
+
+def test_draws_are_independent_of_each_other(tmp_path):
+    with mmreplay.ReplayBuffer(
+        tmp_path / "s.zarr", frame=Field(()), action=Field(()), stack=None, seed=1, flush_s=0
+    ) as buffer:
+        Pair(buffer, Layout(Field(()), Field(()), {}).model(), np.random.default_rng(0)).together(
+            40, end=0.1
+        )
+        ids = buffer.ids
+        drawn = np.searchsorted(ids, np.concatenate([buffer.sample(512).id for _ in range(400)]))
+        pairs = np.bincount(drawn[:-1] * ids.size + drawn[1:], minlength=ids.size**2)
+        assert abs(goodness(pairs)) < 5
+
+
+def test_an_epoch_holds_each_transition_once_over_all_ranks(tmp_path):
+    layout = Layout(Field(()), Field(()), {}, lanes=2, capacity=61)
+    model = layout.model()
+    with mmreplay.create(tmp_path / "s.zarr", **layout.create_arguments(), flush_s=0) as writer:
+        Pair(writer, model, np.random.default_rng(0)).together(90)
+    orders = []
+    for world_size in (1, 2, 3, 7):
+        seen = []
+        for rank in range(world_size):
+            with mmreplay.load(tmp_path / "s.zarr", seed=3) as data:
+                for _ in range(2):
+                    batches = data.batches(8, rank=rank, world_size=world_size)
+                    seen.append(np.concatenate([batch.id for batch in batches]))
+        for epoch in range(2):
+            parts = seen[epoch::2]
+            assert np.array_equal(np.sort(np.concatenate(parts)), model.ids())
+            assert max(map(len, parts)) - min(map(len, parts)) <= 1
+        orders.append(seen[0].tolist())
+        assert seen[0].tolist() != seen[1].tolist()
+    assert orders[0] != sorted(orders[0])
+
+
+def test_shuffled_epochs_put_every_transition_anywhere(tmp_path):
+    layout = Layout(Field(()), Field(()), {})
+    with mmreplay.create(tmp_path / "s.zarr", **layout.create_arguments(), flush_s=0) as writer:
+        Pair(writer, layout.model(), np.random.default_rng(0)).together(20, end=0.1)
+    with mmreplay.load(tmp_path / "s.zarr", stack=None, seed=0) as data:
+        ids = data.ids
+        counts = np.zeros((ids.size, ids.size))
+        for batch in data.batches(ids.size, epochs=2000):
+            counts[np.arange(ids.size), np.searchsorted(ids, batch.id)] += 1
+        scores = [goodness(row) for row in counts]
+    assert max(map(abs, scores)) < 5
+    assert abs(statistics.fmean(scores)) < 1
+
+
+def test_same_seed_and_data_give_the_same_batches_with_and_without_interruptions(tmp_path):
+    def record(path, *, interrupted):
+        layout = Layout(Field((3,), "uint8", "lz4", 2, 4), Field(()), {}, capacity=50)
+        buffer = mmreplay.ReplayBuffer(path, **layout.create_arguments(), seed=7, flush_s=0)
+        pair = Pair(buffer, layout.model(), np.random.default_rng(0))
+        out = []
+        for _ in range(6):
+            pair.together(25, end=0.0)
+            pair.reset()  # so that a reopening cuts nothing off
+            out += [buffer.sample(16).id.tolist() for _ in range(3)]
+            if interrupted:
+                buffer.close()
+                buffer = mmreplay.ReplayBuffer(path, seed=99, flush_s=0)
+                pair.writer = buffer
+            pair.reset()
+        buffer.close()
+        return out
+
+    whole = record(tmp_path / "a.zarr", interrupted=False)
+    assert record(tmp_path / "b.zarr", interrupted=True) == whole
+    assert len({str(one) for one in whole}) == len(whole)
+
+
+def test_generator_of_the_last_flush_goes_on_after_a_crash(tmp_path):
+    from mmreplay.testing import faults
+
+    layout = Layout(Field((3,)), Field(()), {})
+    buffer = mmreplay.ReplayBuffer(
+        tmp_path / "s.zarr", **layout.create_arguments(), seed=7, flush_s=0
+    )
+    Pair(buffer, layout.model(), np.random.default_rng(0)).together(40)
+    buffer.sample(8)
+    buffer.flush()
+    expected = buffer.sample(8).id.tolist()
+    faults.kill(buffer)
+    with mmreplay.ReplayBuffer(tmp_path / "s.zarr", seed=1, flush_s=0) as again:
+        assert again.sample(8).id.tolist() == expected

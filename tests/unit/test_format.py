@@ -1,0 +1,743 @@
+"""Format 1 on paper: lengths and codecs of arrays, zarr.json written and read back."""
+
+import copy
+import json
+import math
+import warnings
+
+import numpy as np
+import pytest
+import zarr
+from zarr.core.metadata.v3 import ArrayV3Metadata
+
+from mmreplay import format
+from mmreplay.errors import FormatError, SchemaError
+from mmreplay.format import ArraySpec
+from mmreplay.schema import Field, Schema
+
+MIB = 1 << 20
+ACTION = Field((), "int64")
+LZ4 = {
+    "name": "blosc",
+    "configuration": {
+        "typesize": 1,
+        "cname": "lz4hc",
+        "clevel": 5,
+        "shuffle": "noshuffle",
+        "blocksize": 0,
+    },
+}
+ZSTD = {"name": "zstd", "configuration": {"level": 1, "checksum": False}}
+GZIP = {"name": "gzip", "configuration": {"level": 5}}
+BITS = {
+    "name": "blosc",
+    "configuration": {
+        "typesize": 2,
+        "cname": "zstd",
+        "clevel": 3,
+        "shuffle": "bitshuffle",
+        "blocksize": 0,
+    },
+}
+UINT8 = np.dtype("uint8")
+
+
+def planned(frame, lanes=None, action=ACTION, extras=None, codec=None):
+    return format.plan(Schema.make(frame, action, extras, codec=codec), lanes)
+
+
+# ---------------------------------------------------------------- planning
+
+
+def test_atari_frames_get_the_lengths_that_the_format_names():
+    specs = planned(Field((84, 84)))
+    frames = specs["frames"]
+    assert (frames.chunk_rows, frames.inner_rows, frames.codec) == (4096, 16, LZ4)
+    assert frames.codec_name == "lz4"
+    assert {specs[name].chunk_rows for name in ("actions", "rewards", "non_terminals", "resets")} == {
+        65_536
+    }
+    assert all(spec.is_raw for name, spec in specs.items() if name != "frames")
+    raw = planned(Field((84, 84), codec="raw"))["frames"]
+    assert (raw.chunk_rows, raw.inner_rows, raw.codec, raw.codec_name) == (4096, 0, None, "raw")
+    assert raw.chunk_bytes == 4096 * 7056
+
+
+@pytest.mark.parametrize(
+    ("lanes", "shard"), [(1, 4096), (4, 4096), (8, 2048), (16, 1024), (64, 256), (0, 1024)]
+)
+def test_many_lanes_have_shorter_shards_and_scalars(lanes, shard):
+    specs = planned(Field((84, 84)), lanes)
+    assert specs["frames"].chunk_rows == shard
+    assert specs["actions"].chunk_rows == 16_384
+
+
+@pytest.mark.parametrize("lanes", [0, 1, 2, 3, 5, 8, 16, 33, 64, 100, 256, 1000])
+@pytest.mark.parametrize(
+    "frame",
+    [
+        Field((84, 84)),
+        Field((210, 160, 3)),
+        Field((96, 96, 3), codec="zstd"),
+        Field((17,), "float32", "lz4"),
+        {"a": Field((64, 64, 3)), "b": Field((84, 84)), "c": Field((17,), "float32")},
+    ],
+)
+def test_all_tails_together_stay_under_256_mib(frame, lanes):
+    specs = planned(frame, lanes)
+    tails = 2 * (lanes or 16) * sum(s.chunk_bytes for s in specs.values() if not s.is_raw)
+    assert tails <= 256 * MIB
+    alone = planned(frame)
+    shards = [s for s in alone.values() if not s.is_raw]
+    assert max(s.chunk_bytes for s in shards) <= 32 * MIB
+    assert all(s.chunk_rows <= 4096 for s in shards)
+
+
+@pytest.mark.parametrize("lanes", [None, 0, 7])
+@pytest.mark.parametrize("row", [1, 3, 1000, 1023, 7056, 12_288, 100_800, 600_000, 3 * MIB, 200 * MIB])
+@pytest.mark.parametrize("codec", ["raw", "lz4", None])
+def test_whole_inner_chunks_fill_a_shard_of_any_frame(row, codec, lanes):
+    spec = planned(Field((row,), codec=codec), lanes)["frames"]
+    assert spec.chunk_rows >= 1
+    assert spec.is_raw is (codec == "raw" or (codec is None and row < 1024))
+    if not spec.is_raw:
+        assert spec.chunk_rows % spec.inner_rows == 0
+        assert 1 <= spec.inner_rows <= 16
+        assert spec.inner_rows == 1 or spec.inner_rows * row <= MIB // 2
+
+
+def test_chunks_are_whole_pages_where_that_inflates_nothing():
+    for row, page in ((1, 65_536), (68, 65_536), (7056, 65_536), (9216, 65_536), (100_800, 4096)):
+        spec = planned(Field((row,), codec="raw"))["frames"]
+        assert spec.chunk_bytes % page == 0
+        assert 64 * 1024 <= spec.chunk_bytes <= 32 * MIB
+    odd = planned(Field((2 * MIB + 1,), codec="raw"))["frames"]
+    assert (odd.chunk_rows, odd.chunk_bytes % 4096) == (15, 15)
+    assert planned(Field((84, 84)))["actions"].chunk_bytes % 65_536 == 0
+
+
+def test_rows_from_one_kib_on_are_compressed_and_vectors_are_not():
+    assert planned(Field((1023,)))["frames"].codec_name == "raw"
+    assert planned(Field((1024,)))["frames"].codec_name == "lz4"
+    assert planned(Field((128,), "float64"))["frames"].codec_name == "lz4"
+    assert planned(Field((17,), "float32"))["frames"].codec_name == "raw"
+    assert planned(Field((17,), "float32", "zstd"))["frames"].codec_name == "zstd"
+    assert planned(Field((84, 84)), codec="raw")["frames"].codec_name == "raw"
+
+
+def test_explicit_lengths_hold():
+    spec = planned(Field((84, 84), chunk=3, shard=12))["frames"]
+    assert (spec.inner_rows, spec.chunk_rows) == (3, 12)
+    spec = planned(Field((84, 84), codec="raw", chunk=7))["frames"]
+    assert (spec.inner_rows, spec.chunk_rows) == (0, 7)
+    specs = planned(Field((2,)), None, Field((), "int64", chunk=5), {"x": Field((), chunk=3), "y": Field()})
+    rows = {name: spec.chunk_rows for name, spec in specs.items() if name != "frames"}
+    assert rows == {
+        "actions": 5,
+        "rewards": 5,
+        "non_terminals": 5,
+        "resets": 5,
+        "extras/x": 3,
+        "extras/y": 5,
+    }
+
+
+def test_a_shard_alone_chooses_chunks_that_divide_it():
+    for shard in (1, 2, 7, 24, 100, 4096):
+        spec = planned(Field((84, 84), shard=shard))["frames"]
+        assert spec.chunk_rows == shard
+        assert shard % spec.inner_rows == 0
+
+
+def test_a_chunk_alone_chooses_a_shard_that_it_divides():
+    for chunk in (1, 3, 5, 16, 100, 4096, 5000):
+        spec = planned(Field((84, 84), chunk=chunk))["frames"]
+        assert spec.inner_rows == chunk
+        assert spec.chunk_rows % chunk == 0
+
+
+def test_a_shard_of_broken_chunks_is_refused():
+    with pytest.raises(SchemaError, match="frames: expected a shard of a multiple of the 5 rows"):
+        planned(Field((84, 84), chunk=5, shard=12))
+
+
+def test_compressed_keys_share_one_shard_length():
+    specs = planned({"a": Field((64, 64, 3)), "b": Field((84, 84)), "c": Field((17,), "f4")})
+    a, b, c = (specs[f"frames/{name}"] for name in "abc")
+    assert a.chunk_rows == b.chunk_rows == 2720
+    assert (a.inner_rows, b.inner_rows, c.is_raw) == (16, 16, True)
+    specs = planned({"a": Field((64, 64), shard=24), "b": Field((84, 84), chunk=3)})
+    assert {specs["frames/a"].chunk_rows, specs["frames/b"].chunk_rows} == {24}
+    assert (specs["frames/a"].inner_rows, specs["frames/b"].inner_rows) == (8, 3)
+    with pytest.raises(SchemaError, match=r"share one length, found \[8, 16\]"):
+        planned({"a": Field((64, 64), shard=8), "b": Field((84, 84), shard=16)})
+
+
+@pytest.mark.parametrize("lanes", [None, 8])
+def test_keys_whose_chunks_have_no_common_multiple_still_share_a_shard(lanes):
+    frame = {name: Field((size,), codec="lz4") for name, size in
+             {"a": 40_000, "b": 47_000, "c": 58_000, "d": 75_000, "e": 5_000_000}.items()}
+    specs = [s for s in planned(frame, lanes).values() if not s.is_raw]
+    assert len({s.chunk_rows for s in specs}) == 1
+    assert all(s.chunk_rows % s.inner_rows == 0 for s in specs)
+    assert max(s.chunk_bytes for s in specs) <= 64 * MIB
+
+
+def test_a_chunk_of_gigabytes_is_refused():
+    with pytest.raises(SchemaError, match="at most 4,294,967,296: give a smaller chunk"):
+        planned(Field((84, 84), codec="raw", chunk=1_000_000))
+    with pytest.raises(SchemaError, match="smaller chunk or shard"):
+        planned(Field((84, 84), shard=1_000_000))
+    with pytest.raises(SchemaError, match="actions"):
+        planned(Field((2,)), None, Field((1 << 20,), "float64", chunk=1024))
+
+
+def test_large_actions_have_shorter_chunks_and_the_scalars_follow():
+    specs = planned(Field((2,)), None, Field((1 << 17,), "float64"))
+    assert specs["actions"].chunk_bytes == 32 * MIB
+    assert specs["rewards"].chunk_rows == specs["resets"].chunk_rows == 32
+
+
+@pytest.mark.parametrize(
+    ("codec", "document", "name"),
+    [
+        ("lz4", LZ4, "lz4"),
+        ("zstd", ZSTD, "zstd"),
+        ({"name": "gzip"}, GZIP, "gzip"),
+        ({"name": "zstd", "configuration": {"level": 9}},
+         {"name": "zstd", "configuration": {"level": 9, "checksum": False}}, "zstd"),
+        (BITS, BITS, "blosc"),
+    ],
+)
+def test_a_codec_is_stored_with_all_that_it_means(codec, document, name):
+    spec = planned(Field((64, 64), "uint16", codec))["frames"]
+    assert spec.codec == document
+    assert spec.codec_name == name
+    assert format.codec_document(codec, spec) == document
+
+
+def test_raw_stands_for_no_codec():
+    assert format.codec_document("raw", planned(Field((64, 64)))["frames"]) is None
+
+
+@pytest.mark.parametrize(
+    "codec",
+    [
+        "lz5",
+        "",
+        {"name": "lz4"},
+        {"name": "numcodecs.lz4"},
+        {"name": "blosc", "configuration": {"cname": "snappy"}},
+        {"name": "blosc", "configuration": {"shuffle": "yes"}},
+        {"name": "blosc", "configuration": {"typesize": 0}},
+        {"name": "blosc", "configuration": {"typesize": 256}},
+        {"name": "blosc", "configuration": {"blocksize": -1}},
+        {"name": "blosc", "configuration": {"clevel": 10}},
+        {"name": "blosc", "configuration": {"clevel": True}},
+        {"name": "gzip", "configuration": {"level": 10}},
+        {"name": "gzip", "configuration": []},
+        {"name": "zstd", "configuration": {"level": 23}},
+        {"name": "zstd", "configuration": {"level": 1.5}},
+        {"name": "zstd", "configuration": {"checksum": 1}},
+        {},
+    ],
+)
+def test_a_codec_that_is_none_of_the_standard_set_is_refused(codec):
+    with pytest.raises(SchemaError, match="frames"):
+        planned(Field((64, 64), codec=codec))
+
+
+# ---------------------------------------------------------------- names
+
+
+def test_chunk_files_lie_in_the_arrays_own_directory():
+    assert ArraySpec("frames", (84, 84), UINT8, 10).key(12) == "c.12.0.0"
+    assert ArraySpec("rewards", (), UINT8, 10).key(0) == "c.0"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "c", "c.", "c.1", "c.x.0.0", "c.01.0.0", "c.1.0", "c.1.0.0.0", "c.1.0.1", "d.1.0.0",
+     "c.-1.0.0", "c.1.0.0.tmp", "zarr.json", "c.1.0.0.abcd.tmp", "c.٣.0.0", "c.1.0.0 ", "c. 1.0.0"],
+)  # fmt: skip
+def test_a_name_that_is_no_chunk_is_told_apart(name):
+    spec = ArraySpec("frames", (84, 84), UINT8, 10)
+    assert spec.chunk_of(name) is None
+    assert spec.chunk_of("c.7.0.0") == 7
+
+
+def test_arrays_beside_the_rows():
+    sums = format.checksum_spec("frames/a")
+    assert (sums.path, sums.row_shape, sums.dtype, sums.chunk_bytes) == (
+        "checksums/frames/a", (), np.dtype("uint32"), 4096,
+    )  # fmt: skip
+    index = format.index_spec()
+    assert (index.path, index.row_shape, index.dtype) == ("episodes/starts", (), np.dtype("int64"))
+    assert [format.lane_name(n) for n in (0, 3, 12_345)] == ["lane-00000", "lane-00003", "lane-12345"]
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 1000, 65_535, 65_536, 65_537, 10**6])
+def test_the_index_is_as_long_as_it_has_to_be(n):
+    rows = format.index_spec(n).chunk_rows
+    assert 1 <= rows <= 65_536
+    assert rows >= min(n, 65_536)
+
+
+# ---------------------------------------------------------------- writing and reading metadata
+
+
+SPECS = [
+    ArraySpec("rewards", (), np.dtype("float32"), 65_536),
+    ArraySpec("frames", (84, 84), UINT8, 4096, 16, LZ4),
+    ArraySpec("frames/a", (3,), np.dtype("float16"), 8, 4, ZSTD),
+    ArraySpec("frames/b", (2, 2, 2), np.dtype("uint16"), 12, 12, BITS),
+    ArraySpec("frames/c", (), np.dtype("int64"), 5, 1, GZIP),
+    ArraySpec("extras/x", (1, 2, 3, 4, 5, 6, 7, 8), np.dtype("bool"), 3),
+]
+
+
+@pytest.mark.parametrize("rows", [0, 1, 100_000, (1 << 40) - 1])
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.path)
+def test_what_parse_array_returns_is_what_was_written(spec, rows):
+    data = format.array_json(spec, rows)
+    assert format.parse_array(data, spec.path, "here") == (spec, rows)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.path)
+def test_zarr_reads_the_same_array_and_would_write_the_same_metadata(spec):
+    document = json.loads(format.array_json(spec, 1000))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        metadata = ArrayV3Metadata.from_dict(copy.deepcopy(document))
+    assert metadata.shape == (1000, *spec.row_shape)
+    assert metadata.data_type.to_native_dtype() == spec.dtype
+    assert metadata.encode_chunk_key((2, *(0,) * len(spec.row_shape))) == spec.key(2)
+    assert metadata.fill_value == 0
+    from zarr.core.buffer import default_buffer_prototype
+
+    written = metadata.to_buffer_dict(default_buffer_prototype())["zarr.json"].to_bytes()
+    assert format.parse_array(written, spec.path, "here") == (spec, 1000)
+
+
+def test_every_array_that_can_be_planned_can_be_parsed():
+    specs = planned({"a": Field((64, 64, 3), "float32"), "b": Field((), "bool")}, 8,
+                    Field((2,), "int8"), {"x": Field((2,), "float16")})  # fmt: skip
+    for path, spec in specs.items():
+        assert format.parse_array(format.array_json(spec, 7), path, "here") == (spec, 7)
+
+
+def test_a_planned_layout_comes_back_from_the_attributes_of_a_store():
+    schema = Schema.make(Field((64, 64), "uint16", BITS, 3, 12), ACTION, {"x": Field()})
+    specs = format.plan(schema, 4)
+    layout = {n: {"chunk": s.chunk_rows, "inner": s.inner_rows, "codec": s.codec} for n, s in specs.items()}
+    again = json.loads(json.dumps(layout))
+    assert format.plan_from_layout(schema, again, "here") == specs
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda layout: layout.pop("frames"),
+        lambda layout: layout["frames"].pop("chunk"),
+        lambda layout: layout["frames"].update(chunk=0),
+        lambda layout: layout["frames"].update(chunk="8"),
+        lambda layout: layout["frames"].update(chunk=10**12),
+        lambda layout: layout["frames"].update(inner=5),
+        lambda layout: layout["frames"].update(codec="lz4"),
+        lambda layout: layout["frames"].update(codec={"name": "numcodecs.lz4"}),
+        lambda layout: layout.update(resets=None),
+        lambda layout: layout.update(resets=[]),
+    ],
+)
+def test_a_layout_that_is_none_is_refused(change):
+    schema = Schema.make(Field((64, 64), codec="lz4", chunk=4, shard=8), ACTION)
+    layout = {
+        n: {"chunk": s.chunk_rows, "inner": s.inner_rows, "codec": s.codec}
+        for n, s in format.plan(schema, 4).items()
+    }
+    change(layout)
+    with pytest.raises(FormatError, match="here"):
+        format.plan_from_layout(schema, layout, "here")
+
+
+def test_a_store_without_a_layout_is_refused():
+    schema = Schema.make(Field((3,)), ACTION)
+    for layout in (None, [], "x", 3, {}):
+        with pytest.raises(FormatError, match="here: layout"):
+            format.plan_from_layout(schema, layout, "here")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        Schema.make(Field((84, 84)), ACTION),
+        Schema.make({"a": Field((2,), "float32"), "b": Field()}, Field((3,), "float64"),
+                    {"x": Field((2, 2), "bool")}, "float64"),
+    ],
+)  # fmt: skip
+def test_a_schema_comes_back_from_its_json(schema):
+    again = format.schema_from_json(json.loads(json.dumps(schema.to_json())), "here")
+    assert again.same_data(schema)
+    assert again.is_dict == schema.is_dict
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("frame", None),
+        ("frame", {}),
+        ("frame", {"shape": [2], "dtype": "object"}),
+        ("frame", {"shape": [2], "dtype": ["uint8"]}),
+        ("frame", {"shape": [-2], "dtype": "uint8"}),
+        ("frame", {"shape": [2.0], "dtype": "uint8"}),
+        ("frame", {"shape": [True], "dtype": "uint8"}),
+        ("frame", {"shape": "", "dtype": "uint8"}),
+        ("frame", {"shape": [10**30], "dtype": "uint8"}),
+        ("frame", {"dict": {}}),
+        ("frame", {"dict": []}),
+        ("frame", {"dict": {"../x": {"shape": [2], "dtype": "uint8"}}}),
+        ("action", [1]),
+        ("extras", None),
+        ("extras", {"a/b": {"shape": [], "dtype": "uint8"}}),
+        ("reward", "int32"),
+        ("reward", None),
+    ],
+)
+def test_a_schema_that_is_none_is_refused(key, value):
+    document = Schema.make(Field((84, 84)), ACTION).to_json()
+    document[key] = value
+    with pytest.raises(FormatError, match="here: the schema cannot be read"):
+        format.schema_from_json(document, "here")
+    del document[key]
+    with pytest.raises(FormatError, match="here: the schema cannot be read"):
+        format.schema_from_json(document, "here")
+
+
+@pytest.mark.parametrize("document", [None, [], "x", 3])
+def test_what_is_no_schema_at_all_is_refused(document):
+    with pytest.raises(FormatError, match="here"):
+        format.schema_from_json(document, "here")
+
+
+# ---------------------------------------------------------------- strict JSON
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"{} x",
+        b"[]",
+        b"3",
+        b'"x"',
+        b"null",
+        b"\xff\xfe\x00",
+        b"\x80",
+        b'{"a": 1, "a": 2}',
+        b'{"a": {"b": 1, "b": 1}}',
+        b'{"a": NaN}',
+        b'{"a": Infinity}',
+        b'{"a": -Infinity}',
+        b'{"a": ' + b"1" * 5000 + b"}",
+        b'{"a": ' + b"[" * 200_000,
+        b'{"a": ' + b"[" * 200_000 + b"]" * 200_000 + b"}",
+        b'{"a": ' * 50_000 + b"1" + b"}" * 50_000,
+    ],
+    ids=lambda data: data[:20].decode("latin-1"),
+)
+def test_what_is_no_json_object_is_refused_and_never_crashes(data):
+    with pytest.raises(FormatError, match="here: expected"):
+        format.parse(data, "here")
+    with pytest.raises(FormatError, match="here: expected"):
+        format.parse_array(data, "frames", "here")
+    with pytest.raises(FormatError, match="here: expected"):
+        format.parse_root(data, "here")
+
+
+def test_what_is_written_is_json_that_anybody_reads():
+    assert json.loads(format.dump({"a": [1, 2.5, None, "x"]})) == {"a": [1, 2.5, None, "x"]}
+    with pytest.raises(ValueError, match="JSON"):
+        format.dump({"a": math.nan})
+
+
+# ---------------------------------------------------------------- refusals of parse_array
+
+
+def set_at(document, path, value):
+    *parents, last = path
+    for key in parents:
+        document = document[key]
+    if value is DELETE:
+        del document[last]
+    else:
+        document[last] = value
+
+
+DELETE = object()
+SHARDING = ("codecs", 0, "configuration")
+WRONG_ARRAY = [
+    (("zarr_format",), 2, "zarr_format"),
+    (("zarr_format",), True, "zarr_format"),
+    (("zarr_format",), DELETE, "zarr_format"),
+    (("node_type",), "group", "node_type"),
+    (("shape",), DELETE, "shape"),
+    (("shape",), [], "whole rows"),
+    (("shape",), [5, 84], "whole rows"),
+    (("shape",), [5, 84, 83], "whole rows"),
+    (("shape",), [-1, 84, 84], "shape"),
+    (("shape",), [1 << 40, 84, 84], "shape"),
+    (("shape",), [10**400, 84, 84], "shape"),
+    (("shape",), [5.0, 84, 84], "shape"),
+    (("shape",), [True, 84, 84], "shape"),
+    (("shape",), ["5", 84, 84], "shape"),
+    (("shape",), [5, 0, 84], "shape|whole rows"),
+    (("shape",), "x", "shape"),
+    (("shape",), [1] * 10, "shape"),
+    (("data_type",), "object", "data_type"),
+    (("data_type",), "complex64", "data_type"),
+    (("data_type",), {"name": "uint8"}, "data_type"),
+    (("data_type",), ["uint8"], "data_type"),
+    (("data_type",), None, "data_type"),
+    (("chunk_grid", "name"), "rectangular", "chunk_grid"),
+    (("chunk_grid",), "regular", "chunk_grid"),
+    (("chunk_grid",), DELETE, "chunk_grid"),
+    (("chunk_grid", "configuration"), DELETE, "chunk_shape"),
+    (("chunk_grid", "configuration"), [8], "chunk_grid"),
+    (("chunk_grid", "configuration", "chunk_shape"), [0, 84, 84], "chunk_shape"),
+    (("chunk_grid", "configuration", "chunk_shape"), [8, 84, 42], "whole rows"),
+    (("chunk_grid", "configuration", "chunk_shape"), [8, 84], "whole rows"),
+    (("chunk_grid", "configuration", "chunk_shape"), [1_000_000, 84, 84], "at most"),
+    (("chunk_grid", "configuration", "chunk_shape"), [1 << 39, 84, 84], "at most"),
+    (("chunk_key_encoding", "name"), "v2", "chunk_key_encoding"),
+    (("chunk_key_encoding", "configuration", "separator"), "/", "separator"),
+    (("chunk_key_encoding", "configuration"), DELETE, "separator"),
+    (("chunk_key_encoding",), None, "chunk_key_encoding"),
+    (("fill_value",), 1, "fill_value"),
+    (("fill_value",), "0", "fill_value"),
+    (("fill_value",), "NaN", "fill_value"),
+    (("fill_value",), None, "fill_value"),
+    (("fill_value",), [0], "fill_value"),
+    (("fill_value",), DELETE, "fill_value"),
+    (("codecs",), [], "codec"),
+    (("codecs",), DELETE, "codec"),
+    (("codecs",), "bytes", "codec"),
+    (("codecs",), ["bytes"], "codec"),
+    (("codecs",), [None], "codec"),
+    (("codecs",), [{"name": "bytes"}, {"name": "crc32c"}], "codec"),
+    (("codecs",), [{"name": "transpose", "configuration": {"order": [2, 1, 0]}}], "bytes"),
+    (("storage_transformers",), [{"name": "x"}], "storage transformers"),
+    (("must_understand",), True, "unknown keys"),
+    (("consolidated_metadata",), None, "unknown keys"),
+]
+WRONG_BYTES = [
+    (("codecs", 0, "configuration"), {"endian": "big"}, "little-endian"),
+    (("codecs", 0, "configuration"), [1], "bytes|configuration|little-endian"),
+    (("codecs", 0, "configuration"), "little", "bytes|configuration|little-endian"),
+    (("codecs", 0, "configuration"), 7, "bytes|configuration|little-endian"),
+    (("codecs", 0, "name"), "numcodecs.pickle", "bytes"),
+    (("codecs", 0, "name"), None, "bytes"),
+]
+WRONG_SHARDING = [
+    ((*SHARDING, "chunk_shape"), [3, 84, 84], "divide"),
+    ((*SHARDING, "chunk_shape"), [16, 84, 84], "divide"),
+    ((*SHARDING, "chunk_shape"), [4, 84, 42], "divide"),
+    ((*SHARDING, "chunk_shape"), [4, 84], "divide"),
+    ((*SHARDING, "chunk_shape"), [0, 84, 84], "inner chunk_shape"),
+    ((*SHARDING, "chunk_shape"), DELETE, "inner chunk_shape"),
+    ((*SHARDING, "index_location"), "start", "index_location"),
+    ((*SHARDING, "index_codecs"), [], "index_codecs"),
+    ((*SHARDING, "index_codecs"), [{"name": "bytes"}, {"name": "crc32c"}], "index_codecs"),
+    ((*SHARDING, "index_codecs"), DELETE, "index_codecs"),
+    ((*SHARDING, "codecs"), DELETE, "inner codecs"),
+    ((*SHARDING, "codecs"), [{"name": "bytes"}, {"name": "crc32c"}], "inner codecs"),
+    ((*SHARDING, "codecs", 0), {"name": "transpose"}, "bytes"),
+    ((*SHARDING, "codecs", 1), {"name": "crc32c"}, "standard set"),
+    ((*SHARDING, "codecs", 1), {"name": "numcodecs.zlib"}, "standard set"),
+    ((*SHARDING, "codecs", 1), {}, "standard set"),
+    ((*SHARDING, "codecs", 1), None, "compressor"),
+    ((*SHARDING, "codecs", 1), "zstd", "compressor"),
+    ((*SHARDING, "codecs", 1, "configuration"), [], "configuration"),
+    ((*SHARDING, "codecs", 1, "configuration", "cname"), "zlib", "cname"),
+    ((*SHARDING, "codecs", 1, "configuration", "cname"), ["lz4"], "cname"),
+    ((*SHARDING, "codecs", 1, "configuration", "shuffle"), {}, "shuffle"),
+    ((*SHARDING, "codecs", 1, "configuration", "typesize"), "1", "typesize"),
+    ((*SHARDING, "codecs", 1, "configuration", "blocksize"), -1, "blocksize"),
+    ((*SHARDING, "codecs", 2), {"name": "adler32"}, "crc32c"),
+    ((*SHARDING, "codecs", 2), None, "crc32c"),
+    (("codecs", 0, "configuration"), None, "configuration"),
+    (("codecs", 0, "configuration"), [], "configuration"),
+]
+
+
+def refused(spec, path, value, match):
+    document = json.loads(format.array_json(spec, 5))
+    set_at(document, path, value)
+    with pytest.raises(FormatError, match=match) as caught:
+        format.parse_array(json.dumps(document).encode(), spec.path, "/a/zarr.json")
+    assert str(caught.value).startswith("/a/zarr.json: ")
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(("path", "value", "match"), WRONG_ARRAY)
+@pytest.mark.parametrize("codec", [None, LZ4], ids=["raw", "lz4"])
+def test_an_array_that_the_format_does_not_have_is_refused(codec, path, value, match):
+    inner = 4 if codec else 0
+    refused(ArraySpec("frames", (84, 84), UINT8, 8, inner, codec), path, value, match)
+
+
+@pytest.mark.parametrize(("path", "value", "match"), WRONG_BYTES)
+def test_bytes_that_would_read_otherwise_are_refused(path, value, match):
+    refused(ArraySpec("rewards", (), np.dtype("float32"), 8), path, value, match)
+
+
+@pytest.mark.parametrize(("path", "value", "match"), WRONG_SHARDING)
+def test_sharding_that_the_format_does_not_have_is_refused(path, value, match):
+    refused(ArraySpec("frames", (84, 84), UINT8, 8, 4, LZ4), path, value, match)
+
+
+def test_what_changes_no_meaning_is_accepted():
+    spec = ArraySpec("frames", (84, 84), UINT8, 8, 4, LZ4)
+    document = json.loads(format.array_json(spec, 5))
+    document["dimension_names"] = ["row", "y", "x"]
+    document["attributes"] = {"note": [1, {"a": None}]}
+    document["storage_transformers"] = []
+    document["fill_value"] = 0.0
+    del document["codecs"][0]["configuration"]["index_location"]
+    assert format.parse_array(json.dumps(document).encode(), "frames", "here") == (spec, 5)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.path)
+def test_no_mutation_of_an_array_ends_in_another_error(spec):
+    document = json.loads(format.array_json(spec, 5))
+    values = [None, True, -1, 0, 1, 2.5, "", "x", [], [1], {}, {"name": "x"}, 10**30, [[]], [None]]
+    n_refused = 0
+    for path in places(document):
+        for value in [*values, DELETE]:
+            changed = copy.deepcopy(document)
+            set_at(changed, path, value)
+            try:
+                found, rows = format.parse_array(json.dumps(changed).encode(), spec.path, "here")
+            except FormatError as error:
+                assert str(error).startswith("here: ")
+                n_refused += 1
+            else:
+                assert 1 <= found.chunk_rows
+                assert 0 <= rows < 1 << 40
+                assert found.chunk_bytes <= 4 << 30
+                assert found.is_raw or found.chunk_rows % found.inner_rows == 0
+    assert n_refused > 200
+
+
+def places(document, path=()):
+    items = document.items() if isinstance(document, dict) else enumerate(document)
+    for key, value in items:
+        yield (*path, key)
+        if isinstance(value, (dict, list)):
+            yield from places(value, (*path, key))
+
+
+# ---------------------------------------------------------------- refusals of parse_root
+
+
+def root(kind="lane"):
+    own = {
+        "format": 1,
+        "kind": kind,
+        "uuid": "0123456789abcdef" * 2,
+        "schema": {},
+        "capacity": None,
+        "padding": "reset",
+    }
+    if kind == "lane":
+        own |= {"rows": 10, "first": 3, "closed": True}
+    return own
+
+
+@pytest.mark.parametrize("kind", ["lane", "lanes"])
+def test_the_root_comes_back_as_it_was_written(kind):
+    own = root(kind) | {"env": {"id": "ALE/Pong-v5"}, "name": "actor-3"}
+    assert format.parse_root(format.group_json(own), "here") == own
+
+
+def test_the_root_is_a_group_that_zarr_opens(tmp_path):
+    (tmp_path / "zarr.json").write_bytes(format.group_json(root()))
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "zarr.json").write_bytes(format.group_json())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        group = zarr.open_group(tmp_path, mode="r", zarr_format=3)
+        assert group.attrs["mmreplay"] == root()
+        assert dict(group["inner"].attrs) == {}
+
+
+WRONG_ROOT = [
+    ("format", 2, "expected format 1, found 2; a newer mmreplay may read it"),
+    ("format", True, "expected format 1"),
+    ("format", "1", "expected format 1"),
+    ("format", 1.0, "expected format 1"),
+    ("format", DELETE, "expected format 1, found None"),
+    ("kind", "store", "kind"),
+    ("kind", ["lane"], "kind"),
+    ("kind", DELETE, "kind"),
+    ("uuid", "0123456789ABCDEF" * 2, "uuid"),
+    ("uuid", "0123456789abcdef", "uuid"),
+    ("uuid", "0123456789abcdef" * 2 + "\n", "uuid"),
+    ("uuid", 7, "uuid"),
+    ("uuid", DELETE, "uuid"),
+    ("capacity", 0, "capacity"),
+    ("capacity", -1, "capacity"),
+    ("capacity", 1.5, "capacity"),
+    ("capacity", True, "capacity"),
+    ("capacity", "5", "capacity"),
+    ("capacity", 1 << 40, "capacity"),
+    ("capacity", DELETE, "capacity"),
+    ("padding", "edge", "padding"),
+    ("padding", None, "padding"),
+    ("padding", [], "padding"),
+    ("padding", DELETE, "padding"),
+    ("rows", -1, "rows: expected a row"),
+    ("rows", 1 << 40, "rows: expected a row"),
+    ("rows", 1.0, "rows: expected a row"),
+    ("rows", None, "rows: expected a row"),
+    ("rows", DELETE, "rows: expected a row"),
+    ("first", -1, "first: expected a row"),
+    ("first", 11, "first: expected at most rows = 10, found 11"),
+    ("first", DELETE, "first: expected a row"),
+    ("closed", 1, "closed: expected a bool, found 1"),
+    ("closed", "true", "closed"),
+    ("closed", DELETE, "closed: expected a bool, found None"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "match"), WRONG_ROOT)
+def test_a_root_that_the_format_does_not_have_is_refused(key, value, match):
+    own = root()
+    set_at(own, (key,), value)
+    with pytest.raises(FormatError, match=match) as caught:
+        format.parse_root(format.group_json(own), "/a/zarr.json")
+    assert str(caught.value).startswith("/a/zarr.json: ")
+
+
+@pytest.mark.parametrize(
+    ("document", "match"),
+    [
+        ({}, "zarr v3 group"),
+        ({"zarr_format": 2, "node_type": "group", "attributes": {"mmreplay": root()}}, "zarr v3"),
+        ({"zarr_format": 3, "node_type": "array", "attributes": {"mmreplay": root()}}, "zarr v3"),
+        ({"zarr_format": 3, "node_type": "group"}, "no mmreplay store"),
+        ({"zarr_format": 3, "node_type": "group", "attributes": []}, "no mmreplay store"),
+        ({"zarr_format": 3, "node_type": "group", "attributes": {}}, "no mmreplay store"),
+        ({"zarr_format": 3, "node_type": "group", "attributes": {"mmreplay": 1}}, "no mmreplay"),
+    ],
+)
+def test_a_group_of_somebody_else_is_told_apart(document, match):
+    with pytest.raises(FormatError, match=match):
+        format.parse_root(json.dumps(document).encode(), "here")
+
+
+def test_the_borders_of_a_root_are_accepted():
+    own = root() | {"rows": (1 << 40) - 1, "first": (1 << 40) - 1, "capacity": (1 << 40) - 1}
+    assert format.parse_root(format.group_json(own), "here") == own
+    own = root() | {"rows": 0, "first": 0, "capacity": 1, "closed": False, "padding": "zero"}
+    assert format.parse_root(format.group_json(own), "here") == own

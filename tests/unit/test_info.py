@@ -1,0 +1,311 @@
+"""`Store.info`: the numbers of one answer belong together, and every value is plain."""
+
+import json
+import os
+import socket
+import threading
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import Field
+from mmreplay.info import endings
+
+KEYS = set(
+    "path paths format uuid versions padding env state lanes lane_details rows kept_rows "
+    "transitions episodes terminated truncated open returns lengths capacity fields bytes_on_disk "
+    "bytes_raw bytes_stacked stack saving_raw saving_stacked live".split()
+)
+ROW_BYTES = 3 + 1 + 4 + 1 + 1  # of `make`: frame, action, reward, two flags
+ACTION = Field((), "uint8", chunk=8)
+
+
+def allocated(path):
+    """What `du` counts."""
+    paths = [path, *path.rglob("*")]
+    return sum(one.lstat().st_blocks * 512 for one in paths)
+
+
+@pytest.fixture
+def closed(make, story):
+    """Two whole episodes, one of each end, and a third that the close cuts off."""
+    writer = make(action=ACTION, metadata={"id": "Test-v0"})
+    story.play(writer, 5, "terminated")
+    story.play(writer, 7, "truncated")
+    story.play(writer, 2)
+    writer.close()
+    return writer.path
+
+
+def test_a_closed_store(closed):
+    with mmreplay.open(closed) as store:
+        about = store.info()
+    assert about.keys() == KEYS
+    assert about["path"] == str(closed)
+    assert (about["format"], about["state"], about["lanes"]) == (1, "closed", 1)
+    assert (about["rows"], about["kept_rows"], about["transitions"]) == (17, 17, 14)
+    assert (about["episodes"], about["terminated"], about["truncated"], about["open"]) == (
+        3,
+        1,
+        2,
+        0,
+    )
+    assert about["lengths"] == {"min": 2, "mean": 14 / 3, "max": 7}
+    assert about["capacity"] is None
+    assert about["env"] == {"id": "Test-v0"}
+    assert about["live"] is None
+    assert about["padding"] == "reset"
+    assert about["versions"].keys() >= {"mmreplay", "numpy"}
+
+
+def test_returns_are_those_of_the_episodes(closed):
+    with mmreplay.open(closed) as store:
+        expected = store.episodes["return"]
+        found = store.info()["returns"]
+    assert found == {"min": expected.min(), "mean": expected.mean(), "max": expected.max()}
+
+
+def test_every_value_is_one_that_json_holds(closed):
+    with mmreplay.open(closed) as store:
+        about = store.info()
+    assert json.loads(json.dumps(about, allow_nan=False)) == about
+
+
+def test_the_fields_are_all_columns_with_dtype_shape_and_codec(closed):
+    with mmreplay.open(closed) as store:
+        fields = store.info()["fields"]
+    assert list(fields) == ["frames", "actions", "rewards", "non_terminals", "resets"]
+    about = fields["frames"]
+    assert about.pop("bytes_on_disk") == allocated(closed / "frames")
+    assert about == {"dtype": "uint8", "shape": [3], "codec": "raw", "chunk_rows": 8}
+    assert (fields["rewards"]["dtype"], fields["rewards"]["shape"]) == ("float32", [])
+
+
+def test_a_dict_observation_has_a_field_a_key(make, story):
+    frame = {
+        "pixels": Field((4, 4), "uint8", "zstd", chunk=4, shard=8),
+        "speed": Field((2,), "float32", "raw", chunk=8),
+    }
+    extras = {"log_prob": Field((), "float64", chunk=8)}
+    writer = make(frame=frame, extras=extras)
+    story.play(writer, 9)
+    writer.close()
+    with mmreplay.open(writer.path) as store:
+        about = store.info()
+    fields = about["fields"]
+    assert {name: (one["codec"], one["shape"]) for name, one in fields.items()} == {
+        "frames/pixels": ("zstd", [4, 4]),
+        "frames/speed": ("raw", [2]),
+        "actions": ("raw", []),
+        "rewards": ("raw", []),
+        "non_terminals": ("raw", []),
+        "resets": ("raw", []),
+        "extras/log_prob": ("raw", []),
+    }
+    frames, scalars = 16 + 8, 8 + 4 + 1 + 8
+    assert about["bytes_raw"] == 10 * (frames + scalars + 1)
+    assert about["bytes_stacked"] == 9 * (8 * frames + scalars)
+
+
+def test_sizes_count_blocks_raw_rows_and_stacks_of_4(closed):
+    with mmreplay.open(closed) as store:
+        about = store.info()
+    assert about["bytes_on_disk"] == allocated(closed)
+    assert about["bytes_raw"] == 17 * ROW_BYTES
+    assert about["stack"] == 4
+    assert about["bytes_stacked"] == 14 * (2 * 4 * 3 + 1 + 4 + 1)
+    assert about["saving_raw"] == about["bytes_raw"] / about["bytes_on_disk"]
+    assert about["saving_stacked"] == about["bytes_stacked"] / about["bytes_on_disk"]
+
+
+def test_a_store_with_no_row_has_neither_returns_nor_savings(make):
+    writer = make()
+    writer.close()
+    with mmreplay.open(writer.path) as store:
+        about = store.info()
+    assert (about["rows"], about["transitions"], about["episodes"]) == (0, 0, 0)
+    assert about["returns"] is about["lengths"] is None
+    assert about["saving_raw"] is about["saving_stacked"] is None
+
+
+def test_an_infinite_return_is_none_because_json_has_no_infinity(make):
+    writer = make()
+    for reward in (np.inf, 1.0):
+        writer.reset(np.zeros(3, np.uint8))
+        writer.step(1, reward, np.zeros(3, np.uint8), True)
+    writer.close()
+    with mmreplay.open(writer.path) as store:
+        assert store.info()["returns"] == {"min": 1.0, "mean": None, "max": None}
+
+
+def test_evicted_rows_are_no_longer_kept(make, story):
+    writer = make(capacity=20)
+    for _ in range(30):
+        story.play(writer, 9, "terminated")
+    writer.close()
+    with mmreplay.open(writer.path) as store:
+        about = store.info()
+        lane = store.lanes[0]
+        assert about["lane_details"] == [
+            {
+                "path": str(writer.path),
+                "name": None,
+                "state": "closed",
+                "rows": 300,
+                "first": lane.first,
+                "base": lane.first - 64,
+                "transitions": 20,
+                "capacity": 20,
+            }
+        ]
+    assert (about["rows"], about["transitions"], about["capacity"]) == (300, 20, 20)
+    assert about["kept_rows"] == 300 - (lane.first - 64)
+    assert about["bytes_raw"] < 300 * ROW_BYTES
+
+
+# ---------------------------------------------------------------- live and crashed
+
+
+def test_a_live_store_says_who_writes_and_what_is_not_flushed(make, story):
+    writer = make()
+    story.play(writer, 5, "terminated")
+    writer.flush()
+    story.play(writer, 3)
+    with mmreplay.open(writer.path) as store:
+        about = store.info()
+        live = about["live"]
+        assert about["state"] == "live"
+        assert (about["episodes"], about["terminated"], about["open"]) == (2, 1, 1)
+        assert about["lengths"] == {"min": 5, "mean": 5.0, "max": 5}  # the open one is not over
+        assert live["unflushed_rows"] == 4
+        assert live["writers"] == [
+            {
+                "pid": os.getpid(),
+                "host": socket.gethostname(),
+                "since": live["writers"][0]["since"],
+                "lanes": [0],
+            }
+        ]
+        assert 0 <= live["last_row_s"] < 60
+        assert 0 <= live["last_checkpoint_s"] < 60
+
+
+def test_a_store_that_is_open_takes_the_newest_rows(make, story):
+    writer = make()
+    story.play(writer, 2)
+    with mmreplay.open(writer.path) as store:
+        assert store.info()["rows"] == 3
+        story.play(writer, 5)
+        assert store.info()["rows"] == 9
+        writer.close()
+        about = store.info()
+    assert (about["state"], about["rows"], about["open"]) == ("closed", 9, 0)
+
+
+def test_an_old_row_and_an_old_checkpoint_have_an_age(make, story):
+    writer = make()
+    story.play(writer, 3)
+    writer.flush()
+    for path in writer.path.rglob("*"):
+        os.utime(path, (1.7e9, 1.7e9))
+    with mmreplay.open(writer.path) as store:
+        live = store.info()["live"]
+    assert live["last_row_s"] > 1e6
+    assert live["last_checkpoint_s"] > 1e6
+    assert live["unflushed_rows"] == 0
+
+
+def test_a_live_store_with_no_row_has_no_newest_row(make):
+    writer = make()
+    with mmreplay.open(writer.path) as store:
+        live = store.info()["live"]
+    assert live["last_row_s"] is None
+    assert live["unflushed_rows"] == 0
+
+
+def test_what_a_dead_writer_left_is_crashed_and_its_last_episode_cut_off(make, story, kill):
+    writer = make()
+    story.play(writer, 5, "terminated")
+    story.play(writer, 3)
+    kill(writer)
+    with mmreplay.open(writer.path) as store:
+        about = store.info()
+        assert endings(store, store.episodes).tolist() == ["terminated", "truncated"]
+    assert about["state"] == "crashed"
+    assert (about["terminated"], about["truncated"], about["open"]) == (1, 1, 0)
+    assert about["live"]["writers"][0]["pid"] == os.getpid()
+
+
+def test_a_store_that_closes_meanwhile_is_never_called_crashed(make, story):
+    """Neither lock nor closed in what the reader knows: it has to look again."""
+    seen, done = set(), threading.Event()
+    writer = make(flush_s=0)
+    path = writer.path
+
+    def reopen():
+        nonlocal writer
+        for _ in range(40):
+            story.play(writer, 1)
+            writer.close()
+            writer = make(append=True)
+        done.set()
+
+    thread = threading.Thread(target=reopen)
+    with mmreplay.open(path) as store:
+        thread.start()
+        while not done.is_set():
+            seen.add(store.info()["state"])
+        thread.join()
+    assert seen <= {"live", "closed"}
+
+
+# ---------------------------------------------------------------- many lanes
+
+
+def test_a_store_of_many_lanes_is_described_as_one(make, story):
+    writer = make(lanes=3, capacity=20, action=ACTION)
+    story.play(writer, 2, "terminated")
+    story.play(writer.writers[1], 4, "truncated")
+    writer.close()
+    with mmreplay.open(writer.path) as store:
+        about = store.info()
+    assert about["path"] == str(writer.path)
+    assert about["paths"] == [str(writer.path)]
+    assert (about["lanes"], about["capacity"]) == (3, 20)
+    assert (about["rows"], about["transitions"], about["episodes"]) == (14, 10, 4)
+    assert about["bytes_on_disk"] == allocated(writer.path)
+    assert [one["transitions"] for one in about["lane_details"]] == [2, 6, 2]
+    assert [one["capacity"] for one in about["lane_details"]] == [7, 7, 6]
+
+
+def test_one_live_lane_makes_a_store_live_and_one_crashed_lane_crashed(make, story, kill):
+    writers = [make(lane=name, action=ACTION) for name in ("a", "b", "c")]
+    for writer in writers:
+        story.play(writer, 3)
+    writers[0].close()
+    path = writers[0].path.parent
+    kill(writers[1])
+    with mmreplay.open(path) as store:
+        about = store.info()
+    assert about["state"] == "live"
+    assert [one["state"] for one in about["lane_details"]] == ["closed", "crashed", "live"]
+    assert [one["name"] for one in about["lane_details"]] == ["a", "b", "c"]
+    assert (about["truncated"], about["open"]) == (2, 1)
+    assert about["live"]["writers"][0]["lanes"] == [1, 2]
+    writers[2].close()
+    with mmreplay.open(path) as store:
+        assert store.info()["state"] == "crashed"
+
+
+def test_stores_loaded_together_are_described_together(make, story):
+    for name in ("one.zarr", "two.zarr"):
+        writer = make(name)
+        story.play(writer, 4, "terminated")
+        writer.close()
+    root = writer.path.parent
+    with mmreplay.load([root / "one.zarr", root / "two.zarr"]) as data:
+        about = data.store.info()
+    assert about["paths"] == [str(root / "one.zarr"), str(root / "two.zarr")]
+    assert (about["lanes"], about["transitions"]) == (2, 8)
+    assert about["bytes_on_disk"] == sum(allocated(root / n) for n in ("one.zarr", "two.zarr"))
