@@ -220,8 +220,9 @@ def load(
         StoreNotFoundError: nothing there, or nothing that the pattern matches.
         SchemaError: stores whose rows differ, or a setting out of its range.
     """
-    paths = [lane for one in _matching(path) for lane in lane_paths(one)]
-    store = Store(paths, padding=padding)
+    roots = _matching(path)
+    lanes = [lane for root in roots for lane in lane_paths(root)]
+    store = Store(lanes, path=roots[0], padding=padding)
     return Dataset(store, Settings(stack, n_step, gamma, store.padding, stack_axis), seed)
 
 
@@ -350,7 +351,7 @@ class ReplayBuffer:
     def _open(self, path: Path, settings: Settings, padding: str | None, seed: Seed) -> None:
         writer = self.writer
         self._lanes = writer.writers if isinstance(writer, VectorWriter) else (writer,)
-        store = Store(lane_paths(path), padding=padding)
+        store = Store(lane_paths(path), path=path, padding=padding)
         self.store = store
         self._data = Dataset(store, dataclasses.replace(settings, padding=store.padding), seed)
         saved = self._lanes[0].stored_generator()

@@ -55,12 +55,12 @@ class Checksums:
         return bool(window.items[chunk - window.start])
 
     def forget(self, head: int, tail_start: int) -> None:
-        """Zero those of chunk files that hold, or will hold, rows past the head.
+        """Zero those of chunk files that hold the newest row, which may change, or rows past it.
 
         Of compressed arrays those from `tail_start` on: such shards are ignored, and written anew.
         """
         for spec in self._specs.values():
-            finished = head if spec.is_raw else tail_start
+            finished = max(head - 1, 0) if spec.is_raw else tail_start
             for file in columns.chunk_files(self._lane, format.checksum_spec(spec.path)):
                 window = self._window(spec.path, file)
                 window.rows[max(finished // spec.chunk_rows - window.start, 0) :] = 0

@@ -59,14 +59,21 @@ def map_tail(lane: Path, spec: ArraySpec, *, writable: bool = False) -> Array:
 
 
 def assemble(spec: ArraySpec, chunks: Sequence[bytes]) -> bytes:
-    """A shard file: the encoded inner chunks, then the index, then its crc32c."""
+    """A shard file: the encoded inner chunks, four bytes of digest, the index, its crc32c.
+
+    A message with its own crc behind leaves the register of a crc as it leaves it for any other
+    message of that length: without the digest, the crc32c of the whole file would follow from the
+    lengths of its parts, and two shards of equal lengths could be exchanged unnoticed. To readers
+    of zarr the digest is unused space, which the sharding specification allows.
+    """
     n_chunks = spec.chunk_rows // spec.inner_rows
     index = np.full((n_chunks, 2), ABSENT, "<u8")
     sizes = np.array([len(chunk) for chunk in chunks], "<u8")
     index[: len(chunks), 1] = sizes
     index[: len(chunks), 0] = np.cumsum(sizes) - sizes
     table = index.tobytes()
-    return b"".join([*chunks, table, codecs.crc32c(table).to_bytes(4, "little")])
+    digest = codecs.crc32c(b"".join(chunk[-4:] for chunk in chunks)).to_bytes(4, "little")
+    return b"".join([*chunks, digest, table, codecs.crc32c(table).to_bytes(4, "little")])
 
 
 class Shard:

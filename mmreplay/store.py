@@ -220,9 +220,11 @@ class Store:
         index: the trajectory boundaries.
     """
 
-    def __init__(self, paths: Sequence[Path], *, padding: str | None = None) -> None:
-        """Open lanes as one store; see `open_store`."""
-        self.path = paths[0]
+    def __init__(
+        self, paths: Sequence[Path], *, path: Path | None = None, padding: str | None = None
+    ) -> None:
+        """Open the lanes at `paths` as one store, called `path`; see `open_store`."""
+        self.path = path or paths[0]
         self._paths = list(paths)
         self._lock = threading.RLock()
         self._closed = False
@@ -706,7 +708,7 @@ def open_store(path: str | os.PathLike[str]) -> Store:
         StoreNotFoundError: there is none.
         FormatError, CorruptStoreError: it is none that this version reads, or not whole.
     """
-    return Store(lane_paths(Path(path)))
+    return Store(lane_paths(Path(path)), path=Path(path))
 
 
 _STORES: weakref.WeakSet[Store] = weakref.WeakSet()

@@ -86,6 +86,7 @@ class Examination:
         if not opened:
             return
         self.n_rows = self._rows.head - self._rows.base
+        self._rows.sound = "resets" in self.arrays.specs
         self._check_names(schema)
         for path in sorted(self.arrays.specs, key=_reading_order):
             self._check_column(self.arrays.specs[path])

@@ -33,8 +33,13 @@ class Finding:
 
     def __str__(self) -> str:
         """One line."""
-        rows = "" if self.rows is None else f", rows {self.rows[0]:,} to {self.rows[1] - 1:,}"
-        return f"{self.file}{rows}: {self.message}"
+        return f"{self.file}{self._rows()}: {self.message}"
+
+    def _rows(self) -> str:
+        if self.rows is None:
+            return ""
+        start, last = self.rows[0], self.rows[1] - 1
+        return f", row {start:,}" if last <= start else f", rows {start:,} to {last:,}"
 
 
 @dataclass(frozen=True, slots=True)

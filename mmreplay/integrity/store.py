@@ -59,7 +59,8 @@ def verify(
         lanes = _lanes(where)
         if root is not None:
             layout = _layout(where, root, findings)
-        _check_group(where, lanes, findings, warnings)
+        if root is not None or lanes:  # else it was a lane
+            _check_group(where, lanes, findings, warnings)
     examinations = [examine(where, lane, tally) for lane in lanes]
     for one in examinations:
         findings += one.watch.findings

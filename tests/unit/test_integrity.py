@@ -147,7 +147,8 @@ def test_a_store_that_was_opened_and_closed_again_is_sound(make, story, evicted)
 
 def test_a_store_of_many_lanes_is_sound(make, story):
     writer = make(lanes=3, frame=FRAMES["lz4"])
-    play(story, writer)
+    for one in writer.writers:
+        play(story, one)
     assert verify(writer.path).sound
     writer.close()
     report = verify(writer.path)
@@ -157,9 +158,7 @@ def test_a_store_of_many_lanes_is_sound(make, story):
 
 def test_nothing_is_written(closed):
     def state():
-        return {
-            path: (path.lstat().st_mtime_ns, path.lstat().st_ino) for path in closed.rglob("*")
-        }
+        return {path: (path.lstat().st_mtime_ns, path.lstat().st_ino) for path in closed.rglob("*")}
 
     before = state()
     verify(closed)
@@ -212,16 +211,15 @@ def test_the_report_as_json(lz4_store):
 
 def everything(path):
     """All that a store says: its rows, what can be sampled, and what zarr reads."""
-    out = []
+    out: list[object] = []
     with mmreplay.open(path) as store:
         for lane in store.lanes:
             out += [lane.rows, lane.first, lane.base]
         out += [store.ids.tobytes(), store.episodes.tobytes(), store.padding]
         batch = store.transitions(store.ids, stack=3, n_step=2)
         out += [batch.reward.tobytes(), batch.discount.tobytes()]
-        frames = batch.observation
-        frames = frames.values() if isinstance(frames, dict) else [frames]
-        out += [one.tobytes() for one in frames]
+        now = batch.observation
+        out += [one.tobytes() for one in (now.values() if isinstance(now, dict) else [now])]
         out += [one.tobytes() for one in batch.extras.values()]
     for name, member in sorted(zarr.open_group(path, mode="r").members(max_depth=None)):
         if isinstance(member, zarr.Array):
@@ -303,18 +301,27 @@ def test_a_missing_chunk_file_is_found_though_zarr_reads_zeros(lz4_store, array)
 
 
 def test_an_evicted_chunk_file_is_not_missing_but_the_next_one_is(evicted):
-    oldest = sorted((evicted / "rewards").glob("c.*"), key=lambda path: int(path.name[2:]))[0]
+    oldest = min((evicted / "rewards").glob("c.*"), key=lambda path: int(path.name[2:]))
     oldest.unlink()
     assert messages(evicted, f"rewards/{oldest.name}") == ["expected this chunk file, found none"]
 
 
-def test_shards_of_two_places_swapped(lz4_store):
-    one, two = lz4_store / "frames" / "c.0.0", lz4_store / "frames" / "c.1.0"
+@pytest.mark.parametrize("array", ["frames", "rewards"])
+def test_chunk_files_of_two_places_swapped(make, array):
+    generator = np.random.default_rng(0)
+    writer = make(frame=Field((64,), "uint8", "lz4", chunk=4, shard=8), action=ACTION)
+    writer.reset(np.zeros(64, np.uint8))
+    for row in range(1, 30):
+        frame = np.zeros(64, np.uint8)
+        frame[: row * 2] = generator.integers(256, size=row * 2)
+        writer.step(0, float(row), frame)
+    writer.close()
+    one, two = (next((writer.path / array).glob(f"c.{chunk}*")) for chunk in (0, 1))
     data = one.read_bytes()
     one.write_bytes(two.read_bytes())
     two.write_bytes(data)
-    files = [one.file for one in verify(lz4_store).findings]
-    assert files == ["frames/c.0.0", "frames/c.1.0"]
+    files = [one.file for one in verify(writer.path).findings]
+    assert files == [f"{array}/{one.name}", f"{array}/{two.name}"]
 
 
 def test_a_damaged_inner_chunk_is_named_with_its_rows(lz4_store):
@@ -360,8 +367,7 @@ def test_a_raw_chunk_without_a_checksum_is_a_finding_and_a_shard_a_warning(lz4_s
         sums.write_bytes(bytes(4) + sums.read_bytes()[4:])
     report = verify(lz4_store)
     assert texts(report) == [
-        "rewards/c.0, rows 0 to 7: "
-        "expected a checksum, as every file of a closed lane has; found 0"
+        "rewards/c.0, rows 0 to 7: expected a checksum, as every file of a closed lane has; found 0"
     ]
     assert [str(one) for one in report.warnings] == [
         "frames/c.0.0: has no checksum: only its inner chunks could be checked"
@@ -375,7 +381,9 @@ def test_the_checksums_of_an_array_are_missing(lz4_store):
 
 def test_checksums_that_cannot_be_read_are_named_once(lz4_store):
     (lz4_store / "checksums" / "rewards" / "c.0").write_bytes(b"short")
-    assert messages(lz4_store, "checksums/rewards/c.0") == ["expected 4,096 bytes, found 5"]
+    assert messages(lz4_store, "checksums/rewards/c.0") == [
+        "expected 4,096 bytes, found 5: the file was cut or replaced"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -454,9 +462,9 @@ def test_a_final_row_with_a_reward(lz4_store):
     )
 
 
-@pytest.mark.parametrize("array", ["actions", "extras/log_prob"])
-def test_a_final_row_with_an_action_or_an_extra(lz4_store, array):
-    forge(lz4_store, array, 1, lambda data: data.__setitem__(slice(4, 8), b"\1\1\1\1"))
+@pytest.mark.parametrize(("array", "byte"), [("actions", 1), ("extras/log_prob", 7)])
+def test_a_final_row_with_an_action_or_an_extra(lz4_store, array, byte):
+    forge(lz4_store, array, 1, lambda data: data.__setitem__(byte, 1))
     found = verify(lz4_store).findings
     assert [one.message.partition(":")[0] for one in found] == ["final rows"]
     assert found[0].rows == (9, 10)
@@ -621,7 +629,7 @@ def test_a_users_own_attributes_and_dimension_names_are_welcome(lz4_store):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda own: own.pop("capacity"), "attributes.mmreplay: capacity is missing"),
+        (lambda own: own.pop("versions"), "attributes.mmreplay: versions is missing"),
         (lambda own: own.update(colour=1), "attributes.mmreplay: 'colour' is unknown to format 1"),
         (lambda own: own.update(generator={"a": 1}), "generator: expected a state that numpy"),
         (lambda own: own.update(env=[]), "env: expected an object, found []"),
@@ -687,10 +695,9 @@ def test_a_lane_that_is_missing(lanes):
 def test_a_lane_that_is_a_copy_of_another(lanes):
     shutil.rmtree(lanes / "lane-00002")
     shutil.copytree(lanes / "lane-00001", lanes / "lane-00002")
-    assert messages(lanes, "lane-00002/zarr.json") == [
-        "name: expected one of its own, found 'b' as in lane-00001",
-        pytest.approx_text if False else verify(lanes).findings[1].message,
-    ]
+    name, uuid = messages(lanes, "lane-00002/zarr.json")
+    assert name == "name: expected one of its own, found 'b' as in lane-00001"
+    assert uuid.startswith("uuid: expected one of its own")
 
 
 def test_a_lane_with_another_schema_than_its_store(lanes, make, story):
@@ -701,7 +708,9 @@ def test_a_lane_with_another_schema_than_its_store(lanes, make, story):
     shutil.copytree(other.path, lanes / "lane-00002")
     found = texts(verify(lanes))
     assert any("schema: expected that of the store" in text for text in found)
-    assert any(text.startswith("lane-00002/frames/zarr.json: expected the layout") for text in found)
+    assert any(
+        text.startswith("lane-00002/frames/zarr.json: expected the layout") for text in found
+    )
 
 
 def test_something_else_between_the_lanes(lanes):
@@ -717,10 +726,7 @@ def test_a_store_in_the_place_of_a_lane(lanes, make):
     other = make("other.zarr", lane="d")
     other.close()
     shutil.copytree(other.path.parent, lanes / "lane-00002")
-    assert messages(lanes, "lane-00002/zarr.json") == [
-        "expected a lane, found a store of lanes",
-        verify(lanes).findings[-1].message,
-    ]
+    assert messages(lanes, "lane-00002/zarr.json")[0] == "expected a lane, found a store of lanes"
 
 
 # ---------------------------------------------------------------- live and crashed
@@ -729,7 +735,6 @@ def test_a_store_in_the_place_of_a_lane(lanes, make):
 def test_a_live_store_is_sound_and_its_damage_is_found(make, story):
     writer = make(frame=FRAMES["lz4"], action=ACTION)
     play(story, writer)
-    writer._wait_for_seal() if hasattr(writer, "_wait_for_seal") else None
     report = verify(writer.path)
     assert (report.state, report.findings, report.warnings) == ("live", [], [])
     assert report.rows == 37
@@ -761,7 +766,7 @@ def test_a_writer_at_work_is_never_taken_for_damage(make, story, frames):
 
     thread = threading.Thread(target=write)
     thread.start()
-    seen, until = 0, time.monotonic() + 2
+    seen, until = 0, time.monotonic() + 1.2
     try:
         while time.monotonic() < until or seen < 3:
             report = verify(path)

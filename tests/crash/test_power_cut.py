@@ -1,0 +1,181 @@
+"""The power goes off at any call that reaches the disk: nothing that was flushed is lost.
+
+Invariant: whatever part of the unsynced survives, the store opens again, and holds a prefix of what
+was written that has at least every row of the last flush that returned.
+"""
+
+import os
+import random
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay.testing import checks
+from mmreplay.testing.pair import Pair
+from mmreplay.testing.power import power_disk
+from mmreplay.testing.strategies import Layout
+
+THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="needs the path of a descriptor"),
+    pytest.mark.timeout(0 if THOROUGH else 240),
+]
+N_CUTS = None if THOROUGH else 25
+Field = mmreplay.Field
+
+LAYOUTS = {
+    "raw": Layout(Field((3, 4), "uint8", "raw", 8), Field((), "int64", chunk=11), {}),
+    "raw, evicting": Layout(
+        Field((3,), "uint8", "raw", 4), Field((), "int64", chunk=3), {}, capacity=4
+    ),
+    "lz4": Layout(Field((3, 4), "uint8", "lz4", 2, 4), Field((), "int64", chunk=13), {}),
+    "lz4, evicting": Layout(
+        Field((3, 4), "uint8", "lz4", 1, 3), Field((), "int64", chunk=5), {}, capacity=9
+    ),
+    "dict, lanes": Layout(
+        {"a": Field((5,), "float32", "raw", 6), "b": Field((2, 2), "uint16", "zstd", 3, 6)},
+        Field((2,), "float32", chunk=9),
+        {"thought": Field((), "float64", chunk=5)},
+        capacity=30,
+        lanes=2,
+    ),
+}
+
+
+@pytest.fixture
+def folder():
+    where = Path(tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+    yield where
+    shutil.rmtree(where)
+
+
+class Cuts:
+    """Images of the disk as of some calls, with what had been promised by then."""
+
+    def __init__(self, folder, root, luck, wanted):
+        self.folder, self.luck, self.wanted = folder, luck, wanted
+        self.root = root
+        self.promised = None  # rows flushed, by lane
+        self.images = []
+        self.disk = None
+
+    def before_call(self, number):
+        if self.disk is None or (self.wanted is not None and number not in self.wanted):
+            return
+        for luck in (None, self.luck):
+            target = self.folder / f"image-{len(self.images)}-{number}"
+            self.disk.image(target, luck)
+            self.images.append((target, self.promised))
+
+    def __enter__(self):
+        self.context = power_disk(self.root, self.before_call)
+        self.disk = self.context.__enter__()
+        return self
+
+    def __exit__(self, *error):
+        self.context.__exit__(*error)
+
+
+def write(path, layout, model, cuts, *, sessions=2):
+    """Two sessions of about sixty rows, with flushes in both."""
+    random = np.random.default_rng(1)
+    for _ in range(sessions):
+        with mmreplay.create(
+            path, **layout.create_arguments(), append=True, flush_s=0
+        ) as writer:
+            pair = Pair(writer, model, random)
+            for _ in range(4):
+                pair.together(15, end=0.15)
+                rows = [len(lane.rows) for lane in model.lanes]
+                writer.flush()
+                cuts.promised = rows
+        for lane in model.lanes:
+            lane.end_session()
+        cuts.promised = [len(lane.rows) for lane in model.lanes]
+
+
+def check_image(path, model, promised, luck):
+    """Read-only, then as the next writer finds it; returns the model of what is there."""
+    if promised is None:
+        if not path.exists():
+            return
+        promised = [0] * len(model.lanes)
+    found = model.copy()
+    with mmreplay.open(path) as store:
+        cut(store, found, promised)
+        checks.check_store(store, found, live=False, most=12)
+    again = path.with_name("again.zarr")
+    if luck.random() < 0.3:
+        cut_while_recovering(path, found, luck)
+    shutil.copytree(path, again)
+    with mmreplay.create(again, append=True, flush_s=0) as writer:
+        with mmreplay.open(again) as store:
+            checks.check_ids(store, found)
+        Pair(writer, found, np.random.default_rng(2)).together(5)
+    for lane in found.lanes:
+        lane.end_session()
+    with mmreplay.open(again) as store:
+        for view, lane in zip(store.lanes, found.lanes, strict=True):
+            lane.forget(view.base)
+        checks.check_store(store, found, live=False, most=12)
+    checks.check_plain_zarr(again)
+
+
+def cut(store, model, promised):
+    for view, lane, least in zip(store.lanes, model.lanes, promised, strict=True):
+        assert least <= view.rows <= len(lane.rows), f"{least} rows were flushed: {view.rows}"
+        lane.base = 0
+        lane.cut(view.rows)
+        assert view.base <= lane.base_bounds()[1]
+        lane.forget(view.base)
+
+
+def cut_while_recovering(path, model, luck):
+    """The power goes again while the store is opened: still nothing of it is lost."""
+    root = path.parent
+    copy = root.with_name(root.name + "-2")
+    shutil.copytree(root, copy)
+    images = root.with_name(root.name + "-3")
+    images.mkdir()
+    rows = [len(lane.rows) for lane in model.lanes]
+    wanted = {luck.randrange(1, 60) for _ in range(3)}
+    with Cuts(images, copy, luck, wanted) as cuts:
+        cuts.promised = rows
+        mmreplay.create(copy / path.name, append=True, flush_s=0).close()
+    for image, promised in cuts.images:
+        with mmreplay.open(image / path.name) as store:
+            found = model.copy()
+            cut(store, found, promised)
+            checks.check_store(store, found, live=False, most=12)
+    for one in (copy, images):
+        shutil.rmtree(one)
+
+
+@pytest.mark.parametrize("name", sorted(LAYOUTS))
+def test_power_cut_at_any_call_loses_nothing_that_was_flushed(folder, name):
+    layout = LAYOUTS[name]
+    luck = random.Random(name if not THOROUGH else None)
+
+    def run(number, wanted):
+        root, images = folder / f"root-{number}", folder / f"images-{number}"
+        root.mkdir()
+        images.mkdir()
+        model = layout.model()
+        with Cuts(images, root, luck, wanted) as cuts:
+            write(root / "s.zarr", layout, model, cuts)
+        return model, cuts
+
+    _, counted = run(0, set())
+    n_calls = counted.disk._n_calls
+    assert n_calls > 200
+    wanted = None if N_CUTS is None else set(luck.sample(range(1, n_calls), N_CUTS))
+    model, cuts = run(1, wanted)
+    assert len(cuts.images) >= 2 * min(N_CUTS or n_calls, 10)
+    for image, promised in cuts.images:
+        check_image(image / "s.zarr", model, promised, luck)
+        shutil.rmtree(image)

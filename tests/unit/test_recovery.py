@@ -1,0 +1,465 @@
+"""How a lane begins to be written: built, reopened, recovered; and a death in the middle of it."""
+
+import json
+import shutil
+import uuid
+
+import numpy as np
+import pytest
+import zarr
+
+import mmreplay
+from mmreplay import Field, background, columns, files, format, lane, recovery
+from mmreplay.errors import CorruptStoreError
+from mmreplay.schema import Schema
+from mmreplay.state import CheckpointFile, State
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+CODECS = {"raw": "raw", "lz4": "lz4"}
+
+
+@pytest.fixture
+def power_cut(monkeypatch):
+    """From now on the system has been started anew: nothing volatile is trusted."""
+
+    def cut():
+        now = uuid.uuid4().bytes
+        monkeypatch.setattr(files, "boot_id", lambda: now)
+
+    return cut
+
+
+@pytest.fixture(params=CODECS)
+def fields(request):
+    return {
+        "frame": Field((3,), "uint8", CODECS[request.param], chunk=4, shard=8),
+        "extras": {"x": Field((2,), "float32", chunk=3)},
+    }
+
+
+def attributes(path):
+    return json.loads((path / "zarr.json").read_bytes())["attributes"]["mmreplay"]
+
+
+def files_of(path):
+    return sorted(str(one.relative_to(path)) for one in path.rglob("*") if one.is_file())
+
+
+def cut_to(story, path, head):
+    """What is left of a lane of which only `head` rows are."""
+    rows = story.lanes[path]
+    del rows[head:]
+    rows[-1]["step"] = False
+    rows[-1]["flag"] = 1 if rows[-1]["reset"] else rows[-2]["flag"]
+
+
+# ---------------------------------------------------------------- built
+
+
+def test_a_new_lane_is_a_live_one_of_no_row(tmp_path):
+    schema = Schema.make({"a": Field((3,), codec="lz4"), "b": Field()}, Field(), {"x": Field()})
+    specs = format.plan(schema, None)
+    path = tmp_path / "lane"
+    recovery.build_lane(path, schema, specs, {"capacity": None, "padding": "reset"})
+    for folder in [path, *(one for one in path.rglob("*") if one.is_dir())]:
+        assert (folder / "zarr.json").exists() is (folder.name != ".live")
+    own = format.parse_root((path / "zarr.json").read_bytes(), "here")
+    assert (own["rows"], own["first"], own["closed"], own["kind"]) == (0, 0, False, "lane")
+    best = CheckpointFile(path / ".live" / "checkpoint", own["uuid"]).best
+    assert (best.head, best.tail_start, best.base, best.generation) == (0, 0, 0, 1)
+    assert not State(path / ".live" / "state", writable=False).trusted(best)
+    tail = path / ".live" / "frames~a.tail"
+    assert tail.stat().st_size == 2 * specs["frames/a"].chunk_bytes
+    assert tail.stat().st_blocks * 512 >= tail.stat().st_size
+    group = zarr.open_group(path, mode="r", zarr_format=3)
+    assert group["frames/a"].shape == (0, 3)
+    with mmreplay.open(path) as store:
+        assert len(store) == 0
+
+
+def test_no_two_lanes_have_the_same_uuid(make):
+    assert attributes(make("a").path)["uuid"] != attributes(make("b").path)["uuid"]
+
+
+# ---------------------------------------------------------------- reopened
+
+
+@pytest.mark.parametrize("length", [0, 1, 6, 7, 8, 14, 15, 16, 17])
+def test_a_closed_lane_goes_on_where_it_stopped(make, story, fields, length):
+    writer = make(**fields)
+    if length:
+        story.play(writer, length - 1, "terminated")
+    for _ in range(3):
+        writer.close()
+        writer = make(append=True)
+        assert writer.rows == len(story.lanes.get(writer.path, []))
+        assert attributes(writer.path)["closed"] is False
+        story.play(writer, 9, "truncated")
+        with mmreplay.open(writer.path) as store:
+            story.check(store)
+    writer.close()
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+
+
+def test_the_short_shard_is_unpacked_and_stays_until_the_whole_one_replaces_it(make, story, lz4):
+    writer = make(**lz4)
+    story.play(writer, 19)
+    writer.close()
+    shard = columns.chunk_path(writer.path, writer.specs["frames"], 2)
+    short = shard.read_bytes()
+    writer = make(append=True)
+    assert shard.read_bytes() == short
+    frames = story.columns(writer.path, writer.schema)["frames"]
+    tail = writer._disk.tails["frames"]
+    assert np.array_equal(tail[:4], frames[16:20])
+    story.play(writer, 3)
+    assert shard.read_bytes() == short
+    story.play(writer, 9)
+    writer._background.submit(lambda: None).result()
+    assert shard.read_bytes() != short
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+
+
+def test_nothing_but_what_is_private_changes_before_the_lane_is_called_open(
+    make, story, fields, monkeypatch
+):
+    writer = make(**fields)
+    story.play(writer, 20)
+    writer.close()
+    path = writer.path
+
+    def contents():
+        return {
+            name: (path / name).read_bytes()
+            for name in files_of(path)
+            if not name.startswith((".live", "checksums"))
+        }
+
+    before, seen = contents(), []
+
+    def write_metadata(where, metadata, **changes):
+        seen.append(contents())
+        live = {one.name for one in (path / ".live").iterdir()}
+        assert {"state", "checkpoint"} <= live
+        best = CheckpointFile(path / ".live" / "checkpoint", metadata["uuid"]).best
+        assert best.head == 21
+        assert not State(path / ".live" / "state", writable=False).trusted(best)
+        return real(where, metadata, **changes)
+
+    real = recovery.write_metadata
+    monkeypatch.setattr(recovery, "write_metadata", write_metadata)
+    make(append=True)
+    assert seen == [before]
+
+
+def test_litter_of_a_death_in_the_middle_of_a_close_goes(make, story, fields):
+    writer = make(**fields)
+    story.play(writer, 20)
+    writer.close()
+    clean = files_of(writer.path)
+    (writer.path / ".live").mkdir()
+    for name in (".live/state", ".live/frames.tail", "zarr.json.0123.tmp", "frames/c.0.0.abcd.tmp"):
+        (writer.path / name).write_bytes(b"litter")
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+    make(append=True).close()
+    assert files_of(writer.path) == clean
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+
+
+def test_the_generator_moves_between_the_attributes_and_the_live_lane(make, story):
+    writer = make()
+    story.play(writer, 3)
+    writer.save_generator(lambda: "random state")
+    writer.close()
+    assert attributes(writer.path)["generator"] == "random state"
+    writer = make(append=True)
+    assert "generator" not in attributes(writer.path)
+    assert writer.stored_generator() == "random state"
+    writer.close()
+    assert attributes(writer.path)["generator"] == "random state"
+
+
+def test_changes_are_written_when_a_lane_is_opened(make, story, kill):
+    writer = make(metadata={"seed": 1})
+    story.play(writer, 3)
+    writer.close()
+    writer = make(append=True, capacity=50, metadata={"seed": 2}, padding="zero")
+    own = attributes(writer.path)
+    assert (own["capacity"], own["env"], own["padding"]) == (50, {"seed": 2}, "zero")
+    kill(writer)
+    own = attributes(make(append=True, capacity=60).path)
+    assert (own["capacity"], own["env"], own["padding"]) == (60, {"seed": 2}, "zero")
+
+
+def test_a_reopening_that_finds_no_room_leaves_the_lane_closed_and_clean(make, story, lz4, monkeypatch):
+    writer = make(**lz4)
+    story.play(writer, 20)
+    writer.close()
+    before = files_of(writer.path)
+
+    def full(*_):
+        raise mmreplay.DiskFullError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_fallocate", full)
+        with pytest.raises(mmreplay.DiskFullError):
+            make(append=True)
+    assert files_of(writer.path) == before
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+    make(append=True)
+
+
+def test_a_short_shard_that_is_missing_keeps_the_lane_closed(make, story, lz4):
+    writer = make(**lz4)
+    story.play(writer, 20)
+    writer.close()
+    columns.chunk_path(writer.path, writer.specs["frames"], 2).unlink()
+    with pytest.raises(CorruptStoreError, match=r"c\.2\.0: missing; it holds rows 16 to 21"):
+        make(append=True)
+    assert attributes(writer.path)["closed"] is True
+
+
+# ---------------------------------------------------------------- recovered
+
+
+@pytest.mark.parametrize("length", [1, 7, 8, 9, 16, 17, 30])
+def test_after_a_kill_every_committed_row_is_there(make, story, kill, fields, length):
+    writer = make(**fields)
+    story.play(writer, length - 1)
+    for _ in range(3):
+        kill(writer)
+        with mmreplay.open(writer.path) as store:
+            story.check(store)
+        writer = make(append=True)
+        assert writer.rows == len(story.lanes[writer.path])
+        assert not writer.running
+        story.play(writer, 5)
+    writer.close()
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+
+
+@pytest.mark.parametrize("length", [1, 4, 8, 12, 16, 17, 30])
+@pytest.mark.parametrize("more", [0, 1, 5, 8, 40])
+def test_after_a_power_cut_what_was_flushed_is_there_and_no_more(
+    make, story, kill, fields, power_cut, length, more
+):
+    writer = make(**fields)
+    story.play(writer, length - 1)
+    writer.flush()
+    story.play(writer, more, reset=False)
+    writer._background.submit(lambda: None).result()
+    kill(writer)
+    power_cut()
+    cut_to(story, writer.path, length)
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+        assert store.ids.tolist() == story.transitions(writer.path)
+    writer = make(append=True)
+    assert writer.rows == length
+    story.play(writer, 25)
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+    writer.close()
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+
+
+def test_a_tail_that_was_sealed_past_the_flushed_head_is_unpacked(make, story, kill, lz4, power_cut):
+    writer = make(**lz4)
+    story.play(writer, 4)
+    writer.flush()
+    story.play(writer, 20, reset=False)
+    writer._background.submit(lambda: None).result()
+    checkpoint = CheckpointFile(writer.path / ".live" / "checkpoint", writer.metadata["uuid"])
+    assert (checkpoint.best.head, checkpoint.best.tail_start) == (5, 24)
+    kill(writer)
+    power_cut()
+    writer = make(append=True)
+    cut_to(story, writer.path, 5)
+    assert writer._disk.tail_start == 0
+    frames = story.columns(writer.path, writer.schema)["frames"]
+    assert np.array_equal(writer._disk.tails["frames"][:5], frames)
+    best = CheckpointFile(writer.path / ".live" / "checkpoint", writer.metadata["uuid"]).best
+    assert (best.head, best.tail_start) == (5, 0)
+
+
+@pytest.mark.parametrize("head", [8, 16, 9])
+def test_no_checksum_of_a_lost_timeline_is_left(make, story, kill, fields, power_cut, head):
+    # Row head - 1 is rewritten as a final row, and so is the chunk file that ends with it.
+    writer = make(**fields)
+    story.play(writer, head - 1)
+    writer.flush()
+    story.play(writer, 20, reset=False)
+    writer._background.submit(lambda: None).result()
+    kill(writer)
+    power_cut()
+    make(append=True).close()
+    assert mmreplay.verify(writer.path).findings == []
+    cut_to(story, writer.path, head)
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+
+
+def test_what_an_interrupted_step_left_in_the_newest_row_goes(make, story, kill):
+    writer = make(extras={"x": Field((), "float32")})
+    story.play(writer, 3)
+    story.step(writer, life_lost=True)
+    newest = writer.rows - 1
+    for name, value in (("actions", 77), ("rewards", 5), ("non_terminals", 1), ("extras/x", 9)):
+        writer._columns[name].old.rows[newest] = value
+    for name in ("actions", "rewards", "resets", "non_terminals"):
+        writer._columns[name].new.rows[newest + 1] = 1
+    kill(writer)
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+    writer = make(append=True)
+    story.play(writer, 1)
+    writer.close()
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+
+
+def test_the_state_page_may_be_lost_with_the_power(make, story, kill, fields):
+    writer = make(**fields)
+    story.play(writer, 11)
+    writer.flush()
+    story.play(writer, 3, reset=False)
+    kill(writer)
+    (writer.path / ".live" / "state").unlink()
+    writer = make(append=True)
+    cut_to(story, writer.path, 12)
+    assert writer.rows == 12
+    story.play(writer, 20)
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "frames.tail"])
+def test_what_nobody_can_do_without_is_named_when_it_is_missing(make, story, kill, lz4, name):
+    writer = make(**lz4)
+    story.play(writer, 11)
+    kill(writer)
+    (writer.path / ".live" / name).unlink()
+    with pytest.raises(CorruptStoreError, match=rf"expected \.live with .*{name} is missing"):
+        make(append=True)
+    with pytest.raises(CorruptStoreError, match="neither closed nor live"):
+        mmreplay.open(writer.path)
+
+
+def test_a_checkpoint_of_two_bad_slots_is_corrupt(make, story, kill):
+    writer = make()
+    story.play(writer, 11)
+    kill(writer)
+    (writer.path / ".live" / "checkpoint").write_bytes(bytes(8192))
+    for call in (lambda: make(append=True), lambda: mmreplay.open(writer.path)):
+        with pytest.raises(CorruptStoreError, match="expected a valid checkpoint in one of two slots"):
+            call()
+
+
+def test_files_past_the_head_and_litter_go(make, story, kill):
+    writer = make()
+    story.play(writer, 20)
+    kill(writer)
+    spec = writer.specs["rewards"]
+    for name in ("c.3", "c.7", "c.0.12345678.tmp"):
+        (writer.path / "rewards" / name).write_bytes(bytes(spec.chunk_bytes))
+    writer = make(append=True)
+    assert columns.chunk_files(writer.path, spec) == [0, 1, 2]
+    assert not list(writer.path.rglob("*.tmp"))
+    writer.close()
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+
+
+def test_everything_that_a_killed_process_left_counts_as_not_yet_durable(make, story, kill, monkeypatch):
+    writer = make()
+    story.play(writer, 30)
+    writer.flush()
+    kill(writer)
+    writer, synced = make(append=True), []
+    monkeypatch.setattr(files, "sync_file", lambda path, **_: synced.append(path))
+    writer.flush()
+    for name, spec in writer.specs.items():
+        expected = {columns.chunk_path(writer.path, spec, chunk) for chunk in range(4)}
+        assert expected <= set(synced), name
+
+
+# ---------------------------------------------------------------- a death in the middle of it
+
+
+class DeadError(BaseException):
+    """The process ends here."""
+
+
+CALLS = "allocate write_file write_at sync_file sync_directory sync_tree unlink remove_tree map_file".split()
+
+
+def die_at(patch, number):
+    """The process dies just before the `number`-th call that reaches the disk."""
+    count = [0]
+
+    def wrapped(real):
+        def call(*args, **kwargs):
+            if count[0] == number:
+                raise DeadError
+            count[0] += 1
+            return real(*args, **kwargs)
+
+        return call
+
+    for name in CALLS:
+        patch.setattr(files, name, wrapped(getattr(files, name)))
+    return count
+
+
+def open_lane(path):
+    return lane.Writer(path, background=background.Background(0), changes={"capacity": 1000})
+
+
+@pytest.mark.parametrize("how", ["closed", "killed", "power cut"])
+def test_killed_at_any_point_each_leaves_a_lane_that_opens_again_without_losing_a_row(
+    make, story, kill, lz4, power_cut, monkeypatch, tmp_path, how
+):
+    writer = make(**lz4)
+    story.play(writer, 12)
+    writer.flush()
+    story.play(writer, 8, reset=False)
+    writer._background.submit(lambda: None).result()
+    if how == "closed":
+        writer.close()
+    else:
+        kill(writer)
+    if how == "power cut":
+        power_cut()
+        cut_to(story, writer.path, 13)
+    rows = story.lanes[writer.path]
+    number, died = 0, True
+    while died:
+        copy = tmp_path / f"copy{number}"
+        shutil.copytree(writer.path, copy)
+        if how == "killed":  # a copy of a state page is trusted by nobody: make it a page of its own
+            state = State(copy / ".live" / "state", writable=True)
+            state.words[5], state.words[6] = state._identity
+        story.lanes[copy] = rows
+        with monkeypatch.context() as patch:
+            count = die_at(patch, number)
+            try:
+                kill(open_lane(copy))
+                died = False
+            except DeadError:
+                number += 1
+        with mmreplay.open(copy) as store:
+            story.check(store)
+        again = open_lane(copy)
+        assert again.rows == len(rows)
+        kill(again)
+        with mmreplay.open(copy) as store:
+            story.check(store)
+    assert number == count[0] > 15
