@@ -72,6 +72,9 @@ def _section(document: dict[str, Any]) -> str:
         f"{machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']}, "
         f"{machine['filesystem']}; {packages}."
     )
+    others = document["percent_used_by_others"]
+    if others is not None:
+        where += f" Others used {others:.0f} % of the machine meanwhile."
     lines = [
         f"## {SUBJECTS[document['subject']]}",
         "",

@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from benchmarks.timing import Spread
+from benchmarks.timing import Neighbours, Spread
 
 __all__ = ["Figure", "Result", "load", "machine"]
 
@@ -75,6 +75,7 @@ class Result:
         """No figure yet."""
         self.subject = subject
         self._held = held
+        self._neighbours = Neighbours()
         self.settings = dict(settings)
         self.figures: list[Figure] = []
         self.details: dict[str, Any] = {}
@@ -127,6 +128,7 @@ class Result:
             "subject": self.subject,
             "date": dt.datetime.now(dt.UTC).date().isoformat(),
             "machine": machine(data),
+            "percent_used_by_others": self._neighbours.percent(),
             "versions": versions(),
             "settings": self.settings,
             "figures": [dataclasses.asdict(one) for one in self.figures],

@@ -10,13 +10,14 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Clock", "Spread", "one_core", "spread"]
+__all__ = ["Clock", "Neighbours", "Spread", "one_core", "spread"]
 
 Average = Callable[[npt.NDArray[Any]], Any]
 
@@ -82,6 +83,33 @@ class Clock:
     def count(self, name: str) -> int:
         """How often `name` was timed, in all runs."""
         return sum(len(run.get(name, ())) for run in self._runs)
+
+
+class Neighbours:
+    """How much of the machine others used since this was made, where the system tells."""
+
+    def __init__(self) -> None:
+        """Look for the first time."""
+        self._before = self._now()
+
+    @staticmethod
+    def _now() -> tuple[float, float, float]:
+        """Seconds: of the clock, of all cores together, and of this process with its children."""
+        own = os.times()
+        try:
+            first = Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0].split()[1:]
+        except OSError:
+            return own.elapsed, np.nan, np.nan
+        user, nice, system, _idle, _wait, irq, softirq, steal = (int(n) for n in first[:8])
+        busy = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+        return own.elapsed, busy, sum(own[:4])
+
+    def percent(self) -> float | None:
+        """Of all cores' time; None where the system does not tell."""
+        wall, busy, own = (b - a for a, b in zip(self._before, self._now(), strict=True))
+        if np.isnan(busy) or wall <= 0:
+            return None
+        return round(100 * max(busy - own, 0.0) / (wall * (os.cpu_count() or 1)), 1)
 
 
 @contextmanager

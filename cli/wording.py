@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,8 @@ def number(value: float | None) -> str:
     """A return or a length: whole numbers as they are, others with four digits; - for none."""
     if value is None:
         return "-"
+    if not math.isfinite(value):
+        return str(value)
     if value == int(value):
         return f"{int(value):,}"
     if abs(value) >= _THOUSAND:

@@ -35,14 +35,16 @@ class Background:
         self._lanes: weakref.WeakSet[Any] = weakref.WeakSet()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="mmreplay-seal")
         self._wake = threading.Event()
+        self._lock = threading.Lock()
         self._stop = False
         self._thread: threading.Thread | None = None
 
     def attach(self, lane: Flushable) -> None:
         """Flush this lane from now on."""
-        self._lanes.add(lane)
-        if self._thread is None and self._flush_s > 0:
-            self._start()
+        with self._lock:
+            self._lanes.add(lane)
+            if self._thread is None and self._flush_s > 0:
+                self._start()
 
     def _start(self) -> None:
         # The loop holds no reference to a lane while it waits, so a writer that was dropped
@@ -57,8 +59,10 @@ class Background:
 
     def detach(self, lane: Flushable) -> None:
         """Leave this lane alone; the last one to go ends the threads."""
-        self._lanes.discard(lane)
-        if not self._lanes:
+        with self._lock:
+            self._lanes.discard(lane)
+            last = not self._lanes
+        if last:
             self._stop = True
             self._wake.set()
             self._executor.shutdown(wait=True)
@@ -71,13 +75,16 @@ class Background:
 
     def wake(self) -> None:
         """Let the flushing thread see whether eviction needs a flush."""
-        if self._thread is None:
-            self._start()
+        with self._lock:
+            if self._thread is None:
+                self._start()
         self._wake.set()
 
     def tick(self, *, timer: bool) -> bool:
         """One round of the flushing thread; False when it is over."""
-        for lane in list(self._lanes):
+        with self._lock:
+            lanes = list(self._lanes)
+        for lane in lanes:
             if self._stop:
                 break
             lane.flush_in_background(timer=timer)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,9 @@ from mmreplay.schema import FRAME, Field, Schema, as_array
 
 __all__ = ["VectorWriter", "create", "split_capacity"]
 
+T = TypeVar("T")
+
+_THREADS = 8
 _MAX_METADATA_BYTES = format.MAX_METADATA_BYTES // 2
 FLUSH_S = 30.0
 """Seconds between flushes by the clock."""
@@ -201,7 +205,9 @@ class VectorWriter:
 
     def close(self) -> None:
         """Close every lane, also after one of them failed to."""
-        _close_all(self.writers)
+        _, failures = _at_once(Writer.close, self.writers)
+        if failures:
+            raise failures[0]
 
     def __enter__(self) -> Self:
         """Return the writer itself."""
@@ -216,15 +222,21 @@ class VectorWriter:
         return f"<mmreplay.VectorWriter {self.path} lanes={len(self.writers)}>"
 
 
-def _close_all(writers: Sequence[Writer]) -> None:
+def _at_once(call: Callable[..., T], *arguments: Sequence[Any]) -> tuple[list[T], list[Exception]]:
+    """Call for every lane, in threads: most of it is waiting for the disk.
+
+    Returns:
+        what came back, in order, and what was raised.
+    """
+    out: list[T] = []
     failures: list[Exception] = []
-    for writer in writers:
-        try:
-            writer.close()
-        except Exception as error:  # noqa: BLE001 (the others still have to be closed)
-            failures.append(error)
-    if failures:
-        raise failures[0]
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="mmreplay-lanes") as pool:
+        for future in [pool.submit(call, *each) for each in zip(*arguments, strict=True)]:
+            try:
+                out.append(future.result())
+            except Exception as error:  # noqa: BLE001 (the other lanes go on)
+                failures.append(error)
+    return out, failures
 
 
 def create(
@@ -417,14 +429,15 @@ class _Maker:
                 raise SchemaError(f"{self._path}: expected {lanes} lanes, found {len(paths)}")
         for path in paths:
             self._check(path)
-        writers: list[Writer] = []
-        try:
-            for path, share in zip(paths, split_capacity(capacity, len(paths)), strict=True):
-                changes = self._changes(share)
-                writers.append(Writer(path, background=background, changes=changes))
-        except BaseException:
-            _close_all(writers)
-            raise
+        shares = split_capacity(capacity, len(paths))
+
+        def open_one(path: Path, share: int | None) -> Writer:
+            return Writer(path, background=background, changes=self._changes(share))
+
+        writers, failures = _at_once(open_one, paths, shares)
+        if failures:
+            _at_once(Writer.close, writers)
+            raise failures[0]
         if lane is not None or root["kind"] == "lane":
             return writers[0]
         return VectorWriter(self._path, writers)

@@ -178,8 +178,9 @@ def check_store(
     ids = model.ids()
     if ids.size > most:
         random = generator or np.random.default_rng(0)
-        inner = random.choice(ids[10:-10], most - 20, replace=False)
-        ids = random.permutation(np.concatenate((ids[:10], inner, ids[-10:])))
+        edge = most // 3
+        inner = random.choice(ids[edge:-edge], most - 2 * edge, replace=False)
+        ids = random.permutation(np.concatenate((ids[:edge], inner, ids[-edge:])))
     for one in settings:
         expected = model.batch(ids, **{"padding": store.padding} | one)
         check_batch(store.transitions(ids, **one), expected, f"transitions({one})")

@@ -9,7 +9,7 @@ import pytest
 import zarr
 
 import mmreplay
-from mmreplay import Field, background, columns, files, format, lane, recovery
+from mmreplay import Field, background, columns, files, format, lane, reader, recovery
 from mmreplay.errors import CorruptStoreError
 from mmreplay.schema import Schema
 from mmreplay.state import CheckpointFile, State
@@ -342,7 +342,10 @@ def test_the_state_page_may_be_lost_with_the_power(make, story, kill, fields):
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "frames.tail"])
-def test_what_nobody_can_do_without_is_named_when_it_is_missing(make, story, kill, lz4, name):
+def test_what_nobody_can_do_without_is_named_when_it_is_missing(
+    make, story, kill, lz4, monkeypatch, name
+):
+    monkeypatch.setattr(reader, "_PATIENCE_S", 0)
     writer = make(**lz4)
     story.play(writer, 11)
     kill(writer)

@@ -1,0 +1,98 @@
+"""``mmreplay bench``: it measures what it says."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import Field
+
+KEYS = set(
+    "path transitions batch_size stack n_step codec batches batches_per_s transitions_per_s "
+    "median_us p10_us p90_us take_us ratio frame_bytes_per_s".split()
+)
+
+
+def measured(command, *arguments):
+    result = command("bench", *arguments, "--seconds", "0.05", "--json")
+    assert (result.status, result.err) == (0, "")
+    return json.loads(result.out)
+
+
+def test_json(command, store):
+    about = measured(command, store)
+    assert about.keys() == KEYS
+    assert (about["path"], about["transitions"], about["codec"]) == (store, 30, "raw")
+    assert (about["batch_size"], about["stack"], about["n_step"]) == (32, 4, 1)
+    assert about["batches"] >= 24
+    assert 0 < about["p10_us"] <= about["median_us"] <= about["p90_us"]
+
+
+def test_the_figures_agree_with_each_other(command, store):
+    about = measured(command, store, "--batch-size", 8, "--stack", 3, "--n-step", 2)
+    assert (about["batch_size"], about["stack"], about["n_step"]) == (8, 3, 2)
+    assert about["transitions_per_s"] == pytest.approx(8 * about["batches_per_s"])
+    assert about["ratio"] == pytest.approx(about["median_us"] / about["take_us"])
+    # Two stacks of three frames of three bytes, eight times a batch.
+    assert about["frame_bytes_per_s"] == pytest.approx(8 * 2 * 3 * 3 * about["batches_per_s"])
+    fastest, slowest = 1e6 / about["p10_us"], 1e6 / about["p90_us"]
+    assert about["batches_per_s"] < 2 * fastest
+    assert slowest > 0
+
+
+def test_what_a_person_reads(command, store):
+    out = command("bench", store, "--seconds", "0.05", "--batch-size", "4").out
+    number = r"[\d,]+"
+    time = r"\d[\d.]* (us|ms)"
+    assert re.fullmatch(
+        rf"""store\.zarr: 30 transitions, frames raw
+batches of 4, stacks of 4, returns of 1 step
+
+transitions/s    {number}
+batches/s        {number}
+a batch          {time} median, {time} to {time} for 8 of 10
+np\.take in RAM   {time} for as many frames; a batch takes [\d.,]+ times that
+frames           [\d.]+ .?B/s as observation and next observation
+""",
+        out,
+    )
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_compressed_frames_and_dicts(command, folder, codec):
+    fields = {"pixels": Field((8, 8), "uint8", codec), "speed": Field((2,), "float32")}
+    with mmreplay.create("store.zarr", frame=fields, action=Field()) as writer:
+        row = {"pixels": np.zeros((8, 8), np.uint8), "speed": np.zeros(2, np.float32)}
+        writer.reset(row)
+        for _ in range(40):
+            writer.step(0, 1.0, row, False, False)
+    assert measured(command, "store.zarr")["codec"] == ", ".join(sorted([codec, "raw"]))
+
+
+def test_a_live_and_a_crashed_store_and_one_of_many_lanes(command, write, play, die):
+    writer = write()
+    play(writer, 9)
+    assert measured(command, "store.zarr")["transitions"] == 9
+    die(writer)
+    assert measured(command, "store.zarr")["transitions"] == 9
+    for name in ("a", "b"):
+        with write("run.zarr", lane=name) as writer:
+            play(writer, 9)
+    assert measured(command, "run.zarr")["transitions"] == 18
+
+
+def test_an_evicted_store(command, write, play):
+    with write(capacity=10) as writer:
+        for _ in range(20):
+            play(writer, 9, "terminated")
+    assert measured(command, "store.zarr")["transitions"] == 10
+
+
+def test_an_empty_store_has_nothing_to_sample(command, write):
+    write().close()
+    result = command("bench", "store.zarr")
+    assert (result.status, result.out) == (1, "")
+    assert result.err.startswith("Error: ")
+    assert "Traceback" not in result.err

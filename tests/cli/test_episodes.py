@@ -1,0 +1,123 @@
+"""``mmreplay episodes``: every trajectory that is kept whole."""
+
+import json
+
+import numpy as np
+import pytest
+
+import mmreplay
+
+BY_ID = """\
+#  id  lane  row  length  return  end
+0   0     0    0       4       4  terminated
+1   5     0    5       9       9  truncated
+2  15     0   15       4       4  terminated
+3  20     0   20      11      11  truncated
+4  32     0   32       2       5  truncated
+"""
+
+
+def numbers(out):
+    """The first column."""
+    return [int(line.split()[0]) for line in out.splitlines()[1:]]
+
+
+def test_in_the_order_of_lanes_and_rows(command, store):
+    result = command("episodes", store)
+    assert (result.status, result.out, result.err) == (0, BY_ID, "")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--sort", "id"], [0, 1, 2, 3, 4]),
+        (["--reverse"], [4, 3, 2, 1, 0]),
+        (["--sort", "return"], [3, 1, 4, 0, 2]),
+        (["--sort", "length"], [3, 1, 0, 2, 4]),
+        (["--sort", "return", "--reverse"], [2, 0, 4, 1, 3]),
+        (["--sort", "end"], [0, 2, 1, 3, 4]),
+    ],
+)
+def test_sorted(command, store, options, expected):
+    assert numbers(command("episodes", store, *options).out) == expected
+
+
+def test_limit(command, store):
+    out = command("episodes", store, "--sort", "return", "--limit", "2").out
+    assert (
+        out
+        == """\
+#  id  lane  row  length  return  end
+3  20     0   20      11      11  truncated
+1   5     0    5       9       9  truncated
+and 3 more
+"""
+    )
+    assert command("episodes", store, "--limit", "0").out.splitlines()[1:] == ["and 5 more"]
+    assert command("episodes", store, "--limit", "5").out == BY_ID
+
+
+def test_json(command, store):
+    document = json.loads(command("episodes", store, "--json", "--sort", "return").out)
+    assert document.keys() == {"path", "total", "episodes"}
+    assert (document["path"], document["total"]) == (store, 5)
+    assert document["episodes"][1] == {
+        "number": 1,
+        "id": 5,
+        "lane": 0,
+        "row": 5,
+        "length": 9,
+        "return": 9.0,
+        "terminated": False,
+        "truncated": True,
+        "end": "truncated",
+    }
+
+
+def test_the_number_is_that_of_store_trajectory(command, store):
+    rows = json.loads(command("episodes", store, "--json").out)["episodes"]
+    with mmreplay.open(store) as opened:
+        for row in rows:
+            trajectory = opened.trajectory(row["number"])
+            assert trajectory.ids[0] == row["id"]
+            assert len(trajectory) == row["length"]
+
+
+def test_lanes(command, write, play):
+    for name in ("a", "b"):
+        with write("run.zarr", lane=name) as writer:
+            play(writer, 3, "terminated")
+    assert (
+        command("episodes", "run.zarr").out
+        == """\
+#             id  lane  row  length  return  end
+0              0     0    0       3       3  terminated
+1  1099511627776     1    0       3       3  terminated
+"""
+    )
+
+
+def test_an_empty_store(command, write):
+    write().close()
+    result = command("episodes", "store.zarr")
+    assert (result.status, result.out) == (0, "#  id  lane  row  length  return  end\n")
+    assert json.loads(command("episodes", "store.zarr", "--json").out)["episodes"] == []
+
+
+def test_the_running_episode_is_open_until_its_writer_dies(command, write, play, die):
+    writer = write()
+    play(writer, 3)
+    assert command("episodes", "store.zarr").out.splitlines()[1].split()[-1] == "open"
+    die(writer)
+    assert command("episodes", "store.zarr").out.splitlines()[1].split()[-1] == "truncated"
+
+
+def test_a_return_that_is_no_number(command, write):
+    with write() as writer:
+        for reward in (1.0, np.nan, np.inf, 2.0):
+            writer.reset(np.zeros(3, np.uint8))
+            writer.step(1, reward, np.zeros(3, np.uint8), True)
+    out = command("episodes", "store.zarr", "--sort", "return").out
+    assert [line.split()[5] for line in out.splitlines()[1:]] == ["inf", "2", "1", "nan"]
+    rows = json.loads(command("episodes", "store.zarr", "--json").out)["episodes"]
+    assert [row["return"] for row in rows] == [1.0, None, None, 2.0]

@@ -1,0 +1,63 @@
+"""The bars of ``mmreplay info``: every value in one of them, none wider than it may be."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mmreplay_cli.histogram import histogram
+
+
+def test_whole_numbers_have_a_bin_each_where_they_are_few():
+    assert histogram(np.array([0.0, 0, 0, 1, 3]), 40) == [
+        "0  ███████████████████████████████████ 3",
+        "1  ███████████▋ 1",
+        "2",
+        "3  ███████████▋ 1",
+    ]
+
+
+def test_one_value():
+    assert histogram(np.array([7.0, 7.0]), 20) == ["7  ███████████████ 2"]
+
+
+def test_bins_begin_at_round_numbers():
+    lines = histogram(np.array([-21.0, -20, -3, 0, 17, 21]), 60)
+    assert [line.strip().split("  ")[0] for line in lines] == [
+        "-30 to -21",
+        "-20 to -11",
+        "-10 to -1",
+        "0 to 9",
+        "10 to 19",
+        "20 to 29",
+    ]
+
+
+def test_fractions():
+    lines = histogram(np.array([0.11, 0.13, 0.19]), 60)
+    assert lines[0].startswith("0.11 to 0.12  ")
+    assert lines[-1].startswith("0.19 to 0.20  ")
+
+
+def test_bars_of_hashes():
+    assert histogram(np.array([1.0, 1, 2]), 16, plain=True) == ["1  ########### 2", "2  ###### 1"]
+
+
+def test_nothing_to_show():
+    assert histogram(np.array([]), 40) == []
+    assert histogram(np.array([np.nan, np.inf]), 40) == []
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@given(
+    values=st.lists(st.floats(-1e12, 1e12) | st.integers(-1000, 1000), min_size=1, max_size=50),
+    width=st.integers(50, 120),
+)
+def test_every_value_is_counted_once_and_no_line_is_too_wide(values, width, plain):
+    lines = histogram(np.array(values, np.float64), width, plain=plain)
+    counts = [line.split()[-1] for line in lines if "█" in line or "#" in line or "▏" in line]
+    assert max(map(len, lines)) <= width
+    assert len(lines) <= 11
+    assert sum(int(one.replace(",", "")) for one in counts) <= len(values)
+    shown = [line for line in lines if line.rstrip()[-1].isdigit() and "  " in line.strip()]
+    assert sum(int(line.split()[-1].replace(",", "")) for line in shown) == len(values)

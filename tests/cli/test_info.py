@@ -1,0 +1,217 @@
+"""``mmreplay info``: what a person sees, and what a program gets."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import Field, info
+
+VERSIONS = f"mmreplay {mmreplay.__version__}, numpy {np.__version__} (format 1)"
+
+CLOSED = f"""\
+store.zarr: closed, 1 lane
+
+environment   Test-v0, policy random, seed 3
+transitions   30 in 35 rows
+capacity      unlimited
+episodes      5: 2 terminated, 3 truncated
+on disk       5.90 kB
+              9.92 times larger than its rows uncompressed (595 B)
+              5.32 times larger than stacks of 4 and their next (1.11 kB)
+written by    {VERSIONS}
+
+column          shape    dtype     codec   rows a file   on disk
+frames          3        uint8     raw               8     700 B
+actions         scalar   int64     raw               8     700 B
+rewards         scalar   float32   raw               8     700 B
+non_terminals   scalar   uint8     raw               8     700 B
+resets          scalar   uint8     raw               8     700 B
+
+return an episode: min 4, mean 6.6, max 11
+   4  ████████████████████████████████████████ 2
+   5  ████████████████████ 1
+   6
+   7
+   8
+   9  ████████████████████ 1
+  10
+  11  ████████████████████ 1
+
+steps an episode: min 2, mean 6, max 11
+   2 to 3  ████████████████████ 1
+   4 to 5  ████████████████████████████████████████ 2
+   6 to 7
+   8 to 9  ████████████████████ 1
+ 10 to 11  ████████████████████ 1
+"""
+
+
+@pytest.fixture
+def blocks_of_100(monkeypatch):
+    """Every file and folder takes 100 bytes, on any file system."""
+    monkeypatch.setattr(info, "_allocated", lambda path: 100)
+
+
+def test_a_closed_store(command, store, blocks_of_100):
+    result = command("info", store)
+    assert (result.status, result.err) == (0, "")
+    assert result.out == CLOSED
+
+
+def test_json_is_what_store_info_gives(command, store):
+    with mmreplay.open(store) as opened:
+        expected = opened.info()
+    assert json.loads(command("info", store, "--json").out) == expected
+
+
+def test_no_line_is_wider_than_80_columns_or_ends_in_blanks(command, store):
+    for line in command("info", store).out.splitlines():
+        assert len(line) <= 80
+        assert line == line.rstrip()
+
+
+def test_a_long_path_and_environment_wrap(command, write, play):
+    path = "a-store-with-a-rather-long-name-" * 3 + ".zarr"
+    with write(path, metadata={"id": "Env-v0", "policy": "x" * 39, "seed": 10**30}) as writer:
+        play(writer, 3)
+    lines = command("info", path).out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "".join(lines[:2]).startswith(path + ": closed")
+
+
+def test_an_empty_store(command, write, blocks_of_100):
+    write().close()
+    result = command("info", "store.zarr")
+    assert (
+        result.out
+        == f"""\
+store.zarr: closed, 1 lane
+
+transitions   0 in 0 rows
+capacity      unlimited
+episodes      0
+on disk       2.80 kB
+written by    {VERSIONS}
+
+column          shape    dtype     codec   rows a file   on disk
+frames          3        uint8     raw               8     200 B
+actions         scalar   int64     raw               8     200 B
+rewards         scalar   float32   raw               8     200 B
+non_terminals   scalar   uint8     raw               8     200 B
+resets          scalar   uint8     raw               8     200 B
+"""
+    )
+
+
+def test_evicted_rows_are_told(command, write, play):
+    with write(capacity=10) as writer:
+        for _ in range(20):
+            play(writer, 9, "terminated")
+    out = command("info", "store.zarr").out
+    assert re.search(r"^transitions   10 in 200 rows, the oldest \d+ evicted$", out, re.MULTILINE)
+    assert "capacity      10 transitions\n" in out
+
+
+def test_a_live_store_says_who_writes_and_how_fresh_it_is(command, write, play):
+    writer = write()
+    play(writer, 4, "terminated")
+    writer.flush()
+    play(writer, 2)
+    out = command("info", "store.zarr").out
+    assert out.startswith("store.zarr: live, 1 lane\n")
+    assert "episodes      2: 1 terminated, 1 open\n" in out
+    assert re.search(r"^on disk       .*, with room made ahead$", out, re.MULTILINE)
+    assert re.search(rf"^writer        pid {os.getpid()} on \S+, since 20", out, re.MULTILINE)
+    assert re.search(r"^newest row    \d[\d.]* s ago$", out, re.MULTILINE)
+    assert re.search(r"^checkpoint    \d[\d.]* s ago; 3 rows not flushed since$", out, re.MULTILINE)
+
+
+def test_a_crashed_store_says_that_its_writer_died(command, write, play, die):
+    writer = write()
+    play(writer, 4, "terminated")
+    play(writer, 2)
+    die(writer)
+    out = command("info", "store.zarr").out
+    assert out.startswith("store.zarr: crashed, 1 lane\n")
+    assert "episodes         2: 1 terminated, 1 truncated\n" in out
+    assert "was written by   pid " in out
+    assert "its writer died; the next one recovers all rows shown here\n" in out
+
+
+def test_a_store_of_many_lanes_lists_them(command, write, play):
+    for name in ("actor-0", "actor-1"):
+        with write("run.zarr", lane=name) as writer:
+            play(writer, 3, "terminated")
+    out = command("info", "run.zarr").out
+    assert out.startswith("run.zarr: closed, 2 lanes\n")
+    assert (
+        """
+lane   name      state    rows   first   transitions
+   0   actor-0   closed      4       0             3
+   1   actor-1   closed      4       0             3
+
+"""
+        in out
+    )
+
+
+def test_of_very_many_lanes_the_first_are_listed(command, write):
+    with write("run.zarr", lanes=20):
+        pass
+    out = command("info", "run.zarr").out
+    assert " ...   4 more\n" in out
+
+
+def test_a_dict_observation(command, folder):
+    fields = {"pixels": Field((4, 4), "uint8", "zstd"), "speed": Field((2,), "float32")}
+    with mmreplay.create("store.zarr", frame=fields, action=Field((2,), "float32")) as writer:
+        writer.reset({"pixels": np.zeros((4, 4), np.uint8), "speed": np.zeros(2, np.float32)})
+    out = command("info", "store.zarr").out
+    assert re.search(r"^frames/pixels +4x4 +uint8 +zstd ", out, re.MULTILINE)
+    assert re.search(r"^frames/speed +2 +float32 +raw ", out, re.MULTILINE)
+    assert re.search(r"^actions +2 +float32 +raw ", out, re.MULTILINE)
+
+
+def test_without_unicode_the_bars_are_ascii(store):
+    run = [sys.executable, "-m", "mmreplay_cli", "info", store]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    out = subprocess.run(run, capture_output=True, env=environment, check=True).stdout.decode()
+    assert out.isascii()
+    assert " ######" in out
+
+
+def test_a_terminal_gets_its_width(store):
+    """Wider than 80 columns where there are more, narrower where there are fewer."""
+    master, slave = pty.openpty()
+    run = [sys.executable, "-m", "mmreplay_cli", "info", store]
+    environment = {**os.environ, "COLUMNS": "60", "TERM": "xterm"}
+    with subprocess.Popen(run, stdout=slave, env=environment) as process:
+        os.close(slave)
+        data = b""
+        try:
+            while piece := os.read(master, 65536):
+                data += piece
+        except OSError:  # how a terminal ends on Linux
+            pass
+        assert process.wait() == 0
+    os.close(master)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", data.decode())
+    assert "\x1b[1m" in data.decode()  # bold names, on a terminal only
+    assert max(len(line.rstrip()) for line in plain.splitlines()) <= 60
+
+
+def test_frames_are_not_read(command, write, play, folder):
+    """Of a large store only rewards and flags are: info stays quick."""
+    with write(frame=Field((3,), "uint8", "lz4", chunk=4, shard=8)) as writer:
+        play(writer, 30, "terminated")
+    before = command("info", "store.zarr").out
+    for path in (folder / "store.zarr" / "frames").glob("c.*"):
+        path.write_bytes(bytes(path.stat().st_size))
+    assert command("info", "store.zarr").out == before

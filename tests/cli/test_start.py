@@ -1,0 +1,230 @@
+"""How the command starts, fails and ends, whatever it is asked to do."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import zarr
+
+import mmreplay
+from mmreplay import info
+
+COMMANDS = ("info", "episodes", "verify", "bench")
+
+HELP = """\
+Usage: mmreplay [OPTIONS] COMMAND [ARGS]...
+
+  Reinforcement-learning experience in one directory.
+
+  Exit status: 0 done, 1 with a message on stderr, 2 wrong usage.
+
+Options:
+  --version   Show the version and exit.
+  -h, --help  Show this message and exit.
+
+Commands:
+  record    Record a Gymnasium environment.
+  info      Show what is in a store.
+  episodes  List the trajectories.
+  verify    Read everything, check every checksum and rule.
+  bench     Sample from a store for a second and say how fast it was.
+"""
+
+
+def test_help(command):
+    result = command("--help")
+    assert (result.status, result.out, result.err) == (0, HELP, "")
+    assert command("-h").out == HELP
+
+
+def test_version(command):
+    assert command("--version").out == f"mmreplay {mmreplay.__version__}\n"
+
+
+@pytest.mark.parametrize("name", ["record", *COMMANDS])
+def test_each_command_has_help(command, name):
+    result = command(name, "--help")
+    assert result.status == 0
+    assert result.out.startswith(f"Usage: mmreplay {name} [OPTIONS]")
+
+
+def test_the_list_of_commands_says_what_their_own_help_says(command):
+    """It is written out, so that it can be shown without importing them."""
+    from mmreplay_cli import _COMMANDS, main
+
+    assert main.list_commands(None) == list(_COMMANDS)
+    for name in _COMMANDS:
+        assert main.get_command(None, name).name == name
+
+
+def test_help_imports_nothing_heavy():
+    code = "import mmreplay_cli, sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(out.stdout.split()) & {"mmreplay", "numpy", "rich", "zarr", "numcodecs"}
+
+
+def test_the_module_runs_as_the_script_does(folder):
+    run = [sys.executable, "-m", "mmreplay_cli", "info", "nothing"]
+    result = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == (
+        "Error: nothing: there is no store here; check the path, or record one first\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], "Usage: mmreplay [OPTIONS] COMMAND [ARGS]..."),
+        (["nope"], "Error: No such command 'nope'."),
+        (["info"], "Error: Missing argument 'PATH'."),
+        (["info", "a", "b"], "Error: Got unexpected extra argument (b)"),
+        (["verify", "a", "--nope"], "--nope"),
+        (["episodes", "a", "--sort", "colour"], "Error: Invalid value for '--sort'"),
+        (["episodes", "a", "--limit", "-1"], "Error: Invalid value for '--limit'"),
+        (["bench", "a", "--batch-size", "0"], "Error: Invalid value for '--batch-size'"),
+        (["bench", "a", "--stack", "x"], "Error: Invalid value for '--stack'"),
+        (["bench", "a", "--seconds", "0"], "Error: Invalid value for '--seconds'"),
+    ],
+)
+def test_wrong_usage_is_status_2(command, arguments, text):
+    result = command(*arguments)
+    assert (result.status, result.out) == (2, "")
+    assert text in result.err
+
+
+# ---------------------------------------------------------------- what is no store
+
+
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+@pytest.mark.parametrize("name", COMMANDS)
+class TestNoStore:
+    def test_a_path_that_is_not_there(self, command, folder, name, as_json):
+        result = command(name, "nothing.zarr", *as_json)
+        assert (result.status, result.out) == (1, "")
+        assert result.err == (
+            "Error: nothing.zarr: there is no store here; check the path, or record one first\n"
+        )
+
+    def test_a_file(self, command, folder, name, as_json):
+        (folder / "file").write_text("x")
+        result = command(name, "file", *as_json)
+        assert (result.status, result.out) == (1, "")
+        assert result.err == "Error: file: expected a directory, found a file: not a store\n"
+
+    def test_an_empty_folder(self, command, folder, name, as_json):
+        (folder / "empty").mkdir()
+        result = command(name, "empty", *as_json)
+        assert (result.status, result.out) == (1, "")
+        assert result.err == "Error: empty: no zarr.json in it: not a store\n"
+
+    def test_another_zarr_group(self, command, folder, name, as_json):
+        zarr.create_group(folder / "group.zarr")
+        result = command(name, "group.zarr", *as_json)
+        assert (result.status, result.out) == (1, "")
+        assert result.err == (
+            "Error: group.zarr/zarr.json: a zarr group, but no mmreplay store: "
+            "attributes.mmreplay is missing\n"
+        )
+
+    def test_a_newer_format(self, command, folder, store, name, as_json):
+        path = folder / store / "zarr.json"
+        document = json.loads(path.read_text())
+        document["attributes"]["mmreplay"]["format"] = 2
+        path.write_text(json.dumps(document))
+        result = command(name, store, *as_json)
+        assert result.status == 1
+        text = f"{result.out}{result.err}"
+        assert "expected format 1, found 2; a newer mmreplay may read it" in text.replace("\n", " ")
+
+
+@pytest.mark.parametrize("name", ["info", "episodes", "bench"])
+def test_a_corrupt_document_is_a_message(command, store, folder, name):
+    (folder / store / "zarr.json").write_text('{"zarr_format": 3,')
+    result = command(name, store)
+    assert (result.status, result.out) == (1, "")
+    assert result.err.startswith(
+        "Error: store.zarr/zarr.json: expected JSON, found something else: "
+    )
+
+
+def test_a_missing_column_is_a_message(command, store, folder):
+    (folder / store / "resets" / "zarr.json").unlink()
+    result = command("info", store)
+    assert (result.status, result.out) == (1, "")
+    assert result.err.startswith("Error: store.zarr/resets/zarr.json: missing")
+
+
+# ---------------------------------------------------------------- the one place for errors
+
+
+def test_an_error_of_the_system_is_a_message_without_a_traceback(command, store, monkeypatch):
+    def broken(*_):
+        raise OSError(errno.EIO, "Input/output error", "/dev/disk")
+
+    monkeypatch.setattr(info, "describe", broken)
+    result = command("info", store)
+    assert (result.status, result.out) == (1, "")
+    assert result.err == "Error: /dev/disk: Input/output error\n"
+
+
+def test_a_bug_keeps_its_traceback(command, store, monkeypatch):
+    def broken(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(info, "describe", broken)
+    with pytest.raises(ZeroDivisionError):
+        command("info", store)
+
+
+def test_ctrl_c_is_status_1_without_a_traceback(command, store, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(info, "describe", interrupted)
+    result = command("info", store)
+    assert (result.status, result.out) == (1, "")
+    assert result.err.strip() == "Aborted!"
+
+
+def test_whoever_reads_may_stop_reading(write, folder, play):
+    with write() as writer:
+        for _ in range(3000):
+            play(writer, 1, "terminated")
+    run = [sys.executable, "-m", "mmreplay_cli", "episodes", "store.zarr"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(run, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout.readline().split()[0] == "#"
+        process.stdout.close()
+        assert process.stderr.read() == ""
+
+
+def test_json_is_one_object_and_nothing_else(command, store):
+    for name in COMMANDS:
+        more = ["--seconds", "0.01"] if name == "bench" else []
+        result = command(name, store, "--json", *more)
+        assert (result.status, result.err) == (0, ""), name
+        assert isinstance(json.loads(result.out), dict)
+        assert result.out.startswith("{\n")
+        assert result.out.endswith("}\n")
+
+
+@pytest.mark.parametrize("name", ["info", "episodes", "verify"])
+def test_a_crashed_store_can_be_looked_at(command, write, name, play, die):
+    writer = write()
+    play(writer, 5)
+    die(writer)
+    result = command(name, "store.zarr")
+    assert (result.status, result.err) == (0, "")
+
+
+def test_no_colours_in_a_pipe(folder, store):
+    environment = {**os.environ, "TERM": "xterm-256color"}
+    environment.pop("FORCE_COLOR", None)
+    for name in ("info", "episodes", "verify"):
+        run = [sys.executable, "-m", "mmreplay_cli", name, store]
+        out = subprocess.run(run, capture_output=True, env=environment, check=True).stdout
+        assert b"\x1b" not in out

@@ -1,0 +1,131 @@
+"""``mmreplay verify``: 0 for a sound store, 1 with the findings."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+
+import mmreplay
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[3] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_sound_store(command, store):
+    result = command("verify", store)
+    assert (result.status, result.err) == (0, "")
+    report = mmreplay.verify(store)
+    assert result.out == (
+        f"store.zarr: sound, closed; 35 rows in 1 lane; {report.files} files, "
+        f"{report.bytes / 1000:.1f} kB\n"
+    )
+
+
+def test_json_is_the_report(command, store):
+    result = command("verify", store, "--json")
+    assert (result.status, result.err) == (0, "")
+    assert json.loads(result.out) == mmreplay.verify(store).to_json()
+
+
+def test_findings_are_a_table(command, store, folder):
+    (folder / store / "rewards" / "c.1").unlink()
+    (folder / store / "actions" / "c.0").write_bytes(b"short")
+    (folder / store / "notes.txt").write_text("mine")
+    result = command("verify", store)
+    assert result.status == 1
+    assert result.err == "Error: store.zarr: 3 findings: not sound\n"
+    lines = result.out.splitlines()
+    assert lines[:5] == [
+        "damaged       rows      what",
+        "notes.txt               expected arrays and groups of the schema only, found",
+        "                        something else",
+        "actions/c.0   0 to 7    expected 64 bytes, found 5: the file was cut or replaced",
+        "rewards/c.1   8 to 15   expected this chunk file, found none",
+    ]
+    assert lines[5] == ""
+    assert re.fullmatch(
+        r"store\.zarr: NOT SOUND, closed; 35 rows in 1 lane; \d+ files, [\d.]+ kB", lines[6]
+    )
+
+
+def test_findings_in_json(command, store, folder):
+    flip(folder / store / "rewards" / "c.1")
+    result = command("verify", store, "--json")
+    assert result.status == 1
+    assert result.err == "Error: store.zarr: 1 finding: not sound\n"
+    (finding,) = json.loads(result.out)["findings"]
+    assert (finding["file"], finding["rows"]) == ("rewards/c.1", [8, 16])
+
+
+def test_a_warning_is_told_and_no_failure(command, store, folder):
+    (folder / store / "zarr.json.1.tmp").write_text("")
+    result = command("verify", store)
+    assert (result.status, result.err) == (0, "")
+    assert result.out.startswith(
+        "odd, and harmless   rows   what\n"
+        "zarr.json.1.tmp            left by a write that was cut off; the next writer\n"
+        "                           removes it\n"
+        "\n"
+        "store.zarr: sound, closed; "
+    )
+
+
+def test_many_findings_are_cut_short(command, write, folder, play):
+    with write() as writer:
+        play(writer, 500)
+    for path in (folder / "store.zarr" / "rewards").glob("c.*"):
+        path.write_bytes(b"")
+    out = command("verify", "store.zarr").out
+    assert re.search(r"^\.\.\. +and 13 more; --json lists all of them$", out, re.MULTILINE)
+    assert len(json.loads(command("verify", "store.zarr", "--json").out)["findings"]) == 63
+
+
+def test_a_damaged_document_is_a_finding(command, store, folder):
+    (folder / store / "zarr.json").write_text("{")
+    result = command("verify", store)
+    assert result.status == 1
+    assert result.out.startswith("damaged     rows   what\nzarr.json          expected JSON")
+    assert "store.zarr: NOT SOUND, unknown; 0 rows in 0 lanes; 0 files, 0 B\n" in result.out
+
+
+def test_a_store_of_many_lanes(command, write, folder, play):
+    for name in ("a", "b"):
+        with write("run.zarr", lane=name) as writer:
+            play(writer, 9)
+    assert command("verify", "run.zarr").out.startswith(
+        "run.zarr: sound, closed; 20 rows in 2 lanes; "
+    )
+    flip(folder / "run.zarr" / "lane-00001" / "rewards" / "c.0")
+    assert "lane-00001/rewards/c.0   0 to 7   checksum:" in command("verify", "run.zarr").out
+
+
+def test_live_and_crashed(command, write, play, die):
+    writer = write()
+    play(writer, 9)
+    assert command("verify", "store.zarr").out.startswith("store.zarr: sound, live; 10 rows in")
+    die(writer)
+    assert command("verify", "store.zarr").out.startswith("store.zarr: sound, crashed; 10 rows")
+
+
+def test_a_progress_bar_on_a_terminal_goes_to_stderr_only(store):
+    master, slave = pty.openpty()
+    run = [sys.executable, "-m", "mmreplay_cli", "verify", store]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    with subprocess.Popen(run, stdout=subprocess.PIPE, stderr=slave, env=environment) as process:
+        os.close(slave)
+        out = process.stdout.read().decode()
+        shown = b""
+        try:
+            while piece := os.read(master, 65536):
+                shown += piece
+        except OSError:  # how a terminal ends on Linux
+            pass
+    os.close(master)
+    assert out.startswith("store.zarr: sound, closed;")
+    assert "\x1b" not in out
+    assert b"\x1b" in shown
