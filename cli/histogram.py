@@ -15,6 +15,10 @@ __all__ = ["histogram"]
 
 _MOST_BINS = 8
 _LONGEST_BAR = 40
+_MOST_DIGITS = 6
+_LARGE = 1e12
+_SAME = 1e-9
+"""Values that differ by less, relative to their size, are one."""
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _FULL = "█"
 
@@ -55,8 +59,9 @@ def _bar(length: float, plain: bool) -> str:
 
 def _bins(low: float, high: float, whole: bool) -> tuple[npt.NDArray[Any], list[str]]:
     """Edges at round numbers, and what to call what lies between them."""
-    if low == high:
-        return np.array([low, low + 1]), [number(low)]
+    largest = max(abs(low), abs(high))
+    if high - low <= largest * _SAME:
+        return np.array([low, high]), [number(low)]
     step = _round_step((high - low) / _MOST_BINS)
     if whole:
         step = max(step, 1.0)
@@ -67,13 +72,11 @@ def _bins(low: float, high: float, whole: bool) -> tuple[npt.NDArray[Any], list[
         return edges, [number(edge) for edge in edges[:-1].tolist()]
     gap = 1 if whole else 0
     digits = max(0, -math.floor(math.log10(step)))
+    form = ".4g" if digits > _MOST_DIGITS or largest >= _LARGE else f",.{digits}f"
+    # + 0.0: no -0
     return edges, [
-        f"{_edge(a, digits)} to {_edge(b - gap, digits)}" for a, b in pairwise(edges.tolist())
+        f"{a + 0.0:{form}} to {b - gap + 0.0:{form}}" for a, b in pairwise(edges.tolist())
     ]
-
-
-def _edge(value: float, digits: int) -> str:
-    return f"{value + 0.0:,.{digits}f}"  # + 0.0: no -0
 
 
 def _round_step(least: float) -> float:

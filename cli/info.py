@@ -75,7 +75,7 @@ def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield from _freshness(about)
     versions = about["versions"] or {}
     written = ", ".join(f"{name} {version}" for name, version in versions.items())
-    yield "written by", f"{written} (format {about['format']})"
+    yield "made with", f"{written} (format {about['format']})"
 
 
 def _environment(env: Any) -> str:
@@ -112,7 +112,7 @@ def _freshness(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     is_live = about["state"] == "live"
     for writer in live["writers"]:
         who = f"pid {writer['pid']} on {writer['host']}, since {writer['since']}"
-        yield ("writer" if is_live else "was written by"), who
+        yield ("writer" if is_live else "last writer"), who
     if live["last_row_s"] is not None:
         yield "newest row", f"{age(live['last_row_s'])} ago"
     if live["last_checkpoint_s"] is not None:
@@ -174,7 +174,7 @@ def _chart(
     width = min(shutil.get_terminal_size().columns, _WIDEST) if terminal else _PIPE
     lines = histogram(values, width - _INDENT, plain=not _is_unicode())
     words = ", ".join(f"{key} {number(spread[key])}" for key in ("min", "mean", "max"))
-    return [f"{unit} an episode: {words}", *(" " * _INDENT + line for line in lines)]
+    return [f"{unit} per episode: {words}", *(" " * _INDENT + line for line in lines)]
 
 
 def _is_unicode() -> bool:

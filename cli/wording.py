@@ -29,6 +29,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _THOUSAND = 1000
 _HUNDRED = 100
 _TEN = 10
+_LARGE = 1e15
 
 
 def echo_json(document: Mapping[str, Any]) -> None:
@@ -55,6 +56,8 @@ def number(value: float | None) -> str:
         return "-"
     if not math.isfinite(value):
         return str(value)
+    if abs(value) >= _LARGE:
+        return f"{value:.4g}"
     if value == int(value):
         return f"{int(value):,}"
     if abs(value) >= _THOUSAND:
@@ -128,6 +131,9 @@ def echo_table(*parts: Table | str) -> None:
     console = Console(highlight=False, markup=False, emoji=False)
     with console.capture() as captured:
         for part in parts:
-            console.print(Text(part) if isinstance(part, str) else part)
+            if isinstance(part, str):
+                console.print(Text(part), soft_wrap=True)  # a line stays one, for grep
+            else:
+                console.print(part)
     lines = captured.get().splitlines()
     click.echo("\n".join(line.rstrip() for line in lines))

@@ -278,6 +278,8 @@ class LaneDisk:
                 recovery then, and nothing that was committed is lost.
         """
         with self._flush_lock:
+            # A step that failed since the last flush has touched the newest row.
+            self._flushed = min(self._flushed, self.head - 1)
             self._flush()
             self._close()
 

@@ -192,7 +192,7 @@ class Index:
         return one.base, one.first, one.head
 
     def resets(self, lane: int) -> Ids:
-        """Rows of a lane with a reset, ascending; those below base may be missing."""
+        """Rows of a lane with a reset, ascending; those below first may be missing."""
         one = self._lanes[lane]
         return one.starts[: one.n_starts].copy()
 

@@ -409,7 +409,8 @@ class Writer:
         if not job.done.is_set():
             job.work(fast=True)
             job.done.wait()
-        if isinstance(job.error, DiskFullError):  # there may be room by now
+        if job.error is not None and not isinstance(job.error, FailedStoreError):
+            # There may be room, or memory, by now; a failed fsync is the end.
             job = self._submit(self._disk.seal_job(self._disk.tail_start))
             job.work(fast=True)
             job.done.wait()

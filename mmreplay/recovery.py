@@ -130,12 +130,14 @@ def reopen(
             files.write_file(generator_path(path), metadata["generator"].encode())
         files.sync_tree(path / ".live")
         files.sync_directory(path)
-        sums.forget(head, tail_start)
-        sums.sync()
         metadata = write_metadata(path, metadata, closed=False, **changes)
     except DiskFullError:
         files.remove_tree(path / ".live")  # closed it was, and closed it stays
         raise
+    # Not before: killed in between, a closed lane would have files without a checksum. Recovery
+    # forgets them as well, and no chunk file has been touched yet.
+    sums.forget(head, tail_start)
+    sums.sync()
     _sweep(path, specs, head, base)
     state.start(base=base, tail_start=tail_start, committed=head)
     return Live(metadata, state, checkpoint, tails, head, base, flushed=head)

@@ -102,6 +102,7 @@ class ChunkReader:
             shard = shards.Shard(path, spec, codecs.make_codec(spec.codec or {}))
         except CorruptStoreError as error:
             return [*out, Problem(documents.reason(error, path))]
+        out += _check_digest(data, shard)
         return out + self._inner_chunks(shard, spec, chunk, rows)
 
     def _inner_chunks(
@@ -166,6 +167,16 @@ def _check_sum(data: Bytes, expected: int | None) -> list[Problem]:
     if found == expected:
         return []
     return [Problem(f"checksum: expected crc32c {expected:08x}, found {found:08x}")]
+
+
+def _check_digest(data: bytes, shard: shards.Shard) -> list[Problem]:
+    """The four bytes before the index: the crc32c of the inner chunks' checksums."""
+    inner = b"".join(data[place[1] - 4 : place[1]] for place in shard.slices if place is not None)
+    end = len(data) - (16 * len(shard.slices) + 4)
+    found, expected = data[max(end - 4, 0) : end], codecs.crc32c(inner).to_bytes(4, "little")
+    if found == expected:
+        return []
+    return [Problem(f"digest: expected {expected.hex()}, found {found.hex()}")]
 
 
 def _last(problems: list[Problem]) -> tuple[int]:

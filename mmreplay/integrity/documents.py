@@ -75,9 +75,9 @@ def _generator_problems(own: Mapping[str, Any]) -> Iterator[str]:
     if not own["closed"]:
         yield "generator: expected none in a store that is not closed"
     try:
-        np.random.default_rng(0).bit_generator.state = own["generator"]
+        np.random.default_rng(0).bit_generator.state = json.loads(own["generator"])
     except (ValueError, TypeError, KeyError, OverflowError, AttributeError) as error:
-        yield f"generator: expected a state that numpy takes, found another: {error}"
+        yield f"generator: expected a random state as text, found something else: {error}"
 
 
 def schema_problems(schema: Schema, document: object) -> Iterator[str]:

@@ -6,5 +6,7 @@
 - `strategies`: hypothesis strategies for layouts, episodes and settings (needs `hypothesis`);
 - `frames`: frames that say which row they are, to see torn or misplaced ones;
 - `faults`: disks that fill up or fail, processes that die;
-- `actor`: a writer process to be killed.
+- `power`: a disk that loses power;
+- `actor`: a writer process to be killed;
+- `scratch`: a directory in memory.
 """

@@ -17,9 +17,10 @@ import numpy.typing as npt
 
 from mmreplay.buffers import Dataset, ReplayBuffer
 from mmreplay.gather import Batch
+from mmreplay.integrity import verify
 from mmreplay.schema import FRAME, Schema
 from mmreplay.store import LaneView, Store
-from mmreplay.testing.model import LANE_SHIFT, LaneModel, Model
+from mmreplay.testing.model import LaneModel, Model
 
 __all__ = [
     "check_batch",
@@ -31,6 +32,7 @@ __all__ = [
     "check_same",
     "check_store",
     "check_trajectories",
+    "check_verified",
     "chunk_files",
 ]
 
@@ -174,7 +176,12 @@ def check_store(
     check_columns(store, model)
     check_episodes(store, model, live=live)
     n_episodes = len(store.episodes)
-    check_trajectories(store, model, sorted({0, n_episodes // 2, n_episodes - 1} & set(range(n_episodes))), live=live)
+    check_trajectories(
+        store,
+        model,
+        sorted({0, n_episodes // 2, n_episodes - 1} & set(range(n_episodes))),
+        live=live,
+    )
     ids = model.ids()
     if ids.size > most:
         random = generator or np.random.default_rng(0)
@@ -218,7 +225,9 @@ def check_disk(view: LaneView, lane: LaneModel) -> None:
     """
     least, greatest = lane.base_bounds()
     if not least <= view.base <= greatest:
-        raise AssertionError(f"{view.path}: base: expected {least} to {greatest}, found {view.base}")
+        raise AssertionError(
+            f"{view.path}: base: expected {least} to {greatest}, found {view.base}"
+        )
     for path in row_paths(lane.schema):
         rows = chunk_rows(view.path, path)
         there = chunk_files(view.path, path)
@@ -286,6 +295,12 @@ def _codec_names(codecs: Sequence[dict[str, Any]]) -> set[str]:
     return names
 
 
-def id_of(lane: int, row: int) -> int:
-    """A transition's id."""
-    return lane << LANE_SHIFT | row
+def check_verified(path: Path) -> None:
+    """`mmreplay.verify` has nothing to say about a store.
+
+    Raises:
+        AssertionError: it has.
+    """
+    findings = verify(path).findings
+    if findings:
+        raise AssertionError("\n".join(["verify found:", *map(str, findings)]))

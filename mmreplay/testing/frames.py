@@ -40,12 +40,14 @@ class Described:
         header = np.array([lane, row, start], "<u8").view(np.uint8)
         fill = self._fill(np.array([[lane, row, start]]), n_bytes - _LEAST_BYTES)[0]
         whole = np.concatenate((header, fill))
-        return whole.view(self.field.dtype).reshape(self.field.shape)
+        frame: Array = whole.view(self.field.dtype).reshape(self.field.shape)
+        return frame
 
     @staticmethod
     def _fill(places: Array, n_bytes: int) -> Array:
         first = places[:, 0] * 17 + places[:, 1] * 31 + places[:, 2] * 7
-        return ((first[:, None] + np.arange(n_bytes) // 3) % 251).astype(np.uint8)
+        fill: Array = (first[:, None] + np.arange(n_bytes) // 3) % 251
+        return fill.astype(np.uint8)
 
     def read(self, frames: Array) -> Array:
         """(..., 3) lane, row and start of each frame.
@@ -55,8 +57,8 @@ class Described:
         """
         ndim = len(self.field.shape)
         outer = frames.shape[: frames.ndim - ndim]
-        flat = np.ascontiguousarray(frames).reshape(-1).view(np.uint8)
-        flat = flat.reshape(-1, self.field.row_bytes)
+        whole: Array = np.ascontiguousarray(frames).reshape(-1).view(np.uint8)
+        flat = whole.reshape(-1, self.field.row_bytes)
         header = np.ascontiguousarray(flat[:, :_LEAST_BYTES]).view("<u8").astype(np.int64)
         fill = self._fill(header, flat.shape[1] - _LEAST_BYTES)
         torn = (flat[:, _LEAST_BYTES:] != fill).any(axis=1)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.gather import Batch
-from mmreplay.schema import FRAME, Schema
+from mmreplay.schema import FRAME, Field, Schema
 
 __all__ = ["EpisodeRow", "LaneModel", "Model", "Row", "TrajectoryModel"]
 
@@ -154,9 +154,7 @@ class LaneModel:
 
     def _frame(self, frame: object) -> Frame:
         given = frame if isinstance(frame, Mapping) else {FRAME: frame}
-        return {
-            name: np.array(given[name], one.dtype) for name, one in self.schema.frames.items()
-        }
+        return {name: np.array(given[name], one.dtype) for name, one in self.schema.frames.items()}
 
     def _no_action(self) -> Array:
         return np.zeros(self.schema.action.shape, self.schema.action.dtype)
@@ -171,7 +169,7 @@ class LaneModel:
 
     def is_transition(self, row: int) -> bool:
         """Whether the row after this one is there and is no reset: the whole rule."""
-        return 0 <= row and row + 1 < len(self.rows) and not self.rows[row + 1].is_reset
+        return row >= 0 and row + 1 < len(self.rows) and not self.rows[row + 1].is_reset
 
     def kept_transitions(self) -> list[int]:
         """Every transition whose stacks of 65 frames are on disk, ascending."""
@@ -254,11 +252,8 @@ class LaneModel:
             base: of the reader, whose picture may be older than the store's.
         """
         fields = self.schema.columns()
-        if path in {"non_terminals", "resets"}:
-            shape, dtype = (), np.dtype("uint8")
-        else:
-            shape, dtype = fields[path].shape, fields[path].dtype
-        out = np.zeros((len(self.rows), *shape), dtype)
+        fields["non_terminals"] = fields["resets"] = Field((), "uint8")
+        out = np.zeros((len(self.rows), *fields[path].shape), fields[path].dtype)
         for number in range(self.base if base is None else base, len(self.rows)):
             out[number] = self._value(self.rows[number], path)
         return out
@@ -309,7 +304,11 @@ class Model:
     def ids(self) -> Array:
         """Every valid transition id, ascending: int64."""
         return np.array(
-            [n << LANE_SHIFT | row for n, lane in enumerate(self.lanes) for row in lane.transitions()],
+            [
+                n << LANE_SHIFT | row
+                for n, lane in enumerate(self.lanes)
+                for row in lane.transitions()
+            ],
             np.int64,
         )
 

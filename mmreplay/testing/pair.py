@@ -69,14 +69,14 @@ class Pair:
         frames = [self._frame() for _ in range(n_lanes)]
         actions = [random_value(self.schema.action, self.random) for _ in range(n_lanes)]
         rewards = [self._reward() for _ in range(n_lanes)]
-        extras = [
+        extras: list[dict[str, Any]] = [
             {name: random_value(one, self.random) for name, one in self.schema.extras.items()}
             for _ in range(n_lanes)
         ]
         if self.one:
             given = {name: self._value(value) for name, value in extras[0].items()}
             action = self._value(actions[0])
-            self.writer.step(action, rewards[0], self._form(frames[0]), **flags[0], **given)  # type: ignore[arg-type]
+            self.writer.step(action, rewards[0], self._form(frames[0]), **flags[0], **given)
         else:
             self._step_some(flags, frames, actions, rewards, extras)
         for lane, own in flags.items():
@@ -99,7 +99,7 @@ class Pair:
         more = {name: np.stack([one[name] for one in extras]) for name in self.schema.extras}
         writer = self.writer.writer if isinstance(self.writer, ReplayBuffer) else self.writer
         full = len(flags) == n_lanes and self.random.random() < 0.5  # noqa: PLR2004
-        writer.step(  # type: ignore[call-arg]
+        writer.step(
             np.stack(actions),
             np.array(rewards),
             self._many(frames),
@@ -182,5 +182,3 @@ class Pair:
         if pick < 0.5:  # noqa: PLR2004
             return float(self.random.integers(-8, 8))
         return float(self.random.normal())
-
-

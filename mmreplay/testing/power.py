@@ -22,7 +22,17 @@ from mmreplay import files
 __all__ = ["PowerDisk", "power_disk"]
 
 _SECTOR_BYTES = 512
-_WATCHED = {"fsync", "fdatasync", "open", "makedirs", "replace", "rename", "unlink", "write", "rmdir"}
+_WATCHED = {
+    "fsync",
+    "fdatasync",
+    "open",
+    "makedirs",
+    "replace",
+    "rename",
+    "unlink",
+    "write",
+    "rmdir",
+}
 
 
 class PowerDisk:

@@ -29,9 +29,7 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 
-DTYPES = (
-    "uint8 bool int8 int16 int32 int64 uint16 uint32 uint64 float16 float32 float64"
-).split()
+DTYPES = ("uint8 bool int8 int16 int32 int64 uint16 uint32 uint64 float16 float32 float64").split()
 
 CODECS: tuple[str | dict[str, Any], ...] = (
     "raw",

@@ -50,14 +50,12 @@ def test_nothing_to_show():
 
 @pytest.mark.parametrize("plain", [False, True])
 @given(
-    values=st.lists(st.floats(-1e12, 1e12) | st.integers(-1000, 1000), min_size=1, max_size=50),
+    values=st.lists(st.floats(-1e300, 1e300) | st.integers(-1000, 1000), min_size=1, max_size=50),
     width=st.integers(50, 120),
 )
 def test_every_value_is_counted_once_and_no_line_is_too_wide(values, width, plain):
     lines = histogram(np.array(values, np.float64), width, plain=plain)
-    counts = [line.split()[-1] for line in lines if "█" in line or "#" in line or "▏" in line]
     assert max(map(len, lines)) <= width
     assert len(lines) <= 11
-    assert sum(int(one.replace(",", "")) for one in counts) <= len(values)
-    shown = [line for line in lines if line.rstrip()[-1].isdigit() and "  " in line.strip()]
-    assert sum(int(line.split()[-1].replace(",", "")) for line in shown) == len(values)
+    bars = [line.strip().partition("  ")[2] for line in lines]
+    assert sum(int(bar.split()[-1].replace(",", "")) for bar in bars if bar) == len(values)

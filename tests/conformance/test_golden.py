@@ -75,6 +75,7 @@ def test_golden_store_reads_as_on_the_day_it_was_written(golden):
     path, expected = golden
     with mmreplay.open(path) as store:
         check(store, expected)
+    checks.check_verified(path)
 
 
 def test_golden_store_can_be_loaded_and_sampled(golden):

@@ -16,11 +16,18 @@ import mmreplay
 from mmreplay.testing import checks
 from mmreplay.testing.model import Model
 from mmreplay.testing.pair import Pair
+from mmreplay.testing.scratch import scratch_directory
 from mmreplay.testing.strategies import CODECS, DTYPES, Layout
 
 Field = mmreplay.Field
 PLANE = (4, 5)
 ACTION = Field((), "int64", chunk=16)
+
+
+@pytest.fixture
+def tmp_path():
+    with scratch_directory() as path:
+        yield path
 
 
 def layout_of(codec, **more):
@@ -86,6 +93,7 @@ def write(path, layout, n_steps, *, reopened=False):
 
 def check_readers(path, model: Model):
     checks.check_plain_zarr(path)
+    checks.check_verified(path)
     with mmreplay.open(path) as store:
         for view, lane in zip(store.lanes, model.lanes, strict=True):
             lane.forget(view.base)

@@ -104,6 +104,7 @@ class Session:
             checks.check_ids(self.follower, self.model)
             with mmreplay.open(self.path) as store:
                 checks.check_store(store, self.model, live=True, most=20)
+            checks.check_verified(self.path)
 
     def check_finished(self):
         self.follower.close()
@@ -113,6 +114,7 @@ class Session:
             assert store.readers[0].is_closed
             checks.check_store(store, self.model, live=False, most=20)
         checks.check_plain_zarr(self.path)
+        checks.check_verified(self.path)
 
 
 def count_calls(path, layout, names):
@@ -122,10 +124,12 @@ def count_calls(path, layout, names):
 
 
 def some(n, seed):
-    """Every place in a thorough run, otherwise a dozen of them."""
+    """Every place in a thorough run, otherwise some of them."""
     if THOROUGH:
         return range(1, n + 1)
-    return sorted(np.random.default_rng(seed).choice(np.arange(1, n + 1), 14, replace=False).tolist())
+    return sorted(
+        np.random.default_rng(seed).choice(np.arange(1, n + 1), 10, replace=False).tolist()
+    )
 
 
 @pytest.mark.parametrize("name", sorted(LAYOUTS))
@@ -195,6 +199,7 @@ def check_over(session):
     with mmreplay.open(session.path) as store:
         checks.check_store(store, model, live=False, most=20)
     checks.check_plain_zarr(session.path)
+    checks.check_verified(session.path)
 
 
 @pytest.mark.parametrize("name", sorted(LAYOUTS))

@@ -7,7 +7,6 @@ flight, and nothing else; writing goes on from there.
 import os
 import random
 import shutil
-import tempfile
 import time
 from pathlib import Path
 
@@ -38,14 +37,6 @@ FRAMES = {
 def actors():
     with actor.Actors() as running:
         yield running
-
-
-@pytest.fixture
-def folder():
-    """Where a disk that is not a real one makes more kills a second, if there is one."""
-    where = Path(tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
-    yield where
-    shutil.rmtree(where)
 
 
 def frames_of(given):
@@ -83,6 +74,7 @@ def check_found(chronicle, *, most=40):
             settings = {"stack": 3, "n_step": 3}
             batch = store.transitions(chosen, **settings)
             checks.check_batch(batch, chronicle.model.batch(chosen, **settings))
+    checks.check_verified(Path(chronicle.script.path))
 
 
 def learn_bases(store, model):
@@ -146,9 +138,9 @@ def sample_while_alive(script, seconds, random):
 
 
 @pytest.mark.parametrize("seed", range(20 if THOROUGH else 3))
-def test_writers_killed_at_random_instants_leave_every_acknowledged_row(actors, folder, seed):
+def test_writers_killed_at_random_instants_leave_every_acknowledged_row(actors, tmp_path, seed):
     luck = random.Random(seed if not THOROUGH else None)
-    script = random_script(folder, seed, luck)
+    script = random_script(tmp_path, seed, luck)
     chronicle = actor.Chronicle(script)
     recoveries, n_batches, phases = [], 0, set()
     for session in range(10 if THOROUGH else 6):
@@ -173,9 +165,11 @@ def test_writers_killed_at_random_instants_leave_every_acknowledged_row(actors, 
     checks.check_plain_zarr(Path(script.path))
     if THOROUGH:
         longest_ms = max(recoveries) * 1000
-        print(f"\n{script.frame} lanes={script.lanes} capacity={script.capacity}: rows "
-              f"{sum(len(lane.rows) for lane in chronicle.model.lanes)}, {n_batches} batches while "
-              f"alive, killed in phases {sorted(phases)}, recovery <= {longest_ms:.0f} ms")
+        print(
+            f"\n{script.frame} lanes={script.lanes} capacity={script.capacity}: rows "
+            f"{sum(len(lane.rows) for lane in chronicle.model.lanes)}, {n_batches} batches while "
+            f"alive, killed in phases {sorted(phases)}, recovery <= {longest_ms:.0f} ms"
+        )
         assert longest_ms < 300
 
 
@@ -204,9 +198,9 @@ def two_sessions(folder, name, number):
 
 
 @pytest.mark.parametrize("name", sorted(EVERY_CALL))
-def test_death_before_any_call_that_changes_the_disk_loses_nothing(actors, folder, name):
+def test_death_before_any_call_that_changes_the_disk_loses_nothing(actors, tmp_path, name):
     luck = random.Random(name if not THOROUGH else None)
-    script = two_sessions(folder, name, 0)
+    script = two_sessions(tmp_path, name, 0)
     chronicle = actor.Chronicle(script)
     assert actors.wait(actors.start(script)) == 0
     check_found(chronicle)
@@ -214,7 +208,7 @@ def test_death_before_any_call_that_changes_the_disk_loses_nothing(actors, folde
     assert n_calls > 200
     places = range(1, n_calls + 1) if THOROUGH else luck.sample(range(1, n_calls + 1), 14)
     for place in places:
-        script = two_sessions(folder, name, place)
+        script = two_sessions(tmp_path, name, place)
         chronicle = actor.Chronicle(script)
         # Background threads may save a call now and then: past the end is not dead.
         died = actors.wait(actors.start(actor.with_session(script, 1, die_at=place))) == -9

@@ -1,5 +1,7 @@
 """Everything that a store gives equals what a list of everything says, byte for byte."""
 
+import os
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,13 +10,22 @@ from hypothesis import strategies as st
 import mmreplay
 from mmreplay.testing import checks
 from mmreplay.testing.pair import Pair
-from mmreplay.testing.strategies import CODECS, Layout, episodes, gather_settings, layouts
+from mmreplay.testing.scratch import scratch_directory
+from mmreplay.testing.strategies import episodes, gather_settings, layouts
 
+THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
+pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 GATHERINGS = st.lists(gather_settings(), min_size=1, max_size=3)
 
 
+@settings(max_examples=500 if THOROUGH else 30)
 @given(st.data())
-def test_any_store_equals_the_oracle_while_live_and_after_closing(tmp_path_factory, data):
+def test_any_store_equals_the_oracle_while_live_and_after_closing(data):
+    with scratch_directory() as folder:
+        check_life_of_a_store(folder / "store.zarr", data)
+
+
+def check_life_of_a_store(path, data):
     layout = data.draw(layouts())
     longest = 3 * (layout.capacity or 10)
     script = data.draw(
@@ -26,7 +37,6 @@ def test_any_store_equals_the_oracle_while_live_and_after_closing(tmp_path_facto
     )
     gatherings = data.draw(GATHERINGS)
     flush_after = data.draw(st.frozensets(st.integers(0, 5), max_size=3))
-    path = tmp_path_factory.mktemp("oracle") / "store.zarr"
     model = layout.model()
     random = np.random.default_rng(len(script))
     with mmreplay.create(path, **layout.create_arguments(), flush_s=0) as writer:
@@ -53,6 +63,7 @@ def test_any_store_equals_the_oracle_while_live_and_after_closing(tmp_path_facto
             checks.check_disk(view, own)
             own.forget(view.base)
         checks.check_store(store, model, live=False, settings=gatherings, most=60)
+    checks.check_verified(path)
     follower.refresh()
     checks.check_ids(follower, model)
     follower.close()

@@ -4,10 +4,9 @@ Invariant: after any sequence of resets, steps, flushes, evictions, closings, re
 power cuts, every reader sees what the model says, byte for byte.
 """
 
+import contextlib
 import os
 import shutil
-import tempfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,6 +24,7 @@ import mmreplay
 from mmreplay.testing import checks, faults
 from mmreplay.testing.model import Model
 from mmreplay.testing.pair import Pair
+from mmreplay.testing.scratch import scratch_directory
 from mmreplay.testing.strategies import episodes, gather_settings, layouts
 
 CAPACITIES = st.sampled_from([None, None, 1, 2, 7, 30, 90, 200])
@@ -37,7 +37,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="mmreplay-"))
+        self.stack = contextlib.ExitStack()
+        self.folder = self.stack.enter_context(scratch_directory())
         self.buffer = None
         self.pair = None
         self.follower = None
@@ -64,11 +65,12 @@ class StoreMachine(RuleBasedStateMachine):
         try:
             if self.buffer is not None:
                 self.close()
-                checks.check_plain_zarr(self.path)
+            checks.check_plain_zarr(self.path)
+            checks.check_verified(self.path)
         finally:
             if self.follower is not None:
                 self.follower.close()
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self.stack.close()
 
     @property
     def is_open(self):
@@ -110,7 +112,7 @@ class StoreMachine(RuleBasedStateMachine):
         lane = self.buffer.writer if self.pair.one else self.buffer.writer.writers[0]
         first = next(iter(schema.frames.values()))
         wrong = np.zeros((*first.shape, 2), first.dtype)
-        frame = {name: wrong for name in schema.frames} if schema.is_dict else wrong
+        frame = dict.fromkeys(schema.frames, wrong) if schema.is_dict else wrong
         before = lane.rows
         with pytest.raises(mmreplay.SchemaError):
             lane.reset(frame)
@@ -198,6 +200,7 @@ class StoreMachine(RuleBasedStateMachine):
         if look:
             with mmreplay.open(self.path) as store:
                 checks.check_store(store, self.model, live=True, most=20)
+            checks.check_verified(self.path)
             self.follower.refresh()
             checks.check_ids(self.follower, self.model)
         for lane in self.model.lanes:
@@ -218,6 +221,7 @@ class StoreMachine(RuleBasedStateMachine):
             with mmreplay.open(path) as store:
                 self._cut(model, store)
                 checks.check_store(store, model, live=False, settings=[given], most=20)
+            checks.check_verified(path)
         with mmreplay.ReplayBuffer(path, stack=1, flush_s=0) as buffer:
             self._cut(model, buffer.store)
             pair = Pair(buffer, model, self.random)
@@ -230,6 +234,7 @@ class StoreMachine(RuleBasedStateMachine):
             with mmreplay.open(path) as store:
                 checks.check_store(store, model, live=False, settings=[given], most=20)
             checks.check_plain_zarr(path)
+            checks.check_verified(path)
             shutil.rmtree(path)
             return
         faults.kill(self.buffer)
@@ -301,6 +306,10 @@ class StoreMachine(RuleBasedStateMachine):
             assert any(lane.capacity is not None or lane.base for lane in self.model.lanes)
             return
         checks.check_batch(batch, self.model.batch(ids, **given), "late follower")
+
+    @rule()
+    def verify(self):
+        checks.check_verified(self.path)
 
     def _check_refused(self, store):
         """Ids beside valid ones: final rows, the newest, the evicted, other lanes."""

@@ -145,6 +145,21 @@ def test_a_store_that_was_opened_and_closed_again_is_sound(make, story, evicted)
     assert (report.findings, report.warnings) == ([], [])
 
 
+def test_a_replay_buffer_is_sound_with_its_random_state(tmp_path, quick_disk):
+    fields = {"frame": FRAMES["lz4"], "action": ACTION}
+    with mmreplay.ReplayBuffer(tmp_path / "buffer.zarr", capacity=30, **fields) as buffer:
+        buffer.reset(np.zeros(3, np.uint8))
+        for _ in range(40):
+            buffer.step(0, 1.0, np.ones(3, np.uint8))
+        buffer.sample(8)
+        buffer.flush()
+        assert verify(tmp_path / "buffer.zarr").sound
+    document = json.loads((tmp_path / "buffer.zarr" / "zarr.json").read_text())
+    assert "generator" in document["attributes"]["mmreplay"]
+    report = verify(tmp_path / "buffer.zarr")
+    assert (report.findings, report.warnings) == ([], [])
+
+
 def test_a_store_of_many_lanes_is_sound(make, story):
     writer = make(lanes=3, frame=FRAMES["lz4"])
     for one in writer.writers:
@@ -308,13 +323,12 @@ def test_an_evicted_chunk_file_is_not_missing_but_the_next_one_is(evicted):
 
 @pytest.mark.parametrize("array", ["frames", "rewards"])
 def test_chunk_files_of_two_places_swapped(make, array):
+    """Also shards whose inner chunks are of equal lengths, as of frames that are mere noise."""
     generator = np.random.default_rng(0)
     writer = make(frame=Field((64,), "uint8", "lz4", chunk=4, shard=8), action=ACTION)
     writer.reset(np.zeros(64, np.uint8))
     for row in range(1, 30):
-        frame = np.zeros(64, np.uint8)
-        frame[: row * 2] = generator.integers(256, size=row * 2)
-        writer.step(0, float(row), frame)
+        writer.step(0, float(row), generator.integers(256, size=64, dtype=np.uint8))
     writer.close()
     one, two = (next((writer.path / array).glob(f"c.{chunk}*")) for chunk in (0, 1))
     data = one.read_bytes()
@@ -631,7 +645,8 @@ def test_a_users_own_attributes_and_dimension_names_are_welcome(lz4_store):
     [
         (lambda own: own.pop("versions"), "attributes.mmreplay: versions is missing"),
         (lambda own: own.update(colour=1), "attributes.mmreplay: 'colour' is unknown to format 1"),
-        (lambda own: own.update(generator={"a": 1}), "generator: expected a state that numpy"),
+        (lambda own: own.update(generator={"a": 1}), "generator: expected a random state as text"),
+        (lambda own: own.update(generator="{}"), "generator: expected a random state as text"),
         (lambda own: own.update(env=[]), "env: expected an object, found []"),
         (lambda own: own["schema"].update(more=1), "schema: expected "),
     ],

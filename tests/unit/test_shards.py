@@ -138,11 +138,23 @@ def test_a_shard_is_read_by_zarr_and_by_ourselves(tmp_path, codec, n_rows):
     assert [place is None for place in shard.slices] == [start >= n_rows for start in (0, 4, 8)]
 
 
-def test_what_numcodecs_and_struct_put_together_is_what_assemble_does():
-    spec = spec_of()
-    chunks = [b"abc", b"d" * 10]
-    expected = shard_file(chunks, [(0, 3), (3, 10), (ABSENT, ABSENT)])
-    assert shards.assemble(spec, chunks) == expected
+def test_a_shard_is_its_chunks_a_digest_of_their_sums_and_the_index():
+    chunks = [b"abc" + b"1234", b"d" * 10 + b"5678"]
+    digest = struct.pack("<I", google_crc32c.value(b"12345678"))
+    expected = shard_file([*chunks, digest], [(0, 7), (7, 14), (ABSENT, ABSENT)])
+    assert shards.assemble(spec_of(), chunks) == expected
+
+
+def test_shards_of_equal_lengths_and_other_contents_have_other_checksums():
+    # Each chunk and the index end with a crc of their own, which alone would cancel.
+    random = np.random.default_rng(0)
+    sums = set()
+    for _ in range(20):
+        parts = [random.integers(0, 256, 50, dtype=np.uint8).tobytes() for _ in range(3)]
+        chunks = [part + struct.pack("<I", google_crc32c.value(part)) for part in parts]
+        sums.add(google_crc32c.value(shards.assemble(spec_of(), chunks)))
+        sums.add(google_crc32c.value(shards.assemble(spec_of(), chunks[::-1])))
+    assert len(sums) == 40
 
 
 def test_a_chunk_that_is_absent_is_damage_when_it_is_needed(tmp_path):

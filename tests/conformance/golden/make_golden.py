@@ -49,7 +49,9 @@ LAYOUTS = {
             "screen": Field((42, 42), "uint8", "lz4", chunk=8, shard=16),
             "color.rgb": Field((7, 6, 3), "uint8", "zstd", chunk=4, shard=16),
             "ram": Field((128,), "uint8", "raw", chunk=16),
-            "position": Field((2,), "float32", {"name": "gzip", "configuration": {"level": 6}}, 4, 16),
+            "position": Field(
+                (2,), "float32", {"name": "gzip", "configuration": {"level": 6}}, 4, 16
+            ),
         },
         Field((2,), "float32", chunk=32),
         {"log_prob": Field((), "float32", chunk=32), "lives": Field((), "uint8", chunk=32)},
@@ -85,7 +87,8 @@ def observe(layout, env, frame, random):
     if "screen" in layout.frame:
         return {
             "screen": frame[::2, ::2],
-            "color.rgb": np.stack([frame[30:37, 40:46]] * 3, axis=-1) + np.arange(3, dtype=np.uint8),
+            "color.rgb": np.stack([frame[30:37, 40:46]] * 3, axis=-1)
+            + np.arange(3, dtype=np.uint8),
             "ram": env.unwrapped.ale.getRAM().copy(),
             "position": random.random(2).astype(np.float32),
         }

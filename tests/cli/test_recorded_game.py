@@ -1,0 +1,61 @@
+"""Real Atari frames through every command: recorded, looked at, verified, sampled, damaged."""
+
+import json
+import random
+
+import pytest
+
+import mmreplay
+
+
+@pytest.fixture
+def game(command, folder):
+    """1,200 steps of Breakout in two lanes."""
+    result = command(
+        "record", "ALE/Breakout-v5", "game.zarr", "--steps", "1200", "--envs", "2", "--json"
+    )
+    assert (result.status, result.err) == (0, "")
+    assert json.loads(result.out)["steps"] == 1200
+    return folder / "game.zarr"
+
+
+def test_what_was_recorded_is_described_listed_verified_and_sampled(command, game):
+    about = json.loads(command("info", "game.zarr", "--json").out)
+    assert (about["state"], about["lanes"], about["transitions"]) == ("closed", 2, 1200)
+    assert about["env"]["id"] == "ALE/Breakout-v5"
+    assert about["fields"]["frames"]["shape"] == [84, 84]
+    assert about["fields"]["frames"]["codec"] == "lz4"
+    assert about["bytes_raw"] > 40 * about["fields"]["frames"]["bytes_on_disk"]
+    assert about["bytes_stacked"] > 7.9 * about["bytes_raw"]
+
+    listed = json.loads(command("episodes", "game.zarr", "--json").out)["episodes"]
+    assert len(listed) == about["episodes"] == about["terminated"] + about["truncated"]
+    assert sum(one["length"] for one in listed) == 1200
+    assert max(one["return"] for one in listed) == about["returns"]["max"]
+
+    out = command("info", "game.zarr").out
+    assert "environment   ALE/Breakout-v5, policy random, seed 0\n" in out
+    assert "return per episode: min " in out
+    assert max(map(len, out.splitlines())) <= 80
+
+    assert command("verify", "game.zarr").out.startswith(
+        f"game.zarr: sound, closed; {about['rows']:,} rows in 2 lanes; "
+    )
+    fast = json.loads(command("bench", "game.zarr", "--seconds", "0.1", "--json").out)
+    assert fast["frame_bytes_per_s"] == pytest.approx(fast["batches_per_s"] * 32 * 2 * 4 * 84 * 84)
+
+
+def test_a_changed_frame_is_found(command, game):
+    (shard,) = (game / "lane-00001" / "frames").glob("c.0*")
+    whole = shard.read_bytes()
+    generator = random.Random(0)
+    for _ in range(20):
+        data = bytearray(whole)
+        data[generator.randrange(len(data))] ^= 1 << generator.randrange(8)
+        shard.write_bytes(data)
+        result = command("verify", "game.zarr", "--json")
+        assert result.status == 1
+        files = {one["file"] for one in json.loads(result.out)["findings"]}
+        assert files == {"lane-00001/frames/c.0.0.0"}
+    shard.write_bytes(whole)
+    assert mmreplay.verify(game).sound
