@@ -650,7 +650,7 @@ print(len(mmreplay.open(sys.argv[1])))
 
 def test_threads_of_a_writer_end_with_it(make, story):
     before = set(threading.enumerate())
-    writer = make(flush_s=3600, **{"frame": Field((3,), "uint8", "lz4", 4, 8)})
+    writer = make(flush_s=3600, frame=Field((3,), "uint8", "lz4", 4, 8))
     story.play(writer, 20)
     assert len(set(threading.enumerate()) - before) == 2
     writer.close()
