@@ -204,7 +204,8 @@ class LaneDisk:
 
     def _flush(self) -> None:
         head = self.head
-        base = self._wanted_base(head)
+        first = self._first_row(head)
+        base = _base_of(first, self.base)
         fresh = {self._fresh.popleft() for _ in range(len(self._fresh))}
         if head > self._flushed or fresh:
             self._sync_rows(head)
@@ -217,7 +218,7 @@ class LaneDisk:
                 files.write_file(recovery.generator_path(self.path), state.encode())
         with self._checkpoint_lock:
             self._checkpoint.write(head=head, base=base)
-        self._flushed = head
+        self._flushed, self._first = head, first
         if base > self.base:
             self.words[BASE] = self.base = base
             self._evict()
@@ -236,15 +237,9 @@ class LaneDisk:
         starts = starts[: int(starts.searchsorted(head))]
         return episodes.first_row(starts, self._first, head, self.capacity)
 
-    def _wanted_base(self, head: int) -> int:
-        if self.capacity is None:
-            return self.base
-        self._first = self._first_row(head)
-        return max(self.base, self._first - format.CONTEXT_ROWS)
-
     def can_evict(self) -> bool:
         """Whether a flush now would free a chunk file."""
-        base = self._wanted_base(self.head)
+        base = _base_of(self._first_row(self.head), self.base)
         return any(
             base // spec.chunk_rows > self.base // spec.chunk_rows for spec in self.specs.values()
         )
@@ -350,6 +345,11 @@ class LaneDisk:
 
     def _write_shape(self, spec: ArraySpec, rows: int) -> None:
         files.write_file(self.path / spec.path / "zarr.json", format.array_json(spec, rows))
+
+
+def _base_of(first: int, base: int) -> int:
+    """The oldest row to keep when `first` is the oldest to be sampled, and `base` was kept."""
+    return max(base, first - format.CONTEXT_ROWS)
 
 
 def _holder(path: Path) -> str:

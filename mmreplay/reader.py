@@ -172,25 +172,26 @@ class LaneReader:
         self.tails, self._state, self._session = {}, None, 0
 
     def _load_open(self) -> bool:
+        """Take a lane that was not closed; False if it changed hands while it was looked at."""
         live = self.path / ".live"
         try:
+            # The state first: the session that it shows must be the one that it shows when all
+            # else is mapped, or the tails may be those of another.
+            state = State(live / "state", writable=False)
+            session = state.words[SESSION]
             best = CheckpointFile(live / "checkpoint", self.metadata["uuid"]).best
             tails = {
                 name: shards.map_tail(self.path, spec)
                 for name, spec in self.specs.items()
                 if not spec.is_raw
             }
-            # Last: a state that belongs to another set of tails shows below.
-            state: State | None = State(live / "state", writable=False)
         except (FileNotFoundError, NotADirectoryError):
             return False  # being closed, opened or recovered at this moment
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EROFS):
                 raise
             raise CorruptStoreError(f"{live}: cannot be read: {error.strerror}") from error
-        words = state.words  # type: ignore[union-attr]
-        session = words[SESSION]
-        trusted = state.trusted(best)  # type: ignore[union-attr]
+        trusted = state.trusted(best)
         if trusted and session == 0:
             return False  # its writer is closing
         self._state, self._session = state, session
@@ -198,11 +199,12 @@ class LaneReader:
         self.tails = tails if trusted or best.tail_start <= best.head else {}
         if trusted:
             self._follow()
-            self.base = words[BASE]
+            self.base = state.words[BASE]
         else:  # the rules of recovery, in memory only
             self.head, self.base = best.head, best.base
             self._tail_start = min(best.tail_start, best.head)
-        return read_metadata(self.path)["closed"] is False
+        unchanged = state.words[SESSION] == session and state.is_in_place()
+        return unchanged and read_metadata(self.path) == self.metadata
 
     def _follow(self) -> None:
         words = self._state.words  # type: ignore[union-attr]

@@ -76,6 +76,14 @@ class State:
         self.words[SESSION] = secrets.randbits(63) | 1
         self.words[BASE], self.words[TAIL_START] = base, tail_start
 
+    def is_in_place(self) -> bool:
+        """Whether the file at the path is still the one that is mapped."""
+        try:
+            about = self.path.stat()
+        except OSError:
+            return False
+        return (about.st_dev, about.st_ino) == self._identity
+
     def end(self) -> None:
         """Tell readers that still map the page to look at zarr.json again."""
         self.words[SESSION] = 0

@@ -265,7 +265,7 @@ def test_progress_is_told_at_the_start_and_at_the_end(tmp_path):
     assert told[-1].steps == told[-1].total == 300
     assert told[-1].bytes_on_disk > 0
     assert told[-1].steps_per_s > 0
-    assert len(told) < 20
+    assert len(told) <= told[-1].seconds * 4 + 2
 
 
 def test_progress_is_told_some_times_a_second(tmp_path):
@@ -276,7 +276,7 @@ def test_progress_is_told_some_times_a_second(tmp_path):
 
     told: list[Progress] = []
     record(Slow, tmp_path / "s", 400, progress=told.append)
-    assert 3 <= len(told) <= 12
+    assert 3 <= len(told) <= told[-1].seconds * 4 + 2
     steps = [one.steps for one in told]
     assert steps == sorted(steps)
     assert told[-1].episodes == 57

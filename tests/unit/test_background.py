@@ -126,7 +126,9 @@ def test_tasks_run_one_after_the_other_in_a_thread_of_their_own():
     background, lane, order = Background(0), Clocked(), []
     background.attach(lane)
     first = threading.Event()
-    background.submit(lambda: (first.wait(WAIT), order.append(("first", threading.current_thread().name))))
+    background.submit(
+        lambda: (first.wait(WAIT), order.append(("first", threading.current_thread().name)))
+    )
     second = background.submit(lambda: order.append(("second", threading.current_thread().name)))
     assert order == []
     first.set()

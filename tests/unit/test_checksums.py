@@ -63,7 +63,13 @@ def test_what_is_on_disk_is_known_to_the_next_writer(sums, tmp_path, fresh):
 
 @pytest.mark.parametrize(
     ("head", "kept"),
-    [(3, []), (15, [0]), (10_239, list(range(1023))), (10_241, list(range(1024))), (20_485, list(range(2048)))],
+    [
+        (3, []),
+        (15, [0]),
+        (10_239, list(range(1023))),
+        (10_241, list(range(1024))),
+        (20_485, list(range(2048))),
+    ],
 )
 def test_those_of_files_that_will_hold_rows_past_the_head_are_forgotten(sums, tmp_path, head, kept):
     for chunk in range(2051):
@@ -84,12 +90,18 @@ def test_of_compressed_arrays_those_from_the_tail_on_are_forgotten(sums, tmp_pat
 
 def test_a_sync_syncs_each_file_that_changed_once(sums, tmp_path, monkeypatch):
     synced = []
-    monkeypatch.setattr(files, "sync_file", lambda path: synced.append(str(path.relative_to(tmp_path))))
+    monkeypatch.setattr(
+        files, "sync_file", lambda path: synced.append(str(path.relative_to(tmp_path)))
+    )
     for chunk in (0, 1, 2, 1024):
         sums.set(RAW, chunk, 5)
     sums.set(PACKED, 0, 5)
     sums.sync()
-    assert sorted(synced) == ["checksums/frames/a/c.0", "checksums/rewards/c.0", "checksums/rewards/c.1"]
+    assert sorted(synced) == [
+        "checksums/frames/a/c.0",
+        "checksums/rewards/c.0",
+        "checksums/rewards/c.1",
+    ]
     synced.clear()
     sums.sync()
     assert synced == []
@@ -101,7 +113,9 @@ def test_a_sync_syncs_each_file_that_changed_once(sums, tmp_path, monkeypatch):
     assert len(synced) == 3
 
 
-def test_the_directory_of_a_new_file_is_named_after_the_file_was_made(sums, tmp_path, fresh, monkeypatch):
+def test_the_directory_of_a_new_file_is_named_after_the_file_was_made(
+    sums, tmp_path, fresh, monkeypatch
+):
     seen, real = [], files.allocate
     monkeypatch.setattr(files, "allocate", lambda *args: (seen.append(list(fresh)), real(*args)))
     sums.set(RAW, 0, 5)
@@ -150,4 +164,8 @@ def test_after_a_close_every_file_has_its_checksum_and_a_reopening_forgets_the_l
 
 def test_the_checksum_arrays_are_those_that_the_format_names():
     spec = format.checksum_spec("frames/a")
-    assert (spec.path, spec.chunk_rows, spec.dtype) == ("checksums/frames/a", 1024, np.dtype("uint32"))
+    assert (spec.path, spec.chunk_rows, spec.dtype) == (
+        "checksums/frames/a",
+        1024,
+        np.dtype("uint32"),
+    )

@@ -105,7 +105,11 @@ def test_frames_of_every_dtype_come_back(given, dtype):
 
 def test_what_was_encoded_in_a_hurry_took_another_way_and_is_read_by_the_same_decoder():
     data, out = frames("runs", 200_000), np.empty(200_000, np.uint8)
-    hurried = ("lz4", GIVEN["blosc lz4hc, shuffled"], {"name": "zstd", "configuration": {"level": 9}})
+    hurried = (
+        "lz4",
+        GIVEN["blosc lz4hc, shuffled"],
+        {"name": "zstd", "configuration": {"level": 9}},
+    )
     for given in hurried:
         slow, fast = stored(given, data), stored(given, data, True)
         assert slow.tobytes() != fast.tobytes()
@@ -249,7 +253,11 @@ def test_a_stored_blosc_chunk_has_exactly_its_bytes():
     codecs.check(codec_of("lz4"), chunk, 100)
     for wrong in (chunk[:-5], np.concatenate((chunk[:-4], chunk[:1]))):
         with pytest.raises(CorruptStoreError, match="blosc header"):
-            codecs.check(codec_of("lz4"), header(np.append(wrong, [0] * 4).astype("u1"), c_bytes=wrong.size), 100)
+            codecs.check(
+                codec_of("lz4"),
+                header(np.append(wrong, [0] * 4).astype("u1"), c_bytes=wrong.size),
+                100,
+            )
 
 
 @pytest.mark.parametrize("size", [1, 255, 256, 257, 65_791, 65_792, 100_000])
@@ -259,7 +267,9 @@ def test_the_declared_size_of_a_zstd_frame_is_read_in_every_width(size, checksum
     chunk = stored(given, frames("random", size))
     codecs.check(codec_of(given), chunk, size)
     for wrong in (size - 1, size + 1, size + 256, size ^ 1 << 20):
-        with pytest.raises(CorruptStoreError, match=f"expected {wrong} bytes, found {size} declared"):
+        with pytest.raises(
+            CorruptStoreError, match=f"expected {wrong} bytes, found {size} declared"
+        ):
             codecs.check(codec_of(given), chunk, wrong)
 
 
@@ -267,7 +277,14 @@ def test_a_zstd_frame_that_declares_no_size_or_another_is_refused():
     magic = b"\x28\xb5\x2f\xfd"
     unknown = magic + bytes([0x00, 0x58]) + b"\x01\x00\x00" * 5
     gigabyte = magic + bytes([0x80, 0x58]) + struct.pack("<I", 1 << 30) + b"\x01\x00\x00" * 3
-    for payload in (unknown, gigabyte, magic, magic + b"\x20", b"\x50\x2a\x4d\x18" + b"\0" * 20, b"x" * 30):
+    for payload in (
+        unknown,
+        gigabyte,
+        magic,
+        magic + b"\x20",
+        b"\x50\x2a\x4d\x18" + b"\0" * 20,
+        b"x" * 30,
+    ):
         with pytest.raises(CorruptStoreError, match="zstd frame"):
             codecs.check(codec_of("zstd"), sealed(payload), 100)
 
@@ -303,7 +320,8 @@ def test_a_gzip_bomb_is_decoded_no_further_than_its_place():
 
 
 @pytest.mark.parametrize(
-    "payload", [b"", b"\x1f", b"\x1f\x8b" + b"\0" * 10, zlib.compress(bytes(100)), b"x" * 40, bytes(40)]
+    "payload",
+    [b"", b"\x1f", b"\x1f\x8b" + b"\0" * 10, zlib.compress(bytes(100)), b"x" * 40, bytes(40)],
 )
 def test_what_is_no_gzip_stream_is_refused(payload):
     with pytest.raises(CorruptStoreError):

@@ -163,7 +163,10 @@ def test_a_stretch_of_rows_is_copied_over_chunk_borders(tmp_path, mode):
     spec = spec_of(mode)
     lanes = [Lane(tmp_path / str(n), spec, 4 * spec.chunk_rows, spec.chunk_rows) for n in (0, 1)]
     column = column_of(*lanes)
-    for start, stop in ((spec.chunk_rows, 4 * spec.chunk_rows), (2 * spec.chunk_rows - 1, 2 * spec.chunk_rows + 1)):
+    for start, stop in (
+        (spec.chunk_rows, 4 * spec.chunk_rows),
+        (2 * spec.chunk_rows - 1, 2 * spec.chunk_rows + 1),
+    ):
         for number, lane in enumerate(lanes):
             found = column.read(number, start, stop)
             assert found.tobytes() == lane.rows[start:stop].tobytes()
@@ -176,7 +179,7 @@ def test_rows_are_read_without_a_map(tmp_path):
     spec = lane.spec
     for start, stop in ((0, 35), (9, 11), (10, 20), (34, 35), (5, 5), (7, 3)):
         found = columns.read_rows(lane, spec, start, stop)
-        assert found.tolist() == lane.rows[start:max(start, stop)].tolist()
+        assert found.tolist() == lane.rows[start : max(start, stop)].tolist()
     lane.file(2).unlink()
     with pytest.raises(CorruptStoreError, match=r"c\.2\.0 25"):
         columns.read_rows(lane, spec, 0, 25)
@@ -276,7 +279,9 @@ def test_a_chunk_file_is_mapped_only_after_its_size_was_checked(tmp_path, mode, 
     spec = spec_of(mode)
     lane = Lane(tmp_path, spec, 3 * spec.chunk_rows)
     lane.file(1).write_bytes(bytes(size))
-    with pytest.raises(CorruptStoreError, match=f"expected {spec.chunk_bytes:,} bytes, found {size:,}"):
+    with pytest.raises(
+        CorruptStoreError, match=f"expected {spec.chunk_bytes:,} bytes, found {size:,}"
+    ):
         column_of(lane).take(np.array([spec.chunk_rows]))
 
 
@@ -343,7 +348,11 @@ def test_a_window_is_its_chunk_file(tmp_path):
 
 @pytest.mark.parametrize(
     ("dtype", "wrong"),
-    [("int64", [1.5, "x", None, 1 << 63]), ("uint8", [-1, 256, 1.0]), ("float32", ["x", None, [1]])],
+    [
+        ("int64", [1.5, "x", None, 1 << 63]),
+        ("uint8", [-1, 256, 1.0]),
+        ("float32", ["x", None, [1]]),
+    ],
 )
 def test_a_scalar_window_refuses_what_the_type_cannot_hold(tmp_path, dtype, wrong):
     (tmp_path / "x").mkdir()

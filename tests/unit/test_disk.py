@@ -103,7 +103,10 @@ def test_a_flush_syncs_what_was_written_since_the_last_one_and_nothing_older(mak
     writer.flush()
     # Row 31, in chunk 3, has got its action; row 32 is the first of chunk 4.
     synced = [path for name, path in log if name == "sync_file"]
-    assert sorted(path for path in synced if path.startswith("rewards/")) == ["rewards/c.3", "rewards/c.4"]
+    assert sorted(path for path in synced if path.startswith("rewards/")) == [
+        "rewards/c.3",
+        "rewards/c.4",
+    ]
     assert "rewards" in {path for name, path in log if name == "sync_directory"}
 
 
@@ -316,7 +319,9 @@ def test_a_short_shard_holds_nothing_of_older_rows(make, story, lz4):
     assert whole.shape == (34, 3)
     from mmreplay import codecs, shards
 
-    shard = shards.Shard(columns.chunk_path(writer.path, spec, 4), spec, codecs.make_codec(spec.codec))
+    shard = shards.Shard(
+        columns.chunk_path(writer.path, spec, 4), spec, codecs.make_codec(spec.codec)
+    )
     out = np.full((4, 3), 99, np.uint8)
     shard.decode(0, out.reshape(-1))
     assert out[2:].tolist() == [[0, 0, 0]] * 2
@@ -358,7 +363,9 @@ def test_base_is_checkpointed_and_stored_before_a_file_goes(make, story, monkeyp
     seen, real = [], files.unlink
 
     def unlink(path):
-        seen.append((int(path.name.split(".")[1]), checkpoint(writer).base, writer._disk.words[BASE]))
+        seen.append(
+            (int(path.name.split(".")[1]), checkpoint(writer).base, writer._disk.words[BASE])
+        )
         real(path)
 
     monkeypatch.setattr(files, "unlink", unlink)
@@ -553,7 +560,9 @@ def test_evicted_files_stay_gone_and_read_as_zeros(make, story):
 
 
 @pytest.mark.parametrize("codec", ["raw", "lz4"])
-@pytest.mark.parametrize(("number", "error"), [(errno.ENOSPC, DiskFullError), (errno.EIO, FailedStoreError)])
+@pytest.mark.parametrize(
+    ("number", "error"), [(errno.ENOSPC, DiskFullError), (errno.EIO, FailedStoreError)]
+)
 def test_a_close_that_fails_at_any_write_loses_nothing(
     make, story, monkeypatch, codec, number, error
 ):
@@ -587,7 +596,9 @@ def test_a_close_that_fails_at_any_write_loses_nothing(
     assert n_failed > 3
 
 
-def test_the_root_says_closed_only_after_everything_else_is_durable(make, story, lz4, log, monkeypatch):
+def test_the_root_says_closed_only_after_everything_else_is_durable(
+    make, story, lz4, log, monkeypatch
+):
     writer = make(**lz4)
     story.play(writer, 20)
     drain(writer)
@@ -618,7 +629,9 @@ def test_a_second_writer_is_told_who_holds_the_lane(make, story, monkeypatch):
     writer = make()
     story.play(writer, 3)
     monkeypatch.setattr(disk.files.DirectoryLock.__init__, "__kwdefaults__", {"patience_s": 0})
-    with pytest.raises(LockedError, match=rf"another writer holds this lane \(pid {os.getpid()} on .*, since "):
+    with pytest.raises(
+        LockedError, match=rf"another writer holds this lane \(pid {os.getpid()} on .*, since "
+    ):
         make(append=True)
     (writer.path / ".live" / "writer").write_bytes(b"[]")
     with pytest.raises(LockedError, match="another writer holds this lane; end it"):

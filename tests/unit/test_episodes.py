@@ -70,7 +70,9 @@ def test_the_first_row_is_that_of_naive_code_in_thousands_of_cases():
         floor = int(random.integers(0, 70)) if random.random() < 0.5 else 0
         capacity = int(random.integers(1, 40))
         known = [start for start in starts if start >= max(floor - 64, 0)]
-        assert first_row(ids(known), floor, head, capacity) == naive_first(starts, floor, head, capacity)
+        assert first_row(ids(known), floor, head, capacity) == naive_first(
+            starts, floor, head, capacity
+        )
 
 
 # ---------------------------------------------------------------- the whole index
@@ -87,9 +89,7 @@ class Naive:
     def grow(self, random, rows, rate):
         """Append rows; returns the new resets."""
         new = [
-            row
-            for row in range(self.head, self.head + rows)
-            if row == 0 or random.random() < rate
+            row for row in range(self.head, self.head + rows) if row == 0 or random.random() < rate
         ]
         self.starts += new
         self.head += rows
@@ -140,16 +140,28 @@ def compare(index, lanes, random):
         begins = index.begin(position).tolist()
         ends = index.end(position, found).tolist()
         for one, begin, end in zip(found.tolist(), begins, ends, strict=True):
-            lane, row, shift = lanes[one >> LANE_SHIFT], one & ROW_MASK, one >> LANE_SHIFT << LANE_SHIFT
+            lane, row, shift = (
+                lanes[one >> LANE_SHIFT],
+                one & ROW_MASK,
+                one >> LANE_SHIFT << LANE_SHIFT,
+            )
             start = max(start for start in lane.starts if start <= row)
             if start >= lane.loaded_base:
                 assert begin == shift + start
             else:  # gone: no row that is kept is taken for the start
                 assert begin < shift + lane.loaded_base
             assert end == shift + min([s for s in lane.starts if s > row] + [lane.head])
-    probes = [-1, -(1 << 40), (1 << 63) - 1, len(lanes) << LANE_SHIFT, (len(lanes) << LANE_SHIFT) + 3]
+    probes = [
+        -1,
+        -(1 << 40),
+        (1 << 63) - 1,
+        len(lanes) << LANE_SHIFT,
+        (len(lanes) << LANE_SHIFT) + 3,
+    ]
     for number, lane in enumerate(lanes):
-        probes += [(number << LANE_SHIFT) + row for row in range(max(lane.head - 90, 0), lane.head + 4)]
+        probes += [
+            (number << LANE_SHIFT) + row for row in range(max(lane.head - 90, 0), lane.head + 4)
+        ]
     valid = set(expected)
     assert index.invalid(ids(probes)).tolist() == [one not in valid for one in probes]
 
@@ -160,7 +172,8 @@ def test_row_i_is_a_transition_if_and_only_if_row_i_plus_1_is_committed_and_is_n
     n_lanes = int(random.choice([1, 1, 2, 3]))
     rate = float(random.choice([0, 0.02, 0.2, 0.6, 1]))
     lanes = [
-        Naive(None if random.random() < 0.4 else int(random.integers(1, 60))) for _ in range(n_lanes)
+        Naive(None if random.random() < 0.4 else int(random.integers(1, 60)))
+        for _ in range(n_lanes)
     ]
     index = Index(n_lanes)
     compare(index, lanes, random)

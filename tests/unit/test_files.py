@@ -53,7 +53,9 @@ def child(code, *arguments):
 
 
 def test_no_other_module_calls_rename_fsync_flock_fallocate_mmap_or_madvise():
-    calls = set("rename replace fsync fdatasync flock posix_fallocate ftruncate unlink remove".split())
+    calls = set(
+        "rename replace fsync fdatasync flock posix_fallocate ftruncate unlink remove".split()
+    )
     calls |= set("mkdir makedirs rmdir write pwrite symlink link sync sendfile truncate".split())
     modules = {"fcntl", "mmap", "ctypes", "msvcrt", "shutil", "tempfile"}
     methods = {"write_bytes", "write_text", "touch", "hardlink_to", "symlink_to"}
@@ -211,7 +213,9 @@ def test_a_file_is_synced_before_it_has_its_name_and_its_directory_after(tmp_pat
 
 
 @pytest.mark.parametrize("call", ["open", "write", "fsync", "replace"])
-@pytest.mark.parametrize(("number", "error"), [(errno.ENOSPC, DiskFullError), (errno.EIO, FailedStoreError)])
+@pytest.mark.parametrize(
+    ("number", "error"), [(errno.ENOSPC, DiskFullError), (errno.EIO, FailedStoreError)]
+)
 def test_a_write_that_fails_leaves_the_old_file_and_no_partial_one(
     tmp_path, monkeypatch, call, number, error
 ):
@@ -277,7 +281,9 @@ def test_allocating_keeps_what_is_there(tmp_path):
     assert path.read_bytes() == b"abc" + bytes(7)
 
 
-@pytest.mark.parametrize(("number", "error"), [(errno.ENOSPC, DiskFullError), (errno.EIO, FailedStoreError)])
+@pytest.mark.parametrize(
+    ("number", "error"), [(errno.ENOSPC, DiskFullError), (errno.EIO, FailedStoreError)]
+)
 def test_a_file_that_cannot_be_allocated_is_gone_again(tmp_path, monkeypatch, number, error):
     def partial(descriptor, offset, size):
         os.ftruncate(descriptor, size // 2)  # as the kernel leaves it
@@ -709,7 +715,12 @@ def test_a_boot_id_that_is_none_is_not_trusted(monkeypatch):
 def test_x86_needs_no_barrier_and_others_get_one(monkeypatch):
     import platform
 
-    for machine, expected in (("x86_64", True), ("AMD64", True), ("aarch64", False), ("arm64", False)):
+    for machine, expected in (
+        ("x86_64", True),
+        ("AMD64", True),
+        ("aarch64", False),
+        ("arm64", False),
+    ):
         monkeypatch.setattr(platform, "machine", lambda machine=machine: machine)
         barrier = files._make_publish()
         assert (barrier is None) is expected

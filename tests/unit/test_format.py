@@ -54,9 +54,9 @@ def test_atari_frames_get_the_lengths_that_the_format_names():
     frames = specs["frames"]
     assert (frames.chunk_rows, frames.inner_rows, frames.codec) == (4096, 16, LZ4)
     assert frames.codec_name == "lz4"
-    assert {specs[name].chunk_rows for name in ("actions", "rewards", "non_terminals", "resets")} == {
-        65_536
-    }
+    assert {
+        specs[name].chunk_rows for name in ("actions", "rewards", "non_terminals", "resets")
+    } == {65_536}
     assert all(spec.is_raw for name, spec in specs.items() if name != "frames")
     raw = planned(Field((84, 84), codec="raw"))["frames"]
     assert (raw.chunk_rows, raw.inner_rows, raw.codec, raw.codec_name) == (4096, 0, None, "raw")
@@ -94,7 +94,9 @@ def test_all_tails_together_stay_under_256_mib(frame, lanes):
 
 
 @pytest.mark.parametrize("lanes", [None, 0, 7])
-@pytest.mark.parametrize("row", [1, 3, 1000, 1023, 7056, 12_288, 100_800, 600_000, 3 * MIB, 200 * MIB])
+@pytest.mark.parametrize(
+    "row", [1, 3, 1000, 1023, 7056, 12_288, 100_800, 600_000, 3 * MIB, 200 * MIB]
+)
 @pytest.mark.parametrize("codec", ["raw", "lz4", None])
 def test_whole_inner_chunks_fill_a_shard_of_any_frame(row, codec, lanes):
     spec = planned(Field((row,), codec=codec), lanes)["frames"]
@@ -130,7 +132,9 @@ def test_explicit_lengths_hold():
     assert (spec.inner_rows, spec.chunk_rows) == (3, 12)
     spec = planned(Field((84, 84), codec="raw", chunk=7))["frames"]
     assert (spec.inner_rows, spec.chunk_rows) == (0, 7)
-    specs = planned(Field((2,)), None, Field((), "int64", chunk=5), {"x": Field((), chunk=3), "y": Field()})
+    specs = planned(
+        Field((2,)), None, Field((), "int64", chunk=5), {"x": Field((), chunk=3), "y": Field()}
+    )
     rows = {name: spec.chunk_rows for name, spec in specs.items() if name != "frames"}
     assert rows == {
         "actions": 5,
@@ -175,8 +179,16 @@ def test_compressed_keys_share_one_shard_length():
 
 @pytest.mark.parametrize("lanes", [None, 8])
 def test_keys_whose_chunks_have_no_common_multiple_still_share_a_shard(lanes):
-    frame = {name: Field((size,), codec="lz4") for name, size in
-             {"a": 40_000, "b": 47_000, "c": 58_000, "d": 75_000, "e": 5_000_000}.items()}
+    frame = {
+        name: Field((size,), codec="lz4")
+        for name, size in {
+            "a": 40_000,
+            "b": 47_000,
+            "c": 58_000,
+            "d": 75_000,
+            "e": 5_000_000,
+        }.items()
+    }
     specs = [s for s in planned(frame, lanes).values() if not s.is_raw]
     assert len({s.chunk_rows for s in specs}) == 1
     assert all(s.chunk_rows % s.inner_rows == 0 for s in specs)
@@ -204,8 +216,11 @@ def test_large_actions_have_shorter_chunks_and_the_scalars_follow():
         ("lz4", LZ4, "lz4"),
         ("zstd", ZSTD, "zstd"),
         ({"name": "gzip"}, GZIP, "gzip"),
-        ({"name": "zstd", "configuration": {"level": 9}},
-         {"name": "zstd", "configuration": {"level": 9, "checksum": False}}, "zstd"),
+        (
+            {"name": "zstd", "configuration": {"level": 9}},
+            {"name": "zstd", "configuration": {"level": 9, "checksum": False}},
+            "zstd",
+        ),
         (BITS, BITS, "blosc"),
     ],
 )
@@ -273,7 +288,11 @@ def test_arrays_beside_the_rows():
     )  # fmt: skip
     index = format.index_spec()
     assert (index.path, index.row_shape, index.dtype) == ("episodes/starts", (), np.dtype("int64"))
-    assert [format.lane_name(n) for n in (0, 3, 12_345)] == ["lane-00000", "lane-00003", "lane-12345"]
+    assert [format.lane_name(n) for n in (0, 3, 12_345)] == [
+        "lane-00000",
+        "lane-00003",
+        "lane-12345",
+    ]
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 1000, 65_535, 65_536, 65_537, 10**6])
@@ -329,7 +348,10 @@ def test_every_array_that_can_be_planned_can_be_parsed():
 def test_a_planned_layout_comes_back_from_the_attributes_of_a_store():
     schema = Schema.make(Field((64, 64), "uint16", BITS, 3, 12), ACTION, {"x": Field()})
     specs = format.plan(schema, 4)
-    layout = {n: {"chunk": s.chunk_rows, "inner": s.inner_rows, "codec": s.codec} for n, s in specs.items()}
+    layout = {
+        n: {"chunk": s.chunk_rows, "inner": s.inner_rows, "codec": s.codec}
+        for n, s in specs.items()
+    }
     again = json.loads(json.dumps(layout))
     assert format.plan_from_layout(schema, again, "here") == specs
 

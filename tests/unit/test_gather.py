@@ -122,7 +122,9 @@ def test_a_stack_is_padded_in_front_of_its_episode_and_life_losses_do_not_end_it
 def test_one_transition_alone_is_the_same_as_among_others(padding):
     for row in IDS:
         batch = gathered([row], stack=3, padding=padding)
-        assert (batch.observation[0].tolist(), batch.next_observation[0].tolist()) == PADDED[padding][row]
+        assert (batch.observation[0].tolist(), batch.next_observation[0].tolist()) == PADDED[
+            padding
+        ][row]
 
 
 def test_the_new_axis_stands_in_front_or_last():
@@ -141,9 +143,15 @@ def test_channels_of_images_are_joined_oldest_frame_first():
     images = Column(np.arange(12 * 2 * 2 * 3).reshape(12, 2, 2, 3), "int16")
     batch = gathered([6, 4], images, stack=2, stack_axis=-1)
     assert batch.observation.shape == (2, 2, 2, 6)
-    assert np.array_equal(batch.observation[0], np.concatenate([images.rows[5], images.rows[6]], -1))
-    assert np.array_equal(batch.next_observation[0], np.concatenate([images.rows[6], images.rows[7]], -1))
-    assert np.array_equal(batch.observation[1], np.concatenate([images.rows[4], images.rows[4]], -1))
+    assert np.array_equal(
+        batch.observation[0], np.concatenate([images.rows[5], images.rows[6]], -1)
+    )
+    assert np.array_equal(
+        batch.next_observation[0], np.concatenate([images.rows[6], images.rows[7]], -1)
+    )
+    assert np.array_equal(
+        batch.observation[1], np.concatenate([images.rows[4], images.rows[4]], -1)
+    )
     front = gathered([6], images, stack=2)
     assert front.observation.shape == (1, 2, 2, 2, 3)
 
@@ -203,7 +211,7 @@ def test_an_episode_whose_start_is_gone_is_never_taken_for_one():
         assert batch.next_observation[0].tolist() == [100 + row for row in range(102, 167)]
 
 
-# ---------------------------------------------------------------- returns
+# ---------------------------------------------------------------- n-step returns
 
 RETURNS = {  # gamma = 0.5, n_step = 3: return, discount, row of the next observation
     0: (1 + 1 + 0.75, 0.0, 3),  # terminated with the third step
@@ -283,7 +291,13 @@ def test_lanes_do_not_run_into_each_other():
     # The fakes of lane n add 100 n to everything, flags included: compare with each lane alone.
     for number, lane in enumerate((2, 0, 1)):
         part = slice(9 * number, 9 * number + 9)
-        alone = gathered([(lane << LANE_SHIFT) + row for row in IDS], index=index_of(3), stack=3, n_step=3, gamma=0.5)
+        alone = gathered(
+            [(lane << LANE_SHIFT) + row for row in IDS],
+            index=index_of(3),
+            stack=3,
+            n_step=3,
+            gamma=0.5,
+        )
         assert np.array_equal(batch.observation[part], alone.observation)
         assert np.array_equal(batch.next_observation[part], alone.next_observation)
         assert np.array_equal(batch.reward[part], alone.reward)
@@ -362,7 +376,9 @@ def arrays(batch):
 @pytest.mark.parametrize("settings", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("is_dict", [False, True])
 def test_out_is_overwritten_whole_and_returned(settings, is_dict):
-    frames = {"a": SCALARS, "b": Column(np.arange(36).reshape(12, 3), "int16")} if is_dict else SCALARS
+    frames = (
+        {"a": SCALARS, "b": Column(np.arange(36).reshape(12, 3), "int16")} if is_dict else SCALARS
+    )
     rows = Rows(frames, extras={"x": Column(np.arange(12), "float32")})
     gatherer = Gatherer(rows, Settings(**settings))
     first = fetched(gatherer, [0, 1, 2])
@@ -419,7 +435,9 @@ def test_an_out_that_does_not_fit_is_refused_and_not_touched(wrong):
     before = pickle.dumps(wrong)
     gatherer = Gatherer(Rows(SCALARS), Settings(stack=3))
     for _ in range(2):
-        with pytest.raises(SchemaError, match="out: expected a batch of 3 that this object returned"):
+        with pytest.raises(
+            SchemaError, match="out: expected a batch of 3 that this object returned"
+        ):
             fetched(gatherer, [0, 1, 2], wrong)
     assert pickle.dumps(wrong) == before
 

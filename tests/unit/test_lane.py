@@ -45,7 +45,9 @@ def test_an_episode_of_t_steps_is_t_plus_1_rows(make, story):
         assert store.non_terminals[:].tolist() == [1, 1, 0, 0, 1, 1, 1, 1, 1, 1]
         assert store.resets[:].tolist() == [1, 0, 0, 0, 1, 0, 0, 1, 0, 0]
         assert store.rewards[:].tolist() == [1, 1.25, 1.5, 0, 2, 2.25, 0, 2.75, 3, 0]
-        assert (store.extras["x"][:] == 0).all(axis=1).tolist() == [n in {3, 6, 9} for n in range(10)]
+        assert (store.extras["x"][:] == 0).all(axis=1).tolist() == [
+            n in {3, 6, 9} for n in range(10)
+        ]
     checked(story, writer)
 
 
@@ -110,7 +112,14 @@ def test_an_episode_of_no_step_is_a_row_and_no_transition(make, story):
 
 def test_an_action_may_be_of_any_shape_and_dtype(make, story):
     for number, (shape, dtype) in enumerate(
-        [((), "int64"), ((), "float32"), ((), "float16"), ((), "bool"), ((2,), "float32"), ((1, 2), "uint8")]
+        [
+            ((), "int64"),
+            ((), "float32"),
+            ((), "float16"),
+            ((), "bool"),
+            ((2,), "float32"),
+            ((1, 2), "uint8"),
+        ]
     ):
         writer = make(f"{number}.zarr", action=Field(shape, dtype, chunk=4))
         story.play(writer, 9)
@@ -172,7 +181,9 @@ def test_the_number_of_rows_is_that_of_the_other_side_from_the_moment_of_the_com
             assert reader.head == writer.rows == writer._disk.words[COMMITTED]
 
 
-def test_a_row_is_readable_from_the_moment_committed_passes_it_and_not_before(make, story, monkeypatch):
+def test_a_row_is_readable_from_the_moment_committed_passes_it_and_not_before(
+    make, story, monkeypatch
+):
     writer = make(extras={"x": Field((), "float32")})
     seen = []
     story.play(writer, 2)
@@ -290,7 +301,9 @@ def test_a_vector_action_that_does_not_fit_is_refused(make, story):
 
 def test_a_step_needs_a_running_episode(make, story):
     writer = make()
-    with pytest.raises(SchemaError, match=r"step\(\) at row 0, but no episode is running; call reset"):
+    with pytest.raises(
+        SchemaError, match=r"step\(\) at row 0, but no episode is running; call reset"
+    ):
         writer.step(1, 1.0, FRAME)
     for end in ("terminated", "truncated"):
         story.play(writer, 2, end)
@@ -304,7 +317,9 @@ def test_a_step_needs_a_running_episode(make, story):
     checked(story, writer)
 
 
-@pytest.mark.parametrize("frame", [np.zeros(4, "u1"), np.zeros(3, "i2"), None, "abc", {"frame": FRAME}])
+@pytest.mark.parametrize(
+    "frame", [np.zeros(4, "u1"), np.zeros(3, "i2"), None, "abc", {"frame": FRAME}]
+)
 def test_a_reset_that_does_not_fit_changes_nothing(running, story, frame):
     with pytest.raises(SchemaError, match="frame"):
         running.reset(frame)
@@ -422,7 +437,7 @@ def test_a_failure_that_is_no_full_disk_ends_writing_for_good(make, story, monke
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", broken)
         patch.setattr(files, "_fdatasync", broken)
-        with pytest.raises(FailedStoreError, match="Input/output error|failed"):
+        with pytest.raises(FailedStoreError, match=r"Input/output error|failed"):
             act()
     for again in (writer.flush, lambda: story.step(writer), lambda: story.reset(writer)):
         with pytest.raises(FailedStoreError):

@@ -31,7 +31,9 @@ def attributes(path):
 
 
 def contents(path):
-    return {str(one.relative_to(path)): one.read_bytes() for one in path.rglob("*") if one.is_file()}
+    return {
+        str(one.relative_to(path)): one.read_bytes() for one in path.rglob("*") if one.is_file()
+    }
 
 
 def check(story, writer):
@@ -204,7 +206,9 @@ def test_a_store_has_its_name_only_once_it_is_whole_and_durable(make, tmp_path, 
     assert [one.name for one in tmp_path.iterdir()] == ["store.zarr"]
 
 
-def test_of_two_who_make_the_same_store_one_does_and_the_other_is_told(make, monkeypatch, impatient):
+def test_of_two_who_make_the_same_store_one_does_and_the_other_is_told(
+    make, monkeypatch, impatient
+):
     real = files.replace_directory
 
     def beaten(built, path):
@@ -223,7 +227,12 @@ def test_of_two_who_make_the_same_store_one_does_and_the_other_is_told(make, mon
 
 
 def test_append_makes_a_store_or_goes_on_with_it(make, story):
-    given = {"append": True, "frame": FRAME, "action": ACTION, "extras": {"x": Field((2,), "float32")}}
+    given = {
+        "append": True,
+        "frame": FRAME,
+        "action": ACTION,
+        "extras": {"x": Field((2,), "float32")},
+    }
     writer = make(**given)
     story.play(writer, 5)
     writer.close()
@@ -371,7 +380,11 @@ def test_each_lane_gets_its_own(vector):
         assert [lane.actions[:].tolist() for lane in store.lanes] == [[1, 0], [2, 0], [3, 0]]
         assert [lane.rewards[0] for lane in store.lanes] == [0.5, 1.5, 2.5]
         assert [lane.non_terminals[:].tolist() for lane in store.lanes] == [[0, 0], [1, 1], [0, 0]]
-        assert [lane.frames[1].tolist() for lane in store.lanes] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+        assert [lane.frames[1].tolist() for lane in store.lanes] == [
+            [0, 1, 2],
+            [3, 4, 5],
+            [6, 7, 8],
+        ]
         assert [lane.extras["x"][0] for lane in store.lanes] == [7, 8, 9]
 
 
@@ -434,7 +447,9 @@ def test_a_step_is_checked_for_all_lanes_before_the_first_one_is_written(vector,
         assert [lane.actions[:].tolist() for lane in store.lanes] == [[6, 0]] * 3
 
 
-@pytest.mark.parametrize("wrong", [frames_of(1, 2), None, [[1], [1, 2], [3]], frames_of(1).astype("i2")])
+@pytest.mark.parametrize(
+    "wrong", [frames_of(1, 2), None, [[1], [1, 2], [3]], frames_of(1).astype("i2")]
+)
 def test_a_reset_is_checked_for_all_lanes_before_the_first_one_is_written(vector, wrong):
     with pytest.raises(SchemaError, match="frames"):
         vector.reset(wrong)
@@ -466,7 +481,9 @@ def test_a_full_disk_in_one_lane_leaves_all_as_they_were(vector, monkeypatch):
 
 
 def test_dict_frames_are_given_lane_by_lane(make):
-    writer = make(lanes=2, frame={"a": Field((2,), "uint8", "raw"), "b": Field((), "float32", "raw")})
+    writer = make(
+        lanes=2, frame={"a": Field((2,), "uint8", "raw"), "b": Field((), "float32", "raw")}
+    )
     good = {"a": np.array([[1, 2], [3, 4]], np.uint8), "b": np.array([0.5, 1.5], np.float32)}
     writer.reset(good)
     with pytest.raises(SchemaError, match=r"frames: expected a dict with the keys \['a', 'b'\]"):
@@ -570,13 +587,19 @@ def test_a_lane_that_somebody_writes_cannot_be_opened_twice(make, impatient):
 
 def test_lanes_of_a_store_share_a_layout_whatever_the_others_ask_for(make, lz4):
     first = make(lane="a", **lz4)
-    second = make(append=True, lane="b", frame=Field((3,), "uint8", chunk=2, shard=2), action=ACTION)
+    second = make(
+        append=True, lane="b", frame=Field((3,), "uint8", chunk=2, shard=2), action=ACTION
+    )
     assert second.specs == first.specs
 
 
 def test_fields_that_are_left_out_are_the_stores(make, story):
     make(lane="a", extras={"x": Field((), "float32")}, reward_dtype="float64")
-    for name, given in (("b", {}), ("c", {"frame": FRAME, "action": ACTION}), ("d", {"frame": FRAME})):
+    for name, given in (
+        ("b", {}),
+        ("c", {"frame": FRAME, "action": ACTION}),
+        ("d", {"frame": FRAME}),
+    ):
         writer = make(append=True, lane=name, **given)
         assert writer.schema.reward_dtype == np.float64
         assert list(writer.schema.extras) == ["x"]

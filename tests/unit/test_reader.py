@@ -121,7 +121,7 @@ def test_a_compressed_scalar_is_refused(closed):
     sharding = json.loads((closed.path / "frames" / "zarr.json").read_bytes())["codecs"]
     sharding[0]["configuration"]["chunk_shape"] = [4]
     edit(closed.path / "resets" / "zarr.json", lambda d: d.update(codecs=sharding))
-    with pytest.raises(FormatError, match="resets/zarr.json: expected raw chunks, found lz4"):
+    with pytest.raises(FormatError, match=r"resets/zarr\.json: expected raw chunks, found lz4"):
         mmreplay.open(closed.path)
 
 
@@ -244,7 +244,10 @@ def test_after_a_power_cut_the_rules_of_recovery_hold_in_memory(
     assert lane.tail_start() == (0 if sealed == 3 else 5)
     with mmreplay.open(writer.path) as store:
         assert store.ids.tolist() == [0, 1, 2, 3]
-        assert store.frames[:].tolist() == story.columns(writer.path, writer.schema)["frames"][:5].tolist()
+        assert (
+            store.frames[:].tolist()
+            == story.columns(writer.path, writer.schema)["frames"][:5].tolist()
+        )
         assert store.actions[4] == 0
     assert contents(writer.path) == before
 
@@ -482,7 +485,9 @@ def test_an_index_that_is_missing_is_named(closed):
         mmreplay.open(closed.path)
 
 
-def test_a_checkpoint_that_claims_rows_without_end_ends_in_an_error_of_ours(make, story, kill, monkeypatch):
+def test_a_checkpoint_that_claims_rows_without_end_ends_in_an_error_of_ours(
+    make, story, kill, monkeypatch
+):
     writer = make()
     story.play(writer, 5)
     kill(writer)

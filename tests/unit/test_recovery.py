@@ -196,7 +196,9 @@ def test_changes_are_written_when_a_lane_is_opened(make, story, kill):
     assert (own["capacity"], own["env"], own["padding"]) == (60, {"seed": 2}, "zero")
 
 
-def test_a_reopening_that_finds_no_room_leaves_the_lane_closed_and_clean(make, story, lz4, monkeypatch):
+def test_a_reopening_that_finds_no_room_leaves_the_lane_closed_and_clean(
+    make, story, lz4, monkeypatch
+):
     writer = make(**lz4)
     story.play(writer, 20)
     writer.close()
@@ -271,7 +273,9 @@ def test_after_a_power_cut_what_was_flushed_is_there_and_no_more(
         story.check(store)
 
 
-def test_a_tail_that_was_sealed_past_the_flushed_head_is_unpacked(make, story, kill, lz4, power_cut):
+def test_a_tail_that_was_sealed_past_the_flushed_head_is_unpacked(
+    make, story, kill, lz4, power_cut
+):
     writer = make(**lz4)
     story.play(writer, 4)
     writer.flush()
@@ -362,7 +366,9 @@ def test_a_checkpoint_of_two_bad_slots_is_corrupt(make, story, kill):
     kill(writer)
     (writer.path / ".live" / "checkpoint").write_bytes(bytes(8192))
     for call in (lambda: make(append=True), lambda: mmreplay.open(writer.path)):
-        with pytest.raises(CorruptStoreError, match="expected a valid checkpoint in one of two slots"):
+        with pytest.raises(
+            CorruptStoreError, match="expected a valid checkpoint in one of two slots"
+        ):
             call()
 
 
@@ -381,7 +387,9 @@ def test_files_past_the_head_and_litter_go(make, story, kill):
         story.check(store)
 
 
-def test_everything_that_a_killed_process_left_counts_as_not_yet_durable(make, story, kill, monkeypatch):
+def test_everything_that_a_killed_process_left_counts_as_not_yet_durable(
+    make, story, kill, monkeypatch
+):
     writer = make()
     story.play(writer, 30)
     writer.flush()
@@ -447,7 +455,9 @@ def test_killed_at_any_point_each_leaves_a_lane_that_opens_again_without_losing_
     while died:
         copy = tmp_path / f"copy{number}"
         shutil.copytree(writer.path, copy)
-        if how == "killed":  # a copy of a state page is trusted by nobody: make it a page of its own
+        if (
+            how == "killed"
+        ):  # a copy of a state page is trusted by nobody: make it a page of its own
             state = State(copy / ".live" / "state", writable=True)
             state.words[5], state.words[6] = state._identity
         story.lanes[copy] = rows

@@ -36,7 +36,7 @@ def test_no_invalid_id_is_ever_drawn_and_each_draw_is_one(index):
     twin = np.random.default_rng(1)
     for size in (1, 2, 63, 64, 65, 1000):
         drawn = uniform_ids(index, generator, size)
-        assert (drawn.dtype, drawn.shape) == (np.int64, (size,))
+        assert (drawn.dtype, drawn.shape) == (np.dtype("int64"), (size,))
         assert not index.invalid(drawn).any()
         twin.random(size)
     assert generator.bit_generator.state == twin.bit_generator.state
@@ -61,7 +61,9 @@ def test_nothing_can_be_drawn_from_nothing():
     for head in (0, 1):
         index = Index(2)
         index.load(0, 0, head, np.arange(head), None)
-        with pytest.raises(EmptyBufferError, match="found none; a transition needs a reset and a step"):
+        with pytest.raises(
+            EmptyBufferError, match="found none; a transition needs a reset and a step"
+        ):
             uniform_ids(index, np.random.default_rng(0), 1)
 
 

@@ -161,7 +161,9 @@ def test_a_chunk_that_is_absent_is_damage_when_it_is_needed(tmp_path):
     spec = spec_of()
     path = tmp_path / "c.0.0"
     path.write_bytes(sealed(np.ones((5, 3), np.uint8), spec))
-    with pytest.raises(CorruptStoreError, match=r"c\.0\.0: inner chunk 2: expected a chunk, found none"):
+    with pytest.raises(
+        CorruptStoreError, match=r"c\.0\.0: inner chunk 2: expected a chunk, found none"
+    ):
         opened(path, spec).decode(2, np.empty(12, np.uint8))
 
 
@@ -179,7 +181,9 @@ def wrong_index(change):
     {
         "past the end": lambda index, end: index[2].__setitem__(1, index[2][1] + 1),
         "offset past the end": lambda index, end: index[2].__setitem__(0, end + 1),
-        "a sum that overflows": lambda index, end: index[2].__setitem__(1, ABSENT - index[2][0] + 2),
+        "a sum that overflows": lambda index, end: index[2].__setitem__(
+            1, ABSENT - index[2][0] + 2
+        ),
         "an offset that overflows": lambda index, end: index[0].__setitem__(0, ABSENT - 1),
         "the same bytes twice": lambda index, end: index[1].__setitem__(0, index[0][0]),
         "overlapping by one": lambda index, end: index[1].__setitem__(0, index[1][0] - 1),
@@ -223,7 +227,12 @@ def test_a_file_too_short_for_an_index_is_refused(tmp_path, size):
 def test_a_shard_that_was_cut_or_whose_index_changed_does_not_match_its_crc32c(tmp_path):
     path = tmp_path / "c.0.0"
     data = sealed(np.ones((12, 3), np.uint8), spec_of())
-    for wrong in (data[:-1], data[1:] + b"x", data[:-20] + b"\x01" + data[-19:], data[:-4] + b"abcd"):
+    for wrong in (
+        data[:-1],
+        data[1:] + b"x",
+        data[:-20] + b"\x01" + data[-19:],
+        data[:-4] + b"abcd",
+    ):
         path.write_bytes(wrong)
         with pytest.raises(CorruptStoreError, match=r"c\.0\.0: the shard's index does not match"):
             opened(path, spec_of())
@@ -261,7 +270,9 @@ def test_a_chunk_is_checked_the_first_time_only(tmp_path, monkeypatch):
 def test_rows_come_from_shards_and_tails_of_all_lanes(tmp_path, codec, dtype, n_lanes):
     spec = spec_of(codec=codec, dtype=dtype)
     lanes = [Lane(tmp_path / "0", spec, 50, 36)]
-    lanes += [Lane(tmp_path / "1", spec, 29), Lane(tmp_path / "2", spec, 60, 48, base=13)][: n_lanes - 1]
+    lanes += [Lane(tmp_path / "1", spec, 29), Lane(tmp_path / "2", spec, 60, 48, base=13)][
+        : n_lanes - 1
+    ]
     column = ShardColumn(lanes, "frames")
     for count in (1, 7, 200):
         ids, expected = ids_of(lanes, count, count)
@@ -313,7 +324,11 @@ def test_each_inner_chunk_is_decoded_once_a_batch(tmp_path, monkeypatch):
     column = ShardColumn([lane], "frames")
     decoded = []
     real = Shard.decode
-    monkeypatch.setattr(Shard, "decode", lambda self, inner, out: (decoded.append((id(self), inner)), real(self, inner, out)))
+    monkeypatch.setattr(
+        Shard,
+        "decode",
+        lambda self, inner, out: (decoded.append((id(self), inner)), real(self, inner, out)),
+    )
     ids, _ = ids_of([lane], 500)
     column.take(ids.reshape(100, 5))
     assert len(decoded) == len(set(decoded)) == 120 // 4
@@ -375,7 +390,9 @@ class Leaving(Lane):
 def test_a_row_is_read_from_the_tail_only_if_it_was_still_there_after_it_had_been_copied(
     tmp_path, n_lanes
 ):
-    lanes = [Leaving(tmp_path / "0", spec_of(), 60, 36), Lane(tmp_path / "1", spec_of(), 60, 48)][:n_lanes]
+    lanes = [Leaving(tmp_path / "0", spec_of(), 60, 36), Lane(tmp_path / "1", spec_of(), 60, 48)][
+        :n_lanes
+    ]
     column = ShardColumn(lanes, "frames")
     # The half was already taken back when its rows were copied.
     lanes[0].tails["frames"][36 % 24 : 36 % 24 + 12] = 255
@@ -472,7 +489,10 @@ def test_a_tail_is_two_shards_long_and_mapped_for_writing_on_demand(tmp_path):
     path = shards.tail_path(tmp_path, spec)
     path.parent.mkdir()
     path.write_bytes(bytes(2 * 12 * 4))
-    writing, reading = shards.map_tail(tmp_path, spec, writable=True), shards.map_tail(tmp_path, spec)
+    writing, reading = (
+        shards.map_tail(tmp_path, spec, writable=True),
+        shards.map_tail(tmp_path, spec),
+    )
     assert writing.shape == (24, 2)
     writing[23] = [5, 6]
     assert reading[23].tolist() == [5, 6]

@@ -237,7 +237,9 @@ def test_a_slot_that_is_none_is_not_believed(path, slot):
     if len(slot) == 4096:
         assert CheckpointFile(path, STORE).best.generation == 1
     elif len(slot) < 76:
-        with pytest.raises(CorruptStoreError, match="expected a valid checkpoint in one of two slots"):
+        with pytest.raises(
+            CorruptStoreError, match="expected a valid checkpoint in one of two slots"
+        ):
             CheckpointFile(path, STORE)
     path.write_bytes(bytes(8192))
     with pytest.raises(CorruptStoreError, match="expected a valid checkpoint in one of two slots"):
@@ -277,7 +279,9 @@ def test_a_write_that_failed_leaves_the_best_slot_the_best(path, monkeypatch, ca
 def test_a_slot_is_synced_before_it_is_called_the_best(path, monkeypatch):
     one = CheckpointFile(path, STORE)
     seen = []
-    monkeypatch.setattr(files, "_fdatasync", lambda _: seen.append((one.best.generation, path.read_bytes())))
+    monkeypatch.setattr(
+        files, "_fdatasync", lambda _: seen.append((one.best.generation, path.read_bytes()))
+    )
     one.write(head=12)
     assert seen == [(1, record(1) + record(2, head=12))]
 
