@@ -47,7 +47,7 @@ def _print(report: Report) -> None:
     word = "sound" if report.sound else "NOT SOUND"
     parts.append(
         f"{report.path}: {word}, {report.state}; {count(report.rows, 'row')} in "
-        f"{count(report.lanes, 'lane')}; {count(report.files, 'file')}, {size(report.bytes)}"
+        f"{count(report.lanes, 'lane')}; {count(report.files, 'file')}, {size(report.bytes)} read"
     )
     echo_table(*parts)
 

@@ -47,6 +47,7 @@ __all__ = [
     "Reservation",
     "advise_random",
     "allocate",
+    "allocated_bytes",
     "boot_id",
     "check_directories",
     "holder",
@@ -422,6 +423,28 @@ def remove_tree(path: Path) -> None:
 def _remove_directory(path: Path) -> None:
     with writing("removing a directory", path), contextlib.suppress(FileNotFoundError):
         os.rmdir(path)
+
+
+def allocated_bytes(root: Path) -> dict[str, int]:
+    """Bytes of the blocks allocated to a store, as ``du`` counts them.
+
+    Returns:
+        for each directory its own blocks and those of the files in it, not of what is further
+        down; the sum is what the store takes.
+    """
+    out: dict[str, int] = {}
+    for folder, _, names in os.walk(root):
+        out[folder] = _blocks(folder) + sum(_blocks(os.path.join(folder, name)) for name in names)
+    return out
+
+
+def _blocks(path: str) -> int:
+    try:
+        about = os.lstat(path)
+    except OSError:  # evicted, or renamed, at this moment
+        return 0
+    # Windows has no st_blocks; the length is the next best thing.
+    return getattr(about, "st_blocks", -(-about.st_size // 512)) * 512
 
 
 # ---------------------------------------------------------------- maps

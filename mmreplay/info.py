@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -72,7 +71,7 @@ def describe(store: Store) -> dict[str, Any]:
     ends = endings(store, episodes, states)
     ended = ends != "open"
     roots = _roots(store)
-    sizes = _sizes(roots)
+    sizes = {k: n for root in roots for k, n in files.allocated_bytes(root).items()}
     on_disk = sum(sizes.values())
     fields = _fields(store, sizes)
     kept_rows = sum(head - base for base, _, head in windows)
@@ -261,27 +260,6 @@ def _is_group(path: Path) -> bool:
         return bool(read_metadata(path)["kind"] == "lanes")
     except MmreplayError:
         return False
-
-
-def _sizes(roots: Iterable[Path]) -> dict[str, int]:
-    """Allocated bytes of each directory, with the files in it but not those further down."""
-    out: dict[str, int] = {}
-    for root in roots:
-        for folder, _, names in os.walk(root):
-            total = _allocated(folder)
-            for name in names:
-                total += _allocated(os.path.join(folder, name))  # noqa: PTH118 (for each file)
-            out[folder] = total
-    return out
-
-
-def _allocated(path: str) -> int:
-    try:
-        about = os.lstat(path)
-    except FileNotFoundError:  # evicted, or renamed, at this moment
-        return 0
-    blocks = getattr(about, "st_blocks", None)  # unknown on Windows
-    return about.st_size if blocks is None else blocks * 512
 
 
 def _fields(store: Store, sizes: Mapping[str, int]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field, info
+from mmreplay import Field, files
 
 VERSIONS = f"mmreplay {mmreplay.__version__}, numpy {np.__version__} (format 1)"
 
@@ -56,7 +56,7 @@ steps per episode: min 2, mean 6, max 11
 @pytest.fixture
 def blocks_of_100(monkeypatch):
     """Every file and folder takes 100 bytes, on any file system."""
-    monkeypatch.setattr(info, "_allocated", lambda path: 100)
+    monkeypatch.setattr(files, "_blocks", lambda path: 100)
 
 
 def test_a_closed_store(command, store, blocks_of_100):

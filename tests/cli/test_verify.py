@@ -22,7 +22,7 @@ def test_a_sound_store(command, store):
     report = mmreplay.verify(store)
     assert result.out == (
         f"store.zarr: sound, closed; 35 rows in 1 lane; {report.files} files, "
-        f"{report.bytes / 1000:.1f} kB\n"
+        f"{report.bytes / 1000:.1f} kB read\n"
     )
 
 
@@ -49,7 +49,7 @@ def test_findings_are_a_table(command, store, folder):
     ]
     assert lines[5] == ""
     assert re.fullmatch(
-        r"store\.zarr: NOT SOUND, closed; 35 rows in 1 lane; \d+ files, [\d.]+ kB", lines[6]
+        r"store\.zarr: NOT SOUND, closed; 35 rows in 1 lane; \d+ files, [\d.]+ kB read", lines[6]
     )
 
 
@@ -90,7 +90,7 @@ def test_a_damaged_document_is_a_finding(command, store, folder):
     result = command("verify", store)
     assert result.status == 1
     assert result.out.startswith("damaged     rows   what\nzarr.json          expected JSON")
-    assert "store.zarr: NOT SOUND, unknown; 0 rows in 0 lanes; 0 files, 0 B\n" in result.out
+    assert "store.zarr: NOT SOUND, unknown; 0 rows in 0 lanes; 0 files, 0 B read\n" in result.out
 
 
 def test_a_store_of_many_lanes(command, write, folder, play):

@@ -8,14 +8,16 @@ import os
 import random
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay.testing import actor
+from mmreplay.testing import actor, checks
 
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
+pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 SECONDS = 20.0 if THOROUGH else 1.5
 
 FRAMES = {
@@ -115,44 +117,63 @@ def test_sampling_while_another_thread_appends_and_evicts(tmp_path, name, lanes)
     assert all(counts[what] >= n for what, n in least.items()), counts
 
 
-def test_readers_in_other_threads_follow_closing_and_reopening(tmp_path):
-    script = script_of(tmp_path, "lz4", capacity=80)
-    plot, stop, failures, seen = script.plot, threading.Event(), Failures(), []
+@pytest.mark.parametrize("name", ["dict", "lz4", "raw", "zstd, one row a shard"])
+def test_readers_in_other_threads_follow_closing_and_reopening(tmp_path, name):
+    script = script_of(tmp_path, name, capacity=80)
+    plot, stop, failures = script.plot, threading.Event(), Failures()
+    seen, n_opened, n_verified = [], [0], [0]
     mmreplay.create(script.path, **script.create_arguments()).close()
 
-    def read():
+    def look(store):
+        ids = store.ids[-8:]
+        if ids.size:
+            try:
+                plot.check_batch(store.transitions(ids, stack=3), stack=3)
+            except LookupError:
+                return []  # evicted since
+        return ids.tolist()
+
+    def follow():
         with mmreplay.open(script.path) as store:
             while not stop.is_set():
                 store.refresh()
-                ids = store.ids[-8:]
-                if ids.size:
-                    try:
-                        plot.check_batch(store.transitions(ids, stack=3), stack=3)
-                    except LookupError:
-                        continue
-                    seen.append(int(ids[-1]))
+                seen.extend(look(store)[-1:])
 
-    thread = failures.guard(read)
-    thread.start()
+    def open_afresh():
+        while not stop.is_set():
+            with mmreplay.open(script.path) as store:
+                look(store)
+                n_opened[0] += 1
+
+    def verify():
+        while not stop.is_set():
+            checks.check_verified(Path(script.path))
+            n_verified[0] += 1
+
+    threads = [failures.guard(task) for task in (follow, open_afresh, verify)]
+    for thread in threads:
+        thread.start()
     began = time.monotonic()
     n_sessions = 0
     while not failures:
         seconds = time.monotonic() - began
-        enough = n_sessions > 5 and len(set(seen)) > 5
-        if (enough and seconds > SECONDS) or seconds > 60:
+        enough = n_sessions > 4 and len(set(seen)) > 4 and n_opened[0] > 4 and n_verified[0] > 1
+        if (enough and seconds > SECONDS / 2) or seconds > 60:
             break
         with mmreplay.create(script.path, append=True, flush_s=0.001) as writer:
             starts = [None]
-            for _ in range(30):
+            for _ in range(1 + n_sessions * 7 % 40):
                 actor.append_rows(writer, plot, starts)
         n_sessions += 1
     stop.set()
-    thread.join()
+    for thread in threads:
+        thread.join()
     if failures:
         raise failures[0]
-    assert n_sessions > 5
-    assert len(set(seen)) > 5
+    assert min(n_sessions, len(set(seen)), n_opened[0]) > 4
+    assert n_verified[0] > 1
     assert seen == sorted(seen)
+    checks.check_verified(Path(script.path))
 
 
 @pytest.mark.parametrize("name", ["raw", "lz4", "dict"])

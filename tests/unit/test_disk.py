@@ -13,7 +13,7 @@ import pytest
 import zarr
 
 import mmreplay
-from mmreplay import Field, columns, disk, files, recovery
+from mmreplay import Field, columns, disk, episodes, files, recovery
 from mmreplay.errors import DiskFullError, FailedStoreError, LockedError, SchemaError
 from mmreplay.state import BASE, TAIL_START, CheckpointFile
 
@@ -407,6 +407,30 @@ def test_an_eviction_is_woken_when_there_is_something_to_evict(make, story, monk
     story.play(writer, 90)
     assert evicted.wait(WAIT)
     drain(writer)
+
+
+def test_who_asks_late_whether_to_evict_moves_nothing_back(make, story, monkeypatch):
+    writer = make(capacity=5)
+    story.play(writer, 150)
+    writer.flush()
+    real = episodes.first_row
+
+    def late(*args):
+        monkeypatch.setattr(episodes, "first_row", real)
+        found = real(*args)
+        story.play(writer, 60, reset=False)  # the thread that asks waits for its turn here
+        writer.flush()
+        return found
+
+    monkeypatch.setattr(episodes, "first_row", late)
+    writer.flush_in_background(timer=False)
+    writer.close()
+    own = json.loads((writer.path / "zarr.json").read_bytes())["attributes"]["mmreplay"]
+    assert own["first"] == 205
+    again = make(append=True)
+    with mmreplay.open(again.path) as store:
+        assert store.ids.tolist() == list(range(205, 210))
+        story.check(store, start=205 - 64)
 
 
 def test_the_index_in_memory_forgets_episodes_that_went(make, story):

@@ -13,7 +13,7 @@ from mmreplay import Field, codecs, columns, files, reader
 from mmreplay.columns import EvictedError
 from mmreplay.errors import CorruptStoreError, FormatError, StoreNotFoundError
 from mmreplay.reader import LaneReader, lane_paths, read_metadata, read_specs
-from mmreplay.state import SESSION
+from mmreplay.state import SESSION, State
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -413,6 +413,76 @@ def test_a_lane_that_is_opened_between_any_two_reads_of_the_opening_opens(
             story.play(make(append=True), 3)
             store.refresh()
         story.check(store)
+
+
+@pytest.mark.parametrize("at", range(1, 12))
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_a_lane_that_changes_hands_between_any_two_reads_is_one_session_or_the_other(
+    make, story, kill, lz4, monkeypatch, at, end
+):
+    writer = make(**lz4)
+    story.play(writer, 12)
+    writers, count = [writer], [0]
+
+    def watch(name):
+        real = getattr(files, name)
+
+        def call(*args, **kwargs):
+            count[0] += 1
+            if count[0] == at:
+                (kill if end == "kill" else type(writer).close)(writers[0])
+                writers.append(make(append=True))
+                story.play(writers[1], 5)
+            return real(*args, **kwargs)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for name in ("read_bytes", "map_file"):
+            patch.setattr(files, name, watch(name))
+        store = mmreplay.open(writer.path)
+    with store:
+        story.check(store)
+        for _ in range(4):
+            story.play(writers[-1], 9)
+            story.check(store)
+
+
+def test_a_reader_that_comes_while_a_session_begins_finds_it(make, story, kill, lz4, monkeypatch):
+    writer = make(**lz4)
+    story.play(writer, 12)
+    writer.close()
+    stores, real = [], State.start
+
+    class Words:
+        """The state page; somebody opens the store before each of its words is stored."""
+
+        def __init__(self, page):
+            self.page = page
+
+        def __getitem__(self, place):
+            return self.page[place]
+
+        def __setitem__(self, place, value):
+            try:
+                stores.append(mmreplay.open(writer.path))
+            except CorruptStoreError:  # in the middle of it for ever, as it must seem here
+                pass
+            self.page[place] = value
+
+    def start(self, **words):
+        page = self.words
+        self.words = Words(page)
+        real(self, **words)
+        self.words = page
+
+    monkeypatch.setattr(State, "start", start)
+    writer = make(append=True)
+    for _ in range(4):
+        story.play(writer, 9)
+        for store in stores:
+            story.check(store)
+    assert len(stores) >= 3
 
 
 def test_a_session_that_never_comes_to_rest_is_given_up(make, story, monkeypatch):

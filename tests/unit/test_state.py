@@ -88,21 +88,29 @@ def test_a_page_without_its_magic_is_not_trusted(page):
     assert not page.trusted(best(11))
 
 
-def test_the_boot_id_is_stored_last_of_all(tmp_path, boot, monkeypatch):
-    one = State.create(tmp_path / "state")
-    order = []
+def test_nobody_takes_a_page_for_a_session_before_it_is_whole(page):
+    seen = []
 
     class Words:
-        def __setitem__(self, place, value):
-            order.append((place, value))
+        """The page; after each store, whether a reader would follow it."""
 
-    one.words = Words()  # type: ignore[assignment]
-    one.start(base=0, tail_start=0, committed=0)
-    cleared = [place for place, value in order if place in {7, 8} and not value]
-    assert cleared == [7, 8]
-    assert [place for place, _ in order[:2]] == [7, 8]
-    assert [place for place, _ in order[-2:]] == [7, 8]
-    assert struct.pack("<QQ", *(value for _, value in order[-2:])) == HERE
+        def __init__(self, words):
+            self.words = words
+
+        def __getitem__(self, place):
+            return self.words[place]
+
+        def __setitem__(self, place, value):
+            self.words[place] = value
+            usable = page.trusted(best(20)) and self.words[SESSION] != 0
+            seen.append((usable, [self.words[n] for n in (BASE, TAIL_START, COMMITTED)]))
+
+    words = page.words
+    page.words = Words(words)  # type: ignore[assignment]
+    page.start(base=10, tail_start=16, committed=20)
+    page.words = words
+    assert [usable for usable, _ in seen] == [False] * (len(seen) - 1) + [True]
+    assert seen[-1][1] == [10, 16, 20]
 
 
 def test_every_session_has_another_number_and_none_is_0(page):

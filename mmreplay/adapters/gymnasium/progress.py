@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Meter", "Progress", "allocated_bytes"]
+from mmreplay import files
+
+__all__ = ["Meter", "Progress"]
 
 _EVERY_S = 0.25
 # Walking a store of thousands of files takes a while: the walks get this share of the time.
@@ -62,11 +63,14 @@ class Meter:
         """Since the start."""
         return time.perf_counter() - self._started
 
+    def _bytes_on_disk(self) -> int:
+        return sum(files.allocated_bytes(self._path).values())
+
     def report(self, steps: int, episodes: int) -> None:
         """Tell how far it is, and set `due` anew."""
         now = time.perf_counter()
         if now >= self._next_walk:
-            self._bytes = allocated_bytes(self._path)
+            self._bytes = self._bytes_on_disk()
             walked = time.perf_counter()
             self._next_walk = walked + max(1.0, (walked - now) / _WALK_SHARE)
         if self._callback is not None:
@@ -76,29 +80,7 @@ class Meter:
 
     def finish(self, steps: int, episodes: int) -> Progress:
         """Tell what there is when all is done, with the bytes that are on disk now."""
-        last = Progress(steps, self._total, episodes, self.seconds, allocated_bytes(self._path))
+        last = Progress(steps, self._total, episodes, self.seconds, self._bytes_on_disk())
         if self._callback is not None:
             self._callback(last)
         return last
-
-
-def allocated_bytes(path: Path) -> int:
-    """Bytes of the blocks allocated to all files below a directory, as ``du`` counts them."""
-    total = 0
-    todo = [str(path)]
-    while todo:
-        try:
-            entries = list(os.scandir(todo.pop()))
-        except OSError:  # a directory of a live store that went between listing and opening it
-            continue
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                todo.append(entry.path)
-                continue
-            try:
-                status = entry.stat(follow_symlinks=False)
-            except OSError:  # likewise a file, for example a shard that was renamed
-                continue
-            # Windows has no st_blocks; the length is the next best thing.
-            total += getattr(status, "st_blocks", -(-status.st_size // 512)) * 512
-    return total
