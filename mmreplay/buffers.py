@@ -57,9 +57,9 @@ class Dataset:
         self._epoch = 0
         _DATASETS.add(self)
 
-    def leave_parent(self, forks: int) -> None:
+    def leave_parent(self, lineage: tuple[int, ...]) -> None:
         """In a forked child: draw from a stream of its own, not once more what the parent draws."""
-        bits = np.random.SeedSequence(self._epoch_seed, spawn_key=(forks,))
+        bits = np.random.SeedSequence(self._epoch_seed, spawn_key=lineage)
         self.generator = np.random.default_rng(bits)
 
     def __len__(self) -> int:
@@ -76,10 +76,11 @@ class Dataset:
         Raises:
             EmptyBufferError: there is no transition yet.
         """
-        size = _checked_size(batch_size)
+        # Once, however often the store has to read again.
+        draws = self.generator.random(_checked_size(batch_size))
 
         def draw(index: Index) -> Ids:
-            return uniform_ids(index, self.generator, size)
+            return uniform_ids(index, draws)
 
         return self.store.sample(draw, self._gatherer, out)
 
@@ -267,7 +268,7 @@ def _saver(data: Dataset) -> Callable[[], str | None]:
 def _restore(generator: np.random.Generator, saved: str, path: Path) -> None:
     try:
         generator.bit_generator.state = json.loads(saved)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise CorruptStoreError(
             f"{path}: the saved random state cannot be read: {error}; run `mmreplay verify`"
         ) from error
@@ -429,17 +430,21 @@ class ReplayBuffer:
 
 
 _DATASETS: weakref.WeakSet[Dataset] = weakref.WeakSet()
+# The n-th child of a process has the n-th stream below its own, on every run.
 _forks = 0
+_lineage: tuple[int, ...] = ()
 
 
 def _count_fork() -> None:
-    global _forks  # noqa: PLW0603 (the n-th child of a process has the n-th stream, on every run)
+    global _forks  # noqa: PLW0603
     _forks += 1
 
 
 def _leave_parent() -> None:
+    global _forks, _lineage
+    _lineage, _forks = (*_lineage, _forks), 0
     for dataset in list(_DATASETS):
-        dataset.leave_parent(_forks)
+        dataset.leave_parent(_lineage)
 
 
 if hasattr(os, "register_at_fork"):

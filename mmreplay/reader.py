@@ -192,8 +192,8 @@ class LaneReader:
                 raise
             raise CorruptStoreError(f"{live}: cannot be read: {error.strerror}") from error
         trusted = state.trusted(best)
-        if trusted and session == 0:
-            return False  # its writer is closing
+        if trusted and session == 0 and read_metadata(self.path)["closed"]:
+            return False  # its writer has just closed it
         self._state, self._session = state, session
         self.is_live, self.is_closed = trusted, False
         self.tails = tails if trusted or best.tail_start <= best.head else {}
@@ -266,6 +266,17 @@ class LaneReader:
         """Rows in [base, head) with a reset: from the index of a closed lane, else the bits."""
         if not self.is_closed:
             return self.resets(self.base, self.head)
+        try:
+            out = self._stored_starts()
+        except (CorruptStoreError, FormatError):
+            if self.replaced():
+                raise EvictedError(str(self.path)) from None
+            raise
+        if self.replaced():  # by a later closing, whose index this may be
+            raise EvictedError(str(self.path))
+        return out
+
+    def _stored_starts(self) -> Ids:
         where = self.path / "episodes" / "starts" / "zarr.json"
         try:
             data = files.read_bytes(where, format.MAX_METADATA_BYTES)

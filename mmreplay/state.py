@@ -61,15 +61,16 @@ class State:
         return State(path, writable=True)
 
     def start(self, *, base: int, tail_start: int, committed: int) -> None:
-        """Begin a session on a page that is not trusted: the boot id comes last of all."""
+        """Begin a session on a page that is not trusted: the boot id comes after all it vouches for."""
         words = self.words
-        words[_BOOT] = words[_BOOT + 1] = 0
-        # Random, so that no reader takes this session for the one it knew.
-        words[SESSION] = secrets.randbits(63) | 1
+        # No session while the page is half written: whoever reads it now looks again later.
+        words[SESSION] = words[_BOOT] = words[_BOOT + 1] = 0
         words[BASE], words[TAIL_START], words[COMMITTED] = base, tail_start, committed
         words[_DEVICE], words[_INODE] = self._identity
         words[0] = _MAGIC
         words[_BOOT], words[_BOOT + 1] = struct.unpack("<QQ", files.boot_id())
+        # Random, so that no reader takes this session for the one it knew.
+        words[SESSION] = secrets.randbits(63) | 1
 
     def resume(self, *, base: int, tail_start: int) -> None:
         """Begin a session on a trusted page: a kill at any point leaves it trusted, and right."""

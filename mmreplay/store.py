@@ -291,24 +291,28 @@ class Store:
         if self._closed:
             raise ClosedError(f"{self.path}: this store was closed; open it again to read")
 
-    def retrying(self, read: Callable[[], T]) -> T:
+    def retrying(self, read: Callable[[], tuple[_View, T]]) -> T:
         """Run a read again as long as rows or sessions go away under it.
+
+        Args:
+            read: returns what it read, and the view that it read from.
 
         Raises:
             CorruptStoreError: they keep going away.
         """
         for _ in range(_ATTEMPTS):
-            view = self._view
+            known = self._view
             try:
-                out = read()
+                view, out = read()
             except EvictedError:
                 pass
             else:
-                if self._view is view and view.same_session():
+                if view.same_session():
                     return out
+                known = view
             with self._lock:
                 self._guard()
-                if self._view is view:
+                if self._view is known:
                     self._reload()
         raise self._restless()
 
@@ -404,11 +408,11 @@ class Store:
     ) -> Batch:
         """The transitions that `draw` chooses from the index as it is now."""
 
-        def read() -> Batch:
+        def read() -> tuple[_View, Batch]:
             with self._lock:
                 view = self._follow()
                 places = gatherer.locate(view.index, draw(view.index))
-            return gatherer.fetch(view.columns, places, out)
+            return view, gatherer.fetch(view.columns, places, out)
 
         return self.retrying(read)
 
@@ -429,7 +433,7 @@ class Store:
     def read_rows(self, lane: int, path: str, rows: Ids) -> Array:
         """Rows of one lane by number; zeros below base, the newest one as a final row."""
 
-        def read() -> Array:
+        def read() -> tuple[_View, Array]:
             with self._lock:
                 view = self._follow()
                 base, _, head = view.index.window(lane)
@@ -444,7 +448,7 @@ class Store:
                 # Its values may be on their way in at this moment, or a crash has left some; as
                 # long as it is the newest, it is a final row.
                 out[newest] = _of_newest(view, lane, path, begun)
-            return out
+            return view, out
 
         return self.retrying(read)
 
@@ -506,10 +510,11 @@ class Store:
         is not counted.
         """
 
-        def read() -> npt.NDArray[np.void]:
+        def read() -> tuple[_View, npt.NDArray[np.void]]:
             with self._lock:
                 view = self._follow()
-                return np.concatenate([_episodes_of(view, i) for i in range(len(view.readers))])
+                found = [_episodes_of(view, number) for number in range(len(view.readers))]
+            return view, np.concatenate(found)
 
         return self.retrying(read)
 
@@ -520,7 +525,7 @@ class Store:
             IndexError: there are not as many.
         """
 
-        def read() -> Trajectory:
+        def read() -> tuple[_View, Trajectory]:
             episodes = self.episodes
             if not -len(episodes) <= number < len(episodes):
                 raise IndexError(f"trajectory {number}: there are {len(episodes)} whole episodes")
@@ -528,9 +533,10 @@ class Store:
             lane, row = int(one["id"]) >> format.LANE_SHIFT, int(one["id"]) & _ROW_MASK
             out = self._trajectory(one, lane, np.arange(row, row + int(one["length"]) + 1))
             with self._lock:
-                if self._follow().index.window(lane)[1] > row:
-                    raise EvictedError(str(self.path))  # in part, while it was read
-            return out
+                view = self._follow()
+            if view.index.window(lane)[1] > row:
+                raise EvictedError(str(self.path))  # in part, while it was read
+            return view, out
 
         return self.retrying(read)
 

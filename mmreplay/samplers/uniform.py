@@ -7,6 +7,7 @@ draw is ever rejected.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from mmreplay.columns import Ids
 from mmreplay.episodes import Index
@@ -15,8 +16,12 @@ from mmreplay.errors import EmptyBufferError
 __all__ = ["uniform_ids"]
 
 
-def uniform_ids(index: Index, generator: np.random.Generator, size: int) -> Ids:
-    """Ids of `size` transitions: int64 (size,).
+def uniform_ids(index: Index, draws: npt.NDArray[np.float64]) -> Ids:
+    """Ids of as many transitions as there are draws: int64 (B,).
+
+    Args:
+        index: of the store.
+        draws: (B,) uniform in [0, 1). The same draws give the same transitions of the same index.
 
     Raises:
         EmptyBufferError: there is no transition yet.
@@ -24,9 +29,9 @@ def uniform_ids(index: Index, generator: np.random.Generator, size: int) -> Ids:
     count = index.n_transitions
     if not count:
         raise EmptyBufferError(
-            f"expected {size} transitions to sample from 1 or more, found none; a transition "
+            f"expected {draws.size} transitions to sample from 1 or more, found none; a transition "
             f"needs a reset and a step"
         )
     # A product of doubles, which rounds to `count` for no draw below 1; each transition's share is
     # right to one part in 2^53. `Generator.integers` costs three times as much.
-    return index.at((generator.random(size) * count).astype(np.int64))
+    return index.at((draws * count).astype(np.int64))
