@@ -61,7 +61,7 @@ class State:
         return State(path, writable=True)
 
     def start(self, *, base: int, tail_start: int, committed: int) -> None:
-        """Begin a session on a page that is not trusted: the boot id comes after all it vouches for."""
+        """Begin a session on an untrusted page: the boot id comes after what it vouches for."""
         words = self.words
         # No session while the page is half written: whoever reads it now looks again later.
         words[SESSION] = words[_BOOT] = words[_BOOT + 1] = 0

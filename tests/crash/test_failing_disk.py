@@ -5,6 +5,7 @@ nothing is written any more, and every committed row stays readable.
 """
 
 import errno
+import json
 import os
 import subprocess
 
@@ -83,6 +84,7 @@ class Session:
             assert error.errno == errno.ENOSPC
             self.full.append(name)
             self.check_readable()
+            self.check_no_partial_file()
             self.disk.heal()
             self.again(name, call)
         except mmreplay.FailedStoreError:
@@ -105,6 +107,18 @@ class Session:
             with mmreplay.open(self.path) as store:
                 checks.check_store(store, self.model, live=True, most=20)
             checks.check_verified(self.path)
+
+    def check_no_partial_file(self):
+        """What the failed call had begun to make is off the disk: it needs the room."""
+        assert not list(self.path.parent.rglob("*.tmp"))
+        if not self.path.exists():
+            return
+        for name, one in self.model.schema.columns().items():
+            document = json.loads((self.path / name / "zarr.json").read_bytes())
+            if document["codecs"][0]["name"] == "bytes":
+                n_bytes = checks.chunk_rows(self.path, name) * one.row_bytes
+                sizes = {f.stat().st_size for f in checks.chunk_files(self.path, name).values()}
+                assert sizes <= {n_bytes}
 
     def check_finished(self):
         self.follower.close()

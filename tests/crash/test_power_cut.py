@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay.testing import checks
+from mmreplay.testing import checks, faults
 from mmreplay.testing.pair import Pair
 from mmreplay.testing.power import power_disk
 from mmreplay.testing.strategies import Layout
@@ -72,20 +72,25 @@ class Cuts:
         self.context.__exit__(*error)
 
 
-def write(path, layout, model, cuts, *, sessions=2):
-    """Two sessions of about sixty rows, with flushes in both."""
+def write(path, layout, model, cuts):
+    """Three sessions: one is closed, one dies, one recovers; about fifty rows, flushes in each."""
     random = np.random.default_rng(1)
-    for _ in range(sessions):
-        with mmreplay.create(path, **layout.create_arguments(), append=True, flush_s=0) as writer:
-            pair = Pair(writer, model, random)
-            for _ in range(4):
-                pair.together(15, end=0.15)
-                rows = [len(lane.rows) for lane in model.lanes]
-                writer.flush()
-                cuts.promised = rows
+    for ending in ("close", "die", "close"):
+        writer = mmreplay.create(path, **layout.create_arguments(), append=True, flush_s=0)
+        pair = Pair(writer, model, random)
+        for _ in range(3):
+            pair.together(13, end=0.15)
+            rows = [len(lane.rows) for lane in model.lanes]
+            writer.flush()
+            cuts.promised = rows
+        pair.together(9)
+        if ending == "die":
+            faults.kill(writer)
+        else:
+            writer.close()
+            cuts.promised = [len(lane.rows) for lane in model.lanes]
         for lane in model.lanes:
             lane.end_session()
-        cuts.promised = [len(lane.rows) for lane in model.lanes]
 
 
 def check_image(path, model, promised, luck):
