@@ -32,16 +32,16 @@ _LEAST_TURNS = 3
 
 @click.command("bench")
 @click.argument("path", type=click.Path())
-@click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True)
+@click.option("--batch-size", type=click.IntRange(1, 65_536), default=32, show_default=True)
 @click.option(
-    "--stack", type=click.IntRange(min=1), default=4, show_default=True, help="Frames a stack."
+    "--stack", type=click.IntRange(1, 1024), default=4, show_default=True, help="Frames a stack."
 )
 @click.option(
-    "--n-step", type=click.IntRange(min=1), default=1, show_default=True, help="Steps a return."
+    "--n-step", type=click.IntRange(1, 4096), default=1, show_default=True, help="Steps a return."
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0, min_open=True),
+    type=click.FloatRange(0, 3600, min_open=True),
     default=1.0,
     show_default=True,
     help="How long to sample.",

@@ -13,6 +13,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import EllipsisType
 from typing import Any, Self
 
 import numpy as np
@@ -28,7 +29,6 @@ from mmreplay.errors import (
 )
 from mmreplay.gather import Batch, Settings
 from mmreplay.lanes import FLUSH_S, VectorWriter, create
-from mmreplay.reader import lane_paths
 from mmreplay.samplers import epoch_ids, uniform_ids
 from mmreplay.schema import Field
 from mmreplay.store import Store, Trajectory
@@ -80,7 +80,10 @@ class Dataset:
         draws = self.generator.random(_checked_size(batch_size))
 
         def draw(index: Index) -> Ids:
-            return uniform_ids(index, draws)
+            try:
+                return uniform_ids(index, draws)
+            except EmptyBufferError as error:
+                raise EmptyBufferError(f"{self.store.path}: {error}") from None
 
         return self.store.sample(draw, self._gatherer, out)
 
@@ -119,7 +122,9 @@ class Dataset:
         if epochs is not None and epochs < 0:
             raise SchemaError(f"epochs: expected 0 or more, or None; found {epochs}")
         if not len(self.store):
-            raise EmptyBufferError(f"{self.store.path}: expected transitions, found none")
+            raise EmptyBufferError(
+                f"{self.store.path}: there is no transition yet; record a reset and a step first"
+            )
         return self._batches(size, epochs, shuffle, rank, world_size, drop_last)
 
     def _batches(
@@ -149,17 +154,33 @@ class Dataset:
             for start in range(0, len(ids), size):
                 yield self.store.batch(ids[start : start + size], self._gatherer)
 
-    def transitions(self, ids: npt.ArrayLike, out: Batch | None = None, **changes: Any) -> Batch:
-        """The transitions with these ids, by this object's settings or those given by keyword.
+    def transitions(
+        self,
+        ids: npt.ArrayLike,
+        out: Batch | None = None,
+        *,
+        stack: int | EllipsisType | None = ...,
+        n_step: int | None = None,
+        gamma: float | None = None,
+        padding: str | None = None,
+        stack_axis: int | None = None,
+    ) -> Batch:
+        """The transitions with these ids, by this object's settings but for those given here.
 
         Args:
             ids: (B,) integers.
             out: a batch to fill again.
-            changes: stack, n_step, gamma, padding, stack_axis.
+            stack, n_step, gamma, padding, stack_axis: as for `load`.
 
         Raises:
             InvalidIdError: an id that is no valid transition, named.
         """
+        given = {"n_step": n_step, "gamma": gamma, "padding": padding, "stack_axis": stack_axis}
+        changes: dict[str, Any] = {
+            name: value for name, value in given.items() if value is not None
+        }
+        if stack is not ...:  # None means something here
+            changes["stack"] = stack
         gatherer = self._gatherer
         if changes:
             gatherer = self.store.gatherer(dataclasses.replace(self.settings, **changes))
@@ -178,6 +199,11 @@ class Dataset:
     def episodes(self) -> npt.NDArray[np.void]:
         """Whole retained episodes; see `Store.episodes`."""
         return self.store.episodes
+
+    def refresh(self) -> Self:
+        """Take the newest rows, and lanes, of live stores; see `Store.refresh`."""
+        self.store.refresh()
+        return self
 
     def close(self) -> None:
         """Close the store."""
@@ -221,9 +247,7 @@ def load(
         StoreNotFoundError: nothing there, or nothing that the pattern matches.
         SchemaError: stores whose rows differ, or a setting out of its range.
     """
-    roots = _matching(path)
-    lanes = [lane for root in roots for lane in lane_paths(root)]
-    store = Store(lanes, path=roots[0], padding=padding)
+    store = Store(_matching(path), padding=padding)
     return Dataset(store, Settings(stack, n_step, gamma, store.padding, stack_axis), seed)
 
 
@@ -352,7 +376,7 @@ class ReplayBuffer:
     def _open(self, path: Path, settings: Settings, padding: str | None, seed: Seed) -> None:
         writer = self.writer
         self._lanes = writer.writers if isinstance(writer, VectorWriter) else (writer,)
-        store = Store(lane_paths(path), path=path, padding=padding)
+        store = Store([path], padding=padding)
         self.store = store
         self._data = Dataset(store, dataclasses.replace(settings, padding=store.padding), seed)
         saved = self._lanes[0].stored_generator()
@@ -367,9 +391,27 @@ class ReplayBuffer:
         """Draw transitions uniformly; see `Dataset.sample`."""
         return self._data.sample(batch_size, out)
 
-    def transitions(self, ids: npt.ArrayLike, out: Batch | None = None, **changes: Any) -> Batch:
+    def transitions(
+        self,
+        ids: npt.ArrayLike,
+        out: Batch | None = None,
+        *,
+        stack: int | EllipsisType | None = ...,
+        n_step: int | None = None,
+        gamma: float | None = None,
+        padding: str | None = None,
+        stack_axis: int | None = None,
+    ) -> Batch:
         """The transitions with these ids; see `Dataset.transitions`."""
-        return self._data.transitions(ids, out, **changes)
+        return self._data.transitions(
+            ids,
+            out,
+            stack=stack,
+            n_step=n_step,
+            gamma=gamma,
+            padding=padding,
+            stack_axis=stack_axis,
+        )
 
     def trajectory(self, number: int) -> Trajectory:
         """One whole episode; see `Store.trajectory`."""

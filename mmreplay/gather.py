@@ -79,13 +79,14 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check what the user gave."""
-        gamma, padding, stack_axis = self.gamma, self.padding, self.stack_axis
+        gamma: Any = self.gamma
+        padding, stack_axis = self.padding, self.stack_axis
         for name, value in (("stack", self.stack), ("n_step", self.n_step)):
             if value is None and name == "stack":
                 continue
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
                 raise SchemaError(f"{name}: expected a whole number, 1 or more; found {value!r}")
-        if not 0 <= gamma <= 1:
+        if not isinstance(gamma, (int, float, np.number)) or not 0 <= gamma <= 1:
             raise SchemaError(f"gamma: expected a number in [0, 1], found {gamma!r}")
         if padding not in ("reset", "zero"):
             raise SchemaError(f"padding: expected 'reset' or 'zero', found {padding!r}")

@@ -82,7 +82,7 @@ class Writer:
         self.n_steps = 0
         self._background = background
         self._failure: Exception | None = None
-        self._closed = self._running = False
+        self._closed = self._closing = self._running = False
         self._job: SealJob | None = None
         self._disk = LaneDisk(path, changes or {})
         try:
@@ -166,8 +166,7 @@ class Writer:
         n = self._head
         self._guard()
         frames = self._coerced(frame)
-        if n >= self._half_stop or not self._fits(n):
-            self._make_room_or_fail(n)
+        self.prepare_reset()
         if n:
             self._finish_row(n - 1)
         self._put_frames(n, frames)
@@ -221,13 +220,14 @@ class Writer:
             self._frame_rows[n - self._frame_start] = next_frame
         if not self._scalar_action:
             action = self._vector_action(action)
-        flag = 0 if terminated or life_lost else 1
         j = n - 1 - self._old_start
         try:
+            flag = 0 if terminated or life_lost else 1
+            over = terminated or truncated
             self._old_actions[j] = action
             self._old_rewards[j] = reward
         except (TypeError, ValueError, OverflowError) as error:
-            raise self._unfit(action, reward) from error
+            raise self._unfit(action, reward, error) from error
         self._old_flags[j] = flag
         if extras or self.schema.extras:
             self._put_extras(n - 1, extras)
@@ -239,9 +239,19 @@ class Writer:
             _publish()
         self._head = self._words[COMMITTED] = n + 1
         self.n_steps += 1
-        if terminated or truncated:
+        if over:
             self._running = False
             self._border = 0
+
+    def prepare_reset(self) -> None:
+        """Do what may fail in the next `reset`, as `prepare` does for `step`.
+
+        Raises:
+            As `reset`.
+        """
+        self._guard()
+        if self._head >= self._half_stop or not self._fits(self._head):
+            self._make_room_or_fail(self._head)
 
     def prepare(self) -> None:
         """Do what may fail in the next `step`, so that one of many lanes is whole or not at all.
@@ -274,6 +284,10 @@ class Writer:
             )
         if self._failure is not None:
             raise FailedStoreError(str(self._failure)) from self._failure
+        if self._closing:
+            raise ClosedError(
+                f"{self.path}: close() found no room on the disk; make room and call it again"
+            )
 
     def _make_room_or_fail(self, n: int) -> None:
         try:
@@ -362,14 +376,14 @@ class Writer:
             return action
         return one.coerce_loosely(action, "action")
 
-    def _unfit(self, action: object, reward: object) -> SchemaError:
+    def _unfit(self, action: object, reward: object, cause: Exception) -> SchemaError:
         try:
             self.schema.action.coerce_loosely(action, "action")
         except SchemaError as error:
             return error
         return SchemaError(
-            f"action {action!r} or reward {reward!r}: expected an action of "
-            f"{self.schema.action.dtype} and a number; convert them"
+            f"action {action!r}, reward {reward!r} or a flag: expected an action of "
+            f"{self.schema.action.dtype}, a number and bools; convert them ({cause})"
         )
 
     def _put_extras(self, row: int, extras: Mapping[str, object]) -> None:
@@ -470,22 +484,30 @@ class Writer:
         """Make the lane a plain zarr group and let go of it; a second call does nothing.
 
         Raises:
-            DiskFullError, FailedStoreError: it could not be finished. All committed rows are kept,
-                and the next opening recovers them.
+            DiskFullError: no room for the last shard or the index. Nothing is lost; make room and
+                call again.
+            FailedStoreError: a write or fsync failed. All committed rows are kept, and the next
+                opening recovers them.
         """
         if self._closed:
             return
         try:
             if self._failure is None:
                 self._close()
+        except DiskFullError:
+            self._closing, self._running, self._border = True, False, 0
+            raise
         except FailedStoreError as error:
             self._fail(error)
-            raise
-        finally:
             self._let_go()
+            raise
+        except BaseException:
+            self._let_go()
+            raise
+        self._let_go()
 
     def _close(self) -> None:
-        if self._head:
+        if self._head and self._columns:
             self._finish_row(self._head - 1)
         self._wait_for_seal()
         self._background.submit(_nothing).result()  # the checksums that are still being made

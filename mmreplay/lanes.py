@@ -94,7 +94,10 @@ class VectorWriter:
             As `Writer.reset`.
         """
         rows = self._rows(frames)
-        for number in self._chosen(mask):
+        chosen = self._chosen(mask)
+        for number in chosen:
+            self.writers[number].prepare_reset()
+        for number in chosen:
             self.writers[number].reset(rows[number])
 
     def step(
@@ -304,8 +307,8 @@ def create(
     if where.exists() or where.is_symlink():
         if lane is None and not append:
             raise StoreExistsError(
-                f"{where}: there is something already; append=True goes on with a store, or "
-                f"choose another path"
+                f"{where}: there is something already; append to it, if it is a store "
+                f"(append=True, --append), or choose another path"
             )
         return maker.open(capacity, lanes, lane)
     if not where.parent.is_dir():

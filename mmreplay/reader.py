@@ -104,6 +104,15 @@ def lane_paths(path: Path) -> list[Path]:
     return lanes
 
 
+def _stamp(path: Path) -> tuple[int, int]:
+    """What changes when zarr.json is replaced; zeros if it is gone."""
+    try:
+        about = (path / "zarr.json").stat()
+    except OSError:
+        return 0, 0
+    return about.st_ino, about.st_mtime_ns
+
+
 class LaneReader:
     """One lane, read-only.
 
@@ -143,6 +152,7 @@ class LaneReader:
         for attempt in range(_ATTEMPTS):
             if attempt:
                 time.sleep(_PATIENCE_S)
+            self._stamp = _stamp(self.path)
             self.metadata = read_metadata(self.path)
             if self.metadata["kind"] != "lane":
                 raise FormatError(f"{self.path}: expected a lane, found a store of lanes")
@@ -227,6 +237,10 @@ class LaneReader:
             self.head = words[COMMITTED]
             self.base = words[BASE]
         return True
+
+    def reopened(self) -> bool:
+        """Whether a lane that was closed has another zarr.json now; one call to the system."""
+        return self.is_closed and self._stamp != _stamp(self.path)
 
     def replaced(self) -> bool:
         """Whether zarr.json or the state is another than the one that was loaded."""

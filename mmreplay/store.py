@@ -7,8 +7,10 @@ read across a change of session is read again.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -35,6 +37,7 @@ __all__ = ["ColumnView", "Store", "Trajectory", "open_store"]
 T = TypeVar("T")
 
 _ATTEMPTS = 100
+_LOOK_S = 1.0
 _ROW_MASK = (1 << format.LANE_SHIFT) - 1
 
 
@@ -91,6 +94,16 @@ class ColumnView:
         """Of the elements."""
         out: np.dtype[Any] = self._store.columns[self._path].dtype
         return out
+
+    @property
+    def ndim(self) -> int:
+        """Axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return math.prod(self.shape)
 
     def __len__(self) -> int:
         """Rows."""
@@ -220,14 +233,14 @@ class Store:
         index: the trajectory boundaries.
     """
 
-    def __init__(
-        self, paths: Sequence[Path], *, path: Path | None = None, padding: str | None = None
-    ) -> None:
-        """Open the lanes at `paths` as one store, called `path`; see `open_store`."""
-        self.path = path or paths[0]
-        self._paths = list(paths)
+    def __init__(self, roots: Sequence[Path], *, padding: str | None = None) -> None:
+        """Open the stores at `roots` as one; see `open_store`."""
+        self.path = roots[0]
+        self._roots = list(roots)
+        self._paths = [lane for root in roots for lane in lane_paths(root)]
         self._lock = threading.RLock()
         self._closed = False
+        self._next_look = time.monotonic() + _LOOK_S
         self._reload()
         first = self._view.readers[0]
         self.schema: Schema = first.schema
@@ -244,13 +257,17 @@ class Store:
     # ------------------------------------------------------------ following a live store
 
     def refresh(self) -> Self:
-        """Take the newest rows of a live store; notice that a closed one was opened again.
+        """Take the newest rows of a live store; notice new lanes, and that it was opened again.
 
-        `len`, `ids` and sampling do the first by themselves.
+        `len`, `ids` and sampling do the first by themselves, and the last within a second.
         """
         with self._lock:
             self._guard()
-            if any(reader.replaced() for reader in self._view.readers):
+            found = [lane for root in self._roots for lane in lane_paths(root)]
+            # At the end: the lanes that are known keep their numbers, and so do their ids.
+            fresh = [path for path in found if path not in self._paths]
+            self._paths += fresh
+            if fresh or any(reader.replaced() for reader in self._view.readers):
                 self._reload()
             else:
                 self._follow()
@@ -260,12 +277,20 @@ class Store:
         """The view with the newest rows. The caller holds the lock."""
         self._guard()
         try:
-            if self._view.follow():
+            if self._view.follow() and not self._reopened():
                 return self._view
         except EvictedError:
             pass
         self._reload()
         return self._view
+
+    def _reopened(self) -> bool:
+        """Whether a closed lane was opened again, looked up at most once a second."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return False
+        self._next_look = now + _LOOK_S
+        return any(reader.reopened() for reader in self._view.readers)
 
     def _reload(self) -> None:
         for _ in range(_ATTEMPTS):
@@ -420,11 +445,11 @@ class Store:
         lane, row = wrong >> format.LANE_SHIFT, wrong & _ROW_MASK
         if not 0 <= lane < len(self.readers):
             return InvalidIdError(
-                f"id {wrong}: lane {lane} of {len(self.readers)}: there is no such lane"
+                f"{self.path}: id {wrong}: there is no lane {lane}, of {len(self.readers)}"
             )
         _, first, head = self.index.window(lane)
         return InvalidIdError(
-            f"id {wrong} (lane {lane}, row {row}) is no transition: the rows are "
+            f"{self.path}: id {wrong} (lane {lane}, row {row}) is no transition: the rows are "
             f"[{first:,}, {head:,}), and the last row of an episode is none; see store.ids"
         )
 
@@ -714,7 +739,7 @@ def open_store(path: str | os.PathLike[str]) -> Store:
         StoreNotFoundError: there is none.
         FormatError, CorruptStoreError: it is none that this version reads, or not whole.
     """
-    return Store(lane_paths(Path(path)), path=Path(path))
+    return Store([Path(path)])
 
 
 _STORES: weakref.WeakSet[Store] = weakref.WeakSet()

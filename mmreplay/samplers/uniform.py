@@ -29,8 +29,7 @@ def uniform_ids(index: Index, draws: npt.NDArray[np.float64]) -> Ids:
     count = index.n_transitions
     if not count:
         raise EmptyBufferError(
-            f"expected {draws.size} transitions to sample from 1 or more, found none; a transition "
-            f"needs a reset and a step"
+            "there is no transition to sample yet; a transition needs a reset and a step"
         )
     # A product of doubles, which rounds to `count` for no draw below 1; each transition's share is
     # right to one part in 2^53. `Generator.integers` costs three times as much.

@@ -94,7 +94,9 @@ def test_all_tails_together_stay_under_256_mib(frame, lanes):
 
 
 @pytest.mark.parametrize("lanes", [None, 0, 7])
-@pytest.mark.parametrize("row", [1, 3, 1000, 1023, 7056, 12_288, 100_800, 600_000, 3 * MIB, 200 * MIB])
+@pytest.mark.parametrize(
+    "row", [1, 3, 1000, 1023, 7056, 12_288, 100_800, 600_000, 3 * MIB, 200 * MIB]
+)
 @pytest.mark.parametrize("codec", ["raw", "lz4", None])
 def test_whole_inner_chunks_fill_a_shard_of_any_frame(row, codec, lanes):
     if lanes and 2 * row * lanes > 256 * MIB and codec != "raw":

@@ -128,7 +128,7 @@ def record(
         world = make_world(env, envs)
     try:
         if earlier is not None:
-            _check_same(earlier, world, path)
+            _check_same(earlier, world, path, life_loss=life_loss)
             seed = _next_seed(seed, earlier.rows)
         # The first action comes before the store, so that a policy that does not work leaves none.
         with _explained(path, tally):
@@ -148,7 +148,7 @@ def record(
             codec=codec,
             capacity=capacity,
             append=append,
-            metadata=_metadata(world, run, earlier),
+            metadata=_metadata(world, run, earlier, life_loss=life_loss),
             flush_s=flush_s,
         )
         meter = Meter(steps, Path(path), progress)
@@ -228,7 +228,7 @@ def _earlier(path: Path) -> _Earlier | None:
         return None
 
 
-def _check_same(earlier: _Earlier, world: World, path: str | Path) -> None:
+def _check_same(earlier: _Earlier, world: World, path: str | Path, *, life_loss: bool) -> None:
     """Whether the rows to come are of the same kind as those that are there.
 
     The core compares the fields; that the same fields can come from another game only we know.
@@ -238,7 +238,12 @@ def _check_same(earlier: _Earlier, world: World, path: str | Path) -> None:
             f"append: {path} is a recording of {_words(earlier.lanes)}, found "
             f"{_words(world.fields.lanes)}"
         )
-    for what, found in (("id", world.name), ("preprocessing", world.preprocessing)):
+    kind = (
+        ("id", world.name),
+        ("preprocessing", world.preprocessing),
+        ("life_loss", life_loss),
+    )
+    for what, found in kind:
         expected = earlier.metadata.get(what, found)
         if expected != found:
             raise SchemaError(
@@ -263,12 +268,15 @@ def _check_seed(seed: int) -> None:
         raise MmreplayError(f"seed: expected 0 to {_MAX_SEED:,}, found {seed}")
 
 
-def _metadata(world: World, run: dict[str, Any], earlier: _Earlier | None) -> dict[str, Any]:
+def _metadata(
+    world: World, run: dict[str, Any], earlier: _Earlier | None, *, life_loss: bool
+) -> dict[str, Any]:
     runs = [] if earlier is None else list(earlier.metadata.get("runs", []))
     return {
         "id": world.name,
         "n_envs": world.n_envs,
         "preprocessing": world.preprocessing,
+        "life_loss": life_loss,
         "runs": [*runs, run],
     }
 
