@@ -67,7 +67,7 @@ def run(result: Result, scale: Scale, data: Path) -> None:
         with one_core():
             for number in range(scale.runs):
                 clock.new_run()
-                _one_run(clock, cases, tape, scale, first=number == 0)
+                _one_run(clock, cases, tape, scale, number)
                 print(f"{game}: run {number + 1} of {scale.runs}", flush=True)
         _report(result, clock, game, cases)
         if game == scale.games[0] and peers.is_installed():
@@ -137,14 +137,14 @@ class _Turn:
         )
 
 
-def _one_run(clock: Clock, cases: list[_Case], tape: Tape, scale: Scale, *, first: bool) -> None:
+def _one_run(clock: Clock, cases: list[_Case], tape: Tape, scale: Scale, number: int) -> None:
     """One store after the other, as a training loop has one, in another order every run."""
     settings = [(case, n_step) for case in cases for n_step in (1, 3)]
-    random.Random(first).shuffle(settings)
+    random.Random(number).shuffle(settings)
     for case, n_step in settings:
         opened = mmreplay.load(case.path, stack=STACK, n_step=n_step, seed=n_step)
         with opened:
-            if first and n_step == 1:
+            if number == 0 and n_step == 1:
                 check_whole(opened.store, tape)
             else:  # touch every page of the maps, which are this object's own
                 _read_all(opened.store)
@@ -177,9 +177,8 @@ def _report(result: Result, clock: Clock, game: str, cases: list[_Case]) -> None
             bound = _BOUNDS[n_step]["haste" if case.in_haste else case.codec]
             kept = clock.ratio(f"{name}kept", f"{name}kept, R")
             result.add(f"{game}: {name}out=", kept, "R", at_most=bound)
-            more = clock.by_run(f"{name}fresh") / clock.by_run(f"{name}fresh, R")
-            more -= clock.by_run(f"{name}kept") / clock.by_run(f"{name}kept, R")
-            result.add(f"{game}: {name}without out=, more", spread(more), "R", at_most=_FRESH)
+            more = clock.excess(f"{name}fresh", f"{name}kept", f"{name}kept, R")
+            result.add(f"{game}: {name}without out=, more", more, "R", at_most=_FRESH)
     for case in cases:
         if not case.in_haste:
             name = f"{case.name}, n_step 3, 256"

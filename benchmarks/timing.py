@@ -80,9 +80,17 @@ class Clock:
         """`name` in units of `base`."""
         return spread(self.by_run(name) / self.by_run(base))
 
-    def count(self, name: str) -> int:
-        """How often `name` was timed, in all runs."""
-        return sum(len(run.get(name, ())) for run in self._runs)
+    def excess(self, name: str, other: str, base: str) -> Spread:
+        """How much longer than `other` `name` takes, in units of `base`.
+
+        Of both, what was timed in the same turn is compared, so that what slows a run down falls
+        on both.
+        """
+        runs = [
+            np.median(np.subtract(run[name], run[other])) / np.median(run[base])
+            for run in self._runs
+        ]
+        return spread(runs)
 
 
 class Neighbours:

@@ -1,7 +1,8 @@
 """A disk that loses power: of what was not synced, nothing survives, or any part of it.
 
 Invariant: an image holds every byte and every name that was synced, and of each other 512 bytes,
-length and name either the synced state or the newest one, one without regard to another.
+length and name either the synced state or the newest one, one without regard to another. What was
+being overwritten by `write` at that moment may be garbage.
 
 Only for Linux, where a descriptor tells its path.
 """
@@ -41,16 +42,20 @@ class PowerDisk:
     Args:
         root: everything below it is watched; it is durable itself, and empty.
         before_call: called with the number of each call that matters, before it is made.
+
+    Attributes:
+        calls: names of the calls that mattered, in order; the first is number 1.
     """
 
     def __init__(self, root: Path, before_call: Callable[[int], None]) -> None:
         self._root = root
         self._before_call = before_call
         self._lock = threading.RLock()
-        self._n_calls = 0
+        self.calls: list[str] = []
         self._next = 0
         self._uids: dict[int, int] = {}  # of an inode, as long as it is in use
         self._bytes: dict[int, bytes] = {}  # of a file, as synced
+        self._torn: dict[int, tuple[int, int]] = {}  # [start, stop) overwritten since
         self._names: dict[int, dict[str, int]] = {}  # of a directory, as synced
         self._kinds: dict[int, bool] = {}  # whether it is a directory
         self._adopt(root)
@@ -72,9 +77,11 @@ class PowerDisk:
             if name == "open" and not args[1] & os.O_CREAT:
                 return found(*args, **kwargs)
             with self._lock:
-                self._n_calls += 1
-                self._before_call(self._n_calls)
+                self.calls.append(name)
+                self._before_call(len(self.calls))
                 fresh = self._missing(Path(args[0])) if name in {"open", "makedirs"} else []
+                if name == "write":
+                    self._overwrite(*args)
                 out = found(*args, **kwargs)
                 for path in fresh:
                     self._uids.pop(os.stat(path).st_ino, None)
@@ -84,6 +91,11 @@ class PowerDisk:
                 return out
 
         return call
+
+    def _overwrite(self, descriptor: int, data: bytes) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        start = os.lseek(descriptor, 0, os.SEEK_CUR)
+        self._torn[self._uid(path)] = (start, start + len(data))
 
     @staticmethod
     def _missing(path: Path) -> list[Path]:
@@ -112,7 +124,9 @@ class PowerDisk:
         return {name: self._uid(path / name) for name in os.listdir(path)}
 
     def _sync_file(self, path: Path) -> None:
-        self._bytes[self._uid(path)] = path.read_bytes()
+        uid = self._uid(path)
+        self._bytes[uid] = path.read_bytes()
+        self._torn.pop(uid, None)
 
     # ------------------------------------------------------------ after the cut
 
@@ -155,6 +169,9 @@ class PowerDisk:
             start, stop = len(out), min(len(out) + _SECTOR_BYTES, size)
             source = newest if luck.random() < share else synced
             out += source[start:stop].ljust(stop - start, b"\0")
+        if uid in self._torn and luck.random() < 0.5:  # noqa: PLR2004
+            start, stop = self._torn[uid]
+            out[start:stop] = luck.randbytes(len(out[start:stop]))
         return bytes(out)
 
 

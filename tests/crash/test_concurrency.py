@@ -6,6 +6,8 @@ the rows with those ids hold.
 
 import os
 import random
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -238,3 +240,54 @@ def test_newest_row_reads_as_a_final_row_however_fast_it_changes(tmp_path):
     if failures:
         raise failures[0]
     assert len(seen) > 3
+
+
+MAKE_A_LANE = """
+import sys, time
+from pathlib import Path
+import mmreplay
+import numpy as np
+
+path, name, n_rows = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+print("ready", flush=True)
+sys.stdin.readline()
+field = mmreplay.Field((4,), "int32", "lz4", 2, 4)
+with mmreplay.create(path, frame=field, action=mmreplay.Field(()), lane=name) as writer:
+    number = int(writer.path.name[5:])
+    for row in range(n_rows):
+        frame = np.full(4, 1000 * number + row, np.int32)
+        writer.step(row, row, frame) if row else writer.reset(frame)
+print(number, flush=True)
+"""
+
+
+def test_processes_that_make_the_same_store_at_once_get_a_lane_each(tmp_path):
+    path = tmp_path / "s.zarr"
+    command = [sys.executable, "-c", MAKE_A_LANE, str(path)]
+    actors = [
+        subprocess.Popen(
+            [*command, f"actor-{number}", str(20 + number)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(4)
+    ]
+    for one in actors:
+        assert one.stdout.readline() == "ready\n"
+    outputs = []
+    for one in actors:
+        one.stdin.write("go\n")
+        one.stdin.flush()
+    for one in actors:
+        outputs.append(int(one.communicate(timeout=60)[0]))
+        assert one.returncode == 0
+    assert sorted(outputs) == [0, 1, 2, 3]
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["s.zarr"]
+    checks.check_plain_zarr(path)
+    checks.check_verified(path)
+    with mmreplay.open(path) as store:
+        for lane, view in enumerate(store.lanes):
+            number = outputs.index(lane)
+            assert view.name == f"actor-{number}"
+            assert view.frames[:, 0].tolist() == [1000 * lane + row for row in range(20 + number)]

@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import pickle
+import signal
 import socket
 import subprocess
 import sys
@@ -102,6 +103,7 @@ def forked(task):
         pid = os.fork()
     if not pid:
         status = 1
+        signal.alarm(60)  # a child that waits for its parent's threads waits for ever
         try:
             os.close(reader)
             os.write(writer, json.dumps(task()).encode())
@@ -242,7 +244,7 @@ GOOD = {
     "action": 1,
     "reward": 1.0,
     "next_frame": np.zeros((3, 4), np.uint8),
-    "thought": np.zeros(2, np.float32),
+    "thought": np.ones(2, np.float32),
 }
 WRONG = {
     "frame of another shape": {"next_frame": np.zeros((4, 3), np.uint8)},
@@ -273,6 +275,9 @@ def test_wrong_value_is_refused_and_the_store_unchanged(pair, what):
     with mmreplay.open(path_of(pair)) as store:
         checks.check_store(store, pair.model, live=True)
     pair.together(3)
+    with pytest.raises(mmreplay.SchemaError):
+        pair.writer.step(**GOOD | WRONG[what])
+    pair.reset()  # what the refused step left in the newest row is no part of the episode's end
     with mmreplay.open(path_of(pair)) as store:
         checks.check_store(store, pair.model, live=True)
 

@@ -1,5 +1,6 @@
 """Everything that a store gives equals what a list of everything says, byte for byte."""
 
+import itertools
 import os
 
 import numpy as np
@@ -11,10 +12,11 @@ import mmreplay
 from mmreplay.testing import checks
 from mmreplay.testing.pair import Pair
 from mmreplay.testing.scratch import scratch_directory
-from mmreplay.testing.strategies import episodes, gather_settings, layouts
+from mmreplay.testing.strategies import Episode, Layout, episodes, gather_settings, layouts
 
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
+Field = mmreplay.Field
 GATHERINGS = st.lists(gather_settings(), min_size=1, max_size=3)
 
 
@@ -67,6 +69,84 @@ def check_life_of_a_store(path, data):
     follower.refresh()
     checks.check_ids(follower, model)
     follower.close()
+
+
+FRAMES = {
+    "scalar": Field((), "float32", "raw", 3),
+    "vector": Field((3,), "int16", "lz4", 2, 6),
+    "plane": Field((4, 5), "uint8", "zstd", 3, 12),
+    "image": Field((2, 3, 3), "uint8", "lz4", 1, 4),
+    "image of one channel": Field((3, 2, 1), "uint8", "raw", 4),
+    "four dimensions": Field((2, 1, 2, 2), "float64", "raw", 5),
+    "dict": {"a": Field((2, 2, 3), "uint8", "lz4", 2, 4), "b": Field((2,), "float32", "raw", 4)},
+}
+SETTINGS = [
+    {"stack": stack, "n_step": n_step, "padding": padding, "stack_axis": axis, "gamma": 0.9}
+    for stack, n_step, padding, axis in itertools.product(
+        (None, 1, 2, 4, 65), (1, 2, 7), ("reset", "zero"), (0, -1)
+    )
+]
+
+
+@pytest.mark.parametrize("name", sorted(FRAMES))
+def test_every_setting_rebuilds_every_transition_of_every_kind_of_frame(tmp_path, name):
+    layout = Layout(FRAMES[name], Field((), "int64", chunk=7), {}, capacity=25)
+    model = layout.model()
+    ends = ("terminated", "truncated", "both", "interrupted")
+    lengths = (1, 0, 3, 90, 2, 5, 4, 1, 9)
+    with mmreplay.create(tmp_path / "s.zarr", **layout.create_arguments(), flush_s=0) as writer:
+        pair = Pair(writer, model, np.random.default_rng(0))
+        for number, length in enumerate(lengths):
+            lost = frozenset({length // 2}) if number % 3 else frozenset()
+            pair.episode(Episode(length, ends[number % 4], lost))
+        with mmreplay.open(tmp_path / "s.zarr") as store:
+            ids = model.ids()
+            assert ids.size == 25
+            for one in SETTINGS:
+                checks.check_batch(store.transitions(ids, **one), model.batch(ids, **one), str(one))
+
+
+@pytest.mark.parametrize("lanes", [None, 3])
+@pytest.mark.parametrize("capacity", [None, 9])
+def test_ids_are_refused_unless_they_are_transitions(tmp_path, capacity, lanes):
+    layout = Layout(Field((2,)), Field((), chunk=8), {}, capacity=capacity, lanes=lanes)
+    model = layout.model()
+    with mmreplay.create(tmp_path / "s.zarr", **layout.create_arguments(), flush_s=0) as writer:
+        Pair(writer, model, np.random.default_rng(0)).together(40, end=0.3)
+        with mmreplay.open(tmp_path / "s.zarr") as store:
+            valid = set(model.ids().tolist())
+            n_refused = 0
+            for lane in range(-1, (lanes or 1) + 1):
+                for row in range(-2, 90):
+                    one = (lane << 40) + row
+                    if one in valid:
+                        assert store.transitions([one]).id.tolist() == [one]
+                        continue
+                    with pytest.raises(mmreplay.InvalidIdError, match=str(one)):
+                        store.transitions([one, one])
+                    n_refused += 1
+    assert n_refused > 200
+
+
+def test_lanes_written_as_a_vector_environment_equal_the_oracle(tmp_path):
+    layout = Layout(
+        {"a": Field((3,), "uint8", "lz4", 2, 4), "b": Field((), "float32", "raw", 3)},
+        Field((2,), "float32", chunk=4),
+        {"log_prob": Field((), "float32", chunk=5)},
+        capacity=70,
+        lanes=4,
+    )
+    model = layout.model()
+    with mmreplay.create(tmp_path / "s.zarr", **layout.create_arguments(), flush_s=0) as writer:
+        pair = Pair(writer, model, np.random.default_rng(0))
+        for _ in range(4):
+            pair.together(20, end=0.2)
+            writer.flush()
+            with mmreplay.open(tmp_path / "s.zarr") as store:
+                for view, lane in zip(store.lanes, model.lanes, strict=True):
+                    checks.check_disk(view, lane)
+                    lane.forget(view.base)
+                checks.check_store(store, model, live=True, settings=SETTINGS[::17], most=40)
 
 
 def model_ends(model):

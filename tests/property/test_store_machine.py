@@ -116,8 +116,8 @@ class StoreMachine(RuleBasedStateMachine):
         before = lane.rows
         with pytest.raises(mmreplay.SchemaError):
             lane.reset(frame)
-        action = np.zeros(schema.action.shape, schema.action.dtype)
-        extras = {name: np.zeros(one.shape, one.dtype) for name, one in schema.extras.items()}
+        action = np.ones(schema.action.shape, schema.action.dtype)
+        extras = {name: np.ones(one.shape, one.dtype) for name, one in schema.extras.items()}
         with pytest.raises(mmreplay.SchemaError):
             lane.step(action, 0.0, frame, **extras)
         right = self.pair._frame()

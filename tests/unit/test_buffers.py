@@ -220,9 +220,11 @@ def test_nothing_is_drawn_from_nothing(make, buffer_of):
     writer = make("empty.zarr")
     with mmreplay.load(writer.path) as data:
         assert len(data) == 0
-        with pytest.raises(EmptyBufferError, match="found none"):
+        with pytest.raises(
+            EmptyBufferError, match=r"empty\.zarr: there is no transition to sample yet"
+        ):
             data.sample(1)
-        with pytest.raises(EmptyBufferError, match="expected transitions, found none"):
+        with pytest.raises(EmptyBufferError, match=r"empty\.zarr: there is no transition yet"):
             data.batches(1)
         writer.reset(FRAME)
         with pytest.raises(EmptyBufferError):

@@ -276,8 +276,8 @@ def test_transitions_are_those_of_the_rows(make, story, codec):
         (8, r"id 8 \(lane 0, row 8\)"),
         (9, r"id 9 \(lane 0, row 9\)"),
         (10**9, "row 1000000000"),
-        (-1, "id -1: lane -1 of 1: there is no such lane"),
-        (LANE_1, f"id {LANE_1}: lane 1 of 1: there is no such lane"),
+        (-1, "id -1: there is no lane -1"),
+        (LANE_1, f"id {LANE_1}: there is no lane 1, of 1"),
         ((1 << 63) - 1, f"id {(1 << 63) - 1}"),
     ],
 )
