@@ -170,7 +170,11 @@ class Dataset:
         Args:
             ids: (B,) integers.
             out: a batch to fill again.
-            stack, n_step, gamma, padding, stack_axis: as for `load`.
+            stack: as for `load`, and so are those that follow.
+            n_step: most steps of a return.
+            gamma: discount a step.
+            padding: ``reset`` or ``zero``.
+            stack_axis: 0 or -1.
 
         Raises:
             InvalidIdError: an id that is no valid transition, named.
