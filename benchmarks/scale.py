@@ -56,7 +56,7 @@ FULL = Scale(
     vector_rows=1_000_000,
     open_rows=1_000_000,
     opened=9,
-    record_steps=30_000,
+    record_steps=16_000,
     memory_steps=200_000,
     memory_batches=20_000,
 )

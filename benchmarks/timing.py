@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
@@ -64,9 +64,9 @@ class Clock:
         self._runs[-1].setdefault(name, []).append(seconds)
         return out
 
-    def put(self, name: str, seconds: npt.NDArray[np.float64]) -> None:
+    def put(self, name: str, seconds: Iterable[float]) -> None:
         """Keep times that were taken elsewhere."""
-        self._runs[-1].setdefault(name, []).extend(seconds.tolist())
+        self._runs[-1].setdefault(name, []).extend(map(float, seconds))
 
     def by_run(self, name: str, average: Average = np.median) -> npt.NDArray[np.float64]:
         """One value a run, in seconds; runs that did not time `name` are left out."""

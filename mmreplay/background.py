@@ -48,10 +48,11 @@ class Background:
 
     def _start(self) -> None:
         # The loop holds no reference to a lane while it waits, so a writer that was dropped
-        # without close goes, and its lock with it.
+        # without close goes, and its lock with it; the thread is woken to see that, and ends.
+        wake = self._wake
         self._thread = threading.Thread(
             target=_flush_loop,
-            args=(weakref.ref(self), self._wake),
+            args=(weakref.ref(self, lambda _: wake.set()), wake),
             daemon=True,
             name="mmreplay-flush",
         )
@@ -103,7 +104,7 @@ def _flush_loop(owner: weakref.ref[Background], wake: threading.Event) -> None:
             return
         interval = background.interval_s
         del background
-        # A dropped owner is noticed at the next round; an hour is as good as never to wait.
+        # An hour is as good as never to wait.
         woken = wake.wait(min(interval or 3600.0, 3600.0))
         wake.clear()
         background = owner()

@@ -402,36 +402,37 @@ def test_out_may_come_from_another_gatherer_of_the_same_settings():
     assert batch.id.tolist() == [5, 6]
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        3,
-        "batch",
-        (),
-        {},
-        gathered([0, 1], stack=3),
-        gathered([0, 1, 2, 4], stack=3),
-        gathered([0, 1, 2], stack=2),
-        gathered([0, 1, 2], stack=None),
-        gathered([0, 1, 2], stack=3, stack_axis=-1),
-        gathered([0, 1, 2], stack=3, n_step=3),
-        gathered([0, 1, 2], Column(FRAMES, "int16"), stack=3),
-        gathered([0, 1, 2], Column(np.zeros((12, 2)), "uint8"), stack=3),
-        gathered([0, 1, 2], rows=Rows(SCALARS, "float64"), stack=3),
-        gathered([0, 1, 2], rows=Rows({"frame": SCALARS}), stack=3),
-        gathered([0, 1, 2], rows=Rows(SCALARS, extras={"x": SCALARS}), stack=3),
-        pickle.loads(pickle.dumps(gathered([0, 1, 2], stack=3))),
-        copy.deepcopy(gathered([0, 1, 2], stack=3)),
-        dataclasses.replace(gathered([0, 1, 2], stack=3), reward=np.zeros(2, np.float32)),
-        dataclasses.replace(gathered([0, 1, 2], stack=3), discount=[0.0] * 3),  # type: ignore[arg-type]
-        dataclasses.replace(
-            gathered([0, 1, 2], stack=3), next_observation=gathered([0, 1, 2], stack=3).observation
-        ),
-        dataclasses.replace(gathered([0, 1, 2], stack=3), observation=np.zeros((3, 3), np.uint8)),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_an_out_that_does_not_fit_is_refused_and_not_touched(wrong):
+def three(frames=SCALARS, stack=3, **settings):
+    return gathered([0, 1, 2], frames, stack=stack, **settings)
+
+
+UNFIT = {
+    "a number": lambda: 3,
+    "a name": lambda: "batch",
+    "a tuple": tuple,
+    "two": lambda: gathered([0, 1], stack=3),
+    "four": lambda: gathered([0, 1, 2, 4], stack=3),
+    "another stack": lambda: three(stack=2),
+    "no stack": lambda: three(stack=None),
+    "another axis": lambda: three(stack_axis=-1),
+    "another n-step": lambda: three(n_step=3),
+    "another dtype": lambda: three(Column(FRAMES, "int16")),
+    "another shape": lambda: three(Column(np.zeros((12, 2)), "uint8")),
+    "other rewards": lambda: three(rows=Rows(SCALARS, "float64")),
+    "a dict": lambda: three(rows=Rows({"frame": SCALARS})),
+    "an extra": lambda: three(rows=Rows(SCALARS, extras={"x": SCALARS})),
+    "pickled": lambda: pickle.loads(pickle.dumps(three())),
+    "copied": lambda: copy.deepcopy(three()),
+    "too few rewards": lambda: dataclasses.replace(three(), reward=np.zeros(2, np.float32)),
+    "a list": lambda: dataclasses.replace(three(), discount=[0.0] * 3),
+    "of two batches": lambda: dataclasses.replace(three(), next_observation=three().observation),
+    "frames alone": lambda: dataclasses.replace(three(), observation=np.zeros((3, 3), np.uint8)),
+}
+
+
+@pytest.mark.parametrize("make_wrong", UNFIT.values(), ids=UNFIT)
+def test_an_out_that_does_not_fit_is_refused_and_not_touched(make_wrong):
+    wrong = make_wrong()
     before = pickle.dumps(wrong)
     gatherer = Gatherer(Rows(SCALARS), Settings(stack=3))
     for _ in range(2):

@@ -364,6 +364,29 @@ def test_a_step_that_was_interrupted_leaves_a_final_row(make, story):
     checked(story, writer)
 
 
+@pytest.mark.parametrize("following", ["step", "reset", "close"])
+def test_a_reset_that_was_interrupted_leaves_no_start(make, story, monkeypatch, following):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    writer = make()
+    for length in (3, 7, 12):
+        story.play(writer, length)
+        with monkeypatch.context() as patch:
+            patch.setattr(lane.Writer, "_commit", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                writer.reset(FRAME)
+        if following == "step":
+            story.play(writer, 9, reset=False)
+        checked(story, writer)
+    writer.close()
+    checked(story, writer)
+    assert mmreplay.verify(writer.path).findings == []
+    if following == "close":
+        story.play(make(append=True), 3)
+        checked(story, writer)
+
+
 # ---------------------------------------------------------------- a disk that is full or broken
 
 

@@ -161,11 +161,22 @@ def test_litter_of_a_death_in_the_middle_of_a_close_goes(make, story, fields):
     writer.close()
     clean = files_of(writer.path)
     (writer.path / ".live").mkdir()
-    for name in (".live/state", ".live/frames.tail", "zarr.json.0123.tmp", "frames/c.0.0.abcd.tmp"):
-        (writer.path / name).write_bytes(b"litter")
+    for name in (
+        ".live/state",
+        ".live/checkpoint",
+        ".live/frames.tail",
+        ".live/generator",
+        ".live/who-knows",
+        "zarr.json.0123.tmp",
+        "frames/c.0.0.abcd.tmp",
+    ):
+        (writer.path / name).write_bytes(b"litter" * 10_000)
     with mmreplay.open(writer.path) as store:
         story.check(store)
-    make(append=True).close()
+    again = make(append=True)
+    assert again.stored_generator() is None
+    assert not (writer.path / ".live" / "who-knows").exists()
+    again.close()
     assert files_of(writer.path) == clean
     with mmreplay.open(writer.path) as store:
         story.check(store)
@@ -328,6 +339,21 @@ def test_what_an_interrupted_step_left_in_the_newest_row_goes(make, story, kill)
     writer.close()
     with mmreplay.open(writer.path) as store:
         story.check(store)
+
+
+def test_nothing_past_the_head_is_left_of_what_a_power_cut_left_there(make, story, kill, power_cut):
+    writer = make(extras={"x": Field((), "float32")})
+    story.play(writer, 3)
+    writer.flush()
+    story.play(writer, 2, reset=False)
+    kill(writer)
+    power_cut()
+    writer = make(append=True)
+    cut_to(story, writer.path, 4)
+    for act in (story.reset, story.step):  # the newest row is a final row the moment it is there
+        act(writer)
+        for name in ("actions", "rewards", "extras/x"):
+            assert writer._columns[name].new.rows[writer.rows - 1] == 0
 
 
 def test_the_state_page_may_be_lost_with_the_power(make, story, kill, fields):
