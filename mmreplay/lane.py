@@ -167,6 +167,8 @@ class Writer:
         self._guard()
         frames = self._coerced(frame)
         self.prepare_reset()
+        # Interrupted from here on, the next step has to go through `prepare`, which tidies up.
+        self._border = 0
         if n:
             self._finish_row(n - 1)
         self._put_frames(n, frames)
@@ -174,9 +176,9 @@ class Writer:
             window = self._columns[name].new
             window.rows[n - window.start] = name in ("non_terminals", "resets")
         self._disk.starts.append(n)
+        self._commit(n)
         self._newest_flag = 1
         self._running = True
-        self._commit(n)
         self._columns_to_front()
 
     def step(
@@ -250,6 +252,7 @@ class Writer:
             As `reset`.
         """
         self._guard()
+        self._forget_interrupted()
         if self._head >= self._half_stop or not self._fits(self._head):
             self._make_room_or_fail(self._head)
 
@@ -263,6 +266,7 @@ class Writer:
         if n < self._border:
             return
         self._guard()
+        self._forget_interrupted()
         if not self._running:
             raise SchemaError(
                 f"{self.path}: step() at row {n:,}, but no episode is running"
@@ -270,6 +274,12 @@ class Writer:
             )
         self._make_room_or_fail(n)
         self._columns_to_front()
+
+    def _forget_interrupted(self) -> None:
+        """Take back the start of a reset that was interrupted before its row was committed."""
+        starts = self._disk.starts
+        while starts and starts[-1] >= self._head:
+            starts.pop()
 
     def _fits(self, n: int) -> bool:
         return all(
@@ -507,6 +517,7 @@ class Writer:
         self._let_go()
 
     def _close(self) -> None:
+        self._forget_interrupted()
         if self._head and self._columns:
             self._finish_row(self._head - 1)
         self._wait_for_seal()
