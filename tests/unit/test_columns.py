@@ -2,6 +2,7 @@
 
 import errno
 import os
+from typing import Any
 
 import numpy as np
 import pytest
@@ -217,7 +218,7 @@ def test_a_growing_lane_is_followed(tmp_path, mode):
 class Restless(RawColumn):
     """A column of which another thread maps more just after each look at what is mapped."""
 
-    meanwhile = None
+    meanwhile: Any = None
 
     def __getattribute__(self, name):
         found = super().__getattribute__(name)
