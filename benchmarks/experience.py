@@ -22,7 +22,7 @@ import zarr
 
 import mmreplay
 from benchmarks.scale import Scale
-from mmreplay.store import ColumnView, LaneView
+from mmreplay.views import ColumnView, LaneView
 
 __all__ = [
     "CODECS",

@@ -6,7 +6,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from mmreplay._version import __version__
-from mmreplay.buffers import Dataset, ReplayBuffer, load
+from mmreplay.buffers import ReplayBuffer
+from mmreplay.dataset import Dataset, load
 from mmreplay.errors import (
     ClosedError,
     CorruptStoreError,
@@ -23,9 +24,10 @@ from mmreplay.errors import (
 )
 from mmreplay.gather import Batch, Settings
 from mmreplay.lane import Writer
-from mmreplay.lanes import VectorWriter, create
+from mmreplay.lanes import create
 from mmreplay.schema import Field
 from mmreplay.store import Store, Trajectory, open_store
+from mmreplay.vector import VectorWriter
 
 if TYPE_CHECKING:
     from mmreplay.adapters.gymnasium import record

@@ -17,9 +17,9 @@ from mmreplay.columns import Array, Ids
 from mmreplay.episodes import Index
 from mmreplay.errors import SchemaError
 from mmreplay.format import MAX_STACK
-from mmreplay.schema import FRAME
+from mmreplay.schema import FRAME, Schema
 
-__all__ = ["Batch", "Gatherer", "Places", "Rows", "Settings"]
+__all__ = ["Batch", "Gatherer", "Places", "Settings"]
 
 Observation = Array | dict[str, Array]
 
@@ -112,22 +112,6 @@ class Column(Protocol):
         """Rows by id, copied, into `out` if given."""
 
 
-class Rows(Protocol):
-    """What a `Gatherer` knows of a store."""
-
-    @property
-    def frame_paths(self) -> Mapping[str, str]:
-        """Paths of the frame columns by key."""
-
-    @property
-    def extra_paths(self) -> Mapping[str, str]:
-        """Paths of the extra columns by name."""
-
-    @property
-    def is_dict(self) -> bool:
-        """Whether an observation is a dict."""
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Places:
     """Where the parts of a batch lie.
@@ -147,13 +131,14 @@ class Gatherer:
     """Rebuilds transitions of one store by one set of settings.
 
     Args:
-        rows: the store: which columns are frames, and which extras.
+        schema: of the store: which columns are frames, and which extras.
         settings: how to rebuild.
     """
 
-    def __init__(self, rows: Rows, settings: Settings) -> None:
+    def __init__(self, schema: Schema, settings: Settings) -> None:
         """Lay out what is the same for every batch."""
-        self.rows = rows
+        self._frame_paths, self._extra_paths = schema.frame_paths, schema.extra_paths
+        self._is_dict = schema.is_dict
         self.settings = settings
         self._k = k = settings.stack or 1
         self._one_step = settings.n_step == 1
@@ -212,7 +197,7 @@ class Gatherer:
         columns["actions"].take(ids, batch.action)
         batch.id[:] = ids
         batch.weight.fill(1)
-        for name, path in self.rows.extra_paths.items():
+        for name, path in self._extra_paths.items():
             columns[path].take(ids, batch.extras[name])
         return batch
 
@@ -246,7 +231,7 @@ class Gatherer:
             if self.settings.padding == "zero":
                 padded = window < first
             np.maximum(window, first, out=window)
-        for name, path in self.rows.frame_paths.items():
+        for name, path in self._frame_paths.items():
             column = columns[path]
             seen, following = self._of(batch, name)
             if self._copies:
@@ -272,10 +257,10 @@ class Gatherer:
         """Arrays for a batch of `size`, not filled."""
         seen: dict[str, Array] = {}
         following: dict[str, Array] = {}
-        for name, path in self.rows.frame_paths.items():
+        for name, path in self._frame_paths.items():
             seen[name], following[name] = self._allocate_frames(size, columns[path])
         actions, rewards = columns["actions"], columns["rewards"].dtype
-        is_dict = self.rows.is_dict
+        is_dict = self._is_dict
         return Batch(
             seen if is_dict else seen[FRAME],
             following if is_dict else following[FRAME],
@@ -287,7 +272,7 @@ class Gatherer:
             np.empty(size, np.float32),
             {
                 name: np.empty((size, *columns[path].row_shape), columns[path].dtype)
-                for name, path in self.rows.extra_paths.items()
+                for name, path in self._extra_paths.items()
             },
         )
 
@@ -312,11 +297,8 @@ class Gatherer:
         return out
 
     def _fits(self, columns: Mapping[str, Column], out: Batch, size: int) -> bool:
-        names, extras = self.rows.frame_paths, self.rows.extra_paths
-        if (
-            isinstance(out.observation, dict) != self.rows.is_dict
-            or out.extras.keys() != extras.keys()
-        ):
+        names, extras = self._frame_paths, self._extra_paths
+        if isinstance(out.observation, dict) != self._is_dict or out.extras.keys() != extras.keys():
             return False
         if isinstance(out.observation, dict) and out.observation.keys() != names.keys():
             return False

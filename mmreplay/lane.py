@@ -148,6 +148,11 @@ class Writer:
         return self._head
 
     @property
+    def base(self) -> int:
+        """The oldest row kept; those below were evicted."""
+        return self._disk.base
+
+    @property
     def running(self) -> bool:
         """Whether an episode is running, so that the next call may be `step`."""
         return self._running

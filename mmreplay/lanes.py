@@ -1,4 +1,4 @@
-"""Making stores, and writing to all lanes of one: `create` and `VectorWriter`.
+"""Making stores and opening them for writing: `create`.
 
 Invariant: a store has its name only once it is whole and durable; of two who make the same one,
 one does and the other opens it, or is told.
@@ -6,12 +6,12 @@ one does and the other opens it, or is told.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,13 +30,11 @@ from mmreplay.format import ArraySpec
 from mmreplay.lane import Writer
 from mmreplay.reader import lane_paths, read_metadata, read_specs
 from mmreplay.recovery import build_lane
-from mmreplay.schema import FRAME, Field, Schema, as_array
+from mmreplay.schema import Field, Schema
+from mmreplay.vector import VectorWriter, at_once
 
-__all__ = ["VectorWriter", "create", "split_capacity"]
+__all__ = ["create", "split_capacity"]
 
-T = TypeVar("T")
-
-_THREADS = 8
 _MAX_METADATA_BYTES = format.MAX_METADATA_BYTES // 2
 FLUSH_S = 30.0
 """Seconds between flushes by the clock."""
@@ -51,197 +49,6 @@ def split_capacity(capacity: int | None, lanes: int) -> list[int | None]:
             f"capacity: expected one transition or more for each of {lanes} lanes, found {capacity}"
         )
     return [capacity // lanes + (number < capacity % lanes) for number in range(lanes)]
-
-
-class VectorWriter:
-    """Appends steps of a vector environment, one lane for each of its environments.
-
-    A step is checked for all lanes before the first one is written.
-
-    Attributes:
-        path: the store's directory.
-        writers: one `Writer` a lane.
-    """
-
-    def __init__(self, path: Path, writers: Sequence[Writer]) -> None:
-        """Made by `mmreplay.create`."""
-        self.path = path
-        self.writers = tuple(writers)
-        self.schema = self.writers[0].schema
-
-    def __len__(self) -> int:
-        """Lanes."""
-        return len(self.writers)
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """attributes.mmreplay of the first lane."""
-        return self.writers[0].metadata
-
-    @property
-    def n_steps(self) -> int:
-        """Transitions committed by this writer since it was opened."""
-        return sum(writer.n_steps for writer in self.writers)
-
-    def reset(self, frames: Any, mask: npt.ArrayLike | None = None) -> None:
-        """Begin an episode in every lane, or in those where `mask` is True.
-
-        Args:
-            frames: (lanes, *frame), or a dict of these.
-            mask: (lanes,) bool.
-
-        Raises:
-            As `Writer.reset`.
-        """
-        rows = self._rows(frames)
-        chosen = self._chosen(mask)
-        for number in chosen:
-            self.writers[number].prepare_reset()
-        for number in chosen:
-            self.writers[number].reset(rows[number])
-
-    def step(
-        self,
-        actions: Any,
-        rewards: npt.ArrayLike,
-        frames: Any,
-        terminated: npt.ArrayLike,
-        truncated: npt.ArrayLike,
-        life_lost: npt.ArrayLike | None = None,
-        mask: npt.ArrayLike | None = None,
-        **extras: Any,
-    ) -> None:
-        """Append one step in every lane, or in those where `mask` is True.
-
-        Args:
-            actions: (lanes, *action).
-            rewards: (lanes,).
-            frames: (lanes, *frame), or a dict of these: the observations after the step, the
-                final ones where an episode ended.
-            terminated: (lanes,) bool.
-            truncated: (lanes,) bool.
-            life_lost: (lanes,) bool.
-            mask: (lanes,) bool.
-            extras: (lanes, ...) each.
-
-        Raises:
-            As `Writer.step`; then no lane was changed.
-        """
-        lanes = len(self.writers)
-        rows = self._rows(frames)
-        acts = self._actions(actions)
-        gains, ends, cuts = (
-            self._flags(name, value).tolist()
-            for name, value in (
-                ("rewards", rewards),
-                ("terminated", terminated),
-                ("truncated", truncated),
-            )
-        )
-        lost = (
-            [False] * lanes if life_lost is None else self._flags("life_lost", life_lost).tolist()
-        )
-        chosen = self._chosen(mask)
-        more = self._extras(extras, chosen) if extras or self.schema.extras else None
-        for number in chosen:
-            self.writers[number].prepare()
-        for n in chosen:
-            one = {} if more is None else more[n]
-            self.writers[n].step(acts[n], gains[n], rows[n], ends[n], cuts[n], lost[n], **one)
-
-    def _chosen(self, mask: npt.ArrayLike | None) -> Sequence[int]:
-        if mask is None:
-            return range(len(self.writers))
-        return np.flatnonzero(self._flags("mask", mask)).tolist()
-
-    def _rows(self, frames: Any) -> Any:
-        """Frames lane by lane, each checked as far as a whole array can be."""
-        lanes = len(self.writers)
-        if self.schema.is_dict:
-            fields = self.schema.frames
-            if not isinstance(frames, Mapping) or frames.keys() != fields.keys():
-                raise SchemaError(f"frames: expected a dict with the keys {sorted(fields)}")
-            whole = {key: one.coerce_many(frames[key], lanes, key) for key, one in fields.items()}
-            return [{key: value[n] for key, value in whole.items()} for n in range(lanes)]
-        return self.schema.frames[FRAME].coerce_many(frames, lanes, "frames")
-
-    def _actions(self, actions: Any) -> Any:
-        one = self.schema.action
-        whole = as_array(actions, "actions")
-        if whole.shape != (len(self.writers), *one.shape):
-            raise self._unfit("actions", whole.shape)
-        if whole.dtype != one.dtype:
-            whole = Field(whole.shape, one.dtype).coerce_loosely(whole, "actions")
-        return whole if one.shape else whole.tolist()
-
-    def _extras(
-        self, extras: Mapping[str, Any], chosen: Sequence[int]
-    ) -> dict[int, dict[str, npt.NDArray[Any]]]:
-        """Lane by lane, what `Writer.step` takes by keyword."""
-        fields = self.schema.extras
-        for name, value in extras.items():
-            shape = as_array(value, name).shape
-            if shape[:1] != (len(self.writers),):
-                raise self._unfit(name, shape)
-        if extras.keys() != fields.keys():
-            raise SchemaError(f"extras: expected {sorted(fields)}, found {sorted(extras)}")
-        return {
-            n: {name: one.coerce_loosely(extras[name][n], name) for name, one in fields.items()}
-            for n in chosen
-        }
-
-    def _flags(self, name: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
-        out = as_array(value, name)
-        if out.dtype.kind not in "biuf":
-            raise SchemaError(f"{name}: expected numbers or bools, found {out.dtype}")
-        if out.shape != (len(self.writers),):
-            raise self._unfit(name, out.shape)
-        return out
-
-    def _unfit(self, name: str, found: object) -> SchemaError:
-        return SchemaError(
-            f"{name}: expected one for each of {len(self.writers)} lanes, found shape {found}"
-        )
-
-    def flush(self) -> None:
-        """Make all rows of all lanes durable."""
-        for writer in self.writers:
-            writer.flush()
-
-    def close(self) -> None:
-        """Close every lane, also after one of them failed to."""
-        _, failures = _at_once(Writer.close, self.writers)
-        if failures:
-            raise failures[0]
-
-    def __enter__(self) -> Self:
-        """Return the writer itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-        self.close()
-
-    def __repr__(self) -> str:
-        """Path and lanes."""
-        return f"<mmreplay.VectorWriter {self.path} lanes={len(self.writers)}>"
-
-
-def _at_once(call: Callable[..., T], *arguments: Sequence[Any]) -> tuple[list[T], list[Exception]]:
-    """Call for every lane, in threads: most of it is waiting for the disk.
-
-    Returns:
-        what came back, in order, and what was raised.
-    """
-    out: list[T] = []
-    failures: list[Exception] = []
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="mmreplay-lanes") as pool:
-        for future in [pool.submit(call, *each) for each in zip(*arguments, strict=True)]:
-            try:
-                out.append(future.result())
-            except Exception as error:  # noqa: BLE001 (the other lanes go on)
-                failures.append(error)
-    return out, failures
 
 
 def create(
@@ -267,7 +74,8 @@ def create(
         path: a directory that does not exist yet.
         frame: the field of one unstacked observation, or a dict of them.
         action: the action's field.
-        capacity: most transitions to keep, over all lanes; None keeps everything.
+        capacity: most transitions to keep, over all lanes, the newest. None keeps everything, or,
+            reopening, what the store's own capacity keeps.
         extras: further columns by name, given to `step` by keyword.
         reward_dtype: ``float32`` (the default) or ``float64``.
         codec: the codec of every frame field that names none itself.
@@ -295,79 +103,76 @@ def create(
         raise SchemaError("lane and lanes: give one of them: a lane of this process, or all lanes")
     if capacity is not None:
         capacity = _checked_capacity(capacity)
-    if padding not in (None, "reset", "zero"):
-        raise SchemaError(f"padding: expected 'reset' or 'zero', found {padding!r}")
     if env is not None:
         from mmreplay.adapters.gymnasium import env_fields  # noqa: PLC0415 (an extra)
 
         found = env_fields(env)
         frame, action = frame or found.frame, action or found.action
         lanes = lanes if lanes is not None or lane is not None else found.lanes
-    maker = _Maker(where, frame, action, extras, reward_dtype, codec, padding, metadata, flush_s)
+    asked = _Request(where, frame, action, extras, reward_dtype, codec, padding, metadata, flush_s)
     if where.exists() or where.is_symlink():
         if lane is None and not append:
             raise StoreExistsError(
                 f"{where}: there is something already; append to it, if it is a store "
                 f"(append=True, --append), or choose another path"
             )
-        return maker.open(capacity, lanes, lane)
+        return asked.open(capacity, lanes, lane)
     if not where.parent.is_dir():
-        raise StoreNotFoundError(f"{where.parent}: there is no such directory; make it first")
-    made = maker.make(capacity, lanes, lane)
+        what = "is no directory" if where.parent.exists() else "there is no such directory"
+        raise StoreNotFoundError(f"{where.parent}: {what}; make one first, or choose another path")
+    made = asked.make(capacity, lanes, lane)
     if not made and lane is None and not append:
         raise StoreExistsError(f"{where}: somebody else made it at this moment")
     try:
-        return maker.open(capacity, lanes, lane)
+        return asked.open(capacity, lanes, lane)
     except DiskFullError:
         if made and lane is None:  # it holds no row yet, and the same call shall work again
             files.remove_tree(where)
         raise
 
 
-class _Maker:
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Request:
     """What `create` was asked for, with the steps of making and opening."""
 
-    def __init__(
-        self,
-        path: Path,
-        frame: Field | Mapping[str, Field] | None,
-        action: Field | None,
-        extras: Mapping[str, Field] | None,
-        reward_dtype: npt.DTypeLike | None,
-        codec: str | Mapping[str, Any] | None,
-        padding: str | None,
-        metadata: Mapping[str, Any] | None,
-        flush_s: float,
-    ) -> None:
-        self._path = path
-        self._frame, self._action, self._extras = frame, action, extras
-        self._reward, self._codec = reward_dtype, codec
-        self._padding, self._metadata = padding, metadata
-        if format.json_size({"env": dict(metadata or {})}) > _MAX_METADATA_BYTES:
+    path: Path
+    frame: Field | Mapping[str, Field] | None
+    action: Field | None
+    extras: Mapping[str, Field] | None
+    reward_dtype: npt.DTypeLike | None
+    codec: str | Mapping[str, Any] | None
+    padding: str | None
+    metadata: Mapping[str, Any] | None
+    flush_s: float
+
+    def __post_init__(self) -> None:
+        """Check what no other part checks."""
+        if self.padding not in (None, "reset", "zero"):
+            raise SchemaError(f"padding: expected 'reset' or 'zero', found {self.padding!r}")
+        if format.json_size({"env": dict(self.metadata or {})}) > _MAX_METADATA_BYTES:
             raise SchemaError(
                 f"metadata: expected at most {_MAX_METADATA_BYTES:,} bytes of JSON; keep large "
                 f"things in files of their own"
             )
-        if flush_s < 0:
-            raise SchemaError(f"flush_s: expected seconds, 0 for never; found {flush_s!r}")
-        self._flush_s = flush_s
+        if self.flush_s < 0:
+            raise SchemaError(f"flush_s: expected seconds, 0 for never; found {self.flush_s!r}")
 
     def _schema(self) -> Schema:
-        if self._frame is None or self._action is None:
-            missing = "frame" if self._frame is None else "action"
+        if self.frame is None or self.action is None:
+            missing = "frame" if self.frame is None else "action"
             raise SchemaError(
-                f"{self._path}: {missing}: a new store needs one, for example "
+                f"{self.path}: {missing}: a new store needs one, for example "
                 f"{missing}=mmreplay.Field((84, 84)), or env="
             )
         return Schema.make(
-            self._frame, self._action, self._extras, self._reward or "float32", self._codec
+            self.frame, self.action, self.extras, self.reward_dtype or "float32", self.codec
         )
 
-    def _attributes(self, capacity: int | None, name: str | None = None) -> dict[str, Any]:
+    def attributes(self, capacity: int | None, name: str | None = None) -> dict[str, Any]:
         own: dict[str, Any] = {
             "capacity": capacity,
-            "padding": self._padding or "reset",
-            "env": dict(self._metadata or {}),
+            "padding": self.padding or "reset",
+            "env": dict(self.metadata or {}),
             "versions": {"mmreplay": __version__, "numpy": np.__version__},
         }
         return {**own, "name": name} if name is not None else own
@@ -378,17 +183,17 @@ class _Maker:
         built = self._beside()
         try:
             if lanes is None and lane is None:
-                attributes = self._attributes(capacity)
+                attributes = self.attributes(capacity)
                 build_lane(built, schema, format.plan(schema, None), attributes)
             else:
                 self._build_group(built, schema, capacity, lanes)
             files.sync_tree(built)
-            return files.replace_directory(built, self._path)
+            return files.replace_directory(built, self.path)
         finally:
             files.remove_tree(built)
 
     def _beside(self) -> Path:
-        return self._path.with_name(f".{self._path.name}.{uuid.uuid4().hex[:8]}.tmp")
+        return self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex[:8]}.tmp")
 
     def _build_group(
         self, built: Path, schema: Schema, capacity: int | None, lanes: int | None
@@ -399,7 +204,7 @@ class _Maker:
         files.make_directory(built)
         shares = split_capacity(capacity, lanes) if lanes else []
         for number, share in enumerate(shares):
-            build_lane(built / format.lane_name(number), schema, specs, self._attributes(share))
+            build_lane(built / format.lane_name(number), schema, specs, self.attributes(share))
         layout = {
             name: {"chunk": s.chunk_rows, "inner": s.inner_rows, "codec": s.codec}
             for name, s in specs.items()
@@ -410,7 +215,7 @@ class _Maker:
             "uuid": uuid.uuid4().hex,
             "schema": schema.to_json(),
             "layout": layout,
-            **self._attributes(shares[0] if shares else capacity),
+            **self.attributes(shares[0] if shares else capacity),
         }
         files.write_file(built / "zarr.json", format.group_json(own))
 
@@ -418,20 +223,20 @@ class _Maker:
         self, capacity: int | None, lanes: int | None, lane: str | None
     ) -> Writer | VectorWriter:
         """Open what is there for writing; what does not match is refused before that."""
-        root = read_metadata(self._path)
-        background = Background(self._flush_s)
+        root = read_metadata(self.path)
+        background = Background(self.flush_s)
         if lane is not None:
             if root["kind"] != "lanes":
-                raise SchemaError(f"{self._path}: a store of one lane; lane= needs one of many")
+                raise SchemaError(f"{self.path}: a store of one lane; lane= needs one of many")
             paths = [self._named_lane(root, lane, capacity)]
         elif root["kind"] == "lane":
             if lanes is not None:
-                raise SchemaError(f"{self._path}: a store of one lane, expected {lanes} lanes")
-            paths = [self._path]
+                raise SchemaError(f"{self.path}: a store of one lane, expected {lanes} lanes")
+            paths = [self.path]
         else:
-            paths = lane_paths(self._path)
+            paths = lane_paths(self.path)
             if lanes is not None and lanes != len(paths):
-                raise SchemaError(f"{self._path}: expected {lanes} lanes, found {len(paths)}")
+                raise SchemaError(f"{self.path}: expected {lanes} lanes, found {len(paths)}")
         for path in paths:
             self._check(path)
         shares = split_capacity(capacity, len(paths))
@@ -439,22 +244,22 @@ class _Maker:
         def open_one(path: Path, share: int | None) -> Writer:
             return Writer(path, background=background, changes=self._changes(share))
 
-        writers, failures = _at_once(open_one, paths, shares)
+        writers, failures = at_once(open_one, paths, shares)
         if failures:
-            _at_once(Writer.close, writers)
+            at_once(Writer.close, writers)
             raise failures[0]
         if lane is not None or root["kind"] == "lane":
             return writers[0]
-        return VectorWriter(self._path, writers)
+        return VectorWriter(self.path, writers)
 
     def _changes(self, capacity: int | None) -> dict[str, Any]:
         changes: dict[str, Any] = {}
         if capacity is not None:
             changes["capacity"] = capacity
-        if self._metadata is not None:
-            changes["env"] = dict(self._metadata)
-        if self._padding is not None:
-            changes["padding"] = self._padding
+        if self.metadata is not None:
+            changes["env"] = dict(self.metadata)
+        if self.padding is not None:
+            changes["padding"] = self.padding
         return changes
 
     def _check(self, path: Path) -> None:
@@ -470,11 +275,11 @@ class _Maker:
 
     def _compare(self, path: Path, there: Schema, specs: Mapping[str, ArraySpec]) -> None:
         asked = Schema.make(
-            self._frame if self._frame is not None else there.frame,
-            self._action or there.action,
-            self._extras if self._extras is not None else there.extras,
-            self._reward or there.reward_dtype,
-            self._codec,
+            self.frame if self.frame is not None else there.frame,
+            self.action or there.action,
+            self.extras if self.extras is not None else there.extras,
+            self.reward_dtype or there.reward_dtype,
+            self.codec,
         )
         if not asked.same_data(there):
             raise SchemaError(
@@ -482,7 +287,7 @@ class _Maker:
                 f"out to take the store's, or choose another path"
             )
         for name, one in asked.frames.items():
-            spec = specs[f"frames/{name}" if asked.is_dict else "frames"]
+            spec = specs[asked.frame_paths[name]]
             if one.codec is not None and spec.codec != format.codec_document(one.codec, spec):
                 raise SchemaError(
                     f"{path}: {spec.path}: expected codec {spec.codec_name!r}, found "
@@ -491,30 +296,32 @@ class _Maker:
 
     def _named_lane(self, root: dict[str, Any], name: str, capacity: int | None) -> Path:
         """The lane of that name; made, under the lock of the store's directory, if need be."""
-        lock = files.DirectoryLock(self._path, patience_s=30.0, who=lambda: "")
+        lock = files.DirectoryLock(self.path, patience_s=30.0, who=lambda: "")
         try:
-            for litter in self._path.glob(".lane-*.tmp"):
+            for litter in self.path.glob(".lane-*.tmp"):
                 files.remove_tree(litter)
             try:
-                paths = lane_paths(self._path)
+                paths = lane_paths(self.path)
             except FormatError:  # the first lane of the store is this one
                 paths = []
             for path in paths:
                 if read_metadata(path).get("name") == name:
                     return path
-            where = str(self._path / "zarr.json")
+            where = str(self.path / "zarr.json")
             schema = format.schema_from_json(root.get("schema"), where)
             specs = format.plan_from_layout(schema, root.get("layout"), where)
-            self._compare(self._path, schema, specs)
+            self._compare(self.path, schema, specs)
             number = 1 + max((int(path.name[5:]) for path in paths), default=-1)
-            built = self._path / f".{format.lane_name(number)}.tmp"
-            self._padding = self._padding or root["padding"]
-            if self._metadata is None:
-                self._metadata = root.get("env")
+            built = self.path / f".{format.lane_name(number)}.tmp"
+            filled = dataclasses.replace(
+                self,
+                padding=self.padding or root["padding"],
+                metadata=root.get("env") if self.metadata is None else self.metadata,
+            )
             share = capacity if capacity is not None else root["capacity"]
-            build_lane(built, schema, specs, self._attributes(share, name))
+            build_lane(built, schema, specs, filled.attributes(share, name))
             files.sync_tree(built)
-            path = self._path / format.lane_name(number)
+            path = self.path / format.lane_name(number)
             if not files.replace_directory(built, path):
                 raise StoreExistsError(f"{path}: there already, though nobody may make it now")
             return path

@@ -238,15 +238,24 @@ class Schema:
         mine, theirs = self.columns(), other.columns()
         return mine.keys() == theirs.keys() and all(mine[k].same_data(theirs[k]) for k in mine)
 
+    @property
+    def frame_paths(self) -> dict[str, str]:
+        """The frame columns' paths in the store, by key; one of key FRAME if not a dict."""
+        if self.is_dict:
+            return {key: f"frames/{key}" for key in self.frames}
+        return {FRAME: "frames"}
+
+    @property
+    def extra_paths(self) -> dict[str, str]:
+        """The extra columns' paths in the store, by name."""
+        return {name: f"extras/{name}" for name in self.extras}
+
     def columns(self) -> dict[str, Field]:
         """Every declared column by its path in the store."""
-        if isinstance(self.frame, dict):
-            out = {f"frames/{key}": one for key, one in self.frame.items()}
-        else:
-            out = {"frames": self.frame}
+        out = {path: self.frames[key] for key, path in self.frame_paths.items()}
         out["actions"] = self.action
         out["rewards"] = Field((), self.reward_dtype)
-        out.update({f"extras/{key}": one for key, one in self.extras.items()})
+        out.update({path: self.extras[name] for name, path in self.extra_paths.items()})
         return out
 
     def to_json(self) -> dict[str, Any]:

@@ -1,38 +1,34 @@
 """A store, read-only: one lane or many as one; arrays by row id, transitions, trajectories.
 
-Invariant: `index` and the columns show the same heads; they change only in `refresh`, and what was
-read across a change of session is read again.
+Invariant: what was read across a change of session is read again; an answer is of one moment.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay import columns, format, shards
-from mmreplay.columns import Array, EvictedError, Ids
-from mmreplay.episodes import EPISODE_DTYPE, Index
-from mmreplay.errors import (
-    ClosedError,
-    CorruptStoreError,
-    InvalidIdError,
-    SchemaError,
-)
+from mmreplay import format
+from mmreplay.columns import Array, EvictedError, Ids, RawColumn
+from mmreplay.episodes import Index
+from mmreplay.errors import ClosedError, CorruptStoreError, InvalidIdError, SchemaError
 from mmreplay.gather import Batch, Gatherer, Settings
+from mmreplay.joined import Joined
 from mmreplay.reader import LaneReader, lane_paths
 from mmreplay.schema import FRAME, Schema, as_array
+from mmreplay.shards import ShardColumn
+from mmreplay.views import ColumnView, LaneView
 
-__all__ = ["ColumnView", "Store", "Trajectory", "open_store"]
+__all__ = ["Store", "Trajectory", "open_store"]
 
 T = TypeVar("T")
 
@@ -70,157 +66,6 @@ class Trajectory:
         return len(self.ids)
 
 
-class ColumnView:
-    """One column of one lane, indexed by row id as a numpy array is; every read is a copy.
-
-    Rows that were evicted read as zeros, as every reader of zarr shows them.
-
-    Attributes:
-        shape: (rows, *row shape).
-        dtype: of the elements.
-    """
-
-    def __init__(self, store: Store, lane: int, path: str) -> None:
-        """A view of column `path` of lane number `lane`."""
-        self._store, self._lane, self._path = store, lane, path
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(rows, *row shape)."""
-        return (self._store.rows_of(self._lane), *self._store.columns[self._path].row_shape)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of the elements."""
-        out: np.dtype[Any] = self._store.columns[self._path].dtype
-        return out
-
-    @property
-    def ndim(self) -> int:
-        """Axes."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """Elements."""
-        return math.prod(self.shape)
-
-    def __len__(self) -> int:
-        """Rows."""
-        return self.shape[0]
-
-    def __getitem__(self, key: Any) -> Any:
-        """As numpy's: numbers, slices, arrays, masks, ellipsis and tuples of these."""
-        first, rest = (key[0], key[1:]) if isinstance(key, tuple) and key else (key, ())
-        if isinstance(first, (int, np.integer)) and not isinstance(first, bool):
-            row = range(len(self))[int(first)]
-            return self._read(np.array([row]))[(0, *rest)]
-        if isinstance(first, slice):
-            rows = range(len(self))[first]
-            block = self._read(np.arange(rows.start, rows.stop, rows.step))
-            return block[(slice(None), *rest)]
-        if isinstance(first, (list, np.ndarray)):
-            chosen = np.asarray(first)
-            if chosen.dtype == np.bool_ and chosen.shape == (len(self),):
-                chosen = chosen.nonzero()[0]
-            if chosen.dtype.kind in "iu" and chosen.size:
-                unique, inverse = np.unique(np.arange(len(self))[chosen], return_inverse=True)
-                return self._read(unique)[(inverse.reshape(chosen.shape), *rest)]
-        return self._read(np.arange(len(self)))[key]
-
-    def _read(self, rows: Ids) -> Array:
-        return self._store.read_rows(self._lane, self._path, rows)
-
-    def __iter__(self) -> Iterator[Any]:
-        """Row by row."""
-        for row in range(len(self)):
-            yield self[row]
-
-    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
-        """All rows.
-
-        Raises:
-            ValueError: a view of the store was asked for (``copy=False``).
-        """
-        if copy is False:
-            raise ValueError("rows of a store can only be copied; leave out copy=False")
-        return np.asarray(self[:], dtype)
-
-    def __repr__(self) -> str:
-        """Shape and dtype."""
-        return f"<{self._path} {self.shape} {self.dtype}>"
-
-
-class _View:
-    """The lanes of a store as they were opened: replaced whole, for threads that read meanwhile.
-
-    Attributes:
-        readers: the lanes.
-        columns: every column over all lanes, by path.
-        index: the trajectory boundaries.
-        heads: rows of each lane that `index` and `columns` know.
-    """
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        """Open the lanes.
-
-        Raises:
-            EvictedError: a lane changed at this moment.
-            SchemaError: lanes whose rows differ.
-        """
-        self.readers = [LaneReader(path, number) for number, path in enumerate(paths)]
-        schema = self.readers[0].schema
-        for reader in self.readers[1:]:
-            if not reader.schema.same_data(schema):
-                raise SchemaError(
-                    f"{reader.path}: expected rows as in {paths[0]}, found another schema; "
-                    f"load them apart"
-                )
-        self.columns: dict[str, columns.RawColumn | shards.ShardColumn] = {}
-        for path in self.readers[0].specs:
-            raw = {reader.specs[path].is_raw for reader in self.readers}
-            if len(raw) > 1:
-                raise SchemaError(
-                    f"{path}: raw in some of the stores, compressed in others; load them apart"
-                )
-            kind = columns.RawColumn if raw.pop() else shards.ShardColumn
-            self.columns[path] = kind(self.readers, path)
-        self.index = Index(len(self.readers))
-        self.heads = [reader.head for reader in self.readers]
-        for number, reader in enumerate(self.readers):
-            capacity = reader.metadata["capacity"]
-            self.index.load(number, reader.base, reader.head, reader.starts(), capacity)
-        for column in self.columns.values():
-            column.refresh()
-
-    def follow(self) -> bool:
-        """Take the newest rows; False when a lane's session is over.
-
-        Raises:
-            EvictedError: rows came and went unseen.
-        """
-        for number, reader in enumerate(self.readers):
-            if not reader.poll():
-                return False
-            if reader.head != self.heads[number]:
-                self._grow(number, reader)
-        return True
-
-    def _grow(self, number: int, reader: LaneReader) -> None:
-        old, head = self.heads[number], reader.head
-        if old < reader.base:  # so far behind that rows came and went unseen
-            raise EvictedError(str(reader.path))
-        for column in self.columns.values():
-            column.refresh()
-        starts = np.flatnonzero(self.columns["resets"].read(number, old, head)) + old
-        self.heads[number] = head
-        self.index.extend(number, reader.base, head, starts)
-
-    def same_session(self) -> bool:
-        """Whether every lane is still in the session that was opened."""
-        return all(reader.poll() for reader in self.readers)
-
-
 class Store:
     """A store opened for reading; made by `mmreplay.open`.
 
@@ -242,16 +87,9 @@ class Store:
         self._closed = False
         self._next_look = time.monotonic() + _LOOK_S
         self._reload()
-        first = self._view.readers[0]
+        first = self._joined.readers[0]
         self.schema: Schema = first.schema
         self.padding: str = padding or first.metadata["padding"]
-        self.is_dict = self.schema.is_dict
-        self.frame_paths: Mapping[str, str] = (
-            {key: f"frames/{key}" for key in self.schema.frames}
-            if self.is_dict
-            else {FRAME: "frames"}
-        )
-        self.extra_paths: Mapping[str, str] = {key: f"extras/{key}" for key in self.schema.extras}
         _STORES.add(self)
 
     # ------------------------------------------------------------ following a live store
@@ -267,22 +105,22 @@ class Store:
             # At the end: the lanes that are known keep their numbers, and so do their ids.
             fresh = [path for path in found if path not in self._paths]
             self._paths += fresh
-            if fresh or any(reader.replaced() for reader in self._view.readers):
+            if fresh or any(reader.replaced() for reader in self._joined.readers):
                 self._reload()
             else:
                 self._follow()
         return self
 
-    def _follow(self) -> _View:
+    def _follow(self) -> Joined:
         """The view with the newest rows. The caller holds the lock."""
         self._guard()
         try:
-            if self._view.follow() and not self._reopened():
-                return self._view
+            if self._joined.follow() and not self._reopened():
+                return self._joined
         except EvictedError:
             pass
         self._reload()
-        return self._view
+        return self._joined
 
     def _reopened(self) -> bool:
         """Whether a closed lane was opened again, looked up at most once a second."""
@@ -290,12 +128,12 @@ class Store:
         if now < self._next_look:
             return False
         self._next_look = now + _LOOK_S
-        return any(reader.reopened() for reader in self._view.readers)
+        return any(reader.reopened() for reader in self._joined.readers)
 
     def _reload(self) -> None:
         for _ in range(_ATTEMPTS):
             try:
-                self._view = _View(self._paths)
+                self._joined = Joined(self._paths)
             except EvictedError:
                 continue
             return
@@ -309,14 +147,14 @@ class Store:
     def leave_parent(self) -> None:
         """In a forked child: another thread of the parent may have held the locks."""
         self._lock = threading.RLock()
-        for column in self._view.columns.values():
+        for column in self._joined.columns.values():
             column.leave_parent()
 
     def _guard(self) -> None:
         if self._closed:
             raise ClosedError(f"{self.path}: this store was closed; open it again to read")
 
-    def retrying(self, read: Callable[[], tuple[_View, T]]) -> T:
+    def retrying(self, read: Callable[[], tuple[Joined, T]]) -> T:
         """Run a read again as long as rows or sessions go away under it.
 
         Args:
@@ -326,7 +164,7 @@ class Store:
             CorruptStoreError: they keep going away.
         """
         for _ in range(_ATTEMPTS):
-            known = self._view
+            known = self._joined
             try:
                 view, out = read()
             except EvictedError:
@@ -337,25 +175,25 @@ class Store:
                 known = view
             with self._lock:
                 self._guard()
-                if self._view is known:
+                if self._joined is known:
                     self._reload()
         raise self._restless()
 
     @property
     def index(self) -> Index:
         """The trajectory boundaries."""
-        return self._view.index
+        return self._joined.index
 
     @property
-    def columns(self) -> Mapping[str, columns.RawColumn | shards.ShardColumn]:
+    def columns(self) -> Mapping[str, RawColumn | ShardColumn]:
         """Every column over all lanes, by path."""
         self._guard()
-        return self._view.columns
+        return self._joined.columns
 
     @property
     def readers(self) -> Sequence[LaneReader]:
         """The lanes' files; for `info` and `verify`."""
-        return self._view.readers
+        return self._joined.readers
 
     # ------------------------------------------------------------ transitions
 
@@ -406,7 +244,7 @@ class Store:
         """
         evicts = any(r.metadata["capacity"] is not None or r.base for r in self.readers)
         settings.check_evicting(evicts=evicts)
-        return Gatherer(self, settings)
+        return Gatherer(self.schema, settings)
 
     def _checked_ids(self, ids: npt.ArrayLike) -> Ids:
         wanted = as_array(ids, "ids")
@@ -433,7 +271,7 @@ class Store:
     ) -> Batch:
         """The transitions that `draw` chooses from the index as it is now."""
 
-        def read() -> tuple[_View, Batch]:
+        def read() -> tuple[Joined, Batch]:
             with self._lock:
                 view = self._follow()
                 places = gatherer.locate(view.index, draw(view.index))
@@ -458,7 +296,7 @@ class Store:
     def read_rows(self, lane: int, path: str, rows: Ids) -> Array:
         """Rows of one lane by number; zeros below base, the newest one as a final row."""
 
-        def read() -> tuple[_View, Array]:
+        def read() -> tuple[Joined, Array]:
             with self._lock:
                 view = self._follow()
                 base, _, head = view.index.window(lane)
@@ -470,9 +308,7 @@ class Store:
             out[kept] = column.take(np.ascontiguousarray(ids))
             newest = (rows == head - 1).nonzero()[0]
             if newest.size and not view.readers[lane].is_closed and not path.startswith("frames"):
-                # Its values may be on their way in at this moment, or a crash has left some; as
-                # long as it is the newest, it is a final row.
-                out[newest] = _of_newest(view, lane, path, begun)
+                out[newest] = view.newest(lane, path, begun)
             return view, out
 
         return self.retrying(read)
@@ -485,7 +321,33 @@ class Store:
     @property
     def lanes(self) -> tuple[LaneView, ...]:
         """Each lane by itself."""
-        return tuple(LaneView(self, number) for number in range(len(self.readers)))
+        return tuple(self._lane(number) for number in range(len(self.readers)))
+
+    def _lane(self, number: int) -> LaneView:
+        reader = self.readers[number]
+
+        def column(path: str) -> ColumnView:
+            known = self.columns[path]
+            return ColumnView(
+                path,
+                known.row_shape,
+                known.dtype,
+                lambda: self.rows_of(number),
+                lambda rows: self.read_rows(number, path, rows),
+            )
+
+        def ids() -> Ids:
+            every = self.ids
+            return np.asarray(every[every >> format.LANE_SHIFT == number])
+
+        return LaneView(
+            reader.path,
+            reader.metadata.get("name"),
+            self.schema,
+            {path: column(path) for path in self.columns},
+            lambda: self.index.window(number),
+            ids,
+        )
 
     def _sole(self) -> LaneView:
         if len(self.readers) != 1:
@@ -493,7 +355,7 @@ class Store:
                 f"{self.path}: this store has {len(self.readers)} lanes; rows are numbered in "
                 f"each by itself: use store.lanes[i]"
             )
-        return LaneView(self, 0)
+        return self._lane(0)
 
     @property
     def frames(self) -> ColumnView | dict[str, ColumnView]:
@@ -535,10 +397,10 @@ class Store:
         is not counted.
         """
 
-        def read() -> tuple[_View, npt.NDArray[np.void]]:
+        def read() -> tuple[Joined, npt.NDArray[np.void]]:
             with self._lock:
                 view = self._follow()
-                found = [_episodes_of(view, number) for number in range(len(view.readers))]
+                found = [view.episodes(number) for number in range(len(view.readers))]
             return view, np.concatenate(found)
 
         return self.retrying(read)
@@ -550,7 +412,7 @@ class Store:
             IndexError: there are not as many.
         """
 
-        def read() -> tuple[_View, Trajectory]:
+        def read() -> tuple[Joined, Trajectory]:
             episodes = self.episodes
             if not -len(episodes) <= number < len(episodes):
                 raise IndexError(f"trajectory {number}: there are {len(episodes)} whole episodes")
@@ -566,17 +428,19 @@ class Store:
         return self.retrying(read)
 
     def _trajectory(self, one: np.void, lane: int, rows: Ids) -> Trajectory:
-        frames = {name: self.read_rows(lane, p, rows) for name, p in self.frame_paths.items()}
+        frames = {
+            name: self.read_rows(lane, p, rows) for name, p in self.schema.frame_paths.items()
+        }
         steps = rows[:-1]
         return Trajectory(
-            frames if self.is_dict else frames[FRAME],
+            frames if self.schema.is_dict else frames[FRAME],
             self.read_rows(lane, "actions", steps),
             self.read_rows(lane, "rewards", steps),
             self.read_rows(lane, "non_terminals", steps) != 0,
             bool(one["terminated"]),
             bool(one["truncated"]),
             steps + (lane << format.LANE_SHIFT),
-            {name: self.read_rows(lane, p, steps) for name, p in self.extra_paths.items()},
+            {name: self.read_rows(lane, p, steps) for name, p in self.schema.extra_paths.items()},
         )
 
     # ------------------------------------------------------------ about it
@@ -597,7 +461,7 @@ class Store:
         """Let go of all maps; a second call does nothing."""
         with self._lock:
             self._closed = True
-            self._view.columns = {}
+            self._joined.columns = {}
 
     def __enter__(self) -> Self:
         """Return the store itself."""
@@ -613,120 +477,6 @@ class Store:
             f"<mmreplay.Store {self.path} lanes={len(self.readers)} "
             f"transitions={self.index.n_transitions}>"
         )
-
-
-def _of_newest(view: _View, lane: int, path: str, begun: Ids) -> int:
-    """The value of a scalar column in the newest row of a lane that is not closed."""
-    head = view.heads[lane]
-    is_reset = bool(begun.size and begun[-1] == head - 1)
-    if path == "resets":
-        return int(is_reset)
-    if path != "non_terminals":
-        return 0
-    if is_reset or head - 1 <= view.readers[lane].base:
-        return 1
-    before = np.array([(lane << format.LANE_SHIFT) + head - 2])
-    return int(view.columns[path].take(before)[0])
-
-
-def _episodes_of(view: _View, lane: int) -> npt.NDArray[np.void]:
-    _, first, head = view.index.window(lane)
-    starts = view.index.resets(lane)
-    starts = starts[starts >= first]
-    stops = np.append(starts[1:], head)
-    some = stops - starts > 1
-    starts, stops = starts[some], stops[some]
-    out = np.zeros(starts.size, EPISODE_DTYPE)
-    if not starts.size:
-        return out
-    begin = int(starts[0])
-    rewards = view.columns["rewards"].read(lane, begin, head).astype(np.float64)
-    rewards[stops - 1 - begin] = 0  # final rows; the newest may be changing
-    flags = view.columns["non_terminals"].read(lane, begin, head)
-    out["id"] = starts + (lane << format.LANE_SHIFT)
-    out["length"] = stops - starts - 1
-    bounds = np.stack((starts - begin, stops - 1 - begin), 1).ravel()
-    out["return"] = np.add.reduceat(rewards, bounds)[::2]
-    out["terminated"] = flags[stops - 2 - begin] == 0
-    out["truncated"] = ~out["terminated"]
-    if view.readers[lane].is_live and stops[-1] == head:
-        out["truncated"][-1] = False
-    return out
-
-
-class LaneView:
-    """One lane of a store: its columns by row id.
-
-    Attributes:
-        path: its directory.
-        name: as given to ``create(lane=...)``; None if it has only a number.
-    """
-
-    def __init__(self, store: Store, number: int) -> None:
-        """Lane `number` of `store`."""
-        self._store, self._number = store, number
-        reader = store.readers[number]
-        self.path = reader.path
-        self.name: str | None = reader.metadata.get("name")
-
-    def _view(self, path: str) -> ColumnView:
-        return ColumnView(self._store, self._number, path)
-
-    @property
-    def frames(self) -> ColumnView | dict[str, ColumnView]:
-        """Frames by row id, (rows, *frame); a dict of them for dict observations."""
-        views = {key: self._view(path) for key, path in self._store.frame_paths.items()}
-        return views if self._store.is_dict else views[FRAME]
-
-    @property
-    def actions(self) -> ColumnView:
-        """(rows, *action)."""
-        return self._view("actions")
-
-    @property
-    def rewards(self) -> ColumnView:
-        """(rows,) float32 or float64."""
-        return self._view("rewards")
-
-    @property
-    def non_terminals(self) -> ColumnView:
-        """(rows,) uint8."""
-        return self._view("non_terminals")
-
-    @property
-    def resets(self) -> ColumnView:
-        """(rows,) uint8."""
-        return self._view("resets")
-
-    @property
-    def extras(self) -> dict[str, ColumnView]:
-        """Extra columns by name."""
-        return {key: self._view(path) for key, path in self._store.extra_paths.items()}
-
-    @property
-    def rows(self) -> int:
-        """Rows committed."""
-        return self._store.index.window(self._number)[2]
-
-    @property
-    def first(self) -> int:
-        """The oldest row that may be sampled."""
-        return self._store.index.window(self._number)[1]
-
-    @property
-    def base(self) -> int:
-        """The oldest row kept."""
-        return self._store.index.window(self._number)[0]
-
-    @property
-    def ids(self) -> Ids:
-        """The lane's valid transition ids, ascending."""
-        ids = self._store.ids
-        return np.asarray(ids[ids >> format.LANE_SHIFT == self._number])
-
-    def __len__(self) -> int:
-        """Transitions that can be sampled."""
-        return len(self.ids)
 
 
 def open_store(path: str | os.PathLike[str]) -> Store:

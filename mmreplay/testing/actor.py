@@ -27,11 +27,12 @@ import numpy.typing as npt
 
 from mmreplay import files
 from mmreplay.lane import Writer
-from mmreplay.lanes import VectorWriter, create
+from mmreplay.lanes import create
 from mmreplay.schema import Field, Schema
 from mmreplay.testing import faults
 from mmreplay.testing.frames import Described, Plot
 from mmreplay.testing.model import Model
+from mmreplay.vector import VectorWriter
 
 __all__ = ["OPENING", "Actors", "Chronicle", "Script", "append_rows", "perform", "with_session"]
 

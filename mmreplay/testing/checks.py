@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.buffers import Dataset, ReplayBuffer
+from mmreplay.buffers import ReplayBuffer
+from mmreplay.dataset import Dataset
 from mmreplay.gather import Batch
 from mmreplay.integrity import verify
 from mmreplay.schema import FRAME, Schema
-from mmreplay.store import LaneView, Store
+from mmreplay.store import Store
 from mmreplay.testing.model import LaneModel, Model
+from mmreplay.views import LaneView
 
 __all__ = [
     "check_batch",

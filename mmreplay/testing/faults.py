@@ -16,7 +16,7 @@ from typing import Any
 from mmreplay import files
 from mmreplay.buffers import ReplayBuffer
 from mmreplay.lane import Writer
-from mmreplay.lanes import VectorWriter
+from mmreplay.vector import VectorWriter
 
 __all__ = ["ALLOCATING", "CALLS", "SYNCING", "Disk", "faulty_disk", "kill", "quiet"]
 

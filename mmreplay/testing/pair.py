@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from mmreplay.buffers import ReplayBuffer
 from mmreplay.lane import Writer
-from mmreplay.lanes import VectorWriter
 from mmreplay.testing.model import Model
 from mmreplay.testing.strategies import Episode, random_value
+from mmreplay.vector import VectorWriter
 
 __all__ = ["Pair"]
 

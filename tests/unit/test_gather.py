@@ -43,7 +43,7 @@ class Column:
 
 
 class Rows:
-    """A store of columns in memory."""
+    """A store of columns in memory, and what a `Gatherer` asks of its schema."""
 
     def __init__(self, frames, rewards="float32", extras=None):
         self.is_dict = isinstance(frames, dict)
@@ -70,13 +70,13 @@ SCALARS = Column(FRAMES, "uint8")
 
 
 def gathered(ids, frames=SCALARS, rows=None, out=None, index=None, **settings):
-    gatherer = Gatherer(rows or Rows(frames), Settings(**settings))
-    return fetched(gatherer, ids, out, index)
+    rows = rows or Rows(frames)
+    return fetched(rows, Gatherer(rows, Settings(**settings)), ids, out, index)
 
 
-def fetched(gatherer, ids, out=None, index=None):
+def fetched(rows, gatherer, ids, out=None, index=None):
     places = gatherer.locate(index or index_of(), np.array(ids, np.int64))
-    return gatherer.fetch(gatherer.rows.columns, places, out)
+    return gatherer.fetch(rows.columns, places, out)
 
 
 # ---------------------------------------------------------------- stacks
@@ -381,15 +381,15 @@ def test_out_is_overwritten_whole_and_returned(settings, is_dict):
     )
     rows = Rows(frames, extras={"x": Column(np.arange(12), "float32")})
     gatherer = Gatherer(rows, Settings(**settings))
-    first = fetched(gatherer, [0, 1, 2])
+    first = fetched(rows, gatherer, [0, 1, 2])
     known = arrays(first)
     for ids in ([10, 9, 4], [5, 5, 5], [7, 6, 0]):
         for one in known:
             one[...] = 77
-        again = fetched(gatherer, ids, first)
+        again = fetched(rows, gatherer, ids, first)
         assert again is first
         assert all(one is other for one, other in zip(arrays(again), known, strict=True))
-        fresh = fetched(Gatherer(rows, Settings(**settings)), ids)
+        fresh = fetched(rows, Gatherer(rows, Settings(**settings)), ids)
         for one, other in zip(arrays(again), arrays(fresh), strict=True):
             assert one.tobytes() == other.tobytes()
             assert one.dtype == other.dtype
@@ -434,38 +434,41 @@ UNFIT = {
 def test_an_out_that_does_not_fit_is_refused_and_not_touched(make_wrong):
     wrong = make_wrong()
     before = pickle.dumps(wrong)
-    gatherer = Gatherer(Rows(SCALARS), Settings(stack=3))
+    rows = Rows(SCALARS)
+    gatherer = Gatherer(rows, Settings(stack=3))
     for _ in range(2):
         with pytest.raises(
             SchemaError, match="out: expected a batch of 3 that this object returned"
         ):
-            fetched(gatherer, [0, 1, 2], wrong)
+            fetched(rows, gatherer, [0, 1, 2], wrong)
     assert pickle.dumps(wrong) == before
 
 
 def test_an_out_that_cannot_be_written_is_refused():
-    gatherer = Gatherer(Rows(SCALARS), Settings(stack=3))
-    batch = fetched(gatherer, [0, 1, 2])
+    rows = Rows(SCALARS)
+    gatherer = Gatherer(rows, Settings(stack=3))
+    batch = fetched(rows, gatherer, [0, 1, 2])
     batch.reward.flags.writeable = False
     with pytest.raises(SchemaError, match="out: expected a batch of 3"):
-        fetched(gatherer, [0, 1, 2], batch)
+        fetched(rows, gatherer, [0, 1, 2], batch)
 
 
 def test_an_out_of_one_size_is_not_taken_for_another():
-    gatherer = Gatherer(Rows(SCALARS), Settings(stack=3))
-    batch = fetched(gatherer, [0, 1, 2])
-    fetched(gatherer, [4, 5, 6], batch)
+    rows = Rows(SCALARS)
+    gatherer = Gatherer(rows, Settings(stack=3))
+    batch = fetched(rows, gatherer, [0, 1, 2])
+    fetched(rows, gatherer, [4, 5, 6], batch)
     with pytest.raises(SchemaError, match="out: expected a batch of 2"):
-        fetched(gatherer, [4, 5], batch)
+        fetched(rows, gatherer, [4, 5], batch)
 
 
 def test_a_dict_out_with_other_keys_is_refused():
     rows = Rows({"a": SCALARS, "b": SCALARS})
     gatherer = Gatherer(rows, Settings(stack=3))
     for other in (Rows({"a": SCALARS}), Rows({"a": SCALARS, "c": SCALARS}), Rows(SCALARS)):
-        batch = fetched(Gatherer(other, Settings(stack=3)), [0, 1])
+        batch = fetched(other, Gatherer(other, Settings(stack=3)), [0, 1])
         with pytest.raises(SchemaError, match="out: expected a batch of 2"):
-            fetched(gatherer, [0, 1], batch)
+            fetched(rows, gatherer, [0, 1], batch)
 
 
 # ---------------------------------------------------------------- settings

@@ -125,8 +125,14 @@ def test_what_is_no_store_is_not_appended_to(make, tmp_path):
 
 
 def test_the_directory_above_must_be_there(make):
-    with pytest.raises(StoreNotFoundError, match="there is no such directory; make it first"):
+    with pytest.raises(StoreNotFoundError, match="there is no such directory; make one first"):
         make("none/store.zarr")
+
+
+def test_the_path_above_must_be_a_directory(make, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreNotFoundError, match="file: is no directory; make one first"):
+        make("file/store.zarr")
 
 
 @pytest.mark.parametrize(

@@ -726,7 +726,6 @@ def test_a_closed_store_says_so(make, story):
         lambda: view[:],
         lambda: len(view),
         lambda: view.shape,
-        lambda: view.dtype,
         lambda: np.asarray(view),
         lambda: list(view),
         lambda: store.rewards[0],

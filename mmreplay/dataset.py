@@ -1,0 +1,300 @@
+"""`Dataset` and `load`: a store, a sampler and the settings of a batch, in one object.
+
+Invariant: a dataset adds nothing to what its store holds; a batch is what the store gives for the
+ids that the sampler drew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import os
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import EllipsisType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.columns import Ids
+from mmreplay.episodes import Index
+from mmreplay.errors import EmptyBufferError, SchemaError, StoreNotFoundError
+from mmreplay.gather import Batch, Settings
+from mmreplay.samplers import epoch_ids, uniform_ids
+from mmreplay.store import Store, Trajectory
+
+__all__ = ["Dataset", "Seed", "load"]
+
+Seed = int | Sequence[int] | np.random.SeedSequence | None
+
+
+class Dataset:
+    """Stores loaded for training, read-only; made by `mmreplay.load`. A context manager.
+
+    Attributes:
+        store: the `Store` it reads.
+        settings: how transitions are rebuilt.
+        generator: draws the samples.
+    """
+
+    def __init__(self, store: Store, settings: Settings, seed: Seed) -> None:
+        """Sample from `store`."""
+        self.store = store
+        self.settings = settings
+        self._gatherer = store.gatherer(settings)
+        self.generator = np.random.default_rng(seed)
+        self._epoch_seed = int(np.random.default_rng(seed).integers(1 << 62))
+        self._epoch = 0
+        _DATASETS.add(self)
+
+    def leave_parent(self, lineage: tuple[int, ...]) -> None:
+        """In a forked child: draw from a stream of its own, not once more what the parent draws."""
+        bits = np.random.SeedSequence(self._epoch_seed, spawn_key=lineage)
+        self.generator = np.random.default_rng(bits)
+
+    def __len__(self) -> int:
+        """Transitions that can be sampled."""
+        return len(self.store)
+
+    def sample(self, batch_size: int, out: Batch | None = None) -> Batch:
+        """Draw transitions uniformly, with replacement.
+
+        Args:
+            batch_size: B.
+            out: a batch that this object returned for the same B; overwritten and returned.
+
+        Raises:
+            EmptyBufferError: there is no transition yet.
+        """
+        # Once, however often the store has to read again.
+        draws = self.generator.random(_checked_size(batch_size))
+
+        def draw(index: Index) -> Ids:
+            try:
+                return uniform_ids(index, draws)
+            except EmptyBufferError as error:
+                raise EmptyBufferError(f"{self.store.path}: {error}") from None
+
+        return self.store.sample(draw, self._gatherer, out)
+
+    def batches(
+        self,
+        batch_size: int,
+        epochs: int | None = 1,
+        *,
+        shuffle: bool = True,
+        rank: int = 0,
+        world_size: int = 1,
+        drop_last: bool = False,
+        epoch: int | None = None,
+    ) -> Iterator[Batch]:
+        """Every transition once an epoch.
+
+        Each call goes on with the next epoch's order, so that a loop over calls shuffles anew. The
+        order follows from the seed and the epoch's number: ranks must be in the same epoch, so
+        each calls this equally often, or says which one with `epoch`.
+
+        Args:
+            batch_size: B; an epoch's last batch may be smaller.
+            epochs: how many; None for no end.
+            shuffle: False keeps the order of the ids.
+            rank: this process's number, of `world_size`.
+            world_size: processes that share each epoch; each transition goes to one of them.
+            drop_last: leave out batches that not every rank can fill, so that all ranks get the
+                same number of batches of the same size.
+            epoch: the number of the first epoch, 0 or more; None goes on after the last one.
+
+        Raises:
+            SchemaError: a value out of its range.
+            EmptyBufferError: there is no transition.
+        """
+        size = _checked_size(batch_size)
+        if world_size < 1 or not 0 <= rank < world_size:
+            raise SchemaError(
+                f"rank and world_size: expected 0 <= rank < world_size, found {rank}, {world_size}"
+            )
+        if epochs is not None and epochs < 0:
+            raise SchemaError(f"epochs: expected 0 or more, or None; found {epochs}")
+        if epoch is not None:
+            if epoch < 0:
+                raise SchemaError(f"epoch: expected 0 or more, or None; found {epoch}")
+            self._epoch = epoch
+        if not len(self.store):
+            raise EmptyBufferError(
+                f"{self.store.path}: there is no transition yet; record a reset and a step first"
+            )
+        return self._batches(size, epochs, shuffle, rank, world_size, drop_last)
+
+    def _batches(
+        self,
+        size: int,
+        epochs: int | None,
+        shuffle: bool,
+        rank: int,
+        world_size: int,
+        drop_last: bool,
+    ) -> Iterator[Batch]:
+        done = 0
+        while epochs is None or done < epochs:
+            total = len(self.store)
+            ids = epoch_ids(
+                self.store.index,
+                seed=self._epoch_seed,
+                epoch=self._epoch,
+                shuffle=shuffle,
+                rank=rank,
+                world_size=world_size,
+            )
+            self._epoch += 1
+            done += 1
+            if drop_last:
+                ids = ids[: total // world_size // size * size]
+            for start in range(0, len(ids), size):
+                yield self.store.batch(ids[start : start + size], self._gatherer)
+
+    def transitions(
+        self,
+        ids: npt.ArrayLike,
+        out: Batch | None = None,
+        *,
+        stack: int | EllipsisType | None = ...,
+        n_step: int | None = None,
+        gamma: float | None = None,
+        padding: str | None = None,
+        stack_axis: int | None = None,
+    ) -> Batch:
+        """The transitions with these ids, by this object's settings but for those given here.
+
+        Args:
+            ids: (B,) integers.
+            out: a batch to fill again.
+            stack: as for `load`, and so are those that follow.
+            n_step: most steps of a return.
+            gamma: discount a step.
+            padding: ``reset`` or ``zero``.
+            stack_axis: 0 or -1.
+
+        Raises:
+            InvalidIdError: an id that is no valid transition, named.
+        """
+        given = {"n_step": n_step, "gamma": gamma, "padding": padding, "stack_axis": stack_axis}
+        changes: dict[str, Any] = {
+            name: value for name, value in given.items() if value is not None
+        }
+        if stack is not ...:  # None means something here
+            changes["stack"] = stack
+        gatherer = self._gatherer
+        if changes:
+            gatherer = self.store.gatherer(dataclasses.replace(self.settings, **changes))
+        return self.store.batch(ids, gatherer, out)
+
+    def trajectory(self, number: int) -> Trajectory:
+        """One whole episode; see `Store.trajectory`."""
+        return self.store.trajectory(number)
+
+    @property
+    def ids(self) -> Ids:
+        """Every valid transition id, ascending."""
+        return self.store.ids
+
+    @property
+    def episodes(self) -> npt.NDArray[np.void]:
+        """Whole retained episodes; see `Store.episodes`."""
+        return self.store.episodes
+
+    def refresh(self) -> Self:
+        """Take the newest rows, and lanes, of live stores; see `Store.refresh`."""
+        self.store.refresh()
+        return self
+
+    def close(self) -> None:
+        """Close the store."""
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        """Return the dataset itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Path and transitions."""
+        return f"<mmreplay.Dataset {self.store.path} transitions={len(self)}>"
+
+
+def load(
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    stack: int | None = 4,
+    n_step: int = 1,
+    gamma: float = 0.99,
+    seed: Seed = 0,
+    *,
+    padding: str | None = None,
+    stack_axis: int = 0,
+) -> Dataset:
+    """Open stores for training, read-only.
+
+    Args:
+        path: one store, a list of stores, or a glob pattern; lanes are numbered on through all.
+        stack: frames an observation; None for one frame without an axis of its own.
+        n_step: most steps of a return.
+        gamma: discount a step.
+        seed: of the sampling.
+        padding: ``reset`` or ``zero``; None takes the first store's.
+        stack_axis: 0 puts the frames in front, -1 last.
+
+    Raises:
+        StoreNotFoundError: nothing there, or nothing that the pattern matches.
+        SchemaError: stores whose rows differ, or a setting out of its range.
+    """
+    store = Store(_matching(path), padding=padding)
+    return Dataset(store, Settings(stack, n_step, gamma, store.padding, stack_axis), seed)
+
+
+def _matching(path: Any) -> list[Path]:
+    if not isinstance(path, (str, os.PathLike)):
+        if not isinstance(path, Iterable):
+            raise SchemaError(f"load: expected a path, a list of them or a pattern, found {path!r}")
+        found = [one for each in path for one in _matching(each)]
+        if not found:
+            raise StoreNotFoundError("load: expected one path or more, found an empty list")
+        return found
+    text = os.fspath(path)
+    if not Path(text).exists() and glob.has_magic(text):
+        names = sorted(glob.glob(text))  # noqa: PTH207 (Path.glob takes no absolute pattern)
+        if not names:
+            raise StoreNotFoundError(f"{text}: nothing matches this pattern")
+        return [Path(name) for name in names]
+    return [Path(text)]
+
+
+def _checked_size(size: object) -> int:
+    if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
+        raise SchemaError(f"batch_size: expected 1 or more, found {size!r}")
+    return int(size)
+
+
+_DATASETS: weakref.WeakSet[Dataset] = weakref.WeakSet()
+# The n-th child of a process has the n-th stream below its own, on every run.
+_forks = 0
+_lineage: tuple[int, ...] = ()
+
+
+def _count_fork() -> None:
+    global _forks  # noqa: PLW0603
+    _forks += 1
+
+
+def _leave_parent() -> None:
+    global _forks, _lineage
+    _lineage, _forks = (*_lineage, _forks), 0
+    for dataset in list(_DATASETS):
+        dataset.leave_parent(_lineage)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_count_fork, after_in_child=_leave_parent)

@@ -1,0 +1,140 @@
+"""The lanes of a store as one: columns over all of them, and their trajectory boundaries.
+
+Invariant: `index` and the columns show the same heads, and change only in `follow`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay import format
+from mmreplay.columns import EvictedError, Ids, RawColumn
+from mmreplay.episodes import EPISODE_DTYPE, Index
+from mmreplay.errors import SchemaError
+from mmreplay.reader import LaneReader
+from mmreplay.shards import ShardColumn
+
+__all__ = ["Joined"]
+
+
+class Joined:
+    """The lanes of a store as they were opened.
+
+    A store replaces it whole when a lane was opened again, for threads that read meanwhile.
+
+    Attributes:
+        readers: the lanes.
+        columns: every column over all lanes, by path.
+        index: the trajectory boundaries.
+        heads: rows of each lane that `index` and `columns` know.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        """Open the lanes.
+
+        Raises:
+            EvictedError: a lane changed at this moment.
+            SchemaError: lanes whose rows differ.
+        """
+        self.readers = [LaneReader(path, number) for number, path in enumerate(paths)]
+        schema = self.readers[0].schema
+        for reader in self.readers[1:]:
+            if not reader.schema.same_data(schema):
+                raise SchemaError(
+                    f"{reader.path}: expected rows as in {paths[0]}, found another schema; "
+                    f"load them apart"
+                )
+        self.columns: dict[str, RawColumn | ShardColumn] = {}
+        for path in self.readers[0].specs:
+            raw = {reader.specs[path].is_raw for reader in self.readers}
+            if len(raw) > 1:
+                raise SchemaError(
+                    f"{path}: raw in some of the stores, compressed in others; load them apart"
+                )
+            kind = RawColumn if raw.pop() else ShardColumn
+            self.columns[path] = kind(self.readers, path)
+        self.index = Index(len(self.readers))
+        self.heads = [reader.head for reader in self.readers]
+        for number, reader in enumerate(self.readers):
+            capacity = reader.metadata["capacity"]
+            self.index.load(number, reader.base, reader.head, reader.starts(), capacity)
+        for column in self.columns.values():
+            column.refresh()
+
+    def follow(self) -> bool:
+        """Take the newest rows; False when a lane's session is over.
+
+        Raises:
+            EvictedError: rows came and went unseen.
+        """
+        for number, reader in enumerate(self.readers):
+            if not reader.poll():
+                return False
+            if reader.head != self.heads[number]:
+                self._grow(number, reader)
+        return True
+
+    def _grow(self, number: int, reader: LaneReader) -> None:
+        old, head = self.heads[number], reader.head
+        if old < reader.base:  # so far behind that rows came and went unseen
+            raise EvictedError(str(reader.path))
+        for column in self.columns.values():
+            column.refresh()
+        starts = np.flatnonzero(self.columns["resets"].read(number, old, head)) + old
+        self.heads[number] = head
+        self.index.extend(number, reader.base, head, starts)
+
+    def same_session(self) -> bool:
+        """Whether every lane is still in the session that was opened."""
+        return all(reader.poll() for reader in self.readers)
+
+    def newest(self, lane: int, path: str, begun: Ids) -> int:
+        """The value of a scalar column in the newest row of a lane that is not closed.
+
+        What is stored may be on its way in at this moment, or a crash has left some; as long as
+        it is the newest, it is a final row.
+
+        Args:
+            lane: its number.
+            path: of the column.
+            begun: the rows where an episode begins, as the lane had them at this head.
+        """
+        head = self.heads[lane]
+        is_reset = bool(begun.size and begun[-1] == head - 1)
+        if path == "resets":
+            return int(is_reset)
+        if path != "non_terminals":
+            return 0
+        if is_reset or head - 1 <= self.readers[lane].base:
+            return 1
+        before = np.array([(lane << format.LANE_SHIFT) + head - 2])
+        return int(self.columns[path].take(before)[0])
+
+    def episodes(self, lane: int) -> npt.NDArray[np.void]:
+        """The whole retained episodes of one lane: see `EPISODE_DTYPE`."""
+        _, first, head = self.index.window(lane)
+        starts = self.index.resets(lane)
+        starts = starts[starts >= first]
+        stops = np.append(starts[1:], head)
+        some = stops - starts > 1
+        starts, stops = starts[some], stops[some]
+        out = np.zeros(starts.size, EPISODE_DTYPE)
+        if not starts.size:
+            return out
+        begin = int(starts[0])
+        rewards = self.columns["rewards"].read(lane, begin, head).astype(np.float64)
+        rewards[stops - 1 - begin] = 0  # final rows; the newest may be changing
+        flags = self.columns["non_terminals"].read(lane, begin, head)
+        out["id"] = starts + (lane << format.LANE_SHIFT)
+        out["length"] = stops - starts - 1
+        bounds = np.stack((starts - begin, stops - 1 - begin), 1).ravel()
+        out["return"] = np.add.reduceat(rewards, bounds)[::2]
+        out["terminated"] = flags[stops - 2 - begin] == 0
+        out["truncated"] = ~out["terminated"]
+        if self.readers[lane].is_live and stops[-1] == head:
+            out["truncated"][-1] = False
+        return out
