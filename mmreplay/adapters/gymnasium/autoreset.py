@@ -15,6 +15,7 @@ that this step ended in.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -24,7 +25,7 @@ from gymnasium.vector import VectorEnv
 from mmreplay.adapters.gymnasium.spaces import Action, EnvFields, Frame, Observation
 from mmreplay.errors import SchemaError
 
-__all__ = ["DisabledLanes", "Lanes", "Mask", "NextStepLanes", "SameStepLanes", "Step", "lanes_of"]
+__all__ = ["Lanes", "Mask", "Step", "lanes_of"]
 
 Mask = npt.NDArray[np.bool_]
 
@@ -79,73 +80,31 @@ def lanes_of(env: VectorEnv[Any, Any, Any], fields: EnvFields) -> Lanes:
     # AtariVectorEnv writes its mode into a metadata dict that all vector environments share, so an
     # environment's own attribute tells more than metadata does.
     mode = getattr(env.unwrapped, "autoreset_mode", None) or env.metadata.get("autoreset_mode")
-    match getattr(mode, "value", mode):
-        case "NextStep":
-            return NextStepLanes(env, fields)
-        case "SameStep":
-            return SameStepLanes(env, fields)
-        case "Disabled":
-            return DisabledLanes(env, fields)
-        case _:
-            raise SchemaError(
-                f"{env}: metadata['autoreset_mode'] is {mode!r}, so it cannot be told which steps "
-                f"are transitions; set it to a gymnasium.vector.AutoresetMode"
-            )
-
-
-class NextStepLanes:
-    """A lane's step after its last one is its reset."""
-
-    def __init__(self, env: VectorEnv[Any, Any, Any], fields: EnvFields) -> None:
-        """The environment is reset by `reset`."""
-        self._env = env
-        self._fields = fields
-        self._actions: Action = None
-        self._over: Mask | None = None
-
-    def reset(self, seed: int) -> tuple[Observation, npt.NDArray[Any] | None]:
-        """See `Lanes`."""
-        self._over = None
-        observations, infos = self._env.reset(seed=seed)
-        return observations, infos.get("lives")
-
-    def send(self, actions: Action) -> None:
-        """See `Lanes`."""
-        self._actions = actions
-
-    def receive(self) -> Step:
-        """See `Lanes`."""
-        observations, rewards, terminated, truncated, infos = _step(self._env, self._actions)
-        started = self._over
-        over = terminated | truncated
-        self._over = over if over.any() else None
-        frames = self._fields.to_frame(observations)
-        return Step(
-            frames,
-            rewards,
-            terminated,
-            truncated,
-            recorded=None if started is None else ~started,
-            started=started,
-            start_frames=frames,
-            observations=observations,
-            ignored=self._over,
-            lives=infos.get("lives"),
+    reading = _MODES.get(getattr(mode, "value", mode))
+    if reading is None:
+        raise SchemaError(
+            f"{env}: metadata['autoreset_mode'] is {mode!r}, so it cannot be told which steps are "
+            f"transitions; set it to a gymnasium.vector.AutoresetMode"
         )
+    return _VectorLanes(env, fields, reading)
 
 
-class SameStepLanes:
-    """The final observation lies in the infos, the next episode's first one where it would be."""
+class _VectorLanes:
+    """A vector environment, with what its mode makes of a step."""
 
-    def __init__(self, env: VectorEnv[Any, Any, Any], fields: EnvFields) -> None:
-        """The environment is reset by `reset`."""
-        self._env = env
-        self._fields = fields
+    def __init__(
+        self, env: VectorEnv[Any, Any, Any], fields: EnvFields, reading: Callable[[], _Reading]
+    ) -> None:
+        self.env = env
+        self.fields = fields
+        self._reading = reading
+        self._read = reading()
         self._actions: Action = None
 
     def reset(self, seed: int) -> tuple[Observation, npt.NDArray[Any] | None]:
         """See `Lanes`."""
-        observations, infos = self._env.reset(seed=seed)
+        self._read = self._reading()
+        observations, infos = self.env.reset(seed=seed)
         return observations, infos.get("lives")
 
     def send(self, actions: Action) -> None:
@@ -156,89 +115,81 @@ class SameStepLanes:
         """See `Lanes`.
 
         Raises:
-            SchemaError: an episode ended and the infos have no final observation.
+            SchemaError: in same-step mode, infos without a final observation.
         """
-        observations, rewards, terminated, truncated, infos = _step(self._env, self._actions)
-        over = terminated | truncated
-        started = over if over.any() else None
-        start_frames = self._fields.to_frame(observations)
-        frames = start_frames
-        if started is not None:
-            frames = _put_final(start_frames, infos, over, self._fields)
-        return Step(
+        observations, rewards, terminated, truncated, infos = self.env.step(self._actions)
+        # Environments on other array libraries (JAX, torch) return their own arrays.
+        terminated = np.asarray(terminated, dtype=np.bool_)
+        truncated = np.asarray(truncated, dtype=np.bool_)
+        frames = self.fields.to_frame(observations)
+        plain = Step(
             frames,
-            rewards,
+            np.asarray(rewards),
             terminated,
             truncated,
             recorded=None,
-            started=started,
-            start_frames=start_frames,
+            started=None,
+            start_frames=frames,
             observations=observations,
             ignored=None,
             lives=infos.get("lives"),
         )
+        return self._read(self, plain, infos)
 
 
-class DisabledLanes:
-    """The lanes whose episode ended are reset by hand, with gymnasium's ``reset_mask``."""
+_Reading = Callable[[_VectorLanes, Step, dict[str, Any]], Step]
 
-    def __init__(self, env: VectorEnv[Any, Any, Any], fields: EnvFields) -> None:
-        """The environment is reset by `reset`."""
-        self._env = env
-        self._fields = fields
-        self._actions: Action = None
 
-    def reset(self, seed: int) -> tuple[Observation, npt.NDArray[Any] | None]:
-        """See `Lanes`."""
-        observations, infos = self._env.reset(seed=seed)
-        return observations, infos.get("lives")
+class _NextStep:
+    """A lane's step after its last one is its reset."""
 
-    def send(self, actions: Action) -> None:
-        """See `Lanes`."""
-        self._actions = actions
+    def __init__(self) -> None:
+        self._over: Mask | None = None
 
-    def receive(self) -> Step:
-        """See `Lanes`."""
-        observations, rewards, terminated, truncated, infos = _step(self._env, self._actions)
-        frames = self._fields.to_frame(observations)
-        over = terminated | truncated
-        started = over if over.any() else None
-        start_frames = frames
-        lives = infos.get("lives")
-        if started is not None:
-            # The environment may hand out one array again and again.
-            frames = _copied(frames)
-            # A copy of the mask as well: gymnasium takes it out of the options and keeps it.
-            observations, infos = self._env.reset(options={"reset_mask": over.copy()})
-            start_frames = self._fields.to_frame(observations)
-            lives = _merged(lives, infos.get("lives"), over)
-        return Step(
-            frames,
-            rewards,
-            terminated,
-            truncated,
-            recorded=None,
-            started=started,
-            start_frames=start_frames,
-            observations=observations,
-            ignored=None,
-            lives=lives,
+    def __call__(self, _lanes: _VectorLanes, step: Step, _infos: dict[str, Any]) -> Step:
+        started, self._over = self._over, _some(step.terminated | step.truncated)
+        return step._replace(
+            recorded=None if started is None else ~started, started=started, ignored=self._over
         )
 
 
-def _step(
-    env: VectorEnv[Any, Any, Any],
-    actions: Action,
-) -> tuple[Observation, npt.NDArray[Any], Mask, Mask, dict[str, Any]]:
-    observations, rewards, terminated, truncated, infos = env.step(actions)
-    # Environments on other array libraries (JAX, torch) return their own arrays.
-    return (
-        observations,
-        np.asarray(rewards),
-        np.asarray(terminated, dtype=np.bool_),
-        np.asarray(truncated, dtype=np.bool_),
-        infos,
+def _same_step(lanes: _VectorLanes, step: Step, infos: dict[str, Any]) -> Step:
+    """The final observation lies in the infos, the next episode's first one where it would be."""
+    over = _some(step.terminated | step.truncated)
+    if over is None:
+        return step
+    final = _put_final(step.start_frames, infos, over, lanes.fields)
+    return step._replace(frames=final, started=over)
+
+
+def _disabled(lanes: _VectorLanes, step: Step, _infos: dict[str, Any]) -> Step:
+    """The lanes whose episode ended are reset by hand, with gymnasium's ``reset_mask``."""
+    over = _some(step.terminated | step.truncated)
+    if over is None:
+        return step
+    # The environment may hand out one array again and again.
+    final = _copied(step.frames)
+    # A copy of the mask as well: gymnasium takes it out of the options and keeps it.
+    observations, infos = lanes.env.reset(options={"reset_mask": over.copy()})
+    return step._replace(
+        frames=final,
+        started=over,
+        start_frames=lanes.fields.to_frame(observations),
+        observations=observations,
+        lives=_merged(step.lives, infos.get("lives"), over),
     )
+
+
+# By the value of `gymnasium.vector.AutoresetMode`; a reading begins anew with every reset.
+_MODES: dict[object, Callable[[], _Reading]] = {
+    "NextStep": _NextStep,
+    "SameStep": lambda: _same_step,
+    "Disabled": lambda: _disabled,
+}
+
+
+def _some(lanes: Mask) -> Mask | None:
+    return lanes if lanes.any() else None
 
 
 def _put_final(frames: Frame, infos: dict[str, Any], over: Mask, fields: EnvFields) -> Frame:
