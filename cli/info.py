@@ -85,10 +85,15 @@ def _environment(env: Any) -> str:
     name = env.get("id")
     if not isinstance(name, str):
         return ", ".join(f"{key} {value}" for key, value in env.items() if _is_short(value))
-    runs = env.get("runs")
-    run = runs[-1] if isinstance(runs, list) and runs and isinstance(runs[-1], dict) else env
-    words = [f"{key} {run[key]}" for key in ("policy", "seed") if _is_short(run.get(key))]
-    return ", ".join([name, *words])
+    found = env.get("runs")
+    runs = [run for run in found if isinstance(run, dict)] if isinstance(found, list) else []
+    last = runs[-1] if runs else env
+    words = ", ".join(
+        f"{key} {last[key]}" for key in ("policy", "seed") if _is_short(last.get(key))
+    )
+    if len(runs) > 1:
+        words = f"{len(runs):,} recordings, the last: {words}"
+    return f"{name}, {words}" if words else name
 
 
 def _is_short(value: object) -> bool:
@@ -97,7 +102,8 @@ def _is_short(value: object) -> bool:
 
 def _savings(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     on_disk = size(about["bytes_on_disk"])
-    yield "on disk", on_disk + (", with room made ahead" if about["state"] != "closed" else "")
+    ahead = "" if about["state"] == "closed" else ", with room made for rows to come"
+    yield "on disk", on_disk + ahead
     if about["saving_raw"] is not None:
         yield "", f"{times(about['saving_raw'])} its rows uncompressed ({size(about['bytes_raw'])})"
     if about["saving_stacked"] is not None:
@@ -122,7 +128,7 @@ def _freshness(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             f"{age(live['last_checkpoint_s'])} ago; {rows} not flushed since",
         )
     if not is_live:
-        yield "", "its writer died; the next one recovers all rows shown here"
+        yield "", "its writer ended without close(); the next one recovers all rows"
 
 
 def _columns(about: Mapping[str, Any]) -> Any:

@@ -43,7 +43,11 @@ def _policy(_context: click.Context, _parameter: click.Parameter, value: str) ->
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--codec", type=click.Choice(["lz4", "zstd", "raw"]), help="How frames are kept.")
-@click.option("--capacity", type=click.IntRange(min=1), help="Transitions to keep, the newest.")
+@click.option(
+    "--capacity",
+    type=click.IntRange(min=1),
+    help="Transitions to keep, the newest; with --append, a smaller one than before evicts.",
+)
 @click.option("--append", is_flag=True, help="Go on writing a store of the same environment.")
 @click.option("--life-loss", is_flag=True, help="Take a lost life for a terminal step.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
@@ -100,6 +104,8 @@ def _summary(result: RecordResult, asked: int) -> str:
         f"{count(result.lanes, 'lane')}, {size(result.bytes_on_disk)} on disk, "
         f"{age(result.seconds)}, {result.steps_per_s:,.0f} steps/s"
     )
+    if result.evicted_rows:
+        text += f"\nthe oldest {result.evicted_rows:,} of the store's {result.rows:,} rows evicted"
     if result.stopped:
         text = f"Stopped at {result.steps:,} of {asked:,} steps, all kept; --append goes on\n{text}"
     return text

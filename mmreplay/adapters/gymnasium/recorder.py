@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,6 +40,7 @@ class RecordResult:
         steps: transitions recorded by this call.
         episodes: episodes that ended in it.
         rows: rows that the store has had in all, evicted ones included.
+        evicted_rows: rows that are gone, because of a capacity.
         seconds: from the first step until the store was closed.
         steps_per_s: transitions a second, closing included.
         bytes_on_disk: blocks allocated to the store's files.
@@ -52,6 +53,7 @@ class RecordResult:
     steps: int
     episodes: int
     rows: int
+    evicted_rows: int
     seconds: float
     steps_per_s: float
     bytes_on_disk: int
@@ -155,7 +157,7 @@ def record(
         meter.start()
         with writer, _explained(path, tally):
             loop.run(writer, steps, tally, meter, stop or _never)
-        rows = writer.rows if isinstance(writer, mmreplay.Writer) else _rows(writer.writers)
+        writers = (writer,) if isinstance(writer, mmreplay.Writer) else writer.writers
         last = meter.finish(tally.steps, tally.episodes)
     finally:
         world.close()
@@ -165,7 +167,8 @@ def record(
         lanes=world.n_envs,
         steps=tally.steps,
         episodes=tally.episodes,
-        rows=rows,
+        rows=sum(one.rows for one in writers),
+        evicted_rows=sum(one.base for one in writers),
         seconds=last.seconds,
         steps_per_s=last.steps_per_s,
         bytes_on_disk=last.bytes_on_disk,
@@ -295,10 +298,6 @@ def _explained(path: str | Path, tally: Tally) -> Iterator[None]:
             f"the environment or the policy raised {type(error).__name__}: {error} "
             f"({at.filename}:{at.lineno}){kept}"
         ) from error
-
-
-def _rows(writers: Iterable[mmreplay.Writer]) -> int:
-    return sum(writer.rows for writer in writers)
 
 
 def _never() -> bool:
