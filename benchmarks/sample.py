@@ -99,6 +99,7 @@ class _Turn:
         self.name = f"{case.name}, n_step {self.n_step}, {how}"
         self.size = LARGE if how == "256" else BATCH
         self.batch = self.data.sample(self.size)
+        self.ids, self.random = data.ids, np.random.default_rng(0)
         # Filled with ones: memory that was never touched would be slow the first time.
         self.kept = np.ones((self.size, STACK + 1, *tape.frames.shape[1:]), np.uint8)
         self.gathered = np.ones((self.size, 2 * STACK, *tape.frames.shape[1:]), np.uint8)
@@ -109,26 +110,32 @@ class _Turn:
             self.batch = clock.time(self.name, lambda: self.data.sample(BATCH))
         else:
             clock.time(self.name, lambda: self.data.sample(self.size, out=self.batch))
-        places = self.tape.places(self.batch.id, one_lane=self.case.is_one_lane)
         if self.how == "256":
-            rows = self._gather_rows(places)
+            rows = self._gather_rows()
             column = self.data.store.columns["frames"]
             clock.time(f"{self.name}, gather", lambda: column.take(rows, self.gathered))
             return
+        places = self.tape.places(self.batch.id, one_lane=self.case.is_one_lane)
         rows = self.tape.window(places, STACK - 1, 1)
         frames = self.tape.frames
         # mode="clip": otherwise numpy copies the whole output once more.
         clock.time(f"{self.name}, R", lambda: frames.take(rows, axis=0, out=self.kept, mode="clip"))
 
-    def _gather_rows(self, places: Any) -> Any:
-        """The rows, by id, that an n-step batch reads: two stacks a transition."""
+    def _gather_rows(self) -> Any:
+        """The rows, by id, that an n-step batch reads: two stacks a transition.
+
+        Of other transitions than the batch's, whose frames it has just left in the processor's
+        cache.
+        """
         tape = self.tape
+        ids = self.random.choice(self.ids, self.size)
+        places = tape.places(ids, one_lane=self.case.is_one_lane)
         ends = np.append(np.flatnonzero(tape.resets), len(tape))
         last = ends[ends.searchsorted(places, "right")] - 1
         following = np.minimum(places + self.n_step, last)
         stacks = [tape.window(at, STACK - 1, 0) for at in (places, following)]
         # Within a lane ids count as the tape does.
-        return np.concatenate(stacks, 1) + (self.batch.id - places)[:, None]
+        return np.concatenate(stacks, 1) + (ids - places)[:, None]
 
     def check(self) -> None:
         """The batch that is there now."""
