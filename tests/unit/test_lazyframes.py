@@ -3,6 +3,7 @@
 import copy
 import pickle
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -154,7 +155,8 @@ def test_a_key_touches_only_the_frames_that_it_needs(stack_axis, shape, key, tou
     for frame in frames:
         frame.flags.writeable = False
     lazy = LazyFrames(frames, stack_axis)
-    lazy._frames = tuple(Seen(frame, i) for i, frame in enumerate(frames))
+    watched: list[Any] = [Seen(frame, i) for i, frame in enumerate(frames)]
+    lazy._frames = tuple(watched)
     monkeypatch.delattr(LazyFrames, "__array__")
     found = lazy[key]
     assert np.array_equal(found, joined(frames, stack_axis)[key])
