@@ -17,7 +17,7 @@ try:
     import gymnasium as _gymnasium  # noqa: F401 (fails here, with a message, or nowhere)
 except ImportError as error:
     raise MissingExtraError(
-        'Gymnasium environments need gymnasium: pip install "mmreplay[gymnasium]", '
+        'stepping environments needs gymnasium: pip install "mmreplay[gymnasium]", '
         'or with Atari: pip install "mmreplay[atari]"'
     ) from error
 
