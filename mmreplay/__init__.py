@@ -27,7 +27,9 @@ from mmreplay.lane import Writer
 from mmreplay.lanes import create
 from mmreplay.lazyframes import LazyFrames
 from mmreplay.schema import Field
-from mmreplay.store import Store, Trajectory, open_store
+from mmreplay.sequences import SequenceBatch
+from mmreplay.store import Store, open_store
+from mmreplay.trajectories import LazyTrajectory, Step, Trajectory
 from mmreplay.vector import VectorWriter
 
 if TYPE_CHECKING:
@@ -48,12 +50,15 @@ __all__ = [
     "FrameStack",
     "InvalidIdError",
     "LazyFrames",
+    "LazyTrajectory",
     "LockedError",
     "MmreplayError",
     "ReplayBuffer",
     "Report",
     "SchemaError",
+    "SequenceBatch",
     "Settings",
+    "Step",
     "Store",
     "StoreExistsError",
     "StoreNotFoundError",

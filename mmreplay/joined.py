@@ -138,3 +138,16 @@ class Joined:
         if self.readers[lane].is_live and stops[-1] == head:
             out["truncated"][-1] = False
         return out
+
+    def endings(self, firsts: Ids) -> tuple[Ids, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """How whole episodes of a step or more end: (steps, terminated, truncated), (B,) each.
+
+        Args:
+            firsts: ids of their first rows.
+        """
+        _, _, stops = self.index.span(firsts)
+        terminated = self.columns["non_terminals"].take(stops - 1) == 0
+        lanes = firsts >> format.LANE_SHIFT
+        heads = np.array(self.heads)[lanes] + (lanes << format.LANE_SHIFT)
+        live = np.array([reader.is_live for reader in self.readers])[lanes]
+        return stops - firsts, terminated, ~terminated & ~(live & (stops + 1 == heads))
