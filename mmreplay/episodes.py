@@ -81,11 +81,15 @@ class Index:
     - `starts`: ids of the rows with a reset;
     - `ranks`: the same minus their position in the lane. The rows between two resets are
       transitions but for the last, so a transition's rank tells its row by searching here.
+
+    Attributes:
+        version: another number after every change.
     """
 
     def __init__(self, n_lanes: int) -> None:
         """An index of empty lanes."""
         self._lanes = [_Lane() for _ in range(n_lanes)]
+        self.version = 0
         self._counts = np.zeros(n_lanes, np.int64)
         self._bounds = np.zeros(n_lanes + 1, np.int64)  # transitions before each lane
         self._heads = np.zeros(n_lanes, np.int64)  # as ids
@@ -176,6 +180,7 @@ class Index:
 
     def _recount(self, lane: int) -> None:
         one = self._lanes[lane]
+        self.version += 1
         self._counts[lane] = self._count(one)
         self._heads[lane] = (lane << LANE_SHIFT) + one.head
         np.cumsum(self._counts, out=self._bounds[1:])

@@ -80,7 +80,12 @@ class EpisodeSums:
         """Of no index yet."""
         self._count, self._whole = count, whole
         self._index: Index | None = None
+        self._version = -1
         self._ended: list[_Ended] = []
+        self._bounds = np.zeros(1, np.int64)  # what the parts before each part count
+        # Of each part but the middle one: row of the first step, and steps.
+        self._rows = self._steps = np.zeros((0, _PARTS), np.int64)
+        self._places: list[int] = []  # of the first ended episode that counts, in each lane
 
     def follow(self, index: Index) -> int:
         """Take in what is new in an index.
@@ -88,15 +93,17 @@ class EpisodeSums:
         Returns:
             what all its episodes count together.
         """
+        if index is self._index and index.version == self._version:
+            return int(self._bounds[-1])
+        self._version = index.version
         if index is not self._index:
             self._index = index
             self._ended = [_Ended() for _ in range(index.n_lanes)]
         n = index.n_lanes
-        # Of each lane the oldest episode and the newest one: row of the first step, steps.
         self._rows = np.zeros((n, _PARTS), np.int64)
         self._steps = np.zeros((n, _PARTS), np.int64)
         totals = np.zeros((n, _PARTS), np.int64)
-        self._places = []
+        self._places.clear()
         for lane, ended in enumerate(self._ended):
             _, first, head = index.window(lane)
             starts, skipped, forgotten = index.known_resets(lane)
