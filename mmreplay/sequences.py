@@ -149,7 +149,7 @@ class SequenceGatherer:
         ahead = self._fill_steps(columns, rows, stop, batch)
         if padded is not None:
             self._blank(batch, padded, ahead)
-        self._fill_frames(columns, places, ahead, batch)
+        self._fill_frames(columns, places, ahead, batch, whole=padded is None)
         return batch
 
     def _fill_steps(
@@ -197,19 +197,23 @@ class SequenceGatherer:
         places: SequencePlaces,
         ahead: Ids | None,
         batch: SequenceBatch,
+        *,
+        whole: bool,
     ) -> None:
         """Read each frame column once, from what the first real step shows to what the last."""
         window = places.start[:, None] + self._ahead
-        oldest = np.maximum(places.first, places.start) + (1 - self._k)
-        low, high = oldest[:, None], places.stop[:, None]
-        outside = (window < low) | (window > high)
-        blank = outside if outside.any() else None
-        begin = places.begin[:, None]
+        begin, high, blank = places.begin[:, None], places.stop[:, None], None
         if self._settings.padding == "zero":
-            before = window < begin
-            if before.any():
-                blank = before if blank is None else blank | before
-        np.clip(window, np.maximum(low, begin), high, out=window)
+            blank = window < begin
+        if not whole or self._n > 1:
+            oldest = np.maximum(places.first, places.start) + (1 - self._k)
+            outside = (window < oldest[:, None]) | (window > high)
+            blank = outside if blank is None else blank | outside
+            np.maximum(window, oldest[:, None], out=window)
+            np.minimum(window, high, out=window)
+        if blank is not None and not blank.any():
+            blank = None
+        np.maximum(window, begin, out=window)
         for name, path in self._frame_paths.items():
             frames = self._made[batch][name]
             columns[path].take(window, frames)

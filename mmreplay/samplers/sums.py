@@ -85,6 +85,7 @@ class EpisodeSums:
         self._bounds = np.zeros(1, np.int64)  # what the parts before each part count
         # Of each part but the middle one: row of the first step, and steps.
         self._rows = self._steps = np.zeros((0, _PARTS), np.int64)
+        self._joined: tuple[Ids, Ids, Ids, Ids] | None = None
         self._places: list[int] = []  # of the first ended episode that counts, in each lane
 
     def follow(self, index: Index) -> int:
@@ -94,7 +95,10 @@ class EpisodeSums:
             what all its episodes count together.
         """
         if index is self._index and index.version == self._version:
+            if self._joined is None and len(self._ended) > 1:
+                self._join()
             return int(self._bounds[-1])
+        self._joined = None
         self._version = index.version
         if index is not self._index:
             self._index = index
@@ -124,6 +128,19 @@ class EpisodeSums:
         np.cumsum(totals.ravel(), out=self._bounds[1:])
         return int(self._bounds[-1])
 
+    def _join(self) -> None:
+        """The ended episodes of all lanes side by side: worth it for an index that stands still."""
+        counts, firsts, lengths = [], [], []
+        for lane, (ended, place) in enumerate(zip(self._ended, self._places, strict=True)):
+            starts, _, forgotten = self._index.known_resets(lane)  # type: ignore[union-attr]
+            here = starts[ended.origin + place - forgotten :][: ended.n - place + 1]
+            counts.append(np.diff(ended.sums[place : ended.n + 1]))
+            firsts.append(here[: ended.n - place])
+            lengths.append(np.diff(here) - 1)
+        offsets = np.cumsum([0, *(one.sum() for one in counts)])
+        bounds = np.append(0, np.concatenate(counts).cumsum())
+        self._joined = bounds, np.concatenate(firsts), np.concatenate(lengths), offsets
+
     def at(self, ranks: Ids) -> tuple[Ids, Ids, Ids]:
         """The episodes that these ranks fall into.
 
@@ -139,6 +156,13 @@ class EpisodeSums:
         lanes = parts // _PARTS
         rows, steps = self._rows.ravel()[parts], self._steps.ravel()[parts]
         over = (parts % _PARTS == 1).nonzero()[0]
+        if self._joined is not None:
+            bounds, firsts, lengths, offsets = self._joined
+            sought = within[over] + offsets[lanes[over]]
+            found = bounds.searchsorted(sought, "right") - 1
+            within[over] = sought - bounds[found]
+            rows[over], steps[over] = firsts[found], lengths[found]
+            return rows + (lanes << LANE_SHIFT), steps, within
         for lane in np.unique(lanes[over]).tolist():
             here = over[lanes[over] == lane]
             ended, place = self._ended[lane], self._places[lane]
