@@ -141,6 +141,15 @@ def test_a_padded_step_shows_frames_of_real_steps_and_zeros(load):
     ]
 
 
+@pytest.mark.parametrize("stack", [None, 3])
+def test_what_a_padded_step_shows_does_not_depend_on_the_steps_of_a_return(load, stack):
+    one, many = (every(load(stack=stack, n_step=n), 4, 1, "pad") for n in (1, 3))
+    padded = ~one.mask
+    assert np.array_equal(one.observation, many.observation)
+    assert np.array_equal(one.next_observation[padded], many.next_observation[padded])
+    assert not np.array_equal(one.next_observation, many.next_observation)
+
+
 def test_returns_reach_past_the_window(load):
     batch = every(load(n_step=3), 1)
     alone = load(n_step=3).transitions(batch.id[:, 0])
