@@ -19,7 +19,7 @@ from mmreplay.errors import SchemaError
 from mmreplay.format import MAX_STACK
 from mmreplay.schema import FRAME, Schema
 
-__all__ = ["Batch", "Gatherer", "Places", "Settings"]
+__all__ = ["Assembler", "Batch", "Column", "Gatherer", "Places", "Settings"]
 
 Observation = Array | dict[str, Array]
 
@@ -125,6 +125,18 @@ class Places:
     ids: Ids
     begin: Ids | None
     steps: Ids | None
+
+
+class Assembler(Protocol):
+    """Makes batches of ids, in two parts: what it asks of the index, and what it reads."""
+
+    def locate(self, index: Index, ids: Ids) -> Places:
+        """Look up all that is needed of the index, which may change right after."""
+
+    def fetch(
+        self, columns: Mapping[str, Column], places: Places, out: Batch | None = None
+    ) -> Batch:
+        """Read the transitions at `places`; called after `locate`, in the same thread."""
 
 
 class Gatherer:

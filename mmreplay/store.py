@@ -21,7 +21,7 @@ from mmreplay import format
 from mmreplay.columns import Array, EvictedError, Ids, RawColumn
 from mmreplay.episodes import Index
 from mmreplay.errors import ClosedError, CorruptStoreError, InvalidIdError, SchemaError
-from mmreplay.gather import Batch, Gatherer, Settings
+from mmreplay.gather import Assembler, Batch, Gatherer, Settings
 from mmreplay.joined import Joined
 from mmreplay.reader import LaneReader, lane_paths
 from mmreplay.schema import FRAME, Schema, as_array
@@ -254,7 +254,7 @@ class Store:
             raise SchemaError(f"ids: expected integers (B,), found {wanted.dtype} {wanted.shape}")
         return wanted.astype(np.int64)
 
-    def batch(self, ids: npt.ArrayLike, gatherer: Gatherer, out: Batch | None = None) -> Batch:
+    def batch(self, ids: npt.ArrayLike, gatherer: Assembler, out: Batch | None = None) -> Batch:
         """The transitions with these ids, each checked."""
         wanted = self._checked_ids(ids)
 
@@ -267,7 +267,7 @@ class Store:
         return self.sample(valid, gatherer, out)
 
     def sample(
-        self, draw: Callable[[Index], Ids], gatherer: Gatherer, out: Batch | None = None
+        self, draw: Callable[[Index], Ids], gatherer: Assembler, out: Batch | None = None
     ) -> Batch:
         """The transitions that `draw` chooses from the index as it is now."""
 
