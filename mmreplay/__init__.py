@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from mmreplay import transforms
 from mmreplay._version import __version__
 from mmreplay.buffers import ReplayBuffer
 from mmreplay.dataset import Dataset, load
+from mmreplay.decorated import Decorated
 from mmreplay.errors import (
     ClosedError,
     CorruptStoreError,
@@ -23,9 +25,11 @@ from mmreplay.errors import (
     StoreNotFoundError,
 )
 from mmreplay.gather import Batch, Settings
+from mmreplay.hindsight import Hindsight
 from mmreplay.lane import Writer
 from mmreplay.lanes import create
 from mmreplay.lazyframes import LazyFrames
+from mmreplay.mixture import Mixture
 from mmreplay.schema import Field
 from mmreplay.sequences import SequenceBatch
 from mmreplay.store import Store, open_store
@@ -41,6 +45,7 @@ __all__ = [
     "ClosedError",
     "CorruptStoreError",
     "Dataset",
+    "Decorated",
     "DiskFullError",
     "EmptyBufferError",
     "FailedStoreError",
@@ -48,10 +53,12 @@ __all__ = [
     "Finding",
     "FormatError",
     "FrameStack",
+    "Hindsight",
     "InvalidIdError",
     "LazyFrames",
     "LazyTrajectory",
     "LockedError",
+    "Mixture",
     "MmreplayError",
     "ReplayBuffer",
     "Report",
@@ -70,6 +77,7 @@ __all__ = [
     "load",
     "open",
     "record",
+    "transforms",
     "verify",
 ]
 

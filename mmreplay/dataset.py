@@ -27,7 +27,7 @@ from mmreplay.sequences import SequenceBatch
 from mmreplay.store import Store
 from mmreplay.trajectories import LazyTrajectory, Trajectory
 
-__all__ = ["Dataset", "Seed", "load"]
+__all__ = ["Dataset", "Seed", "checked_size", "load"]
 
 Seed = int | Sequence[int] | np.random.SeedSequence | None
 
@@ -74,7 +74,7 @@ class Dataset:
             EmptyBufferError: there is no transition yet.
             SchemaError: without replacement, and there are fewer than `batch_size`.
         """
-        size = _checked_size(batch_size)
+        size = checked_size(batch_size)
         # Once, however often the store has to read again.
         if replace:
             draws = self.generator.random(size)
@@ -115,7 +115,7 @@ class Dataset:
             SchemaError: a value out of its range.
             EmptyBufferError: there is no transition.
         """
-        size = _checked_size(batch_size)
+        size = checked_size(batch_size)
         if world_size < 1 or not 0 <= rank < world_size:
             raise SchemaError(
                 f"rank and world_size: expected 0 <= rank < world_size, found {rank}, {world_size}"
@@ -231,7 +231,7 @@ class Dataset:
             SchemaError: a value out of its range.
         """
         windows = Windows(length, burn_in, boundary, stride)
-        return self._sequences.sample(self.generator, _checked_size(batch_size), windows, out)
+        return self._sequences.sample(self.generator, checked_size(batch_size), windows, out)
 
     def sequence_batches(
         self,
@@ -259,7 +259,7 @@ class Dataset:
             EmptyBufferError: no episode has such a window.
             SchemaError: a value out of its range.
         """
-        size, windows = _checked_size(batch_size), Windows(length, burn_in, boundary, stride)
+        size, windows = checked_size(batch_size), Windows(length, burn_in, boundary, stride)
         if epochs is not None and epochs < 0:
             raise SchemaError(f"epochs: expected 0 or more, or None; found {epochs}")
         self._sequences.check(windows)
@@ -292,7 +292,7 @@ class Dataset:
             EmptyBufferError: no whole episode has as many steps.
             SchemaError: a value out of its range.
         """
-        return self._sequences.portions(self.generator, _checked_size(batch_size), Windows(length))
+        return self._sequences.portions(self.generator, checked_size(batch_size), Windows(length))
 
     def sample_trajectories(self, n: int, *, replace: bool = True) -> list[LazyTrajectory]:
         """Draw whole episodes uniformly; their columns are read when they are first asked for.
@@ -305,7 +305,7 @@ class Dataset:
             EmptyBufferError: there is no whole episode.
             SchemaError: without replacement, and there are fewer than `n`.
         """
-        size = _checked_size(n, "n")
+        size = checked_size(n, "n")
         return self._sequences.trajectories(self.generator, size, replace=replace)
 
     @property
@@ -386,7 +386,8 @@ def _matching(path: Any) -> list[Path]:
     return [Path(text)]
 
 
-def _checked_size(size: object, name: str = "batch_size") -> int:
+def checked_size(size: object, name: str = "batch_size") -> int:
+    """A batch size as the user gave it; SchemaError if it is none."""
     if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
         raise SchemaError(f"{name}: expected 1 or more, found {size!r}")
     return int(size)
