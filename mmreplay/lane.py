@@ -114,7 +114,10 @@ class Writer:
         self._sole = None if self.schema.is_dict else self._frames[FRAME]
         if self._sole is not None:
             self._shape, self._dtype = self._sole.shape, self._sole.dtype
-        self._scalar_action = isinstance(self._columns["actions"].new.items, memoryview)
+        # A float that is too large becomes inf without a word, unless the field looks at it.
+        is_float32 = self.schema.action.dtype == np.float32
+        items = self._columns["actions"].new.items
+        self._scalar_action = isinstance(items, memoryview) and not is_float32
         self._border = 0
         self._half_stop = head - head % disk.half if disk.half else _NEVER
         self._newest_flag = self._flag_of_newest()

@@ -13,6 +13,7 @@ import mmreplay
 from mmreplay import Field, VectorWriter, Writer, files, lanes
 from mmreplay.errors import (
     DiskFullError,
+    FailedStoreError,
     FormatError,
     LockedError,
     SchemaError,
@@ -81,6 +82,15 @@ def test_a_capacity_that_is_no_number_of_transitions_is_refused(make, tmp_path, 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_capacity_that_no_lane_could_ever_fill_is_refused(make, tmp_path):
+    for capacity in (1 << 40, 10**30):
+        with pytest.raises(SchemaError, match=f"at most {(1 << 40) - 1:,} transitions.*None keeps"):
+            make(capacity=capacity)
+    assert list(tmp_path.iterdir()) == []
+    make(capacity=(1 << 40) - 1).close()
+    assert make(append=True).metadata["capacity"] == (1 << 40) - 1
+
+
 def test_a_capacity_may_be_a_numpy_integer(make):
     assert attributes(make(capacity=np.int64(5)).path)["capacity"] == 5
 
@@ -132,6 +142,9 @@ def test_the_path_above_must_be_a_directory(make, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StoreNotFoundError, match="file: is no directory; make one first"):
         make("file/store.zarr")
+    with pytest.raises(StoreNotFoundError, match="deeper: there is no such directory"):
+        make("file/deeper/store.zarr")
+    assert [one.name for one in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +154,8 @@ def test_the_path_above_must_be_a_directory(make, tmp_path):
         ({"action": None}, "action: a new store needs one"),
         ({"frame": (84, 84)}, "expected an mmreplay.Field"),
         ({"padding": "edge"}, "padding: expected 'reset' or 'zero', found 'edge'"),
-        ({"lanes": 0}, "lanes: expected 1 or more, found 0"),
+        ({"lanes": 0}, "lanes: expected 1 to 4,096 written by one process, found 0"),
+        ({"lanes": 100_000}, "lanes: expected 1 to 4,096 written by one process, found 100,000"),
         ({"lanes": 2, "lane": "me"}, "give one of them"),
         ({"lanes": 3, "capacity": 2}, "for each of 3 lanes"),
         ({"flush_s": -1}, "flush_s: expected seconds"),
@@ -190,6 +204,37 @@ def test_no_room_leaves_nothing(make, tmp_path, monkeypatch, n_lanes, lz4):
                 make(lanes=n_lanes, **lz4)
         assert list(tmp_path.iterdir()) == []
     make(lanes=n_lanes, **lz4)
+
+
+@pytest.mark.parametrize("given", [{}, {"lanes": 2}, {"lane": "me"}])
+def test_a_store_that_cannot_be_made_is_not_said_to_hold_rows(make, tmp_path, monkeypatch, given):
+    def broken(descriptor):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_fsync", broken)
+        with pytest.raises(
+            FailedStoreError, match=r"store\.zarr: could not be made: Input/output"
+        ) as e:
+            make(**given)
+    assert "committed" not in str(e.value)
+    assert list(tmp_path.iterdir()) == []
+    make(**given)
+
+
+def test_a_lane_that_cannot_be_made_is_not_said_to_hold_rows(make, monkeypatch):
+    path = make(lane="a").path.parent
+
+    def broken(descriptor):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_fsync", broken)
+        with pytest.raises(FailedStoreError, match=r"lane-00001: could not be made: Input/") as e:
+            make(append=True, lane="b")
+    assert "committed" not in str(e.value)
+    assert sorted(one.name for one in path.iterdir()) == ["lane-00000", "zarr.json"]
+    assert make(append=True, lane="b").path.name == "lane-00001"
 
 
 def test_a_store_has_its_name_only_once_it_is_whole_and_durable(make, tmp_path, monkeypatch):
