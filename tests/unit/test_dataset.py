@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import mmreplay
+from mmreplay import lanes
 from mmreplay.errors import (
     ClosedError,
     EmptyBufferError,
@@ -68,8 +69,8 @@ def test_padding_is_the_first_stores(make, story):
 @pytest.fixture
 def three(make, story):
     """Three stores of 3, 4 and 2 times 5 transitions."""
-    for name, length, lanes in (("a.zarr", 3, None), ("b.zarr", 4, None), ("c.zarr", 5, 2)):
-        writer = make(name, lanes=lanes)
+    for name, length, n_lanes in (("a.zarr", 3, None), ("b.zarr", 4, None), ("c.zarr", 5, 2)):
+        writer = make(name, lanes=n_lanes)
         story.play(writer, length)
         writer.close()
     return writer.path.parent
@@ -119,6 +120,41 @@ def test_what_cannot_be_loaded_is_named(three, monkeypatch, path, error, match):
     Path("file").write_bytes(b"x")
     with pytest.raises(error, match=match):
         mmreplay.load(path)
+
+
+def test_a_store_is_loaded_once_however_it_is_named(three, monkeypatch):
+    monkeypatch.chdir(three)
+    (three / "again.zarr").symlink_to("a.zarr")
+    for path in (
+        ["a.zarr", "a.zarr"],
+        ["a.zarr", three / "a.zarr"],
+        ["a.zarr", "?.zarr"],
+        ["a.zarr", "again.zarr"],
+        ["c.zarr", "c.zarr/lane-00001"],
+    ):
+        with pytest.raises(SchemaError, match=r"loaded already as .*; name each store once"):
+            mmreplay.load(path)
+    assert len(mmreplay.load(["c.zarr/lane-00001", "c.zarr/lane-00000"])) == 10
+
+
+def test_a_store_of_lanes_with_no_lane_yet_says_what_to_do(make, story, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:  # between the store and its first lane
+        patch.setattr(lanes, "build_lane", killed)
+        with pytest.raises(KeyboardInterrupt):
+            make("run.zarr", lane="actor-0")
+    path = make("other.zarr").path.with_name("run.zarr")
+    for call in (mmreplay.load, mmreplay.open, lambda path: mmreplay.create(path, append=True)):
+        with pytest.raises(
+            FormatError,
+            match=r"run\.zarr: a store of lanes with no lane in it yet.*"
+            r"create with lane=",
+        ):
+            call(path)
+    story.play(make("run.zarr", lane="actor-0", append=True), 3)
+    assert len(mmreplay.load(path)) == 3
 
 
 @pytest.mark.parametrize("path", [5, None, 1.5])
@@ -273,6 +309,34 @@ def test_epochs_without_end_go_on(loaded):
     assert all(sorted(next(batches).id.tolist()) == loaded().ids.tolist() for _ in range(5))
 
 
+def test_an_epoch_may_be_named_and_the_next_call_goes_on_after_it(loaded):
+    by_turns = loaded(seed=4)
+    epochs = [flat(by_turns.batches(7)) for _ in range(4)]
+    data = loaded(seed=4)
+    assert flat(data.batches(7, epoch=2)) == epochs[2]
+    assert flat(data.batches(7)) == epochs[3]
+    assert flat(data.batches(7, epochs=2, epoch=0)) == epochs[0] + epochs[1]
+    assert flat(data.batches(7)) == epochs[2]
+
+
+def test_a_named_epoch_is_the_same_one_in_every_rank_whatever_they_did_before(loaded):
+    ranks = [loaded(), loaded()]
+    list(ranks[1].batches(4, epochs=3))  # a rank that was ahead
+    for epoch in (0, 5):
+        parts = [
+            flat(one.batches(4, epoch=epoch, rank=rank, world_size=2))
+            for rank, one in enumerate(ranks)
+        ]
+        assert sorted(parts[0] + parts[1]) == loaded().ids.tolist()
+
+
+def test_a_refused_epoch_changes_nothing(loaded):
+    data, twin = loaded(), loaded()
+    with pytest.raises(SchemaError, match="epoch: expected 0 or more, or None; found -3"):
+        data.batches(7, epoch=-3)
+    assert flat(data.batches(7)) == flat(twin.batches(7))
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7, 31])
 @pytest.mark.parametrize("size", [1, 4, 8])
 def test_each_transition_comes_once_over_all_ranks(loaded, world_size, size):
@@ -305,6 +369,7 @@ def test_with_drop_last_every_rank_has_the_same_number_of_full_batches(loaded, w
         ({"rank": 3, "world_size": 3}, "rank and world_size"),
         ({"world_size": 0}, "rank and world_size"),
         ({"epochs": -1}, "epochs: expected 0 or more"),
+        ({"epoch": -1}, "epoch: expected 0 or more"),
     ],
 )
 def test_an_epoch_that_cannot_be_divided_is_refused_at_once(loaded, wrong, match):

@@ -39,13 +39,24 @@ def test_lanes_of_several_stores_are_numbered_on(make, story):
         ({"frame": Field((4,), codec="raw")}, "found another schema; load them apart"),
         ({"action": Field((2,), "int64")}, "found another schema"),
         ({"extras": {"x": Field()}}, "found another schema"),
-        ({"frame": Field((3,), codec="lz4")}, "raw in some of the stores, compressed in others"),
+        (
+            {"frame": Field((3,), codec="lz4")},
+            r"a\.zarr/frames is raw, \S*b\.zarr/frames is compressed \(lz4\)",
+        ),
     ],
 )
 def test_stores_whose_rows_differ_are_not_one(make, other, match):
     first, second = make("a.zarr"), make("b.zarr", **other)
     with pytest.raises(SchemaError, match=match):
         Store([first.path, second.path])
+
+
+def test_raw_and_compressed_columns_are_named_in_either_order(make, lz4):
+    raw, packed = make("a.zarr"), make("b.zarr", **lz4)
+    both = rf"{raw.path}/frames is raw, {packed.path}/frames is compressed \(lz4\)"
+    for paths in ([raw.path, packed.path], [packed.path, raw.path]):
+        with pytest.raises(SchemaError, match=both):
+            Store(paths)
 
 
 # ---------------------------------------------------------------- following
