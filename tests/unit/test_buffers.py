@@ -7,10 +7,12 @@ import threading
 import numpy as np
 import pytest
 
-from mmreplay import Field, ReplayBuffer
+import mmreplay
+from mmreplay import Dataset, Field, ReplayBuffer
 from mmreplay.errors import (
     ClosedError,
     CorruptStoreError,
+    EmptyBufferError,
     LockedError,
     SchemaError,
 )
@@ -248,3 +250,51 @@ def test_one_thread_steps_and_another_samples(buffer_of, story):
     stop.set()
     thread.join()
     assert wrong == []
+
+
+# ---------------------------------------------------------------- a dataset that grows
+
+
+def test_a_live_buffer_gives_epochs_as_a_dataset_does(buffer_of, story):
+    buffer = buffer_of(stack=2, seed=6)
+    assert isinstance(buffer, Dataset)
+    with pytest.raises(EmptyBufferError, match="no transition yet"):
+        buffer.batches(4)
+    for length in (5, 9):
+        story.play(buffer.writer, length, "terminated")
+        batches = list(buffer.batches(4))
+        found = [one for batch in batches for one in batch.id.tolist()]
+        assert sorted(found) == story.transitions(buffer.writer.path)
+        assert batches[0].observation.shape == (4, 2, 3)
+    data = mmreplay.load(buffer.writer.path, seed=6)
+    same_epoch = [
+        [batch.id.tolist() for batch in one.batches(4, epoch=1)] for one in (buffer, data)
+    ]
+    assert same_epoch[0] == same_epoch[1]
+
+
+def test_an_epoch_of_a_live_buffer_is_that_of_its_beginning(buffer_of, story):
+    buffer = buffer_of()
+    story.play(buffer.writer, 12)
+    batches = buffer.batches(5)
+    found = next(batches).id.tolist()
+    story.play(buffer.writer, 7)
+    assert sorted(found + [one for batch in batches for one in batch.id.tolist()]) == list(
+        range(12)
+    )
+    assert sum(len(batch) for batch in buffer.batches(5)) == 19
+
+
+def test_an_epoch_takes_nothing_from_the_generator(buffer_of, story, twin_of, same):
+    buffer, twin = buffer_of(seed=7), twin_of(7)
+    story.play(buffer.writer, 50)
+    assert same(buffer.sample(16), twin.sample(16))
+    list(buffer.batches(8))
+    assert same(buffer.sample(16), twin.sample(16))
+
+
+def test_a_buffer_is_refreshed_in_place(buffer_of, story):
+    buffer = buffer_of()
+    story.play(buffer.writer, 3)
+    assert buffer.refresh() is buffer
+    assert len(buffer) == 3
