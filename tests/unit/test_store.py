@@ -263,6 +263,25 @@ def test_a_closed_store_is_as_it_was_until_it_is_refreshed(make, story):
         assert len(store) == 10
 
 
+def test_lanes_that_are_added_are_seen_by_refresh_and_ids_stay(make, story):
+    first, other = make("a.zarr", lane="actor-0"), make("b.zarr")
+    story.play(first, 3)
+    story.play(other, 4)
+    with Store([first.path.parent, other.path]) as store:
+        known = store.ids.tolist()
+        before = store.transitions(known, stack=None).observation
+        added = make("a.zarr", lane="actor-1", append=True)
+        story.play(added, 5)
+        assert store.ids.tolist() == known
+        assert store.refresh() is store
+        assert [lane.path for lane in store.lanes] == [first.path, other.path, added.path]
+        assert store.ids.tolist() == [*known, *(2 * LANE_1 + row for row in range(5))]
+        assert np.array_equal(store.transitions(known, stack=None).observation, before)
+        story.check(store)
+        story.play(added, 2)
+        assert len(store) == 14
+
+
 def test_rows_appended_by_another_process_are_seen(make, story, tmp_path):
     writer = make()
     story.play(writer, 5)
