@@ -363,7 +363,7 @@ def load(
 
     Raises:
         StoreNotFoundError: nothing there, or nothing that the pattern matches.
-        SchemaError: stores whose rows differ, or a setting out of its range.
+        SchemaError: stores whose rows differ, a store named twice, or a setting out of its range.
     """
     store = Store(_matching(path), padding=padding)
     return Dataset(store, Settings(stack, n_step, gamma, store.padding, stack_axis), seed)

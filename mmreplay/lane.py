@@ -36,6 +36,7 @@ __all__ = ["Writer"]
 
 _SCALARS = ("actions", "rewards", "non_terminals", "resets")
 _NEVER = 1 << 62
+_MOST = float(np.finfo(np.float32).max)
 
 
 class _Column:
@@ -114,7 +115,10 @@ class Writer:
         self._sole = None if self.schema.is_dict else self._frames[FRAME]
         if self._sole is not None:
             self._shape, self._dtype = self._sole.shape, self._sole.dtype
-        self._scalar_action = isinstance(self._columns["actions"].new.items, memoryview)
+        # A float that is too large becomes inf without a word, unless the field looks at it.
+        is_float32 = self.schema.action.dtype == np.float32
+        items = self._columns["actions"].new.items
+        self._scalar_action = isinstance(items, memoryview) and not is_float32
         self._border = 0
         self._half_stop = head - head % disk.half if disk.half else _NEVER
         self._newest_flag = self._flag_of_newest()
@@ -431,8 +435,10 @@ class Writer:
             rows, start = self._sink(path, n)
             rows[n - start] = value
 
-    def _vector_action(self, action: object) -> Array:
+    def _vector_action(self, action: object) -> Array | float:
         one = self.schema.action
+        if type(action) is float and not one.shape and -_MOST <= action <= _MOST:
+            return action  # as most policies give it; the array below takes five times as long
         if type(action) is np.ndarray and action.shape == one.shape and action.dtype == one.dtype:
             return action
         return one.coerce_loosely(action, "action")

@@ -66,6 +66,8 @@ class Store:
         self.path = roots[0]
         self._roots = list(roots)
         self._paths = [lane for root in roots for lane in lane_paths(root)]
+        if len(self._roots) > 1:
+            _check_distinct(self._paths)
         self._lock = threading.RLock()
         self._closed = False
         self._next_look = time.monotonic() + _LOOK_S
@@ -519,6 +521,23 @@ class Store:
             f"<mmreplay.Store {self.path} lanes={len(self.readers)} "
             f"transitions={self.index.n_transitions}>"
         )
+
+
+def _check_distinct(lanes: Sequence[Path]) -> None:
+    """Refuse a lane that comes twice: its rows would be drawn twice as often, and without a word.
+
+    Raises:
+        SchemaError: naming the lane.
+    """
+    seen: dict[Path, Path] = {}
+    for lane in lanes:
+        real = lane.resolve()
+        if real in seen:
+            raise SchemaError(
+                f"{lane}: loaded already as {seen[real]}; name each store once, and not one of "
+                f"its lanes beside it"
+            )
+        seen[real] = lane
 
 
 def open_store(path: str | os.PathLike[str]) -> Store:
