@@ -25,6 +25,7 @@ from mmreplay.errors import (
 from mmreplay.gather import Batch, Settings
 from mmreplay.lane import Writer
 from mmreplay.lanes import create
+from mmreplay.prioritized import PrioritizedReplayBuffer
 from mmreplay.schema import Field
 from mmreplay.store import Store, Trajectory, open_store
 from mmreplay.vector import VectorWriter
@@ -47,6 +48,7 @@ __all__ = [
     "InvalidIdError",
     "LockedError",
     "MmreplayError",
+    "PrioritizedReplayBuffer",
     "ReplayBuffer",
     "Report",
     "SchemaError",

@@ -25,7 +25,7 @@ from mmreplay.gather import Batch, Settings
 from mmreplay.samplers import epoch_ids, uniform_ids
 from mmreplay.store import Store, Trajectory
 
-__all__ = ["Dataset", "Seed", "load"]
+__all__ = ["Dataset", "Seed", "checked_size", "load"]
 
 Seed = int | Sequence[int] | np.random.SeedSequence | None
 
@@ -69,7 +69,7 @@ class Dataset:
             EmptyBufferError: there is no transition yet.
         """
         # Once, however often the store has to read again.
-        draws = self.generator.random(_checked_size(batch_size))
+        draws = self.generator.random(checked_size(batch_size))
 
         def draw(index: Index) -> Ids:
             try:
@@ -110,7 +110,7 @@ class Dataset:
             SchemaError: a value out of its range.
             EmptyBufferError: there is no transition.
         """
-        size = _checked_size(batch_size)
+        size = checked_size(batch_size)
         if world_size < 1 or not 0 <= rank < world_size:
             raise SchemaError(
                 f"rank and world_size: expected 0 <= rank < world_size, found {rank}, {world_size}"
@@ -272,7 +272,8 @@ def _matching(path: Any) -> list[Path]:
     return [Path(text)]
 
 
-def _checked_size(size: object) -> int:
+def checked_size(size: object) -> int:
+    """A batch size as the user gave it; SchemaError if it is none."""
     if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
         raise SchemaError(f"batch_size: expected 1 or more, found {size!r}")
     return int(size)

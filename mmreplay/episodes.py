@@ -80,6 +80,9 @@ class Index:
     - `starts`: ids of the rows with a reset;
     - `ranks`: the same minus their position in the lane. The rows between two resets are
       transitions but for the last, so a transition's rank tells its row by searching here.
+
+    Attributes:
+        version: grows whenever anything changes.
     """
 
     def __init__(self, n_lanes: int) -> None:
@@ -90,6 +93,7 @@ class Index:
         self._heads = np.zeros(n_lanes, np.int64)  # as ids
         self._query = np.zeros(n_lanes, np.int64)
         self._shift = np.zeros(n_lanes, np.int64)
+        self.version = 0
         self._layout()
 
     # ------------------------------------------------------------ keeping it up to date
@@ -172,6 +176,7 @@ class Index:
         return max(one.head - 1 - one.first, 0) - (one.n_starts - one.skipped)
 
     def _recount(self, lane: int) -> None:
+        self.version += 1
         one = self._lanes[lane]
         self._counts[lane] = self._count(one)
         self._heads[lane] = (lane << LANE_SHIFT) + one.head
@@ -180,6 +185,11 @@ class Index:
         self._shift[lane] = (lane << LANE_SHIFT) + one.first - one.skipped - one.place
 
     # ------------------------------------------------------------ asking it
+
+    @property
+    def n_lanes(self) -> int:
+        """Lanes."""
+        return len(self._lanes)
 
     @property
     def n_transitions(self) -> int:
@@ -195,6 +205,13 @@ class Index:
         """Rows of a lane with a reset, ascending; those below first may be missing."""
         one = self._lanes[lane]
         return one.starts[: one.n_starts].copy()
+
+    def resets_between(self, lane: int, start: int, stop: int) -> Ids:
+        """Rows in [start, stop) of a lane with a reset, ascending; none of them below first."""
+        one = self._lanes[lane]
+        starts = one.starts[: one.n_starts]
+        low, high = starts.searchsorted((start, stop)).tolist()
+        return starts[low:high].copy()
 
     def ids(self) -> Ids:
         """Every valid transition id, ascending: int64 (n_transitions,)."""
