@@ -187,14 +187,13 @@ class Index:
     # ------------------------------------------------------------ asking it
 
     @property
-    def n_lanes(self) -> int:
-        """Lanes."""
-        return len(self._lanes)
-
-    @property
     def n_transitions(self) -> int:
         """Transitions of all lanes that can be sampled."""
         return int(self._bounds[-1])
+
+    def n_transitions_of(self, n_lanes: int) -> int:
+        """Transitions of the first so many lanes that can be sampled."""
+        return int(self._bounds[n_lanes])
 
     def window(self, lane: int) -> tuple[int, int, int]:
         """(base, first, head) of a lane."""

@@ -1,7 +1,7 @@
 """The column of priorities: written in place beside the rows that it speaks of.
 
 Invariant: the value at a transition's position is the priority that it was last given, also after a
-kill; it is 0 where none was given. Losing the column loses no row.
+kill; it is 0 where none was given, and past the head. Losing the column loses no row.
 """
 
 from __future__ import annotations
@@ -15,14 +15,130 @@ import numpy.typing as npt
 
 from mmreplay import columns, files, format
 from mmreplay.columns import Ids
-from mmreplay.errors import FormatError, MmreplayError
+from mmreplay.errors import FormatError
 from mmreplay.format import LANE_SHIFT, ArraySpec
 
-__all__ = ["PriorityColumn"]
+__all__ = ["PriorityColumn", "evict", "finish", "trim"]
 
-_ROW_MASK = (1 << LANE_SHIFT) - 1
 _CHUNK_ROWS = 65_536
 _CHUNK_ROWS_OF_MANY = 16_384
+_SPEC = format.priority_spec(_CHUNK_ROWS)
+_BYTES = _SPEC.dtype.itemsize
+
+Windows = Sequence[tuple[int, int]]
+
+
+# ---------------------------------------------------------------- the files of one lane
+
+
+def find(lane: Path) -> ArraySpec | None:
+    """The column that a lane has; None if it has none.
+
+    Raises:
+        FormatError, CorruptStoreError: what is there is no such column.
+    """
+    folder = lane / _SPEC.path
+    files.check_directories(lane, _SPEC.path)
+    if not folder.exists():
+        return None
+    where = folder / "zarr.json"
+    advice = f"delete {folder} to start with new priorities"
+    try:
+        data = files.read_bytes(where, format.MAX_METADATA_BYTES)
+    except FileNotFoundError as error:
+        raise FormatError(f"{where}: missing; {advice}") from error
+    spec, _ = format.parse_array(data, _SPEC.path, str(where))
+    fits = (spec.row_shape, spec.dtype, spec.is_raw) == (_SPEC.row_shape, _SPEC.dtype, True)
+    if not fits or spec.chunk_bytes % files.GRANULARITY:
+        raise FormatError(
+            f"{where}: expected one float64 a row in raw chunks of a multiple of "
+            f"{files.GRANULARITY:,} bytes; {advice}"
+        )
+    return spec
+
+
+def _find_or_make(lane: Path, chunk_rows: int) -> ArraySpec:
+    there = find(lane)
+    if there is not None:
+        return there
+    wanted = format.priority_spec(chunk_rows)
+    # Renamed when it is whole: killed in between, there is no column, and not half of one.
+    beside = _beside(lane)
+    files.remove_tree(beside)
+    files.make_directory(beside)
+    files.write_file(beside / "zarr.json", format.array_json(wanted, 0))
+    files.replace_directory(beside, lane / wanted.path)
+    return wanted
+
+
+def _beside(lane: Path) -> Path:
+    return lane / f"{_SPEC.path}.tmp"
+
+
+def trim(lane: Path, base: int, head: int) -> None:
+    """Forget the priorities of rows that are gone, and of those that a power cut took, durably.
+
+    Whoever appends next may know nothing of priorities: theirs must not stand there already.
+
+    Args:
+        lane: its directory, locked for writing.
+        base: the oldest row kept.
+        head: rows committed; the newest is no transition yet, and has no priority.
+    """
+    if _beside(lane).exists():
+        files.remove_tree(_beside(lane))
+    spec = find(lane)
+    if spec is None:
+        return
+    evict(lane, base)
+    _clear(lane, spec, max(head - 1, 0))
+    files.sync_directory(lane / spec.path)
+
+
+def _clear(lane: Path, spec: ArraySpec, stop: int) -> None:
+    """Leave nothing of rows from `stop` on."""
+    for chunk in columns.chunk_files(lane, spec):
+        start = chunk * spec.chunk_rows
+        path = columns.chunk_path(lane, spec, chunk)
+        if start >= stop:
+            files.unlink(path)
+        elif stop < start + spec.chunk_rows:
+            files.zero_from(path, _BYTES * (stop - start))
+
+
+def evict(lane: Path, base: int) -> None:
+    """Unlink the chunk files wholly below `base`."""
+    spec = find(lane)
+    if spec is None:
+        return
+    for chunk in columns.chunk_files(lane, spec):
+        if (chunk + 1) * spec.chunk_rows > base:
+            break
+        files.unlink(columns.chunk_path(lane, spec, chunk))
+
+
+def finish(lane: Path, head: int) -> None:
+    """Leave a plain zarr array of as many rows as the lane has, durable.
+
+    Raises:
+        DiskFullError: no room; the same call works once there is.
+    """
+    spec = find(lane)
+    if spec is None:
+        return
+    _clear(lane, spec, max(head - 1, 0))
+    files.write_file(lane / spec.path / "zarr.json", format.array_json(spec, head))
+    _sync(lane, spec)
+
+
+def _sync(lane: Path, spec: ArraySpec) -> None:
+    for chunk in columns.chunk_files(lane, spec):
+        # One that was evicted since it was listed is fine.
+        files.sync_file(columns.chunk_path(lane, spec, chunk), missing_ok=True)
+    files.sync_directory(lane / spec.path)
+
+
+# ---------------------------------------------------------------- all lanes as one array
 
 
 class PriorityColumn:
@@ -40,63 +156,61 @@ class PriorityColumn:
         FormatError, CorruptStoreError: what is there is no such column.
 
     Attributes:
-        values: (n,) float64 by position.
+        values: (n,) float64 by position. The last one is never of a transition.
         generation: grows when positions have changed.
     """
 
-    def __init__(self, lanes: Sequence[Path], windows: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, lanes: Sequence[Path], windows: Windows) -> None:
         """Map what is there; make it where there is nothing."""
         self._lanes = list(lanes)
-        self._specs = [_spec_of(lane, many=len(lanes) > 1) for lane in lanes]
+        chunk_rows = _CHUNK_ROWS_OF_MANY if len(lanes) > 1 else _CHUNK_ROWS
+        self._specs = [_find_or_make(lane, chunk_rows) for lane in lanes]
         self.generation = 0
-        for lane, spec, (base, head) in zip(self._lanes, self._specs, windows, strict=True):
-            _forget(lane, spec, base, head)
+        for lane, (base, head) in zip(self._lanes, windows, strict=True):
+            trim(lane, base, head)
         self._layout(windows)
-        for number, (_, head) in enumerate(windows):
-            position = self.position(number, head)
-            self.values[max(position - 1, self._slot[number]) : self._end(number)] = 0
 
-    def _layout(self, windows: Sequence[tuple[int, int]]) -> None:
+    def _layout(self, windows: Windows) -> None:
         """A range with room for as many rows again, with the files that there are in it."""
-        rooms: list[int] = []
-        origins: list[int] = []
-        for spec, (base, head) in zip(self._specs, windows, strict=True):
-            origin = base // spec.chunk_rows
-            origins.append(origin)
-            rooms.append(2 * (-(-max(head, 1) // spec.chunk_rows) - origin) + 1)
-        sizes = [room * spec.chunk_rows for room, spec in zip(rooms, self._specs, strict=True)]
-        self._room, self._origin = rooms, origins
-        self._slot = [0, *np.cumsum(sizes)[:-1].tolist()]
-        self._stop = list(origins)
-        self._delta = np.array(
-            [
-                slot - origin * spec.chunk_rows - (number << LANE_SHIFT)
-                for number, (slot, origin, spec) in enumerate(
-                    zip(self._slot, origins, self._specs, strict=True)
-                )
-            ],
-            np.int64,
-        )
-        self._reservation = files.Reservation(8 * sum(sizes), writable=True)
+        origin = [
+            base // spec.chunk_rows
+            for spec, (base, _) in zip(self._specs, windows, strict=True)
+        ]
+        stop = [
+            max(-(-head // spec.chunk_rows), first)
+            for spec, first, (_, head) in zip(self._specs, origin, windows, strict=True)
+        ]
+        # What may find no room on the disk comes first, so that nothing changes then.
+        for number, (first, last) in enumerate(zip(origin, stop, strict=True)):
+            self._allocate(number, first, last)
+        room = [2 * (last - first) + 1 for first, last in zip(origin, stop, strict=True)]
+        sizes = [chunks * spec.chunk_rows for chunks, spec in zip(room, self._specs, strict=True)]
+        self._room, self._origin, self._stop = room, origin, list(origin)
+        self._slot = np.cumsum([0, *sizes[:-1]])
+        self._delta = self._slot - [
+            first * spec.chunk_rows + (number << LANE_SHIFT)
+            for number, (first, spec) in enumerate(zip(origin, self._specs, strict=True))
+        ]
+        self._reservation = files.Reservation(_BYTES * sum(sizes), writable=True)
         self.values: npt.NDArray[np.float64] = self._reservation.array.view(np.float64)
         self.generation += 1
-        for number, (_, head) in enumerate(windows):
-            self._map(number, head)
+        for number, last in enumerate(stop):
+            self._map(number, last)
 
-    def _map(self, number: int, head: int) -> None:
-        """Have the chunk files of all rows below `head` in their places."""
+    def _allocate(self, number: int, start: int, stop: int) -> None:
         lane, spec = self._lanes[number], self._specs[number]
-        for chunk in range(self._stop[number], -(-head // spec.chunk_rows)):
-            path = columns.chunk_path(lane, spec, chunk)
-            files.allocate(path, spec.chunk_bytes)
-            row = self._slot[number] + (chunk - self._origin[number]) * spec.chunk_rows
-            self._reservation.put(8 * row, path, spec.chunk_bytes)
-            self._stop[number] = chunk + 1
+        for chunk in range(start, stop):
+            files.allocate(columns.chunk_path(lane, spec, chunk), spec.chunk_bytes)
 
-    def _end(self, number: int) -> int:
-        """The position after the last mapped one of a lane."""
-        chunks = self._stop[number] - self._origin[number]
-        return self._slot[number] + chunks * self._specs[number].chunk_rows
+    def _map(self, number: int, stop: int) -> None:
+        """Put the chunk files below `stop` into their places."""
+        lane, spec = self._lanes[number], self._specs[number]
+        slot, origin = int(self._slot[number]), self._origin[number]
+        for chunk in range(self._stop[number], stop):
+            row = slot + (chunk - origin) * spec.chunk_rows
+            path = columns.chunk_path(lane, spec, chunk)
+            self._reservation.put(_BYTES * row, path, spec.chunk_bytes)
+            self._stop[number] = chunk + 1
 
     # ------------------------------------------------------------ positions
 
@@ -107,12 +221,7 @@ class PriorityColumn:
 
     def lowest(self, lane: int) -> int:
         """The lowest row of a lane that has a position."""
-        row: int = int(self._origin[lane]) * self._specs[lane].chunk_rows
-        return row
-
-    def position(self, lane: int, row: int) -> int:
-        """The position of a row."""
-        return int(self._delta[lane]) + (lane << LANE_SHIFT) + row
+        return self._origin[lane] * self._specs[lane].chunk_rows
 
     def positions(self, ids: Ids) -> Ids:
         """The positions of ids, (B,) int64; ids of lanes that there are."""
@@ -127,14 +236,14 @@ class PriorityColumn:
         if len(self._delta) == 1:
             sole: Ids = positions - self._delta[0]
             return sole
-        lane = np.searchsorted(self._slot, positions, "right") - 1
+        lane = self._slot.searchsorted(positions, "right") - 1
         out: Ids = positions - self._delta[lane]
         return out
 
-    # ------------------------------------------------------------ growing and shrinking
+    # ------------------------------------------------------------ growing, and making durable
 
-    def reach(self, windows: Sequence[tuple[int, int]]) -> None:
-        """Make room for all rows below the heads, and let go of files wholly below the bases.
+    def reach(self, windows: Windows) -> None:
+        """Make room for all rows below the heads.
 
         Args:
             windows: (base, head) of each lane.
@@ -142,17 +251,15 @@ class PriorityColumn:
         Raises:
             DiskFullError: no room; nothing was changed.
         """
-        for number, (base, head) in enumerate(windows):
-            spec = self._specs[number]
-            if head <= self._stop[number] * spec.chunk_rows:
+        for number, (_, head) in enumerate(windows):
+            stop = -(-head // self._specs[number].chunk_rows)
+            if stop <= self._stop[number]:
                 continue
-            if -(-head // spec.chunk_rows) - self._origin[number] > self._room[number]:
-                for lane, one, (low, _) in zip(self._lanes, self._specs, windows, strict=True):
-                    _drop(lane, one, low)
+            if stop - self._origin[number] > self._room[number]:
                 self._layout(windows)
                 return
-            self._map(number, head)
-            _drop(self._lanes[number], spec, base)
+            self._allocate(number, self._stop[number], stop)
+            self._map(number, stop)
 
     def sync(self) -> None:
         """Make them durable.
@@ -161,60 +268,4 @@ class PriorityColumn:
             FailedStoreError: an fsync failed.
         """
         for lane, spec in zip(self._lanes, self._specs, strict=True):
-            for chunk in columns.chunk_files(lane, spec):
-                files.sync_file(columns.chunk_path(lane, spec, chunk))
-            files.sync_directory(lane / spec.path)
-
-    def close(self, heads: Sequence[int]) -> None:
-        """Leave a plain zarr array of as many rows as the lanes have, durable."""
-        for number, head in enumerate(heads):
-            lane, spec = self._lanes[number], self._specs[number]
-            for chunk in columns.chunk_files(lane, spec):
-                start = chunk * spec.chunk_rows
-                path = columns.chunk_path(lane, spec, chunk)
-                if start >= head:
-                    files.unlink(path)
-                elif head < start + spec.chunk_rows:
-                    files.zero_from(path, 8 * (head - start))
-            files.write_file(lane / spec.path / "zarr.json", format.array_json(spec, head))
-        self.sync()
-
-
-def _spec_of(lane: Path, *, many: bool) -> ArraySpec:
-    """The column that a lane has; made if it has none."""
-    wanted = format.priority_spec(_CHUNK_ROWS_OF_MANY if many else _CHUNK_ROWS)
-    folder = lane / wanted.path
-    where = folder / "zarr.json"
-    try:
-        files.check_directories(lane, wanted.path)
-        data = files.read_bytes(where, format.MAX_METADATA_BYTES)
-    except FileNotFoundError:
-        with contextlib.suppress(FileExistsError):
-            files.make_directory(folder)
-        files.write_file(where, format.array_json(wanted, 0))
-        files.sync_directory(lane)
-        return wanted
-    spec, _ = format.parse_array(data, wanted.path, str(where))
-    fits = (spec.row_shape, spec.dtype, spec.is_raw) == (wanted.row_shape, wanted.dtype, True)
-    if not fits or spec.chunk_bytes % files.GRANULARITY:
-        raise FormatError(
-            f"{where}: expected one float64 a row in raw chunks of a multiple of "
-            f"{files.GRANULARITY:,} bytes; delete the folder to start with new priorities"
-        )
-    return spec
-
-
-def _forget(lane: Path, spec: ArraySpec, base: int, head: int) -> None:
-    """Remove the files of rows that are gone, and of rows that never came to be."""
-    _drop(lane, spec, base)
-    for chunk in columns.chunk_files(lane, spec):
-        if chunk * spec.chunk_rows >= head:
-            files.unlink(columns.chunk_path(lane, spec, chunk))
-
-
-def _drop(lane: Path, spec: ArraySpec, base: int) -> None:
-    with contextlib.suppress(MmreplayError, OSError):  # at the next opening, then
-        for chunk in columns.chunk_files(lane, spec):
-            if (chunk + 1) * spec.chunk_rows > base:
-                break
-            files.unlink(columns.chunk_path(lane, spec, chunk))
+            _sync(lane, spec)

@@ -180,7 +180,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 ids, probabilities = sampler.draw(index, draws)
             except EmptyBufferError as error:
                 raise EmptyBufferError(f"{self.store.path}: {error}") from None
-            weights = sampler.weights(index, probabilities, beta)
+            weights = sampler.weights(probabilities, beta)
             return ids
 
         batch = self.store.sample(draw, self._gatherer, out)
@@ -218,14 +218,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         wanted, sampler = self.store.checked_ids(ids), self.sampler
         return self.store.look(lambda index: sampler.priorities(index, wanted))
-
-    def close(self) -> None:
-        """Close the store; a second call does nothing."""
-        try:
-            if self._sampler is not None and not self.store.closed:
-                self._column.close([lane.rows for lane in self._lanes])
-        finally:
-            super().close()
 
     def __repr__(self) -> str:
         """Path."""

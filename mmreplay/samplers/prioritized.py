@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import threading
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,7 +31,9 @@ Doubles = npt.NDArray[np.float64]
 
 _ROW_MASK = (1 << LANE_SHIFT) - 1
 _FIRST_PRIORITY = 1.0
-_LEAST = float(np.finfo(np.float64).tiny)  # a priority of 0 would mean that the row is gone
+# A priority of 0 would mean that the row is gone. Between these two no sum of masses overflows, and
+# no probability comes to 0.
+_LEAST, _MOST = 1e-140, 1e140
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -110,10 +111,13 @@ class Prioritization:
             found = np.clip(found, *self.error_clip)
         out: Doubles = np.abs(found, dtype=np.float64)
         out += self.epsilon
-        if out.size and not math.isfinite(out.max()):
-            wrong = (~np.isfinite(out)).argmax()
-            raise SchemaError(f"errors: expected finite numbers, found {found[wrong]} at {wrong}")
-        return out if self.epsilon else np.maximum(out, _LEAST)
+        if out.size and not out.max() <= _MOST:  # nor is nan
+            wrong = int((~np.isfinite(out)).argmax())
+            if not math.isfinite(out[wrong]):
+                text = f"errors: expected finite numbers, found {found[wrong]} at {wrong}"
+                raise SchemaError(text)
+            np.minimum(out, _MOST, out=out)
+        return out if self.epsilon >= _LEAST else np.maximum(out, _LEAST)
 
 
 class Masses(Protocol):
@@ -142,19 +146,21 @@ class Proportional:
         self._alpha = alpha
         self._tree = SumTree(np.zeros(0))
 
-    def _masses(self, priorities: Doubles) -> Doubles:
-        out: Doubles = priorities**self._alpha
-        if not 0 < self._alpha <= 1:  # 0 ** 0 is 1, and a tiny mass must not vanish
-            out = np.where(priorities > 0, np.maximum(out, _LEAST), 0.0)
+    def _mass(self, priorities: Doubles) -> Doubles:
+        if 0 < self._alpha <= 1:
+            return priorities**self._alpha
+        with np.errstate(over="ignore"):
+            out = (priorities**self._alpha).clip(_LEAST, _MOST)
+        out[priorities == 0] = 0  # 0 ** 0 is 1
         return out
 
     def load(self, priorities: Doubles) -> None:
         """See `Masses`."""
-        self._tree = SumTree(self._masses(priorities))
+        self._tree = SumTree(self._mass(priorities))
 
     def set(self, positions: Ids, priorities: Doubles) -> None:
         """See `Masses`."""
-        self._tree.set(positions, self._masses(priorities))
+        self._tree.set(positions, self._mass(priorities))
 
     def settle(self) -> None:
         """See `Masses`."""
@@ -203,6 +209,9 @@ class RankBased:
 class PrioritizedSampler:
     """Draws transitions by priorities, and takes new ones.
 
+    Whoever calls holds the lock of the store, so that nobody changes the index meanwhile. Lanes of
+    other writers that came to the store since have no priorities here, and are not drawn.
+
     Args:
         column: where the priorities stand.
         how: the settings.
@@ -224,48 +233,41 @@ class PrioritizedSampler:
         self._masses: Masses = (
             Proportional(how.alpha) if how.variant == "proportional" else RankBased(how.alpha)
         )
-        self._lock = threading.RLock()
-        self._windows = [index.window(lane) for lane in range(column.n_lanes)]
-        self._index, self._version = index, index.version
-        self._load(index, largest)
-
-    def _load(self, index: Index, largest: float | None) -> None:
-        """Take what the column holds of the transitions that there are."""
-        column = self._column
         ids = index.ids()
         ids = ids[ids >> LANE_SHIFT < column.n_lanes]
         positions = column.positions(ids)
         found = column.values[positions]
         # Whatever is no priority was never given, or was damaged.
         found[~((found > 0) & (found < np.inf))] = 0
-        self.largest = max(largest or 0.0, float(found.max(initial=0)))
-        if not self.largest:
-            self.largest = _FIRST_PRIORITY
+        found.clip(max=_MOST, out=found)
+        self.largest = max(largest or 0.0, float(found.max(initial=0))) or _FIRST_PRIORITY
         found[found == 0] = self.largest
-        column.values[:] = 0
-        column.values[positions] = found
-        self._set_bounds()
-        self._masses.load(column.values)
-
-    def leave_parent(self) -> None:
-        """In a forked child: another thread of the parent may have held the lock."""
-        self._lock = threading.RLock()
+        wanted = np.zeros(column.values.size)
+        wanted[positions] = np.maximum(found, _LEAST)
+        # Only what differs: a page that is not written stays clean, and takes no memory.
+        other = np.flatnonzero(column.values != wanted)
+        column.values[other] = wanted[other]
+        self._take_over(index, [index.window(lane) for lane in range(column.n_lanes)])
+        self._masses.load(wanted)
+        self._generation = column.generation
 
     # ------------------------------------------------------------ following the store
 
-    def _set_bounds(self) -> None:
-        lanes = range(len(self._windows))
-        shifted = np.array([lane << LANE_SHIFT for lane in lanes], np.int64)
-        self._first = shifted + np.array([first for _, first, _ in self._windows])
-        self._stop = shifted + np.array([max(head - 1, 0) for _, _, head in self._windows])
+    def _take_over(self, index: Index, windows: list[tuple[int, int, int]]) -> None:
+        self._index, self._version = index, index.version
+        self._windows = windows
+        self._n = index.n_transitions_of(len(windows))
+        ids = np.arange(len(windows)) << LANE_SHIFT
+        self._first = ids + [first for _, first, _ in windows]
+        self._stop = ids + [max(head - 1, 0) for _, _, head in windows]
+        self._lowest = int(self._first[0])
 
     def _follow(self, index: Index) -> None:
         """Give mass to the transitions that came, and none to those that went."""
         if index is self._index and index.version == self._version:
             return
-        windows = [index.window(lane) for lane in range(len(self._windows))]
         column = self._column
-        before = column.generation
+        windows = [index.window(lane) for lane in range(column.n_lanes)]
         column.reach([(base, head) for base, _, head in windows])
         changed, priorities = [], []
         for lane, (known, (_, first, head)) in enumerate(zip(self._windows, windows, strict=True)):
@@ -276,20 +278,16 @@ class PrioritizedSampler:
             # A row before a reset is the last of its episode: no transition.
             new[index.resets_between(lane, start + 1, stop + 1) - 1 - start] = 0
             gone = np.arange(max(old_first, column.lowest(lane)), min(first, old_head - 1))
-            for rows, values in ((came, new), (gone, np.zeros(gone.size))):
-                if rows.size:
-                    changed.append(rows + column.position(lane, 0))
-                    priorities.append(values)
-        self._windows = windows
-        self._index, self._version = index, index.version
-        self._set_bounds()
-        if changed:
-            positions, values = np.concatenate(changed), np.concatenate(priorities)
-            column.values[positions] = values
-            if column.generation == before:
-                self._masses.set(positions, values)
-        if column.generation != before:
+            changed += [(lane << LANE_SHIFT) + came, (lane << LANE_SHIFT) + gone]
+            priorities += [new, np.zeros(gone.size)]
+        self._take_over(index, windows)
+        positions, values = column.positions(np.concatenate(changed)), np.concatenate(priorities)
+        column.values[positions] = values
+        if column.generation != self._generation:
             self._masses.load(column.values)
+            self._generation = column.generation
+        elif positions.size:
+            self._masses.set(positions, values)
 
     # ------------------------------------------------------------ drawing
 
@@ -302,27 +300,26 @@ class PrioritizedSampler:
 
         Raises:
             EmptyBufferError: there is no transition yet.
+            DiskFullError: no room for the priorities of new rows; the same call works once there
+                is.
         """
-        if not index.n_transitions:
+        self._follow(index)
+        if not self._n:
             raise EmptyBufferError(
                 "there is no transition to sample yet; a transition needs a reset and a step"
             )
-        with self._lock:
-            self._follow(index)
-            if self.how.stratified:
-                draws = (np.arange(draws.size) + draws) / draws.size
-            positions, probabilities = self._masses.draw(draws)
-            return self._column.ids(positions), probabilities
+        if self.how.stratified:
+            draws = (np.arange(draws.size) + draws) / draws.size
+        positions, probabilities = self._masses.draw(draws)
+        return self._column.ids(positions), probabilities
 
-    def weights(self, index: Index, probabilities: Doubles, beta: float) -> Doubles:
-        """Importance weights, (B,): (N * P) ** -beta, divided by the largest one."""
-        out: Doubles = (index.n_transitions * probabilities) ** -beta
+    def weights(self, probabilities: Doubles, beta: float) -> Doubles:
+        """Importance weights, (B,), of the last batch: (N * P) ** -beta, by the largest one."""
+        out: Doubles = (self._n * probabilities) ** -beta
         if self.how.normalize == "batch":
-            largest = out.max()
+            out /= out.max()
         else:
-            with self._lock:
-                largest = (index.n_transitions * self._masses.least()) ** -beta
-        out /= largest
+            out /= (self._n * self._masses.least()) ** -beta
         return out
 
     # ------------------------------------------------------------ updating
@@ -332,44 +329,57 @@ class PrioritizedSampler:
 
         Args:
             index: of the store, as it is now.
-            ids: (B,) int64.
+            ids: (B,) int64; of one that comes twice the last priority counts.
             priorities: (B,), above 0.
 
         Returns:
             how many were left out.
 
         Raises:
-            InvalidIdError: an id that never was a transition.
+            InvalidIdError: an id that never was a transition; nothing was changed.
+            DiskFullError: as `draw`.
         """
-        with self._lock:
-            self._follow(index)
+        if not ids.size:
+            return 0
+        self._follow(index)
+        n_late = 0
+        positions = self._positions(ids)
+        if positions is None:
             late = self._late(index, ids)
-            if late is not None:
-                ids, priorities = ids[~late], priorities[~late]
-            n_late = 0 if late is None else int(np.count_nonzero(late))
+            n_late = int(np.count_nonzero(late))
             self.n_late += n_late
-            if ids.size:
-                positions = self._column.positions(ids)
-                self._column.values[positions] = priorities
-                self._masses.set(positions, priorities)
-                self.largest = max(self.largest, float(priorities.max()))
-                # Here and not when the next batch is drawn, which many a loop waits for.
-                self._masses.settle()
-            return n_late
+            ids, priorities = ids[~late], priorities[~late]
+            if not ids.size:
+                return n_late
+            positions = self._column.positions(ids)
+        self._column.values[positions] = priorities
+        self._masses.set(positions, priorities)
+        self.largest = max(self.largest, float(priorities.max()))
+        # Here and not when the next batch is drawn, which many a loop waits for.
+        self._masses.settle()
+        return n_late
 
-    def _late(self, index: Index, ids: Ids) -> npt.NDArray[np.bool_] | None:
-        """Which of the ids are of transitions that are gone; None if none is."""
+    def _positions(self, ids: Ids) -> Ids | None:
+        """The positions of transitions; None if any of the ids is none now."""
+        values = self._column.values
         if len(self._first) == 1:
-            inside = bool(ids.size) and ids.min() >= self._first[0] and ids.max() < self._stop[0]
-        else:
-            lanes = (ids >> LANE_SHIFT).clip(0, len(self._first) - 1)
-            inside = bool(((ids >= self._first[lanes]) & (ids < self._stop[lanes])).all())
-        if inside and self._column.values.take(self._column.positions(ids)).all():
+            if ids.min() < self._lowest:
+                return None
+            positions = self._column.positions(ids)
+            # Past the end is the last position, which never has a priority.
+            return positions if values.take(positions, mode="clip").all() else None
+        lanes = (ids >> LANE_SHIFT).clip(0, len(self._first) - 1)
+        if not ((ids >= self._first[lanes]) & (ids < self._stop[lanes])).all():
             return None
+        positions = self._column.positions(ids)
+        return positions if values.take(positions).all() else None
+
+    def _late(self, index: Index, ids: Ids) -> npt.NDArray[np.bool_]:
+        """Which of the ids are of transitions that are gone."""
         lanes = ids >> LANE_SHIFT
         known = (ids >= 0) & (lanes < len(self._first))
         late: npt.NDArray[np.bool_] = known & (ids < self._first[np.where(known, lanes, 0)])
-        wrong = index.invalid(ids) & ~late
+        wrong = (~known | index.invalid(ids)) & ~late
         if wrong.any():
             raise _no_transition(int(ids[wrong][0]))
         return late
@@ -379,13 +389,13 @@ class PrioritizedSampler:
 
         Raises:
             InvalidIdError: an id that is none.
+            DiskFullError: as `draw`.
         """
-        with self._lock:
-            self._follow(index)
-            wrong = index.invalid(ids)
-            if wrong.any():
-                raise _no_transition(int(ids[wrong][0]))
-            return self._column.values[self._column.positions(ids)]
+        self._follow(index)
+        wrong = index.invalid(ids) | (ids >> LANE_SHIFT >= len(self._first))
+        if wrong.any():
+            raise _no_transition(int(ids[wrong][0]))
+        return self._column.values[self._column.positions(ids)]
 
 
 def _no_transition(wrong: int) -> InvalidIdError:

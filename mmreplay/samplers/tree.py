@@ -13,7 +13,8 @@ __all__ = ["SumTree"]
 
 _BITS = 5
 _FANOUT = 1 << _BITS
-_TOP = 1024  # sums that are searched at once instead of through another level
+_TOP = 4096  # sums that are searched at once instead of through another level
+_FEW = 512  # nodes that are summed faster twice than told apart
 
 Positions = npt.NDArray[np.int64]
 Masses = npt.NDArray[np.float64]
@@ -45,11 +46,8 @@ class SumTree:
         # updates that came until then.
         self._stale: list[Positions] = []
         self._scratch = np.zeros((0, _FANOUT + 1)), np.zeros(0, np.int64)
-        self._sum_top()
-
-    def _sum_top(self) -> None:
         self._bounds = self._levels[-1].cumsum()
-        self._before = self._bounds - self._levels[-1]
+        self._is_summed = True
 
     def set(self, positions: Positions, masses: Masses) -> None:
         """Give positions, (n,), other masses; of one that is named twice the last one counts."""
@@ -57,7 +55,7 @@ class SumTree:
         self._stale.append(positions)
 
     def settle(self) -> None:
-        """Sum up what changed."""
+        """Sum up what changed; but for the sums of the top, which the next draw makes."""
         stale = self._stale
         if not stale:
             return
@@ -65,15 +63,21 @@ class SumTree:
         self._stale = []
         for groups, sums in zip(self._groups, self._levels[1:], strict=True):
             nodes = nodes >> _BITS
-            if nodes.size > _FANOUT:
+            if nodes.size > _FEW:
                 nodes = np.unique(nodes)
             sums[nodes] = np.add.reduce(groups.take(nodes, 0), 1)
-        self._sum_top()
+        self._is_summed = False
+
+    def _sum_top(self) -> None:
+        self.settle()
+        if not self._is_summed:
+            self._levels[-1].cumsum(out=self._bounds)
+            self._is_summed = True
 
     @property
     def total(self) -> float:
         """The sum of all masses."""
-        self.settle()
+        self._sum_top()
         return float(self._bounds[-1])
 
     def draw(self, draws: npt.NDArray[np.float64]) -> tuple[Positions, Masses]:
@@ -85,11 +89,11 @@ class SumTree:
         Returns:
             positions, (B,) int64, and their masses, (B,).
         """
-        self.settle()
+        self._sum_top()
         left = draws * self._bounds[-1]
         # Not among the last bounds, here and below: what rounding lifts past it is in it.
         nodes = self._bounds[:-1].searchsorted(left, "right")
-        left -= self._before[nodes]
+        left -= self._bounds.take(nodes) - self._levels[-1].take(nodes)
         bounds, rows = self._scratch_for(len(draws))
         within, after = bounds[:, 1:-1], bounds[:, 1:]
         for groups in reversed(self._groups):
