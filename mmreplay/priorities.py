@@ -173,8 +173,7 @@ class PriorityColumn:
     def _layout(self, windows: Windows) -> None:
         """A range with room for as many rows again, with the files that there are in it."""
         origin = [
-            base // spec.chunk_rows
-            for spec, (base, _) in zip(self._specs, windows, strict=True)
+            base // spec.chunk_rows for spec, (base, _) in zip(self._specs, windows, strict=True)
         ]
         stop = [
             max(-(-head // spec.chunk_rows), first)
@@ -268,4 +267,5 @@ class PriorityColumn:
             FailedStoreError: an fsync failed.
         """
         for lane, spec in zip(self._lanes, self._specs, strict=True):
-            _sync(lane, spec)
+            with contextlib.suppress(FileNotFoundError):  # somebody removed the column: no row lost
+                _sync(lane, spec)

@@ -165,11 +165,9 @@ class Examination:
         if self.arrays.starts is not None:
             index, count = self.arrays.starts
             known[index.path] = (index, range(-(-count // index.chunk_rows)))
-
         if self.arrays.priorities is not None:
-            # Whoever evicts rows without knowing of priorities leaves their files.
-            one, _ = self.arrays.priorities
-            known[one.path] = (one, range(-(-self._rows.head // one.chunk_rows)))
+            one = self.arrays.priorities
+            known[one.path] = (one, self._kept_chunks(one, self._rows.head))
 
         def check() -> tuple[list[Finding], list[Finding]]:
             found: list[Finding] = []
@@ -290,7 +288,7 @@ class Examination:
         """Priorities are finite and not negative; rows may have none, and files may be missing."""
         if self.arrays.priorities is None or self.state == "live":
             return  # they change all the time
-        spec, _ = self.arrays.priorities
+        spec = self.arrays.priorities
 
         def check(chunk: int) -> tuple[list[Finding], None]:
             start = chunk * spec.chunk_rows

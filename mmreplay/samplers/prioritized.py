@@ -74,7 +74,8 @@ class Prioritization:
                 text = "of 0 or more" if math.isinf(most) else f"in [{least}, {most}]"
                 raise SchemaError(f"{name}: expected a number {text}, found {value!r}")
         steps: Any = self.betasteps
-        if steps is not None and (not isinstance(steps, (int, np.integer)) or steps < 1):
+        counts = isinstance(steps, (int, np.integer)) and not isinstance(steps, bool)
+        if steps is not None and not (counts and steps >= 1):
             raise SchemaError(f"betasteps: expected 1 or more, or None; found {steps!r}")
         clip: Any = self.error_clip
         if clip is not None and (
