@@ -12,6 +12,7 @@ __all__ = ["SUBJECTS", "render", "write"]
 SUBJECTS = {
     "sample": "Sampling",
     "vectors": "Sampling vectors",
+    "prioritized": "Prioritized sampling",
     "append": "Appending",
     "record": "Recording",
     "disk": "Disk",

@@ -333,7 +333,7 @@ def test_several_batches_are_out_and_no_priority_goes_to_a_neighbour(buffer_of, 
             errors = random.random(9)
             buffer.update_priorities(ids, errors)
             known |= dict(zip(ids.tolist(), errors.tolist(), strict=True))
-            n_late += np.count_nonzero(~np.isin(ids, buffer.ids))
+            n_late += int(np.count_nonzero(~np.isin(ids, buffer.ids)))
         found = dict(zip(buffer.ids.tolist(), buffer.priorities(buffer.ids).tolist(), strict=True))
         assert found == {i: known.get(i, 1.0) for i in found}
     assert buffer.n_late_updates == n_late > 0
