@@ -142,25 +142,32 @@ def _batches(result: Result, scale: Scale, data: Path, *, has_peer: bool) -> Non
     peer = peers.prioritized_stacks(whole, STACK, ALPHA) if has_peer else nullcontext()
     clock, random = Clock(), np.random.default_rng(1)
     with one_core(), peer as theirs, _opened(path, stack=STACK) as buffer:
-        batch = buffer.transitions(buffer.ids[:BATCH])
         for row in range(0, n, 4096):
             _ = buffer.store.frames[row : row + 4096]  # type: ignore[index]
         kept = buffer.sample(BATCH)
+        calls = {
+            "fresh": lambda: buffer.sample(BATCH),
+            "kept": lambda: buffer.sample(BATCH, out=kept),
+        }
+        if theirs is not None:
+            calls["peer"] = lambda: theirs.sample(BATCH, beta=BETA)
+        last: dict[str, Any] = {}
         for _ in range(scale.runs):
             clock.new_run()
             for turn in range(scale.rounds):
-                batch = clock.time("fresh", lambda: buffer.sample(BATCH))
+                # In any order: each leaves the processor's cache full of its own.
+                for name in random.permutation(sorted(calls)):
+                    last[name] = clock.time(name, calls[name])
+                batch = last["fresh"]
                 if turn % _CHECK_EVERY == 0:
                     _check_weights(buffer, batch.id, batch.weight.astype(np.float64))
                     plain = buffer.transitions(batch.id)
                     check_batch(plain, whole, one_lane=True, stack=STACK, n_step=1)
                     assert np.array_equal(plain.observation, batch.observation)
                     assert np.array_equal(plain.next_observation, batch.next_observation)
-                clock.time("kept", lambda: buffer.sample(BATCH, out=kept))
                 buffer.update_priorities(batch.id, random.random(BATCH))
                 if theirs is not None:
-                    found = clock.time("peer", lambda: theirs.sample(BATCH, beta=BETA))
-                    theirs.update_priorities(found["indexes"], random.random(BATCH))
+                    theirs.update_priorities(last["peer"]["indexes"], random.random(BATCH))
     what = f"{game}, {n:,} rows: a batch of {BATCH} with stacks of {STACK}"
     if has_peer:
         result.add(f"{what}, {peers.CPPRB}", clock.microseconds("peer"), "us")
