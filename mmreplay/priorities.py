@@ -208,7 +208,9 @@ class PriorityColumn:
         for chunk in range(self._stop[number], stop):
             row = slot + (chunk - origin) * spec.chunk_rows
             path = columns.chunk_path(lane, spec, chunk)
-            self._reservation.put(_BYTES * row, path, spec.chunk_bytes)
+            # Another thread may have evicted it just now; of rows that are gone nothing is kept.
+            with contextlib.suppress(FileNotFoundError):
+                self._reservation.put(_BYTES * row, path, spec.chunk_bytes)
             self._stop[number] = chunk + 1
 
     # ------------------------------------------------------------ positions

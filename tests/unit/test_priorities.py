@@ -106,6 +106,22 @@ def test_a_column_that_moves_on_lets_go_of_what_was_evicted(lane):
     assert names(lane) == ["c.47", "c.48", "zarr.json"]
 
 
+def test_a_file_that_is_evicted_while_the_column_moves_on_is_done_without(lane, monkeypatch):
+    column = PriorityColumn([lane], [(0, ROWS)])
+    allocate = files.allocate
+
+    def evicted_at_once(path, size):
+        allocate(path, size)
+        evict(lane, 3 * ROWS)  # by the thread that flushes
+
+    monkeypatch.setattr(files, "allocate", evicted_at_once)
+    column.reach([(2 * ROWS, 5 * ROWS)])  # an index that is a flush behind
+    put(column, [3 * ROWS, 5 * ROWS - 2], [0.3, 0.5])
+    assert names(lane) == ["c.3", "c.4", "zarr.json"]
+    again = PriorityColumn([lane], [(3 * ROWS, 5 * ROWS)])
+    assert get(again, [3 * ROWS, 5 * ROWS - 2]) == [0.3, 0.5]
+
+
 def test_what_stands_past_the_head_is_forgotten(lane):
     column = PriorityColumn([lane], [(0, 3 * ROWS)])
     put(column, np.arange(3 * ROWS - 1), 0.5)
