@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +51,34 @@ def render(results: Path) -> str:
 
 
 def write(results: Path, page: Path) -> None:
-    """Write the page anew."""
+    """Write the page anew, and the figures in the README above it."""
     page.write_text(render(results), encoding="utf-8")
     print(page)
+    readme = page.parent.parent / "README.md"
+    readme.write_text(_with_figures(readme.read_text(encoding="utf-8"), readme.parent), "utf-8")
+    print(readme)
+
+
+_FIGURE = re.compile(
+    r"(?P<number>-?\d[\d,.]*)(?P<unit>[^\d<|]*)"
+    r"(?P<mark><!-- figure: (?P<file>[^\s:]+):(?P<key>\S+)(?: \* (?P<factor>\S+))? -->)"
+)
+
+
+def _with_figures(text: str, root: Path) -> str:
+    """Markdown with each number that has a figure comment behind it taken from the results."""
+
+    def newest(found: re.Match[str]) -> str:
+        value: Any = json.loads((root / found["file"]).read_text(encoding="utf-8"))
+        for part in found["key"].split("."):
+            value = value[int(part)] if isinstance(value, list) else value[part]
+        return _plain(value * float(found["factor"] or 1)) + found["unit"] + found["mark"]
+
+    return _FIGURE.sub(newest, text)
 
 
 def _verdict(documents: list[dict[str, Any]]) -> str:
-    figures = [one for document in documents for one in document["figures"]]
+    figures = [one for document in documents for one in document["figures"].values()]
     bound = [one for one in figures if one["bound"] is not None]
     missed = [one for one in bound if not one["holds"]]
     lines = [f"{len(bound) - len(missed)} of {len(bound)} bounds hold."]
@@ -85,7 +108,7 @@ def _section(document: dict[str, Any]) -> str:
     if document["settings"].get("name") != "full":
         lines += ["**Quick: these figures mean nothing.**", ""]
     lines += ["| | median | lowest to highest run | bound | holds |", "|---|---:|---:|---:|---|"]
-    for one in document["figures"]:
+    for one in document["figures"].values():
         holds = {None: "", True: "yes", False: "**no**"}[one["holds"]]
         note = f" ({one['note']})" if one["note"] else ""
         lines.append(

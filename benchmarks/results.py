@@ -114,6 +114,8 @@ class Result:
             holds,
             note,
         )
+        if any(_key(one.what) == _key(what) for one in self.figures):
+            raise ValueError(f"two figures called {what!r}")
         self.figures.append(figure)
         verdict = {None: "", True: "  holds", False: "  DOES NOT HOLD"}[holds]
         limit = "" if bound is None else f"  [{'>=' if at_least is not None else '<='} {bound:g}]"
@@ -132,7 +134,7 @@ class Result:
             "percent_used_by_others": self._neighbours.percent(),
             "versions": versions(),
             "settings": self.settings,
-            "figures": [dataclasses.asdict(one) for one in self.figures],
+            "figures": {_key(one.what): dataclasses.asdict(one) for one in self.figures},
             "details": self.details,
         }
 
@@ -148,6 +150,11 @@ def load(path: Path) -> dict[str, Any]:
     """A result as `Result.write` left it."""
     document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return document
+
+
+def _key(what: str) -> str:
+    """The name that a document uses for a figure, which stays when others come before it."""
+    return re.sub(r"[^a-z0-9]+", "-", what.lower()).strip("-")
 
 
 def _rounded(value: float) -> float:

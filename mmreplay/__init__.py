@@ -25,13 +25,14 @@ from mmreplay.errors import (
 from mmreplay.gather import Batch, Settings
 from mmreplay.lane import Writer
 from mmreplay.lanes import create
+from mmreplay.lazyframes import LazyFrames
 from mmreplay.prioritized import PrioritizedReplayBuffer
 from mmreplay.schema import Field
 from mmreplay.store import Store, Trajectory, open_store
 from mmreplay.vector import VectorWriter
 
 if TYPE_CHECKING:
-    from mmreplay.adapters.gymnasium import record
+    from mmreplay.adapters.gymnasium import FrameStack, record
     from mmreplay.integrity import Finding, Report, verify
 
 __all__ = [
@@ -45,7 +46,9 @@ __all__ = [
     "Field",
     "Finding",
     "FormatError",
+    "FrameStack",
     "InvalidIdError",
+    "LazyFrames",
     "LockedError",
     "MmreplayError",
     "PrioritizedReplayBuffer",
@@ -74,7 +77,8 @@ def open(path: str | os.PathLike[str]) -> Store:
 
 
 _LAZY = {
-    "record": "mmreplay.adapters.gymnasium",  # an extra
+    "FrameStack": "mmreplay.adapters.gymnasium",  # an extra
+    "record": "mmreplay.adapters.gymnasium",  # likewise
     "verify": "mmreplay.integrity",
     "Finding": "mmreplay.integrity",
     "Report": "mmreplay.integrity",

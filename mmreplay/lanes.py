@@ -84,7 +84,8 @@ def create(
         lanes: that many lanes, written together by one `VectorWriter`.
         lane: the name of this process's own lane in a store that many processes write; the same
             name opens the same lane again.
-        padding: how stacks are padded when a reader does not say: ``reset`` or ``zero``.
+        padding: how stacks are padded when a reader does not say: ``reset`` or ``zero``; None for
+            what `env` does if it is a `FrameStack`, else ``reset``.
         metadata: anything JSON holds; kept as attributes.mmreplay.env.
         append: open the store if it exists. Fields are then left out, or match.
         flush_s: seconds between flushes by the clock; 0 for none.
@@ -103,13 +104,26 @@ def create(
         raise SchemaError("lane and lanes: give one of them: a lane of this process, or all lanes")
     if capacity is not None:
         capacity = _checked_capacity(capacity)
+    stack_padding: str | None = None
     if env is not None:
         from mmreplay.adapters.gymnasium import env_fields  # noqa: PLC0415 (an extra)
 
         found = env_fields(env)
+        stack_padding = found.padding
         frame, action = frame or found.frame, action or found.action
         lanes = lanes if lanes is not None or lane is not None else found.lanes
-    asked = _Request(where, frame, action, extras, reward_dtype, codec, padding, metadata, flush_s)
+    asked = _Request(
+        where,
+        frame,
+        action,
+        extras,
+        reward_dtype,
+        codec,
+        padding,
+        metadata,
+        flush_s,
+        stack_padding,
+    )
     if where.exists() or where.is_symlink():
         if lane is None and not append:
             raise StoreExistsError(
@@ -144,6 +158,7 @@ class _Request:
     padding: str | None
     metadata: Mapping[str, Any] | None
     flush_s: float
+    stack_padding: str | None = None  # of the environment's stacks; counts in a new store
 
     def __post_init__(self) -> None:
         """Check what no other part checks."""
@@ -171,7 +186,7 @@ class _Request:
     def attributes(self, capacity: int | None, name: str | None = None) -> dict[str, Any]:
         own: dict[str, Any] = {
             "capacity": capacity,
-            "padding": self.padding or "reset",
+            "padding": self.padding or self.stack_padding or "reset",
             "env": dict(self.metadata or {}),
             "versions": {"mmreplay": __version__, "numpy": np.__version__},
         }

@@ -46,7 +46,7 @@ class SumTree:
         # updates that came until then.
         self._stale: list[Positions] = []
         self._scratch = np.zeros((0, _FANOUT + 1)), np.zeros(0, np.int64)
-        self._bounds = self._levels[-1].cumsum()
+        self._bounds = np.concatenate(([0.0], self._levels[-1].cumsum()))
         self._is_summed = True
 
     def set(self, positions: Positions, masses: Masses) -> None:
@@ -71,7 +71,7 @@ class SumTree:
     def _sum_top(self) -> None:
         self.settle()
         if not self._is_summed:
-            self._levels[-1].cumsum(out=self._bounds)
+            self._levels[-1].cumsum(out=self._bounds[1:])
             self._is_summed = True
 
     @property
@@ -92,15 +92,18 @@ class SumTree:
         self._sum_top()
         left = draws * self._bounds[-1]
         # Not among the last bounds, here and below: what rounding lifts past it is in it.
-        nodes = self._bounds[:-1].searchsorted(left, "right")
-        left -= self._bounds.take(nodes) - self._levels[-1].take(nodes)
+        nodes = self._bounds[1:-1].searchsorted(left, "right")
+        left -= self._bounds.take(nodes)
         bounds, rows = self._scratch_for(len(draws))
         within, after = bounds[:, 1:-1], bounds[:, 1:]
-        for groups in reversed(self._groups):
-            np.add.accumulate(groups.take(nodes, 0)[:, :-1], 1, out=within)
+        for level in range(len(self._groups) - 1, -1, -1):
+            np.add.accumulate(self._groups[level].take(nodes, 0)[:, :-1], 1, out=within)
             child = (after > left[:, None]).argmax(1)
-            left -= bounds.take(rows + child)
-            nodes = (nodes << _BITS) + child
+            nodes <<= _BITS
+            nodes += child
+            if level:
+                child += rows
+                left -= bounds.take(child)
         masses = self.masses.take(nodes, mode="clip")
         if not masses.all():
             self._mend(nodes, masses)

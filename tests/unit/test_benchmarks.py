@@ -43,7 +43,9 @@ def test_every_benchmark_runs_quickly_and_finds_right_what_it_timed(subject, dat
     assert done.returncode == 0, done.stderr
     document = results.load(quick / f"{subject}.json")
     assert document["figures"]
-    assert all(one["holds"] is None for one in document["figures"])  # sizes that mean nothing
+    assert all(
+        one["holds"] is None for one in document["figures"].values()
+    )  # sizes that mean nothing
     assert "mean nothing" in report.render(quick)
 
 
@@ -71,7 +73,7 @@ def test_a_bound_that_does_not_hold_is_written_and_listed(tmp_path, capsys):
     result.add("just so", 1.0, "MB")
     result.write(tmp_path, tmp_path)
     assert "DOES NOT HOLD" in capsys.readouterr().out
-    holds = [one["holds"] for one in results.load(tmp_path / "disk.json")["figures"]]
+    holds = [one["holds"] for one in results.load(tmp_path / "disk.json")["figures"].values()]
     assert holds == [True, False, None]
     page = report.render(tmp_path)
     assert "1 of 2 bounds hold." in page
