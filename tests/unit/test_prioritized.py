@@ -855,12 +855,15 @@ def test_threads_sample_and_update_while_another_appends(buffer_of, variant):
 
 def test_a_lane_that_another_process_adds_is_not_drawn(buffer_of, tmp_path):
     buffer = buffer_of(lanes=2)
-    play(buffer, 5)
     with mmreplay.create(tmp_path / "store.zarr", lane="other", flush_s=0) as writer:
         writer.reset(FRAME)
         for _ in range(20):
             writer.step(0, 0.0, FRAME)
         buffer.refresh()
+        assert len(buffer) == 20
+        with pytest.raises(EmptyBufferError):
+            buffer.sample(2)
+        play(buffer, 5)
         assert len(buffer) == 30
         batch = buffer.sample(200)
         assert set(batch.id.tolist()) == set(buffer.ids[:10].tolist())

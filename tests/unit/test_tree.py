@@ -80,6 +80,21 @@ def test_no_position_without_mass_is_ever_drawn(masses, seed, before):
     assert found.tolist() == [masses[position - before] for position in positions]
 
 
+def test_a_draw_that_rounding_lifts_past_the_masses_of_a_group_is_in_its_last_one():
+    random = np.random.default_rng(0)
+    for _ in range(100):
+        masses = np.zeros(8192)
+        masses[:20], masses[-1] = random.random(20), 1e-3
+        tree = SumTree(masses)
+        border = masses[:32].sum() / tree.total
+        near = [border]
+        for _ in range(4):
+            near += [np.nextafter(near[-1], 0)]
+        positions, found = tree.draw(np.array(near))
+        assert (found > 0).all()
+        assert set(positions.tolist()) <= {19, 8191}
+
+
 def test_of_a_position_that_comes_twice_the_last_mass_counts():
     tree = SumTree(np.ones(100))
     tree.set(np.array([7, 8, 7, 7]), np.array([5.0, 2.0, 9.0, 3.0]))
