@@ -2,12 +2,17 @@
 
 from mmreplay.samplers.distinct import distinct_ids
 from mmreplay.samplers.epoch import epoch_ids
+from mmreplay.samplers.prioritized import Prioritization
+from mmreplay.samplers.ranked import RankDistribution, RankedPriorities
 from mmreplay.samplers.trajectories import TrajectorySampler
 from mmreplay.samplers.uniform import uniform_ids
 from mmreplay.samplers.windows import PortionSampler, Windows, WindowSampler
 
 __all__ = [
     "PortionSampler",
+    "Prioritization",
+    "RankDistribution",
+    "RankedPriorities",
     "TrajectorySampler",
     "WindowSampler",
     "Windows",
