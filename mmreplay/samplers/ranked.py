@@ -41,7 +41,7 @@ class RankedPriorities:
     less than a quarter on average: 20 to 28 bytes a position, at most 52.
     """
 
-    def __init__(self, size: int, *, width: int = 128, fanout: int = 64) -> None:
+    def __init__(self, size: int, *, width: int = 256, fanout: int = 32) -> None:
         """Positions 0 to size - 1, none of them present.
 
         Args:
@@ -62,7 +62,7 @@ class RankedPriorities:
 
     @classmethod
     def from_arrays(
-        cls, priorities: npt.NDArray[np.float64], *, width: int = 128, fanout: int = 64
+        cls, priorities: npt.NDArray[np.float64], *, width: int = 256, fanout: int = 32
     ) -> RankedPriorities:
         """A structure with these priorities, in the time that it takes to sort them.
 
@@ -85,9 +85,10 @@ class RankedPriorities:
             values, positions = values[order], positions[order]
             n_blocks = -(-n // self._fill)
             starts = np.arange(n_blocks) * n // n_blocks
-            # Between a half and all of a block, so that they do not become full at the same time.
-            spread = self._width // 4
-            starts[1:] += np.arange(n_blocks - 1) * 29 % max(spread, 1) - spread // 2
+            # Of different sizes, so that they do not all become full at the same time.
+            spread = max(self._width // 8, 1)
+            steps = np.arange(1, n_blocks)
+            starts[1:] += steps * (steps + 1) // 2 % spread - spread // 2
             counts = np.diff(starts, append=n)
             self._directory.load(counts, _keys(values[starts], positions[starts]))
             self._write(np.arange(1, n_blocks + 1), starts, counts, values, positions)
@@ -431,9 +432,13 @@ def _keys(priorities: Reals, positions: Ints) -> Keys:
 
 def _runs(values: Ints) -> tuple[Ints, Ints]:
     """Where runs of equal values begin, and how long they are."""
-    starts = np.flatnonzero(values[1:] != values[:-1]) + 1
-    starts = np.concatenate((np.zeros(1, np.int64), starts))
-    return starts, np.diff(starts, append=len(values))
+    borders = np.flatnonzero(values[1:] != values[:-1]) + 1
+    starts = np.zeros(len(borders) + 1, np.int64)
+    starts[1:] = borders
+    lengths = np.full(len(starts), len(values))
+    lengths[:-1] = borders
+    lengths -= starts
+    return starts, lengths
 
 
 def _check_priorities(priorities: Reals) -> None:
