@@ -324,32 +324,33 @@ class RankedPriorities:
 
     def _cut(self, blocks: Ints, in_block: Ints, positions: Ints, priorities: Reals) -> None:
         """Divide the items of full blocks, and what is new in them, over new blocks."""
+        directory = self._directory
         rows = self._priorities[blocks]
         there = rows > 0
         values = np.concatenate((rows[there], priorities))
-        held = np.concatenate((self._positions[blocks][there], positions)).astype(np.int64)
+        held = np.concatenate((self._positions[blocks][there], positions))
         self._priorities[blocks] = 0
         # The blocks come by key, so one sort by key leaves the items of each together.
-        order = np.lexsort((held, -values))
-        values, held = values[order], held[order]
-        n_items = self._directory.counts[blocks] + in_block
-        n_pieces = -(-n_items // self._fill)
-        ends = n_pieces.cumsum()
-        firsts = ends - n_pieces
-        step = np.arange(ends[-1]) - np.repeat(firsts, n_pieces)
-        starts = step * np.repeat(n_items, n_pieces) // np.repeat(n_pieces, n_pieces)
-        starts += np.repeat(n_items.cumsum() - n_items, n_pieces)
-        counts = np.diff(starts, append=len(held))
-        pieces = np.empty(len(starts), np.int64)
-        new = step > 0
-        pieces[~new] = blocks
-        pieces[new] = self._directory.new_blocks(int(ends[-1]) - len(blocks))
-        self._directory.add(blocks, counts[~new] - self._directory.counts[blocks])
-        self._directory.counts[pieces[new]] = counts[new]
-        self._write(pieces, starts, counts, values, held)
-        lows = _keys(values[starts], held[starts])
-        for block, first, end in zip(blocks.tolist(), firsts.tolist(), ends.tolist(), strict=True):
-            self._directory.attach(block, pieces[first + 1 : end], lows[first + 1 : end])
+        keys = _keys(values, held)
+        order = keys.argsort()
+        starts: list[int] = []
+        pieces: list[int] = []
+        cuts: list[slice] = []
+        first = 0
+        n_items = (directory.counts[blocks] + in_block).tolist()
+        for block, n in zip(blocks.tolist(), n_items, strict=True):
+            n_pieces = -(-n // self._fill)
+            cuts.append(slice(len(pieces) + 1, len(pieces) + n_pieces))
+            pieces += [block, *directory.new_blocks(n_pieces - 1)]
+            starts += [first + i * n // n_pieces for i in range(n_pieces)]
+            first += n
+        numbers, begins = np.array(pieces), np.array(starts)
+        counts = np.array([*starts[1:], first]) - begins
+        directory.add(numbers, counts - directory.counts[numbers])
+        self._write(numbers, begins, counts, values[order], held[order])
+        lows = keys[order[begins]]
+        for block, new in zip(blocks.tolist(), cuts, strict=True):
+            directory.attach(block, numbers[new], lows[new])
 
     def _write(
         self, blocks: Ints, starts: Ints, counts: Ints, priorities: Reals, positions: Ints

@@ -63,10 +63,10 @@ def test_blocks_come_and_go_and_nodes_with_them(data):
             # Not what fell to the next node when its first block went.
             between = between[directory.find(between.astype(np.complex128)) == blocks[place]]
             new = directory.new_blocks(len(between))
-            assert not set(new.tolist()) & set(blocks)
+            assert not set(new) & set(blocks)
             directory.counts[new] = WIDTH
-            directory.attach(blocks[place], new, between.astype(np.complex128))
-            blocks[place + 1 : place + 1] = new.tolist()
+            directory.attach(blocks[place], np.array(new, np.int64), between.astype(np.complex128))
+            blocks[place + 1 : place + 1] = new
             lows[place + 1 : place + 1] = between.tolist()
         elif len(blocks) > 1:
             directory.add(np.array([blocks[place]]), np.array([-WIDTH]))
