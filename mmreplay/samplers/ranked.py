@@ -35,10 +35,11 @@ class RankedPriorities:
     The items lie in blocks of at most `width`, in no order inside a block, so that a change touches
     a few places only; a directory keeps the blocks in order. A full block is cut in pieces, and
     two that fit in half a block are joined: the worst call costs the same for any number of items.
+    An interrupted `set` leaves it unsound; build it anew from the priorities then.
 
     Memory: 12 bytes for each place of a block and 4 for each position (16 and 8 from some 500
-    million positions on). Blocks are between a half and three quarters full as a rule, and never
-    less than a quarter on average: 20 to 28 bytes a position, at most 52.
+    million positions on). Blocks are a half to three quarters full as a rule, and never less than
+    a quarter on average: 20 to 33 bytes a position, at most 53.
     """
 
     def __init__(self, size: int, *, width: int = 256, fanout: int = 32) -> None:

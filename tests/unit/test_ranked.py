@@ -92,6 +92,13 @@ class Machine(RuleBasedStateMachine):
     def agrees_with_a_sorted_list(self):
         check(self.ranked, self.expected)
 
+    @invariant()
+    def neighbours_in_a_node_fill_more_than_half_a_block(self):
+        directory = self.ranked._directory
+        for node in directory._order:
+            counts = directory.counts[directory._blocks[node, : directory._n_blocks[node]]]
+            assert (counts[1:] + counts[:-1] > self.shape["width"] // 2).all()
+
 
 TestAgainstASortedList = Machine.TestCase
 
