@@ -92,6 +92,13 @@ def test_neighbours_are_those_in_the_same_node():
     ]  # fmt: skip
 
 
+def test_the_keys_of_a_nodes_first_block_are_the_next_ones_when_it_is_gone():
+    directory = make([WIDTH] * 6)
+    assert in_order(directory) == [[1, 2, 3], [4, 5, 6]]
+    directory.detach(4)
+    assert directory.find(np.array([29, 30, 35, 40], np.complex128)).tolist() == [3, 5, 5, 5]
+
+
 def test_joined_nodes_tell_which_block_has_a_new_neighbour():
     directory = make([WIDTH] * 6)
     assert [directory.detach(block) for block in (1, 2, 4)] == [[], [], []]
