@@ -201,19 +201,19 @@ class Directory:
 
     def add(self, blocks: Ints, n_items: Ints) -> None:
         """Count more items in each of these blocks, or, below 0, fewer. None may be repeated."""
-        self.counts[blocks] += n_items
+        self.counts[blocks] += n_items  # new blocks are in node 0, which is none, until attached
         np.add.at(self._totals, self._node[blocks], n_items)
         self._stale = True
 
-    def new_blocks(self, n: int) -> Ints:
+    def new_blocks(self, n: int) -> list[int]:
         """The numbers of `n` blocks that are not in use; `attach` puts them in their place."""
         kept = max(len(self._free_blocks) - n, 0)
         numbers = self._free_blocks[kept:]
         del self._free_blocks[kept:]
         n -= len(numbers)
-        fresh = np.arange(self._next_block, self._next_block + n)
+        numbers += range(self._next_block, self._next_block + n)
         self._next_block += n
-        return np.concatenate((np.array(numbers, np.int64), fresh))
+        return numbers
 
     def attach(self, block: int, blocks: Ints, lows: Keys) -> None:
         """Put new blocks behind `block`, in this order.

@@ -35,13 +35,14 @@ class RankedPriorities:
     The items lie in blocks of at most `width`, in no order inside a block, so that a change touches
     a few places only; a directory keeps the blocks in order. A full block is cut in pieces, and
     two that fit in half a block are joined: the worst call costs the same for any number of items.
+    An interrupted `set` leaves it unsound; build it anew from the priorities then.
 
     Memory: 12 bytes for each place of a block and 4 for each position (16 and 8 from some 500
-    million positions on). Blocks are between a half and three quarters full as a rule, and never
-    less than a quarter on average: 20 to 28 bytes a position, at most 52.
+    million positions on). Blocks are a half to three quarters full as a rule, and never less than
+    a quarter on average: 20 to 33 bytes a position, at most 53.
     """
 
-    def __init__(self, size: int, *, width: int = 128, fanout: int = 64) -> None:
+    def __init__(self, size: int, *, width: int = 256, fanout: int = 32) -> None:
         """Positions 0 to size - 1, none of them present.
 
         Args:
@@ -62,7 +63,7 @@ class RankedPriorities:
 
     @classmethod
     def from_arrays(
-        cls, priorities: npt.NDArray[np.float64], *, width: int = 128, fanout: int = 64
+        cls, priorities: npt.NDArray[np.float64], *, width: int = 256, fanout: int = 32
     ) -> RankedPriorities:
         """A structure with these priorities, in the time that it takes to sort them.
 
@@ -85,9 +86,10 @@ class RankedPriorities:
             values, positions = values[order], positions[order]
             n_blocks = -(-n // self._fill)
             starts = np.arange(n_blocks) * n // n_blocks
-            # Between a half and all of a block, so that they do not become full at the same time.
-            spread = self._width // 4
-            starts[1:] += np.arange(n_blocks - 1) * 29 % max(spread, 1) - spread // 2
+            # Of different sizes, so that they do not all become full at the same time.
+            spread = max(self._width // 8, 1)
+            steps = np.arange(1, n_blocks)
+            starts[1:] += steps * (steps + 1) // 2 % spread - spread // 2
             counts = np.diff(starts, append=n)
             self._directory.load(counts, _keys(values[starts], positions[starts]))
             self._write(np.arange(1, n_blocks + 1), starts, counts, values, positions)
@@ -323,32 +325,33 @@ class RankedPriorities:
 
     def _cut(self, blocks: Ints, in_block: Ints, positions: Ints, priorities: Reals) -> None:
         """Divide the items of full blocks, and what is new in them, over new blocks."""
+        directory = self._directory
         rows = self._priorities[blocks]
         there = rows > 0
         values = np.concatenate((rows[there], priorities))
-        held = np.concatenate((self._positions[blocks][there], positions)).astype(np.int64)
+        held = np.concatenate((self._positions[blocks][there], positions))
         self._priorities[blocks] = 0
         # The blocks come by key, so one sort by key leaves the items of each together.
-        order = np.lexsort((held, -values))
-        values, held = values[order], held[order]
-        n_items = self._directory.counts[blocks] + in_block
-        n_pieces = -(-n_items // self._fill)
-        ends = n_pieces.cumsum()
-        firsts = ends - n_pieces
-        step = np.arange(ends[-1]) - np.repeat(firsts, n_pieces)
-        starts = step * np.repeat(n_items, n_pieces) // np.repeat(n_pieces, n_pieces)
-        starts += np.repeat(n_items.cumsum() - n_items, n_pieces)
-        counts = np.diff(starts, append=len(held))
-        pieces = np.empty(len(starts), np.int64)
-        new = step > 0
-        pieces[~new] = blocks
-        pieces[new] = self._directory.new_blocks(int(ends[-1]) - len(blocks))
-        self._directory.add(blocks, counts[~new] - self._directory.counts[blocks])
-        self._directory.counts[pieces[new]] = counts[new]
-        self._write(pieces, starts, counts, values, held)
-        lows = _keys(values[starts], held[starts])
-        for block, first, end in zip(blocks.tolist(), firsts.tolist(), ends.tolist(), strict=True):
-            self._directory.attach(block, pieces[first + 1 : end], lows[first + 1 : end])
+        keys = _keys(values, held)
+        order = keys.argsort()
+        starts: list[int] = []
+        pieces: list[int] = []
+        cuts: list[slice] = []
+        first = 0
+        n_items = (directory.counts[blocks] + in_block).tolist()
+        for block, n in zip(blocks.tolist(), n_items, strict=True):
+            n_pieces = -(-n // self._fill)
+            cuts.append(slice(len(pieces) + 1, len(pieces) + n_pieces))
+            pieces += [block, *directory.new_blocks(n_pieces - 1)]
+            starts += [first + i * n // n_pieces for i in range(n_pieces)]
+            first += n
+        numbers, begins = np.array(pieces), np.array(starts)
+        counts = np.array([*starts[1:], first]) - begins
+        directory.add(numbers, counts - directory.counts[numbers])
+        self._write(numbers, begins, counts, values[order], held[order])
+        lows = keys[order[begins]]
+        for block, new in zip(blocks.tolist(), cuts, strict=True):
+            directory.attach(block, numbers[new], lows[new])
 
     def _write(
         self, blocks: Ints, starts: Ints, counts: Ints, priorities: Reals, positions: Ints
@@ -431,9 +434,13 @@ def _keys(priorities: Reals, positions: Ints) -> Keys:
 
 def _runs(values: Ints) -> tuple[Ints, Ints]:
     """Where runs of equal values begin, and how long they are."""
-    starts = np.flatnonzero(values[1:] != values[:-1]) + 1
-    starts = np.concatenate((np.zeros(1, np.int64), starts))
-    return starts, np.diff(starts, append=len(values))
+    borders = np.flatnonzero(values[1:] != values[:-1]) + 1
+    starts = np.zeros(len(borders) + 1, np.int64)
+    starts[1:] = borders
+    lengths = np.full(len(starts), len(values))
+    lengths[:-1] = borders
+    lengths -= starts
+    return starts, lengths
 
 
 def _check_priorities(priorities: Reals) -> None:

@@ -63,10 +63,10 @@ def test_blocks_come_and_go_and_nodes_with_them(data):
             # Not what fell to the next node when its first block went.
             between = between[directory.find(between.astype(np.complex128)) == blocks[place]]
             new = directory.new_blocks(len(between))
-            assert not set(new.tolist()) & set(blocks)
+            assert not set(new) & set(blocks)
             directory.counts[new] = WIDTH
-            directory.attach(blocks[place], new, between.astype(np.complex128))
-            blocks[place + 1 : place + 1] = new.tolist()
+            directory.attach(blocks[place], np.array(new, np.int64), between.astype(np.complex128))
+            blocks[place + 1 : place + 1] = new
             lows[place + 1 : place + 1] = between.tolist()
         elif len(blocks) > 1:
             directory.add(np.array([blocks[place]]), np.array([-WIDTH]))
@@ -90,6 +90,13 @@ def test_neighbours_are_those_in_the_same_node():
     assert [directory.neighbours(block) for block in range(1, 7)] == [
         (0, 2), (1, 3), (2, 0), (0, 5), (4, 6), (5, 0)
     ]  # fmt: skip
+
+
+def test_the_keys_of_a_nodes_first_block_are_the_next_ones_when_it_is_gone():
+    directory = make([WIDTH] * 6)
+    assert in_order(directory) == [[1, 2, 3], [4, 5, 6]]
+    directory.detach(4)
+    assert directory.find(np.array([29, 30, 35, 40], np.complex128)).tolist() == [3, 5, 5, 5]
 
 
 def test_joined_nodes_tell_which_block_has_a_new_neighbour():

@@ -38,6 +38,14 @@ def check(ranked, priorities):
     assert ranked.get(np.arange(len(priorities))).tolist() == priorities.tolist()
 
 
+def check_neighbours(ranked):
+    """What bounds the number of blocks."""
+    directory = ranked._directory
+    for node in directory._order:
+        counts = directory.counts[directory._blocks[node, : directory._n_blocks[node]]]
+        assert (counts[1:] + counts[:-1] > ranked._width // 2).all()
+
+
 class Machine(RuleBasedStateMachine):
     """Small blocks, so that a few items are many blocks and many nodes."""
 
@@ -92,6 +100,10 @@ class Machine(RuleBasedStateMachine):
     def agrees_with_a_sorted_list(self):
         check(self.ranked, self.expected)
 
+    @invariant()
+    def neighbours_in_a_node_fill_more_than_half_a_block(self):
+        check_neighbours(self.ranked)
+
 
 TestAgainstASortedList = Machine.TestCase
 
@@ -100,14 +112,14 @@ TestAgainstASortedList = Machine.TestCase
 @pytest.mark.parametrize("built", [False, True], ids=["grown", "built"])
 def test_ranks_are_exact_for_any_pattern_of_priorities(pattern, built):
     rng = np.random.default_rng(0)
-    size, n = 3000, 256
+    size, n = 2000, 256
     expected = np.zeros(size)
     ranked = RankedPriorities(size)
     if built:
         expected = PATTERNS[pattern](rng, size, 0)
         ranked = RankedPriorities.from_arrays(expected)
         check(ranked, expected)
-    for step in range(25):
+    for step in range(12):
         a_run = (step * n + np.arange(n)) % size
         positions = rng.integers(0, size, n) if step % 3 else a_run
         priorities = PATTERNS[pattern](rng, n, step)
@@ -122,7 +134,7 @@ def test_many_updates_leave_the_same_ranks_as_building_anew():
     size = 30_000
     expected = np.ones(size)
     ranked = RankedPriorities.from_arrays(expected)
-    for _ in range(1000):
+    for _ in range(300):
         positions = ranked.at(rng.integers(1, size + 1, 256))
         priorities = np.minimum(rng.exponential(0.5, 256) + 1e-6, 1)
         ranked.set(positions, priorities)
@@ -155,9 +167,9 @@ def test_what_is_thinned_out_and_filled_elsewhere_stays_within_its_room():
     ranked = RankedPriorities.from_arrays(expected, width=8, fanout=4)
     for step in range(1, 30):
         order = np.array(by_rank(expected))
-        gone = order[np.arange(len(order)) % 5 != 0]
+        gone = order[np.arange(len(order)) % (4 + step) != 0]
         ranked.set(gone, np.zeros(len(gone)))
-        expected[gone] = 0
+        check_neighbours(ranked)
         expected[gone] = np.linspace(2 * step, 2 * step + 1, len(gone))
         ranked.set(gone, expected[gone])
     check(ranked, expected)
@@ -172,7 +184,7 @@ def test_a_change_moves_no_more_than_the_blocks_that_it_touches(pattern):
         before = ranked._slots.copy()
         ranked.set(rng.integers(0, size, n), PATTERNS[pattern](rng, n, step))
         # Each of them may cut one block, and join two others.
-        assert np.count_nonzero(ranked._slots != before) <= n * 2 * 128
+        assert np.count_nonzero(ranked._slots != before) <= n * 2 * 256
 
 
 def test_nothing_asked_is_nothing_answered():
@@ -228,11 +240,16 @@ def test_what_has_no_rank_is_refused():
 
 
 def chi_squared_fits(counts, probabilities):
-    """Four standard deviations either way: neither unfair nor fairer than chance."""
+    """Four standard deviations either way: neither unfair nor fairer than chance.
+
+    The cube root of chi-squared is close to normal also for few degrees of freedom (Wilson and
+    Hilferty 1931).
+    """
     expected = counts.sum() * probabilities
     degrees = len(counts) - 1
     chi_squared = ((counts - expected) ** 2 / expected).sum()
-    return abs(chi_squared - degrees) < 4 * (2 * degrees) ** 0.5
+    spread = 2 / (9 * degrees)
+    return abs((chi_squared / degrees) ** (1 / 3) - (1 - spread)) < 4 * spread**0.5
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 0.7, 1.0, 1.5])
@@ -241,7 +258,7 @@ def test_positions_are_drawn_by_the_exact_distribution_of_their_ranks(alpha, n):
     rng = np.random.default_rng([n, int(alpha * 10)])
     priorities = np.minimum(1.2 * (1 - rng.random(n)), 1)
     ranked = RankedPriorities.from_arrays(priorities)
-    draws = rng.random(500_000)
+    draws = rng.random(60_000)
     drawn = ranked.at(RankDistribution(alpha).draw(n, draws))
     total = math.fsum(k**-alpha for k in range(1, n + 1))
     expected = np.empty(n)
