@@ -1,0 +1,50 @@
+"""Where a store lies: at the user's path, or in a directory of its own that goes with it.
+
+Invariant: a directory that was made here is removed by `close`, when the object is dropped, or
+when the process ends, and by no child of that process.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+
+__all__ = ["Place"]
+
+
+class Place:
+    """The path of a store that exists, will exist, or is temporary.
+
+    Args:
+        path: the user's; None makes a temporary directory.
+
+    Attributes:
+        path: of the store.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+        """See the class."""
+        self._remove: weakref.finalize[..., Place] | None = None
+        if path is not None:
+            self.path = Path(path)
+            return
+        folder = tempfile.mkdtemp(prefix="mmreplay-")
+        self.path = Path(folder) / "store.zarr"
+        self._remove = weakref.finalize(self, _remove, folder, os.getpid())
+
+    def exists(self) -> bool:
+        """Whether there is something to open."""
+        return self.path.exists()
+
+    def close(self) -> None:
+        """Remove what is temporary."""
+        if self._remove is not None:
+            self._remove()
+
+
+def _remove(folder: str, owner: int) -> None:
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
