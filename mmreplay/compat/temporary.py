@@ -35,6 +35,11 @@ class Place:
         self.path = Path(folder) / "store.zarr"
         self._remove = weakref.finalize(self, _remove, folder, os.getpid())
 
+    @property
+    def is_temporary(self) -> bool:
+        """Whether it goes with `close`."""
+        return self._remove is not None
+
     def exists(self) -> bool:
         """Whether there is something to open."""
         return self.path.exists()

@@ -7,6 +7,12 @@ takes one more keyword, ``path=``, and is a context manager. docs/compat.md tell
 from mmreplay.compat.nnabla_rl.atari import MemoryEfficientAtariBuffer
 from mmreplay.compat.nnabla_rl.atari_trajectories import MemoryEfficientAtariTrajectoryBuffer
 from mmreplay.compat.nnabla_rl.buffers import ReplayBuffer
+from mmreplay.compat.nnabla_rl.hindsight import HindsightReplayBuffer
+from mmreplay.compat.nnabla_rl.prioritized import PrioritizedReplayBuffer
+from mmreplay.compat.nnabla_rl.prioritized_atari import (
+    ProportionalPrioritizedAtariBuffer,
+    RankBasedPrioritizedAtariBuffer,
+)
 from mmreplay.compat.nnabla_rl.trajectories import TrajectoryReplayBuffer
 from mmreplay.compat.nnabla_rl.variants import (
     DecorableReplayBuffer,
@@ -15,8 +21,12 @@ from mmreplay.compat.nnabla_rl.variants import (
 
 __all__ = [
     "DecorableReplayBuffer",
+    "HindsightReplayBuffer",
     "MemoryEfficientAtariBuffer",
     "MemoryEfficientAtariTrajectoryBuffer",
+    "PrioritizedReplayBuffer",
+    "ProportionalPrioritizedAtariBuffer",
+    "RankBasedPrioritizedAtariBuffer",
     "ReplacementSamplingReplayBuffer",
     "ReplayBuffer",
     "TrajectoryReplayBuffer",

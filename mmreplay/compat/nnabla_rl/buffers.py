@@ -5,8 +5,9 @@ Invariant: index 0 is the oldest experience that counts, ``len(buffer) - 1`` the
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from mmreplay.buffers import ReplayBuffer as Buffer
 from mmreplay.compat.nnabla_rl.experiences import Experience
 from mmreplay.compat.nnabla_rl.reading import Draw, Reader, checked_count
-from mmreplay.compat.nnabla_rl.recording import Recorder
+from mmreplay.compat.nnabla_rl.recording import Open, Recorder
 from mmreplay.compat.nnabla_rl.states import States, WholeStates
 from mmreplay.compat.temporary import Place
 from mmreplay.episodes import Index
@@ -47,18 +48,19 @@ class ReplayBuffer:
         if capacity is not None:
             checked_count("capacity", capacity)
         self._capacity = capacity
-        self._seed: int | None = None
-        self._recorder = Recorder(Place(path), self._states(), self._open)
-        self._reader = Reader(self._recorder, self._offset)
+        # Neither knows this object: a cycle would keep a dropped one's store until it is found.
+        self._recorder = Recorder(Place(path), self._states(), self._opener())
+        self._reader = Reader(self._recorder, self._skipping())
 
     def _states(self) -> States:
         return WholeStates()
 
-    def _open(self, path: Any, **fields: Any) -> Buffer:
-        return Buffer(path, self._capacity, self._states().stack, seed=self._seed, **fields)
+    def _opener(self) -> Open:
+        return functools.partial(Buffer, capacity=self._capacity, stack=self._states().stack)
 
-    def _offset(self, index: Index) -> int:  # noqa: ARG002  of a capacity in something else
-        return 0
+    def _skipping(self) -> Callable[[Index], int]:
+        """How many of an index's transitions, from the oldest on, do not count."""
+        return lambda _: 0
 
     def _read(self, draw: Draw) -> list[Any]:
         return self._reader.read(draw)
@@ -123,9 +125,7 @@ class ReplayBuffer:
 
     def seed(self, seed: int) -> None:
         """Draw from here on as this seed has it; without, no two runs draw alike."""
-        self._seed = seed
-        if self._recorder.is_open:
-            self._recorder.buffer.generator = np.random.default_rng(seed)
+        self._recorder.seed(seed)
 
     def close(self) -> None:
         """Close the store; a temporary one is removed. A second call does nothing."""

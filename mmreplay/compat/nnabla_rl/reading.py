@@ -108,6 +108,15 @@ class Reader:
 
         return draw
 
+    def beginning(self, ids: Ids, num_steps: int) -> Draw:
+        """Chooses the runs that begin with the experiences of these ids."""
+
+        def draw(index: Index) -> Ids:
+            windows = self.windows(index, num_steps)
+            return windows.ids(index, windows.ranks(ids))
+
+        return draw
+
     def read(self, draw: Draw) -> list[Experience]:
         """The experiences that are drawn, in memory of their own."""
         buffer = self._recorder.buffer

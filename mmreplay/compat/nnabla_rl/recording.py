@@ -22,7 +22,7 @@ from mmreplay.errors import ClosedError, EmptyBufferError, FormatError, SchemaEr
 __all__ = ["Open", "Recorder"]
 
 Open = Callable[..., ReplayBuffer]
-"""Opens a buffer: ``open(path, **fields)``."""
+"""Opens a buffer: ``open(path, seed=seed, **fields)``."""
 
 _KEY = "nnabla_rl"
 
@@ -40,6 +40,7 @@ class Recorder:
         """See the class."""
         self.states = states
         self._place, self._open = place, opener
+        self._seed: int | None = None
         self._buffer: ReplayBuffer | None = None
         self._closed = False
         self.layout = Layout(is_array=False, info=InfoColumns(()))
@@ -62,14 +63,11 @@ class Recorder:
         return self._buffer
 
     def _reopen(self) -> None:
-        self._buffer = self._open(self._place.path)
+        self._buffer = self._open(self._place.path, seed=self._seed)
         found = self._buffer.writer.metadata.get("env", {}).get(_KEY)
         if found is None:
             self._buffer.close()
-            raise FormatError(
-                f"{self._place.path}: this store was not made by mmreplay.compat.nnabla_rl; use "
-                f"mmreplay.ReplayBuffer or mmreplay.load"
-            )
+            raise FormatError(f"{self._place.path}: was not made by mmreplay.compat.nnabla_rl")
         self.layout = Layout.from_json(found)
 
     def append(self, given: Any) -> None:
@@ -86,8 +84,7 @@ class Recorder:
         """Append experiences as one episode.
 
         Raises:
-            As `append`; SchemaError also for steps that do not follow one another. Nothing was
-            appended then, unless it is an action, reward or info that does not fit.
+            As `append`; SchemaError also for steps that do not follow one another.
         """
         steps = [checked(one) for one in given]
         if not steps:
@@ -99,6 +96,7 @@ class Recorder:
                     f"before, found another state; append what follows as a trajectory of its own"
                 )
             self.states.check(step[0], step[4], begins=not number)
+        self._last = None
         for number, step in enumerate(steps):
             ended, is_last = not np.any(step[3]), number == len(steps) - 1
             self._put(
@@ -116,21 +114,29 @@ class Recorder:
         frame = self.states.frame(experience[4])
         action, reward, extras = self.layout.values(experience, buffer.store.schema.extras)
         if begins:
+            self._last = None  # what was refused leaves an episode going on, but for here
             buffer.reset(self.states.frame(experience[0]))
-        self._last = None  # until it is written
         buffer.step(action, reward, frame, **flags, **extras)
 
     def _create(self, experience: Experience) -> None:
         self.layout, fields = Layout.of(experience)
         frame = self.states.field(self.states.frame(experience[0]))
-        metadata = {_KEY: self.layout.to_json()}
-        self._buffer = self._open(self._place.path, frame=frame, metadata=metadata, **fields)
+        fields["metadata"] = {_KEY: self.layout.to_json()}
+        if self._place.is_temporary:
+            fields["flush_s"] = 0  # no power cut matters to what is removed anyway
+        self._buffer = self._open(self._place.path, seed=self._seed, frame=frame, **fields)
 
-    def open_again(self, opener: Open | None = None) -> None:
-        """Close the buffer and open it anew, this once by other means."""
+    def open_again(self, **changes: Any) -> None:
+        """Close the buffer and open it anew, this once with other settings."""
         self.buffer.close()
         self._last = None
-        self._buffer = (opener or self._open)(self._place.path)
+        self._buffer = self._open(self._place.path, seed=self._seed, **changes)
+
+    def seed(self, seed: int) -> None:
+        """Draw as this seed has it."""
+        self._seed = seed
+        if self.is_open:
+            self.buffer.generator = np.random.default_rng(seed)
 
     def close(self) -> None:
         """Close the buffer, and remove it if it is temporary; a second call does nothing."""

@@ -6,7 +6,8 @@ length, index or probability.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -17,6 +18,7 @@ from mmreplay.compat.nnabla_rl.buffers import Path, ReplayBuffer
 from mmreplay.compat.nnabla_rl.episodes import Episodes
 from mmreplay.compat.nnabla_rl.experiences import Experience
 from mmreplay.compat.nnabla_rl.reading import checked_count
+from mmreplay.compat.nnabla_rl.recording import Open
 from mmreplay.episodes import Index
 from mmreplay.errors import SchemaError
 
@@ -40,13 +42,14 @@ class TrajectoryReplayBuffer(ReplayBuffer):
         """See the class."""
         super().__init__(num_trajectories, path=path)
 
-    def _open(self, path: Any, **fields: Any) -> Buffer:
+    def _opener(self) -> Open:
         # The capacity is one of episodes, which `_reclaim` sees to.
         capacity = None if self._capacity is None else _ALL
-        return Buffer(path, capacity, self._states().stack, seed=self._seed, **fields)
+        return functools.partial(Buffer, capacity=capacity, stack=self._states().stack)
 
-    def _offset(self, index: Index) -> int:
-        return index.n_transitions - int(Episodes.of(index, self._capacity).lengths.sum())
+    def _skipping(self) -> Callable[[Index], int]:
+        newest = self._capacity
+        return lambda index: index.n_transitions - int(Episodes.of(index, newest).lengths.sum())
 
     def _now(self) -> Episodes:
         if not len(self):
@@ -80,10 +83,8 @@ class TrajectoryReplayBuffer(ReplayBuffer):
     def _reclaim(self) -> None:
         """Free the disk of what does not count, once that is more than what does."""
         kept = len(self)
-        buffer = self._recorder.buffer
-        if len(buffer.store) - kept > max(kept, _FEWEST_TO_RECLAIM):
-            stack = buffer.settings.stack
-            self._recorder.open_again(lambda path: Buffer(path, kept, stack, seed=self._seed))
+        if len(self._recorder.buffer.store) - kept > max(kept, _FEWEST_TO_RECLAIM):
+            self._recorder.open_again(capacity=kept)
             self._recorder.open_again()
 
     def get_trajectory(self, trajectory_index: int) -> Sequence[Experience]:
@@ -94,13 +95,10 @@ class TrajectoryReplayBuffer(ReplayBuffer):
         return self._reader.at(np.arange(begin, begin + length))
 
     def sample_trajectories(self, num_samples: int = 1) -> tuple[Any, Info]:
-        """Draw episodes uniformly and without replacement.
+        """Draw episodes uniformly, without replacement; SchemaError if there are not as many.
 
         Returns:
             an episode, or for more than one a tuple of them; and ``{"weights": ones (B, 1)}``.
-
-        Raises:
-            SchemaError (a ValueError): there are not as many.
         """
         chosen = self._now().choose(num_samples, lambda: self._recorder.buffer.generator)
         return self.sample_indices_trajectory(chosen)

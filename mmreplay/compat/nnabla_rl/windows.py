@@ -7,6 +7,7 @@ experience tells by non_terminal = 0; never past a time limit, an interruption o
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from mmreplay.columns import Ids
 from mmreplay.episodes import Index
@@ -30,14 +31,13 @@ class Windows:
 
     def __init__(self, store: Store, index: Index, length: int, offset: int = 0) -> None:
         """See the class."""
-        self._length = length
+        self._length, self._total = length, index.n_transitions
+        self._first, self._resets = index.window(0)[1], np.empty(0, np.int64)
         self._cuts = np.empty(0, np.int64)
         if length > 1:
-            _, first, _ = index.window(0)
             resets = index.resets(0)
-            resets = resets[resets > first]
-            # Experiences before each reset: its episode's final row, and those before, are none.
-            ranks = resets - first - np.arange(1, len(resets) + 1)
+            resets = self._resets = resets[resets > self._first]
+            ranks = self.ranks(resets)
             # A final row has the flag of the step that led to it.
             self._cuts = ranks[store.columns["non_terminals"].take(resets - 1) != 0]
         inner = self._cuts[self._cuts > offset]
@@ -55,6 +55,17 @@ class Windows:
         run = self._stops.searchsorted(numbers, "right")
         before = np.concatenate(([0], self._stops))[run]
         return np.asarray(self._begins[run] + numbers - before, np.int64)
+
+    def ranks(self, rows: Ids) -> Ids:
+        """How many experiences come before each of these rows: int64 (B,); of runs of 2 or more."""
+        # A row before a reset is the final one of its episode, and none.
+        return np.asarray(rows - self._first - self._resets.searchsorted(rows, "right"), np.int64)
+
+    def begin(self, rows: Ids) -> npt.NDArray[np.bool_]:
+        """Whether a run begins with the experience of this row: (B,)."""
+        ranks = self.ranks(rows)
+        fits = ranks + self._length <= self._total
+        return np.asarray(fits & ~np.isin(ranks, self.cut(ranks)), np.bool_)
 
     def cut(self, ranks: Ids) -> Ids:
         """Those of the ranks from which a run would go past a cut."""
