@@ -65,6 +65,7 @@ __all__ = [
     "sync_directory",
     "sync_file",
     "sync_tree",
+    "temporary_directory",
     "unlink",
     "write_at",
     "write_file",
@@ -418,6 +419,14 @@ def remove_tree(path: Path) -> None:
                 continue
             _remove_directory(Path(folder, name))
     _remove_directory(path)
+
+
+def temporary_directory() -> Path:
+    """A new directory that nobody else can read, in the folder of Python's `tempfile`."""
+    import tempfile  # noqa: PLC0415 (needed by few)
+
+    with writing("making a temporary directory", Path(tempfile.gettempdir())):
+        return Path(tempfile.mkdtemp(prefix="mmreplay-"))
 
 
 def _remove_directory(path: Path) -> None:

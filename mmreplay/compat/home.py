@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import weakref
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
+from mmreplay import files
 from mmreplay.buffers import ReplayBuffer
 from mmreplay.compat.temporary import Place
 from mmreplay.errors import ClosedError, EmptyBufferError, SchemaError
@@ -110,7 +110,7 @@ class Home:
             self._end()
         elif self._core is not None and self._path is not None:
             self._core.close()
-            shutil.rmtree(self._path)
+            files.remove_tree(self._path)
         self._core = self._end = None
 
     def __enter__(self) -> Self:

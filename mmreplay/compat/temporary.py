@@ -6,11 +6,12 @@ when the process ends, and by no child of that process.
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
-import tempfile
 import weakref
 from pathlib import Path
+
+from mmreplay import files
 
 __all__ = ["Place"]
 
@@ -31,8 +32,8 @@ class Place:
         if path is not None:
             self.path = Path(path)
             return
-        folder = tempfile.mkdtemp(prefix="mmreplay-")
-        self.path = Path(folder) / "store.zarr"
+        folder = files.temporary_directory()
+        self.path = folder / "store.zarr"
         self._remove = weakref.finalize(self, _remove, folder, os.getpid())
 
     @property
@@ -50,6 +51,7 @@ class Place:
             self._remove()
 
 
-def _remove(folder: str, owner: int) -> None:
+def _remove(folder: Path, owner: int) -> None:
     if os.getpid() == owner:
-        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # whatever stays is not wanted any more
+            files.remove_tree(folder)
