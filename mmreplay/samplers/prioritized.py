@@ -174,8 +174,7 @@ class Proportional:
 
     def least(self) -> float:
         """See `Masses`."""
-        masses = self._tree.masses
-        return float(masses[masses > 0].min()) / self._tree.total
+        return self._tree.least() / self._tree.total
 
 
 class RankBased:

@@ -48,6 +48,8 @@ class SumTree:
         self._scratch = np.zeros((0, _FANOUT + 1)), np.zeros(0, np.int64)
         self._bounds = np.concatenate(([0.0], self._levels[-1].cumsum()))
         self._is_summed = True
+        # The smallest mass of each group, level by level; made when it is first asked for.
+        self._leasts: list[Masses] = []
 
     def set(self, positions: Positions, masses: Masses) -> None:
         """Give positions, (n,), other masses; of one that is named twice the last one counts."""
@@ -59,7 +61,7 @@ class SumTree:
         stale = self._stale
         if not stale:
             return
-        nodes = stale[0] if len(stale) == 1 else np.concatenate(stale)
+        nodes = positions = stale[0] if len(stale) == 1 else np.concatenate(stale)
         self._stale = []
         for groups, sums in zip(self._groups, self._levels[1:], strict=True):
             nodes = nodes >> _BITS
@@ -67,6 +69,30 @@ class SumTree:
                 nodes = np.unique(nodes)
             sums[nodes] = np.add.reduce(groups.take(nodes, 0), 1)
         self._is_summed = False
+        if self._leasts:
+            self._settle_leasts(positions)
+
+    def _settle_leasts(self, nodes: Positions) -> None:
+        below = self._levels[0]
+        for leasts in self._leasts:
+            nodes = nodes >> _BITS
+            if nodes.size > _FEW:
+                nodes = np.unique(nodes)
+            leasts[nodes] = _least_of(below.reshape(-1, _FANOUT).take(nodes, 0))
+            below = leasts
+
+    def least(self) -> float:
+        """The smallest mass above 0; infinity if there is none."""
+        self.settle()
+        if not self._leasts:
+            below = self._levels[0]
+            for sums in self._levels[1:] or [np.zeros(_padded(len(below) // _FANOUT))]:
+                leasts = np.full(len(sums), np.inf)
+                groups = below.reshape(-1, _FANOUT)
+                leasts[: len(groups)] = _least_of(groups)
+                self._leasts.append(leasts)
+                below = leasts
+        return float(self._leasts[-1].min())
 
     def _sum_top(self) -> None:
         self.settle()
@@ -127,6 +153,12 @@ class SumTree:
             found = np.flatnonzero(self.masses[: nodes[at]])
             nodes[at] = found[-1] if found.size else np.flatnonzero(self.masses)[0]
             masses[at] = self.masses[nodes[at]]
+
+
+def _least_of(groups: Masses) -> Masses:
+    """The smallest mass above 0 of each group, (n,)."""
+    out: Masses = np.where(groups > 0, groups, np.inf).min(1)
+    return out
 
 
 def _padded(size: int) -> int:

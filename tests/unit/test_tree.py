@@ -154,3 +154,19 @@ def test_positions_are_drawn_in_proportion_to_their_masses(size):
     bins = np.arange(size) * min(size, 1009) // size
     probabilities = np.bincount(bins, masses) / masses.sum()
     assert chi_squared_fits(np.bincount(bins, counts), probabilities)
+
+
+@pytest.mark.parametrize("size", [1, 31, 33, 1025, 5000])
+def test_the_least_mass_is_that_of_a_search_whatever_is_set(size):
+    random = np.random.default_rng(size)
+    masses = random.random(size) * (random.random(size) < 0.7)
+    tree = SumTree(masses)
+    for _ in range(30):
+        present = masses[masses > 0]
+        assert tree.least() == (present.min() if present.size else np.inf)
+        positions = random.integers(0, size, 7)
+        values = random.random(7) * (random.random(7) < 0.8) * 10.0 ** random.integers(-9, 1)
+        masses[positions] = values
+        tree.set(positions, values)
+    tree.set(np.arange(size), np.zeros(size))
+    assert tree.least() == np.inf
