@@ -13,7 +13,7 @@ __all__ = ["SumTree"]
 
 _BITS = 5
 _FANOUT = 1 << _BITS
-_TOP = 4096  # sums that are searched at once instead of through another level
+_TOP = 2048  # sums that are searched at once instead of through another level
 _FEW = 512  # nodes that are summed faster twice than told apart
 
 Positions = npt.NDArray[np.int64]
@@ -47,7 +47,6 @@ class SumTree:
         self._stale: list[Positions] = []
         self._scratch = np.zeros((0, _FANOUT + 1)), np.zeros(0, np.int64)
         self._bounds = np.concatenate(([0.0], self._levels[-1].cumsum()))
-        self._is_summed = True
         # The smallest mass of each group, level by level; made when it is first asked for.
         self._leasts: list[Masses] = []
 
@@ -57,7 +56,7 @@ class SumTree:
         self._stale.append(positions)
 
     def settle(self) -> None:
-        """Sum up what changed; but for the sums of the top, which the next draw makes."""
+        """Sum up what changed."""
         stale = self._stale
         if not stale:
             return
@@ -68,7 +67,7 @@ class SumTree:
             if nodes.size > _FEW:
                 nodes = np.unique(nodes)
             sums[nodes] = np.add.reduce(groups.take(nodes, 0), 1)
-        self._is_summed = False
+        self._levels[-1].cumsum(out=self._bounds[1:])
         if self._leasts:
             self._settle_leasts(positions)
 
@@ -94,16 +93,10 @@ class SumTree:
                 below = leasts
         return float(self._leasts[-1].min())
 
-    def _sum_top(self) -> None:
-        self.settle()
-        if not self._is_summed:
-            self._levels[-1].cumsum(out=self._bounds[1:])
-            self._is_summed = True
-
     @property
     def total(self) -> float:
         """The sum of all masses."""
-        self._sum_top()
+        self.settle()
         return float(self._bounds[-1])
 
     def draw(self, draws: npt.NDArray[np.float64]) -> tuple[Positions, Masses]:
@@ -115,7 +108,7 @@ class SumTree:
         Returns:
             positions, (B,) int64, and their masses, (B,).
         """
-        self._sum_top()
+        self.settle()
         left = draws * self._bounds[-1]
         # Not among the last bounds, here and below: what rounding lifts past it is in it.
         nodes = self._bounds[1:-1].searchsorted(left, "right")
