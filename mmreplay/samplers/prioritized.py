@@ -21,7 +21,8 @@ from mmreplay.episodes import Index
 from mmreplay.errors import EmptyBufferError, InvalidIdError, SchemaError
 from mmreplay.format import LANE_SHIFT
 from mmreplay.priorities import PriorityColumn
-from mmreplay.samplers.ranked import RankDistribution, RankedPriorities
+from mmreplay.samplers.distribution import RankDistribution
+from mmreplay.samplers.ranked import RankedPriorities
 from mmreplay.samplers.tree import SumTree
 from mmreplay.schema import as_array
 
