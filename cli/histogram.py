@@ -21,6 +21,8 @@ _SAME = 1e-9
 """Values that differ by less, relative to their size, are one."""
 _TINY = 1e-300
 """A step that can be divided has no smaller one."""
+_HUGE = 1e300
+"""No room for edges around values like these."""
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _FULL = "█"
 
@@ -64,6 +66,8 @@ def _bins(low: float, high: float, whole: bool) -> tuple[npt.NDArray[Any], list[
     largest = max(abs(low), abs(high))
     if high - low <= max(largest * _SAME, _TINY):
         return np.array([low, high]), [number(low)]
+    if largest > _HUGE:
+        return np.array([low, high]), [f"{low:.4g} to {high:.4g}"]
     step = _round_step((high - low) / _MOST_BINS)
     if whole:
         step = max(step, 1.0)

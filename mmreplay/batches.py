@@ -46,9 +46,10 @@ def schema_of(source: object) -> Schema:
     found = getattr(source, "schema", None)
     if found is None:
         found = getattr(getattr(source, "store", None), "schema", None)
-    if not isinstance(found, Schema):
+    if not isinstance(found, Schema) or not callable(getattr(source, "sample", None)):
         raise SchemaError(
-            f"expected a dataset, a buffer, or something around one, found {source!r}"
+            f"data: expected what mmreplay.load returns, a replay buffer, or something around one, "
+            f"found {source!r}"
         )
     return found
 

@@ -52,13 +52,7 @@ class ReplayBuffer(Dataset):
         store: the same data, read-only.
         writer: the `Writer` or `VectorWriter`.
         stored_state: what was saved with the last flush before this opening.
-        reset: ``reset(frame)`` begins an episode: `Writer.reset`, or `VectorWriter.reset`.
-        step: ``step(action, reward, next_frame, terminated, truncated)`` appends a step:
-            `Writer.step`, or `VectorWriter.step`.
     """
-
-    reset: Callable[..., None]
-    step: Callable[..., None]
 
     def __init__(
         self,
@@ -111,8 +105,50 @@ class ReplayBuffer(Dataset):
             self.writer.close()
             raise
         # The writer's own methods: one call less in what is called millions of times.
-        self.reset = writer.reset
-        self.step = writer.step
+        if type(self).step is ReplayBuffer.step:
+            self.step = writer.step  # type: ignore[method-assign, assignment]
+        if type(self).reset is ReplayBuffer.reset:
+            self.reset = writer.reset  # type: ignore[method-assign, assignment]
+
+    def reset(self, frame: Any, mask: npt.ArrayLike | None = None) -> None:
+        """Begin an episode; one that is running ends as truncated.
+
+        Args:
+            frame: the first observation, (*frame), or a dict of them; of several lanes
+                (lanes, *frame).
+            mask: (lanes,) bool, the lanes where one begins; None for all.
+
+        Raises:
+            As `Writer.reset`, or `VectorWriter.reset`.
+        """
+        if mask is None:
+            self.writer.reset(frame)
+        else:
+            self.writer.reset(frame, mask)  # type: ignore[call-arg]
+
+    def step(
+        self,
+        action: Any,
+        reward: Any,
+        next_frame: Any,
+        terminated: Any = False,
+        truncated: Any = False,
+        **more: Any,
+    ) -> None:
+        """Append a step of the running episode.
+
+        Args:
+            action: what was done, (*action); of several lanes (lanes, *action), and so on.
+            reward: what it gave.
+            next_frame: the observation after it, the final one where the episode ended.
+            terminated: the episode ended in a terminal state.
+            truncated: it was cut off.
+            more: ``life_lost``, the declared extras, and of several lanes ``mask``.
+
+        Raises:
+            As `Writer.step`, or `VectorWriter.step`.
+        """
+        self.writer.step(action, reward, next_frame, terminated, truncated, **more)
 
     def saved_state(self) -> dict[str, Any]:
         """What is saved with each flush: the random state, and what a sampler added to it."""

@@ -10,7 +10,7 @@ import dataclasses
 import glob
 import os
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import EllipsisType
 from typing import Any, Self
@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from mmreplay.columns import Ids
 from mmreplay.drawing import Sequences, draw_seed, naming
+from mmreplay.episodes import Index
 from mmreplay.errors import EmptyBufferError, SchemaError, StoreNotFoundError
 from mmreplay.gather import Batch, Settings
 from mmreplay.samplers import Windows, distinct_ids, epoch_ids, uniform_ids
@@ -82,7 +83,7 @@ class Dataset:
         else:
             seed = draw_seed(self.generator)
             draw = naming(self.store.path, lambda index: distinct_ids(index, size, seed))
-        return self.store.sample(draw, self._gatherer, out)
+        return self.store.gather(draw, self._gatherer, out)
 
     def batches(
         self,
@@ -109,7 +110,8 @@ class Dataset:
             world_size: processes that share each epoch; each transition goes to one of them.
             drop_last: leave out batches that not every rank can fill, so that all ranks get the
                 same number of batches of the same size.
-            epoch: the number of the first epoch, 0 or more; None goes on after the last one.
+            epoch: the number of the first epoch, 0 or more; None goes on after the last one that
+                this object began.
 
         Raises:
             SchemaError: a value out of its range.
@@ -122,15 +124,13 @@ class Dataset:
             )
         if epochs is not None and epochs < 0:
             raise SchemaError(f"epochs: expected 0 or more, or None; found {epochs}")
-        if epoch is not None:
-            if epoch < 0:
-                raise SchemaError(f"epoch: expected 0 or more, or None; found {epoch}")
-            self._epoch = epoch
+        if epoch is not None and epoch < 0:
+            raise SchemaError(f"epoch: expected 0 or more, or None; found {epoch}")
         if not len(self.store):
             raise EmptyBufferError(
                 f"{self.store.path}: there is no transition yet; record a reset and a step first"
             )
-        return self._batches(size, epochs, shuffle, rank, world_size, drop_last)
+        return self._batches(size, epochs, shuffle, rank, world_size, drop_last, epoch)
 
     def _batches(
         self,
@@ -140,24 +140,29 @@ class Dataset:
         rank: int,
         world_size: int,
         drop_last: bool,
+        first: int | None,
     ) -> Iterator[Batch]:
         done = 0
         while epochs is None or done < epochs:
+            number = self._epoch if first is None else first + done
+            self._epoch = number + 1
+            done += 1
             total = len(self.store)
             ids = epoch_ids(
                 self.store.index,
                 seed=self._epoch_seed,
-                epoch=self._epoch,
+                epoch=number,
                 shuffle=shuffle,
                 rank=rank,
                 world_size=world_size,
             )
-            self._epoch += 1
-            done += 1
             if drop_last:
                 ids = ids[: total // world_size // size * size]
             for start in range(0, len(ids), size):
-                yield self.store.batch(ids[start : start + size], self._gatherer)
+                kept = _those_left(ids[start : start + size])
+                batch = self.store.gather(kept, self._gatherer)
+                if len(batch):
+                    yield batch
 
     def transitions(
         self,
@@ -193,7 +198,7 @@ class Dataset:
         gatherer = self._gatherer
         if changes:
             gatherer = self.store.gatherer(dataclasses.replace(self.settings, **changes))
-        return self.store.batch(ids, gatherer, out)
+        return self.store.gather_ids(ids, gatherer, out)
 
     def trajectory(self, number: int) -> Trajectory:
         """One whole episode; see `Store.trajectory`."""
@@ -369,6 +374,15 @@ def load(
     return Dataset(store, Settings(stack, n_step, gamma, store.padding, stack_axis), seed)
 
 
+def _those_left(ids: Ids) -> Callable[[Index], Ids]:
+    """What a capacity has not evicted of them, since they were listed."""
+
+    def left(index: Index) -> Ids:
+        return np.asarray(ids[~index.invalid(ids)])
+
+    return left
+
+
 def _matching(path: Any) -> list[Path]:
     if not isinstance(path, (str, os.PathLike)):
         if not isinstance(path, Iterable):
@@ -389,7 +403,7 @@ def _matching(path: Any) -> list[Path]:
 def checked_size(size: object, name: str = "batch_size") -> int:
     """A batch size as the user gave it; SchemaError if it is none."""
     if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
-        raise SchemaError(f"{name}: expected 1 or more, found {size!r}")
+        raise SchemaError(f"{name}: expected a whole number, 1 or more; found {size!r}")
     return int(size)
 
 

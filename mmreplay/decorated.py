@@ -48,10 +48,13 @@ class Decorated:
 
     def __init__(self, data: Source, *functions: Function) -> None:
         """See the class."""
-        for function in functions:
-            if not callable(function):
+        given: tuple[Any, ...] = functions
+        for function in given:
+            if not callable(function) or isinstance(function, type):
                 raise SchemaError(
-                    f"functions: expected functions of a batch and a generator, found {function!r}"
+                    f"functions: expected functions of a batch and a generator, found "
+                    f"{function!r}; a class of mmreplay.transforms is called first, as in "
+                    f"RandomShift(4)"
                 )
             check = getattr(function, "check", None)
             if check is not None:
@@ -129,7 +132,10 @@ class Decorated:
         return (self._done(batch, None) for batch in found)
 
     def _of_data(self, name: str) -> Any:
-        return getattr(self.data, name)
+        found = getattr(self.data, name, None)
+        if found is None:
+            raise SchemaError(f"{self.data!r} has no {name}, so nothing around it has")
+        return found
 
     def _done(self, batch: Batch, out: Batch | None) -> Batch:
         """A fresh batch after all functions, in `out` if given."""
@@ -139,7 +145,8 @@ class Decorated:
             if not isinstance(found, Batch) or len(found) != len(batch):
                 raise SchemaError(
                     f"{function!r}: expected to get a batch of {len(batch)} back, found "
-                    f"{type(found).__name__}; return it, also if it was changed in place"
+                    f"{type(found).__name__}; return it, also if it was changed in place, or "
+                    f"dataclasses.replace(batch, reward=...) with another array"
                 )
             batch = found
         return batch if out is None else fill(out, batch)

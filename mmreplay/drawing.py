@@ -73,7 +73,7 @@ class Sequences:
         draws = generator.random(size)
         sampler = self._window_sampler(windows)
         draw = naming(self._store.path, lambda index: sampler.draw(index, draws))
-        return self._store.sample(draw, self._gatherer(windows.length, windows.burn_in), out)
+        return self._store.gather(draw, self._gatherer(windows.length, windows.burn_in), out)
 
     def check(self, windows: Windows) -> None:
         """Raise EmptyBufferError if there is no such window."""
@@ -91,7 +91,7 @@ class Sequences:
 
     def at(self, ids: Ids, windows: Windows) -> SequenceBatch:
         """The windows whose first steps after the burn-in are these."""
-        return self._store.batch(ids, self._gatherer(windows.length, windows.burn_in))
+        return self._store.gather_ids(ids, self._gatherer(windows.length, windows.burn_in))
 
     def portions(
         self, generator: np.random.Generator, size: int, windows: Windows
@@ -100,7 +100,7 @@ class Sequences:
         sampler = self._portion_sampler(windows)
         draws = generator.random((2, size))
         draw = naming(self._store.path, lambda index: sampler.draw(index, draws))
-        return self._store.sample(draw, self._gatherer(windows.length, windows.burn_in))
+        return self._store.gather(draw, self._gatherer(windows.length, windows.burn_in))
 
     def trajectories(
         self, generator: np.random.Generator, size: int, *, replace: bool

@@ -675,6 +675,7 @@ class DirectoryLock:
                 f"{path}: this system has no flock, so nothing can be written here; "
                 f"closed stores can be read"
             )
+        self.path = path.absolute()
         self._descriptor = os.open(path, os.O_RDONLY | _CLOEXEC)
         deadline = time.monotonic() + patience_s
         while True:
@@ -688,12 +689,22 @@ class DirectoryLock:
                         raise
                 if time.monotonic() > deadline:
                     self.release()
+                    if any(one.path == self.path and one.is_held for one in _HELD):
+                        raise LockedError(
+                            f"{path}: open for writing already, in this process{who()}; close "
+                            f"that writer or buffer first"
+                        ) from error
                     raise LockedError(
                         f"{path}: another writer holds this lane{who()}; "
                         f"end it, or write a lane of your own (lane=...)"
                     ) from error
                 time.sleep(0.01)
         _HELD.add(self)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it was not released."""
+        return self._descriptor >= 0
 
     def release(self) -> None:
         """Let others in; a second call does nothing."""

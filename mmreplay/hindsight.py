@@ -95,6 +95,11 @@ class Hindsight:
         checked: Any = probability
         if not isinstance(checked, (int, float, np.number)) or not 0 <= checked <= 1:
             raise SchemaError(f"probability: expected a number in [0, 1], found {probability!r}")
+        if not isinstance(data, Dataset):
+            raise SchemaError(
+                f"data: expected what mmreplay.load returns, or a replay buffer, found {data!r}; "
+                f"put Decorated and Mixture around Hindsight, not inside"
+            )
         schema = data.store.schema
         _check_goals(data.store, achieved_goal, desired_goal)
         if mark in schema.extras:
@@ -165,7 +170,7 @@ class Hindsight:
                 except EmptyBufferError as error:
                     raise EmptyBufferError(f"{self.store.path}: {error}") from None
 
-            return self.store.sample(draw, self._relabelling(size), out)
+            return self.store.gather(draw, self._relabelling(size), out)
         for _ in range(_ATTEMPTS - 1):
             with contextlib.suppress(InvalidIdError):  # evicted since it was drawn
                 return self._of_its_draw(size, out)
@@ -187,7 +192,7 @@ class Hindsight:
         Raises:
             InvalidIdError: an id that is no valid transition, named.
         """
-        return self.store.batch(ids, self._relabelling(np.size(ids)), out)
+        return self.store.gather_ids(ids, self._relabelling(np.size(ids)), out)
 
     def batches(
         self,

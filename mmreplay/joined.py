@@ -138,7 +138,8 @@ class Joined:
         out["id"] = starts + (lane << format.LANE_SHIFT)
         out["length"] = stops - starts - 1
         bounds = np.stack((starts - begin, stops - 1 - begin), 1).ravel()
-        out["return"] = np.add.reduceat(rewards, bounds)[::2]
+        with np.errstate(over="ignore", invalid="ignore"):
+            out["return"] = np.add.reduceat(rewards, bounds)[::2]
         out["terminated"] = flags[stops - 2 - begin] == 0
         out["truncated"] = ~out["terminated"]
         if self.readers[lane].is_live and stops[-1] == head:

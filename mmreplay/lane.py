@@ -201,6 +201,7 @@ class Writer:
         next_frame: Any,
         terminated: object = False,
         truncated: object = False,
+        *,
         life_lost: object = False,
         **extras: Any,
     ) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import uuid
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -111,9 +112,14 @@ def create(
         capacity = _checked_capacity(capacity)
     stack_padding: str | None = None
     if env is not None:
-        from mmreplay.adapters.gymnasium import env_fields  # noqa: PLC0415 (an extra)
+        from mmreplay.adapters.gymnasium import (  # noqa: PLC0415 (an extra)
+            advice_for_a_loop,
+            env_fields,
+        )
 
         found = env_fields(env)
+        if (advice := advice_for_a_loop(env)) is not None:
+            warnings.warn(advice, stacklevel=2)
         stack_padding = found.padding
         frame, action = frame or found.frame, action or found.action
         lanes = lanes if lanes is not None or lane is not None else found.lanes
@@ -180,9 +186,10 @@ class _Request:
     def _schema(self) -> Schema:
         if self.frame is None or self.action is None:
             missing = "frame" if self.frame is None else "action"
+            example = '(84, 84), "uint8"' if missing == "frame" else '(), "int64"'
             raise SchemaError(
                 f"{self.path}: {missing}: a new store needs one, for example "
-                f"{missing}=mmreplay.Field((84, 84)), or env="
+                f"{missing}=mmreplay.Field({example}), or env="
             )
         return Schema.make(
             self.frame, self.action, self.extras, self.reward_dtype or "float32", self.codec
@@ -364,7 +371,10 @@ class _Request:
 
 def _checked_capacity(capacity: object) -> int:
     if isinstance(capacity, bool) or not isinstance(capacity, (int, np.integer)) or capacity < 1:
-        raise SchemaError(f"capacity: expected 1 or more transitions, or None; found {capacity!r}")
+        raise SchemaError(
+            f"capacity: expected a whole number of transitions, 1 or more, or None; "
+            f"found {capacity!r}"
+        )
     if capacity > _MAX_CAPACITY:
         raise SchemaError(
             f"capacity: expected at most {_MAX_CAPACITY:,} transitions, more than a lane can have "

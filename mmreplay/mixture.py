@@ -7,7 +7,7 @@ order of the sources, and says of each row where it came from.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from mmreplay.batches import Source, concatenated, fill, schema_of
 from mmreplay.buffers import ReplayBuffer
-from mmreplay.dataset import checked_size
+from mmreplay.dataset import Dataset, checked_size
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.gather import Batch, Settings
 from mmreplay.schema import Field, Schema
@@ -61,6 +61,9 @@ class Mixture:
         mark: str = "source",
     ) -> None:
         """See the class."""
+        given: Any = data
+        if not isinstance(given, Iterable) or isinstance(given, (str, Dataset)):
+            raise SchemaError(f"data: expected a list of sources of batches, found {given!r}")
         self.data = tuple(data)
         if not self.data:
             raise SchemaError("data: expected one source of batches or more, found none")

@@ -188,7 +188,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             weights = sampler.weights(probabilities, beta)
             return ids
 
-        batch = self.store.sample(naming(self.store.path, draw), self._gatherer, out)
+        batch = self.store.gather(naming(self.store.path, draw), self._gatherer, out)
         batch.weight[:] = weights
         self._n_batches += 1
         return batch

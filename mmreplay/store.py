@@ -224,7 +224,7 @@ class Store:
             SchemaError: a setting out of its range.
         """
         settings = Settings(stack, n_step, gamma, padding or self.padding, stack_axis)
-        return self.batch(ids, self.gatherer(settings), out)
+        return self.gather_ids(ids, self.gatherer(settings), out)
 
     def gatherer(self, settings: Settings) -> Gatherer:
         """What rebuilds this store's transitions by these settings.
@@ -249,7 +249,7 @@ class Store:
             raise SchemaError(f"ids: expected integers (B,), found {wanted.dtype} {wanted.shape}")
         return wanted.astype(np.int64)
 
-    def batch(
+    def gather_ids(
         self, ids: npt.ArrayLike, gatherer: Rebuilder[Places, Read], out: Read | None = None
     ) -> Read:
         """The transitions with these ids, each checked."""
@@ -261,9 +261,9 @@ class Store:
                 raise self._invalid(int(wanted[wrong][0]))
             return wanted
 
-        return self.sample(valid, gatherer, out)
+        return self.gather(valid, gatherer, out)
 
-    def sample(
+    def gather(
         self,
         draw: Callable[[Index], Ids],
         gatherer: Rebuilder[Places, Read],
@@ -350,7 +350,7 @@ class Store:
             reader.metadata.get("name"),
             self.schema,
             {path: column(path) for path in self.columns},
-            lambda: self.index.window(number),
+            lambda: self.look(lambda index: index.window(number)),
             ids,
         )
 

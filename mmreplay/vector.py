@@ -82,6 +82,7 @@ class VectorWriter:
         frames: Any,
         terminated: npt.ArrayLike,
         truncated: npt.ArrayLike,
+        *,
         life_lost: npt.ArrayLike | None = None,
         mask: npt.ArrayLike | None = None,
         **extras: Any,
@@ -124,7 +125,9 @@ class VectorWriter:
             rows = self._unstacked(rows, chosen, begins=False)
         for n in chosen:
             one = {} if more is None else more[n]
-            self.writers[n].step(acts[n], gains[n], rows[n], ends[n], cuts[n], lost[n], **one)
+            self.writers[n].step(
+                acts[n], gains[n], rows[n], ends[n], cuts[n], life_lost=lost[n], **one
+            )
 
     def _chosen(self, mask: npt.ArrayLike | None) -> Sequence[int]:
         if mask is None:

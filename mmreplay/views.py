@@ -23,7 +23,8 @@ __all__ = ["ColumnView", "LaneView"]
 class ColumnView:
     """One column of one lane, indexed by row id as a numpy array is; every read is a copy.
 
-    Rows that were evicted read as zeros, as every reader of zarr shows them.
+    Rows that were evicted read as zeros. Other readers of zarr may still see those that share a
+    chunk file with rows that are kept.
 
     Attributes:
         shape: (rows, *row shape).

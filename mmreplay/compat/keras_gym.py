@@ -129,7 +129,7 @@ class ExperienceReplayBuffer(Home):
             lasts = np.minimum(ids + self.bootstrap_n, ends) - 1
             return ids
 
-        one: Any = self.core.store.sample(draw, self._gatherer)
+        one: Any = self.core.store.gather(draw, self._gatherer)
         follows = self._actions.given(self.core.store.extras["next_action"][lasts])
         follows[~one.non_terminal] = 0
         seen, following = one.observation, one.next_observation

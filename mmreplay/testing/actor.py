@@ -189,11 +189,13 @@ def append_rows(
         writer.reset(frames[0])
     else:
         row = rows[0]
+        *ends, life_lost = plot.flags(0, row)
         writer.step(
             plot.action(0, row - 1),
             plot.reward(0, row - 1),
             frames[0],
-            *plot.flags(0, row),
+            *ends,
+            life_lost=life_lost,
             thought=plot.extra(0, row - 1),
         )
     if report is not None:
@@ -222,7 +224,7 @@ def _append_to_all(
         whole,
         flags[:, 0],
         flags[:, 1],
-        flags[:, 2],
+        life_lost=flags[:, 2],
         mask=~mask,
         thought=np.array([plot.extra(n, rows[n] - 1) for n in numbers]),
     )

@@ -105,7 +105,7 @@ class Pair:
             self._many(frames),
             columns["terminated"],
             columns["truncated"],
-            columns["life_lost"],
+            life_lost=columns["life_lost"],
             **({} if full else {"mask": self._mask(list(flags))}),
             **more,
         )

@@ -63,3 +63,7 @@ def test_every_value_is_counted_once_and_no_line_is_too_wide(values, width, plai
     assert len(lines) <= 11
     bars = [line.strip().partition("  ")[2] for line in lines]
     assert sum(int(bar.split()[-1].replace(",", "")) for bar in bars if bar) == len(values)
+
+
+def test_values_that_leave_no_room_for_edges():
+    assert histogram(np.array([-1e308, 1e308]), 60)[0].startswith("-1e+308 to 1e+308  ")

@@ -243,3 +243,14 @@ def test_frames_are_not_read(command, write, play, folder):
     for path in (folder / "store.zarr" / "frames").glob("c.*"):
         path.write_bytes(bytes(path.stat().st_size))
     assert command("info", "store.zarr").out == before
+
+
+def test_the_charts_leave_out_the_episode_that_runs(command, write, play):
+    writer = write()
+    play(writer, 4, "terminated")
+    play(writer, 2)
+    out = command("info", "store.zarr").out
+    assert "episodes      2: 1 terminated, 1 open\n" in out
+    chart = out[out.index("steps per episode") :]
+    assert chart.splitlines()[1:] == ["  4  " + "█" * 40 + " 1"]
+    writer.close()

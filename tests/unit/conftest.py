@@ -63,7 +63,7 @@ class Story:
             self.frame(schema, newest + 1),
             terminated,
             truncated,
-            life_lost,
+            life_lost=life_lost,
             **extras,
         )
         flag = int(not (terminated or life_lost))

@@ -429,9 +429,65 @@ def test_create_takes_its_fields_and_lanes_from_an_environment(tmp_path):
         writer.step(1, float(reward), observation, terminated, truncated)
     with mmreplay.open(tmp_path / "one") as store:
         assert len(store) == 1
-    envs = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2)
+    envs = SyncVectorEnv(
+        [lambda: gymnasium.make("CartPole-v1")] * 2, autoreset_mode=AutoresetMode.DISABLED
+    )
     with mmreplay.create(tmp_path / "two", env=envs) as writer:
         observations, _ = envs.reset(seed=0)
         writer.reset(observations)
     with mmreplay.open(tmp_path / "two") as store:
         assert len(store.lanes) == 2
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_a_loop_over_an_environment_that_resets_itself_is_warned_of(tmp_path, mode):
+    envs = SyncVectorEnv([Counter] * 2, autoreset_mode=mode)
+    with pytest.warns(UserWarning, match=f"its autoreset mode is {mode.value}: an episode's"):
+        mmreplay.create(tmp_path / "store.zarr", env=envs).close()
+
+
+class Cut(Counter):
+    """Loses a life each second step, also the one that its episode is cut off at."""
+
+    def step(self, action):
+        observation, reward, _, _, _ = super().step(action)
+        return observation, reward, False, self.n == 4, self.info()
+
+    def info(self):
+        return {"lives": 9 - self.n // 2}
+
+
+@pytest.mark.parametrize("mode", [None, *AutoresetMode])
+def test_a_life_lost_with_the_last_step_counts_whatever_the_autoreset_mode(tmp_path, mode):
+    env = Cut() if mode is None else SyncVectorEnv([Cut] * 2, autoreset_mode=mode)
+    record(env, tmp_path / "store.zarr", 12 if mode is None else 24, life_loss=True)
+    with mmreplay.open(tmp_path / "store.zarr") as store:
+        for lane in store.lanes:
+            assert lane.non_terminals[lane.resets[:].argmax() :][:10].tolist() == [
+                *(1, 0, 1, 0, 0),
+                *(1, 0, 1, 0, 0),
+            ]
+
+
+class OwnArrays(SyncVectorEnv):
+    """Hands out the arrays that it goes on with."""
+
+    def __init__(self):
+        super().__init__([lambda: Counter(3)] * 2, autoreset_mode=AutoresetMode.DISABLED)
+        self.ends, self.gains = np.zeros(2, np.bool_), np.zeros(2)
+
+    def reset(self, *, seed=None, options=None):
+        found = super().reset(seed=seed, options=options)
+        self.ends[:], self.gains[:] = False, 0
+        return found
+
+    def step(self, actions):
+        observations, self.gains[:], self.ends[:], truncated, infos = super().step(actions)
+        return observations, self.gains, self.ends, truncated, infos
+
+
+def test_an_environment_may_hand_out_its_own_arrays(tmp_path):
+    record(OwnArrays(), tmp_path / "store.zarr", 12)
+    with mmreplay.open(tmp_path / "store.zarr") as store:
+        assert store.episodes["return"].tolist() == [3.0] * 4
+        assert store.episodes["terminated"].all()

@@ -298,3 +298,48 @@ def test_a_buffer_is_refreshed_in_place(buffer_of, story):
     story.play(buffer.writer, 3)
     assert buffer.refresh() is buffer
     assert len(buffer) == 3
+
+
+def test_an_epoch_leaves_out_what_is_evicted_meanwhile(buffer_of):
+    buffer = buffer_of(capacity=40, stack=None)
+    frame = FRAME
+    buffer.reset(frame)
+    for _ in range(40):
+        buffer.step(0, 0.0, frame)
+    batches = buffer.batches(10, shuffle=False)
+    assert next(batches).id.tolist() == list(range(10))
+    for _ in range(15):
+        buffer.step(0, 0.0, frame)
+    assert [i for batch in batches for i in batch.id.tolist()] == list(range(15, 40))
+
+
+def test_a_subclass_may_step_and_reset_in_its_own_way(tmp_path):
+    class Halved(ReplayBuffer):
+        def reset(self, frame, mask=None):
+            super().reset(frame + 1, mask)
+
+        def step(self, action, reward, next_frame, terminated=False, truncated=False, **more):
+            super().step(action, reward / 2, next_frame, terminated, truncated, **more)
+
+    with Halved(
+        tmp_path / "s.zarr", stack=None, frame=Field((1,)), action=Field((), "int64")
+    ) as buffer:
+        buffer.reset(np.zeros(1, "uint8"))
+        buffer.step(0, 3.0, np.zeros(1, "uint8"), life_lost=True)
+        batch = buffer.transitions([0])
+        assert batch.reward.tolist() == [1.5]
+        assert batch.observation.tolist() == [[1]]
+        assert not batch.non_terminal[0]
+
+
+def test_what_env_step_returns_last_is_not_taken_for_a_lost_life(buffer_of):
+    buffer = buffer_of()
+    buffer.reset(FRAME)
+    with pytest.raises(TypeError, match="positional argument"):
+        buffer.step(0, 0.0, FRAME, False, False, {"lives": 3})
+
+
+def test_a_store_that_this_process_writes_already_is_told_apart(buffer_of):
+    buffer_of()
+    with pytest.raises(LockedError, match="open for writing already, in this process"):
+        buffer_of()

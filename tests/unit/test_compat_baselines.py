@@ -223,7 +223,7 @@ def test_prioritized_transitions_are_as_they_were_added(kind, size):
                 _, action, *_, weights, places = check_all(buffer, steps, size, 0.4)
                 assert (weights.shape, weights.dtype) == (action.shape, np.float64)
                 assert type(places) is list
-                assert type(places[0]) is int
+                assert isinstance(places[0], int)
                 assert places == [n % size for n in action.tolist()]
                 assert (weights == 1).all()  # no priority was given yet
 
@@ -394,3 +394,18 @@ def test_only_arrays_are_stacked():
         FrameStack(gymnasium.make("FrozenLake-v1"), 3)
     with pytest.raises(AttributeError, match="Nothing"):
         baselines.Nothing  # noqa: B018 (the look-up is what is tested)
+
+
+def test_errors_of_two_batches_reach_nobody_once_their_transitions_are_gone():
+    with PrioritizedReplayBuffer(2, 1.0) as buffer:
+        for t in range(2):
+            buffer.add([float(t)], 0, 0.0, [t + 1.0], False)
+        first, second = buffer.sample(8, 0.5)[6], buffer.sample(8, 0.5)[6]
+        buffer.update_priorities(first, [1.0] * 8)
+        for t in range(2, 4):
+            buffer.add([float(t)], 0, 0.0, [t + 1.0], False)
+        third = buffer.sample(8, 0.5)[6]
+        buffer.update_priorities(second, [50.0] * 8)
+        assert buffer.core.priorities(buffer.core.ids).tolist() == [1.0, 1.0]
+        buffer.update_priorities(np.array(third), [2.0] * 8)
+        assert buffer.core.priorities(buffer.core.ids).max() == 2.0

@@ -202,7 +202,7 @@ def test_more_may_be_drawn_than_there_are(loaded):
 @pytest.mark.parametrize("size", [0, -1, 1.5, True, "3", None])
 def test_a_batch_size_is_a_number_of_transitions(loaded, size):
     for call in (loaded().sample, loaded().batches):
-        with pytest.raises(SchemaError, match="batch_size: expected 1 or more"):
+        with pytest.raises(SchemaError, match="batch_size: expected a whole number"):
             call(size)
     assert len(loaded().sample(np.int64(3))) == 3
 
@@ -447,3 +447,19 @@ done.set()
         check=False,
     )
     assert (run.stdout, run.stderr) == ("0\n", "")
+
+
+def test_epochs_by_number_are_those_whatever_was_begun_meanwhile(loaded):
+    with loaded(stack=None) as data:
+        wanted = {n: [b.id.tolist() for b in data.batches(10, epoch=n)] for n in (3, 7)}
+        first, second = data.batches(10, epoch=3), data.batches(10, epoch=7)
+        found = [[one.id.tolist() for one in pair] for pair in zip(first, second, strict=True)]
+        assert [a for a, _ in found] == wanted[3]
+        assert [b for _, b in found] == wanted[7]
+
+
+def test_ranks_read_in_turn_share_an_epoch(loaded):
+    with loaded(stack=None) as data:
+        ranks = [data.batches(5, epoch=3, rank=r, world_size=2) for r in (0, 1)]
+        seen = [i for pair in zip(*ranks, strict=True) for one in pair for i in one.id.tolist()]
+        assert sorted(seen) == data.ids.tolist()

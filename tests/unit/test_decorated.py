@@ -152,7 +152,7 @@ def test_a_function_that_loses_rows_is_named(data):
 def test_what_is_no_function_is_refused(data):
     with pytest.raises(SchemaError, match="functions"):
         Decorated(data, [plus_one])
-    with pytest.raises(SchemaError, match="expected a dataset"):
+    with pytest.raises(SchemaError, match=r"expected what mmreplay\.load returns"):
         Decorated([1, 2], plus_one)
 
 
@@ -160,3 +160,8 @@ def test_a_function_may_refuse_the_settings(path):
     with mmreplay.load(path, n_step=3) as data:
         with pytest.raises(SchemaError, match="expected n_step=1, found 3"):
             Decorated(data, transforms.ClipReward())
+
+
+def test_a_class_is_no_function(data):
+    with pytest.raises(SchemaError, match="is called first, as in RandomShift"):
+        Decorated(data, transforms.RandomShift)

@@ -661,11 +661,12 @@ def test_a_second_writer_is_told_who_holds_the_lane(make, story, monkeypatch):
     story.play(writer, 3)
     monkeypatch.setattr(disk.files.DirectoryLock.__init__, "__kwdefaults__", {"patience_s": 0})
     with pytest.raises(
-        LockedError, match=rf"another writer holds this lane \(pid {os.getpid()} on .*, since "
+        LockedError,
+        match=rf"open for writing already, in this process \(pid {os.getpid()} on .*, since ",
     ):
         make(append=True)
     (writer.path / ".live" / "writer").write_bytes(b"[]")
-    with pytest.raises(LockedError, match="another writer holds this lane; end it"):
+    with pytest.raises(LockedError, match="already, in this process; close that"):
         make(append=True)
     story.play(writer, 3)
     with mmreplay.open(writer.path) as store:

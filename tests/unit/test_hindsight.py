@@ -335,3 +335,9 @@ def test_goals_are_of_the_same_episode_while_another_thread_writes(tmp_path, qui
         finally:
             stop.set()
             writer.join()
+
+
+def test_hindsight_stands_inside_not_around(buffer):
+    for wrong in (mmreplay.Decorated(buffer), mmreplay.Mixture([buffer]), "store.zarr"):
+        with pytest.raises(SchemaError, match="put Decorated and Mixture around Hindsight"):
+            Hindsight(wrong, sparse)

@@ -77,7 +77,9 @@ def test_lanes_have_their_share_of_the_capacity(make, story):
 
 @pytest.mark.parametrize("capacity", [0, -1, True, 2.5, "5", np.float32(3), [4]])
 def test_a_capacity_that_is_no_number_of_transitions_is_refused(make, tmp_path, capacity):
-    with pytest.raises(SchemaError, match="capacity: expected 1 or more transitions"):
+    with pytest.raises(
+        SchemaError, match="capacity: expected a whole number of transitions, 1 or more"
+    ):
         make(capacity=capacity)
     assert list(tmp_path.iterdir()) == []
 
@@ -412,7 +414,7 @@ def test_a_named_lane_has_a_capacity_of_its_own(make):
 
 def test_a_lane_that_somebody_writes_cannot_be_opened_twice(make, impatient):
     make(lane="a")
-    with pytest.raises(LockedError, match="another writer holds this lane"):
+    with pytest.raises(LockedError, match="open for writing already, in this process"):
         make(append=True, lane="a")
     make(append=True, lane="b")
 

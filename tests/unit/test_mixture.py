@@ -169,7 +169,7 @@ def test_sources_with_other_rows_or_settings_are_named(offline, new):
         Mixture([offline, offline, slow])
     with pytest.raises(SchemaError, match="found none"):
         Mixture([])
-    with pytest.raises(SchemaError, match="expected a dataset"):
+    with pytest.raises(SchemaError, match=r"expected what mmreplay\.load returns"):
         Mixture((offline, 3))
 
 
@@ -256,3 +256,10 @@ def test_the_same_seeds_give_the_same_batches(new):
 
     paths = [new(f"{n}.zarr", 30).store.path for n in range(2)]
     assert run() == run()
+
+
+def test_what_is_no_list_of_sources_is_refused(offline):
+
+    for wrong in (offline, "store.zarr", 3):
+        with pytest.raises(SchemaError, match="data: expected a list of sources"):
+            Mixture(wrong)

@@ -340,7 +340,7 @@ def test_a_batch_is_right_though_its_session_ended_in_the_middle(make, story, lz
                 writer.close()
             return np.array([3, 29, 17])
 
-        batch = store.sample(draw, gatherer)
+        batch = store.gather(draw, gatherer)
         assert len(calls) == 2
         assert np.array_equal(batch.observation, expected[[3, 29, 17]])
 
@@ -377,7 +377,7 @@ def test_sampling_is_safe_while_another_thread_appends_and_evicts(make, story, l
         gatherer = store.gatherer(Settings(stack=2, n_step=1))
         try:
             while not stop.is_set():
-                batch = store.sample(
+                batch = store.gather(
                     lambda index: index.at(random.integers(0, index.n_transitions, 16)), gatherer
                 )
                 for row, seen, following in zip(
@@ -415,7 +415,7 @@ def test_sampling_is_safe_while_sessions_end_and_begin_in_another_thread(make, s
         gatherer = store.gatherer(Settings(stack=None))
         try:
             while not stop.is_set():
-                batch = store.sample(
+                batch = store.gather(
                     lambda index: index.at(random.integers(0, index.n_transitions, 8)), gatherer
                 )
                 for row, seen in zip(batch.id.tolist(), batch.observation, strict=True):
@@ -456,7 +456,7 @@ def test_a_closed_store_says_so(make, story):
         store.refresh,
         lambda: store.transitions([0]),
         lambda: store.trajectory(0),
-        lambda: store.batch([0], gatherer),
+        lambda: store.gather_ids([0], gatherer),
         lambda: view[0],
         lambda: view[:],
         lambda: len(view),

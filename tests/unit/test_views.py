@@ -197,3 +197,13 @@ def test_a_dict_observation_is_a_dict_of_columns(make, story):
         batch = store.transitions([0, 2], stack=2)
         assert isinstance(batch.observation, dict)
         assert batch.observation["b"].shape == (2, 2)
+
+
+def test_the_rows_of_a_lane_follow_its_writer(make, story):
+    writer = make()
+    story.play(writer, 2)
+    with mmreplay.open(writer.path) as store:
+        lane = store.lanes[0]
+        assert (lane.rows, lane.first, lane.base) == (3, 0, 0)
+        story.play(writer, 2, reset=False)
+        assert lane.rows == 5 == len(lane.rewards)

@@ -1,9 +1,10 @@
 """Gymnasium: environments as a source of rows.
 
-    FrameStack   stacks frames without copying them
-    env_fields   what a store of this environment's rows looks like
-    record       steps environments and stores every transition
-    step_only    the same loop with nothing recorded, to measure what recording costs
+    FrameStack          stacks frames without copying them
+    advice_for_a_loop   what somebody who steps an environment by hand must know of it
+    env_fields          what a store of this environment's rows looks like
+    record              steps environments and stores every transition
+    step_only           the same loop with nothing recorded, to measure what recording costs
 
 Invariant: every recorded transition was made by the environment (an autoreset is none), and every
 episode ends with the observation that the environment ended it with.
@@ -21,6 +22,7 @@ except ImportError as error:
         'or with Atari: pip install "mmreplay[atari]"'
     ) from error
 
+from mmreplay.adapters.gymnasium.autoreset import advice_for_a_loop
 from mmreplay.adapters.gymnasium.framestack import FrameStack
 from mmreplay.adapters.gymnasium.progress import Progress
 from mmreplay.adapters.gymnasium.recorder import RecordResult, record, step_only
@@ -32,6 +34,7 @@ __all__ = [
     "FrameStack",
     "Progress",
     "RecordResult",
+    "advice_for_a_loop",
     "env_fields",
     "record",
     "step_only",

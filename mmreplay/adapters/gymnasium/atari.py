@@ -157,7 +157,7 @@ class AtariLanes:
         """See `Lanes`."""
         observations, rewards, terminated, _, infos = self.env.recv()
         frames = observations[:, 0]
-        lives = infos["lives"]
+        lives = start_lives = infos["lives"]
         started = self._over
         self._n_steps += 1
         if started is not None:
@@ -167,9 +167,10 @@ class AtariLanes:
         start_frames = frames
         recorded = None if started is None else ~started
         if truncated.any():
+            lives = lives.copy()
             observations, infos = self.env.reset(options={"reset_mask": truncated})
             start_frames = observations[:, 0]
-            lives = infos["lives"]
+            start_lives = infos["lives"]
             self._n_steps[truncated] = 0
             started = truncated if started is None else started | truncated
         return Step(
@@ -183,6 +184,7 @@ class AtariLanes:
             observations=start_frames,
             ignored=self._over,
             lives=lives,
+            start_lives=start_lives,
         )
 
 

@@ -25,7 +25,7 @@ from gymnasium.vector import VectorEnv
 from mmreplay.adapters.gymnasium.spaces import Action, EnvFields, Frame, Observation
 from mmreplay.errors import SchemaError
 
-__all__ = ["Lanes", "Mask", "Step", "lanes_of"]
+__all__ = ["Lanes", "Mask", "Step", "advice_for_a_loop", "lanes_of"]
 
 Mask = npt.NDArray[np.bool_]
 
@@ -43,7 +43,9 @@ class Step(NamedTuple):
         start_frames: the first frame of these episodes.
         observations: what the policy sees next, in the environment's own structure.
         ignored: the lanes whose next action will be ignored; None for none.
-        lives: lives left after the step, where the environment tells them.
+        lives: lives left after the step, also where it ended the episode, where the environment
+            tells them.
+        start_lives: the same, but for the episodes that begin those that they begin with.
     """
 
     frames: Frame
@@ -56,6 +58,7 @@ class Step(NamedTuple):
     observations: Observation
     ignored: Mask | None
     lives: npt.NDArray[Any] | None
+    start_lives: npt.NDArray[Any] | None
 
 
 class Lanes(Protocol):
@@ -77,16 +80,37 @@ def lanes_of(env: VectorEnv[Any, Any, Any], fields: EnvFields) -> Lanes:
     Raises:
         SchemaError: it states none.
     """
-    # AtariVectorEnv writes its mode into a metadata dict that all vector environments share, so an
-    # environment's own attribute tells more than metadata does.
-    mode = getattr(env.unwrapped, "autoreset_mode", None) or env.metadata.get("autoreset_mode")
-    reading = _MODES.get(getattr(mode, "value", mode))
+    mode = _mode_of(env)
+    reading = _MODES.get(mode)
     if reading is None:
         raise SchemaError(
             f"{env}: metadata['autoreset_mode'] is {mode!r}, so it cannot be told which steps are "
             f"transitions; set it to a gymnasium.vector.AutoresetMode"
         )
     return _VectorLanes(env, fields, reading)
+
+
+def advice_for_a_loop(env: object) -> str | None:
+    """What to say to somebody who steps an environment by hand into a buffer.
+
+    Returns:
+        None where every step is what it seems: with single environments, and without autoreset.
+    """
+    mode = _mode_of(env) if isinstance(env, VectorEnv) else None
+    if mode not in ("NextStep", "SameStep"):
+        return None
+    what = (
+        "an episode's first step is a reset whose action and reward mean nothing"
+        if mode == "NextStep"
+        else "an episode's final observation is in infos['final_obs'], and the next one's first in "
+        "its place"
+    )
+    return (
+        f"{env}: its autoreset mode is {mode}: {what}; make it with "
+        f"autoreset_mode=gymnasium.vector.AutoresetMode.DISABLED and reset with reset_mask, as the "
+        f"README shows, or let mmreplay.record step it. If your loop does all that, give frame=, "
+        f"action= and lanes= instead of env="
+    )
 
 
 class _VectorLanes:
@@ -122,6 +146,7 @@ class _VectorLanes:
         terminated = np.asarray(terminated, dtype=np.bool_)
         truncated = np.asarray(truncated, dtype=np.bool_)
         frames = self.fields.to_frame(observations)
+        lives = infos.get("lives")
         plain = Step(
             frames,
             np.asarray(rewards),
@@ -132,7 +157,8 @@ class _VectorLanes:
             start_frames=frames,
             observations=observations,
             ignored=None,
-            lives=infos.get("lives"),
+            lives=lives,
+            start_lives=lives,
         )
         return self._read(self, plain, infos)
 
@@ -159,7 +185,8 @@ def _same_step(lanes: _VectorLanes, step: Step, infos: dict[str, Any]) -> Step:
     if over is None:
         return step
     final = _put_final(step.start_frames, infos, over, lanes.fields)
-    return step._replace(frames=final, started=over)
+    last = infos.get("final_info", {}).get("lives")
+    return step._replace(frames=final, started=over, lives=_merged(step.start_lives, last, over))
 
 
 def _disabled(lanes: _VectorLanes, step: Step, _infos: dict[str, Any]) -> Step:
@@ -167,16 +194,21 @@ def _disabled(lanes: _VectorLanes, step: Step, _infos: dict[str, Any]) -> Step:
     over = _some(step.terminated | step.truncated)
     if over is None:
         return step
-    # The environment may hand out one array again and again.
-    final = _copied(step.frames)
+    # The environment may hand out the same arrays again and again.
+    final = step._replace(
+        frames=_copied(step.frames),
+        rewards=step.rewards.copy(),
+        terminated=step.terminated.copy(),
+        truncated=step.truncated.copy(),
+        lives=None if step.lives is None else np.array(step.lives),
+    )
     # A copy of the mask as well: gymnasium takes it out of the options and keeps it.
     observations, infos = lanes.env.reset(options={"reset_mask": over.copy()})
-    return step._replace(
-        frames=final,
+    return final._replace(
         started=over,
         start_frames=lanes.fields.to_frame(observations),
         observations=observations,
-        lives=_merged(step.lives, infos.get("lives"), over),
+        start_lives=_merged(final.lives, infos.get("lives"), over),
     )
 
 
@@ -186,6 +218,14 @@ _MODES: dict[object, Callable[[], _Reading]] = {
     "SameStep": lambda: _same_step,
     "Disabled": lambda: _disabled,
 }
+
+
+def _mode_of(env: VectorEnv[Any, Any, Any]) -> object:
+    """The value of its `AutoresetMode`; None if it states none."""
+    # AtariVectorEnv writes its mode into a metadata dict that all vector environments share, so an
+    # environment's own attribute tells more than metadata does.
+    mode = getattr(env.unwrapped, "autoreset_mode", None) or env.metadata.get("autoreset_mode")
+    return getattr(mode, "value", mode)
 
 
 def _some(lanes: Mask) -> Mask | None:

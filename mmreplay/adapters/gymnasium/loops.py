@@ -38,6 +38,7 @@ class RowWriter(Protocol):
         next_frame: Frame,
         terminated: bool = ...,
         truncated: bool = ...,
+        *,
         life_lost: bool = ...,
     ) -> object:
         """Append a transition."""
@@ -56,6 +57,7 @@ class VectorRowWriter(Protocol):
         frames: Frame,
         terminated: Mask,
         truncated: Mask,
+        *,
         life_lost: Mask | None = ...,
         mask: Mask | None = ...,
     ) -> object:
@@ -143,7 +145,9 @@ class _SingleLoop:
             if lives is not None:
                 left = _lives(info.get("lives"))
                 lost, lives = left < lives, left
-            writer.step(action, reward, to_frame(observation), terminated, truncated, lost)
+            writer.step(
+                action, reward, to_frame(observation), terminated, truncated, life_lost=lost
+            )
             tally.steps += 1
             over = terminated or truncated
             if over:
@@ -214,8 +218,8 @@ class _VectorLoop:
                 n_recorded = total - tally.steps
                 recorded = _first(n_recorded, recorded, n_lanes)
             if lives is not None:
-                left = _lives_of(step.lives)
-                lost, lives = left < lives, left
+                lost = _lives_of(step.lives) < lives
+                lives = _lives_of(step.start_lives)
             goes_on = tally.steps + n_recorded < total and not stop()
             done = actions
             try:
@@ -232,8 +236,8 @@ class _VectorLoop:
                     step.frames,
                     step.terminated,
                     step.truncated,
-                    lost,
-                    recorded,
+                    life_lost=lost,
+                    mask=recorded,
                 )
                 tally.steps += n_recorded
             over = step.terminated | step.truncated
@@ -278,4 +282,4 @@ def _lives_of(told: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
         raise SchemaError(
             "life_loss: the environment's infos have no 'lives'; leave life_loss out for it"
         )
-    return np.asarray(told)
+    return np.array(told)  # the environment may hand out the same array again and again

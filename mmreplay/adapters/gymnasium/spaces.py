@@ -104,6 +104,11 @@ def env_fields(env: AnyEnv) -> EnvFields:
         SchemaError: an observation or action space whose values are no arrays of a fixed shape and
             dtype, or an action of several arrays.
     """
+    if not hasattr(env, "action_space"):
+        raise SchemaError(
+            f"env: expected a Gymnasium environment, found {env!r}; make it first, with "
+            f"gymnasium.make"
+        )
     padding = None
     if isinstance(env, VectorEnv):
         observation, action = env.single_observation_space, env.single_action_space

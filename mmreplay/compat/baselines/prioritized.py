@@ -6,7 +6,7 @@ Invariant: a priority reaches the transition that was drawn, or none.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -72,14 +72,16 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._drawn[places] = batch.id + 1
         # With a beta of 1 they are the ratios that those of any other are powers of.
         weights = batch.weight.astype(np.float64) ** beta
-        return *self._shaped(batch), weights, places.tolist()
+        drawn = zip(places.tolist(), batch.id.tolist(), strict=True)
+        return *self._shaped(batch), weights, [_Drawn(place, row) for place, row in drawn]
 
     def update_priorities(self, idxes: Sequence[int], priorities: npt.ArrayLike) -> None:
         """Give transitions other priorities.
 
         Args:
-            idxes: positions. One that was drawn since its last update means the transition that
-                was drawn: where another has taken its place since, nothing happens.
+            idxes: positions. Those that `sample` returned mean the transitions that were drawn:
+                where another has taken the place since, nothing happens. Of plain numbers, as of
+                an array, each means the transition that was drawn there last.
             priorities: as many, above 0.
 
         Raises:
@@ -95,6 +97,25 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise InvalidIdError(f"idxes: there is no transition at {places[wrong][0]}")
         core: Any = self.core
         ids = core.store.look(lambda index: index.at(ranks))
-        drawn = self._drawn[places]
-        core.update_priorities(np.where(drawn > 0, drawn - 1, ids), given)
-        self._drawn[places] = 0
+        last = self._drawn[places]
+        meant = np.where(last > 0, last - 1, ids)
+        for at, place in enumerate(idxes):
+            if isinstance(place, _Drawn):
+                meant[at] = place.row
+        core.update_priorities(meant, given)
+        # What was drawn and has gone since is remembered: another batch may be out.
+        self._drawn[places[meant == ids]] = 0
+
+
+class _Drawn(int):
+    """A position that remembers the id that was drawn there."""
+
+    row: int
+
+    def __new__(cls, place: int, row: int) -> Self:
+        out = super().__new__(cls, place)
+        out.row = row
+        return out
+
+    def __getnewargs__(self) -> tuple[int, int]:
+        return int(self), self.row

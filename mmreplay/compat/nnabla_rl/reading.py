@@ -120,7 +120,7 @@ class Reader:
     def read(self, draw: Draw) -> list[Experience]:
         """The experiences that are drawn, in memory of their own."""
         buffer = self._recorder.buffer
-        return self.experiences(buffer.store.sample(draw, buffer.store.gatherer(buffer.settings)))
+        return self.experiences(buffer.store.gather(draw, buffer.store.gatherer(buffer.settings)))
 
     def at(self, ids: Ids) -> list[Experience]:
         """The experiences with these ids.
@@ -129,7 +129,9 @@ class Reader:
             InvalidIdError: one was evicted.
         """
         buffer = self._recorder.buffer
-        return self.experiences(buffer.store.batch(ids, buffer.store.gatherer(buffer.settings)))
+        return self.experiences(
+            buffer.store.gather_ids(ids, buffer.store.gatherer(buffer.settings))
+        )
 
     def experiences(self, batch: Batch) -> list[Experience]:
         """The experiences of a batch."""

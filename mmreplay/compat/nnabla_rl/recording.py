@@ -74,7 +74,7 @@ class Recorder:
         """Append an experience; SchemaError if it is none, or not one like the first."""
         experience = checked(given)
         ended = not np.any(experience[3])
-        cut = bool(experience[5].get("TimeLimit.truncated", False))  # as Gymnasium's wrapper has it
+        cut = bool(experience[5].get("TimeLimit.truncated", False))  # as Gym's wrapper had it
         begins = self._last is None or content(experience[0]) != self._last
         self.states.check(experience[0], experience[4], begins=begins)
         self._put(experience, begins, terminated=ended, truncated=cut)
