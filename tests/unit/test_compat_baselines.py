@@ -401,6 +401,7 @@ def test_errors_of_two_batches_reach_nobody_once_their_transitions_are_gone():
         for t in range(2):
             buffer.add([float(t)], 0, 0.0, [t + 1.0], False)
         first, second = buffer.sample(8, 0.5)[6], buffer.sample(8, 0.5)[6]
+        second = pickle.loads(pickle.dumps(second))
         buffer.update_priorities(first, [1.0] * 8)
         for t in range(2, 4):
             buffer.add([float(t)], 0, 0.0, [t + 1.0], False)

@@ -117,5 +117,5 @@ class _Drawn(int):
         out.row = row
         return out
 
-    def __getnewargs__(self) -> tuple[int, int]:
-        return int(self), self.row
+    def __reduce__(self) -> tuple[type[_Drawn], tuple[int, int]]:
+        return _Drawn, (int(self), self.row)
