@@ -284,6 +284,40 @@ def unlink(path: Path) -> None:
         os.unlink(path)
 
 
+def share_file(source: Path, target: Path, size: int | None = None) -> bool:
+    """Give a file that nobody will change any more a second name; where that cannot be, copy it.
+
+    Args:
+        source: a regular file.
+        target: does not exist yet.
+        size: in bytes that it must have, if given.
+
+    Returns:
+        whether both names are of one file now.
+
+    Raises:
+        FileNotFoundError: there is no source.
+        CorruptStoreError: another size, or no regular file.
+        DiskFullError: no room for a copy.
+    """
+    descriptor = _open_regular(source, os.O_RDONLY)
+    try:
+        found = os.fstat(descriptor).st_size
+        _check_size(source, found, found if size is None else size)
+        try:
+            os.link(source, target, follow_symlinks=False)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.EEXIST):
+                raise
+        else:
+            return True
+        with os.fdopen(os.dup(descriptor), "rb") as file:
+            write_file(target, file.read())
+        return False
+    finally:
+        os.close(descriptor)
+
+
 # ---------------------------------------------------------------- durability
 
 
@@ -397,6 +431,12 @@ def replace_directory(built: Path, path: Path) -> bool:
             raise
     sync_directory(path.parent)
     return True
+
+
+def rename(path: Path, target: Path) -> None:
+    """Give a file or directory another name, at once; the caller syncs the directory above."""
+    with writing("renaming", path):
+        os.rename(path, target)
 
 
 def sync_tree(path: Path) -> None:

@@ -23,7 +23,15 @@ from mmreplay.format import ArraySpec
 from mmreplay.schema import Schema
 from mmreplay.state import BASE, COMMITTED, TAIL_START, CheckpointFile, State
 
-__all__ = ["Live", "build_lane", "generator_path", "recover", "reopen", "write_metadata"]
+__all__ = [
+    "Live",
+    "build_lane",
+    "generator_path",
+    "recover",
+    "reopen",
+    "shard_start",
+    "write_metadata",
+]
 
 
 @dataclasses.dataclass(slots=True)
@@ -50,15 +58,23 @@ class Live:
 
 
 def build_lane(
-    path: Path, schema: Schema, specs: Mapping[str, ArraySpec], attributes: Mapping[str, Any]
+    path: Path,
+    schema: Schema,
+    specs: Mapping[str, ArraySpec],
+    attributes: Mapping[str, Any],
+    *,
+    base: int = 0,
+    head: int = 0,
 ) -> None:
-    """Make the directory of an empty, live lane; the caller makes it durable and renames it.
+    """Make the directory of a live lane; the caller makes it durable and renames it.
 
     Args:
         path: a directory that does not exist yet, beside the final one.
         schema: what a row holds.
         specs: every array by path.
         attributes: capacity, padding, env, versions, name for attributes.mmreplay.
+        base: the oldest row that the caller will put there.
+        head: how many rows there will be; 0 for an empty lane.
     """
     own = {
         "format": format.FORMAT,
@@ -79,7 +95,8 @@ def build_lane(
         for group in folder.relative_to(path).parents:
             files.write_file(path / group / "zarr.json", format.group_json(), durable=False)
     files.write_file(path / "zarr.json", format.group_json(own), durable=False)
-    _build_live(path, own["uuid"], specs, head=0, tail_start=0, base=0)
+    tail_start = shard_start(specs, head)
+    _build_live(path, own["uuid"], specs, head=head, tail_start=tail_start, base=base)
 
 
 def _build_live(
@@ -121,7 +138,7 @@ def reopen(
     _remove_litter(path)
     head: int = metadata["rows"]
     base = max(metadata["first"] - format.CONTEXT_ROWS, 0)
-    tail_start = _shard_start(specs, head)
+    tail_start = shard_start(specs, head)
     try:
         _build_live(path, metadata["uuid"], specs, head=head, tail_start=tail_start, base=base)
         state, checkpoint, tails = _map_live(path, metadata, specs)
@@ -179,7 +196,7 @@ def recover(
     else:
         head, tail_start, base = best.head, best.tail_start, best.base
         if tail_start > head:
-            tail_start = _shard_start(specs, head)
+            tail_start = shard_start(specs, head)
             _unpack(path, specs, tails, tail_start, head)
         for spec in specs.values():
             if not spec.is_raw:
@@ -198,7 +215,7 @@ def recover(
     return Live(metadata, state, checkpoint, tails, head, base, flushed=base)
 
 
-def _shard_start(specs: Mapping[str, ArraySpec], head: int) -> int:
+def shard_start(specs: Mapping[str, ArraySpec], head: int) -> int:
     """The head rounded down to a shard; 0 where nothing is compressed, and there is no tail."""
     lengths = [spec.chunk_rows for spec in specs.values() if not spec.is_raw]
     return head - head % lengths[0] if lengths else 0

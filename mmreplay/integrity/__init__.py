@@ -1,16 +1,18 @@
 """Is a store what it was when it was written? `verify` reads all of it and says.
 
+    repair       a store of what is sound in a damaged one, beside it
     verify       every file of a store against docs/format.md and docs/semantics.md
     Report       what it read and found
     Finding      one thing that is damaged, with lane, array, file and rows
 
-Invariant: nothing is written, no lock is held, and what a running writer is just changing is never
+Invariant: `verify` writes nothing and holds no lock, and what a running writer is just changing is never
 taken for damage: a finding is looked at again, in the lane's newest state, before it counts.
 """
 
 from __future__ import annotations
 
+from mmreplay.integrity.repair import Repair, repair
 from mmreplay.integrity.report import Finding, Report
 from mmreplay.integrity.store import verify
 
-__all__ = ["Finding", "Report", "verify"]
+__all__ = ["Finding", "Repair", "Report", "repair", "verify"]

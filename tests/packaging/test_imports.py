@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 # One way down: a module or folder of mmreplay imports only from those before it in this list.
 LAYERS = (
     "_version errors schema files format codecs paging columns checksums shards state background "
-    "episodes reader recovery disk lane vector lanes gather joined views store info samplers dataset buffers integrity "
+    "episodes reader recovery disk lane vector lanes gather joined views store info samplers dataset buffers transplant snapshot integrity "
     "adapters compat testing"
 ).split()
 EXTRAS = {"ale_py", "cv2", "gymnasium", "hypothesis", "stable_baselines3", "tensorstore", "torch"}
