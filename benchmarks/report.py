@@ -14,6 +14,7 @@ __all__ = ["SUBJECTS", "render", "write"]
 SUBJECTS = {
     "sample": "Sampling",
     "vectors": "Sampling vectors",
+    "sequences": "Sampling sequences",
     "append": "Appending",
     "record": "Recording",
     "disk": "Disk",

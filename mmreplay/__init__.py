@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from mmreplay import transforms
 from mmreplay._version import __version__
 from mmreplay.buffers import ReplayBuffer
 from mmreplay.dataset import Dataset, load
+from mmreplay.decorated import Decorated
 from mmreplay.errors import (
     ClosedError,
     CorruptStoreError,
@@ -23,14 +25,19 @@ from mmreplay.errors import (
     StoreNotFoundError,
 )
 from mmreplay.gather import Batch, Settings
+from mmreplay.hindsight import Hindsight
 from mmreplay.lane import Writer
 from mmreplay.lanes import create
+from mmreplay.lazyframes import LazyFrames
+from mmreplay.mixture import Mixture
 from mmreplay.schema import Field
-from mmreplay.store import Store, Trajectory, open_store
+from mmreplay.sequences import SequenceBatch
+from mmreplay.store import Store, open_store
+from mmreplay.trajectories import LazyTrajectory, Step, Trajectory
 from mmreplay.vector import VectorWriter
 
 if TYPE_CHECKING:
-    from mmreplay.adapters.gymnasium import record
+    from mmreplay.adapters.gymnasium import FrameStack, record
     from mmreplay.integrity import Finding, Report, verify
 
 __all__ = [
@@ -38,19 +45,27 @@ __all__ = [
     "ClosedError",
     "CorruptStoreError",
     "Dataset",
+    "Decorated",
     "DiskFullError",
     "EmptyBufferError",
     "FailedStoreError",
     "Field",
     "Finding",
     "FormatError",
+    "FrameStack",
+    "Hindsight",
     "InvalidIdError",
+    "LazyFrames",
+    "LazyTrajectory",
     "LockedError",
+    "Mixture",
     "MmreplayError",
     "ReplayBuffer",
     "Report",
     "SchemaError",
+    "SequenceBatch",
     "Settings",
+    "Step",
     "Store",
     "StoreExistsError",
     "StoreNotFoundError",
@@ -62,6 +77,7 @@ __all__ = [
     "load",
     "open",
     "record",
+    "transforms",
     "verify",
 ]
 
@@ -72,7 +88,8 @@ def open(path: str | os.PathLike[str]) -> Store:
 
 
 _LAZY = {
-    "record": "mmreplay.adapters.gymnasium",  # an extra
+    "FrameStack": "mmreplay.adapters.gymnasium",  # an extra
+    "record": "mmreplay.adapters.gymnasium",  # likewise
     "verify": "mmreplay.integrity",
     "Finding": "mmreplay.integrity",
     "Report": "mmreplay.integrity",

@@ -19,13 +19,15 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.columns import Ids
-from mmreplay.episodes import Index
+from mmreplay.drawing import Sequences, draw_seed, naming
 from mmreplay.errors import EmptyBufferError, SchemaError, StoreNotFoundError
 from mmreplay.gather import Batch, Settings
-from mmreplay.samplers import epoch_ids, uniform_ids
-from mmreplay.store import Store, Trajectory
+from mmreplay.samplers import Windows, distinct_ids, epoch_ids, uniform_ids
+from mmreplay.sequences import SequenceBatch
+from mmreplay.store import Store
+from mmreplay.trajectories import LazyTrajectory, Trajectory
 
-__all__ = ["Dataset", "Seed", "load"]
+__all__ = ["Dataset", "Seed", "checked_size", "load"]
 
 Seed = int | Sequence[int] | np.random.SeedSequence | None
 
@@ -44,6 +46,7 @@ class Dataset:
         self.store = store
         self.settings = settings
         self._gatherer = store.gatherer(settings)
+        self._sequences = Sequences(store, settings)
         self.generator = np.random.default_rng(seed)
         self._epoch_seed = int(np.random.default_rng(seed).integers(1 << 62))
         self._epoch = 0
@@ -53,30 +56,32 @@ class Dataset:
         """In a forked child: draw from a stream of its own, not once more what the parent draws."""
         bits = np.random.SeedSequence(self._epoch_seed, spawn_key=lineage)
         self.generator = np.random.default_rng(bits)
+        self._sequences = Sequences(self.store, self.settings)  # a thread may have been in them
 
     def __len__(self) -> int:
         """Transitions that can be sampled."""
         return len(self.store)
 
-    def sample(self, batch_size: int, out: Batch | None = None) -> Batch:
-        """Draw transitions uniformly, with replacement.
+    def sample(self, batch_size: int, out: Batch | None = None, *, replace: bool = True) -> Batch:
+        """Draw transitions uniformly.
 
         Args:
             batch_size: B.
             out: a batch that this object returned for the same B; overwritten and returned.
+            replace: whether a transition may come twice in a batch.
 
         Raises:
             EmptyBufferError: there is no transition yet.
+            SchemaError: without replacement, and there are fewer than `batch_size`.
         """
+        size = checked_size(batch_size)
         # Once, however often the store has to read again.
-        draws = self.generator.random(_checked_size(batch_size))
-
-        def draw(index: Index) -> Ids:
-            try:
-                return uniform_ids(index, draws)
-            except EmptyBufferError as error:
-                raise EmptyBufferError(f"{self.store.path}: {error}") from None
-
+        if replace:
+            draws = self.generator.random(size)
+            draw = naming(self.store.path, lambda index: uniform_ids(index, draws))
+        else:
+            seed = draw_seed(self.generator)
+            draw = naming(self.store.path, lambda index: distinct_ids(index, size, seed))
         return self.store.sample(draw, self._gatherer, out)
 
     def batches(
@@ -110,7 +115,7 @@ class Dataset:
             SchemaError: a value out of its range.
             EmptyBufferError: there is no transition.
         """
-        size = _checked_size(batch_size)
+        size = checked_size(batch_size)
         if world_size < 1 or not 0 <= rank < world_size:
             raise SchemaError(
                 f"rank and world_size: expected 0 <= rank < world_size, found {rank}, {world_size}"
@@ -194,6 +199,115 @@ class Dataset:
         """One whole episode; see `Store.trajectory`."""
         return self.store.trajectory(number)
 
+    # ------------------------------------------------------------ sequences
+
+    def sample_sequences(
+        self,
+        batch_size: int,
+        length: int,
+        burn_in: int = 0,
+        boundary: str = "drop",
+        stride: int = 1,
+        out: SequenceBatch | None = None,
+    ) -> SequenceBatch:
+        """Draw windows of consecutive steps uniformly, with replacement.
+
+        A window lies in one episode, and each one counts once; see docs/semantics.md.
+
+        Args:
+            batch_size: B.
+            length: steps to learn from.
+            burn_in: steps before them, for the state of a recurrent network (Kapturowski et al.
+                2019, section 3).
+            boundary: ``drop`` takes only windows whose steps are all there; ``pad`` begins at any
+                step, with zeros and a False mask for what is missing; ``shift`` is ``drop``, and
+                also takes the window that ends with the episode, padded if the episode is shorter.
+            stride: steps from one window to the next, from the episode's oldest step on.
+            out: a batch that this object returned for the same B and lengths; overwritten and
+                returned.
+
+        Raises:
+            EmptyBufferError: no episode has such a window.
+            SchemaError: a value out of its range.
+        """
+        windows = Windows(length, burn_in, boundary, stride)
+        return self._sequences.sample(self.generator, checked_size(batch_size), windows, out)
+
+    def sequence_batches(
+        self,
+        batch_size: int,
+        length: int,
+        burn_in: int = 0,
+        boundary: str = "drop",
+        stride: int = 1,
+        epochs: int | None = 1,
+        *,
+        shuffle: bool = True,
+    ) -> Iterator[SequenceBatch]:
+        """Every window once an epoch; an epoch's last batch may be smaller.
+
+        Args:
+            batch_size: B.
+            length: as of `sample_sequences`, and so are those that follow.
+            burn_in: steps before them.
+            boundary: ``drop``, ``pad`` or ``shift``.
+            stride: steps from one window to the next.
+            epochs: how many; None for no end.
+            shuffle: False keeps the order of the ids.
+
+        Raises:
+            EmptyBufferError: no episode has such a window.
+            SchemaError: a value out of its range.
+        """
+        size, windows = checked_size(batch_size), Windows(length, burn_in, boundary, stride)
+        if epochs is not None and epochs < 0:
+            raise SchemaError(f"epochs: expected 0 or more, or None; found {epochs}")
+        self._sequences.check(windows)
+        return self._sequence_batches(size, windows, epochs, shuffle)
+
+    def _sequence_batches(
+        self, size: int, windows: Windows, epochs: int | None, shuffle: bool
+    ) -> Iterator[SequenceBatch]:
+        done = 0
+        while epochs is None or done < epochs:
+            ids = self._sequences.every(windows)
+            if shuffle:
+                ids = np.random.default_rng([self._epoch_seed, self._epoch]).permutation(ids)
+            self._epoch += 1
+            done += 1
+            for start in range(0, len(ids), size):
+                yield self._sequences.at(ids[start : start + size], windows)
+
+    def sample_portions(self, batch_size: int, length: int) -> SequenceBatch:
+        """Draw windows of whole episodes: an episode by its length, then a window in it.
+
+        Each step of an episode of `length` steps or more is as likely to be in the episode that
+        is drawn as any other; the windows of one episode are equally likely.
+
+        Args:
+            batch_size: B.
+            length: T.
+
+        Raises:
+            EmptyBufferError: no whole episode has as many steps.
+            SchemaError: a value out of its range.
+        """
+        return self._sequences.portions(self.generator, checked_size(batch_size), Windows(length))
+
+    def sample_trajectories(self, n: int, *, replace: bool = True) -> list[LazyTrajectory]:
+        """Draw whole episodes uniformly; their columns are read when they are first asked for.
+
+        Args:
+            n: how many.
+            replace: whether an episode may come twice.
+
+        Raises:
+            EmptyBufferError: there is no whole episode.
+            SchemaError: without replacement, and there are fewer than `n`.
+        """
+        size = checked_size(n, "n")
+        return self._sequences.trajectories(self.generator, size, replace=replace)
+
     @property
     def ids(self) -> Ids:
         """Every valid transition id, ascending."""
@@ -249,7 +363,7 @@ def load(
 
     Raises:
         StoreNotFoundError: nothing there, or nothing that the pattern matches.
-        SchemaError: stores whose rows differ, or a setting out of its range.
+        SchemaError: stores whose rows differ, a store named twice, or a setting out of its range.
     """
     store = Store(_matching(path), padding=padding)
     return Dataset(store, Settings(stack, n_step, gamma, store.padding, stack_axis), seed)
@@ -272,9 +386,10 @@ def _matching(path: Any) -> list[Path]:
     return [Path(text)]
 
 
-def _checked_size(size: object) -> int:
+def checked_size(size: object, name: str = "batch_size") -> int:
+    """A batch size as the user gave it; SchemaError if it is none."""
     if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
-        raise SchemaError(f"batch_size: expected 1 or more, found {size!r}")
+        raise SchemaError(f"{name}: expected 1 or more, found {size!r}")
     return int(size)
 
 

@@ -68,6 +68,7 @@ class _Lane:
     room: int = 0  # places in the shared arrays
     place: int = 0  # where they begin
     skipped: int = 0  # starts at or below first
+    forgotten: int = 0  # starts that are no longer here, of those there were once
     starts: Ids = field(default_factory=lambda: np.empty(0, np.int64))  # view of the shared array
 
 
@@ -80,11 +81,15 @@ class Index:
     - `starts`: ids of the rows with a reset;
     - `ranks`: the same minus their position in the lane. The rows between two resets are
       transitions but for the last, so a transition's rank tells its row by searching here.
+
+    Attributes:
+        version: another number after every change.
     """
 
     def __init__(self, n_lanes: int) -> None:
         """An index of empty lanes."""
         self._lanes = [_Lane() for _ in range(n_lanes)]
+        self.version = 0
         self._counts = np.zeros(n_lanes, np.int64)
         self._bounds = np.zeros(n_lanes + 1, np.int64)  # transitions before each lane
         self._heads = np.zeros(n_lanes, np.int64)  # as ids
@@ -109,6 +114,7 @@ class Index:
         one.first = first_row(starts, floor_row(base), head, capacity)
         one.n_starts = len(starts)
         one.starts = starts
+        one.forgotten = 0
         one.skipped = int(starts.searchsorted(one.first, "right"))
         self._layout()
 
@@ -122,6 +128,7 @@ class Index:
                 keep = max(one.skipped - 1, 0)
                 one.starts = np.concatenate((one.starts[keep : one.n_starts], starts))
                 one.skipped -= keep
+                one.forgotten += keep
                 one.n_starts = len(one.starts)
                 self._layout()
             else:
@@ -173,6 +180,7 @@ class Index:
 
     def _recount(self, lane: int) -> None:
         one = self._lanes[lane]
+        self.version += 1
         self._counts[lane] = self._count(one)
         self._heads[lane] = (lane << LANE_SHIFT) + one.head
         np.cumsum(self._counts, out=self._bounds[1:])
@@ -195,6 +203,39 @@ class Index:
         """Rows of a lane with a reset, ascending; those below first may be missing."""
         one = self._lanes[lane]
         return one.starts[: one.n_starts].copy()
+
+    @property
+    def n_lanes(self) -> int:
+        """Lanes, also those of no row."""
+        return len(self._lanes)
+
+    def known_resets(self, lane: int) -> tuple[Ids, int, int]:
+        """What is known of the beginnings of a lane's episodes, without copying them.
+
+        Returns:
+            rows with a reset, ascending, good until the lane grows; how many of them lie at or
+            below first; how many there were before them since the lane was loaded.
+        """
+        one = self._lanes[lane]
+        return one.starts[: one.n_starts], one.skipped, one.forgotten
+
+    def span(self, ids: Ids) -> tuple[Ids, Ids, Ids]:
+        """The episodes that these transitions belong to, as ids: (begin, first, stop), (B,) each.
+
+        Args:
+            ids: of transitions that can be sampled, int64 (B,).
+
+        Returns:
+            the first row of the episode, -1 where it is not known any more; its oldest and the
+            row after its newest transition that can be sampled.
+        """
+        position = self.locate(ids)
+        lanes = ids >> LANE_SHIFT
+        begin = self.begin(position)
+        begin = np.where(begin >> LANE_SHIFT == lanes, begin, -1)
+        firsts = np.array([one.first for one in self._lanes], np.int64)[lanes]
+        first = np.maximum(begin, firsts + (lanes << LANE_SHIFT))
+        return begin, first, self.end(position, ids) - 1
 
     def ids(self) -> Ids:
         """Every valid transition id, ascending: int64 (n_transitions,)."""

@@ -19,7 +19,7 @@ from mmreplay.errors import SchemaError
 from mmreplay.format import MAX_STACK
 from mmreplay.schema import FRAME, Schema
 
-__all__ = ["Batch", "Gatherer", "Places", "Settings"]
+__all__ = ["Batch", "Column", "Gatherer", "Observation", "Places", "Returns", "Settings"]
 
 Observation = Array | dict[str, Array]
 
@@ -127,6 +127,57 @@ class Places:
     steps: Ids | None
 
 
+class Returns:
+    """Returns over n steps, their discounts and flags; sums in float64, first step first.
+
+    Args:
+        n_step: most steps of a return.
+        gamma: discount a step.
+    """
+
+    def __init__(self, n_step: int, gamma: float) -> None:
+        """Powers of gamma, once."""
+        self._n = n_step
+        self._ahead = np.arange(n_step)
+        self._powers = np.array([gamma**j for j in range(n_step + 1)])
+
+    def fill(
+        self,
+        columns: Mapping[str, Column],
+        ids: Ids,
+        steps: Ids,
+        reward: Array,
+        discount: Array,
+        non_terminal: Array,
+    ) -> Ids:
+        """Fill three arrays (B,).
+
+        Args:
+            columns: of the store.
+            ids: (B,) the transitions.
+            steps: (B,) most steps that each return may have, by the end of its episode.
+            reward: (B,) to fill with the returns.
+            discount: (B,) to fill.
+            non_terminal: (B,) bool to fill.
+
+        Returns:
+            (B,) the ids of the rows after the last step.
+        """
+        n = self._n
+        window = ids[:, None] + self._ahead
+        np.minimum(window, (ids + (steps - 1))[:, None], out=window)
+        live = columns["non_terminals"].take(window) != 0
+        if not live.all():
+            # The first flag that is down ends the return, with the step it belongs to.
+            steps = np.minimum(steps, np.where(live.all(1), n, live.argmin(1) + 1))
+        terms = columns["rewards"].take(window) * self._powers[:n]
+        last = np.arange(0, ids.size * n, n) + (steps - 1)
+        live.take(last, out=non_terminal, mode="clip")
+        reward[:] = np.add.accumulate(terms, axis=1).take(last)
+        np.multiply(self._powers.take(steps), non_terminal, out=discount)
+        return ids + steps
+
+
 class Gatherer:
     """Rebuilds transitions of one store by one set of settings.
 
@@ -146,8 +197,7 @@ class Gatherer:
         # for more, of (B, 2k), so that a compressed chunk is decoded once for both.
         self._length = k + 1 if self._one_step else 2 * k
         self._back = np.arange(1 - k, 2 if self._one_step else 1)
-        self._ahead = np.arange(settings.n_step)
-        self._powers = np.array([settings.gamma**j for j in range(settings.n_step + 1)])
+        self._returns = Returns(settings.n_step, settings.gamma)
         self._copies = settings.stack_axis == -1 and settings.stack is not None
         self._known: Batch | None = None  # the last `out` that was found sound
 
@@ -190,7 +240,9 @@ class Gatherer:
             np.multiply(batch.non_terminal, self.settings.gamma, out=batch.discount)
             window = ids[:, None] + self._back
         else:
-            following = self._returns(columns, ids, places.steps, batch)
+            following = self._returns.fill(
+                columns, ids, places.steps, batch.reward, batch.discount, batch.non_terminal
+            )
             ends = np.stack((ids, following), axis=1)
             window = (ends[:, :, None] + self._back).reshape(ids.size, self._length)
         self._frames(columns, window, places.begin, batch)
@@ -200,26 +252,6 @@ class Gatherer:
         for name, path in self._extra_paths.items():
             columns[path].take(ids, batch.extras[name])
         return batch
-
-    def _returns(self, columns: Mapping[str, Column], ids: Ids, steps: Ids, batch: Batch) -> Ids:
-        """Fill returns, discounts and flags; sums in float64, first step first.
-
-        Returns:
-            the ids of the rows after the last step.
-        """
-        n = self.settings.n_step
-        window = ids[:, None] + self._ahead
-        np.minimum(window, (ids + (steps - 1))[:, None], out=window)
-        live = columns["non_terminals"].take(window) != 0
-        if not live.all():
-            # The first flag that is down ends the return, with the step it belongs to.
-            steps = np.minimum(steps, np.where(live.all(1), n, live.argmin(1) + 1))
-        terms = columns["rewards"].take(window) * self._powers[:n]
-        last = np.arange(0, ids.size * n, n) + (steps - 1)
-        live.take(last, out=batch.non_terminal, mode="clip")
-        batch.reward[:] = np.add.accumulate(terms, axis=1).take(last)
-        np.multiply(self._powers.take(steps), batch.non_terminal, out=batch.discount)
-        return ids + steps
 
     def _frames(
         self, columns: Mapping[str, Column], window: Ids, begin: Ids | None, batch: Batch

@@ -38,7 +38,7 @@ class Joined:
 
         Raises:
             EvictedError: a lane changed at this moment.
-            SchemaError: lanes whose rows differ.
+            SchemaError: lanes whose rows differ, or raw columns beside compressed ones.
         """
         self.readers = [LaneReader(path, number) for number, path in enumerate(paths)]
         schema = self.readers[0].schema
@@ -50,13 +50,7 @@ class Joined:
                 )
         self.columns: dict[str, RawColumn | ShardColumn] = {}
         for path in self.readers[0].specs:
-            raw = {reader.specs[path].is_raw for reader in self.readers}
-            if len(raw) > 1:
-                raise SchemaError(
-                    f"{path}: raw in some of the stores, compressed in others; load them apart"
-                )
-            kind = RawColumn if raw.pop() else ShardColumn
-            self.columns[path] = kind(self.readers, path)
+            self.columns[path] = self._kind(path)(self.readers, path)
         self.index = Index(len(self.readers))
         self.heads = [reader.head for reader in self.readers]
         for number, reader in enumerate(self.readers):
@@ -64,6 +58,18 @@ class Joined:
             self.index.load(number, reader.base, reader.head, reader.starts(), capacity)
         for column in self.columns.values():
             column.refresh()
+
+    def _kind(self, path: str) -> type[RawColumn | ShardColumn]:
+        """What reads a column of all lanes."""
+        raw = [reader for reader in self.readers if reader.specs[path].is_raw]
+        packed = [reader for reader in self.readers if not reader.specs[path].is_raw]
+        if raw and packed:
+            raise SchemaError(
+                f"{raw[0].path / path} is raw, {packed[0].path / path} is compressed "
+                f"({packed[0].specs[path].codec_name}); load them apart, or record both with one "
+                f"codec"
+            )
+        return RawColumn if raw else ShardColumn
 
     def follow(self) -> bool:
         """Take the newest rows; False when a lane's session is over.
@@ -138,3 +144,16 @@ class Joined:
         if self.readers[lane].is_live and stops[-1] == head:
             out["truncated"][-1] = False
         return out
+
+    def endings(self, firsts: Ids) -> tuple[Ids, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """How whole episodes of a step or more end: (steps, terminated, truncated), (B,) each.
+
+        Args:
+            firsts: ids of their first rows.
+        """
+        _, _, stops = self.index.span(firsts)
+        terminated = self.columns["non_terminals"].take(stops - 1) == 0
+        lanes = firsts >> format.LANE_SHIFT
+        heads = np.array(self.heads)[lanes] + (lanes << format.LANE_SHIFT)
+        live = np.array([reader.is_live for reader in self.readers])[lanes]
+        return stops - firsts, terminated, ~terminated & ~(live & (stops + 1 == heads))

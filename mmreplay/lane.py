@@ -27,13 +27,16 @@ from mmreplay.errors import (
     SchemaError,
 )
 from mmreplay.format import ArraySpec
-from mmreplay.schema import FRAME, Schema
+from mmreplay.lazyframes import LazyFrames
+from mmreplay.overlap import Overlap
+from mmreplay.schema import FRAME, Field, Schema
 from mmreplay.state import COMMITTED
 
 __all__ = ["Writer"]
 
 _SCALARS = ("actions", "rewards", "non_terminals", "resets")
 _NEVER = 1 << 62
+_MOST = float(np.finfo(np.float32).max)
 
 
 class _Column:
@@ -84,6 +87,7 @@ class Writer:
         self._failure: Exception | None = None
         self._closed = self._closing = self._running = False
         self._job: SealJob | None = None
+        self._overlap = Overlap()
         self._disk = LaneDisk(path, changes or {})
         try:
             self._attach()
@@ -111,7 +115,10 @@ class Writer:
         self._sole = None if self.schema.is_dict else self._frames[FRAME]
         if self._sole is not None:
             self._shape, self._dtype = self._sole.shape, self._sole.dtype
-        self._scalar_action = isinstance(self._columns["actions"].new.items, memoryview)
+        # A float that is too large becomes inf without a word, unless the field looks at it.
+        is_float32 = self.schema.action.dtype == np.float32
+        items = self._columns["actions"].new.items
+        self._scalar_action = isinstance(items, memoryview) and not is_float32
         self._border = 0
         self._half_stop = head - head % disk.half if disk.half else _NEVER
         self._newest_flag = self._flag_of_newest()
@@ -162,15 +169,16 @@ class Writer:
 
         Args:
             frame: the first observation, (*frame shape) of the frame's dtype, or a dict of them.
+                Of `LazyFrames` the newest frame is stored.
 
         Raises:
-            SchemaError: a frame of another shape or dtype.
+            SchemaError: a frame of another shape or dtype, or LazyFrames from mid-episode.
             DiskFullError: no room; nothing was changed.
             FailedStoreError, ClosedError: writing is over.
         """
         n = self._head
         self._guard()
-        frames = self._coerced(frame)
+        frames = self._coerced(self.unstacked(frame, begins=True))
         self.prepare_reset()
         # Interrupted from here on, the next step has to go through `prepare`, which tidies up.
         self._border = 0
@@ -201,7 +209,8 @@ class Writer:
         Args:
             action: what was done in the newest frame, (*action shape).
             reward: what it gave.
-            next_frame: the observation after it, (*frame shape), or a dict.
+            next_frame: the observation after it, (*frame shape), or a dict. Of `LazyFrames` the
+                newest frame is stored, after a look at whether they go on from the newest row.
             terminated: the episode ended in a terminal state; wins over `truncated`.
             truncated: the episode was cut off; `next_frame` is its final observation.
             life_lost: returns and bootstrapping stop here, but the episode goes on.
@@ -216,13 +225,14 @@ class Writer:
         if n >= self._border:
             self.prepare()
         if self._sole is None:
-            self._put_frames(n, self._coerced(next_frame))
+            self._put_frames(n, self._coerced(self.unstacked(next_frame, begins=False)))
         else:
             if (
                 type(next_frame) is not np.ndarray
                 or next_frame.shape != self._shape
                 or next_frame.dtype != self._dtype
             ):
+                next_frame = self.unstacked(next_frame, begins=False)
                 next_frame = self._sole.coerce(next_frame, FRAME)
             self._frame_rows[n - self._frame_start] = next_frame
         if not self._scalar_action:
@@ -279,6 +289,46 @@ class Writer:
             )
         self._make_room_or_fail(n)
         self._columns_to_front()
+
+    def unstacked(self, frame: Any, *, begins: bool) -> Any:
+        """A frame, or a dict of them, with the newest frame in the place of `LazyFrames`.
+
+        Args:
+            frame: for the row to come, after `prepare` or `prepare_reset`.
+            begins: whether it begins an episode.
+
+        Raises:
+            SchemaError: LazyFrames that do not go on from the newest row, or, beginning an episode,
+                that do not start one.
+        """
+        if self._sole is not None:
+            return self._newest(frame, self._sole, "frames", FRAME, begins)
+        if not isinstance(frame, Mapping):
+            return frame
+        return {
+            key: self._newest(value, self._frames[key], f"frames/{key}", f"frame[{key!r}]", begins)
+            if key in self._frames
+            else value
+            for key, value in frame.items()
+        }
+
+    def _newest(self, frame: Any, one: Field, path: str, name: str, begins: bool) -> Any:
+        if not isinstance(frame, LazyFrames):
+            return frame
+        if begins:
+            return self._overlap.first(frame, one, path, name, self._head)
+        return self._overlap.following(frame, one, path, name, self._head, self._newest_frame)
+
+    def _newest_frame(self, path: str, row: int) -> Array:
+        """What a frame column holds in the newest row, of the running episode."""
+        rows = self._disk.tails.get(path)
+        place = 0 if rows is None else row % len(rows)
+        if rows is None:
+            column = self._columns[path]
+            window = column.new if row >= column.new.start else column.old
+            rows, place = window.rows, row - window.start
+        found: Array = rows[place, ...]  # an array also of frames of one number
+        return found
 
     def _forget_interrupted(self) -> None:
         """Take back the start of a reset that was interrupted before its row was committed."""
@@ -385,8 +435,10 @@ class Writer:
             rows, start = self._sink(path, n)
             rows[n - start] = value
 
-    def _vector_action(self, action: object) -> Array:
+    def _vector_action(self, action: object) -> Array | float:
         one = self.schema.action
+        if type(action) is float and not one.shape and -_MOST <= action <= _MOST:
+            return action  # as most policies give it; the array below takes five times as long
         if type(action) is np.ndarray and action.shape == one.shape and action.dtype == one.dtype:
             return action
         return one.coerce_loosely(action, "action")

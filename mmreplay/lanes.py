@@ -21,6 +21,7 @@ from mmreplay._version import __version__
 from mmreplay.background import Background
 from mmreplay.errors import (
     DiskFullError,
+    FailedStoreError,
     FormatError,
     SchemaError,
     StoreExistsError,
@@ -33,11 +34,14 @@ from mmreplay.recovery import build_lane
 from mmreplay.schema import Field, Schema
 from mmreplay.vector import VectorWriter, at_once
 
-__all__ = ["create", "split_capacity"]
+__all__ = ["FLUSH_S", "MAX_LANES", "create", "split_capacity"]
 
 _MAX_METADATA_BYTES = format.MAX_METADATA_BYTES // 2
 FLUSH_S = 30.0
 """Seconds between flushes by the clock."""
+MAX_LANES = 4096
+"""Lanes that one process writes; each takes about a dozen of the 65,530 maps that Linux gives."""
+_MAX_CAPACITY = (1 << format.LANE_SHIFT) - 1
 
 
 def split_capacity(capacity: int | None, lanes: int) -> list[int | None]:
@@ -84,7 +88,8 @@ def create(
         lanes: that many lanes, written together by one `VectorWriter`.
         lane: the name of this process's own lane in a store that many processes write; the same
             name opens the same lane again.
-        padding: how stacks are padded when a reader does not say: ``reset`` or ``zero``.
+        padding: how stacks are padded when a reader does not say: ``reset`` or ``zero``; None for
+            what `env` does if it is a `FrameStack`, else ``reset``.
         metadata: anything JSON holds; kept as attributes.mmreplay.env.
         append: open the store if it exists. Fields are then left out, or match.
         flush_s: seconds between flushes by the clock; 0 for none.
@@ -97,19 +102,33 @@ def create(
         SchemaError: fields that are missing, cannot be stored, or do not match.
         LockedError: somebody else writes there.
         DiskFullError: no room; nothing was changed.
+        FailedStoreError: a write or fsync failed.
     """
     where = Path(path)
     if lane is not None and lanes is not None:
         raise SchemaError("lane and lanes: give one of them: a lane of this process, or all lanes")
     if capacity is not None:
         capacity = _checked_capacity(capacity)
+    stack_padding: str | None = None
     if env is not None:
         from mmreplay.adapters.gymnasium import env_fields  # noqa: PLC0415 (an extra)
 
         found = env_fields(env)
+        stack_padding = found.padding
         frame, action = frame or found.frame, action or found.action
         lanes = lanes if lanes is not None or lane is not None else found.lanes
-    asked = _Request(where, frame, action, extras, reward_dtype, codec, padding, metadata, flush_s)
+    asked = _Request(
+        where,
+        frame,
+        action,
+        extras,
+        reward_dtype,
+        codec,
+        padding,
+        metadata,
+        flush_s,
+        stack_padding,
+    )
     if where.exists() or where.is_symlink():
         if lane is None and not append:
             raise StoreExistsError(
@@ -144,6 +163,7 @@ class _Request:
     padding: str | None
     metadata: Mapping[str, Any] | None
     flush_s: float
+    stack_padding: str | None = None  # of the environment's stacks; counts in a new store
 
     def __post_init__(self) -> None:
         """Check what no other part checks."""
@@ -171,7 +191,7 @@ class _Request:
     def attributes(self, capacity: int | None, name: str | None = None) -> dict[str, Any]:
         own: dict[str, Any] = {
             "capacity": capacity,
-            "padding": self.padding or "reset",
+            "padding": self.padding or self.stack_padding or "reset",
             "env": dict(self.metadata or {}),
             "versions": {"mmreplay": __version__, "numpy": np.__version__},
         }
@@ -189,6 +209,10 @@ class _Request:
                 self._build_group(built, schema, capacity, lanes)
             files.sync_tree(built)
             return files.replace_directory(built, self.path)
+        except FailedStoreError as error:
+            if self.path.exists():
+                raise
+            raise _unmade(self.path, error) from error
         finally:
             files.remove_tree(built)
 
@@ -198,8 +222,10 @@ class _Request:
     def _build_group(
         self, built: Path, schema: Schema, capacity: int | None, lanes: int | None
     ) -> None:
-        if lanes is not None and lanes < 1:
-            raise SchemaError(f"lanes: expected 1 or more, found {lanes}")
+        if lanes is not None and not 1 <= lanes <= MAX_LANES:
+            raise SchemaError(
+                f"lanes: expected 1 to {MAX_LANES:,} written by one process, found {lanes:,}"
+            )
         specs = format.plan(schema, lanes or 0)
         files.make_directory(built)
         shares = split_capacity(capacity, lanes) if lanes else []
@@ -319,10 +345,17 @@ class _Request:
                 metadata=root.get("env") if self.metadata is None else self.metadata,
             )
             share = capacity if capacity is not None else root["capacity"]
-            build_lane(built, schema, specs, filled.attributes(share, name))
-            files.sync_tree(built)
             path = self.path / format.lane_name(number)
-            if not files.replace_directory(built, path):
+            try:
+                build_lane(built, schema, specs, filled.attributes(share, name))
+                files.sync_tree(built)
+                is_new = files.replace_directory(built, path)
+            except FailedStoreError as error:
+                if path.exists():
+                    raise
+                files.remove_tree(built)
+                raise _unmade(path, error) from error
+            if not is_new:
                 raise StoreExistsError(f"{path}: there already, though nobody may make it now")
             return path
         finally:
@@ -332,7 +365,22 @@ class _Request:
 def _checked_capacity(capacity: object) -> int:
     if isinstance(capacity, bool) or not isinstance(capacity, (int, np.integer)) or capacity < 1:
         raise SchemaError(f"capacity: expected 1 or more transitions, or None; found {capacity!r}")
+    if capacity > _MAX_CAPACITY:
+        raise SchemaError(
+            f"capacity: expected at most {_MAX_CAPACITY:,} transitions, more than a lane can have "
+            f"rows; found {capacity:,}; None keeps everything"
+        )
     return int(capacity)
+
+
+def _unmade(path: Path, error: FailedStoreError) -> FailedStoreError:
+    """What to say where no row was ever committed, and none can be read."""
+    cause = error.__cause__
+    reason = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(error)
+    return FailedStoreError(
+        f"{path}: could not be made: {reason}; nothing is left of it: check the disk and make it "
+        f"again, or choose another path"
+    )
 
 
 def _words(schema: Schema) -> str:

@@ -100,7 +100,10 @@ def lane_paths(path: Path) -> list[Path]:
     lanes = [lane for lane in found if lane.name[5:].isdecimal()]
     files.check_directories(path, *(lane.name for lane in lanes))
     if not lanes:
-        raise FormatError(f"{path}: a store of lanes with no lane in it yet")
+        raise FormatError(
+            f"{path}: a store of lanes with no lane in it yet: the first of its writers is just "
+            f"making one, or was killed before; write a lane (create with lane=...) to go on"
+        )
     return lanes
 
 

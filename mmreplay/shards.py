@@ -27,6 +27,7 @@ Bytes = npt.NDArray[np.uint8]
 ABSENT = (1 << 64) - 1
 _ROW_MASK = (1 << LANE_SHIFT) - 1
 _SCRATCH_BYTES = 16 << 20
+_LEAST_RUN = 2  # rows that follow each other, on average, for which slices are worth it
 _MAX_SHARDS = 4096  # maps kept open for each column
 
 
@@ -154,6 +155,7 @@ class ShardColumn:
         self._row_bytes = spec.row_bytes
         self._codecs = [codecs.make_codec(s.codec or {}) for s in self._specs]
         self._inner = np.array([s.inner_rows for s in self._specs], np.int64)
+        self._uniform = len({s.inner_rows for s in self._specs}) == 1
         self._per_shard = [s.chunk_rows // s.inner_rows for s in self._specs]
         self._shards: collections.OrderedDict[tuple[int, int], Shard] = collections.OrderedDict()
         self._lock = threading.Lock()
@@ -193,10 +195,12 @@ class ShardColumn:
         wanted = ids.ravel()
         filled = out.reshape(-1, self._row_bytes // self.dtype.itemsize)
         todo = self._take_from_tails(wanted, filled)
+        long = self._uniform and ids.shape[-1] >= 2 * self._specs[0].inner_rows
+        decode = self._decode_runs if long else self._decode
         if todo is None:
-            self._decode(wanted, filled, None)
+            decode(wanted, filled, None)
         elif todo.size:
-            self._decode(wanted[todo], filled, todo)
+            decode(wanted[todo], filled, todo)
         return out
 
     def _take_from_tails(self, wanted: Ids, filled: Array) -> Ids | None:
@@ -225,6 +229,48 @@ class ShardColumn:
                 left = np.ones(wanted.size, bool)
             left[here] = False
         return None if left is None else left.nonzero()[0]
+
+    def _decode_runs(self, wanted: Ids, filled: Array, places: Ids | None) -> None:
+        """Decode for long windows: whole chunks to where they are wanted, the others by slices.
+
+        To copy a chunk once more costs half of what decoding it does.
+
+        Args:
+            wanted: as for `take`, those in the tails left out.
+            filled: rows to fill.
+            places: where each of `wanted` goes; None for one after the other.
+        """
+        inner = self._specs[0].inner_rows
+        numbers = wanted >> LANE_SHIFT
+        chunks, within = np.divmod(wanted & _ROW_MASK, inner)
+        ends = (np.diff(wanted) != 1) | (np.diff(chunks) != 0)
+        if places is not None:
+            ends |= np.diff(places) != 1
+        starts = np.append(0, ends.nonzero()[0] + 1)
+        if starts.size * _LEAST_RUN > wanted.size:  # rows in any order: one by one is slow
+            self._decode(wanted, filled, places)
+            return
+        lengths = np.diff(np.append(starts, wanted.size))
+        # Each chunk's longest run first: a whole one is then decoded in place, once.
+        order = np.lexsort((-lengths, chunks[starts], numbers[starts]))
+        starts, lengths = starts[order], lengths[order]
+        to = starts if places is None else places[starts]
+        runs = (numbers[starts], chunks[starts], within[starts], lengths, to)
+        self._scratch(1, inner)
+        spare = self._local.parts[0]
+        target = filled.reshape(-1).view(np.uint8)
+        row_bytes = self._row_bytes
+        known, rows = None, spare
+        for number, chunk, first, length, at in zip(*(x.tolist() for x in runs), strict=True):
+            byte, n_bytes = at * row_bytes, length * row_bytes
+            if known != (number, chunk):
+                known = number, chunk
+                rows = target[byte : byte + n_bytes] if length == inner else spare
+                self._decode_chunk(number, chunk, rows)
+                if length == inner:
+                    continue
+            begin = first * row_bytes
+            target[byte : byte + n_bytes] = rows[begin : begin + n_bytes]
 
     def _decode(self, wanted: Ids, filled: Array, places: Ids | None) -> None:
         if len(self._lanes) == 1:
@@ -265,13 +311,15 @@ class ShardColumn:
     def _decode_chunks(self, keys: list[int]) -> None:
         """Decode inner chunks into the places of the scratch, in order."""
         parts: list[Bytes] = self._local.parts
-        uniform = len({s.inner_rows for s in self._specs}) == 1
         for part, key in zip(parts, keys, strict=False):
             number, chunk = key >> LANE_SHIFT, key & _ROW_MASK
-            shard, inner = divmod(chunk, self._per_shard[number])
-            found = self._shards.get((number, shard)) or self._open(number, shard)
             size = self._specs[number].inner_rows * self._row_bytes
-            found.decode(inner, part if uniform else part[:size])
+            self._decode_chunk(number, chunk, part if self._uniform else part[:size])
+
+    def _decode_chunk(self, number: int, chunk: int, out: Bytes) -> None:
+        shard, inner = divmod(chunk, self._per_shard[number])
+        found = self._shards.get((number, shard)) or self._open(number, shard)
+        found.decode(inner, out)
 
     def _open(self, number: int, chunk: int) -> Shard:
         lane, spec = self._lanes[number], self._specs[number]

@@ -5,14 +5,13 @@ Invariant: what was read across a change of session is read again; an answer is 
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,44 +25,28 @@ from mmreplay.joined import Joined
 from mmreplay.reader import LaneReader, lane_paths
 from mmreplay.schema import FRAME, Schema, as_array
 from mmreplay.shards import ShardColumn
+from mmreplay.trajectories import LazyTrajectory, Trajectory
 from mmreplay.views import ColumnView, LaneView
 
-__all__ = ["Store", "Trajectory", "open_store"]
+__all__ = ["Store", "open_store"]
 
 T = TypeVar("T")
+Places = TypeVar("Places")
+Read = TypeVar("Read")
 
 _ATTEMPTS = 100
 _LOOK_S = 1.0
 _ROW_MASK = (1 << format.LANE_SHIFT) - 1
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Trajectory:
-    """One episode of T steps.
+class Rebuilder(Protocol[Places, Read]):
+    """What makes something to train with of ids: a `Gatherer`, or one of sequences."""
 
-    Attributes:
-        observation: (T + 1, *frame) as stored, or a dict of these; the last is the final one.
-        action: (T, *action).
-        reward: (T,).
-        non_terminal: (T,) bool.
-        terminated: it ended in a terminal state.
-        truncated: it was cut off.
-        ids: (T,) int64, the transitions' ids.
-        extras: the declared extra columns, (T, ...) each.
-    """
+    def locate(self, index: Index, ids: Ids, /) -> Places:
+        """Look up in the index what is needed of it."""
 
-    observation: Array | dict[str, Array]
-    action: Array
-    reward: Array
-    non_terminal: npt.NDArray[np.bool_]
-    terminated: bool
-    truncated: bool
-    ids: Ids
-    extras: dict[str, Array]
-
-    def __len__(self) -> int:
-        """T."""
-        return len(self.ids)
+    def fetch(self, columns: Mapping[str, Any], places: Places, out: Read | None, /) -> Read:
+        """Read what lies there."""
 
 
 class Store:
@@ -83,6 +66,8 @@ class Store:
         self.path = roots[0]
         self._roots = list(roots)
         self._paths = [lane for root in roots for lane in lane_paths(root)]
+        if len(self._roots) > 1:
+            _check_distinct(self._paths)
         self._lock = threading.RLock()
         self._closed = False
         self._next_look = time.monotonic() + _LOOK_S
@@ -254,7 +239,9 @@ class Store:
             raise SchemaError(f"ids: expected integers (B,), found {wanted.dtype} {wanted.shape}")
         return wanted.astype(np.int64)
 
-    def batch(self, ids: npt.ArrayLike, gatherer: Gatherer, out: Batch | None = None) -> Batch:
+    def batch(
+        self, ids: npt.ArrayLike, gatherer: Rebuilder[Places, Read], out: Read | None = None
+    ) -> Read:
         """The transitions with these ids, each checked."""
         wanted = self._checked_ids(ids)
 
@@ -266,12 +253,20 @@ class Store:
 
         return self.sample(valid, gatherer, out)
 
-    def sample(
-        self, draw: Callable[[Index], Ids], gatherer: Gatherer, out: Batch | None = None
-    ) -> Batch:
-        """The transitions that `draw` chooses from the index as it is now."""
+    def draw(self, draw: Callable[[Index], Ids]) -> Ids:
+        """The ids that `draw` chooses from the index as it is now."""
+        with self._lock:
+            return draw(self._follow().index)
 
-        def read() -> tuple[Joined, Batch]:
+    def sample(
+        self,
+        draw: Callable[[Index], Ids],
+        gatherer: Rebuilder[Places, Read],
+        out: Read | None = None,
+    ) -> Read:
+        """What `draw` chooses from the index as it is now, rebuilt by `gatherer`."""
+
+        def read() -> tuple[Joined, Read]:
             with self._lock:
                 view = self._follow()
                 places = gatherer.locate(view.index, draw(view.index))
@@ -443,6 +438,55 @@ class Store:
             {name: self.read_rows(lane, p, steps) for name, p in self.schema.extra_paths.items()},
         )
 
+    def lazy_trajectories(self, draw: Callable[[Index], Ids]) -> list[LazyTrajectory]:
+        """The whole episodes whose first rows `draw` chooses from the index as it is now."""
+
+        def read() -> tuple[Joined, list[LazyTrajectory]]:
+            with self._lock:
+                view = self._follow()
+                firsts = draw(view.index)
+                lengths, terminated, truncated = view.endings(firsts)
+            each = zip(*(x.tolist() for x in (firsts, lengths, terminated, truncated)), strict=True)
+            return view, [
+                LazyTrajectory(self, first, length, terminated=flag, truncated=cut)
+                for first, length, flag, cut in each
+            ]
+
+        return self.retrying(read)
+
+    def episode_rows(self, path: str, first: int, stop: int) -> Array:
+        """Rows of a column, by id, of an episode that was whole.
+
+        Args:
+            path: of the column.
+            first: id of the episode's first row.
+            stop: id of the row after the last one to read; all of them are committed.
+
+        Raises:
+            InvalidIdError: the episode is not whole any more.
+        """
+
+        def read() -> tuple[Joined, Array]:
+            view = self._with_episode(first)
+            out = view.columns[path].take(np.arange(first, stop))
+            self._with_episode(first)  # it may have gone while it was read
+            return view, out
+
+        return self.retrying(read)
+
+    def _with_episode(self, first: int) -> Joined:
+        lane, row = first >> format.LANE_SHIFT, first & _ROW_MASK
+        with self._lock:
+            view = self._follow()
+            oldest = view.index.window(lane)[1]
+        if oldest > row:
+            raise InvalidIdError(
+                f"{self.path}: the trajectory with id {first} (lane {lane}, row {row}) was evicted "
+                f"before it was read: the oldest row is {oldest:,} by now; read trajectories soon "
+                f"after they are drawn, or give the buffer a larger capacity"
+            )
+        return view
+
     # ------------------------------------------------------------ about it
 
     def info(self) -> dict[str, Any]:
@@ -477,6 +521,23 @@ class Store:
             f"<mmreplay.Store {self.path} lanes={len(self.readers)} "
             f"transitions={self.index.n_transitions}>"
         )
+
+
+def _check_distinct(lanes: Sequence[Path]) -> None:
+    """Refuse a lane that comes twice: its rows would be drawn twice as often, and without a word.
+
+    Raises:
+        SchemaError: naming the lane.
+    """
+    seen: dict[Path, Path] = {}
+    for lane in lanes:
+        real = lane.resolve()
+        if real in seen:
+            raise SchemaError(
+                f"{lane}: loaded already as {seen[real]}; name each store once, and not one of "
+                f"its lanes beside it"
+            )
+        seen[real] = lane
 
 
 def open_store(path: str | os.PathLike[str]) -> Store:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from mmreplay.errors import SchemaError
 from mmreplay.lane import Writer
+from mmreplay.lazyframes import LazyFrames
 from mmreplay.schema import FRAME, Field, as_array
 
 __all__ = ["VectorWriter", "at_once"]
@@ -58,7 +59,8 @@ class VectorWriter:
         """Begin an episode in every lane, or in those where `mask` is True.
 
         Args:
-            frames: (lanes, *frame), or a dict of these.
+            frames: (lanes, *frame), or a list with the `LazyFrames` of each lane; or a dict of
+                these.
             mask: (lanes,) bool.
 
         Raises:
@@ -68,6 +70,8 @@ class VectorWriter:
         chosen = self._chosen(mask)
         for number in chosen:
             self.writers[number].prepare_reset()
+        if _has_stacks(frames):
+            rows = self._unstacked(rows, chosen, begins=True)
         for number in chosen:
             self.writers[number].reset(rows[number])
 
@@ -87,8 +91,8 @@ class VectorWriter:
         Args:
             actions: (lanes, *action).
             rewards: (lanes,).
-            frames: (lanes, *frame), or a dict of these: the observations after the step, the
-                final ones where an episode ended.
+            frames: (lanes, *frame), or a list with the `LazyFrames` of each lane; or a dict of
+                these: the observations after the step, the final ones where an episode ended.
             terminated: (lanes,) bool.
             truncated: (lanes,) bool.
             life_lost: (lanes,) bool.
@@ -116,6 +120,8 @@ class VectorWriter:
         more = self._extras(extras, chosen) if extras or self.schema.extras else None
         for number in chosen:
             self.writers[number].prepare()
+        if _has_stacks(frames):
+            rows = self._unstacked(rows, chosen, begins=False)
         for n in chosen:
             one = {} if more is None else more[n]
             self.writers[n].step(acts[n], gains[n], rows[n], ends[n], cuts[n], lost[n], **one)
@@ -132,9 +138,32 @@ class VectorWriter:
             fields = self.schema.frames
             if not isinstance(frames, Mapping) or frames.keys() != fields.keys():
                 raise SchemaError(f"frames: expected a dict with the keys {sorted(fields)}")
-            whole = {key: one.coerce_many(frames[key], lanes, key) for key, one in fields.items()}
+            whole = {key: self._of_lanes(frames[key], one, key) for key, one in fields.items()}
             return [{key: value[n] for key, value in whole.items()} for n in range(lanes)]
-        return self.schema.frames[FRAME].coerce_many(frames, lanes, "frames")
+        return self._of_lanes(frames, self.schema.frames[FRAME], "frames")
+
+    def _of_lanes(self, frames: Any, one: Field, name: str) -> Any:
+        lanes = len(self.writers)
+        if _has_stacks(frames):
+            if len(frames) != lanes:
+                raise self._unfit(name, (len(frames),))
+            return frames
+        return one.coerce_many(frames, lanes, name)
+
+    def _unstacked(self, rows: Any, chosen: Sequence[int], *, begins: bool) -> Any:
+        """Rows with plain frames in the lanes to be written, checked before one of them is."""
+        out = list(rows)
+        for n in chosen:
+            out[n] = self._plain(n, self.writers[n].unstacked(rows[n], begins=begins))
+        return out
+
+    def _plain(self, lane: int, row: Any) -> Any:
+        fields = self.schema.frames
+        if self.schema.is_dict:
+            return {
+                key: one.coerce(row[key], f"{key} of lane {lane}") for key, one in fields.items()
+            }
+        return fields[FRAME].coerce(row, f"frames of lane {lane}")
 
     def _actions(self, actions: Any) -> Any:
         one = self.schema.action
@@ -196,6 +225,13 @@ class VectorWriter:
     def __repr__(self) -> str:
         """Path and lanes."""
         return f"<mmreplay.VectorWriter {self.path} lanes={len(self.writers)}>"
+
+
+def _has_stacks(frames: Any) -> bool:
+    """Whether `LazyFrames` are among what was given for the lanes."""
+    if isinstance(frames, Mapping):
+        return any(_has_stacks(one) for one in frames.values())
+    return isinstance(frames, (list, tuple)) and any(isinstance(f, LazyFrames) for f in frames)
 
 
 def at_once(call: Callable[..., T], *arguments: Sequence[Any]) -> tuple[list[T], list[Exception]]:

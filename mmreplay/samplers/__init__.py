@@ -1,6 +1,17 @@
 """Samplers turn an index into ids; they know nothing of storage."""
 
+from mmreplay.samplers.distinct import distinct_ids
 from mmreplay.samplers.epoch import epoch_ids
+from mmreplay.samplers.trajectories import TrajectorySampler
 from mmreplay.samplers.uniform import uniform_ids
+from mmreplay.samplers.windows import PortionSampler, Windows, WindowSampler
 
-__all__ = ["epoch_ids", "uniform_ids"]
+__all__ = [
+    "PortionSampler",
+    "TrajectorySampler",
+    "WindowSampler",
+    "Windows",
+    "distinct_ids",
+    "epoch_ids",
+    "uniform_ids",
+]

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import subprocess
 import sys
 
@@ -117,6 +118,33 @@ def test_evicted_rows_are_told(command, write, play):
     out = command("info", "store.zarr").out
     assert re.search(r"^transitions   10 in 200 rows, the oldest \d+ evicted$", out, re.MULTILINE)
     assert "capacity      10 transitions\n" in out
+
+
+def test_several_recordings_are_counted_and_the_last_is_named(command, write, play):
+    runs = [{"seed": seed, "policy": policy} for seed, policy in ((3, "mine:best"), (4, "random"))]
+    for n_runs, line in (
+        (1, "Test-v0, policy mine:best, seed 3"),
+        (2, "Test-v0, 2 recordings, the last: policy random, seed 4"),
+    ):
+        with write(f"{n_runs}.zarr", metadata={"id": "Test-v0", "runs": runs[:n_runs]}) as writer:
+            play(writer, 3)
+        assert f"\nenvironment   {line}\n" in command("info", f"{n_runs}.zarr").out
+
+
+@pytest.mark.parametrize("runs", [None, 5, [], [7], ["x", None], {}])
+def test_recordings_in_another_form_are_left_out(command, write, runs):
+    write(metadata={"id": "Test-v0", "seed": 3, "runs": runs}).close()
+    assert "\nenvironment   Test-v0, seed 3\n" in command("info", "store.zarr").out
+
+
+def test_a_store_of_lanes_with_no_lane_yet(command, write, folder):
+    with write("run.zarr", lane="actor-0") as writer:
+        pass
+    shutil.rmtree(writer.path)
+    for name in ("info", "episodes"):
+        result = command(name, "run.zarr")
+        assert (result.status, result.out) == (1, "")
+        assert "run.zarr: a store of lanes with no lane in it yet" in result.err
 
 
 def test_a_live_store_says_who_writes_and_how_fresh_it_is(command, write, play):

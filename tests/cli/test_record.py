@@ -135,6 +135,8 @@ def test_wrong_usage_is_status_2(arguments, record, tmp_path):
         (["CartPole-v1", "cart.zarr", "--policy", "nosuch:policy"], "no module 'nosuch'"),
         (["CartPole-v1", "cart.zarr", "--policy", "json:nosuch"], "json has no 'nosuch'"),
         (["CartPole-v1", "nosuch/cart.zarr"], "nosuch"),
+        (["CartPole-v1", "cart.zarr", "--envs", "100000"], "envs: expected 1 to 4,096, found 100,"),
+        (["CartPole-v1", "cart.zarr", "--capacity", str(10**30)], "capacity: expected at most"),
     ],
 )
 def test_what_does_not_work_is_said_without_a_traceback(arguments, message, record, tmp_path):
@@ -144,6 +146,41 @@ def test_what_does_not_work_is_said_without_a_traceback(arguments, message, reco
     assert message in err
     assert "Traceback" not in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_policy_that_breaks_is_told_from_an_environment_that_does(record, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import gymnasium\n"
+        "from gymnasium.envs.classic_control import CartPoleEnv\n"
+        "class Broken(CartPoleEnv):\n"
+        "    def step(self, action):\n"
+        "        return {}['gone']\n"
+        "gymnasium.register('Broken-v0', Broken)\n"
+        "def policy(observation):\n"
+        "    return [][3]\n"
+    )
+    status, _, err = record("CartPole-v1", "a.zarr", "--steps", "9", "--policy", "mine:policy")
+    assert status == 1
+    assert "the policy raised IndexError" in err
+    assert "mine.py:8" in err
+    status, _, err = record("mine:Broken-v0", "b.zarr", "--steps", "9")
+    assert status == 1
+    assert "the environment raised KeyError" in err
+    assert "mine.py:5" in err
+
+
+def test_it_says_what_a_capacity_evicted(record):
+    arguments = "--steps 20000 --capacity 10 --codec raw".split()
+    status, out, err = record("CartPole-v1", "cart.zarr", *arguments)
+    assert (status, err) == (0, "")
+    found = re.fullmatch(
+        r"the oldest ([\d,]+) of the store's ([\d,]+) rows evicted", out.splitlines()[-1]
+    )
+    assert found is not None
+    with mmreplay.open("cart.zarr") as store:
+        lane = store.lanes[0]
+        assert [f"{lane.base:,}", f"{lane.rows:,}"] == list(found.groups())
+        assert lane.base > 0
 
 
 def test_a_store_that_is_there_is_only_appended_to_when_asked(record):

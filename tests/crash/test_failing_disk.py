@@ -19,6 +19,7 @@ from mmreplay.testing.pair import Pair
 from mmreplay.testing.strategies import Layout
 
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
+pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 Field = mmreplay.Field
 PLAIN = {"terminated": False, "truncated": False, "life_lost": False}
 

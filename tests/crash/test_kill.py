@@ -17,6 +17,7 @@ import mmreplay
 from mmreplay.testing import actor, checks, faults
 
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
+pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 
 FRAMES = {
     "raw": [(6, 8), "uint8", "raw", 5],

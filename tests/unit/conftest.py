@@ -1,10 +1,14 @@
 """What the tests of several modules need: small stores, and what was written to them."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field, VectorWriter, files
+from mmreplay import Field, ReplayBuffer, VectorWriter, files
+
+RAW = {"frame": Field((3,), "uint8", "raw", chunk=8), "action": Field((), "int64", chunk=8)}
 
 
 @pytest.fixture
@@ -159,10 +163,9 @@ def make(tmp_path, quick_disk, kill):
     Whatever is still open when the test ends dies without a word.
     """
     writers = []
-    raw = {"frame": Field((3,), "uint8", "raw", chunk=8), "action": Field((), "int64", chunk=8)}
 
     def create(name="store.zarr", **changes):
-        given = raw | {"flush_s": 0} | changes
+        given = RAW | {"flush_s": 0} | changes
         if changes.get("append"):
             given = {"flush_s": 0} | changes
         writers.append(mmreplay.create(tmp_path / name, **given))
@@ -177,3 +180,42 @@ def make(tmp_path, quick_disk, kill):
 def lz4():
     """Keywords for `make`: compressed frames in shards of 8 rows."""
     return {"frame": Field((3,), "uint8", "lz4", chunk=4, shard=8)}
+
+
+@pytest.fixture
+def buffer_of(tmp_path, quick_disk, kill):
+    """Open a replay buffer in the test's folder; what is left open dies at the end."""
+    buffers = []
+
+    def create(name="store.zarr", **changes):
+        new = not (tmp_path / name).exists()
+        given = (RAW if new else {}) | {"flush_s": 0} | changes
+        buffers.append(ReplayBuffer(tmp_path / name, **given))
+        return buffers[-1]
+
+    yield create
+    for buffer in buffers:
+        kill(buffer.writer)
+        buffer.store.close()
+
+
+@pytest.fixture
+def twin_of(make, story):
+    """What a dataset of 50 transitions draws that nobody else touches."""
+    writer = make("twin.zarr")
+    story.play(writer, 50)
+    writer.close()
+    return lambda seed: mmreplay.load(writer.path, seed=seed)
+
+
+@pytest.fixture
+def same():
+    """Whether two batches are equal in every array."""
+
+    def arrays(batch):
+        found = [getattr(batch, one.name) for one in dataclasses.fields(batch)]
+        return [one for one in found if isinstance(one, np.ndarray)]
+
+    return lambda one, other: all(
+        np.array_equal(a, b) for a, b in zip(arrays(one), arrays(other), strict=True)
+    )

@@ -158,7 +158,7 @@ def test_what_an_environment_raises_while_it_is_made_is_told(tmp_path):
     def make():
         raise OSError("no display")
 
-    with pytest.raises(MmreplayError, match="OSError: no display"):
+    with pytest.raises(MmreplayError, match=r"^the environment raised OSError: no display"):
         record(make, tmp_path / "s", 10)
 
 
@@ -181,9 +181,26 @@ def test_without_append_a_store_that_is_there_is_left_alone(tmp_path):
 
 
 def test_a_capacity_keeps_the_newest(tmp_path):
-    record(Counter, tmp_path / "s", 50, capacity=10)
+    result = record(Counter, tmp_path / "s", 50, capacity=10)
+    assert (result.rows, result.evicted_rows) == (58, 0)  # all of it is the context of the newest
     with mmreplay.open(tmp_path / "s") as store:
         assert len(store) == 10
+
+
+@pytest.mark.parametrize("envs", [1, 2])
+def test_rows_that_a_capacity_evicted_are_told(envs, tmp_path):
+    steps = 20_000 * envs
+    result = record(Counter, tmp_path / "s", steps, capacity=10 * envs, envs=envs)
+    assert result.steps == steps
+    assert result.rows > steps
+    assert 0 < result.evicted_rows < result.rows
+    with mmreplay.open(tmp_path / "s") as store:
+        assert sum(lane.base for lane in store.lanes) == result.evicted_rows
+        assert sum(lane.rows for lane in store.lanes) == result.rows
+    assert result.to_json()["evicted_rows"] == result.evicted_rows
+    again = record(Counter, tmp_path / "s", 10, append=True, envs=envs)
+    assert again.steps == 10
+    assert again.evicted_rows >= result.evicted_rows
 
 
 def test_a_codec_is_every_frames(tmp_path):
@@ -243,7 +260,9 @@ def test_what_the_environment_raises_is_told_and_what_there_was_is_kept(envs, tm
         env.fails_at = (1, 3)
         return env
 
-    with pytest.raises(MmreplayError, match=r"RuntimeError: the simulator broke .*steps before"):
+    with pytest.raises(
+        MmreplayError, match=r"^the environment raised RuntimeError: the simulator broke .*before"
+    ):
         record(make, tmp_path / "s", 100, envs=envs)
     with mmreplay.open(tmp_path / "s") as store:
         assert len(store) == 9 * envs
@@ -254,9 +273,55 @@ def test_a_policy_that_fails_at_once_leaves_no_store(tmp_path):
     def broken(observation):
         return observation.nothing
 
-    with pytest.raises(MmreplayError, match=r"AttributeError.*test_adapters_gymnasium_record"):
+    with pytest.raises(
+        MmreplayError, match=r"^the policy raised AttributeError.*test_adapters_gymnasium_record"
+    ):
         record(Counter, tmp_path / "s", 100, policy=broken)
     assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("envs", [1, 2])
+@pytest.mark.parametrize("where", ["__init__", "reset", "__call__"])
+def test_what_a_policy_raises_is_told_as_the_policys(where, envs, batched, tmp_path):
+    class Broken:
+        def __init__(self, observation_space, action_space, seed):
+            self.calls = 0
+            self.check("__init__")
+
+        def reset(self, *lanes):
+            self.check("reset")
+
+        def __call__(self, observation):
+            self.check("__call__")
+            return np.zeros(envs, np.int64) if batched else 0
+
+        def check(self, here):
+            self.calls += here == where
+            if here == where and (self.calls == 3 or where == "__init__"):
+                raise KeyError("lost")
+
+    Broken.batched = batched
+    with pytest.raises(MmreplayError, match=r"^the policy raised KeyError: 'lost' "):
+        record(Counter, tmp_path / "s", 100, policy=Broken, envs=envs)
+
+
+def test_what_the_store_raises_is_blamed_on_nobody(tmp_path, monkeypatch):
+    def broken(self, *_):
+        raise MemoryError("no memory for a row")
+
+    monkeypatch.setattr(mmreplay.Writer, "prepare_reset", broken)
+    for envs in (1, 2):
+        with pytest.raises(MemoryError, match=r"^no memory for a row$"):
+            record(Counter, tmp_path / f"{envs}", 100, envs=envs)
+
+
+def test_what_progress_raises_is_the_callers(tmp_path):
+    def broken(progress):
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match=r"^mine$"):
+        record(Counter, tmp_path / "s", 100, progress=broken)
 
 
 def test_progress_is_told_at_the_start_and_at_the_end(tmp_path):
@@ -328,7 +393,7 @@ def test_a_same_step_environment_that_hides_final_observations_is_refused(tmp_pa
         ({"env": "NoSuchThing-v0", "steps": 1}, "NoSuchThing"),
         ({"env": "nosuchmodule:Thing-v0", "steps": 1}, "cannot import nosuchmodule"),
         ({"env": "CartPole-v1", "steps": 0}, "steps: expected 1 or more, found 0"),
-        ({"env": "CartPole-v1", "steps": 1, "envs": 0}, "envs: expected 1 or more, found 0"),
+        ({"env": "CartPole-v1", "steps": 1, "envs": 0}, "envs: expected 1 to 4,096, found 0"),
         ({"env": "CartPole-v1", "steps": 1, "seed": -1}, "seed: expected 0 to"),
         ({"env": Counter(), "steps": 1, "envs": 2}, "2 asked for, Counter has 1"),
         ({"env": "CartPole-v1", "steps": 1, "policy": "nosuchmodule:f"}, "no module"),

@@ -211,6 +211,29 @@ def test_an_index_of_one_row_at_a_time_is_the_index_of_all_of_them():
     assert whole.ids().tolist() == index.ids().tolist()
 
 
+def test_the_span_of_an_episode_is_what_of_it_can_be_sampled():
+    index = Index(3)
+    index.load(0, 0, 9, np.array([0, 4]), None)
+    index.load(1, 100, 300, np.array([200]), None)  # where row 100's episode began is not known
+    index.load(2, 0, 12, np.array([0, 8]), 7)
+
+    def span(lane, row):
+        found = index.span(np.array([(lane << LANE_SHIFT) + row]))
+        begin, first, stop = (int(one[0]) for one in found)
+        return begin if begin < 0 else begin - (lane << LANE_SHIFT), *(
+            one - (lane << LANE_SHIFT) for one in (first, stop)
+        )
+
+    assert [span(0, row) for row in (0, 2, 4, 7)] == [(0, 0, 3), (0, 0, 3), (4, 4, 8), (4, 4, 8)]
+    assert [span(1, row) for row in (164, 198, 200, 298)] == [
+        (-1, 164, 199),
+        (-1, 164, 199),
+        (200, 200, 299),
+        (200, 200, 299),
+    ]
+    assert [span(2, row) for row in (3, 6, 8)] == [(0, 3, 7), (0, 3, 7), (8, 8, 11)]
+
+
 def test_what_was_drawn_comes_back_in_the_order_in_which_it_was_drawn():
     index = Index(1)
     index.load(0, 0, 1000, ids([0, 10, 500]), None)

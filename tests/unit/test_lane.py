@@ -286,6 +286,20 @@ def test_extras_that_were_not_declared_are_refused(make, story):
     checked(story, writer)
 
 
+def test_a_float32_action_that_would_not_stay_finite_is_refused(make):
+    for shape in ((), (1,)):
+        writer = make(f"{len(shape)}.zarr", action=Field(shape, "float32"))
+        writer.reset(np.zeros(3, np.uint8))
+        for large in (1e300, np.float64(-1e39)):
+            with pytest.raises(SchemaError, match="action: expected dtype float32"):
+                writer.step(np.broadcast_to(large, shape), 0.0, np.zeros(3, np.uint8))
+        assert writer.rows == 1
+        for action in (0.1, np.float32(2), 3, np.inf):
+            writer.step(np.broadcast_to(action, shape), 0.0, np.zeros(3, np.uint8))
+        with mmreplay.open(writer.path) as store:
+            assert store.actions[:].ravel().tolist() == [np.float32(0.1), 2, 3, np.inf, 0]
+
+
 def test_a_vector_action_that_does_not_fit_is_refused(make, story):
     writer = make(action=Field((2,), "float32"))
     story.play(writer, 1)
@@ -614,6 +628,22 @@ def test_first_follows_the_capacity_exactly_and_base_keeps_its_context(make, sto
 
 
 # ---------------------------------------------------------------- the end of a writer
+
+
+def test_base_is_the_oldest_row_kept_also_after_it_was_opened_again(make, story):
+    writer = make(capacity=7)
+    assert writer.base == 0
+    story.play(writer, 40)
+    writer.flush()
+    assert writer.base == 0  # the context of the oldest transition reaches to the beginning
+    story.play(writer, 100)
+    writer.flush()
+    base = writer.base
+    assert 0 < base <= writer.rows - 1 - 7 - 64
+    with mmreplay.open(writer.path) as store:
+        assert store.lanes[0].base == base
+    writer.close()
+    assert make(append=True).base == base
 
 
 def test_a_closed_writer_says_so_and_closing_twice_is_fine(make, story):

@@ -359,11 +359,77 @@ def test_the_scratch_is_kept_between_batches_and_never_passes_16_mib(tmp_path):
     assert shards._SCRATCH_BYTES == 16 << 20
     lane = Lane(tmp_path, spec_of(), 50)
     column = ShardColumn([lane], "frames")
-    column.read(0, 0, 50)
+    column.take(np.arange(50).reshape(10, 5))
     first = column._local.scratch
     column.read(0, 5, 9)
     assert column._local.scratch is first
     assert first.nbytes == 13 * 4 * 3
+
+
+# ---------------------------------------------------------------- long windows
+
+
+def windows_of(lanes, count, length, seed=0):
+    """(count, length) rows one after the other, some repeated at either end as padding is."""
+    random = np.random.default_rng(seed)
+    out = []
+    for _ in range(count):
+        lane = int(random.integers(len(lanes)))
+        first = int(random.integers(-5, lanes[lane].head - length + 5))
+        rows = np.clip(np.arange(first, first + length), 0, lanes[lane].head - 1)
+        out.append(rows + (lane << LANE_SHIFT))
+    ids = np.array(out)
+    rows = ids & ((1 << LANE_SHIFT) - 1)
+    which = ids >> LANE_SHIFT
+    return ids, np.stack(
+        [
+            [lanes[n].rows[row] for n, row in zip(*pair, strict=True)]
+            for pair in zip(which.tolist(), rows.tolist(), strict=True)
+        ]
+    )
+
+
+@pytest.mark.parametrize("tail", [None, 36])
+@pytest.mark.parametrize("n_lanes", [1, 2])
+@pytest.mark.parametrize("length", [8, 9, 13, 31])
+def test_long_windows_are_their_rows(tmp_path, n_lanes, tail, length):
+    lanes = [Lane(tmp_path / str(n), spec_of(dtype="int16"), 50, tail) for n in range(n_lanes)]
+    column = ShardColumn(lanes, "frames")
+    for seed in range(10):
+        ids, expected = windows_of(lanes, 1 + seed, length, seed)
+        out = np.full((*ids.shape, 3), 77, np.int16)
+        assert column.take(ids, out).tobytes() == expected.tobytes()
+
+
+def test_long_windows_decode_each_chunk_once_and_whole_ones_in_place(tmp_path, monkeypatch):
+    lane = Lane(tmp_path, spec_of(), 48)
+    column = ShardColumn([lane], "frames")
+    decode, seen = shards.Shard.decode, []
+
+    def counting(shard, chunk, out):
+        seen.append((id(shard), chunk, out.__array_interface__["data"][0]))
+        decode(shard, chunk, out)
+
+    monkeypatch.setattr(shards.Shard, "decode", counting)
+    ids = np.stack([np.arange(3, 23), np.arange(6, 26), np.arange(28, 48)])
+    out = np.empty((*ids.shape, 3), np.uint8)
+    column.take(ids, out)
+    assert out.tobytes() == lane.rows[ids].tobytes()
+    assert len({one[:2] for one in seen}) == len(seen) == 12
+    start = out.__array_interface__["data"][0]
+    in_place = [one for one in seen if start <= one[2] < start + out.nbytes]
+    assert len(in_place) == 10  # all but the chunks that hold rows 3 and 25
+    assert column._local.scratch.nbytes == 4 * 3
+
+
+def test_rows_in_any_order_are_not_copied_one_by_one(tmp_path, monkeypatch):
+    lane = Lane(tmp_path, spec_of(), 50)
+    column = ShardColumn([lane], "frames")
+    monkeypatch.setattr(column, "_decode_chunk", None)  # the loop over runs
+    seen = []
+    monkeypatch.setattr(column, "_decode_chunks", seen.append)
+    column.take(np.random.default_rng(0).permutation(50))
+    assert len(seen) == 1
 
 
 # ---------------------------------------------------------------- tails that go while they are read

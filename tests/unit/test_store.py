@@ -27,182 +27,6 @@ def opened(writer):
     return mmreplay.open(writer.path)
 
 
-# ---------------------------------------------------------------- columns by row id
-
-
-@pytest.fixture(params=["raw", "lz4"])
-def columns(request, make, story):
-    """Views of a closed store, and what numpy has instead."""
-    writer = make(
-        frame=Field((4, 3), "uint8", request.param, chunk=2, shard=4),
-        extras={"x": Field((2,), "float16")},
-    )
-    story.play(writer, 4, "terminated")
-    story.play(writer, 6)
-    writer.close()
-    expected = story.columns(writer.path, writer.schema)
-    with opened(writer) as store:
-        yield [
-            (store.frames, expected["frames"]),
-            (store.rewards, expected["rewards"]),
-            (store.actions, expected["actions"]),
-            (store.extras["x"], expected["extras/x"]),
-        ]
-
-
-ROWS = [
-    0,
-    11,
-    -1,
-    -12,
-    np.int64(3),
-    np.uint8(3),
-    np.array(3),
-    slice(None),
-    slice(2, 5),
-    slice(5, 2),
-    slice(-3, None),
-    slice(None, None, 3),
-    slice(None, None, -1),
-    slice(9, 1, -2),
-    slice(5, 100),
-    [0],
-    [3, 3, -1, 0],
-    [],
-    np.array([[1, 2], [3, -1]]),
-    np.array([], np.int64),
-    np.array([7, 0], np.uint8),
-    [True, False] * 6,
-    np.arange(12) % 5 == 0,
-    np.zeros(12, bool),
-    Ellipsis,
-    (),
-    None,
-    True,
-    (0,),
-    (slice(1, 4),),
-    (Ellipsis, slice(2, 4)),
-    (None, 3),
-    (3, None),
-    (slice(None), None),
-]
-PARTS = [
-    (0, 1),
-    (slice(2, 5), 1),
-    (slice(2, 5), slice(None), -1),
-    (3, slice(1, 3), 0),
-    (Ellipsis, 0),
-    (Ellipsis, 0, 1),
-    (2, Ellipsis, 1),
-    ([0, 1], [2, 3]),
-    ([0, 1], 2),
-    ([0, 1], slice(None), [0, 2]),
-    (np.arange(12) % 2 == 0, 1),
-    (slice(None), [1, 0]),
-    (5, [True, False, True, False]),
-    (slice(None), np.array([[0, 1], [1, 0]])),
-]
-WRONG = [12, -13, [0, 12], [-13], 1.0, [0.5], "a", [True], np.ones(11, bool), (0, 9), (0, 0, 0, 0)]
-
-
-@pytest.mark.parametrize("key", ROWS, ids=repr)
-def test_a_column_is_indexed_as_a_numpy_array_is(columns, key):
-    for view, array in columns:
-        found, expected = view[key], array[key]
-        assert type(found) is type(expected)
-        assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
-        assert found.tobytes() == expected.tobytes()
-
-
-@pytest.mark.parametrize("key", PARTS, ids=repr)
-def test_further_indices_are_those_of_numpy_too(columns, key):
-    view, array = columns[0]
-    found, expected = view[key], array[key]
-    assert found.shape == expected.shape
-    assert found.tobytes() == expected.tobytes()
-
-
-@pytest.mark.parametrize("key", WRONG, ids=repr)
-def test_what_numpy_refuses_is_refused(columns, key):
-    for view, array in columns:
-        with pytest.raises(IndexError):
-            array[key]
-        with pytest.raises(IndexError):
-            view[key]
-
-
-def test_an_ellipsis_before_the_only_axis_takes_elements(columns):
-    view, array = columns[1]
-    assert view[..., 0] == array[..., 0]
-    assert view[..., [1, 2]].tolist() == array[..., [1, 2]].tolist()
-
-
-def test_a_column_is_an_array_like(columns):
-    for view, array in columns:
-        assert (view.shape, view.dtype, len(view)) == (array.shape, array.dtype, len(array))
-        assert np.array_equal(np.asarray(view), array)
-        assert np.asarray(view, np.float64).dtype == np.float64
-        assert [one.tolist() for one in view] == array.tolist()
-        assert np.array_equal(np.array(view, copy=True), array)
-        with pytest.raises(ValueError, match="only be copied"):
-            np.array(view, copy=False)
-    assert repr(columns[1][0]) == "<rewards (12,) float32>"
-
-
-def test_every_read_is_a_copy(columns):
-    for view, array in columns:
-        for key in (slice(None), 3, [1, 2], slice(2, 3), Ellipsis):
-            found = np.asarray(view[key])
-            if found.ndim:
-                found[...] = 0
-        assert np.array_equal(view[:], array)
-
-
-def test_reading_one_row_does_not_look_at_all_the_others(make, story, monkeypatch):
-    writer = make()
-    story.play(writer, 300)
-    read = []
-    real = Store.read_rows
-    monkeypatch.setattr(
-        Store,
-        "read_rows",
-        lambda self, lane, path, rows: (read.append(rows.size), real(self, lane, path, rows))[1],
-    )
-    with opened(writer) as store:
-        for key in (5, slice(10, 13), [7, 7, 9], np.int64(3), (3, 1)):
-            assert store.frames[key].size > 0
-    assert read == [1, 3, 2, 1, 1]
-
-
-def test_an_empty_store_has_empty_columns(make, lz4):
-    writer = make(**lz4)
-    for _ in range(2):
-        with opened(writer) as store:
-            assert store.frames.shape == (0, 3)
-            assert store.frames[:].shape == (0, 3)
-            assert store.rewards[:].tolist() == []
-            assert len(store) == 0
-            assert store.ids.tolist() == []
-            assert len(store.episodes) == 0
-            assert len(store.transitions([])) == 0
-            with pytest.raises(IndexError):
-                store.rewards[0]
-        writer.close()
-
-
-def test_rows_that_were_evicted_read_as_zeros(make, story):
-    writer = make(capacity=5)
-    story.play(writer, 150)
-    writer.flush()
-    with opened(writer) as store:
-        view = store.lanes[0]
-        base = view.base
-        assert (base, view.first, view.rows) == (145 - 64, 145, 151)
-        assert (store.frames[:base] == 0).all()
-        assert (store.rewards[:base] == 0).all()
-        story.check(store, start=base)
-
-
 # ---------------------------------------------------------------- lanes
 
 
@@ -227,18 +51,6 @@ def test_each_lane_is_read_by_itself(make, story):
             with pytest.raises(SchemaError, match=r"has 3 lanes; .* use store\.lanes\[i\]"):
                 getattr(store, name)
         assert repr(store) == f"<mmreplay.Store {writer.path} lanes=3 transitions=12>"
-
-
-def test_a_dict_observation_is_a_dict_of_columns(make, story):
-    writer = make(frame={"a": Field((3,), codec="raw"), "b": Field((), "float32", "raw")})
-    story.play(writer, 3)
-    with opened(writer) as store:
-        frames = store.frames
-        assert isinstance(frames, dict)
-        assert {name: view.shape for name, view in frames.items()} == {"a": (4, 3), "b": (4,)}
-        batch = store.transitions([0, 2], stack=2)
-        assert isinstance(batch.observation, dict)
-        assert batch.observation["b"].shape == (2, 2)
 
 
 # ---------------------------------------------------------------- transitions
@@ -345,37 +157,6 @@ def test_a_stack_past_the_context_is_refused_where_a_capacity_evicts(make, story
 # ---------------------------------------------------------------- episodes and trajectories
 
 
-def test_episodes_are_the_whole_ones_in_the_order_of_lanes_and_rows(make, story):
-    writer = make(lanes=2)
-    first, second = writer.writers
-    for length, end in ((3, "terminated"), (0, ""), (2, "truncated"), (4, "")):
-        story.play(first, length, end)
-    story.play(first, 1)
-    story.play(second, 5, "terminated")
-    with opened(writer) as store:
-        found = store.episodes
-        assert found["id"].tolist() == [0, 5, 8, 13, LANE_1]
-        assert found["length"].tolist() == [3, 2, 4, 1, 5]
-        assert found["terminated"].tolist() == [True, False, False, False, True]
-        assert found["truncated"].tolist() == [False, True, True, False, False]
-        expected = [sum(story.reward(row + n) for n in range(length)) for row, length in
-                    ((0, 3), (5, 2), (8, 4), (13, 1), (0, 5))]  # fmt: skip
-        assert found["return"].tolist() == expected
-    writer.close()
-    with opened(writer) as store:
-        assert store.episodes["truncated"].tolist() == [False, True, True, True, False]
-
-
-def test_a_life_lost_in_mid_episode_ends_no_episode(make, story):
-    writer = make()
-    story.play(writer, 2)
-    story.step(writer, life_lost=True)
-    story.play(writer, 2, "truncated", reset=False)
-    story.reset(writer)
-    with opened(writer) as store:
-        assert store.episodes[["length", "terminated", "truncated"]].tolist() == [(5, False, True)]
-
-
 def test_a_trajectory_is_one_episode_whole(make, story):
     writer = make(extras={"x": Field((2,), "float32")})
     story.play(writer, 3, "terminated")
@@ -454,28 +235,6 @@ def test_len_ids_and_sampling_follow_a_live_store_by_themselves(make, story, lz4
         story.check(store)
 
 
-def test_the_newest_row_reads_as_a_final_row_while_its_step_is_on_the_way(make, story):
-    writer = make(extras={"x": Field((2,), "float32")})
-    with opened(writer) as store:
-        for life_lost in (False, True):
-            story.play(writer, 3)
-            story.step(writer, life_lost=life_lost)
-            newest = writer.rows - 1
-            for name, value in (
-                ("actions", 7),
-                ("rewards", 7),
-                ("extras/x", 7),
-                ("non_terminals", life_lost),
-            ):
-                window = writer._columns[name].new
-                window.rows[newest - window.start] = value
-            story.check(store)
-        story.reset(writer)
-        window = writer._columns["non_terminals"].new
-        window.rows[writer.rows - 1 - window.start] = 0
-        story.check(store)
-
-
 def test_sessions_may_end_and_begin_under_a_store(make, story, kill, lz4):
     writer = make(**lz4)
     story.play(writer, 5, "terminated")
@@ -502,6 +261,25 @@ def test_a_closed_store_is_as_it_was_until_it_is_refreshed(make, story):
         assert len(store) == 5
         assert store.refresh() is store
         assert len(store) == 10
+
+
+def test_lanes_that_are_added_are_seen_by_refresh_and_ids_stay(make, story):
+    first, other = make("a.zarr", lane="actor-0"), make("b.zarr")
+    story.play(first, 3)
+    story.play(other, 4)
+    with Store([first.path.parent, other.path]) as store:
+        known = store.ids.tolist()
+        before = store.transitions(known, stack=None).observation
+        added = make("a.zarr", lane="actor-1", append=True)
+        story.play(added, 5)
+        assert store.ids.tolist() == known
+        assert store.refresh() is store
+        assert [lane.path for lane in store.lanes] == [first.path, other.path, added.path]
+        assert store.ids.tolist() == [*known, *(2 * LANE_1 + row for row in range(5))]
+        assert np.array_equal(store.transitions(known, stack=None).observation, before)
+        story.check(store)
+        story.play(added, 2)
+        assert len(store) == 14
 
 
 def test_rows_appended_by_another_process_are_seen(make, story, tmp_path):
@@ -588,18 +366,6 @@ def test_a_store_that_changes_while_it_is_opened_is_opened_again(make, story, mo
         opened(writer)
 
 
-def test_a_reader_far_behind_a_capacity_catches_up(make, story, lz4):
-    writer = make(**lz4, capacity=20)
-    story.play(writer, 30)
-    with opened(writer) as store:
-        assert len(store) == 20
-        for _ in range(3):
-            story.play(writer, 400, reset=False)
-            writer.flush()
-            assert store.ids.tolist() == story.transitions(writer.path)[-20:]
-            story.check(store, start=store.lanes[0].base)
-
-
 def test_sampling_is_safe_while_another_thread_appends_and_evicts(make, story, lz4):
     writer = make(**lz4, capacity=150)
     story.play(writer, 10)
@@ -671,37 +437,6 @@ def test_sampling_is_safe_while_sessions_end_and_begin_in_another_thread(make, s
         for thread in threads:
             thread.join()
     assert wrong == []
-
-
-# ---------------------------------------------------------------- several stores as one
-
-
-def test_lanes_of_several_stores_are_numbered_on(make, story):
-    first, second = make("a.zarr"), make("b.zarr", lanes=2, action=Field((), "int64", chunk=4))
-    story.play(first, 3)
-    story.play(second, 4)
-    lanes = [first.path, *(one.path for one in second.writers)]
-    with Store(lanes) as store:
-        assert len(store) == 11
-        assert store.path == first.path
-        story.check(store)
-        batch = store.transitions(store.ids, stack=2)
-        assert batch.id.tolist() == store.ids.tolist()
-
-
-@pytest.mark.parametrize(
-    ("other", "match"),
-    [
-        ({"frame": Field((4,), codec="raw")}, "found another schema; load them apart"),
-        ({"action": Field((2,), "int64")}, "found another schema"),
-        ({"extras": {"x": Field()}}, "found another schema"),
-        ({"frame": Field((3,), codec="lz4")}, "raw in some of the stores, compressed in others"),
-    ],
-)
-def test_stores_whose_rows_differ_are_not_one(make, other, match):
-    first, second = make("a.zarr"), make("b.zarr", **other)
-    with pytest.raises(SchemaError, match=match):
-        Store([first.path, second.path])
 
 
 # ---------------------------------------------------------------- the end of it

@@ -1,5 +1,6 @@
 """Gymnasium: environments as a source of rows.
 
+    FrameStack   stacks frames without copying them
     env_fields   what a store of this environment's rows looks like
     record       steps environments and stores every transition
     step_only    the same loop with nothing recorded, to measure what recording costs
@@ -16,10 +17,11 @@ try:
     import gymnasium as _gymnasium  # noqa: F401 (fails here, with a message, or nowhere)
 except ImportError as error:
     raise MissingExtraError(
-        'recording environments needs gymnasium: pip install "mmreplay[gymnasium]", '
+        'stepping environments needs gymnasium: pip install "mmreplay[gymnasium]", '
         'or with Atari: pip install "mmreplay[atari]"'
     ) from error
 
+from mmreplay.adapters.gymnasium.framestack import FrameStack
 from mmreplay.adapters.gymnasium.progress import Progress
 from mmreplay.adapters.gymnasium.recorder import RecordResult, record, step_only
 from mmreplay.adapters.gymnasium.signals import stop_on_signals
@@ -27,6 +29,7 @@ from mmreplay.adapters.gymnasium.spaces import EnvFields, env_fields
 
 __all__ = [
     "EnvFields",
+    "FrameStack",
     "Progress",
     "RecordResult",
     "env_fields",

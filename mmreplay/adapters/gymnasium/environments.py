@@ -21,6 +21,7 @@ from mmreplay.adapters.gymnasium import atari
 from mmreplay.adapters.gymnasium.autoreset import Lanes, lanes_of
 from mmreplay.adapters.gymnasium.spaces import AnyEnv, EnvFields, env_fields
 from mmreplay.errors import MmreplayError
+from mmreplay.lanes import MAX_LANES
 
 __all__ = ["EnvLike", "World", "make_world", "resolve_id", "versions"]
 
@@ -73,8 +74,8 @@ def make_world(env: EnvLike, n_envs: int | None) -> World:
         MmreplayError: there is no such environment, or it cannot be made as asked.
         SchemaError: its spaces cannot be stored.
     """
-    if n_envs is not None and n_envs < 1:
-        raise MmreplayError(f"envs: expected 1 or more, found {n_envs}")
+    if n_envs is not None and not 1 <= n_envs <= MAX_LANES:  # before so many are made
+        raise MmreplayError(f"envs: expected 1 to {MAX_LANES:,}, found {n_envs:,}")
     if isinstance(env, str):
         return _from_id(env, n_envs or 1)
     if isinstance(env, (gymnasium.Env, VectorEnv)):

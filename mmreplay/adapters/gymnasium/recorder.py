@@ -25,6 +25,8 @@ from mmreplay.errors import MmreplayError, SchemaError, StoreNotFoundError
 
 __all__ = ["RecordResult", "record", "step_only"]
 
+_POLICIES = load_policy.__module__
+_NOT_THEIRS = {one.__module__ for one in (mmreplay.Writer, mmreplay.VectorWriter, Meter)}
 _MAX_SEED = 2**31 - 2**16
 """Emulators take seeds of 31 bits, and lane i gets seed + i."""
 
@@ -286,18 +288,30 @@ def _metadata(
 
 @contextmanager
 def _explained(path: str | Path, tally: Tally) -> Iterator[None]:
-    """What the environment or the policy raises, as a message that says where."""
+    """What the environment or the policy raises, as a message that says which, and where."""
     try:
         yield
     except MmreplayError:
         raise
     except Exception as error:
+        who = _culprit(error)
+        if who is None:
+            raise
         at = traceback.extract_tb(error.__traceback__)[-1]
         kept = f"; the {tally.steps:,} steps before are kept in {path}" if tally.steps else ""
         raise MmreplayError(
-            f"the environment or the policy raised {type(error).__name__}: {error} "
-            f"({at.filename}:{at.lineno}){kept}"
+            f"the {who} raised {type(error).__name__}: {error} ({at.filename}:{at.lineno}){kept}"
         ) from error
+
+
+def _culprit(error: Exception) -> str | None:
+    """Whose code raised it; None if it is the store's or the caller's."""
+    passed = {
+        frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)
+    }
+    if passed & _NOT_THEIRS:
+        return None
+    return "policy" if _POLICIES in passed else "environment"
 
 
 def _never() -> bool:

@@ -13,13 +13,23 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium import Env, Space, spaces
+from gymnasium import Env, Space, Wrapper, spaces
 from gymnasium.vector import VectorEnv
 
 from mmreplay.errors import SchemaError
+from mmreplay.lazyframes import LazyFrames
 from mmreplay.schema import Field
 
-__all__ = ["Action", "AnyEnv", "EnvFields", "Frame", "Observation", "env_fields"]
+__all__ = [
+    "Action",
+    "AnyEnv",
+    "EnvFields",
+    "Frame",
+    "Observation",
+    "cast",
+    "env_fields",
+    "field_of",
+]
 
 AnyEnv = Env[Any, Any] | VectorEnv[Any, Any, Any]
 Frame = npt.NDArray[Any] | dict[str, npt.NDArray[Any]]
@@ -43,12 +53,14 @@ class EnvFields:
         action: the action's field; of a Discrete space shape ``()`` and int64.
         lanes: the number of environments of a vector environment, None for a single one.
         paths: where each frame field lies in the observation; empty for a plain array.
+        padding: how the environment pads the stacks that it returns; None if it returns frames.
     """
 
     frame: Field | dict[str, Field]
     action: Field
     lanes: int | None
     paths: Mapping[str, tuple[Any, ...]]
+    padding: str | None = None
 
     def to_frame(self, observation: Observation) -> Frame:
         """An observation, or a batch of them with one more axis in front, as frames.
@@ -58,12 +70,13 @@ class EnvFields:
 
         Returns:
             An array of the field's dtype, or a flat dict of these: what `Writer.reset` takes.
+            `LazyFrames` stay what they are.
 
         Raises:
             SchemaError: the observation lacks a part that its space has.
         """
         if not isinstance(self.frame, dict):
-            return _cast(observation, self.frame.dtype)
+            return _frame(observation, self.frame.dtype)
         out = {}
         for name, field in self.frame.items():
             value = observation
@@ -75,7 +88,7 @@ class EnvFields:
                     f"observation: its space has a part {name!r}, the observation itself has none; "
                     f"the environment does not keep to its observation_space"
                 ) from error
-            out[name] = _cast(value, field.dtype)
+            out[name] = _frame(value, field.dtype)
         return out
 
 
@@ -84,26 +97,29 @@ def env_fields(env: AnyEnv) -> EnvFields:
 
     Args:
         env: a single environment, or a vector environment, whose fields are those of one of its
-            environments.
+            environments. Of a `FrameStack`, also below wrappers that leave the observation alone,
+            the fields are those of one frame.
 
     Raises:
         SchemaError: an observation or action space whose values are no arrays of a fixed shape and
             dtype, or an action of several arrays.
     """
+    padding = None
     if isinstance(env, VectorEnv):
         observation, action = env.single_observation_space, env.single_action_space
         lanes: int | None = env.num_envs
     else:
-        observation, action, lanes = env.observation_space, env.action_space, None
+        (observation, padding), action, lanes = _unstacked(env), env.action_space, None
     if isinstance(action, (spaces.Dict, spaces.Tuple)):
         raise SchemaError(
             f"action_space: {type(action).__name__} is several arrays, one can be stored; wrap the "
             f"environment in gymnasium.wrappers.TransformAction with one Box, Discrete, "
             f"MultiDiscrete or MultiBinary space"
         )
-    action_field = _field(action, "action_space")
+    action_field = field_of(action, "action_space")
     if not isinstance(observation, (spaces.Dict, spaces.Tuple)):
-        return EnvFields(_field(observation, "observation_space"), action_field, lanes, {})
+        field = field_of(observation, "observation_space")
+        return EnvFields(field, action_field, lanes, {}, padding)
     frame: dict[str, Field] = {}
     paths: dict[str, tuple[Any, ...]] = {}
     for path, space in _leaves(observation, ()):
@@ -113,11 +129,26 @@ def env_fields(env: AnyEnv) -> EnvFields:
                 f"observation_space: the keys {paths.get(name, ())} and {path} would both be "
                 f"stored as {name!r}; rename one with gymnasium.wrappers.TransformObservation"
             )
-        frame[name] = _field(space, f"observation_space[{name!r}]")
+        frame[name] = field_of(space, f"observation_space[{name!r}]")
         paths[name] = path
     if not frame:
         raise SchemaError("observation_space: it has no parts, so there is nothing to store")
-    return EnvFields(frame, action_field, lanes, paths)
+    return EnvFields(frame, action_field, lanes, paths, padding)
+
+
+def _unstacked(env: Env[Any, Any]) -> tuple[Space[Any], str | None]:
+    """The space of one frame, and the padding of its stacks where the observations are stacks.
+
+    A wrapper whose observations are `LazyFrames` says so with `frame_space` and `padding`.
+    """
+    layer = env
+    while isinstance(layer, Wrapper):
+        frame_space = getattr(layer, "frame_space", None)
+        # A wrapper above that changes the observation has a space of its own.
+        if frame_space is not None and layer.observation_space is env.observation_space:
+            return frame_space, getattr(layer, "padding", None)
+        layer = layer.env
+    return env.observation_space, None
 
 
 def _leaves(
@@ -133,7 +164,12 @@ def _leaves(
         yield path, space
 
 
-def _field(space: Space[Any], where: str) -> Field:
+def field_of(space: Space[Any], where: str) -> Field:
+    """The field that holds a space's values.
+
+    Raises:
+        SchemaError: they are no arrays of a fixed shape and dtype.
+    """
     if isinstance(space, spaces.Discrete):
         return Field((), "int64")
     if not isinstance(space, _NUMERIC) or space.shape is None or space.dtype is None:
@@ -149,7 +185,13 @@ def _field(space: Space[Any], where: str) -> Field:
         raise SchemaError(f"{where}: {error}") from error
 
 
-def _cast(value: object, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def _frame(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """The value as `cast` makes it; stacks as they are, for the writer takes them apart."""
+    stack: npt.NDArray[Any] = value
+    return stack if isinstance(value, LazyFrames) else cast(value, dtype)
+
+
+def cast(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """The value as an array, of the field's dtype where that means the same.
 
     Environments that return float64 for a float32 space are common, and gymnasium's vector

@@ -1,0 +1,188 @@
+"""`sample_sequences(16, 64)`, in units of what its compressed chunks take to decode, and no more.
+
+The decodes are those of other windows of the same length, so that neither finds in the processor's
+cache what the other has just left there; each chunk is decoded once, checksums already checked.
+Raw frames are held against one `np.take` of the same number of frames from RAM instead. Drawing
+alone is timed on an index of short episodes that grows by a row before every draw.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import mmreplay
+from benchmarks.experience import (
+    ENVIRONMENT_SPEED,
+    Tape,
+    frames_of,
+    one_lane,
+    read_tape,
+    recorded,
+)
+from benchmarks.results import Result
+from benchmarks.scale import Scale
+from benchmarks.timing import Clock, one_core
+from mmreplay.episodes import Index
+from mmreplay.samplers import Windows, WindowSampler
+from mmreplay.shards import ShardColumn
+
+__all__ = ["run"]
+
+BATCH = 16
+LENGTH = 64
+STACK = 4
+EPISODES = (5_000, 100_000)
+_STEPS = 10  # of each of these episodes
+_BOUND = 1.5
+_CHECK_EVERY = 50
+_ROW_MASK = (1 << 40) - 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Case:
+    name: str
+    path: Path
+    is_one_lane: bool
+    is_raw: bool
+
+
+def run(result: Result, scale: Scale, data: Path) -> None:
+    """Every game after the other, then drawing alone."""
+    for game in scale.games:
+        tape = read_tape(recorded(data, game, "raw", scale))
+        cases = _cases(data, game, tape, scale)
+        clock = Clock()
+        with one_core():
+            for number in range(scale.runs):
+                clock.new_run()
+                random.Random(number).shuffle(cases)
+                for case in cases:
+                    _one_run(clock, case, tape, scale.rounds, number)
+                print(f"{game}: run {number + 1} of {scale.runs}", flush=True)
+        for case in sorted(cases, key=lambda one: one.name):
+            _report(result, clock, game, case)
+    clock = Clock()
+    with one_core():
+        for _ in range(scale.runs):
+            clock.new_run()
+            for n_episodes in EPISODES:
+                _draw(clock, n_episodes, scale.rounds)
+    for n_episodes in EPISODES:
+        name = f"drawing {BATCH} windows alone, {n_episodes:,} episodes, a new row before each"
+        result.add(name, clock.microseconds(str(n_episodes)), "us")
+
+
+def _cases(data: Path, game: str, tape: Tape, scale: Scale) -> list[_Case]:
+    cases = []
+    for codec in ("raw", "lz4", "zstd"):
+        path, _ = one_lane(data, game, codec, tape, ENVIRONMENT_SPEED)
+        cases.append(_Case(f"one writer, {codec}", path, True, codec == "raw"))
+    path = recorded(data, game, "lz4", scale)
+    cases.append(_Case(f"{scale.envs} lanes, lz4", path, False, False))
+    return cases
+
+
+def _one_run(clock: Clock, case: _Case, tape: Tape, rounds: int, number: int) -> None:
+    with mmreplay.load(case.path, stack=STACK, seed=number) as opened:
+        for lane in opened.store.lanes:  # every page, and every checksum
+            for row in range(0, lane.rows, 4096):
+                _ = frames_of(lane)[row : row + 4096]
+        column = opened.store.columns["frames"]
+        batch = opened.sample_sequences(BATCH, LENGTH)
+        others = mmreplay.load(case.path, stack=STACK, seed=1000 + number)
+        room = np.ones((BATCH, LENGTH + STACK, *tape.frames.shape[1:]), np.uint8)
+        for turn in range(rounds):
+            how = f"{case.name}, out="
+            kept = clock.time(how, lambda: opened.sample_sequences(BATCH, LENGTH, out=batch))
+            fresh = clock.time(case.name, lambda: opened.sample_sequences(BATCH, LENGTH))
+            if turn % _CHECK_EVERY == 0:
+                _check(kept, tape, case)
+                _check(fresh, tape, case)
+            ids = _window(others, fresh)
+            if isinstance(column, ShardColumn):
+                alone = functools.partial(_decode, _chunks(column, ids))
+            else:
+                places = tape.places(ids, one_lane=case.is_one_lane)
+                alone = functools.partial(tape.frames.take, places, 0, room, "clip")
+            clock.time(f"{case.name}, alone", alone)
+        others.close()
+
+
+def _window(others: mmreplay.Dataset, like: mmreplay.SequenceBatch) -> Any:
+    """(B, T + k) ids of the frames of other windows."""
+    seen = others.sample_sequences(len(like), LENGTH)
+    begin = seen.id[:, 0] - np.minimum(seen.step[:, 0], STACK - 1)
+    ids = seen.id[:, :1] + np.arange(1 - STACK, LENGTH + 1)
+    return np.maximum(ids, begin[:, None])
+
+
+def _chunks(column: ShardColumn, ids: Any) -> list[tuple[Any, int, Any]]:
+    """Shard, number of the chunk, and where to decode it, of every chunk once."""
+    lanes, rows = ids >> 40, ids & _ROW_MASK
+    inner = column._inner[lanes]
+    keys = np.unique(lanes << 40 | rows // inner).tolist()
+    size = int(column._inner.max()) * column._row_bytes
+    if len(_ROOM) < len(keys):
+        _ROOM[:] = list(np.ones((2 * len(keys), size), np.uint8))
+    out = []
+    for key, room in zip(keys, _ROOM, strict=False):
+        lane, chunk = key >> 40, key & _ROW_MASK
+        shard, within = divmod(chunk, column._per_shard[lane])
+        out.append((column._shards[lane, shard], within, room))
+    return out
+
+
+_ROOM: list[Any] = []  # kept: memory that was never touched would be slow the first time
+
+
+def _decode(chunks: list[tuple[Any, int, Any]]) -> None:
+    for shard, chunk, room in chunks:
+        shard.decode(chunk, room)
+
+
+def _check(batch: mmreplay.SequenceBatch, tape: Tape, case: _Case) -> None:
+    assert batch.mask.all()
+    places = tape.places(batch.id, one_lane=case.is_one_lane).reshape(-1)
+    rows = tape.window(places, STACK - 1, 1)
+    shape = (BATCH, LENGTH, STACK, *tape.frames.shape[1:])
+    assert np.array_equal(batch.observation, tape.frames[rows[:, :STACK]].reshape(shape))
+    assert np.array_equal(batch.next_observation, tape.frames[rows[:, 1:]].reshape(shape))
+    assert np.array_equal(batch.action.reshape(-1), tape.actions[places])
+    assert np.array_equal(batch.reward.reshape(-1), tape.rewards[places])
+
+
+def _report(result: Result, clock: Clock, game: str, case: _Case) -> None:
+    base, what = ("np.take", None) if case.is_raw else ("its decodes alone", _BOUND)
+    alone = f"{case.name}, alone"
+    name = f"{game}: {case.name}"
+    result.add(f"{name}, out=", clock.microseconds(f"{case.name}, out="), "us")
+    result.add(f"{name}, {base}", clock.microseconds(alone), "us")
+    ratio = clock.ratio(f"{case.name}, out=", alone)
+    result.add(f"{name}, out=, by {base}", ratio, "times", at_most=what)
+    ratio = clock.ratio(case.name, alone)
+    result.add(f"{name}, without out=, by {base}", ratio, "times")
+
+
+def _draw(clock: Clock, n_episodes: int, rounds: int) -> None:
+    """Of a store that is written while it is sampled: the index is another one every time."""
+    index = Index(1)
+    every = np.arange(n_episodes, dtype=np.int64) * (_STEPS + 1)
+    head = n_episodes * (_STEPS + 1)
+    index.load(0, 0, head, every, n_episodes * _STEPS)
+    sampler = WindowSampler(Windows(_STEPS // 2))
+    draws = np.random.default_rng(0).random(BATCH)
+    sampler.draw(index, draws)
+    none = np.empty(0, np.int64)
+    for _ in range(rounds):
+        head += 1
+        fresh = np.array([head - 1]) if (head - 1) % (_STEPS + 1) == 0 else none
+        index.extend(0, 0, head, fresh)
+        ids = clock.time(str(n_episodes), lambda: sampler.draw(index, draws))
+        assert not index.invalid(ids).any()
+        assert not index.invalid(ids + _STEPS // 2 - 1).any()

@@ -1,0 +1,279 @@
+"""`LazyFrames`: a stack of frames that shares them with the stacks before and after it.
+
+Invariant: a stack reads as `np.asarray(stack)` does, and holds its frames and nothing else; the
+joined array belongs to whoever asked for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.errors import SchemaError
+
+__all__ = ["LazyFrames"]
+
+Array = npt.NDArray[Any]
+
+_IMAGE = 3
+"""Axes of (H, W, C): frames of so many are joined by their channels."""
+
+
+class LazyFrames:
+    """An observation of k frames, which are joined each time that an array is asked for.
+
+    With `stack_axis` 0 it reads as an array of shape (k, *frame), with -1 as (*frame, k), or for
+    frames of (H, W, C) as (H, W, k * C) with the oldest frame's channels first; of the frames'
+    dtype. `mmreplay.FrameStack` makes one a step, and k of them share each frame, so that any
+    number of observations takes one frame a step, also after they have been looked at.
+
+    - ``np.asarray(stack)`` is a fresh array each time, with ``dtype=`` a converted one.
+      ``copy=False`` is a ValueError, as numpy asks of what cannot do without a copy.
+    - ``stack[key]`` equals ``np.asarray(stack)[key]``. Integers, slices and ``...`` touch no more
+      frames than they have to; what comes out of one frame is a read-only view of it, all else is
+      a copy.
+    - ``==`` compares element by element, as arrays do. Stacks have no hash.
+    - Stacks in one pickle go on sharing.
+
+    Args:
+        frames: k arrays of one shape and dtype, oldest first. They are shared, not copied: do not
+            write to them afterwards.
+        stack_axis: 0 or -1.
+
+    Raises:
+        SchemaError: no frames, frames that differ in shape or dtype, another `stack_axis`.
+    """
+
+    __slots__ = ("_frames", "_stack_axis")  # no place where a joined array could be kept
+
+    def __init__(self, frames: Iterable[npt.ArrayLike], stack_axis: int = 0) -> None:
+        """See the class."""
+        arrays = tuple(np.asarray(frame) for frame in frames)
+        if not arrays:
+            raise SchemaError("frames: expected 1 or more, found none")
+        newest = arrays[-1]
+        for one in arrays:
+            if one.shape != newest.shape or one.dtype != newest.dtype:
+                raise SchemaError(
+                    f"frames: expected one shape and dtype, found {one.shape} {one.dtype} and "
+                    f"{newest.shape} {newest.dtype}"
+                )
+        if stack_axis not in (0, -1):
+            raise SchemaError(f"stack_axis: expected 0 or -1, found {stack_axis!r}")
+        self._frames: tuple[Array, ...] = arrays
+        self._stack_axis = stack_axis
+
+    @classmethod
+    def first(
+        cls,
+        frame: npt.ArrayLike,
+        stack: int = 4,
+        *,
+        stack_axis: int = 0,
+        padding: str = "reset",
+    ) -> Self:
+        """The stack at the start of an episode.
+
+        Args:
+            frame: the episode's first one; copied.
+            stack: k, frames an observation.
+            stack_axis: 0 or -1.
+            padding: ``reset`` repeats the frame in front of itself, ``zero`` pads with 0.
+
+        Raises:
+            SchemaError: a `stack`, `stack_axis` or `padding` out of its range.
+        """
+        k: Any = stack
+        if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
+            raise SchemaError(f"stack: expected a whole number, 1 or more; found {stack!r}")
+        if padding not in ("reset", "zero"):
+            raise SchemaError(f"padding: expected 'reset' or 'zero', found {padding!r}")
+        one = _frozen(frame)
+        pad = one
+        if padding == "zero":
+            pad = np.broadcast_to(np.zeros((), one.dtype), one.shape)  # takes no memory
+        return cls((*([pad] * (int(k) - 1)), one), stack_axis)
+
+    def followed_by(self, frame: npt.ArrayLike) -> Self:
+        """The stack one step later: without the oldest frame, and with this one as the newest.
+
+        Args:
+            frame: copied.
+
+        Raises:
+            SchemaError: a frame of another shape or dtype.
+        """
+        return type(self)((*self._frames[1:], _frozen(frame)), self._stack_axis)
+
+    # ------------------------------------------------------------ the frames
+
+    @property
+    def stack_axis(self) -> int:
+        """Where the frames lie: 0 in front, -1 last."""
+        return self._stack_axis
+
+    def count(self) -> int:
+        """Frames in the stack, k."""
+        return len(self._frames)
+
+    def frame(self, i: int) -> Array:
+        """Frame i, read-only and shared: 0 is the oldest, -1 the newest.
+
+        Raises:
+            IndexError: there is no such frame.
+        """
+        return _read_only(self._frames[i])
+
+    def is_first(self) -> bool:
+        """Whether all frames before the newest are padding, as at the start of an episode."""
+        *before, newest = self._frames
+        return (
+            all(one is newest for one in before)
+            or all(one.tobytes() == newest.tobytes() for one in before)
+            or not any(one.any() for one in before)
+        )
+
+    # ------------------------------------------------------------ as an array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the joined array."""
+        one, k = self._frames[0].shape, len(self._frames)
+        if self._stack_axis == 0:
+            return (k, *one)
+        return (*one[:2], k * one[2]) if len(one) == _IMAGE else (*one, k)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the frames."""
+        return self._frames[0].dtype
+
+    @property
+    def ndim(self) -> int:
+        """Axes of the joined array."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Elements of the joined array."""
+        return len(self._frames) * self._frames[0].size
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
+        """The frames joined, in an array of the caller's own.
+
+        Raises:
+            ValueError: ``copy=False``.
+        """
+        if copy is False:
+            raise ValueError(
+                "LazyFrames cannot be made an array without a copy, as their frames lie apart; "
+                "leave copy=False out"
+            )
+        out = np.empty(self.shape, self.dtype if dtype is None else dtype)
+        one, k = self._frames[0].shape, len(self._frames)
+        places = out
+        if self._stack_axis == -1:
+            is_image = len(one) == _IMAGE
+            places = out.reshape(*one[:2], k, one[2]) if is_image else out
+            places = np.moveaxis(places, 2 if is_image else -1, 0)
+        for i, frame in enumerate(self._frames):
+            places[i] = frame
+        return out
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, key: Any) -> Any:
+        keys = self._keys(key)
+        found = None
+        if keys is not None:
+            found = self._front(keys) if self._stack_axis == 0 else self._last(keys)
+        # Whatever else numpy understands, and its errors for what it does not.
+        return np.asarray(self)[key] if found is None else found
+
+    def _keys(self, key: Any) -> list[Any] | None:
+        """An integer or slice for each axis; None if the key holds anything else."""
+        keys = list(key) if isinstance(key, tuple) else [key]
+        plain = [one for one in keys if one is not Ellipsis]
+        missing = self.ndim - len(plain)
+        if missing < 0 or len(keys) - len(plain) > 1:
+            return None
+        for one in plain:
+            if isinstance(one, bool) or not isinstance(one, (int, np.integer, slice)):
+                return None
+        at = next((i for i, one in enumerate(keys) if one is Ellipsis), len(keys))
+        return [*plain[:at], *[slice(None)] * missing, *plain[at:]]
+
+    def _front(self, keys: list[Any]) -> Any:
+        """Elements by one key an axis, frames in front; None where there are none."""
+        pick, rest = keys[0], tuple(keys[1:])
+        chosen = _picked(len(self._frames), pick)
+        if chosen is None:
+            return None
+        if isinstance(chosen, int):
+            return _read_only(self._frames[chosen])[rest]
+        return np.stack([self._frames[i][rest] for i in chosen])
+
+    def _last(self, keys: list[Any]) -> Any:
+        """Elements by one key an axis, frames last; None where there are none."""
+        *rest, pick = keys
+        one = self._frames[0].shape
+        is_image = len(one) == _IMAGE
+        channels = one[2] if is_image else 1
+        chosen = _picked(len(self._frames) * channels, pick)
+        if chosen is None:
+            return None
+        if isinstance(chosen, int):
+            i, channel = divmod(chosen, channels)
+            return _read_only(self._frames[i])[(*rest, channel) if is_image else tuple(rest)]
+        first, stop = min(chosen) // channels, max(chosen) // channels + 1
+        every = (*rest, slice(None) if is_image else None)
+        joined = np.concatenate([frame[every] for frame in self._frames[first:stop]], axis=-1)
+        return joined.take([i - first * channels for i in chosen], axis=-1)
+
+    def __eq__(self, other: object) -> Any:
+        return np.asarray(self) == other
+
+    def __ne__(self, other: object) -> Any:
+        return np.asarray(self) != other
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._frames, self._stack_axis)
+
+    def __repr__(self) -> str:
+        """Frames, their shape and dtype."""
+        one = self._frames[0]
+        return (
+            f"<mmreplay.LazyFrames of {len(self._frames)} frames {one.shape} {one.dtype} "
+            f"stack_axis={self._stack_axis}>"
+        )
+
+
+def _frozen(frame: npt.ArrayLike) -> Array:
+    """A copy that nobody can write to: an environment may hand out one array again and again."""
+    out = np.array(frame)
+    out.flags.writeable = False
+    return out
+
+
+def _read_only(frame: Array) -> Array:
+    """The frame itself where it is read-only, else a view that is."""
+    if frame.flags.writeable:
+        frame = frame.view()
+        frame.flags.writeable = False
+    return frame
+
+
+def _picked(count: int, pick: Any) -> int | range | None:
+    """What a key takes of `count`; None for nothing."""
+    if isinstance(pick, slice):
+        return range(count)[pick] or None
+    return range(count)[pick] if -count <= pick < count else None

@@ -1,0 +1,323 @@
+"""Functions for `Decorated`: augmentation of images, clipping, normalisation.
+
+Invariant: a transform changes nothing that it is given; what it returns holds new arrays in place
+of those that it is about, and the others as they were.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.columns import Array, Ids
+from mmreplay.errors import SchemaError
+from mmreplay.gather import Batch, Settings
+
+__all__ = ["ClipReward", "Normalize", "PixelsToFloat", "RandomCrop", "RandomShift"]
+
+Observation = Array | dict[str, Array]
+Axes = tuple[int, int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RandomShift:
+    """Images moved by up to `pad` pixels each way; what is laid bare repeats the border.
+
+    One shift for all frames of a stack and for all keys; another for the next observation.
+
+    Args:
+        pad: most pixels.
+        keys: of a dict observation, the images; None for all of it.
+        axes: height and width in an observation, batch axis included: (-2, -1) for (B, k, H, W),
+            (-3, -2) for (B, k, H, W, C) and for what ``stack_axis=-1`` gives.
+
+    Raises:
+        SchemaError: a value out of its range; when called, an image no larger than `pad`.
+
+    Source: Yarats et al. 2021, Image Augmentation Is All You Need (DrQ), section 3.1: pad by
+        repeating the border, crop at random to the size before.
+    """
+
+    pad: int = 4
+    keys: tuple[str, ...] | None = None
+    axes: Axes = (-2, -1)
+
+    def __post_init__(self) -> None:
+        """Check what the user gave."""
+        _check_whole("pad", self.pad, least=0)
+
+    def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:
+        """Shift both observations."""
+
+        def shifted(observation: Observation) -> Observation:
+            corners = generator.integers(0, 2 * self.pad + 1, (2, len(batch)))
+            return _each(observation, self.keys, lambda frames: self._moved(frames, corners))
+
+        return _both(batch, shifted)
+
+    def _moved(self, frames: Array, corners: Ids) -> Array:
+        size = _size(frames, self.axes)
+        if min(size) <= self.pad:
+            raise SchemaError(
+                f"RandomShift: expected images larger than pad {self.pad}, found {size} on axes "
+                f"{self.axes} of {frames.shape}; name height and width with axes="
+            )
+        return _windows(frames, size, corners - self.pad, self.axes)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RandomCrop:
+    """A part of each image, from a place at random.
+
+    One place for all frames of a stack and, as a share of what is left over, for all keys; another
+    for the next observation.
+
+    Args:
+        size: (height, width) of the part.
+        keys: of a dict observation, the images; None for all of it.
+        axes: height and width in an observation; see `RandomShift`.
+
+    Raises:
+        SchemaError: a value out of its range; when called, an image smaller than `size`.
+
+    Source: Laskin et al. 2020, Reinforcement Learning with Augmented Data (RAD), section 3.1.
+    """
+
+    size: tuple[int, int]
+    keys: tuple[str, ...] | None = None
+    axes: Axes = (-2, -1)
+
+    def __post_init__(self) -> None:
+        """Check what the user gave."""
+        for one in self.size:
+            _check_whole("size", one, least=1)
+
+    def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:
+        """Crop both observations."""
+
+        def cropped(observation: Observation) -> Observation:
+            draws = generator.random((2, len(batch)))
+            return _each(observation, self.keys, lambda frames: self._part(frames, draws))
+
+        return _both(batch, cropped)
+
+    def _part(self, frames: Array, draws: npt.NDArray[np.float64]) -> Array:
+        whole = np.array(_size(frames, self.axes))
+        room = whole - self.size + 1
+        if room.min() < 1:
+            raise SchemaError(
+                f"RandomCrop: expected images of {self.size} or more, found {tuple(whole)} on axes "
+                f"{self.axes} of {frames.shape}; name height and width with axes="
+            )
+        corners = (draws * room[:, None]).astype(np.int64)
+        return _windows(frames, self.size, corners, self.axes)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClipReward:
+    """Rewards cut off at `low` and `high`.
+
+    For one step at a time: the sum of clipped rewards is not the clipped sum of rewards.
+
+    Args:
+        low: the least.
+        high: the greatest.
+
+    Raises:
+        SchemaError: `low` is not below `high`; with `Decorated`, returns over more than one step.
+
+    Source: Mnih et al. 2015, Human-level control through deep reinforcement learning, Methods.
+    """
+
+    low: float = -1.0
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check what the user gave."""
+        if not self.low < self.high:
+            raise SchemaError(f"ClipReward: expected low < high, found {self.low}, {self.high}")
+
+    @staticmethod
+    def check(settings: Settings) -> None:
+        """Refuse returns over several steps."""
+        if settings.n_step > 1:
+            raise SchemaError(
+                f"ClipReward: expected n_step=1, found {settings.n_step}: a clipped return is not "
+                f"the return of clipped rewards; clip the rewards before they are recorded"
+            )
+
+    def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:  # noqa: ARG002  draws nothing
+        """Clip."""
+        return dataclasses.replace(batch, reward=batch.reward.clip(self.low, self.high))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PixelsToFloat:
+    """uint8 pixels as float32 in [0, 1]: divided by 255.
+
+    Args:
+        keys: of a dict observation, the images; None for all of it.
+
+    Raises:
+        SchemaError: when called, pixels of another dtype.
+    """
+
+    keys: tuple[str, ...] | None = None
+
+    def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:  # noqa: ARG002  draws nothing
+        """Divide."""
+        return _both(batch, lambda observation: _each(observation, self.keys, _divided))
+
+
+def _divided(frames: Array) -> Array:
+    if frames.dtype != np.uint8:
+        raise SchemaError(
+            f"PixelsToFloat: expected uint8 pixels, found {frames.dtype} {frames.shape}; use it "
+            f"once, and name the images of a dict with keys="
+        )
+    out = frames.astype(np.float32)
+    out /= np.float32(255)
+    return out
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Normalize:
+    """Observations less their mean, divided by their standard deviation, as float32.
+
+    Args:
+        mean: broadcast against an observation with its batch axis; so one frame's (*frame) fits
+            (B, k, *frame). Of a dict observation, a dict: the keys that it has are normalised.
+        std: the same, above 0.
+        epsilon: added to `std`.
+        clip: most standard deviations from the mean; None for no limit.
+
+    Raises:
+        SchemaError: a value out of its range; when called, one that cannot be broadcast.
+    """
+
+    mean: npt.ArrayLike | Mapping[str, npt.ArrayLike]
+    std: npt.ArrayLike | Mapping[str, npt.ArrayLike]
+    epsilon: float = 1e-8
+    clip: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check what the user gave."""
+        mean, std = _by_key(self.mean), _by_key(self.std)
+        if mean.keys() != std.keys():
+            raise SchemaError(
+                f"Normalize: expected mean and std of the same keys, found {sorted(mean)} and "
+                f"{sorted(std)}"
+            )
+        for key, one in std.items():
+            if not (np.asarray(one, np.float64) + self.epsilon > 0).all():
+                raise SchemaError(f"Normalize: std: expected numbers above 0, found {one!r} {key}")
+
+    def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:  # noqa: ARG002  draws nothing
+        """Normalise both observations."""
+        mean, std = _by_key(self.mean), _by_key(self.std)
+
+        def normal(observation: Observation) -> Observation:
+            if isinstance(observation, dict) != isinstance(self.mean, Mapping):
+                raise SchemaError(
+                    "Normalize: expected mean and std as dicts for dict observations, and as "
+                    "arrays for others"
+                )
+            if not isinstance(observation, dict):
+                return self._scaled(observation, mean[""], std[""])
+            _check_keys(observation, tuple(mean))
+            return {
+                key: self._scaled(frames, mean[key], std[key]) if key in mean else frames
+                for key, frames in observation.items()
+            }
+
+        return _both(batch, normal)
+
+    def _scaled(self, frames: Array, mean: npt.ArrayLike, std: npt.ArrayLike) -> Array:
+        try:
+            out = np.subtract(frames, mean, dtype=np.float64)
+            out /= np.asarray(std, np.float64) + self.epsilon
+        except ValueError as error:
+            raise SchemaError(
+                f"Normalize: mean {np.shape(mean)} and std {np.shape(std)} cannot be broadcast "
+                f"against {frames.shape}"
+            ) from error
+        if self.clip is not None:
+            np.clip(out, -self.clip, self.clip, out=out)
+        return out.astype(np.float32)
+
+
+# ---------------------------------------------------------------- what they have in common
+
+
+def _both(batch: Batch, function: Callable[[Observation], Observation]) -> Batch:
+    return dataclasses.replace(
+        batch,
+        observation=function(batch.observation),
+        next_observation=function(batch.next_observation),
+    )
+
+
+def _each(
+    observation: Observation, keys: tuple[str, ...] | None, function: Callable[[Array], Array]
+) -> Observation:
+    """An observation with a function of some of its arrays in their place."""
+    if not isinstance(observation, dict):
+        return function(observation)
+    if keys is not None:
+        _check_keys(observation, keys)
+    return {
+        key: function(frames) if keys is None or key in keys else frames
+        for key, frames in observation.items()
+    }
+
+
+def _check_keys(observation: dict[str, Array], keys: tuple[str, ...]) -> None:
+    if strange := sorted(set(keys) - observation.keys()):
+        raise SchemaError(
+            f"keys: expected some of {sorted(observation)} of the observation, found {strange}"
+        )
+
+
+def _by_key(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {"": value}
+
+
+def _size(frames: Array, axes: Axes) -> tuple[int, int]:
+    """Height and width."""
+    places = [axis % frames.ndim if -frames.ndim <= axis < frames.ndim else 0 for axis in axes]
+    if 0 in places or places[0] == places[1]:  # axis 0 is the batch
+        raise SchemaError(
+            f"axes: expected height and width of observations {frames.shape}, found {axes}; of a "
+            f"dict observation, name the images with keys="
+        )
+    return frames.shape[places[0]], frames.shape[places[1]]
+
+
+def _windows(frames: Array, size: tuple[int, int], corners: Ids, axes: Axes) -> Array:
+    """A window of each image, with height and width on the same axes.
+
+    Args:
+        frames: (B, ...).
+        size: (height, width) of the windows.
+        corners: (2, B) where they begin; what lies outside of the image repeats its border.
+        axes: of height and width.
+    """
+    vertical, horizontal = (axis % frames.ndim for axis in axes)
+    shape = [*frames.shape]
+    shape[vertical], shape[horizontal] = size
+    out = np.empty(shape, frames.dtype)
+    rows, columns = (corners[n][:, None] + np.arange(size[n]) for n in (0, 1))
+    # Image by image: what is between the two steps stays in the processor's cache.
+    for image, into, row, column in zip(frames, out, rows, columns, strict=True):
+        part = image.take(row, axis=vertical - 1, mode="clip")
+        part.take(column, axis=horizontal - 1, mode="clip", out=into)
+    return out
+
+
+def _check_whole(name: str, value: object, *, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise SchemaError(f"{name}: expected a whole number, {least} or more; found {value!r}")

@@ -1,0 +1,337 @@
+"""Hindsight around datasets and buffers: what it draws, what it refuses, what it leaves alone."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import Field, Hindsight, SchemaError
+
+GOAL = Field((2,), "float32")
+FRAME = {"observation": Field((3,), "float32"), "achieved_goal": GOAL, "desired_goal": GOAL}
+
+
+def sparse(achieved, desired, info):
+    """As of Gymnasium-Robotics' Fetch."""
+    return -(np.linalg.norm(achieved - desired, axis=-1) > 0.1).astype(np.float32)
+
+
+def frame(row, episode=0):
+    """One whose goal tells row and episode."""
+    return {
+        "observation": np.array([row, episode, 0], "float32"),
+        "achieved_goal": np.array([row, episode], "float32"),
+        "desired_goal": np.array([-1, -1], "float32"),
+    }
+
+
+def play(target, n_steps, episode=0, **extras):
+    target.reset(frame(0, episode))
+    for step in range(n_steps):
+        target.step(0, -1.0, frame(step + 1, episode), truncated=step == n_steps - 1, **extras)
+
+
+def new(path, **changes):
+    given = {"frame": FRAME, "action": Field((), "int64"), "stack": None, "flush_s": 0}
+    return mmreplay.ReplayBuffer(path, **given | changes)
+
+
+@pytest.fixture
+def buffer(tmp_path, quick_disk):
+    with new(tmp_path / "s.zarr") as out:
+        for episode in range(3):
+            play(out, 10, episode)
+        yield out
+
+
+def test_a_goal_is_reached_where_it_was_achieved_and_nowhere_else(buffer):
+    batch = Hindsight(buffer, sparse, probability=1).sample(500)
+    goal = batch.observation["desired_goal"]
+    assert (goal[:, 1] == batch.observation["observation"][:, 1]).all()  # of the same episode
+    assert (goal[:, 0] > batch.observation["observation"][:, 0]).all()  # of its future
+    reached = goal[:, 0] == batch.observation["observation"][:, 0] + 1
+    assert batch.reward.tolist() == np.where(reached, 0.0, -1.0).tolist()
+    assert 0.1 < reached.mean() < 0.9
+    assert np.array_equal(goal, batch.next_observation["desired_goal"])
+    rows = batch.extras["hindsight"]
+    assert np.array_equal(buffer.store.frames["achieved_goal"][rows], goal)
+
+
+def test_what_is_stored_does_not_change(buffer):
+    before = buffer.transitions(buffer.ids)
+    Hindsight(buffer, sparse, probability=1).sample(100)
+    after = buffer.transitions(buffer.ids)
+    assert np.array_equal(before.reward, after.reward)
+    assert (after.observation["desired_goal"] == -1).all()
+
+
+def test_with_probability_zero_the_batches_are_those_of_the_data(tmp_path, buffer):
+    buffer.flush()
+    with mmreplay.load(tmp_path / "s.zarr", stack=None, seed=5) as plain:
+        expected = plain.sample(64)
+    with mmreplay.load(tmp_path / "s.zarr", stack=None, seed=5) as data:
+        found = Hindsight(data, sparse, probability=0).sample(64)
+    assert found.id.tolist() == expected.id.tolist()
+    assert found.reward.tolist() == expected.reward.tolist()
+    assert found.extras["hindsight"].tolist() == [-1] * 64
+    assert (found.observation["desired_goal"] == -1).all()
+
+
+def test_the_same_seed_gives_the_same_goals_also_after_resuming(tmp_path, quick_disk):
+    def run(path, *, interrupted):
+        buffer = new(path, seed=7)
+        play(buffer, 20)
+        out = []
+        for _ in range(3):
+            out.append(Hindsight(buffer, sparse).sample(16).extras["hindsight"].tolist())
+            if interrupted:
+                buffer.close()
+                buffer = mmreplay.ReplayBuffer(path, stack=None, seed=0, flush_s=0)
+        buffer.close()
+        return out
+
+    whole = run(tmp_path / "a.zarr", interrupted=False)
+    assert run(tmp_path / "b.zarr", interrupted=True) == whole
+    assert whole[0] != whole[1]
+
+
+def test_the_reward_gets_the_extras_of_the_steps(tmp_path, quick_disk):
+    seen = []
+
+    def reward(achieved, desired, info):
+        seen.append({name: (array.shape, array.dtype.name) for name, array in info.items()})
+        return info["scale"].astype(float)
+
+    extras = {"scale": Field((), "int16"), "pose": Field((4,), "float32")}
+    with new(tmp_path / "s.zarr", extras=extras, n_step=3, gamma=0.5) as buffer:
+        play(buffer, 5, scale=3, pose=np.zeros(4, "float32"))
+        batch = Hindsight(buffer, reward, probability=1).relabel([0, 4])
+    assert batch.reward.tolist() == [3 + 1.5 + 0.75, 3]
+    assert seen == [{"scale": ((6,), "int16"), "pose": ((6, 4), "float32")}]
+
+
+def test_nothing_is_judged_when_no_sample_is_relabelled(buffer):
+    def reward(achieved, desired, info):
+        raise AssertionError
+
+    assert len(Hindsight(buffer, reward, probability=0).sample(8)) == 8
+
+
+def test_success_ends_the_window_where_the_task_says_so(tmp_path, quick_disk):
+    def success(achieved, desired, info):
+        return sparse(achieved, desired, info) == 0
+
+    with new(tmp_path / "s.zarr", n_step=3, gamma=0.5) as buffer:
+        play(buffer, 10)
+        on = Hindsight(buffer, sparse, probability=1).relabel([0] * 200)
+        ends = Hindsight(buffer, sparse, probability=1, terminal=success).relabel([0] * 200)
+    for batch, is_over in ((on, False), (ends, True)):
+        first = batch.extras["hindsight"] == 1
+        assert first.any()
+        assert not first.all()
+        expected = [0.0, 0.0, 1] if is_over else [-0.75, 0.125, 3]
+        row = batch.next_observation["observation"][first, 0]
+        found = {*zip(batch.reward[first], batch.discount[first], row, strict=True)}
+        assert found == {tuple(expected)}
+        assert set(batch.non_terminal[first].tolist()) == {not is_over}
+        late = batch.extras["hindsight"] > 3
+        assert set(batch.reward[late].tolist()) == {-1.75}
+        assert set(batch.discount[late].tolist()) == {0.125}
+
+
+def test_out_is_filled_again_and_only_if_it_came_from_here(buffer):
+    hindsight = Hindsight(buffer, sparse, probability=0.5)
+    batch = hindsight.sample(32)
+    arrays = batch.reward, batch.observation["desired_goal"], batch.extras["hindsight"]
+    for _ in range(3):
+        assert hindsight.sample(32, out=batch) is batch
+        assert arrays[0] is batch.reward
+        assert arrays[1] is batch.observation["desired_goal"]
+        as_recorded = (batch.observation["desired_goal"] == -1).all(axis=1)
+        assert as_recorded.tolist() == (batch.extras["hindsight"] == -1).tolist()
+    with pytest.raises(SchemaError, match="out: expected a batch of 32"):
+        hindsight.sample(32, out=buffer.sample(32))
+
+
+def test_epochs_hold_each_transition_once(buffer):
+    hindsight = Hindsight(buffer, sparse)
+    batches = list(hindsight.batches(8, epochs=2))
+    assert [len(batch) for batch in batches] == [8, 8, 8, 6] * 2
+    ids = np.concatenate([batch.id for batch in batches])
+    assert sorted(ids.tolist()) == sorted(hindsight.ids.tolist() * 2)
+    marks = np.concatenate([batch.extras["hindsight"] for batch in batches])
+    assert (marks >= 0).any()
+    assert (marks == -1).any()
+
+
+class Surprising(mmreplay.ReplayBuffer):
+    """Draws the newest transition, with a weight, and keeps what it is told."""
+
+    updates: tuple = ()
+
+    def sample(self, batch_size, out=None, *, replace=True):
+        batch = self.transitions([self.ids[-1]] * batch_size)
+        batch.weight[:] = 0.25
+        return batch
+
+    def update_priorities(self, ids, errors):
+        self.updates = (*self.updates, (ids, errors))
+
+
+def test_ids_and_weights_of_a_prioritized_buffer_stay_its_own(tmp_path, quick_disk):
+    with Surprising(
+        tmp_path / "s.zarr", frame=FRAME, action=Field((), "int64"), stack=None, flush_s=0
+    ) as buffer:
+        play(buffer, 4)
+        hindsight = Hindsight(buffer, sparse, probability=1)
+        batch = hindsight.sample(5)
+        assert batch.id.tolist() == [3] * 5
+        assert batch.weight.tolist() == [0.25] * 5
+        assert batch.extras["hindsight"].tolist() == [4] * 5
+        assert batch.reward.tolist() == [0] * 5
+        hindsight.update_priorities([3], [1.0])
+        assert buffer.updates == (([3], [1.0]),)
+
+
+def test_a_draw_that_is_evicted_before_it_is_read_is_drawn_anew(tmp_path, quick_disk):
+    class Late(Surprising):
+        def sample(self, batch_size, out=None, *, replace=True):
+            batch = super().sample(batch_size)
+            for _ in range(3 - len(self.updates)):  # fewer each time
+                play(self, 2)
+            self.updates = (*self.updates, ())
+            return batch
+
+    with Late(
+        tmp_path / "s.zarr", 5, frame=FRAME, action=Field((), "int64"), stack=None, flush_s=0
+    ) as buffer:
+        play(buffer, 5)
+        batch = Hindsight(buffer, sparse).sample(2)
+        assert len(buffer.updates) == 2
+        assert set(batch.id.tolist()) <= set(buffer.ids.tolist())
+
+
+def test_what_keeps_no_priorities_takes_none(buffer):
+    assert not hasattr(Hindsight(buffer, sparse), "update_priorities")
+
+
+def test_it_stands_beside_its_data(buffer):
+    hindsight = Hindsight(buffer, sparse, "final", 0.25)
+    assert len(hindsight) == len(buffer) == 30
+    assert hindsight.generator is buffer.generator
+    assert hindsight.settings is buffer.settings
+    assert hindsight.store is buffer.store
+    assert repr(hindsight).startswith("<mmreplay.Hindsight final probability=0.25 of <mmreplay.Rep")
+
+
+def test_an_empty_buffer_says_so(tmp_path, quick_disk):
+    with new(tmp_path / "s.zarr") as buffer:
+        with pytest.raises(mmreplay.EmptyBufferError, match=r"s\.zarr"):
+            Hindsight(buffer, sparse).sample(1)
+
+
+def test_ids_that_are_none_and_sizes_that_are_none_are_refused(buffer):
+    hindsight = Hindsight(buffer, sparse)
+    with pytest.raises(mmreplay.InvalidIdError, match="id 10 "):
+        hindsight.relabel([3, 10])
+    with pytest.raises(SchemaError, match="batch_size"):
+        hindsight.sample(0)
+    with pytest.raises(SchemaError, match="ids: expected integers"):
+        hindsight.relabel([[0]])
+    assert len(hindsight.relabel([])) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"strategy": "past"}, "strategy: expected one of"),
+        ({"probability": 1.5}, "probability"),
+        ({"probability": "most"}, "probability"),
+        ({"probability": float("nan")}, "probability"),
+        ({"reward": 3}, "reward: expected a function"),
+        ({"terminal": True}, "terminal: expected a function"),
+        ({"desired_goal": "goal"}, "name the goals' keys"),
+        ({"achieved_goal": "observation"}, "one shape and dtype"),
+    ],
+)
+def test_a_setting_out_of_its_range_is_refused(buffer, changes, message):
+    with pytest.raises(SchemaError, match=message):
+        Hindsight(buffer, **{"reward": sparse} | changes)
+
+
+def test_observations_without_goals_are_refused(tmp_path, quick_disk):
+    with new(tmp_path / "s.zarr", frame=Field((2,))) as buffer:
+        with pytest.raises(SchemaError, match="expected dict observations with 'achieved_goal'"):
+            Hindsight(buffer, sparse)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda achieved, desired, info: -1.0,
+        lambda achieved, desired, info: np.zeros((len(achieved), 1)),
+        lambda achieved, desired, info: ["no"] * len(achieved),
+    ],
+)
+def test_a_reward_that_is_not_one_number_a_step_is_refused(buffer, wrong):
+    with pytest.raises(SchemaError, match=r"reward: expected numbers of shape \(4,\)"):
+        Hindsight(buffer, wrong, probability=1).sample(4)
+
+
+def test_the_mark_never_hides_an_extra(tmp_path, quick_disk):
+    with new(tmp_path / "s.zarr", extras={"hindsight": Field((), "uint8")}) as buffer:
+        play(buffer, 3, hindsight=7)
+        with pytest.raises(SchemaError, match="mark="):
+            Hindsight(buffer, sparse)
+        batch = Hindsight(buffer, sparse, probability=1, mark="goal_row").sample(4)
+    assert batch.extras["hindsight"].tolist() == [7] * 4
+    assert (batch.extras["goal_row"] > batch.id).all()
+
+
+@pytest.mark.parametrize("codec", ["raw", "lz4"])
+def test_goals_are_of_the_same_episode_while_another_thread_writes(tmp_path, quick_disk, codec):
+    shard = None if codec == "raw" else 8
+    goal = Field((2,), "float32", codec, 4, shard)
+    fields = {"observation": goal, "achieved_goal": goal, "desired_goal": goal}
+    stop = threading.Event()
+    with new(tmp_path / "s.zarr", frame=fields, capacity=60, n_step=3) as buffer:
+
+        def some(row, episode):
+            return {name: frame(row, episode)["achieved_goal"] for name in fields}
+
+        def write():
+            for episode in range(10_000):
+                buffer.reset(some(0, episode))
+                for step in range(17):
+                    buffer.step(0, 0.0, some(step + 1, episode))
+                if episode % 50 == 0:
+                    buffer.flush()  # so that rows go away for good
+                if stop.is_set():
+                    return
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            while not len(buffer):
+                pass
+            for strategy in ("future", "final", "episode"):
+                hindsight = Hindsight(buffer, sparse, strategy, 1)
+                for _ in range(60):
+                    batch = hindsight.sample(64)
+                    seen, goals = (
+                        batch.observation["observation"],
+                        batch.observation["desired_goal"],
+                    )
+                    assert np.array_equal(seen[:, 1], goals[:, 1])
+                    assert goals[:, 0].max() <= 17
+                    if strategy != "episode":
+                        assert (goals[:, 0] > seen[:, 0]).all()
+                    steps = batch.next_observation["observation"][:, 0] - seen[:, 0]
+                    ahead = goals[:, 0] - seen[:, 0]
+                    hit = np.where((ahead > 0) & (ahead <= steps), 0.99 ** (ahead - 1), 0)
+                    every = (1 - 0.99**steps) / (1 - 0.99)
+                    assert np.allclose(batch.reward, hit - every, atol=1e-5)
+        finally:
+            stop.set()
+            writer.join()

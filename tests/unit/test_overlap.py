@@ -1,0 +1,214 @@
+"""Full stacks given to a writer: the newest frame is stored, and what does not go on is refused."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import Field, LazyFrames, SchemaError
+
+K = 4
+
+
+def pixel(value):
+    return np.array([value, 2, 3], "uint8")
+
+
+def stacks_of(*values, k=K, **settings):
+    """The stacks of an episode whose frames start with these values."""
+    out = [LazyFrames.first(pixel(values[0]), k, **settings)]
+    for value in values[1:]:
+        out.append(out[-1].followed_by(pixel(value)))
+    return out
+
+
+def stored(writer):
+    with mmreplay.open(writer.path) as store:
+        return [view.frames[:, 0].tolist() for view in store.lanes]
+
+
+@pytest.fixture(params=["raw", "lz4"])
+def fields(request, lz4):
+    """Keywords for `make`: a store whose frames lie in chunks of 8, and one of shards of 8."""
+    return {} if request.param == "raw" else lz4
+
+
+@pytest.mark.parametrize("settings", [{}, {"padding": "zero"}, {"stack_axis": -1}, {"k": 1}])
+def test_only_the_newest_frame_of_a_stack_is_stored(make, fields, settings):
+    writer = make(**fields)
+    values = [list(range(10, 40)), [50, 60]]  # over several chunks and shards
+    for episode in values:
+        first, *rest = stacks_of(*episode, **settings)
+        writer.reset(first)
+        for stack in rest:
+            writer.step(1, 1.0, stack, truncated=stack is rest[-1])
+    assert stored(writer) == [values[0] + values[1]]
+
+
+def test_stacks_and_plain_frames_can_be_mixed(make, fields):
+    writer = make(**fields)
+    stacks = stacks_of(*range(20))
+    writer.reset(pixel(0))
+    for t in range(1, 20):
+        writer.step(1, 1.0, stacks[t] if t % 3 else pixel(t))
+    assert stored(writer) == [list(range(20))]
+
+
+def test_a_stack_that_came_through_a_pickle_is_compared_by_value(make, fields):
+    writer = make(**fields)
+    stacks = [pickle.loads(pickle.dumps(stack)) for stack in stacks_of(*range(20))]
+    writer.reset(stacks[0])
+    for stack in stacks[1:]:
+        writer.step(1, 1.0, stack)
+    with pytest.raises(SchemaError, match="do not go on from row 19"):
+        writer.step(1, 1.0, stacks[5])
+    assert stored(writer) == [list(range(20))]
+
+
+def test_a_frame_that_was_the_newest_once_is_not_taken_for_the_newest_now(make):
+    writer = make()
+    one, two = stacks_of(1, 2, 3), stacks_of(1, 2, 4)
+    writer.reset(one[0])
+    writer.step(1, 1.0, one[1])
+    writer.step(1, 1.0, pixel(9))
+    with pytest.raises(SchemaError, match="do not go on from row 2"):
+        writer.step(1, 1.0, one[2])
+    writer.step(1, 1.0, pixel(2))
+    writer.step(1, 1.0, two[2])  # the same bytes in another array
+    assert stored(writer) == [[1, 2, 9, 2, 4]]
+
+
+def test_a_nan_goes_on_from_itself(make):
+    writer = make(frame=Field((), "float32", chunk=8))
+    stacks = [LazyFrames.first(np.float32(np.nan), 2)]
+    for value in (np.nan, 1.0):
+        stacks.append(stacks[-1].followed_by(np.float32(value)))
+    stacks = [pickle.loads(pickle.dumps(stack)) for stack in stacks]
+    writer.reset(stacks[0])
+    writer.step(1, 1.0, stacks[1])
+    writer.step(1, 1.0, stacks[2])
+    assert writer.rows == 3
+
+
+@pytest.mark.parametrize("wrong", ["skipped", "repeated", "forgotten reset"])
+def test_a_stack_that_does_not_go_on_is_refused_and_nothing_is_stored(make, fields, wrong):
+    writer = make(**fields)
+    stacks, others = stacks_of(*range(12)), stacks_of(100, 101, 102)
+    writer.reset(stacks[0])
+    for stack in stacks[1:10]:
+        writer.step(1, 1.0, stack)
+    given = {"skipped": stacks[11], "repeated": stacks[9], "forgotten reset": others[1]}[wrong]
+    with pytest.raises(SchemaError, match=r"do not go on from row 9: .*Call reset\(\) after each"):
+        writer.step(1, 1.0, given)
+    assert stored(writer) == [list(range(10))]
+    writer.step(1, 1.0, stacks[10])
+    writer.step(1, 1.0, given.frame(-1))  # a frame alone is never compared
+    assert writer.rows == 12
+
+
+def test_a_failed_step_can_be_made_again(make):
+    writer = make()
+    stacks = stacks_of(1, 2, 3)
+    writer.reset(stacks[0])
+    with pytest.raises(SchemaError, match="expected dtype int64"):
+        writer.step("left", 1.0, stacks[1])
+    writer.step(1, 1.0, stacks[1])
+    writer.step(1, 1.0, stacks[2])
+    assert stored(writer) == [[1, 2, 3]]
+
+
+def test_reset_takes_the_first_stack_of_an_episode_only(make):
+    writer = make()
+    stacks = stacks_of(1, 2, 3)
+    with pytest.raises(SchemaError, match=r"middle of an episode; call env.reset\(\) first"):
+        writer.reset(stacks[1])
+    assert writer.rows == 0
+    writer.reset(stacks[1].frame(-1))
+    writer.step(1, 1.0, stacks[2])
+    writer.reset(stacks_of(0, padding="zero")[0])
+    with pytest.raises(SchemaError, match="do not go on"):
+        writer.step(1, 1.0, stacks[2])
+    assert stored(writer) == [[2, 3, 0]]
+
+
+def test_a_field_of_whole_stacks_is_refused_with_the_field_of_a_frame(make):
+    writer = make(frame=Field((K, 3), "uint8"))
+    with pytest.raises(SchemaError, match=r"mmreplay.Field\(\(3,\), 'uint8'\), and choose stack="):
+        writer.reset(stacks_of(1)[0])
+
+
+def test_frames_are_still_checked_by_their_field(make):
+    writer = make()
+    with pytest.raises(SchemaError, match="expected dtype uint8, found int64"):
+        writer.reset(LazyFrames.first(np.zeros(3, "int64")))
+    first = LazyFrames.first(np.full(3, 0.1, "float32"), 2)
+    writer.reset(first)
+    writer.step(1, 1.0, first.followed_by(np.ones(3, "float32")))
+    # Compared as they are stored, also where it is not the same array.
+    alike = [LazyFrames.first(np.ones(3, "float32"), 2)]
+    writer.step(1, 1.0, alike[0].followed_by(np.zeros(3, "float32")))
+    assert stored(writer) == [[26, 255, 0]]
+
+
+def test_the_parts_of_a_dict_are_stacks_each(make):
+    writer = make(frame={"image": Field((3,), chunk=8), "speed": Field((), "float32", chunk=8)})
+    images = stacks_of(*range(20))
+    speeds = [LazyFrames.first(np.float32(0), 2)]
+    for t in range(1, 20):
+        speeds.append(speeds[-1].followed_by(np.float32(t)))
+    writer.reset({"image": images[0], "speed": speeds[0]})
+    for t in range(1, 19):
+        speed = speeds[t] if t % 2 else np.float32(t)
+        writer.step(1, 1.0, {"image": images[t], "speed": speed})
+    with pytest.raises(SchemaError, match=r"frame\['speed'\]: LazyFrames that do not go on"):
+        writer.step(1, 1.0, {"image": images[19], "speed": speeds[3]})
+    with pytest.raises(SchemaError, match="expected a dict with the keys"):
+        writer.step(1, 1.0, {"image": images[19], "pace": speeds[3]})
+    with mmreplay.open(writer.path) as store:
+        assert store.frames["image"][:, 0].tolist() == list(range(19))
+        assert store.frames["speed"][:].tolist() == list(range(19))
+
+
+# ---------------------------------------------------------------- many lanes
+
+
+def test_a_vector_writer_takes_the_stacks_of_each_lane(make, fields):
+    writer = make(lanes=2, **fields)
+    one, two = stacks_of(*range(20)), stacks_of(*range(100, 120))
+    writer.reset([one[0], two[0]])
+    for t in range(1, 20):
+        second = two[t] if t % 2 else two[t].frame(-1)
+        writer.step([1, 1], [1.0, 1.0], [one[t], second], [False] * 2, [False] * 2)
+    other = stacks_of(5, 6)
+    mask = np.array([False, True])
+    writer.reset([one[3], other[0]], mask)
+    writer.step([1, 1], [1.0, 1.0], [one[3], other[1]], [False] * 2, [False] * 2, mask=mask)
+    assert stored(writer) == [list(range(20)), [*range(100, 120), 5, 6]]
+
+
+def test_a_stack_that_does_not_go_on_in_one_lane_is_written_in_none(make):
+    writer = make(lanes=2)
+    one, two = stacks_of(1, 2, 3), stacks_of(11, 12, 13)
+    with pytest.raises(SchemaError, match="middle of an episode"):
+        writer.reset([one[0], two[1]])
+    writer.reset([one[0], two[0]])
+    for bad in ([one[1], two[2]], [one[1], LazyFrames.first(np.zeros(2, "uint8"))]):
+        with pytest.raises(SchemaError, match=r"do not go on|expected shape"):
+            writer.step([1, 1], [1.0, 1.0], bad, [False] * 2, [False] * 2)
+    with pytest.raises(SchemaError, match="expected one for each of 2 lanes"):
+        writer.step([1, 1], [1.0, 1.0], [one[1]], [False] * 2, [False] * 2)
+    assert stored(writer) == [[1], [11]]
+
+
+def test_a_vector_writer_takes_dicts_of_stacks(make):
+    writer = make(lanes=2, frame={"image": Field((3,)), "speed": Field((), "float32")})
+    one, two = stacks_of(1, 2), stacks_of(11, 12)
+    speeds = np.zeros(2, "float32")
+    writer.reset({"image": [one[0], two[0]], "speed": speeds})
+    step = {"image": [one[1], two[1]], "speed": speeds}
+    writer.step([1, 1], [1.0, 1.0], step, [False] * 2, [False] * 2)
+    with pytest.raises(SchemaError, match="do not go on"):
+        writer.step([1, 1], [1.0, 1.0], step, [False] * 2, [False] * 2)
+    with mmreplay.open(writer.path) as store:
+        assert [lane.frames["image"][:, 0].tolist() for lane in store.lanes] == [[1, 2], [11, 12]]

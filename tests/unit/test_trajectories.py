@@ -1,0 +1,192 @@
+"""Trajectories are sequences of steps; lazy ones read a column when it is first asked for."""
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import Field, InvalidIdError
+from mmreplay.errors import ClosedError
+
+
+@pytest.fixture
+def store(make, story):
+    """Episodes of 4, 1 and 6 steps: rows 0 to 4, 5 and 6, 7 to 13."""
+    writer = make(extras={"x": Field((2,), "float32")})
+    for length, end in ((4, "terminated"), (1, "truncated"), (6, "truncated")):
+        story.play(writer, length, end)
+    writer.close()
+    with mmreplay.load(writer.path, stack=None) as data:
+        yield data
+
+
+def lazy(data, number):
+    """The lazy trajectory with the id of the number-th episode."""
+    first = data.episodes["id"][number]
+    return next(one for one in data.sample_trajectories(200) if one.ids[0] == first)
+
+
+KINDS = {
+    "read": lambda data, number: data.trajectory(number),
+    "lazy": lazy,
+}
+INDICES = [
+    slice(None),
+    slice(2),
+    slice(1, 4),
+    slice(-3, None),
+    slice(None, None, 2),
+    slice(None, None, -1),
+    slice(5, 1, -2),
+    slice(4, 2),
+    slice(-100, 100, 3),
+    slice(100, None),
+]
+
+
+@pytest.fixture(params=KINDS)
+def take(request):
+    return KINDS[request.param]
+
+
+def test_a_step_is_what_the_transition_of_its_id_is(store, take):
+    trajectory = take(store, 2)
+    assert len(trajectory) == 6
+    steps = list(trajectory)
+    assert [one.id for one in steps] == list(range(7, 13))
+    for one in steps:
+        batch = store.transitions([one.id])
+        assert one.observation.tolist() == batch.observation[0].tolist()
+        assert one.next_observation.tolist() == batch.next_observation[0].tolist()
+        assert one.action == batch.action[0]
+        assert one.reward == batch.reward[0]
+        assert one.non_terminal is bool(batch.non_terminal[0])
+        assert one.extras["x"].tolist() == batch.extras["x"][0].tolist()
+    assert [one.non_terminal for one in take(store, 0)] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_a_slice_is_what_it_is_of_a_list(store, take, index):
+    trajectory = take(store, 2)
+    found = trajectory[index]
+    assert isinstance(found, list)
+    assert [one.id for one in found] == [one.id for one in list(trajectory)[index]]
+
+
+def test_an_index_is_what_it_is_of_a_list(store, take):
+    trajectory = take(store, 2)
+    for index in (0, 5, -1, -6, np.int64(3)):
+        assert trajectory[index].id == list(trajectory)[index].id
+    for index in (6, -7, 1000):
+        with pytest.raises(IndexError, match=f"step {index}: the trajectory has 6 steps"):
+            trajectory[index]
+    for wrong in (1.0, "1", None):
+        with pytest.raises(TypeError):
+            trajectory[wrong]
+
+
+def test_steps_of_dict_observations_are_dicts(make, story, take):
+    frame = {"a": Field((2,), "uint8", "lz4", chunk=2, shard=4), "b": Field((), "float32")}
+    writer = make(frame=frame)
+    story.play(writer, 3, "truncated")
+    with mmreplay.load(writer.path, stack=None) as data:
+        step = take(data, 0)[1]
+        batch = data.transitions([1])
+        for name in frame:
+            assert step.observation[name].tolist() == batch.observation[name][0].tolist()
+            assert step.next_observation[name].tolist() == batch.next_observation[name][0].tolist()
+
+
+def test_a_lazy_trajectory_reads_what_is_asked_for_and_that_once(store, monkeypatch):
+    trajectory = lazy(store, 2)
+    reads = []
+    read = mmreplay.Store.episode_rows
+
+    def counting(self, path, first, stop):
+        reads.append((path, stop - first))
+        return read(self, path, first, stop)
+
+    monkeypatch.setattr(mmreplay.Store, "episode_rows", counting)
+    assert (len(trajectory), trajectory.terminated, trajectory.truncated) == (6, False, True)
+    assert trajectory.ids.tolist() == list(range(7, 13))
+    assert "steps=6 read=[]" in repr(trajectory)
+    assert not reads
+    assert trajectory.reward is trajectory.reward
+    assert reads == [("rewards", 6)]
+    assert len(trajectory.observation) == 7
+    assert reads[1:] == [("frames", 7)]
+    whole = trajectory.read()
+    assert len(reads) == 5  # actions, flags and the extra column are new
+    expected = store.trajectory(2)
+    for name in ("observation", "action", "reward", "non_terminal", "ids"):
+        one, other = getattr(whole, name), getattr(expected, name)
+        assert one.dtype == other.dtype
+        assert one.tolist() == other.tolist()
+    assert whole.extras["x"].tolist() == expected.extras["x"].tolist()
+    assert (whole.terminated, whole.truncated) == (expected.terminated, expected.truncated)
+    list(trajectory)
+    assert len(reads) == 5
+
+
+def test_a_running_episode_is_as_long_as_it_was_when_it_was_drawn(make, story):
+    writer = make()
+    story.play(writer, 3)
+    with mmreplay.load(writer.path, stack=None) as data:
+        [one] = data.sample_trajectories(1)
+        story.play(writer, 2, reset=False)
+        assert (len(one), one.terminated, one.truncated) == (3, False, False)
+        assert len(one.observation) == 4
+        assert one.action.all()
+        story.step(writer, truncated=True)
+        [one] = data.sample_trajectories(1)
+        assert len(one) == 6
+        story.reset(writer)
+        [one] = data.sample_trajectories(1)
+        assert one.truncated
+
+
+def test_a_trajectory_that_was_evicted_before_it_was_read_says_so(make, story):
+    writer = make(capacity=10)
+    story.play(writer, 4, "terminated")
+    story.play(writer, 4, "terminated")
+    with mmreplay.load(writer.path, stack=None) as data:
+        one = lazy(data, 0)
+        kept = one.reward
+        story.play(writer, 4, "terminated")
+        assert one.reward is kept  # what was read stays
+        with pytest.raises(
+            InvalidIdError, match=r"id 0 .*was evicted before it was read.*row is 2"
+        ):
+            _ = one.observation
+        with pytest.raises(InvalidIdError):
+            one[0]
+        with pytest.raises(InvalidIdError):
+            list(one)
+        assert len(one) == 4
+
+
+def test_a_trajectory_that_goes_while_it_is_read_says_so(make, story, monkeypatch):
+    writer = make(capacity=10)
+    story.play(writer, 4, "terminated")
+    story.play(writer, 4, "terminated")
+    with mmreplay.load(writer.path, stack=None) as data:
+        one = lazy(data, 0)
+        column = data.store.columns["frames"]
+        take = column.take
+
+        def late(ids, out=None):
+            found = take(ids, out)
+            story.play(writer, 4, "terminated")
+            return found
+
+        monkeypatch.setattr(column, "take", late)
+        with pytest.raises(InvalidIdError, match="was evicted before it was read"):
+            _ = one.observation
+
+
+def test_a_trajectory_of_a_closed_store_cannot_be_read(make, story):
+    writer = make()
+    story.play(writer, 3)
+    with mmreplay.load(writer.path, stack=None) as data:
+        [one] = data.sample_trajectories(1)
+    with pytest.raises(ClosedError):
+        _ = one.action
