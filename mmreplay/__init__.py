@@ -38,7 +38,8 @@ from mmreplay.vector import VectorWriter
 
 if TYPE_CHECKING:
     from mmreplay.adapters.gymnasium import FrameStack, record
-    from mmreplay.integrity import Finding, Report, verify
+    from mmreplay.integrity import Finding, LaneRepair, Repair, Report, repair, verify
+    from mmreplay.snapshots import Snapshot, snapshot
 
 __all__ = [
     "Batch",
@@ -55,16 +56,19 @@ __all__ = [
     "FrameStack",
     "Hindsight",
     "InvalidIdError",
+    "LaneRepair",
     "LazyFrames",
     "LazyTrajectory",
     "LockedError",
     "Mixture",
     "MmreplayError",
+    "Repair",
     "ReplayBuffer",
     "Report",
     "SchemaError",
     "SequenceBatch",
     "Settings",
+    "Snapshot",
     "Step",
     "Store",
     "StoreExistsError",
@@ -77,6 +81,8 @@ __all__ = [
     "load",
     "open",
     "record",
+    "repair",
+    "snapshot",
     "transforms",
     "verify",
 ]
@@ -93,6 +99,11 @@ _LAZY = {
     "verify": "mmreplay.integrity",
     "Finding": "mmreplay.integrity",
     "Report": "mmreplay.integrity",
+    "repair": "mmreplay.integrity",
+    "Repair": "mmreplay.integrity",
+    "LaneRepair": "mmreplay.integrity",
+    "snapshot": "mmreplay.snapshots",
+    "Snapshot": "mmreplay.snapshots",
 }
 
 

@@ -50,7 +50,10 @@ __all__ = [
     "allocated_bytes",
     "boot_id",
     "check_directories",
+    "copy_file",
+    "exchange",
     "holder",
+    "identity",
     "is_locked",
     "make_directory",
     "map_file",
@@ -60,8 +63,10 @@ __all__ = [
     "read_at",
     "read_bytes",
     "remove_tree",
+    "rename",
     "replace_directory",
     "resident",
+    "share_file",
     "sync_directory",
     "sync_file",
     "sync_tree",
@@ -77,6 +82,7 @@ GRANULARITY = mmap.ALLOCATIONGRANULARITY
 
 _LINUX = sys.platform == "linux"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_COPY_BYTES = 8 << 20
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _NONBLOCK = getattr(os, "O_NONBLOCK", 0)
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
@@ -309,13 +315,45 @@ def share_file(source: Path, target: Path, size: int | None = None) -> bool:
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.EEXIST):
                 raise
+            if error.errno in _NO_ROOM:
+                with writing("linking", target):
+                    raise
         else:
             return True
-        with os.fdopen(os.dup(descriptor), "rb") as file:
-            write_file(target, file.read())
+        _copy_from(descriptor, target)
         return False
     finally:
         os.close(descriptor)
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a regular file whose bytes may change meanwhile.
+
+    Raises:
+        FileNotFoundError: there is no source.
+        CorruptStoreError: no regular file.
+        DiskFullError: no room; nothing is left behind.
+    """
+    descriptor = _open_regular(source, os.O_RDONLY)
+    try:
+        _copy_from(descriptor, target)
+    finally:
+        os.close(descriptor)
+
+
+def _copy_from(source: int, target: Path) -> None:
+    with writing(f"copying {target.name}", target):
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
+        try:
+            while piece := os.read(source, _COPY_BYTES):
+                _write_all(descriptor, piece)
+            _fsync(descriptor)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(target)
+            raise
+        finally:
+            os.close(descriptor)
 
 
 # ---------------------------------------------------------------- durability
@@ -335,6 +373,8 @@ def sync_file(path: Path, *, missing_ok: bool = False) -> None:
             if missing_ok:
                 return
             raise
+        except PermissionError:  # an archive that was made read-only; Linux syncs it all the same
+            descriptor = os.open(path, os.O_RDONLY | _BINARY | _CLOEXEC | _NOFOLLOW)
         try:
             _fdatasync(descriptor)
         finally:
@@ -439,6 +479,33 @@ def rename(path: Path, target: Path) -> None:
         os.rename(path, target)
 
 
+def exchange(one: Path, other: Path) -> bool:
+    """Exchange the names of two directories, so that there is no moment without either.
+
+    Returns:
+        False where the system cannot; nothing was changed then.
+    """
+    if not _LINUX or _LIBC is None or not hasattr(_LIBC, "renameat2"):
+        return False
+    paths = os.fsencode(one), os.fsencode(other)
+    with writing("exchanging", one):
+        if _LIBC.renameat2(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE) == 0:
+            return True
+        number = ctypes.get_errno()
+        if number in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM):
+            return False  # an old kernel, or a file system that has no such thing
+        raise OSError(number, os.strerror(number))
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Device and inode of what stands at a path, links not followed; None if nothing does."""
+    try:
+        about = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return about.st_dev, about.st_ino
+
+
 def sync_tree(path: Path) -> None:
     """Make every file and every name below a directory durable."""
     for folder, _, names in os.walk(path):
@@ -513,6 +580,8 @@ def _libc() -> ctypes.CDLL | None:
 
 
 _LIBC = _libc()
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
 _MAP_FIXED = 0x10
 _MAP_ANON = 0x20 if _LINUX else 0x1000
 _MAP_NORESERVE = 0x4000 if _LINUX else 0x40
@@ -709,7 +778,13 @@ class DirectoryLock:
         while True:
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
+                if os.path.sameopenfile(self._descriptor, now := os.open(path, os.O_RDONLY)):
+                    os.close(now)
+                    break
+                # Another directory has the name by now, as after a repair: that is the one to lock.
+                self.release()
+                self._descriptor = now
+                continue
             except OSError as error:
                 if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                     self.release()

@@ -65,6 +65,7 @@ def build_lane(
     *,
     base: int = 0,
     head: int = 0,
+    tail_start: int | None = None,
 ) -> None:
     """Make the directory of a live lane; the caller makes it durable and renames it.
 
@@ -75,6 +76,8 @@ def build_lane(
         attributes: capacity, padding, env, versions, name for attributes.mmreplay.
         base: the oldest row that the caller will put there.
         head: how many rows there will be; 0 for an empty lane.
+        tail_start: the first of them that the caller will put into the tail; None: those past the
+            last whole shard.
     """
     own = {
         "format": format.FORMAT,
@@ -95,7 +98,8 @@ def build_lane(
         for group in folder.relative_to(path).parents:
             files.write_file(path / group / "zarr.json", format.group_json(), durable=False)
     files.write_file(path / "zarr.json", format.group_json(own), durable=False)
-    tail_start = shard_start(specs, head)
+    if tail_start is None:
+        tail_start = shard_start(specs, head)
     _build_live(path, own["uuid"], specs, head=head, tail_start=tail_start, base=base)
 
 

@@ -1,52 +1,90 @@
 """The rows of a lane in a new directory: what snapshots and repairs are made of.
 
 Invariant: no file of the source is changed, now or later: a chunk file gets a second name only if
-no writer of the source will ever store into it again, all else is copied. Row ids stay.
+no writer of the source or of the copy will ever store into it again, all else is copied. Row ids
+stay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from mmreplay import columns, files, format, recovery, shards
+from mmreplay import codecs, columns, files, format, recovery, shards
 from mmreplay.background import Background
 from mmreplay.columns import Array, EvictedError
-from mmreplay.errors import MmreplayError
+from mmreplay.errors import CorruptStoreError, DiskFullError, MmreplayError
 from mmreplay.format import ArraySpec
 from mmreplay.lane import Writer
 from mmreplay.reader import LaneReader
+from mmreplay.schema import Schema
 from mmreplay.state import CheckpointFile
 
-__all__ = ["KEPT", "read_rows", "transplant"]
+__all__ = ["KEPT", "empty_lane", "is_intact", "read_rows", "stored_generator", "transplant"]
 
-_STEP_BYTES = 32 << 20
 KEPT = ("capacity", "padding", "env", "versions", "name")
 """Attributes of a lane that a copy of it has, too."""
 
+_CHANGING: tuple[str, ...] = ()
+"""Arrays beside the rows that writers change in place: copied as they are, and never shared."""
 
-def transplant(reader: LaneReader, target: Path, stop: int) -> None:
+_STEP_BYTES = 32 << 20
+
+
+def transplant(
+    reader: LaneReader,
+    target: Path,
+    stop: int,
+    *,
+    beside: bool = True,
+    moved: Callable[[int], None] | None = None,
+) -> None:
     """Make a closed lane of the rows below `stop` of a lane.
 
     Args:
         reader: the source; closed, live or left by a crash.
         target: a directory that does not exist yet; removed again if this fails.
-        stop: rows from here on stay behind.
+        stop: rows from here on stay behind; 1 or more.
+        beside: whether what is kept beside the rows comes along: the random state of the sampler,
+            and what prioritized buffers keep.
+        moved: called with the size of each file, or part of one, that has its place.
 
     Raises:
         EvictedError: rows went meanwhile, or another session began; try again.
         CorruptStoreError: a row below `stop` cannot be read.
         DiskFullError: no room.
     """
-    base = min(reader.base, stop)
+    base, tail_start = min(reader.base, stop), _tail_start(reader, stop)
+    told = moved or _nobody
     try:
         own = {name: reader.metadata[name] for name in KEPT if name in reader.metadata}
-        recovery.build_lane(target, reader.schema, reader.specs, own, base=base, head=stop)
-        for spec in reader.specs.values():
-            _copy_column(reader, spec, target, base, stop)
-        if reader.replaced() or reader.base > base:
+        recovery.build_lane(
+            target, reader.schema, reader.specs, own, base=base, head=stop, tail_start=tail_start
+        )
+        whole = {
+            path: (_settled(reader, stop) if spec.is_raw else tail_start) // spec.chunk_rows
+            for path, spec in reader.specs.items()
+        }
+        # The oldest first, and before anything is read: what has two names cannot be evicted.
+        shared = sorted(
+            (chunk * spec.chunk_rows, path, chunk)
+            for path, spec in reader.specs.items()
+            for chunk in range(base // spec.chunk_rows, whole[path])
+        )
+        for _, path, chunk in shared:
+            told(_share(reader, reader.specs[path], chunk, target))
+        for path, spec in reader.specs.items():
+            _share_sums(reader, spec, whole[path], target)
+            start = max(whole[path] * spec.chunk_rows, base)
+            for size in _copy_rows(reader, spec, target, start, stop):
+                told(size)
+        if beside:
+            _copy_beside(reader, target)
+        if reader.replaced():
             raise EvictedError(str(reader.path))
         files.sync_tree(target)
         # The ordinary way of a lane that was not closed: make the newest row final, seal, sum up,
@@ -57,46 +95,58 @@ def transplant(reader: LaneReader, target: Path, stop: int) -> None:
         raise
 
 
-def _copy_column(reader: LaneReader, spec: ArraySpec, target: Path, base: int, stop: int) -> None:
-    whole = _settled(reader, spec, stop) // spec.chunk_rows
-    for chunk in range(base // spec.chunk_rows, whole):
-        _share(reader, spec, chunk, target)
-    _share_sums(reader, spec, whole, target)
-    start = max(whole * spec.chunk_rows, base)
-    if spec.is_raw:
-        for chunk in range(start // spec.chunk_rows, -(-stop // spec.chunk_rows)):
-            window = columns.open_window(target, spec, chunk)
-            first, last = max(window.start, start), min(window.start + spec.chunk_rows, stop)
-            for row, rows in read_rows(reader, spec, first, last):
-                window.rows[row - window.start : row - window.start + len(rows)] = rows
-        return
-    tail = shards.map_tail(target, spec, writable=True)
-    for row, rows in read_rows(reader, spec, start, stop):
-        place = row % len(tail)
-        tail[place : place + len(rows)] = rows
-
-
-def _settled(reader: LaneReader, spec: ArraySpec, stop: int) -> int:
-    """Rows below this one lie in files that the source's writers will not change any more.
-
-    After a power cut a writer goes back to the newest checkpoint, and writes the rows after it
-    anew, in place.
-    """
-    if not spec.is_raw:
-        return recovery.shard_start(reader.specs, stop)
-    if reader.is_closed:
-        return min(stop, max(reader.head - 1, 0))
-    best = CheckpointFile(reader.path / ".live" / "checkpoint", reader.metadata["uuid"]).best
-    return min(stop, max(best.head - 1, 0))
-
-
-def _share(reader: LaneReader, spec: ArraySpec, chunk: int, target: Path) -> None:
-    source = columns.chunk_path(reader.path, spec, chunk)
+def empty_lane(
+    target: Path,
+    schema: Schema,
+    specs: Mapping[str, ArraySpec],
+    metadata: Mapping[str, Any],
+) -> None:
+    """Make a closed lane of no row; `metadata` may have attributes for it."""
+    own = {name: metadata[name] for name in KEPT if name in metadata}
     try:
-        size = spec.chunk_bytes if spec.is_raw else None
-        files.share_file(source, columns.chunk_path(target, spec, chunk), size)
+        recovery.build_lane(target, schema, specs, own)
+        Writer(target, background=Background(0)).close()
+    except BaseException:
+        files.remove_tree(target)
+        raise
+
+
+def _nobody(_size: int) -> None:
+    """Hears of no progress."""
+
+
+def _tail_start(reader: LaneReader, stop: int) -> int:
+    """Rows below this one are in shards, which never change; a half of the tail may wait for its.
+
+    A shard that is there already while its half still waits will be made anew after a power cut,
+    under the same name; so it counts only once the source says so.
+    """
+    return min(recovery.shard_start(reader.specs, stop), reader.tail_start())
+
+
+def _settled(reader: LaneReader, stop: int) -> int:
+    """Raw rows below this one change no more, neither in the source nor in the copy.
+
+    The copy makes its newest row a final row. After a power cut a writer of the source goes back
+    to the newest checkpoint, does the same there, and writes the rows after it anew, in place.
+    """
+    if reader.is_closed:
+        return stop - 1
+    path = reader.path / ".live" / "checkpoint"
+    best = CheckpointFile(path, reader.metadata["uuid"]).best
+    # What was read may have been written just now, and be lost with the power: not after this.
+    files.sync_file(path)
+    return max(min(stop, best.head) - 1, 0)
+
+
+def _share(reader: LaneReader, spec: ArraySpec, chunk: int, target: Path) -> int:
+    source = columns.chunk_path(reader.path, spec, chunk)
+    there = columns.chunk_path(target, spec, chunk)
+    try:
+        files.share_file(source, there, spec.chunk_bytes if spec.is_raw else None)
     except FileNotFoundError as error:
         raise reader.missing(source, (chunk + 1) * spec.chunk_rows) from error
+    return there.stat().st_size
 
 
 def _share_sums(reader: LaneReader, spec: ArraySpec, stop: int, target: Path) -> None:
@@ -113,6 +163,61 @@ def _share_sums(reader: LaneReader, spec: ArraySpec, stop: int, target: Path) ->
         files.write_file(columns.chunk_path(target, sums, file), values.tobytes())
 
 
+def _copy_rows(
+    reader: LaneReader, spec: ArraySpec, target: Path, start: int, stop: int
+) -> Iterator[int]:
+    """Copy rows [start, stop), to where a live lane has them; yields bytes."""
+    if not spec.is_raw:
+        tail = shards.map_tail(target, spec, writable=True)
+        for row, rows in read_rows(reader, spec, start, stop):
+            tail[np.arange(row, row + len(rows)) % len(tail)] = rows
+            yield rows.nbytes
+        return
+    for chunk in range(start // spec.chunk_rows, -(-stop // spec.chunk_rows)):
+        if not is_intact(reader, spec, chunk):  # the copy would have a checksum that fits
+            path = columns.chunk_path(reader.path, spec, chunk)
+            raise CorruptStoreError(
+                f"{path}: does not match its checksum; run `mmreplay verify` to see all of the "
+                f"damage, and `mmreplay repair` for what is sound"
+            )
+        window = columns.open_window(target, spec, chunk)
+        first, last = max(window.start, start), min(window.start + spec.chunk_rows, stop)
+        for row, rows in read_rows(reader, spec, first, last):
+            window.rows[row - window.start : row - window.start + len(rows)] = rows
+            yield rows.nbytes
+
+
+def is_intact(reader: LaneReader, spec: ArraySpec, chunk: int, *, strict: bool = False) -> bool:
+    """Whether the rows in a raw chunk file of a closed lane match its checksum.
+
+    Past the last row lie zeros: what else stands there has not harmed a row.
+
+    Args:
+        reader: the lane.
+        spec: the column.
+        chunk: the file's number.
+        strict: what to say of a file that has no checksum is False.
+
+    Raises:
+        FileNotFoundError, CorruptStoreError: the file is missing, or has another size.
+    """
+    sums = format.checksum_spec(spec.path)
+    file, entry = divmod(chunk, sums.chunk_rows)
+    path = columns.chunk_path(reader.path, sums, file)
+    try:
+        stored = files.read_at(path, entry * sums.row_bytes, sums.row_bytes, sums.chunk_bytes)
+    except (FileNotFoundError, CorruptStoreError):
+        return not strict
+    expected = int.from_bytes(stored, "little")
+    if not reader.is_closed or not expected:
+        return not strict
+    size = spec.chunk_bytes
+    data = files.read_at(columns.chunk_path(reader.path, spec, chunk), 0, size, size)
+    rows = np.frombuffer(data, np.uint8).copy()
+    rows[max(reader.head - chunk * spec.chunk_rows, 0) * spec.row_bytes :] = 0
+    return (codecs.crc32c(rows) or 1) == expected
+
+
 def read_rows(
     reader: LaneReader, spec: ArraySpec, start: int, stop: int
 ) -> Iterator[tuple[int, Array]]:
@@ -122,10 +227,46 @@ def read_rows(
         EvictedError, CorruptStoreError: a row is gone, or damaged.
     """
     step = max(_STEP_BYTES // max(spec.row_bytes, 1), 1)
+    # As the only lane it is number 0.
     shard = None if spec.is_raw else shards.ShardColumn([reader], spec.path)
     for row in range(start, stop, step):
         last = min(row + step, stop)
         if shard is None:
             yield row, columns.read_rows(reader, spec, row, last)
         else:
-            yield row, shard.take(np.arange(row, last))  # as the only lane it is number 0
+            yield row, shard.take(np.arange(row, last))
+
+
+def stored_generator(reader: LaneReader) -> str | None:
+    """The random state that was saved with a lane."""
+    if reader.is_closed:
+        found = reader.metadata.get("generator")
+        return found if isinstance(found, str) else None
+    path = recovery.generator_path(reader.path)
+    with contextlib.suppress(FileNotFoundError, ValueError, CorruptStoreError):
+        return files.read_bytes(path, format.MAX_METADATA_BYTES).decode()
+    return None
+
+
+def _copy_beside(reader: LaneReader, target: Path) -> None:
+    generator = stored_generator(reader)
+    if generator is not None:
+        files.write_file(recovery.generator_path(target), generator.encode())
+    for name in _CHANGING:
+        try:
+            _copy_changing(reader.path / name, target / name)
+        except DiskFullError:
+            raise
+        except (MmreplayError, OSError):  # damaged, or evicted meanwhile: no row depends on it
+            files.remove_tree(target / name)
+
+
+def _copy_changing(source: Path, target: Path) -> None:
+    """Copy the files of an array, if it is there."""
+    if source.is_symlink() or not source.is_dir():
+        return
+    files.make_directory(target)
+    for one in sorted(source.iterdir()):
+        if one.name == "zarr.json" or (one.name.startswith("c.") and one.suffix != ".tmp"):
+            with contextlib.suppress(FileNotFoundError):  # evicted
+                files.copy_file(one, target / one.name)

@@ -15,7 +15,7 @@ LAYERS = (
     "_version errors lazyframes schema overlap files format codecs paging columns checksums shards "
     "state background episodes reader recovery disk lane vector lanes gather joined views "
     "trajectories store info samplers sequences drawing dataset buffers batches goals hindsight "
-    "transforms decorated mixture transplant snapshot integrity adapters compat testing"
+    "transforms decorated mixture transplant snapshots integrity adapters compat testing"
 ).split()
 EXTRAS = {"ale_py", "cv2", "gymnasium", "hypothesis", "stable_baselines3", "tensorstore", "torch"}
 # Needed, but not by everyone who imports mmreplay: loaded where they are used.

@@ -8,15 +8,21 @@ from __future__ import annotations
 import dataclasses
 import os
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from mmreplay import files, format
 from mmreplay.columns import EvictedError
-from mmreplay.errors import CorruptStoreError, StoreExistsError, StoreNotFoundError
+from mmreplay.errors import (
+    CorruptStoreError,
+    SchemaError,
+    StoreExistsError,
+    StoreNotFoundError,
+)
 from mmreplay.reader import LaneReader, lane_paths
 from mmreplay.store import Store
-from mmreplay.transplant import transplant
+from mmreplay.transplant import empty_lane, transplant
 
 __all__ = ["Snapshot", "snapshot"]
 
@@ -48,7 +54,11 @@ class Snapshot:
         return dataclasses.asdict(self)
 
 
-def snapshot(path: str | os.PathLike[str], target: str | os.PathLike[str]) -> Snapshot:
+def snapshot(
+    path: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    progress: Callable[[int, int], None] | None = None,
+) -> Snapshot:
     """Copy a store as it is at this moment: closed, live or left by a crash.
 
     Writers of the source are not disturbed and need not be there. What no writer will change any
@@ -58,10 +68,12 @@ def snapshot(path: str | os.PathLike[str], target: str | os.PathLike[str]) -> Sn
     Args:
         path: the store.
         target: a directory that does not exist yet, best on the same file system.
+        progress: called with bytes that are in place and bytes in all, about.
 
     Raises:
         StoreNotFoundError: no store there, or no directory above the target.
         StoreExistsError: the target exists.
+        SchemaError: the target lies within the store.
         DiskFullError: no room; nothing is left behind.
         CorruptStoreError: rows that cannot be read, or a lane that evicts faster than it can be
             copied.
@@ -71,30 +83,57 @@ def snapshot(path: str | os.PathLike[str], target: str | os.PathLike[str]) -> Sn
         raise StoreExistsError(f"{where}: there is something already; choose another path")
     if not where.parent.is_dir():
         raise StoreNotFoundError(f"{where.parent}: there is no such directory; make one first")
+    if where.parent.resolve().is_relative_to(source.resolve()):
+        raise SchemaError(f"{where}: lies within the store that is to be copied; choose another")
+    tally = _Tally(source, progress)
     built = where.with_name(f".{where.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         lanes = lane_paths(source)
         if lanes == [source]:
-            _copy_lane(source, built)
+            _copy_lane(source, built, tally)
         else:
             files.make_directory(built)
             root = files.read_bytes(source / "zarr.json", format.MAX_METADATA_BYTES)
             files.write_file(built / "zarr.json", root)
             for lane in lanes:
-                _copy_lane(lane, built / lane.name)
+                _copy_lane(lane, built / lane.name, tally)
         files.sync_tree(built)
         if not files.replace_directory(built, where):
             raise StoreExistsError(f"{where}: somebody else made it at this moment")
     finally:
         files.remove_tree(built)
+    tally.finish()
     return _describe(where)
 
 
-def _copy_lane(source: Path, target: Path) -> None:
+class _Tally:
+    """Tells how much has its place."""
+
+    def __init__(self, source: Path, progress: Callable[[int, int], None] | None) -> None:
+        self._progress, self._done, self._total = progress, 0, 0
+        if progress is not None:
+            self._total = sum(files.allocated_bytes(source).values())
+
+    def add(self, size: int) -> None:
+        """Of a file, or a part of one."""
+        self._done += size
+        if self._progress is not None:
+            self._progress(min(self._done, self._total), self._total)
+
+    def finish(self) -> None:
+        """All has its place."""
+        if self._progress is not None:
+            self._progress(self._total, self._total)
+
+
+def _copy_lane(source: Path, target: Path, tally: _Tally) -> None:
     for _ in range(_ATTEMPTS):
         reader = LaneReader(source)
         try:
-            transplant(reader, target, reader.head)
+            if reader.head:
+                transplant(reader, target, reader.head, moved=tally.add)
+            else:
+                empty_lane(target, reader.schema, reader.specs, reader.metadata)
         except EvictedError:
             continue
         return
