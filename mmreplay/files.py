@@ -778,13 +778,17 @@ class DirectoryLock:
         while True:
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.path.sameopenfile(self._descriptor, now := os.open(path, os.O_RDONLY)):
-                    os.close(now)
+                if self._is_at(path):
                     break
                 # Another directory has the name by now, as after a repair: that is the one to lock.
                 self.release()
-                self._descriptor = now
+                self._descriptor = os.open(path, os.O_RDONLY | _CLOEXEC)
                 continue
+            except FileNotFoundError as error:
+                self.release()
+                raise LockedError(
+                    f"{path}: renamed or removed while its lock was waited for{who()}; try again"
+                ) from error
             except OSError as error:
                 if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                     self.release()
@@ -798,6 +802,10 @@ class DirectoryLock:
                     ) from error
                 time.sleep(0.01)
         _HELD.add(self)
+
+    def _is_at(self, path: Path) -> bool:
+        about, now = os.fstat(self._descriptor), os.stat(path)
+        return (about.st_dev, about.st_ino) == (now.st_dev, now.st_ino)
 
     def release(self) -> None:
         """Let others in; a second call does nothing."""

@@ -58,26 +58,15 @@ class Live:
 
 
 def build_lane(
-    path: Path,
-    schema: Schema,
-    specs: Mapping[str, ArraySpec],
-    attributes: Mapping[str, Any],
-    *,
-    base: int = 0,
-    head: int = 0,
-    tail_start: int | None = None,
+    path: Path, schema: Schema, specs: Mapping[str, ArraySpec], attributes: Mapping[str, Any]
 ) -> None:
-    """Make the directory of a live lane; the caller makes it durable and renames it.
+    """Make the directory of an empty, live lane; the caller makes it durable and renames it.
 
     Args:
         path: a directory that does not exist yet, beside the final one.
         schema: what a row holds.
         specs: every array by path.
         attributes: capacity, padding, env, versions, name for attributes.mmreplay.
-        base: the oldest row that the caller will put there.
-        head: how many rows there will be; 0 for an empty lane.
-        tail_start: the first of them that the caller will put into the tail; None: those past the
-            last whole shard.
     """
     own = {
         "format": format.FORMAT,
@@ -98,9 +87,7 @@ def build_lane(
         for group in folder.relative_to(path).parents:
             files.write_file(path / group / "zarr.json", format.group_json(), durable=False)
     files.write_file(path / "zarr.json", format.group_json(own), durable=False)
-    if tail_start is None:
-        tail_start = shard_start(specs, head)
-    _build_live(path, own["uuid"], specs, head=head, tail_start=tail_start, base=base)
+    _build_live(path, own["uuid"], specs, head=0, tail_start=0, base=0)
 
 
 def _build_live(

@@ -22,7 +22,7 @@ from mmreplay.errors import (
 )
 from mmreplay.reader import LaneReader, lane_paths
 from mmreplay.store import Store
-from mmreplay.transplant import empty_lane, transplant
+from mmreplay.transplant import transplant
 
 __all__ = ["Snapshot", "snapshot"]
 
@@ -130,10 +130,7 @@ def _copy_lane(source: Path, target: Path, tally: _Tally) -> None:
     for _ in range(_ATTEMPTS):
         reader = LaneReader(source)
         try:
-            if reader.head:
-                transplant(reader, target, reader.head, moved=tally.add)
-            else:
-                empty_lane(target, reader.schema, reader.specs, reader.metadata)
+            transplant(reader, target, moved=tally.add)
         except EvictedError:
             continue
         return

@@ -8,6 +8,7 @@ stay.
 from __future__ import annotations
 
 import contextlib
+import heapq
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from mmreplay.columns import Array, EvictedError
 from mmreplay.errors import CorruptStoreError, DiskFullError, MmreplayError
 from mmreplay.format import ArraySpec
 from mmreplay.lane import Writer
-from mmreplay.reader import LaneReader
+from mmreplay.reader import LaneReader, read_metadata
 from mmreplay.schema import Schema
 from mmreplay.state import CheckpointFile
 
@@ -38,7 +39,7 @@ _STEP_BYTES = 32 << 20
 def transplant(
     reader: LaneReader,
     target: Path,
-    stop: int,
+    stop: int | None = None,
     *,
     beside: bool = True,
     moved: Callable[[int], None] | None = None,
@@ -48,7 +49,7 @@ def transplant(
     Args:
         reader: the source; closed, live or left by a crash.
         target: a directory that does not exist yet; removed again if this fails.
-        stop: rows from here on stay behind; 1 or more.
+        stop: rows from here on stay behind; None for all rows that there are.
         beside: whether what is kept beside the rows comes along: the random state of the sampler,
             and what prioritized buffers keep.
         moved: called with the size of each file, or part of one, that has its place.
@@ -58,30 +59,12 @@ def transplant(
         CorruptStoreError: a row below `stop` cannot be read.
         DiskFullError: no room.
     """
-    base, tail_start = min(reader.base, stop), _tail_start(reader, stop)
-    told = moved or _nobody
+    own = {name: reader.metadata[name] for name in KEPT if name in reader.metadata}
     try:
-        own = {name: reader.metadata[name] for name in KEPT if name in reader.metadata}
-        recovery.build_lane(
-            target, reader.schema, reader.specs, own, base=base, head=stop, tail_start=tail_start
-        )
-        whole = {
-            path: (_settled(reader, stop) if spec.is_raw else tail_start) // spec.chunk_rows
-            for path, spec in reader.specs.items()
-        }
-        # The oldest first, and before anything is read: what has two names cannot be evicted.
-        shared = sorted(
-            (chunk * spec.chunk_rows, path, chunk)
-            for path, spec in reader.specs.items()
-            for chunk in range(base // spec.chunk_rows, whole[path])
-        )
-        for _, path, chunk in shared:
-            told(_share(reader, reader.specs[path], chunk, target))
-        for path, spec in reader.specs.items():
-            _share_sums(reader, spec, whole[path], target)
-            start = max(whole[path] * spec.chunk_rows, base)
-            for size in _copy_rows(reader, spec, target, start, stop):
-                told(size)
+        recovery.build_lane(target, reader.schema, reader.specs, own)
+        if not reader.poll():
+            raise EvictedError(str(reader.path))
+        _copy(reader, target, reader.head if stop is None else stop, moved or _nobody)
         if beside:
             _copy_beside(reader, target)
         if reader.replaced():
@@ -93,6 +76,43 @@ def transplant(
     except BaseException:
         files.remove_tree(target)
         raise
+
+
+def _copy(reader: LaneReader, target: Path, stop: int, moved: Callable[[int], None]) -> None:
+    """Put the rows below `stop` into a lane of none that is open."""
+    specs, tail_start = reader.specs, _tail_start(reader, stop)
+    settled = _settled(reader, stop)
+    whole = {
+        path: (settled if spec.is_raw else tail_start) // spec.chunk_rows
+        for path, spec in specs.items()
+    }
+    # The oldest first, and before anything is read: what has two names cannot be evicted.
+    base = min(reader.base, stop)
+    for start, path in heapq.merge(
+        *(_starts(spec, base, whole[spec.path]) for spec in specs.values())
+    ):
+        spec = specs[path]
+        try:
+            moved(_share(reader, spec, start // spec.chunk_rows, target))
+        except EvictedError:  # a moment ago: without these rows, then
+            base = max(base, start + spec.chunk_rows)
+    if base >= stop > 0:
+        raise EvictedError(str(reader.path))
+    for path, spec in specs.items():
+        _share_sums(reader, spec, whole[path], target)
+        for size in _copy_rows(
+            reader, spec, target, max(whole[path] * spec.chunk_rows, base), stop
+        ):
+            moved(size)
+    store = read_metadata(target)["uuid"]
+    checkpoint = target / ".live" / "checkpoint"
+    CheckpointFile.create(checkpoint, store, head=stop, tail_start=tail_start, base=base)
+
+
+def _starts(spec: ArraySpec, base: int, stop: int) -> Iterator[tuple[int, str]]:
+    """The first rows of the chunk files from that of row `base` to file `stop`."""
+    for chunk in range(base // spec.chunk_rows, stop):
+        yield chunk * spec.chunk_rows, spec.path
 
 
 def empty_lane(
@@ -131,11 +151,14 @@ def _settled(reader: LaneReader, stop: int) -> int:
     to the newest checkpoint, does the same there, and writes the rows after it anew, in place.
     """
     if reader.is_closed:
-        return stop - 1
+        return max(stop - 1, 0)
     path = reader.path / ".live" / "checkpoint"
-    best = CheckpointFile(path, reader.metadata["uuid"]).best
+    try:
+        best = CheckpointFile(path, reader.metadata["uuid"]).best
+    except FileNotFoundError as error:  # it is being closed
+        raise EvictedError(str(path)) from error
     # What was read may have been written just now, and be lost with the power: not after this.
-    files.sync_file(path)
+    files.sync_file(path, missing_ok=True)
     return max(min(stop, best.head) - 1, 0)
 
 

@@ -9,7 +9,7 @@ import collections
 import contextlib
 import struct
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,11 @@ from mmreplay.reader import read_metadata
 from mmreplay.schema import Field, Schema
 from mmreplay.state import BASE, COMMITTED, PAGE_BYTES, TAIL_START, CheckpointFile, State
 
-__all__ = ["stand_in"]
+__all__ = ["fits", "refuse_newer", "stand_in"]
 
 _SCALARS = ("actions", "rewards", "non_terminals", "resets")
 _MOST_INNER = 4096
+_ENOUGH = 16  # files to guess a layout from
 _FRAMES = "frames"
 _BLOSC = (1, 4)  # as in the flags of its header: lz4, zstd
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -37,7 +38,12 @@ _Guess = tuple[int, int, str | None]
 
 
 def stand_in(
-    lane: Path, target: Path, root: Mapping[str, Any] | None, *, trust_first: bool
+    lane: Path,
+    target: Path,
+    root: Mapping[str, Any] | None,
+    *,
+    trust_first: bool,
+    trust_name: bool,
 ) -> None:
     """Put a lane together that can be read, from what the damaged one leaves no doubt about.
 
@@ -46,6 +52,7 @@ def stand_in(
         target: a directory that does not exist yet.
         root: attributes.mmreplay of the store of many lanes that this one belongs to, if it does.
         trust_first: whether the first row that its zarr.json names may be right.
+        trust_name: whether its name may be.
 
     Raises:
         CorruptStoreError: something that nothing else tells.
@@ -53,7 +60,7 @@ def stand_in(
     """
     own = _own(lane)
     documents = _documents(lane)
-    schema = _schema(own or root, documents, lane)
+    schema = _schema((own, root), documents, lane)
     specs = _specs(lane, schema, documents, root)
     closed = own["closed"] if own is not None else not (lane / ".live").exists()
     chunks = {path: _chunk_files(lane, spec) for path, spec in specs.items()}
@@ -65,6 +72,8 @@ def stand_in(
     if own is not None and trust_first and own["first"] <= rows:
         first = own["first"]
     attributes = _attributes(own, root, schema)
+    if not trust_name:
+        attributes.pop("name", None)
     if first and attributes["capacity"] is None:
         attributes["capacity"] = max(rows - first, 1)
     attributes |= {"rows": rows, "first": first, "closed": closed}
@@ -82,18 +91,50 @@ def stand_in(
     for group in tree.group_paths([spec.path for spec, _ in arrays]):
         files.write_file(target / group / "zarr.json", format.group_json(), durable=False)
     files.write_file(target / "zarr.json", format.group_json(attributes), durable=False)
+    # As far as a writer might go back, and write again: there the stand-in has files of its own.
+    durable = rows if closed else _durable(lane, attributes["uuid"])
     for path, spec in specs.items():
         sums = format.checksum_spec(path)
         for chunk in chunks[path]:
-            start = chunk * spec.chunk_rows
-            if not closed or (start < rows and start + spec.chunk_rows > base):
-                _link(
-                    columns.chunk_path(lane, spec, chunk), columns.chunk_path(target, spec, chunk)
-                )
+            start, stop = chunk * spec.chunk_rows, (chunk + 1) * spec.chunk_rows
+            if not closed or (start < rows and stop > base):
+                file = columns.chunk_path(lane, spec, chunk)
+                own_file = spec.is_raw and not closed and stop >= durable
+                _take(file, columns.chunk_path(target, spec, chunk), own=own_file)
         for chunk in _chunk_files(lane, sums):
-            _link(columns.chunk_path(lane, sums, chunk), columns.chunk_path(target, sums, chunk))
+            _take(columns.chunk_path(lane, sums, chunk), columns.chunk_path(target, sums, chunk))
     if not closed:
         _live(lane, target, attributes["uuid"], specs)
+
+
+def fits(lane: Path, spec: ArraySpec) -> bool:
+    """Whether most chunk files of a raw array have the size that it says; True if it has none."""
+    if not spec.is_raw:
+        return True
+    sizes: collections.Counter[int] = collections.Counter()
+    for chunk in _chunk_files(lane, spec):
+        with contextlib.suppress(OSError):
+            sizes[columns.chunk_path(lane, spec, chunk).lstat().st_size] += 1
+    return not sizes or sizes[spec.chunk_bytes] >= max(sizes.values())
+
+
+def refuse_newer(path: Path) -> None:
+    """Make sure that a store or lane is not damaged only because this version does not read it.
+
+    Raises:
+        FormatError: its zarr.json is of another format.
+    """
+    where = path / "zarr.json"
+    try:
+        document = format.parse(files.read_bytes(where, format.MAX_METADATA_BYTES), str(where))
+        found = document["attributes"][format.ATTRIBUTE]["format"]
+    except (MmreplayError, OSError, KeyError, TypeError):
+        return
+    if found != format.FORMAT:
+        raise FormatError(
+            f"{where}: expected format {format.FORMAT}, found {found!r}; a newer mmreplay may read "
+            f"it; this one does not repair it"
+        )
 
 
 def _own(lane: Path) -> dict[str, Any] | None:
@@ -146,12 +187,27 @@ def _folders(path: Path) -> list[str]:
 
 
 def _schema(
-    given: Mapping[str, Any] | None, documents: Mapping[str, tuple[ArraySpec, int]], lane: Path
+    given: Sequence[Mapping[str, Any] | None],
+    documents: Mapping[str, tuple[ArraySpec, int]],
+    lane: Path,
 ) -> Schema:
-    if given is not None:
+    """The first of the schemas given that the arrays agree with; without any, what they say."""
+    known = {path: (spec.row_shape, spec.dtype) for path, (spec, _) in documents.items()}
+    read: list[Schema] = []
+    for one in given:
         with contextlib.suppress(FormatError):
-            return format.schema_from_json(given.get("schema"), str(lane / "zarr.json"))
-    fields = {path: Field(spec.row_shape, spec.dtype) for path, (spec, _) in documents.items()}
+            if one is not None:
+                read.append(format.schema_from_json(one.get("schema"), str(lane / "zarr.json")))
+    for schema in read:
+        kinds = {path: (one.shape, one.dtype) for path, one in schema.columns().items()}
+        if all(known.get(path, kind) == kind for path, kind in kinds.items()):
+            return schema
+    if read:
+        raise CorruptStoreError(
+            f"{lane}: the schema in zarr.json and the zarr.json of an array contradict each other, "
+            f"and nothing tells which is right"
+        )
+    fields = {path: Field(shape, dtype) for path, (shape, dtype) in known.items()}
     frames: Any = {path[7:]: one for path, one in fields.items() if path.startswith("frames/")}
     extras = {path[7:]: one for path, one in fields.items() if path.startswith("extras/")}
     try:
@@ -190,10 +246,10 @@ def _specs(
     out: Specs = {}
     for path, (shape, dtype) in kinds.items():
         known = documents.get(path, (None, 0))[0]
-        if known is not None and (known.row_shape, known.dtype) == (shape, dtype):
-            out[path] = known
-        elif path in layout:
-            out[path] = layout[path]
+        for one in (layout.get(path), known):
+            if one is not None and (one.row_shape, one.dtype) == (shape, dtype) and fits(lane, one):
+                out[path] = one
+                break
     scalar = next((out[path].chunk_rows for path in _SCALARS if path in out), None)
     for path, (shape, dtype) in kinds.items():
         if path in out:
@@ -224,7 +280,7 @@ def _chunk_files(lane: Path, spec: ArraySpec) -> list[int]:
 def _guess(lane: Path, spec: ArraySpec) -> ArraySpec:
     """The layout of an array, from its files."""
     found: collections.Counter[_Guess] = collections.Counter()
-    for chunk in _chunk_files(lane, spec):
+    for chunk in _chunk_files(lane, spec)[:_ENOUGH]:
         path = columns.chunk_path(lane, spec, chunk)
         with contextlib.suppress(MmreplayError, OSError):
             size = path.lstat().st_size
@@ -277,13 +333,23 @@ def _sizes(payload: bytes) -> Iterator[tuple[str, int]]:
         yield "lz4", struct.unpack_from("<I", payload, 4)[0]
 
 
-def _link(source: Path, target: Path) -> None:
-    """Share a file; what is none, or gone, is missing in the stand-in, and found there."""
+def _take(source: Path, target: Path, *, own: bool = False) -> None:
+    """Share a file, or copy it; what is none, or gone, is missing in the stand-in, and found so."""
     with contextlib.suppress(FileNotFoundError, CorruptStoreError):
-        files.share_file(source, target)
+        if own:
+            files.copy_file(source, target)
+        else:
+            files.share_file(source, target)
 
 
 # ---------------------------------------------------------------- a lane that was not closed
+
+
+def _durable(lane: Path, store: str) -> int:
+    """The head to which a writer of the lane may go back."""
+    with contextlib.suppress(FileNotFoundError, CorruptStoreError):
+        return CheckpointFile(lane / ".live" / "checkpoint", store).best.head
+    return 0
 
 
 def _live(lane: Path, target: Path, store: str, specs: Specs) -> None:
@@ -294,7 +360,7 @@ def _live(lane: Path, target: Path, store: str, specs: Specs) -> None:
     """
     old, new = lane / ".live", target / ".live"
     files.make_directory(new)
-    _link(old / "generator", new / "generator")
+    _take(old / "generator", new / "generator")
     whole = True
     for spec in specs.values():
         if not spec.is_raw:

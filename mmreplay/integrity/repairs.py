@@ -19,10 +19,12 @@ from typing import Any, Self
 
 from mmreplay import files, format
 from mmreplay.background import Background
+from mmreplay.columns import EvictedError
 from mmreplay.errors import CorruptStoreError, LockedError, MmreplayError, SchemaError
+from mmreplay.integrity.mending import refuse_newer
 from mmreplay.integrity.report import Finding, Report
 from mmreplay.integrity.salvage import LaneRepair, Patient
-from mmreplay.integrity.store import verify
+from mmreplay.integrity.store import ODD_ONE, verify
 from mmreplay.lane import Writer
 from mmreplay.reader import read_metadata, read_specs
 from mmreplay.transplant import KEPT, empty_lane
@@ -133,11 +135,14 @@ def repair(
 def _place(path: Path) -> Path:
     """The store's own path, which can be given to another directory."""
     where = path if path.name not in ("", "..") and not path.is_symlink() else path.resolve()
-    with contextlib.suppress(MmreplayError, OSError):
-        if where.name.startswith("lane-") and read_metadata(where.parent)["kind"] == "lanes":
-            raise SchemaError(
-                f"{path}: this is a lane of {where.parent}; repair that, and all of its lanes"
-            )
+    kind = None
+    if where.name.startswith("lane-"):
+        with contextlib.suppress(MmreplayError, OSError):
+            kind = read_metadata(where.parent)["kind"]
+    if kind == "lanes":
+        raise SchemaError(
+            f"{path}: this is a lane of {where.parent}; repair that, and all of its lanes with it"
+        )
     return where
 
 
@@ -157,7 +162,8 @@ def _close(lanes: Sequence[Path]) -> bool:
 
 
 def _lanes(where: Path) -> list[Path]:
-    found = sorted(one for one in where.glob("lane-*") if one.name[5:].isdecimal())
+    found = [one for one in sorted(where.glob("lane-*")) if one.name[5:].isdecimal()]
+    found = [one for one in found if one.is_dir() and not one.is_symlink()]
     if found:
         return found
     with contextlib.suppress(MmreplayError):
@@ -175,6 +181,8 @@ def _rebuild(
     """A store of what is sound, at the place for it."""
     files.remove_tree(work.new)
     lanes = _lanes(where)
+    for one in (where, *lanes):
+        refuse_newer(one)
     root: dict[str, Any] | None = None
     if lanes != [where]:
         root = _root(where, lanes, report)
@@ -191,7 +199,11 @@ def _rebuild(
     while True:
         for name, patient in patients.items():
             if name not in made:
-                made[name] = patient.rebuild(work.new / name, skip_damaged=skip_damaged)
+                try:
+                    made[name] = patient.rebuild(work.new / name, skip_damaged=skip_damaged)
+                except EvictedError as error:
+                    text = f"{where}: somebody wrote it while it was being repaired; end that first"
+                    raise LockedError(text) from error
         files.sync_tree(work.new)
         findings = verify(work.new, _part(progress, 1)).findings
         if not findings:
@@ -209,7 +221,8 @@ def _rebuild(
 def _root(where: Path, lanes: Sequence[Path], report: Report) -> dict[str, Any]:
     """attributes.mmreplay of a store of many lanes; if it is damaged, as its lanes have them."""
     damaged = any(one.file == "zarr.json" and not one.lane for one in report.findings)
-    if not damaged:
+    odd = {one.lane for one in report.findings if one.message.startswith(ODD_ONE)}
+    if not damaged and odd < {lane.name for lane in lanes}:
         return read_metadata(where)
     for lane in lanes:
         with contextlib.suppress(MmreplayError, OSError):
@@ -270,11 +283,13 @@ class _Workplace:
 
     def __enter__(self) -> Self:
         """Lock; finish or undo what an interrupted repair began."""
-        if not self.path.exists():
-            if files.identity(self._where) is None:
-                read_metadata(self._where)  # says that there is no store
+        if not self.path.exists() and files.identity(self._where) is None:
+            read_metadata(self._where)  # says that there is no store
+        try:
             files.make_directory(self.path)
-        self._lock = files.DirectoryLock(self.path, who=lambda: ": another repair")
+            self._lock = files.DirectoryLock(self.path, who=lambda: ": another repair")
+        except FileNotFoundError as error:  # it is done, and removed its workplace just now
+            raise LockedError(f"{self._where}: was just repaired; look at it again") from error
         self._settle()
         return self
 
@@ -302,7 +317,10 @@ class _Workplace:
             self._aside(self.new)
         files.unlink(self._mark)
         for one in list(self.path.iterdir()):
-            files.remove_tree(one)
+            if one.is_dir() and not one.is_symlink():
+                files.remove_tree(one)
+            else:
+                files.unlink(one)
 
     def _marked(self) -> tuple[int, int] | None:
         with contextlib.suppress(ValueError, MmreplayError):

@@ -5,6 +5,7 @@ Invariant: the damaged lane is only read; no row comes along that a finding spea
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,10 +16,10 @@ import numpy as np
 from mmreplay import files, format
 from mmreplay.background import Background
 from mmreplay.columns import Array
-from mmreplay.errors import CorruptStoreError, MmreplayError
+from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
 from mmreplay.format import ArraySpec
 from mmreplay.integrity.chunks import NO_CHECKSUM
-from mmreplay.integrity.mending import stand_in
+from mmreplay.integrity.mending import fits, stand_in
 from mmreplay.integrity.report import Finding
 from mmreplay.integrity.store import verify
 from mmreplay.lane import Writer
@@ -89,25 +90,19 @@ class Patient:
         root: Mapping[str, Any] | None,
     ) -> None:
         self.name = name
-        doubted = any(one.file.endswith("zarr.json") or ".live" in one.file for one in findings)
-        reader: LaneReader | None = None
-        if not doubted:
-            try:
-                reader = LaneReader(lane)
-            except MmreplayError:
-                doubted = True
-        if reader is None:
-            try:
-                stand_in(lane, spare, root, trust_first=not _about_first(findings))
-                findings = verify(spare).findings
-                reader = LaneReader(spare)
-            except CorruptStoreError as error:
-                raise CorruptStoreError(f"{lane}: cannot be repaired: {error}") from error
-        self._reader = reader
-        self._beside = not any("generator" in one.message for one in findings) and not any(
-            one.array == "priorities" for one in findings
+        self._same_until = 0
+        self._reader, findings = _open(lane, findings, spare, root)
+        self._beside = not any(
+            "generator" in one.message or one.array == "priorities" for one in findings
         )
-        self._spans = [span for one in findings for span in self._rows_of(one)]
+        narrow = {one.file for one in findings if _is_narrow(one)}
+        self._spans = [
+            span
+            for one in findings
+            # What is wrong with a shard as a whole is explained by what is wrong in it.
+            if one.file not in narrow or _is_narrow(one)
+            for span in self._rows_of(one)
+        ]
 
     def _rows_of(self, finding: Finding) -> list[Span]:
         """The rows that a finding says are damaged."""
@@ -135,7 +130,7 @@ class Patient:
         Returns:
             False if that was known, so that to try again is of no use.
         """
-        more = [one.rows for one in findings if one.rows]
+        more = [one.rows for one in findings if one.rows and one.rows[0] < self._same_until]
         known = len(self._spans)
         self._spans += [one for one in more if one not in self._spans]
         beside = self._beside and any("generator" in one.message for one in findings)
@@ -165,6 +160,7 @@ class Patient:
             transplant(reader, target, stop, beside=self._beside)
         else:
             empty_lane(target, reader.schema, reader.specs, reader.metadata)
+        self._same_until = stop  # rows after it have been numbered anew
         kept = max(stop - base, 0)
         if skip_damaged and later:
             _append(reader, target, later)
@@ -177,6 +173,28 @@ class Patient:
             damaged,
             skip_damaged and bool(later),
         )
+
+
+def _open(
+    lane: Path, findings: Sequence[Finding], spare: Path, root: Mapping[str, Any] | None
+) -> tuple[LaneReader, Sequence[Finding]]:
+    """Open a lane, or a stand-in for it, with what is wrong with that."""
+    if not any(one.file.endswith("zarr.json") or ".live" in one.file for one in findings):
+        with contextlib.suppress(MmreplayError):
+            reader = LaneReader(lane)
+            if not findings or all(fits(lane, spec) for spec in reader.specs.values()):
+                return reader, findings
+    trust_name = not any(one.message.startswith("name:") for one in findings)
+    try:
+        stand_in(lane, spare, root, trust_first=not _about_first(findings), trust_name=trust_name)
+        return LaneReader(spare), verify(spare).findings
+    except (CorruptStoreError, FormatError) as error:
+        raise CorruptStoreError(f"{lane}: cannot be repaired: {error}") from error
+
+
+def _is_narrow(finding: Finding) -> bool:
+    """Whether a finding is of inner chunks, each of which has a checksum of its own."""
+    return finding.message.startswith("inner chunk ")
 
 
 def _about_first(findings: Iterable[Finding]) -> bool:
