@@ -48,9 +48,9 @@ def _parts(done: Repair) -> list[Any]:
     if len(done.lanes) > 1:
         rows = [(one.lane, f"{one.kept:,}", f"{one.lost:,}", _about(one)) for one in done.lanes]
         parts += [table(("lane", "kept", "lost", ""), rows, right=(1, 2)), ""]
+    before = count(done.kept + done.lost, "row")
     parts += [
-        f"{done.path}: repaired; {done.kept:,} of {count(done.kept + done.lost, 'row')} kept, "
-        f"{done.lost:,} lost",
+        f"{done.path}: repaired; {done.kept:,} of {before} kept, {done.lost:,} lost",
         f"{done.before}: the damaged store, unchanged; what is sound in it takes no room twice",
     ]
     if done.beyond:

@@ -77,7 +77,7 @@ def test_any_first_rows_of_a_closed_lane(writer, story, tmp_path):
     writer.close()
     before = contents(writer.path)
     reader = LaneReader(writer.path)
-    for stop in range(1, 38):
+    for stop in (1, 2, 7, 8, 9, 10, 11, 16, 17, 22, 23, 24, 31, 32, 36, 37):
         target = tmp_path / f"first-{stop}"
         transplant(reader, target, stop)
         check(story, writer.path, target, stop)
