@@ -1,11 +1,13 @@
-"""The replay buffer of stable-baselines3, where it is installed, for comparison.
+"""Replay buffers of others, where they are installed, for comparison.
 
-It keeps stacks, each frame four times, in RAM; `optimize_memory_usage` saves it the second copy for
-the next observation.
+That of stable-baselines3 keeps stacks, each frame four times, in RAM; `optimize_memory_usage` saves
+it the second copy for the next observation. cpprb's prioritized one keeps single frames in RAM.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,10 @@ import numpy.typing as npt
 
 from benchmarks.experience import Tape
 
-__all__ = ["StackedBuffer", "is_installed"]
+__all__ = ["StackedBuffer", "is_cpprb_installed", "is_installed", "prioritized_stacks", "tree"]
 
 NAME = "stable-baselines3 ReplayBuffer"
+CPPRB = "cpprb"
 
 
 def is_installed() -> bool:
@@ -73,3 +76,52 @@ class StackedBuffer:
     def sample(self, batch_size: int) -> Any:
         """A batch as torch tensors."""
         return self._buffer.sample(batch_size)
+
+
+def is_cpprb_installed() -> bool:
+    """Whether it can be compared with; says so if not."""
+    try:
+        import cpprb  # noqa: F401
+    except ImportError:
+        print("cpprb is not installed: its figures are left out")
+        return False
+    return True
+
+
+def tree(n: int, alpha: float) -> Any:
+    """cpprb's prioritized buffer of `n` transitions that hold a flag, with random priorities."""
+    from cpprb import PrioritizedReplayBuffer
+
+    buffer = PrioritizedReplayBuffer(n, {"done": {}}, alpha=alpha)
+    buffer.add(done=np.zeros(n), priorities=np.random.default_rng(0).random(n))
+    assert buffer.get_stored_size() == n
+    return buffer
+
+
+@contextmanager
+def prioritized_stacks(tape: Tape, stack: int, alpha: float) -> Iterator[Any]:
+    """cpprb's prioritized buffer of the transitions of a tape, each frame kept once."""
+    from cpprb import PrioritizedReplayBuffer
+
+    n, *shape = tape.frames.shape
+    fields = {
+        "obs": {"shape": (*shape, stack), "dtype": np.uint8},
+        "act": {"dtype": np.int64},
+        "rew": {"dtype": np.float32},
+        "done": {"dtype": np.uint8},
+    }
+    buffer = PrioritizedReplayBuffer(n, fields, alpha=alpha, next_of="obs", stack_compress="obs")
+    frames = np.moveaxis(tape.frames, 0, -1)
+    for row in range(stack - 1, n - 1):
+        buffer.add(
+            obs=frames[..., row - stack + 1 : row + 1],
+            act=tape.actions[row],
+            rew=tape.rewards[row],
+            next_obs=frames[..., row - stack + 2 : row + 2],
+            done=tape.non_terminals[row] == 0,
+        )
+    random = np.random.default_rng(0)
+    for start in range(0, buffer.get_stored_size(), 1024):
+        stop = min(start + 1024, buffer.get_stored_size())
+        buffer.update_priorities(np.arange(start, stop), random.random(stop - start))
+    yield buffer

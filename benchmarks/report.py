@@ -15,6 +15,7 @@ SUBJECTS = {
     "sample": "Sampling",
     "vectors": "Sampling vectors",
     "sequences": "Sampling sequences",
+    "prioritized": "Prioritized sampling",
     "append": "Appending",
     "record": "Recording",
     "disk": "Disk",

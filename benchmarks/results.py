@@ -29,6 +29,7 @@ _PACKAGES = (
     "gymnasium",
     "ale-py",
     "stable-baselines3",
+    "cpprb",
     "torch",
 )
 

@@ -21,6 +21,9 @@ class Scale:
         append_steps: steps of an append run.
         peer_rows: transitions in the peer's buffer.
         vector_rows: of the store of vectors.
+        priority_rows: transitions beside a peer's tree of priorities.
+        few_rows: transitions of the smaller buffer whose priorities are updated.
+        many_rows: of the larger one.
         open_rows: of the stores that are opened.
         opened: fresh processes that open each of them.
         record_steps: of each run with and without recording.
@@ -37,6 +40,9 @@ class Scale:
     append_steps: int
     peer_rows: int
     vector_rows: int
+    priority_rows: int
+    few_rows: int
+    many_rows: int
     open_rows: int
     opened: int
     record_steps: int
@@ -54,6 +60,9 @@ FULL = Scale(
     append_steps=100_000,
     peer_rows=40_000,
     vector_rows=1_000_000,
+    priority_rows=1_000_000,
+    few_rows=100_000,
+    many_rows=10_000_000,
     open_rows=1_000_000,
     opened=9,
     record_steps=16_000,
@@ -71,6 +80,9 @@ QUICK = Scale(
     append_steps=600,
     peer_rows=300,
     vector_rows=5_000,
+    priority_rows=3_000,
+    few_rows=1_000,
+    many_rows=5_000,
     open_rows=2_000,
     opened=2,
     record_steps=200,

@@ -76,9 +76,9 @@ class Clock:
         """The figure for `name`, in microseconds."""
         return spread(self.by_run(name, average) * 1e6)
 
-    def ratio(self, name: str, base: str) -> Spread:
+    def ratio(self, name: str, base: str, average: Average = np.median) -> Spread:
         """`name` in units of `base`."""
-        return spread(self.by_run(name) / self.by_run(base))
+        return spread(self.by_run(name, average) / self.by_run(base, average))
 
     def excess(self, name: str, other: str, base: str) -> Spread:
         """How much longer than `other` `name` takes, in units of `base`.

@@ -19,6 +19,8 @@ _MOST_DIGITS = 6
 _LARGE = 1e12
 _SAME = 1e-9
 """Values that differ by less, relative to their size, are one."""
+_TINY = 1e-300
+"""A step that can be divided has no smaller one."""
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _FULL = "█"
 
@@ -60,7 +62,7 @@ def _bar(length: float, plain: bool) -> str:
 def _bins(low: float, high: float, whole: bool) -> tuple[npt.NDArray[Any], list[str]]:
     """Edges at round numbers, and what to call what lies between them."""
     largest = max(abs(low), abs(high))
-    if high - low <= largest * _SAME:
+    if high - low <= max(largest * _SAME, _TINY):
         return np.array([low, high]), [number(low)]
     step = _round_step((high - low) / _MOST_BINS)
     if whole:

@@ -30,6 +30,7 @@ from mmreplay.lane import Writer
 from mmreplay.lanes import create
 from mmreplay.lazyframes import LazyFrames
 from mmreplay.mixture import Mixture
+from mmreplay.prioritized import PrioritizedReplayBuffer
 from mmreplay.schema import Field
 from mmreplay.sequences import SequenceBatch
 from mmreplay.store import Store, open_store
@@ -62,6 +63,7 @@ __all__ = [
     "LockedError",
     "Mixture",
     "MmreplayError",
+    "PrioritizedReplayBuffer",
     "Repair",
     "ReplayBuffer",
     "Report",

@@ -51,6 +51,7 @@ class ReplayBuffer(Dataset):
     Attributes:
         store: the same data, read-only.
         writer: the `Writer` or `VectorWriter`.
+        stored_state: what was saved with the last flush before this opening.
         reset: ``reset(frame)`` begins an episode: `Writer.reset`, or `VectorWriter.reset`.
         step: ``step(action, reward, next_frame, terminated, truncated)`` appends a step:
             `Writer.step`, or `VectorWriter.step`.
@@ -104,8 +105,7 @@ class ReplayBuffer(Dataset):
             store = Store([Path(path)], padding=padding)
             super().__init__(store, dataclasses.replace(settings, padding=store.padding), seed)
             saved = self._lanes[0].stored_generator()
-            if saved is not None:
-                _restore(self.generator, saved, store.path)
+            self.stored_state = {} if saved is None else _restore(self.generator, saved, store.path)
             self._lanes[0].save_generator(_saver(self))
         except BaseException:
             self.writer.close()
@@ -113,6 +113,12 @@ class ReplayBuffer(Dataset):
         # The writer's own methods: one call less in what is called millions of times.
         self.reset = writer.reset
         self.step = writer.step
+
+    def saved_state(self) -> dict[str, Any]:
+        """What is saved with each flush: the random state, and what a sampler added to it."""
+        bits = self.generator.bit_generator
+        with bits.lock:
+            return {**self.stored_state, **bits.state}
 
     @property
     def capacity(self) -> int | None:
@@ -142,19 +148,19 @@ def _saver(buffer: ReplayBuffer) -> Callable[[], str | None]:
 
     def state() -> str | None:
         found = there()
-        if found is None:
-            return None
-        bits = found.generator.bit_generator
-        with bits.lock:  # a string, as its numbers of 128 bits are more than many readers take
-            return json.dumps(bits.state)
+        # A string, as its numbers of 128 bits are more than many readers take.
+        return None if found is None else json.dumps(found.saved_state())
 
     return state
 
 
-def _restore(generator: np.random.Generator, saved: str, path: Path) -> None:
+def _restore(generator: np.random.Generator, saved: str, path: Path) -> dict[str, Any]:
+    """Set the random state; returns all that was saved."""
     try:
-        generator.bit_generator.state = json.loads(saved)
+        state: dict[str, Any] = json.loads(saved)
+        generator.bit_generator.state = state
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise CorruptStoreError(
             f"{path}: the saved random state cannot be read: {error}; run `mmreplay verify`"
         ) from error
+    return state

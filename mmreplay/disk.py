@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay import codecs, columns, episodes, files, format, recovery, shards
+from mmreplay import codecs, columns, episodes, files, format, priorities, recovery, shards
 from mmreplay.background import SealJob
 from mmreplay.checksums import Checksums
 from mmreplay.columns import Window
-from mmreplay.errors import CorruptStoreError, MmreplayError, SchemaError
+from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError, SchemaError
 from mmreplay.format import ArraySpec
 from mmreplay.reader import read_metadata, read_specs
 from mmreplay.state import BASE, COMMITTED, TAIL_START
@@ -251,6 +251,8 @@ class LaneDisk:
                 if (chunk + 1) * spec.chunk_rows > self.base:
                     break
                 files.unlink(columns.chunk_path(self.path, spec, chunk))
+        with contextlib.suppress(FormatError, CorruptStoreError):  # damaged, they cost no row
+            priorities.evict(self.path, self.base)
         kept = 0
         while kept + 1 < len(self.starts) and self.starts[kept + 1] <= self.base:
             kept += 1
@@ -294,6 +296,8 @@ class LaneDisk:
         for spec in self.specs.values():
             self._write_shape(spec, head)
             self._write_shape(format.checksum_spec(spec.path), -(-head // spec.chunk_rows))
+        with contextlib.suppress(FormatError, CorruptStoreError):
+            priorities.finish(self.path, head)
         generator = self.stored_generator()
         more = {} if generator is None else {"generator": generator}
         self.metadata = recovery.write_metadata(

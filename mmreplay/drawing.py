@@ -83,11 +83,11 @@ class Sequences:
             sampler.total(index)
             return np.empty(0, np.int64)
 
-        self._store.draw(naming(self._store.path, none))
+        self._store.look(naming(self._store.path, none))
 
     def every(self, windows: Windows) -> Ids:
         """The id of each window's first step after the burn-in, ascending: int64 (n,)."""
-        return self._store.draw(naming(self._store.path, self._window_sampler(windows).every))
+        return self._store.look(naming(self._store.path, self._window_sampler(windows).every))
 
     def at(self, ids: Ids, windows: Windows) -> SequenceBatch:
         """The windows whose first steps after the burn-in are these."""

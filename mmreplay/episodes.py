@@ -194,6 +194,10 @@ class Index:
         """Transitions of all lanes that can be sampled."""
         return int(self._bounds[-1])
 
+    def n_transitions_of(self, n_lanes: int) -> int:
+        """Transitions of the first so many lanes that can be sampled."""
+        return int(self._bounds[n_lanes])
+
     def window(self, lane: int) -> tuple[int, int, int]:
         """(base, first, head) of a lane."""
         one = self._lanes[lane]
@@ -236,6 +240,13 @@ class Index:
         firsts = np.array([one.first for one in self._lanes], np.int64)[lanes]
         first = np.maximum(begin, firsts + (lanes << LANE_SHIFT))
         return begin, first, self.end(position, ids) - 1
+
+    def resets_between(self, lane: int, start: int, stop: int) -> Ids:
+        """Rows in [start, stop) of a lane with a reset, ascending; none of them below first."""
+        one = self._lanes[lane]
+        starts = one.starts[: one.n_starts]
+        low, high = starts.searchsorted((start, stop)).tolist()
+        return starts[low:high].copy()
 
     def ids(self) -> Ids:
         """Every valid transition id, ascending: int64 (n_transitions,)."""

@@ -70,6 +70,7 @@ __all__ = [
     "sync_directory",
     "sync_file",
     "sync_tree",
+    "temporary_directory",
     "unlink",
     "write_at",
     "write_file",
@@ -527,6 +528,14 @@ def remove_tree(path: Path) -> None:
     _remove_directory(path)
 
 
+def temporary_directory() -> Path:
+    """A new directory that nobody else can read, in the folder of Python's `tempfile`."""
+    import tempfile  # noqa: PLC0415 (needed by few)
+
+    with writing("making a temporary directory", Path(tempfile.gettempdir())):
+        return Path(tempfile.mkdtemp(prefix="mmreplay-"))
+
+
 def _remove_directory(path: Path) -> None:
     with writing("removing a directory", path), contextlib.suppress(FileNotFoundError):
         os.rmdir(path)
@@ -655,7 +664,7 @@ def map_file(
 
 
 class Reservation:
-    """A range of addresses in which files are mapped side by side, read-only.
+    """A range of addresses in which files are mapped side by side.
 
     MAP_FIXED replaces whatever lies at its address, so it is only ever used inside a range that
     was reserved here.
@@ -664,23 +673,25 @@ class Reservation:
         OSError: no such range to be had; the caller maps the files one by one then.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, writable: bool = False) -> None:
         """Reserve `size` bytes of addresses; no memory."""
         self.size = size
+        self._prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         # Readable, so that a row nobody mapped reads as zeros and not as a dead process.
         flags = mmap.MAP_PRIVATE | _MAP_ANON | _MAP_NORESERVE
-        self._address = _mmap(0, size, mmap.PROT_READ, flags, -1)
-        self.array: npt.NDArray[np.uint8] = np.asarray(Map(self._address, size, writable=False))
+        self._address = _mmap(0, size, self._prot, flags, -1)
+        self.array: npt.NDArray[np.uint8] = np.asarray(Map(self._address, size, writable=writable))
 
     def put(self, offset: int, path: Path, size: int) -> None:
         """Map a file of exactly `size` bytes at `offset`, a multiple of `GRANULARITY`."""
         if offset % GRANULARITY or offset < 0 or offset + size > self.size:
             raise ValueError("outside the reservation")
-        descriptor = _open_regular(path, os.O_RDONLY)
+        writable = self._prot & mmap.PROT_WRITE
+        descriptor = _open_regular(path, os.O_RDWR if writable else os.O_RDONLY)
         try:
             _check_size(path, os.fstat(descriptor).st_size, size)
             flags = mmap.MAP_SHARED | _MAP_FIXED
-            _mmap(self._address + offset, size, mmap.PROT_READ, flags, descriptor)
+            _mmap(self._address + offset, size, self._prot, flags, descriptor)
         finally:
             os.close(descriptor)
 

@@ -39,6 +39,7 @@ __all__ = [
     "parse_root",
     "plan",
     "plan_from_layout",
+    "priority_spec",
     "schema_from_json",
 ]
 
@@ -310,6 +311,11 @@ def index_spec(n_starts: int = 0) -> ArraySpec:
     """The array of the rows with a reset, of that many; written whole, so no longer than it is."""
     rows = max(1, min(n_starts, _INDEX_ROWS))
     return ArraySpec("episodes/starts", (), np.dtype("int64"), rows)
+
+
+def priority_spec(chunk_rows: int) -> ArraySpec:
+    """The array of priorities beside the rows, which a prioritized buffer makes."""
+    return ArraySpec("priorities", (), np.dtype("float64"), chunk_rows)
 
 
 def lane_name(number: int) -> str:

@@ -6,6 +6,7 @@ same code opens again without losing a row more. The order is that of docs/forma
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import uuid
@@ -15,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay import codecs, columns, files, format, shards
+from mmreplay import codecs, columns, files, format, priorities, shards
 from mmreplay.checksums import Checksums
 from mmreplay.columns import Array
-from mmreplay.errors import CorruptStoreError, DiskFullError
+from mmreplay.errors import CorruptStoreError, DiskFullError, MmreplayError
 from mmreplay.format import ArraySpec
 from mmreplay.schema import Schema
 from mmreplay.state import BASE, COMMITTED, TAIL_START, CheckpointFile, State
@@ -196,6 +197,8 @@ def recover(
     _remove_litter(path)
     _sweep(path, specs, head, base)
     sums.forget(head, tail_start)
+    with contextlib.suppress(MmreplayError, OSError):  # damaged priorities cost no row
+        priorities.trim(path, base, head)
     if any(metadata.get(name) != value for name, value in changes.items()):
         metadata = write_metadata(path, metadata, **changes)
     if trusted:

@@ -129,6 +129,11 @@ class Store:
             f"{self.path}: the store changed {_ATTEMPTS} times while it was being read"
         )
 
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
     def leave_parent(self) -> None:
         """In a forked child: another thread of the parent may have held the locks."""
         self._lock = threading.RLock()
@@ -231,7 +236,12 @@ class Store:
         settings.check_evicting(evicts=evicts)
         return Gatherer(self.schema, settings)
 
-    def _checked_ids(self, ids: npt.ArrayLike) -> Ids:
+    def checked_ids(self, ids: npt.ArrayLike) -> Ids:
+        """Ids as the user gave them: int64 (B,).
+
+        Raises:
+            SchemaError: no integers (B,).
+        """
         wanted = as_array(ids, "ids")
         if wanted.dtype == np.uint64 and (large := wanted[wanted >= 1 << 63]).size:
             raise self._invalid(int(large.flat[0]))
@@ -243,7 +253,7 @@ class Store:
         self, ids: npt.ArrayLike, gatherer: Rebuilder[Places, Read], out: Read | None = None
     ) -> Read:
         """The transitions with these ids, each checked."""
-        wanted = self._checked_ids(ids)
+        wanted = self.checked_ids(ids)
 
         def valid(index: Index) -> Ids:
             wrong = index.invalid(wanted)
@@ -252,11 +262,6 @@ class Store:
             return wanted
 
         return self.sample(valid, gatherer, out)
-
-    def draw(self, draw: Callable[[Index], Ids]) -> Ids:
-        """The ids that `draw` chooses from the index as it is now."""
-        with self._lock:
-            return draw(self._follow().index)
 
     def sample(
         self,
@@ -273,6 +278,11 @@ class Store:
             return view, gatherer.fetch(view.columns, places, out)
 
         return self.retrying(read)
+
+    def look(self, read: Callable[[Index], T]) -> T:
+        """What `read` finds in the index as it is now; nobody changes it meanwhile."""
+        with self._lock:
+            return read(self._follow().index)
 
     def _invalid(self, wrong: int) -> InvalidIdError:
         lane, row = wrong >> format.LANE_SHIFT, wrong & _ROW_MASK

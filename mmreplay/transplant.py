@@ -30,7 +30,7 @@ __all__ = ["KEPT", "empty_lane", "is_intact", "read_rows", "stored_generator", "
 KEPT = ("capacity", "padding", "env", "versions", "name")
 """Attributes of a lane that a copy of it has, too."""
 
-_CHANGING: tuple[str, ...] = ()
+_CHANGING = ("priorities",)
 """Arrays beside the rows that writers change in place: copied as they are, and never shared."""
 
 _STEP_BYTES = 32 << 20

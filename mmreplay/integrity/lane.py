@@ -93,6 +93,7 @@ class Examination:
         if self.watch.closed:
             self._check_index()
             self._check_first()
+        self._check_priorities()
 
     # ------------------------------------------------------------ which rows there are
 
@@ -164,6 +165,9 @@ class Examination:
         if self.arrays.starts is not None:
             index, count = self.arrays.starts
             known[index.path] = (index, range(-(-count // index.chunk_rows)))
+        if self.arrays.priorities is not None:
+            one = self.arrays.priorities
+            known[one.path] = (one, self._kept_chunks(one, self._rows.head))
 
         def check() -> tuple[list[Finding], list[Finding]]:
             found: list[Finding] = []
@@ -279,6 +283,35 @@ class Examination:
             problems = [Problem(documents.reason(error, chunk_path(self.watch.path, spec, file)))]
         name = f"{spec.path}/{spec.key(file)}"
         return [self.watch.finding(name, one.message, spec.path) for one in problems], data
+
+    def _check_priorities(self) -> None:
+        """Priorities are finite and not negative; rows may have none, and files may be missing."""
+        if self.arrays.priorities is None or self.state == "live":
+            return  # they change all the time
+        spec = self.arrays.priorities
+
+        def check(chunk: int) -> tuple[list[Finding], None]:
+            start = chunk * spec.chunk_rows
+            problems: list[Problem] = []
+            try:
+                values = self._chunks.whole(spec, chunk).view(spec.dtype)
+                wrong = np.flatnonzero(~((values >= 0) & (values < np.inf)))
+                if wrong.size:
+                    row = start + int(wrong[0])
+                    text = f"expected finite priorities of 0 or more, found {values[wrong[0]]}"
+                    problems = [Problem(text, (row, row + 1))]
+            except FileNotFoundError:
+                pass
+            except (MmreplayError, OSError) as error:
+                path = chunk_path(self.watch.path, spec, chunk)
+                problems = [Problem(documents.reason(error, path))]
+            file = f"{spec.path}/{spec.key(chunk)}"
+            return [
+                self.watch.finding(file, one.message, spec.path, one.rows) for one in problems
+            ], None
+
+        for chunk in self._kept_chunks(spec, self._rows.head):
+            self.watch.settle(partial(check, chunk))
 
     def _check_first(self) -> None:
         own = self.watch.metadata or {}

@@ -30,12 +30,15 @@ class Arrays:
         specs: arrays of rows, by path.
         sums: their checksum arrays, by the same paths.
         starts: ``episodes/starts`` and the number of its entries; None if it cannot be used.
+        priorities: those of a prioritized buffer; None if there are none, or if they cannot be
+            used.
         complete: whether every array of the schema is in `specs`.
     """
 
     specs: dict[str, ArraySpec] = field(default_factory=dict)
     sums: dict[str, ArraySpec] = field(default_factory=dict)
     starts: tuple[ArraySpec, int] | None = None
+    priorities: ArraySpec | None = None
     complete: bool = False
 
 
@@ -104,6 +107,10 @@ def read_arrays(watch: Watch, schema: Schema) -> Arrays:
         if found is not None:
             out.sums[path] = found[0]
     out.starts = _array(watch, format.index_spec(), None)
+    priorities = format.priority_spec(1)
+    if (watch.path / priorities.path).exists():
+        found = _array(watch, priorities, rows)
+        out.priorities = None if found is None else found[0]
     for path in tree.group_paths(array_paths(schema)):
         _check(watch, path, "", documents.group_problems)
     return out

@@ -12,10 +12,10 @@ ROOT = Path(__file__).parents[2]
 
 # One way down: a module or folder of mmreplay imports only from those before it in this list.
 LAYERS = (
-    "_version errors lazyframes schema overlap files format codecs paging columns checksums shards "
-    "state background episodes reader recovery disk lane vector lanes gather joined views "
-    "trajectories store info samplers sequences drawing dataset buffers batches goals hindsight "
-    "transforms decorated mixture transplant snapshots integrity adapters compat testing"
+    "_version errors lazyframes schema overlap files format codecs paging columns priorities "
+    "checksums shards state background episodes reader recovery disk lane vector lanes gather "
+    "joined views trajectories store info samplers sequences drawing dataset buffers prioritized "
+    "batches goals hindsight transforms decorated mixture transplant snapshots integrity adapters compat testing"
 ).split()
 EXTRAS = {"ale_py", "cv2", "gymnasium", "hypothesis", "stable_baselines3", "tensorstore", "torch"}
 # Needed, but not by everyone who imports mmreplay: loaded where they are used.

@@ -199,7 +199,6 @@ def test_the_random_state_comes_along(buffer_of, story, tmp_path):
 
 
 def test_priorities_come_along_and_are_no_ones_but_the_copys(tmp_path, story):
-    pytest.importorskip("mmreplay.priorities")
     arguments = {"frame": FRAMES["raw"], "action": ACTION, "flush_s": 0, "seed": 0}
     with mmreplay.PrioritizedReplayBuffer(tmp_path / "store.zarr", **arguments) as buffer:
         story.play(buffer.writer, 30)

@@ -1,0 +1,22 @@
+"""The replay buffers and frame stacks of OpenAI's baselines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mmreplay.compat.baselines.lazyframes import LazyFrames
+from mmreplay.compat.baselines.prioritized import PrioritizedReplayBuffer
+from mmreplay.compat.baselines.uniform import ReplayBuffer
+
+if TYPE_CHECKING:
+    from mmreplay.compat.baselines.framestack import FrameStack
+
+__all__ = ["FrameStack", "LazyFrames", "PrioritizedReplayBuffer", "ReplayBuffer"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "FrameStack":
+        from mmreplay.compat.baselines.framestack import FrameStack  # noqa: PLC0415 (an extra)
+
+        return FrameStack
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

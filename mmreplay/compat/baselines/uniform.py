@@ -1,0 +1,148 @@
+"""`ReplayBuffer` of OpenAI's baselines.
+
+Invariant: a sampled observation equals ``np.asarray`` of the one that was added; of LazyFrames each
+frame is stored once.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.buffers import ReplayBuffer as CoreBuffer
+from mmreplay.compat.baselines.lazyframes import LazyFrames, join_last
+from mmreplay.compat.home import Home, StorePath
+from mmreplay.errors import SchemaError
+from mmreplay.lazyframes import LazyFrames as Stack
+from mmreplay.schema import Field
+
+__all__ = ["ReplayBuffer"]
+
+Array = npt.NDArray[Any]
+
+
+class ReplayBuffer(Home):
+    """Transitions one by one, sampled uniformly with replacement.
+
+    Args:
+        size: most transitions to keep.
+        path: the store's directory; None for a temporary one.
+
+    Raises:
+        SchemaError: a size that is not 1 or more.
+    """
+
+    _kind: type[CoreBuffer] = CoreBuffer
+
+    def __init__(self, size: int, path: StorePath = None) -> None:
+        """See the class."""
+        super().__init__(path, size)
+        self._n_added = 0
+        self._last: list[Array] = []  # the frames of the newest observation
+        if (stored := self._stored()) is not None:
+            self._begin(stored[1])
+            newest = self.core.ids[-1:]
+            self._n_added = int(self.core.store.extras["number"][newest].sum()) + newest.size
+
+    def _settings(self) -> dict[str, Any]:
+        return {}
+
+    def _begin(self, kept: dict[str, Any], **fields: Any) -> None:
+        """Open the store; `kept` is in its metadata, and says what its rows are rebuilt to."""
+        self._kept = kept
+        self._open(
+            self._kind,
+            stack=kept.get("stack"),
+            stack_axis=kept.get("stack_axis", 0),
+            # As the original, which draws from Python's global generator.
+            seed=random.getrandbits(62),
+            metadata=kept,
+            extras={"number": Field((), "int64")},  # 0 for the first transition that was added
+            **self._settings(),
+            **fields,
+        )
+
+    def add(self, obs_t: Any, action: Any, reward: float, obs_tp1: Any, done: Any) -> None:
+        """Add a transition.
+
+        An observation that goes on from the transition before is not stored again; any other one
+        begins an episode.
+
+        Args:
+            obs_t: LazyFrames, or whatever makes an array.
+            action: a number or an array.
+            reward: what it gave.
+            obs_tp1: the observation after it, of the same kind.
+            done: whether the episode ended there.
+
+        Raises:
+            SchemaError: values that differ in shape or dtype from the first ones; LazyFrames of
+                which `obs_tp1` is not one step after `obs_t`, or that begin in mid-episode.
+        """
+        now, following = _taken(obs_t), _taken(obs_tp1)
+        before, after = _frames(now), _frames(following)
+        if not _same(before[1:], after[:-1]):
+            raise SchemaError("obs_tp1: expected the frames of obs_t without the oldest, and one")
+        if self._core is None:
+            self._create(obs_t, now, np.asarray(action), np.asarray(reward), np.asarray(done))
+        if len(before) != (self._kept.get("stack") or 1):
+            raise SchemaError(f"obs_t: expected {self._kept['stack']} frames, found {len(before)}")
+        writer: Any = self.core.writer
+        if not (writer.running and _same(before, self._last)):
+            writer.reset(now)
+            self._last = before
+        writer.step(action, reward, following, terminated=done, number=self._n_added)
+        self._last = after
+        self._n_added += 1
+
+    def _create(self, given: Any, now: Any, action: Array, reward: Array, done: Array) -> None:
+        kept: dict[str, Any] = {"done": done.dtype.name}
+        if isinstance(now, Stack):
+            is_joined = isinstance(given, LazyFrames)
+            kept |= {"stack": now.count(), "stack_axis": now.stack_axis, "join": is_joined}
+        frame = _frames(now)[-1]
+        self._begin(
+            kept,
+            frame=Field(frame.shape, frame.dtype),
+            action=Field(action.shape, action.dtype),
+            reward_dtype="float32" if reward.dtype == np.float32 else "float64",
+        )
+
+    def sample(self, batch_size: int) -> Any:
+        """Draw transitions.
+
+        Returns:
+            observations (B, ...), actions, rewards, next observations and dones, each as added.
+
+        Raises:
+            EmptyBufferError: there is none.
+        """
+        return self._shaped(self.core.sample(batch_size))
+
+    def _shaped(self, batch: Any) -> tuple[Array, Array, Array, Array, Array]:
+        seen, following = batch.observation, batch.next_observation
+        if self._kept.get("join"):
+            seen, following = join_last(seen), join_last(following)
+        done = (~batch.non_terminal).astype(self._kept.get("done", "bool"))
+        return seen, batch.action, batch.reward, following, done
+
+
+def _taken(observation: Any) -> Stack | Array:
+    """What a writer takes: the frames of LazyFrames, else a copy."""
+    given = observation.stack if isinstance(observation, LazyFrames) else observation
+    return given if isinstance(given, Stack) else np.array(given)
+
+
+def _frames(taken: Stack | Array) -> list[Array]:
+    return [taken.frame(i) for i in range(taken.count())] if isinstance(taken, Stack) else [taken]
+
+
+def _same(some: list[Array], others: list[Array]) -> bool:
+    """Whether these are the same frames; by bytes, so that a NaN equals itself."""
+    return len(some) == len(others) and all(
+        one is other or (one.shape == other.shape and one.tobytes() == other.tobytes())
+        for one, other in zip(some, others, strict=True)
+    )

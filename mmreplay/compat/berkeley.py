@@ -1,0 +1,145 @@
+"""The frame buffer of the Berkeley deep reinforcement learning homework.
+
+Invariant: an observation that is sampled is the one that `encode_recent_observation` gave when its
+frame was the newest.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.buffers import ReplayBuffer as CoreBuffer
+from mmreplay.compat.home import Home, StorePath
+from mmreplay.errors import EmptyBufferError, SchemaError
+from mmreplay.lazyframes import LazyFrames
+from mmreplay.schema import FRAME, Field
+
+__all__ = ["ReplayBuffer"]
+
+Array = npt.NDArray[Any]
+
+
+class ReplayBuffer(Home):
+    """Frames by `store_frame`, what was done in them by `store_effect`.
+
+    Args:
+        size: most transitions to keep, and the number after which indices begin again.
+        frame_history_len: k, frames an observation.
+        path: the store's directory; None for a temporary one.
+
+    Raises:
+        SchemaError: a value out of its range.
+    """
+
+    def __init__(self, size: int, frame_history_len: int, path: StorePath = None) -> None:
+        """See the class."""
+        super().__init__(path, size)
+        self.size, self.frame_history_len = size, frame_history_len
+        self.next_idx = 0
+        self._recent: LazyFrames | None = None
+        self._waiting: int | None = None  # the index of the newest frame, until it is terminal
+        self._effect: tuple[Array, float] | None = None
+        if (stored := self._stored()) is not None:
+            self._begin(stored[0])
+
+    def _begin(self, frame: Field) -> None:
+        stack = None if len(frame.shape) == 1 else self.frame_history_len
+        self._open(
+            CoreBuffer,
+            stack=stack,
+            # As the original, which draws from numpy's global generator.
+            seed=int(np.random.randint(1 << 31)),  # noqa: NPY002
+            frame=frame,
+            action=Field((), "int32"),
+            padding="zero",
+            stack_axis=-1,
+        )
+
+    def store_frame(self, frame: npt.ArrayLike) -> int:
+        """Store the newest frame.
+
+        Args:
+            frame: (h, w, c) or (h, w) uint8, or floats in [0, 1]; or a low-dimensional observation
+                (d,), whose dtype is kept and which is not stacked.
+
+        Returns: its index in [0, size), for `store_effect`.
+
+        Raises:
+            SchemaError: a frame of another shape or dtype than the first one.
+        """
+        given = np.asarray(frame)
+        if self._core is None:
+            self._begin(Field(given.shape, given.dtype if given.ndim == 1 else "uint8"))
+        core = self.core
+        given = core.store.schema.frames[FRAME].coerce(given, "frame")
+        if self._effect is None or self._recent is None:
+            core.reset(given)
+            k = self.frame_history_len
+            self._recent = LazyFrames.first(given, k, stack_axis=-1, padding="zero")
+        else:
+            core.step(*self._effect, given)
+            self._recent = self._recent.followed_by(given)
+        self._effect = None
+        self._waiting = idx = self.next_idx
+        self.next_idx = (idx + 1) % self.size
+        return idx
+
+    def store_effect(self, idx: int, action: int, reward: float, done: bool) -> None:
+        """Store what was done in the newest frame.
+
+        Args:
+            idx: from `store_frame`.
+            action: an integer.
+            reward: what it gave.
+            done: the episode ended with it.
+
+        Raises:
+            SchemaError: the index is not the newest frame's, or its episode has ended.
+        """
+        if self._recent is None or idx != self._waiting:
+            raise SchemaError(
+                f"store_effect: expected the index that store_frame() returned last, "
+                f"{self._waiting}, found {idx}; store each frame's effect before the next frame, "
+                f"and none after done"
+            )
+        effect = self.core.store.schema.action.coerce_loosely(action, "action"), float(reward)
+        if done:
+            # What comes next is never looked at; the last frame stands for it.
+            self.core.step(*effect, self._recent.frame(-1), terminated=True)
+        self._effect = None if done else effect
+        self._waiting = None if done else idx
+
+    def encode_recent_observation(self) -> Array:
+        """The newest k frames of this episode, zeros before its first: (h, w, c * k) uint8.
+
+        A low-dimensional observation comes back as it is.
+
+        Raises:
+            EmptyBufferError: no frame was stored since the buffer was made or opened.
+        """
+        if self._recent is None:
+            raise EmptyBufferError(f"{self!r}: there is no frame yet; call store_frame() first")
+        newest = self._recent.frame(-1)
+        return newest.copy() if newest.ndim == 1 else np.asarray(self._recent)
+
+    def can_sample(self, batch_size: int) -> bool:
+        """Whether there are as many transitions."""
+        return batch_size <= len(self)
+
+    def sample(self, batch_size: int) -> tuple[Array, Array, Array, Array, Array]:
+        """Draw distinct transitions.
+
+        Returns:
+            observations (B, h, w, c * k) uint8, actions (B,) int32, rewards (B,) float32, next
+            observations, and (B,) float32, 1 where the episode ended.
+
+        Raises:
+            EmptyBufferError: there is no transition yet.
+            SchemaError: there are fewer than `batch_size`.
+        """
+        batch: Any = self.core.sample(batch_size, replace=False)
+        done = (~batch.non_terminal).astype(np.float32)
+        return batch.observation, batch.action, batch.reward, batch.next_observation, done

@@ -1,0 +1,149 @@
+"""keras-gym's experience replay.
+
+Invariant: a transition, its return and its next state lie in one episode.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+
+from mmreplay.buffers import ReplayBuffer
+from mmreplay.columns import Array, Ids
+from mmreplay.compat.home import Home, StorePath
+from mmreplay.compat.spaces import Actions, num_frames
+from mmreplay.episodes import Index
+from mmreplay.errors import EmptyBufferError, SchemaError
+from mmreplay.samplers import uniform_ids
+from mmreplay.schema import Field
+
+__all__ = ["ExperienceReplayBuffer"]
+
+
+class ExperienceReplayBuffer(Home):
+    """Experience of an environment whose states are stacks of frames, the newest last.
+
+    Args:
+        env: its `action_space`, and its `num_frames` (1 if it has none).
+        capacity: most transitions to keep.
+        batch_size: B.
+        bootstrap_n: most steps of a return.
+        gamma: discount a step.
+        random_seed: of the sampling; None for another one each time.
+        path: the store's directory; None for a temporary one.
+
+    Raises: SchemaError, for a value out of its range.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        capacity: int,
+        batch_size: int = 32,
+        bootstrap_n: int = 1,
+        gamma: float = 0.99,
+        random_seed: int | None = None,
+        path: StorePath = None,
+    ) -> None:
+        super().__init__(path, int(capacity))
+        self.env, self.capacity, self.batch_size = env, int(capacity), int(batch_size)
+        self.num_frames, self._actions = num_frames(env), Actions(env.action_space)
+        self.bootstrap_n, self.gamma = int(bootstrap_n), float(gamma)
+        self.random_seed = self._seed = random_seed
+        self._waiting: tuple[Array, float, int] | None = None  # action, reward, episode
+        if (stored := self._stored()) is not None:
+            self._begin(stored[0])
+
+    @classmethod
+    def from_value_function(
+        cls, value_function: Any, capacity: int, batch_size: int = 32, path: StorePath = None
+    ) -> Self:
+        """A buffer with the `env`, `gamma` and `bootstrap_n` of a value function."""
+        q = value_function
+        return cls(q.env, capacity, batch_size, q.bootstrap_n, q.gamma, path=path)
+
+    def _begin(self, frame: Field) -> None:
+        self._open(
+            ReplayBuffer,
+            stack=None if self.num_frames == 1 else self.num_frames,
+            n_step=self.bootstrap_n,
+            gamma=self.gamma,
+            seed=self._seed,
+            frame=frame,
+            action=self._actions.field,
+            extras={"next_action": self._actions.field},
+            reward_dtype="float64",
+        )
+        self._gatherer = self.core.store.gatherer(self.core.settings)
+
+    def add(self, s: Any, a: Any, r: float, done: bool, episode_id: int) -> None:
+        """Add a step; it can be sampled once its next state is known.
+
+        Args:
+            s: (*frame, num_frames), of which the last frame is stored; (*frame,) if that is 1.
+            a: action.
+            r: reward.
+            done: the episode ended with this step.
+            episode_id: another one than before begins another episode.
+
+        Raises:
+            SchemaError: a value that does not fit what was added before.
+        """
+        frame = np.asarray(s)
+        if self.num_frames > 1:
+            if frame.shape[-1:] != (self.num_frames,):
+                raise SchemaError(f"s: expected (..., {self.num_frames}), found {frame.shape}")
+            frame = frame[..., -1]
+        if self._core is None:
+            self._begin(Field(frame.shape, frame.dtype))
+        core, action = self.core, self._actions.taken(a)
+        if self._waiting is not None and self._waiting[2] == episode_id:
+            core.step(*self._waiting[:2], frame, next_action=action)
+        else:
+            core.reset(frame)
+        self._waiting = None if done else (action, float(r), episode_id)
+        if done:
+            # What comes next is never looked at; the last frame stands for it.
+            core.step(action, r, frame, terminated=True, next_action=self._actions.none())
+
+    def sample(self) -> tuple[Array, Array, Array, Array, Array, Array]:
+        """Draw `batch_size` transitions, with replacement.
+
+        Returns:
+            S (B, *frame, num_frames), without the last axis if that is 1; A (B, *action), one-hot
+            for a discrete space; Rn (B,) float64, returns over m steps, `bootstrap_n` or fewer; In
+            (B,) float64, gamma ** m, 0 where the episode ended; S_next and A_next, m steps later.
+
+        Raises:
+            EmptyBufferError: there are fewer than `batch_size` transitions.
+        """
+        if len(self) < self.batch_size:
+            raise EmptyBufferError(f"{self!r}: {len(self)} of {self.batch_size} transitions yet")
+        draws, lasts = self.core.generator.random(self.batch_size), np.empty(0, np.int64)
+
+        def draw(index: Index) -> Ids:
+            nonlocal lasts
+            ids = uniform_ids(index, draws)
+            ends = index.end(index.locate(ids), ids) - 1
+            lasts = np.minimum(ids + self.bootstrap_n, ends) - 1
+            return ids
+
+        one: Any = self.core.store.sample(draw, self._gatherer)
+        follows = self._actions.given(self.core.store.extras["next_action"][lasts])
+        follows[~one.non_terminal] = 0
+        seen, following = one.observation, one.next_observation
+        if self.num_frames > 1:
+            seen, following = np.moveaxis(seen, 1, -1), np.moveaxis(following, 1, -1)
+        return seen, self._actions.given(one.action), one.reward, one.discount, following, follows
+
+    def clear(self) -> None:
+        """Forget everything; a store at a path is deleted, and made anew."""
+        if self._core is not None:  # another seed, or the same draws come again
+            self._seed = int(self._core.generator.integers(1 << 62))
+        self._discard()
+        self._waiting = None
+
+    def __bool__(self) -> bool:
+        """Whether there is a transition."""
+        return len(self) > 0

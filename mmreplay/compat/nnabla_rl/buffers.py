@@ -1,0 +1,140 @@
+"""The buffers that draw uniformly; all others build on them.
+
+Invariant: index 0 is the oldest experience that counts, ``len(buffer) - 1`` the newest.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.buffers import ReplayBuffer as Buffer
+from mmreplay.compat.nnabla_rl.experiences import Experience
+from mmreplay.compat.nnabla_rl.reading import Draw, Reader, checked_count
+from mmreplay.compat.nnabla_rl.recording import Open, Recorder
+from mmreplay.compat.nnabla_rl.states import States, WholeStates
+from mmreplay.compat.temporary import Place
+from mmreplay.episodes import Index
+
+__all__ = ["Path", "ReplayBuffer"]
+
+Path = str | os.PathLike[str] | None
+
+
+class ReplayBuffer:
+    """Experiences (s, a, r, non_terminal, s_next, info), drawn uniformly and without replacement.
+
+    A context manager; docs/compat.md tells where it differs from nnabla-rl's.
+
+    Args:
+        capacity: most experiences to keep; None keeps all.
+        path: of the store, new or from an earlier run; None makes a temporary one, which is
+            removed by `close`.
+
+    Raises:
+        SchemaError: a value out of its range.
+        LockedError, FormatError, CorruptStoreError: as `mmreplay.ReplayBuffer`.
+    """
+
+    _replace = False
+
+    def __init__(self, capacity: int | None = None, *, path: Path = None) -> None:
+        """See the class."""
+        if capacity is not None:
+            checked_count("capacity", capacity)
+        self._capacity = capacity
+        # Neither knows this object: a cycle would keep a dropped one's store until it is found.
+        self._recorder = Recorder(Place(path), self._states(), self._opener())
+        self._reader = Reader(self._recorder, self._skipping())
+
+    def _states(self) -> States:
+        return WholeStates()
+
+    def _opener(self) -> Open:
+        return functools.partial(Buffer, capacity=self._capacity, stack=self._states().stack)
+
+    def _skipping(self) -> Callable[[Index], int]:
+        """How many of an index's transitions, from the oldest on, do not count."""
+        return lambda _: 0
+
+    def _read(self, draw: Draw) -> list[Any]:
+        return self._reader.read(draw)
+
+    def _runs(self, draw: Draw, num_steps: int) -> tuple[Any, dict[str, Any]]:
+        found = self._read(draw)
+        runs = tuple(found[step::num_steps] for step in range(num_steps))
+        return (found if num_steps == 1 else runs), {"weights": np.ones((len(runs[0]), 1))}
+
+    @property
+    def capacity(self) -> int | None:
+        """Most experiences kept; None for all."""
+        return self._capacity
+
+    def append(self, experience: Experience) -> None:
+        """Append an experience; the oldest goes if the buffer is full.
+
+        Raises:
+            SchemaError: it is none, or not one like the first.
+            DiskFullError, FailedStoreError, ClosedError: as the writer.
+        """
+        self._recorder.append(experience)
+
+    def append_all(self, experiences: Iterable[Experience]) -> None:
+        """Append experiences in order; see `append`."""
+        for experience in experiences:
+            self.append(experience)
+
+    def sample(self, num_samples: int = 1, num_steps: int = 1) -> tuple[Any, dict[str, Any]]:
+        """Draw experiences, or runs of `num_steps` that follow one another.
+
+        Returns:
+            a list of B experiences, or a tuple of `num_steps` such lists; ``{"weights": (B, 1)}``.
+
+        Raises:
+            SchemaError (a ValueError): there are not as many; a value out of its range.
+        """
+        draw = self._reader.random(num_samples, num_steps, replace=self._replace)
+        return self._runs(draw, num_steps)
+
+    def sample_indices(
+        self, indices: Sequence[int], num_steps: int = 1
+    ) -> tuple[Any, dict[str, Any]]:
+        """The experiences with these indices, or the runs that begin there; see `sample`.
+
+        Raises:
+            SchemaError (a ValueError): none, or a run past an end that is no terminal state.
+            IndexError: no such experience.
+        """
+        return self._runs(self._reader.indexed(indices, num_steps), num_steps)
+
+    def update_priorities(self, errors: npt.ArrayLike) -> None:
+        """Nothing: there are none."""
+
+    def __len__(self) -> int:
+        """Experiences that count."""
+        return len(self._reader)
+
+    def __getitem__(self, item: int) -> Any:
+        """The experience with this index; -1 is the newest one."""
+        return self._read(self._reader.indexed([item], 1))[0]
+
+    def seed(self, seed: int) -> None:
+        """Draw from here on as this seed has it; without, no two runs draw alike."""
+        self._recorder.seed(seed)
+
+    def close(self) -> None:
+        """Close the store; a temporary one is removed. A second call does nothing."""
+        self._recorder.close()
+
+    def __enter__(self) -> Self:
+        """Return the buffer itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()

@@ -1,0 +1,106 @@
+"""A buffer whose samples have goals that their own episode reached.
+
+Invariant: what is stored is not changed; `buffer[i]` is the experience as it was appended.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mmreplay.columns import Array
+from mmreplay.compat.nnabla_rl.buffers import Path, ReplayBuffer
+from mmreplay.compat.nnabla_rl.experiences import Experience, checked
+from mmreplay.compat.nnabla_rl.reading import Draw
+from mmreplay.compat.nnabla_rl.recording import Recorder
+from mmreplay.errors import SchemaError
+from mmreplay.hindsight import Hindsight
+
+__all__ = ["HindsightReplayBuffer"]
+
+RewardFunction = Callable[[Array, Array, dict[str, Any]], Any]
+
+_PARTS = 3
+_DESIRED, _ACHIEVED = "1", "2"
+
+
+class HindsightReplayBuffer(ReplayBuffer):
+    """Experiences of which a share comes with a goal that was reached later in their episode.
+
+    States are tuples (observation, desired_goal, achieved_goal).
+
+    Args:
+        reward_function: ``reward_function(achieved_goal, desired_goal, info)`` of one step: the
+            goal achieved after it, the new desired goal, and the info of the experience.
+        hindsight_prob: the share, in [0, 1].
+        capacity: most experiences to keep; None keeps all.
+        path: as for `ReplayBuffer`.
+
+    Source: Andrychowicz et al. 2017, Hindsight Experience Replay: strategy "future".
+    """
+
+    def __init__(
+        self,
+        reward_function: RewardFunction,
+        hindsight_prob: float = 0.8,
+        capacity: int | None = None,
+        *,
+        path: Path = None,
+    ) -> None:
+        """See the class."""
+        self._reward_function, self._probability = reward_function, hindsight_prob
+        self._hindsight: Hindsight | None = None
+        super().__init__(capacity, path=path)
+
+    def append(self, experience: Experience) -> None:
+        """See `ReplayBuffer.append`.
+
+        Raises:
+            RuntimeError: the state is no tuple of three.
+            SchemaError: as `ReplayBuffer.append`; a reward of more than one number.
+        """
+        s, action, reward, non_terminal, s_next, info = checked(experience)
+        if not isinstance(s, tuple) or len(s) != _PARTS:
+            raise RuntimeError(
+                "state: expected a tuple (observation, desired_goal, achieved_goal), found "
+                f"{type(s).__name__}"
+            )
+        if np.size(reward) != 1:
+            raise SchemaError(f"reward: expected one number, found {reward!r:.100}")
+        value = float(np.asarray(reward).reshape(()))
+        super().append((s, action, value, non_terminal, s_next, info))
+
+    def _runs(self, draw: Draw, num_steps: int) -> tuple[Any, dict[str, Any]]:
+        if num_steps > 1:
+            raise NotImplementedError("num_steps: expected 1, as goals are of one step each")
+        buffer = self._recorder.buffer
+        if self._hindsight is None:
+            self._hindsight = Hindsight(
+                buffer,
+                functools.partial(_rewards, self._reward_function, self._recorder),
+                probability=self._probability,
+                achieved_goal=_ACHIEVED,
+                desired_goal=_DESIRED,
+            )
+        batch = self._hindsight.relabel(buffer.store.look(draw))
+        return self._reader.experiences(batch), {"weights": np.ones((len(batch), 1))}
+
+
+def _rewards(
+    function: RewardFunction,
+    recorder: Recorder,
+    achieved: Array,
+    desired: Array,
+    extras: dict[str, Array],
+) -> Array:
+    """The rewards of N steps, one after another."""
+    info = recorder.layout.info.info
+    return np.array(
+        [
+            float(function(one, goal, info(extras, i)))
+            for i, (one, goal) in enumerate(zip(achieved, desired, strict=True))
+        ]
+    )

@@ -1,0 +1,273 @@
+"""The column of priorities: written in place beside the rows that it speaks of.
+
+Invariant: the value at a transition's position is the priority that it was last given, also after a
+kill; it is 0 where none was given, and past the head. Losing the column loses no row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay import columns, files, format
+from mmreplay.columns import Ids
+from mmreplay.errors import FormatError
+from mmreplay.format import LANE_SHIFT, ArraySpec
+
+__all__ = ["PriorityColumn", "evict", "finish", "trim"]
+
+_CHUNK_ROWS = 65_536
+_CHUNK_ROWS_OF_MANY = 16_384
+_SPEC = format.priority_spec(_CHUNK_ROWS)
+_BYTES = _SPEC.dtype.itemsize
+
+Windows = Sequence[tuple[int, int]]
+
+
+# ---------------------------------------------------------------- the files of one lane
+
+
+def find(lane: Path) -> ArraySpec | None:
+    """The column that a lane has; None if it has none.
+
+    Raises:
+        FormatError, CorruptStoreError: what is there is no such column.
+    """
+    folder = lane / _SPEC.path
+    files.check_directories(lane, _SPEC.path)
+    if not folder.exists():
+        return None
+    where = folder / "zarr.json"
+    advice = f"delete {folder} to start with new priorities"
+    try:
+        data = files.read_bytes(where, format.MAX_METADATA_BYTES)
+    except FileNotFoundError as error:
+        raise FormatError(f"{where}: missing; {advice}") from error
+    spec, _ = format.parse_array(data, _SPEC.path, str(where))
+    fits = (spec.row_shape, spec.dtype, spec.is_raw) == (_SPEC.row_shape, _SPEC.dtype, True)
+    if not fits or spec.chunk_bytes % files.GRANULARITY:
+        raise FormatError(
+            f"{where}: expected one float64 a row in raw chunks of a multiple of "
+            f"{files.GRANULARITY:,} bytes; {advice}"
+        )
+    return spec
+
+
+def _find_or_make(lane: Path, chunk_rows: int) -> ArraySpec:
+    there = find(lane)
+    if there is not None:
+        return there
+    wanted = format.priority_spec(chunk_rows)
+    # Renamed when it is whole: killed in between, there is no column, and not half of one.
+    beside = _beside(lane)
+    files.remove_tree(beside)
+    files.make_directory(beside)
+    files.write_file(beside / "zarr.json", format.array_json(wanted, 0))
+    files.replace_directory(beside, lane / wanted.path)
+    return wanted
+
+
+def _beside(lane: Path) -> Path:
+    return lane / f"{_SPEC.path}.tmp"
+
+
+def trim(lane: Path, base: int, head: int) -> None:
+    """Forget the priorities of rows that are gone, and of those that a power cut took, durably.
+
+    Whoever appends next may know nothing of priorities: theirs must not stand there already.
+
+    Args:
+        lane: its directory, locked for writing.
+        base: the oldest row kept.
+        head: rows committed; the newest is no transition yet, and has no priority.
+    """
+    if _beside(lane).exists():
+        files.remove_tree(_beside(lane))
+    spec = find(lane)
+    if spec is None:
+        return
+    evict(lane, base)
+    _clear(lane, spec, max(head - 1, 0))
+    files.sync_directory(lane / spec.path)
+
+
+def _clear(lane: Path, spec: ArraySpec, stop: int) -> None:
+    """Leave nothing of rows from `stop` on."""
+    for chunk in columns.chunk_files(lane, spec):
+        start = chunk * spec.chunk_rows
+        path = columns.chunk_path(lane, spec, chunk)
+        if start >= stop:
+            files.unlink(path)
+        elif stop < start + spec.chunk_rows:
+            files.zero_from(path, _BYTES * (stop - start))
+
+
+def evict(lane: Path, base: int) -> None:
+    """Unlink the chunk files wholly below `base`."""
+    spec = find(lane)
+    if spec is None:
+        return
+    for chunk in columns.chunk_files(lane, spec):
+        if (chunk + 1) * spec.chunk_rows > base:
+            break
+        files.unlink(columns.chunk_path(lane, spec, chunk))
+
+
+def finish(lane: Path, head: int) -> None:
+    """Leave a plain zarr array of as many rows as the lane has, durable.
+
+    Raises:
+        DiskFullError: no room; the same call works once there is.
+    """
+    spec = find(lane)
+    if spec is None:
+        return
+    _clear(lane, spec, max(head - 1, 0))
+    files.write_file(lane / spec.path / "zarr.json", format.array_json(spec, head))
+    _sync(lane, spec)
+
+
+def _sync(lane: Path, spec: ArraySpec) -> None:
+    for chunk in columns.chunk_files(lane, spec):
+        # One that was evicted since it was listed is fine.
+        files.sync_file(columns.chunk_path(lane, spec, chunk), missing_ok=True)
+    files.sync_directory(lane / spec.path)
+
+
+# ---------------------------------------------------------------- all lanes as one array
+
+
+class PriorityColumn:
+    """The priorities of all lanes of a store, as one array that is written in place.
+
+    The chunk files of all lanes lie side by side in one range of addresses. What is stored into
+    `values` is in the page cache, which outlives the process.
+
+    Args:
+        lanes: directories of lanes that this process has locked for writing.
+        windows: (base, head) of each lane; what stands past a head is forgotten.
+
+    Raises:
+        DiskFullError: no room for them; nothing was changed.
+        FormatError, CorruptStoreError: what is there is no such column.
+
+    Attributes:
+        values: (n,) float64 by position. The last one is never of a transition.
+        generation: grows when positions have changed.
+    """
+
+    def __init__(self, lanes: Sequence[Path], windows: Windows) -> None:
+        """Map what is there; make it where there is nothing."""
+        self._lanes = list(lanes)
+        chunk_rows = _CHUNK_ROWS_OF_MANY if len(lanes) > 1 else _CHUNK_ROWS
+        self._specs = [_find_or_make(lane, chunk_rows) for lane in lanes]
+        self.generation = 0
+        for lane, (base, head) in zip(self._lanes, windows, strict=True):
+            trim(lane, base, head)
+        self._layout(windows)
+
+    def _layout(self, windows: Windows) -> None:
+        """A range with room for as many rows again, with the files that there are in it."""
+        origin = [
+            base // spec.chunk_rows for spec, (base, _) in zip(self._specs, windows, strict=True)
+        ]
+        stop = [
+            max(-(-head // spec.chunk_rows), first)
+            for spec, first, (_, head) in zip(self._specs, origin, windows, strict=True)
+        ]
+        # What may find no room on the disk comes first, so that nothing changes then.
+        for number, (first, last) in enumerate(zip(origin, stop, strict=True)):
+            self._allocate(number, first, last)
+        room = [2 * (last - first) + 1 for first, last in zip(origin, stop, strict=True)]
+        sizes = [chunks * spec.chunk_rows for chunks, spec in zip(room, self._specs, strict=True)]
+        self._room, self._origin, self._stop = room, origin, list(origin)
+        self._slot = np.cumsum([0, *sizes[:-1]])
+        self._delta = self._slot - [
+            first * spec.chunk_rows + (number << LANE_SHIFT)
+            for number, (first, spec) in enumerate(zip(origin, self._specs, strict=True))
+        ]
+        self._reservation = files.Reservation(_BYTES * sum(sizes), writable=True)
+        self.values: npt.NDArray[np.float64] = self._reservation.array.view(np.float64)
+        self.generation += 1
+        for number, last in enumerate(stop):
+            self._map(number, last)
+
+    def _allocate(self, number: int, start: int, stop: int) -> None:
+        lane, spec = self._lanes[number], self._specs[number]
+        for chunk in range(start, stop):
+            files.allocate(columns.chunk_path(lane, spec, chunk), spec.chunk_bytes)
+
+    def _map(self, number: int, stop: int) -> None:
+        """Put the chunk files below `stop` into their places."""
+        lane, spec = self._lanes[number], self._specs[number]
+        slot, origin = int(self._slot[number]), self._origin[number]
+        for chunk in range(self._stop[number], stop):
+            row = slot + (chunk - origin) * spec.chunk_rows
+            path = columns.chunk_path(lane, spec, chunk)
+            # Another thread may have evicted it just now; of rows that are gone nothing is kept.
+            with contextlib.suppress(FileNotFoundError):
+                self._reservation.put(_BYTES * row, path, spec.chunk_bytes)
+            self._stop[number] = chunk + 1
+
+    # ------------------------------------------------------------ positions
+
+    @property
+    def n_lanes(self) -> int:
+        """Lanes."""
+        return len(self._lanes)
+
+    def lowest(self, lane: int) -> int:
+        """The lowest row of a lane that has a position."""
+        return self._origin[lane] * self._specs[lane].chunk_rows
+
+    def positions(self, ids: Ids) -> Ids:
+        """The positions of ids, (B,) int64; ids of lanes that there are."""
+        if len(self._delta) == 1:
+            sole: Ids = ids + self._delta[0]
+            return sole
+        out: Ids = ids + self._delta[ids >> LANE_SHIFT]
+        return out
+
+    def ids(self, positions: Ids) -> Ids:
+        """The ids that stand at positions, (B,) int64."""
+        if len(self._delta) == 1:
+            sole: Ids = positions - self._delta[0]
+            return sole
+        lane = self._slot.searchsorted(positions, "right") - 1
+        out: Ids = positions - self._delta[lane]
+        return out
+
+    # ------------------------------------------------------------ growing, and making durable
+
+    def reach(self, windows: Windows) -> None:
+        """Make room for all rows below the heads.
+
+        Args:
+            windows: (base, head) of each lane.
+
+        Raises:
+            DiskFullError: no room; nothing was changed.
+        """
+        for number, (_, head) in enumerate(windows):
+            stop = -(-head // self._specs[number].chunk_rows)
+            if stop <= self._stop[number]:
+                continue
+            if stop - self._origin[number] > self._room[number]:
+                self._layout(windows)
+                return
+            self._allocate(number, self._stop[number], stop)
+            self._map(number, stop)
+
+    def sync(self) -> None:
+        """Make them durable.
+
+        Raises:
+            FailedStoreError: an fsync failed.
+        """
+        for lane, spec in zip(self._lanes, self._specs, strict=True):
+            with contextlib.suppress(FileNotFoundError):  # somebody removed the column: no row lost
+                _sync(lane, spec)

@@ -1,0 +1,158 @@
+"""A tree of sums over a numpy array: draws positions in proportion to their mass.
+
+Invariant: every sum is the sum of what is below it, computed anew from that whenever it changes,
+so that sums do not drift however often they are updated.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["SumTree"]
+
+_BITS = 5
+_FANOUT = 1 << _BITS
+_TOP = 2048  # sums that are searched at once instead of through another level
+_FEW = 512  # nodes that are summed faster twice than told apart
+
+Positions = npt.NDArray[np.int64]
+Masses = npt.NDArray[np.float64]
+
+
+class SumTree:
+    """Masses of `size` positions, and their sums in groups of 32, of groups of 32, and so on.
+
+    Source: the sum tree of Schaul et al. (2016), "Prioritized Experience Replay", appendix B.2.1,
+    with 32 children a node instead of 2, so that a batch takes a handful of numpy calls.
+
+    Attributes:
+        masses: (size,) float64; read only: change them by `set`.
+    """
+
+    def __init__(self, masses: Masses) -> None:
+        """A tree over a copy of `masses`, (size,), each 0 or more."""
+        leaves = np.zeros(_padded(len(masses)))
+        leaves[: len(masses)] = masses
+        self.masses = leaves[: len(masses)]
+        self._levels = [leaves]
+        while len(self._levels[-1]) > _TOP:
+            below = self._levels[-1].reshape(-1, _FANOUT)
+            sums = np.zeros(_padded(len(below)))
+            sums[: len(below)] = below.sum(1)
+            self._levels.append(sums)
+        self._groups = [level.reshape(-1, _FANOUT) for level in self._levels[:-1]]
+        # Groups whose sums are out of date: summed when they are next needed, once for all
+        # updates that came until then.
+        self._stale: list[Positions] = []
+        self._scratch = np.zeros((0, _FANOUT + 1)), np.zeros(0, np.int64)
+        self._bounds = np.concatenate(([0.0], self._levels[-1].cumsum()))
+        # The smallest mass of each group, level by level; made when it is first asked for.
+        self._leasts: list[Masses] = []
+
+    def set(self, positions: Positions, masses: Masses) -> None:
+        """Give positions, (n,), other masses; of one that is named twice the last one counts."""
+        self.masses[positions] = masses
+        self._stale.append(positions)
+
+    def settle(self) -> None:
+        """Sum up what changed."""
+        stale = self._stale
+        if not stale:
+            return
+        nodes = positions = stale[0] if len(stale) == 1 else np.concatenate(stale)
+        self._stale = []
+        for groups, sums in zip(self._groups, self._levels[1:], strict=True):
+            nodes = nodes >> _BITS
+            if nodes.size > _FEW:
+                nodes = np.unique(nodes)
+            sums[nodes] = np.add.reduce(groups.take(nodes, 0), 1)
+        self._levels[-1].cumsum(out=self._bounds[1:])
+        if self._leasts:
+            self._settle_leasts(positions)
+
+    def _settle_leasts(self, nodes: Positions) -> None:
+        below = self._levels[0]
+        for leasts in self._leasts:
+            nodes = nodes >> _BITS
+            if nodes.size > _FEW:
+                nodes = np.unique(nodes)
+            leasts[nodes] = _least_of(below.reshape(-1, _FANOUT).take(nodes, 0))
+            below = leasts
+
+    def least(self) -> float:
+        """The smallest mass above 0; infinity if there is none."""
+        self.settle()
+        if not self._leasts:
+            below = self._levels[0]
+            for sums in self._levels[1:] or [np.zeros(_padded(len(below) // _FANOUT))]:
+                leasts = np.full(len(sums), np.inf)
+                groups = below.reshape(-1, _FANOUT)
+                leasts[: len(groups)] = _least_of(groups)
+                self._leasts.append(leasts)
+                below = leasts
+        return float(self._leasts[-1].min())
+
+    @property
+    def total(self) -> float:
+        """The sum of all masses."""
+        self.settle()
+        return float(self._bounds[-1])
+
+    def draw(self, draws: npt.NDArray[np.float64]) -> tuple[Positions, Masses]:
+        """Positions in proportion to their mass; one of no mass is never drawn.
+
+        Args:
+            draws: (B,) in [0, 1).
+
+        Returns:
+            positions, (B,) int64, and their masses, (B,).
+        """
+        self.settle()
+        left = draws * self._bounds[-1]
+        # Not among the last bounds, here and below: what rounding lifts past it is in it.
+        nodes = self._bounds[1:-1].searchsorted(left, "right")
+        left -= self._bounds.take(nodes)
+        bounds, rows = self._scratch_for(len(draws))
+        within, after = bounds[:, 1:-1], bounds[:, 1:]
+        for level in range(len(self._groups) - 1, -1, -1):
+            np.add.accumulate(self._groups[level].take(nodes, 0)[:, :-1], 1, out=within)
+            child = (after > left[:, None]).argmax(1)
+            nodes <<= _BITS
+            nodes += child
+            if level:
+                child += rows
+                left -= bounds.take(child)
+        masses = self.masses.take(nodes, mode="clip")
+        if not masses.all():
+            self._mend(nodes, masses)
+        return nodes, masses
+
+    def _scratch_for(self, size: int) -> tuple[Masses, Positions]:
+        """Bounds of a node's children for each draw, from 0 to infinity, and where rows begin."""
+        if len(self._scratch[0]) != size:
+            bounds = np.zeros((size, _FANOUT + 1))
+            bounds[:, -1] = np.inf
+            self._scratch = bounds, np.arange(0, bounds.size, _FANOUT + 1)
+        return self._scratch
+
+    def _mend(self, nodes: Positions, masses: Masses) -> None:
+        """Move draws that rounding lifted past the last mass of a node back to that mass.
+
+        A sum and the sums below it are added in different orders, so that they may differ in the
+        last bit.
+        """
+        for at in np.flatnonzero(masses == 0):
+            found = np.flatnonzero(self.masses[: nodes[at]])
+            nodes[at] = found[-1] if found.size else np.flatnonzero(self.masses)[0]
+            masses[at] = self.masses[nodes[at]]
+
+
+def _least_of(groups: Masses) -> Masses:
+    """The smallest mass above 0 of each group, (n,)."""
+    out: Masses = np.where(groups > 0, groups, np.inf).min(1)
+    return out
+
+
+def _padded(size: int) -> int:
+    return -(-max(size, 1) // _FANOUT) * _FANOUT

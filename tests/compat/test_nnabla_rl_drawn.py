@@ -1,0 +1,313 @@
+"""nnabla-rl's buffers that draw by priority, and with other goals, against their definitions.
+
+Invariant: probabilities, weights and goals are those that a few lines over lists give.
+"""
+
+import numpy as np
+import pytest
+
+from mmreplay import files
+from mmreplay.compat import nnabla_rl
+from mmreplay.compat.nnabla_rl import priorities
+from mmreplay.testing.scratch import scratch_directory
+
+
+@pytest.fixture(autouse=True)
+def in_memory(monkeypatch, tmp_path):  # pytest's own folders first
+    """Temporary stores where nothing waits for a disk."""
+    monkeypatch.setattr(files, "_fsync", lambda descriptor: None)
+    monkeypatch.setattr(files, "_fdatasync", lambda descriptor: None)
+    with scratch_directory() as folder:
+        monkeypatch.setattr("tempfile.tempdir", str(folder))
+        yield folder
+
+
+def goodness(counts, shares):
+    """How many standard deviations chi-squared is off (Wilson and Hilferty 1931)."""
+    expected = counts.sum() * shares
+    freedom = counts.size - 1
+    spread = 2 / (9 * freedom)
+    squared = float(((counts - expected) ** 2 / expected).sum())
+    return ((squared / freedom) ** (1 / 3) - (1 - spread)) / np.sqrt(spread)
+
+
+def steps(count, begin=0, episode=0, end=1.0):
+    """Steps whose reward is their number."""
+    return [
+        (
+            np.array([episode, t]),
+            0,
+            float(t),
+            1.0 if t < begin + count - 1 else end,
+            np.array([episode, t + 1]),
+            {},
+        )
+        for t in range(begin, begin + count)
+    ]
+
+
+def numbers(experiences):
+    return [int(one[2]) for one in experiences]
+
+
+VARIANTS = ("proportional", "rank_based")
+ALPHA, EPSILON = 0.6, 1e-8
+
+
+def masses(variant, errors, clip=(-1, 1)):
+    sizes = np.abs(errors if clip is None else np.clip(errors, *clip)) + EPSILON
+    if variant == "proportional":
+        return sizes**ALPHA
+    ranks = np.empty(len(sizes))
+    ranks[np.argsort(-sizes)] = np.arange(1, len(sizes) + 1)
+    return ranks**-ALPHA
+
+
+def with_errors(variant, errors, **settings):
+    """A buffer with these errors, each told to its own experience."""
+    buffer = nnabla_rl.PrioritizedReplayBuffer(len(errors), variant=variant, **settings)
+    buffer.append_all(steps(len(errors)))
+    found, _ = buffer.sample_indices(range(len(errors)))
+    assert numbers(found) == [*range(len(errors))]
+    buffer.update_priorities(errors[:, None])
+    buffer.seed(5)
+    return buffer
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("count", [3, 7, 40])
+def test_experiences_are_drawn_by_priority_with_the_weights_of_the_paper(variant, count):
+    errors = np.random.default_rng(count).permutation(np.linspace(-0.9, 1.5, count))
+    clip = (-2, 2)
+    shares = masses(variant, errors, clip)
+    shares /= shares.sum()
+    counts = np.zeros(count)
+    with with_errors(variant, errors, beta=0.4, betasteps=1000, error_clip=clip) as buffer:
+        for batch in range(1500):
+            found, info = buffer.sample(3)
+            chosen = numbers(found)
+            np.add.at(counts, chosen, 1)
+            beta = 0.4 + 0.6 * min(batch / 1000, 1)
+            wanted = (shares[chosen] / shares.min()) ** -beta
+            assert info["weights"].shape == (3, 1)
+            np.testing.assert_allclose(info["weights"][:, 0], wanted, rtol=1e-5)
+            buffer.update_priorities(errors[chosen])
+        _, info = buffer.sample_indices([-1, 0])
+        np.testing.assert_allclose(info["weights"][:, 0], shares.min() / shares[[-1, 0]], rtol=1e-6)
+    assert goodness(counts, shares) < 4
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("rounds", [16, 0])
+def test_runs_begin_by_priority_where_one_can_begin(variant, rounds, monkeypatch):
+    monkeypatch.setattr(priorities, "_ROUNDS", rounds)
+    errors = np.random.default_rng(3).permutation(np.linspace(-0.9, 0.8, 12))
+    buffer = nnabla_rl.PrioritizedReplayBuffer(12, variant=variant)
+    with buffer:
+        for episode in range(4):  # cut off by resets
+            buffer.append_all(steps(3, 3 * episode, episode))
+        buffer.sample_indices(range(12))
+        buffer.update_priorities(errors)
+        buffer.seed(2)
+        every = masses(variant, errors)
+        begins = [t for t in range(12) if t % 3 != 2]
+        counts = np.zeros(12)
+        for _ in range(1500):
+            found, info = buffer.sample(4, 2)
+            chosen = numbers(found[0])
+            assert numbers(found[1]) == [t + 1 for t in chosen]
+            np.add.at(counts, chosen, 1)
+            ratio = info["weights"][:, 0] / info["weights"][0, 0]
+            logs = np.log(every[chosen] / every[chosen[0]])
+            wrong = np.abs(np.log(ratio)) > np.abs(logs) + 1e-6
+            assert not wrong.any()
+            buffer.update_priorities(errors[chosen])
+        assert counts.nonzero()[0].tolist() == begins
+        assert goodness(counts[begins], every[begins] / every[begins].sum()) < 4
+        with pytest.raises(RuntimeError, match="no run of 4"):
+            buffer.sample(1, 4)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_as_many_runs_as_there_are_experiences_come_back(variant):
+    with nnabla_rl.PrioritizedReplayBuffer(10, variant=variant) as buffer:
+        buffer.append_all(steps(10))
+        found, _ = buffer.sample(10, 4)
+        assert max(numbers(found[0])) <= 6
+        buffer.update_priorities(np.ones(10))
+        with pytest.raises(ValueError, match="at most 10"):
+            buffer.sample(11)
+
+
+def test_an_error_goes_to_what_was_drawn_whatever_came_since():
+    with nnabla_rl.PrioritizedReplayBuffer(5, epsilon=1e-3) as buffer:
+        buffer.append_all(steps(5))
+        buffer.sample_indices([0, 1, 2])
+        buffer.append_all(steps(2, 5))  # 0 and 1 are gone
+        buffer.update_priorities(np.array([0.1, 0.2, 0.3]))
+        _, info = buffer.sample_indices(range(5))
+        weights = info["weights"][:, 0]
+        assert weights[0] == 1.0  # of experience 2, the smallest
+        assert np.allclose(weights[1:], (1 / 0.301) ** (-ALPHA * 0.4))
+
+
+def test_samples_and_updates_take_turns():
+    with nnabla_rl.PrioritizedReplayBuffer(5) as buffer:
+        with pytest.raises(ValueError, match="at most 0"):
+            buffer.sample()
+        buffer.append_all(steps(4))
+        with pytest.raises(RuntimeError, match="a sample before"):
+            buffer.update_priorities(np.ones(1))
+        buffer.sample(2)
+        for again in (lambda: buffer.sample(2), lambda: buffer.sample_indices([0])):
+            with pytest.raises(RuntimeError, match="before the next sample"):
+                again()
+        with pytest.raises(ValueError, match="one an id"):
+            buffer.update_priorities(np.ones(3))
+        buffer.update_priorities(np.ones((2, 1)))
+        buffer.sample(2)
+        assert (buffer.capacity, len(buffer)) == (5, 4)
+        assert buffer[1][2] == 1.0
+
+
+def test_settings_out_of_range_are_value_errors():
+    for settings in ({"variant": "rank"}, {"alpha": -1}, {"beta": 2}):
+        with pytest.raises(ValueError, match="expected"):
+            nnabla_rl.PrioritizedReplayBuffer(5, **settings).append(steps(1)[0])
+    with pytest.raises(ValueError, match="capacity"):
+        nnabla_rl.PrioritizedReplayBuffer(0)
+    with pytest.raises(ValueError, match="normalization_method"):
+        nnabla_rl.ProportionalPrioritizedAtariBuffer(5, normalization_method="max")
+
+
+def test_priorities_are_there_again_at_a_path(tmp_path):
+    path = tmp_path / "kept.zarr"
+    errors = np.linspace(0.1, 0.9, 6)
+    with nnabla_rl.PrioritizedReplayBuffer(6, path=path) as buffer:
+        buffer.append_all(steps(6))
+        buffer.sample_indices(range(6))
+        buffer.update_priorities(errors)
+        before = buffer.sample_indices(range(6))[1]["weights"]
+    with nnabla_rl.PrioritizedReplayBuffer(6, path=path) as buffer:
+        assert np.array_equal(buffer.sample_indices(range(6))[1]["weights"], before)
+
+
+@pytest.mark.parametrize(
+    ("make", "variant", "by_batch"),
+    [
+        (nnabla_rl.ProportionalPrioritizedAtariBuffer, "proportional", False),
+        (nnabla_rl.ProportionalPrioritizedAtariBuffer, "proportional", True),
+        (nnabla_rl.RankBasedPrioritizedAtariBuffer, "rank_based", False),
+    ],
+)
+def test_screens_are_drawn_by_priority(make, variant, by_batch):
+    settings = {"normalization_method": "batch_max"} if by_batch else {}
+    screens = np.random.default_rng(0).integers(0, 256, (12, 84, 84), np.uint8)
+    with make(8, alpha=ALPHA, beta=0.4, stacked_frames=2, **settings) as buffer:
+        for t in range(11):
+            buffer.append((screens[t], 0, float(t), 1.0, screens[t + 1], {}))
+        assert len(buffer) == 8
+        found, _ = buffer.sample_indices(range(8))
+        errors = np.linspace(0.9, 0.1, 8)
+        buffer.update_priorities(errors)
+        shares = masses(variant, errors)
+        found, info = buffer.sample(5)
+        chosen = [t - 3 for t in numbers(found)]
+        for one in found:
+            t = int(one[2])
+            assert np.array_equal(one[0], screens[t - 1 : t + 1].astype(np.float32) / 255)
+            assert np.array_equal(one[4], screens[t : t + 2].astype(np.float32) / 255)
+        least = shares[chosen].min() if by_batch else shares.min()
+        wanted = (shares[chosen] / least) ** -0.4
+        np.testing.assert_allclose(info["weights"][:, 0], wanted, rtol=1e-5)
+
+
+# ---------------------------------------------------------------- hindsight
+
+LENGTHS = (4, 6, 1, 5)
+DESIRED = -1.0
+
+
+def goal_states(episode, t):
+    return np.array([episode, t]), np.array([DESIRED]), np.array([10.0 * episode + t])
+
+
+def tasks(terminated):
+    """Episodes of steps towards a goal that none of them reaches."""
+    return [
+        (
+            goal_states(episode, t),
+            np.array([t]),
+            -1.0,
+            0.0 if terminated and t == length - 1 else 1.0,
+            goal_states(episode, t + 1),
+            {"bonus": float(t)},
+        )
+        for episode, length in enumerate(LENGTHS)
+        for t in range(length)
+    ]
+
+
+def reward(achieved, desired, info):
+    assert achieved.shape == desired.shape == (1,)
+    return -abs(float(achieved[0] - desired[0])) + 100 * info["bonus"]
+
+
+@pytest.mark.parametrize("terminated", [True, False])
+@pytest.mark.parametrize("capacity", [None, 9])
+def test_goals_come_from_the_rest_of_the_same_episode(terminated, capacity):
+    every = tasks(terminated)
+    with nnabla_rl.HindsightReplayBuffer(reward, 0.5, capacity) as buffer:
+        buffer.append_all(every)
+        buffer.seed(1)
+        kept = every if capacity is None else every[-capacity:]
+        assert len(buffer) == len(kept)
+        seen = {}
+        for _ in range(300):
+            found, info = buffer.sample_indices(range(len(kept)))
+            assert info["weights"].shape == (len(kept), 1)
+            for i, (one, original) in enumerate(zip(found, kept, strict=True)):
+                (s, goal, achieved), a, r, flag, (s_next, next_goal, next_achieved), more = one
+                assert np.array_equal(s, original[0][0])
+                assert np.array_equal(achieved, original[0][2])
+                assert np.array_equal(s_next, original[4][0])
+                assert np.array_equal(next_achieved, original[4][2])
+                assert (a, flag, more) == (original[1], original[3], original[5])
+                assert goal == next_goal
+                if goal[0] == DESIRED:
+                    assert r == -1.0
+                else:
+                    assert r == reward(next_achieved, goal, more)
+                counts = seen.setdefault(i, {})
+                counts[goal[0]] = counts.get(goal[0], 0) + 1
+        for i, counts in seen.items():
+            episode, t = kept[i][0][0]
+            future = [10.0 * episode + later for later in range(t + 1, LENGTHS[int(episode)] + 1)]
+            assert counts.keys() == {DESIRED, *future}
+            found = np.array([counts[goal] for goal in (DESIRED, *future)])
+            assert goodness(found, np.array([0.5, *[0.5 / len(future)] * len(future)])) < 5
+        assert all(buffer[i][2] == -1.0 and buffer[i][0][1] == DESIRED for i in range(len(kept)))
+        drawn, _ = buffer.sample(len(kept))
+        places = [(int(one[0][0][0]), int(one[0][0][1])) for one in drawn]
+        assert len(set(places)) == len(kept)
+
+
+def test_what_has_no_goals_is_refused():
+    with nnabla_rl.HindsightReplayBuffer(reward) as buffer:
+        good = tasks(True)[0]
+        with pytest.raises(RuntimeError, match="expected a tuple"):
+            buffer.append((np.zeros(2), *good[1:]))
+        with pytest.raises(RuntimeError, match="expected a tuple"):
+            buffer.append((good[0][:2], *good[1:]))
+        with pytest.raises(ValueError, match="info"):
+            buffer.append((*good[:5], None))
+        with pytest.raises(ValueError, match="one number"):
+            buffer.append((*good[:2], np.zeros(2), *good[3:]))
+        buffer.append((*good[:2], np.array([-1.0]), *good[3:]))
+        assert buffer[0][2] == -1.0
+        for call in (lambda: buffer.sample(1, 2), lambda: buffer.sample_indices([0], 2)):
+            with pytest.raises((NotImplementedError, ValueError, IndexError)):
+                call()
+        buffer.append(tasks(True)[1])
+        with pytest.raises(NotImplementedError):
+            buffer.sample(1, 2)

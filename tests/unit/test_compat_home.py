@@ -1,0 +1,168 @@
+"""Where compat buffers live: what is deleted, what stays, what is gone on with."""
+
+import gc
+import os
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay.compat import baselines, berkeley, keras_gym
+from mmreplay.errors import ClosedError, EmptyBufferError, LockedError, SchemaError
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+FRAME = np.zeros((2, 2, 1), np.uint8)
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """The folder in which temporary folders are made, and what is in it."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return lambda: list(folder.iterdir())
+
+
+class Env:
+    class action_space:  # noqa: N801 (an attribute of environments)
+        n, shape = 3, ()
+
+
+def filled(path=None, size=8, n=5):
+    buffer = baselines.ReplayBuffer(size, path=path)
+    for i in range(n):
+        buffer.add(np.full(2, i), i, 1.0, np.full(2, i + 1), False)
+    return buffer
+
+
+def test_nothing_is_on_disk_before_the_first_observation(temporary, tmp_path):
+    for buffer in (
+        baselines.ReplayBuffer(4),
+        baselines.PrioritizedReplayBuffer(4, 0.6),
+        berkeley.ReplayBuffer(4, 2),
+        keras_gym.ExperienceReplayBuffer(Env(), 4),
+        baselines.ReplayBuffer(4, path=tmp_path / "later.zarr"),
+    ):
+        assert len(buffer) == 0
+        with pytest.raises(EmptyBufferError, match="nothing was added yet"):
+            buffer.core.sample(1)
+        buffer.close()
+    assert temporary() == []
+    assert not (tmp_path / "later.zarr").exists()
+
+
+def test_close_deletes_a_temporary_store(temporary):
+    with filled() as buffer:
+        assert len(temporary()) == 1
+        assert len(buffer) == 5
+    assert temporary() == []
+    buffer.close()
+    for use in (
+        lambda: buffer.sample(1),
+        lambda: len(buffer),
+        lambda: buffer.add(np.zeros(2, int), 0, 0.0, np.zeros(2, int), False),
+    ):
+        with pytest.raises(ClosedError):
+            use()
+
+
+def test_a_buffer_that_was_closed_before_it_began_says_so(temporary):
+    buffer = baselines.ReplayBuffer(4)
+    buffer.close()
+    with pytest.raises(ClosedError, match="was closed"):
+        buffer.add(np.zeros(2), 0, 0.0, np.zeros(2), False)
+    with pytest.raises(ClosedError, match="was closed"):
+        buffer.sample(1)
+    assert temporary() == []
+
+
+def test_dropping_a_buffer_deletes_its_temporary_store(temporary):
+    buffer = filled()
+    assert len(temporary()) == 1
+    del buffer
+    gc.collect()
+    assert temporary() == []
+
+
+def test_the_end_of_the_process_deletes_a_temporary_store(temporary):
+    code = (
+        "import numpy as np; from mmreplay.compat import baselines\n"
+        "b = baselines.ReplayBuffer(8)\n"
+        "for i in range(20): b.add(np.full(2, i), i, 1.0, np.full(2, i + 1), False)\n"
+        "import os, tempfile; print(len(os.listdir(tempfile.gettempdir())))\n"
+    )
+    environ = {**os.environ, "TMPDIR": tempfile.gettempdir()}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
+    assert temporary() == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_leaves_the_store_to_its_parent(temporary):
+    buffer = filled()
+    child = os.fork()
+    if not child:
+        buffer.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(temporary()) == 1
+    assert len(buffer.sample(4)[1]) == 4
+    buffer.close()
+
+
+def test_a_failed_start_leaves_nothing_behind(temporary):
+    buffer = baselines.ReplayBuffer(4)
+    with pytest.raises(SchemaError):
+        buffer.add(np.array(["a"]), 0, 0.0, np.array(["a"]), False)
+    assert temporary() == []
+
+
+def test_a_store_at_a_path_stays_and_is_gone_on_with(tmp_path, temporary):
+    path = tmp_path / "kept.zarr"
+    with filled(path) as buffer, pytest.raises(LockedError):
+        baselines.ReplayBuffer(8, path=path)
+    assert sorted(mmreplay.open(path).actions[mmreplay.open(path).ids]) == [0, 1, 2, 3, 4]
+    with baselines.ReplayBuffer(8, path=path) as buffer:
+        assert len(buffer) == 5
+        seen, actions, *_ = buffer.sample(30)
+        assert np.array_equal(seen[:, 0], actions)
+        for i in range(5, 11):
+            buffer.add(np.full(2, i), i, 1.0, np.full(2, i + 1), False)
+        assert set(buffer.sample(500)[1]) == set(range(3, 11))
+    assert path.exists()
+    assert temporary() == []
+
+
+def test_a_store_of_dicts_is_refused(tmp_path):
+    field = mmreplay.Field((2,))
+    with mmreplay.create(tmp_path / "d.zarr", {"a": field, "b": field}, field):
+        pass
+    with pytest.raises(SchemaError, match="one frame a row"):
+        berkeley.ReplayBuffer(4, 2, path=tmp_path / "d.zarr")
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5, None])
+def test_a_size_that_is_none_is_refused_at_once(size):
+    for make in (
+        lambda: baselines.ReplayBuffer(size),
+        lambda: baselines.PrioritizedReplayBuffer(size, 0.6),
+        lambda: berkeley.ReplayBuffer(size, 2),
+    ):
+        with pytest.raises(SchemaError, match="expected 1 or more"):
+            make()
+
+
+def test_the_name_tells_class_and_place(tmp_path):
+    assert repr(berkeley.ReplayBuffer(4, 2)) == "<mmreplay.compat.berkeley.ReplayBuffer temporary>"
+    assert str(tmp_path / "x") in repr(berkeley.ReplayBuffer(4, 2, path=tmp_path / "x"))
