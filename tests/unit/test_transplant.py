@@ -125,10 +125,12 @@ def test_a_half_of_the_tail_that_waits_for_its_shard(lz4_writer, story, tmp_path
     waiting = lz4_writer._background.submit(holds.wait)
     story.play(lz4_writer, 13)
     reader = LaneReader(lz4_writer.path)
-    assert (reader.tail_start(), reader.head) == (0, 14)
-    transplant(reader, tmp_path / "copy", 14)
-    holds.set()
-    waiting.result()
+    try:
+        assert (reader.tail_start(), reader.head) == (0, 14)
+        transplant(reader, tmp_path / "copy", 14)
+    finally:
+        holds.set()
+        waiting.result()
     check(story, lz4_writer.path, tmp_path / "copy", 14)
 
 
