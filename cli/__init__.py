@@ -19,6 +19,8 @@ _COMMANDS = {
     "info": "Show what is in a store.",
     "episodes": "List the trajectories.",
     "verify": "Read everything, check every checksum and rule.",
+    "repair": "Make a damaged store sound again.",
+    "snapshot": "Copy a store as it is now, while it is written.",
     "bench": "Sample from a store for a second and say how fast it was.",
 }
 """Name -> help in the list of commands: importing them all for it would be slow."""

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .wording import count, echo_json, echo_table, size, table
+from .findings import findings_table
+from .progress import progress
+from .wording import count, echo_json, echo_table, size
 
 if TYPE_CHECKING:
-    from mmreplay.integrity import Finding, Report
-
-_SHOWN = 50
+    from mmreplay.integrity import Report
 
 
 @click.command("verify")
@@ -29,7 +26,7 @@ def verify(path: str, as_json: bool) -> None:
     """
     import mmreplay
 
-    with _progress() as show:
+    with progress("verify") as show:
         report = mmreplay.verify(path, show)
     if as_json:
         echo_json(report.to_json())
@@ -43,49 +40,10 @@ def _print(report: Report) -> None:
     parts: list[Any] = []
     for one, heading in ((report.findings, "damaged"), (report.warnings, "odd, and harmless")):
         if one:
-            parts += [_findings(one, heading), ""]
+            parts += [findings_table(one, heading), ""]
     word = "sound" if report.sound else "NOT SOUND"
     parts.append(
         f"{report.path}: {word}, {report.state}; {count(report.rows, 'row')} in "
         f"{count(report.lanes, 'lane')}; {count(report.files, 'file')}, {size(report.bytes)} read"
     )
     echo_table(*parts)
-
-
-def _findings(findings: Sequence[Finding], heading: str) -> Any:
-    rows = [
-        (
-            one.file or ".",
-            "" if one.rows is None else _span(*one.rows),
-            one.message,
-        )
-        for one in findings[:_SHOWN]
-    ]
-    left = len(findings) - _SHOWN
-    if left > 0:
-        rows.append(("...", "", f"and {left:,} more; --json lists all of them"))
-    return table((heading, "rows", "what"), rows, right=())
-
-
-def _span(start: int, stop: int) -> str:
-    return f"{start:,}" if stop - start <= 1 else f"{start:,} to {stop - 1:,}"
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar on a terminal, None in a pipe; always on stderr."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
-
-    columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    with bar:
-        task = bar.add_task("verify", total=None)
-
-        def show(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        yield show

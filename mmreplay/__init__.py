@@ -39,7 +39,8 @@ from mmreplay.vector import VectorWriter
 
 if TYPE_CHECKING:
     from mmreplay.adapters.gymnasium import FrameStack, record
-    from mmreplay.integrity import Finding, Report, verify
+    from mmreplay.integrity import Finding, LaneRepair, Repair, Report, repair, verify
+    from mmreplay.snapshots import Snapshot, snapshot
 
 __all__ = [
     "Batch",
@@ -56,17 +57,20 @@ __all__ = [
     "FrameStack",
     "Hindsight",
     "InvalidIdError",
+    "LaneRepair",
     "LazyFrames",
     "LazyTrajectory",
     "LockedError",
     "Mixture",
     "MmreplayError",
     "PrioritizedReplayBuffer",
+    "Repair",
     "ReplayBuffer",
     "Report",
     "SchemaError",
     "SequenceBatch",
     "Settings",
+    "Snapshot",
     "Step",
     "Store",
     "StoreExistsError",
@@ -79,6 +83,8 @@ __all__ = [
     "load",
     "open",
     "record",
+    "repair",
+    "snapshot",
     "transforms",
     "verify",
 ]
@@ -95,6 +101,11 @@ _LAZY = {
     "verify": "mmreplay.integrity",
     "Finding": "mmreplay.integrity",
     "Report": "mmreplay.integrity",
+    "repair": "mmreplay.integrity",
+    "Repair": "mmreplay.integrity",
+    "LaneRepair": "mmreplay.integrity",
+    "snapshot": "mmreplay.snapshots",
+    "Snapshot": "mmreplay.snapshots",
 }
 
 

@@ -50,7 +50,10 @@ __all__ = [
     "allocated_bytes",
     "boot_id",
     "check_directories",
+    "copy_file",
+    "exchange",
     "holder",
+    "identity",
     "is_locked",
     "make_directory",
     "map_file",
@@ -60,8 +63,10 @@ __all__ = [
     "read_at",
     "read_bytes",
     "remove_tree",
+    "rename",
     "replace_directory",
     "resident",
+    "share_file",
     "sync_directory",
     "sync_file",
     "sync_tree",
@@ -78,6 +83,7 @@ GRANULARITY = mmap.ALLOCATIONGRANULARITY
 
 _LINUX = sys.platform == "linux"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_COPY_BYTES = 8 << 20
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _NONBLOCK = getattr(os, "O_NONBLOCK", 0)
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
@@ -285,6 +291,72 @@ def unlink(path: Path) -> None:
         os.unlink(path)
 
 
+def share_file(source: Path, target: Path, size: int | None = None) -> bool:
+    """Give a file that nobody will change any more a second name; where that cannot be, copy it.
+
+    Args:
+        source: a regular file.
+        target: does not exist yet.
+        size: in bytes that it must have, if given.
+
+    Returns:
+        whether both names are of one file now.
+
+    Raises:
+        FileNotFoundError: there is no source.
+        CorruptStoreError: another size, or no regular file.
+        DiskFullError: no room for a copy.
+    """
+    descriptor = _open_regular(source, os.O_RDONLY)
+    try:
+        found = os.fstat(descriptor).st_size
+        _check_size(source, found, found if size is None else size)
+        try:
+            os.link(source, target, follow_symlinks=False)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.EEXIST):
+                raise
+            if error.errno in _NO_ROOM:
+                with writing("linking", target):
+                    raise
+        else:
+            return True
+        _copy_from(descriptor, target)
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a regular file whose bytes may change meanwhile.
+
+    Raises:
+        FileNotFoundError: there is no source.
+        CorruptStoreError: no regular file.
+        DiskFullError: no room; nothing is left behind.
+    """
+    descriptor = _open_regular(source, os.O_RDONLY)
+    try:
+        _copy_from(descriptor, target)
+    finally:
+        os.close(descriptor)
+
+
+def _copy_from(source: int, target: Path) -> None:
+    with writing(f"copying {target.name}", target):
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
+        try:
+            while piece := os.read(source, _COPY_BYTES):
+                _write_all(descriptor, piece)
+            _fsync(descriptor)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(target)
+            raise
+        finally:
+            os.close(descriptor)
+
+
 # ---------------------------------------------------------------- durability
 
 
@@ -302,6 +374,8 @@ def sync_file(path: Path, *, missing_ok: bool = False) -> None:
             if missing_ok:
                 return
             raise
+        except PermissionError:  # an archive that was made read-only; Linux syncs it all the same
+            descriptor = os.open(path, os.O_RDONLY | _BINARY | _CLOEXEC | _NOFOLLOW)
         try:
             _fdatasync(descriptor)
         finally:
@@ -400,6 +474,39 @@ def replace_directory(built: Path, path: Path) -> bool:
     return True
 
 
+def rename(path: Path, target: Path) -> None:
+    """Give a file or directory another name, at once; the caller syncs the directory above."""
+    with writing("renaming", path):
+        os.rename(path, target)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Exchange the names of two directories, so that there is no moment without either.
+
+    Returns:
+        False where the system cannot; nothing was changed then.
+    """
+    if not _LINUX or _LIBC is None or not hasattr(_LIBC, "renameat2"):
+        return False
+    paths = os.fsencode(one), os.fsencode(other)
+    with writing("exchanging", one):
+        if _LIBC.renameat2(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE) == 0:
+            return True
+        number = ctypes.get_errno()
+        if number in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM):
+            return False  # an old kernel, or a file system that has no such thing
+        raise OSError(number, os.strerror(number))
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Device and inode of what stands at a path, links not followed; None if nothing does."""
+    try:
+        about = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return about.st_dev, about.st_ino
+
+
 def sync_tree(path: Path) -> None:
     """Make every file and every name below a directory durable."""
     for folder, _, names in os.walk(path):
@@ -482,6 +589,8 @@ def _libc() -> ctypes.CDLL | None:
 
 
 _LIBC = _libc()
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
 _MAP_FIXED = 0x10
 _MAP_ANON = 0x20 if _LINUX else 0x1000
 _MAP_NORESERVE = 0x4000 if _LINUX else 0x40
@@ -681,7 +790,17 @@ class DirectoryLock:
         while True:
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
+                if self._is_at(path):
+                    break
+                # Another directory has the name by now, as after a repair: that is the one to lock.
+                self.release()
+                self._descriptor = os.open(path, os.O_RDONLY | _CLOEXEC)
+                continue
+            except FileNotFoundError as error:
+                self.release()
+                raise LockedError(
+                    f"{path}: renamed or removed while its lock was waited for{who()}; try again"
+                ) from error
             except OSError as error:
                 if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                     self.release()
@@ -705,6 +824,10 @@ class DirectoryLock:
     def is_held(self) -> bool:
         """Whether it was not released."""
         return self._descriptor >= 0
+
+    def _is_at(self, path: Path) -> bool:
+        about, now = os.fstat(self._descriptor), os.stat(path)
+        return (about.st_dev, about.st_ino) == (now.st_dev, now.st_ino)
 
     def release(self) -> None:
         """Let others in; a second call does nothing."""

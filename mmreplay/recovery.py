@@ -24,7 +24,15 @@ from mmreplay.format import ArraySpec
 from mmreplay.schema import Schema
 from mmreplay.state import BASE, COMMITTED, TAIL_START, CheckpointFile, State
 
-__all__ = ["Live", "build_lane", "generator_path", "recover", "reopen", "write_metadata"]
+__all__ = [
+    "Live",
+    "build_lane",
+    "generator_path",
+    "recover",
+    "reopen",
+    "shard_start",
+    "write_metadata",
+]
 
 
 @dataclasses.dataclass(slots=True)
@@ -122,7 +130,7 @@ def reopen(
     _remove_litter(path)
     head: int = metadata["rows"]
     base = max(metadata["first"] - format.CONTEXT_ROWS, 0)
-    tail_start = _shard_start(specs, head)
+    tail_start = shard_start(specs, head)
     try:
         _build_live(path, metadata["uuid"], specs, head=head, tail_start=tail_start, base=base)
         state, checkpoint, tails = _map_live(path, metadata, specs)
@@ -180,7 +188,7 @@ def recover(
     else:
         head, tail_start, base = best.head, best.tail_start, best.base
         if tail_start > head:
-            tail_start = _shard_start(specs, head)
+            tail_start = shard_start(specs, head)
             _unpack(path, specs, tails, tail_start, head)
         for spec in specs.values():
             if not spec.is_raw:
@@ -201,7 +209,7 @@ def recover(
     return Live(metadata, state, checkpoint, tails, head, base, flushed=base)
 
 
-def _shard_start(specs: Mapping[str, ArraySpec], head: int) -> int:
+def shard_start(specs: Mapping[str, ArraySpec], head: int) -> int:
     """The head rounded down to a shard; 0 where nothing is compressed, and there is no tail."""
     lengths = [spec.chunk_rows for spec in specs.values() if not spec.is_raw]
     return head - head % lengths[0] if lengths else 0

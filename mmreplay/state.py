@@ -96,12 +96,17 @@ class State:
 
     def trusted(self, best: Checkpoint) -> bool:
         """Whether the page was written since this boot, here, after `best`."""
-        words, now = self.words, files.boot_id()
+        return (
+            self.is_of_this_boot() and self.boot == best.boot and self.words[COMMITTED] >= best.head
+        )
+
+    def is_of_this_boot(self) -> bool:
+        """Whether the page was written since this boot, here."""
+        words = self.words
         return (
             words[0] == _MAGIC
-            and self.boot == now == best.boot
+            and self.boot == files.boot_id()
             and (words[_DEVICE], words[_INODE]) == self._identity
-            and words[COMMITTED] >= best.head
         )
 
 

@@ -19,7 +19,10 @@ from mmreplay.format import ArraySpec
 from mmreplay.integrity import documents, rules
 from mmreplay.integrity.rules import Problem, Rows
 
-__all__ = ["ChunkReader"]
+__all__ = ["NO_CHECKSUM", "ChunkReader"]
+
+NO_CHECKSUM = "expected a checksum, as every file of a closed lane has; found 0"
+"""Of a raw chunk file: nobody can say whether it is damaged."""
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -77,7 +80,7 @@ class ChunkReader:
         data = self.whole(spec, chunk)
         out = _check_sum(data, expected)
         if expected == 0 and rows.closed:
-            out.append(Problem("expected a checksum, as every file of a closed lane has; found 0"))
+            out.append(Problem(NO_CHECKSUM))
         start = chunk * spec.chunk_rows
         if rows.closed and rows.head < start + spec.chunk_rows:
             out += rules.zero_past(data[(rows.head - start) * spec.row_bytes :], rows.head)

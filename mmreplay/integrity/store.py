@@ -16,7 +16,10 @@ from mmreplay.integrity.report import Finding, Report
 from mmreplay.integrity.watch import Tally
 from mmreplay.reader import read_metadata
 
-__all__ = ["verify"]
+__all__ = ["ODD_ONE", "verify"]
+
+ODD_ONE = ("schema: expected that of the store", "expected the layout in")
+"""How the findings about a lane begin that differs from what its store says of all lanes."""
 
 _SIGNS = ("resets/zarr.json", "rewards/zarr.json", ".live", "lane-00000")
 _STATES = ("live", "crashed", "closed")
@@ -139,11 +142,11 @@ def _odd_one(
         return []
     out: list[Finding] = []
     if own.get("schema") != root.get("schema"):
-        text = f"schema: expected that of the store, found {own.get('schema')}"
+        text = f"{ODD_ONE[0]}, found {own.get('schema')}"
         out.append(watch.finding("zarr.json", text))
     for path, spec in lane.arrays.specs.items():
         if layout is not None and path in layout and layout[path] != spec:
-            text = f"expected the layout in {where.name}/zarr.json, {layout[path]}, found {spec}"
+            text = f"{ODD_ONE[1]} {where.name}/zarr.json, {layout[path]}, found {spec}"
             out.append(watch.finding(f"{path}/zarr.json", text, path))
     return out
 

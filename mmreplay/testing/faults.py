@@ -23,7 +23,7 @@ __all__ = ["ALLOCATING", "CALLS", "SYNCING", "Disk", "faulty_disk", "kill", "qui
 ALLOCATING = frozenset({"posix_fallocate", "write", "open"})
 """Calls that need room on the disk (open: only where it makes a file)."""
 SYNCING = frozenset({"fsync", "fdatasync"})
-CALLS = ALLOCATING | SYNCING | {"replace", "rename", "unlink", "makedirs", "rmdir"}
+CALLS = ALLOCATING | SYNCING | {"replace", "rename", "link", "unlink", "makedirs", "rmdir"}
 """Every call that changes something on the disk."""
 
 

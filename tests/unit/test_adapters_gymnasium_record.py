@@ -225,6 +225,15 @@ def test_stopping_keeps_what_is_there(vector, tmp_path):
         assert store.info()["state"] == "closed"
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C interrupts, also where these tests run as a job in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_signal_asks_to_stop_once_and_then_does_what_it_did_before():
     before = signal.getsignal(signal.SIGINT)
     with stop_on_signals() as stop:

@@ -29,7 +29,7 @@ def failing(number, at=1):
     """A call that raises OSError(number) the `at`-th time and from then on."""
     calls = []
 
-    def call(*_):
+    def call(*_, **__):
         calls.append(1)
         if len(calls) >= at:
             raise OSError(number, os.strerror(number))
@@ -559,6 +559,107 @@ def test_without_a_c_library_nothing_is_known_to_be_resident(tmp_path, monkeypat
     path = tmp_path / "f"
     path.write_bytes(b"x" * 4096)
     assert files.resident(files.map_file(path)) == 0
+
+
+# ---------------------------------------------------------------- second names and exchanges
+
+
+def test_a_shared_file_has_two_names(tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(b"abc")
+    assert files.share_file(source, target)
+    assert os.path.samefile(source, target)
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOTSUP])
+def test_where_there_are_no_links_a_file_is_copied(tmp_path, monkeypatch, number):
+    monkeypatch.setattr(files.os, "link", failing(number))
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(os.urandom(9 << 20))
+    assert not files.share_file(source, target)
+    assert source.read_bytes() == target.read_bytes()
+    assert not os.path.samefile(source, target)
+
+
+def test_a_file_that_is_shared_has_the_size_that_it_must_have(tmp_path):
+    (tmp_path / "source").write_bytes(b"abc")
+    with pytest.raises(CorruptStoreError, match="expected 4 bytes, found 3"):
+        files.share_file(tmp_path / "source", tmp_path / "target", 4)
+    with pytest.raises(FileNotFoundError):
+        files.share_file(tmp_path / "nothing", tmp_path / "target")
+    (tmp_path / "link").symlink_to(tmp_path / "source")
+    with pytest.raises(CorruptStoreError, match="a regular file"):
+        files.share_file(tmp_path / "link", tmp_path / "target")
+    assert not (tmp_path / "target").exists()
+
+
+def test_a_link_that_finds_no_room_is_a_full_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(files.os, "link", failing(errno.ENOSPC))
+    (tmp_path / "source").write_bytes(b"abc")
+    with pytest.raises(DiskFullError):
+        files.share_file(tmp_path / "source", tmp_path / "target")
+    assert not (tmp_path / "target").exists()
+
+
+def test_a_copy_that_finds_no_room_leaves_nothing(tmp_path, monkeypatch):
+    (tmp_path / "source").write_bytes(b"abc")
+    monkeypatch.setattr(files.os, "write", failing(errno.ENOSPC))
+    with pytest.raises(DiskFullError):
+        files.copy_file(tmp_path / "source", tmp_path / "target")
+    assert not (tmp_path / "target").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a call of Linux")
+def test_two_directories_exchange_their_names(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "folder" / "other"
+    one.mkdir()
+    other.mkdir(parents=True)
+    was = files.identity(one), files.identity(other)
+    if not files.exchange(one, other):
+        pytest.skip("this file system exchanges no names")
+    assert (files.identity(other), files.identity(one)) == was
+
+
+def test_what_is_missing_is_not_exchanged(tmp_path):
+    (tmp_path / "one").mkdir()
+    if sys.platform == "linux":
+        with pytest.raises(FailedStoreError, match="exchanging failed: No such file"):
+            files.exchange(tmp_path / "one", tmp_path / "other")
+    assert (tmp_path / "one").exists()
+
+
+def test_without_a_c_library_nothing_is_exchanged(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_LIBC", None)
+    assert not files.exchange(tmp_path / "one", tmp_path / "other")
+
+
+def test_an_identity_is_of_what_has_the_name_and_of_no_link(tmp_path):
+    (tmp_path / "one").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "one")
+    assert files.identity(tmp_path / "one") not in (None, files.identity(tmp_path / "link"))
+    assert files.identity(tmp_path / "nothing") is None
+    assert files.identity(tmp_path / "nothing" / "below") is None
+
+
+def test_a_lock_is_on_the_directory_that_has_the_name_when_it_is_had(tmp_path):
+    """Waiting for the lock of a directory that another one replaces."""
+    old, new = tmp_path / "store", tmp_path / "new"
+    old.mkdir()
+    new.mkdir()
+    lock = files.DirectoryLock(old, who=str)
+
+    def replace():
+        os.rename(old, tmp_path / "damaged")
+        os.rename(new, old)
+        lock.release()
+
+    timer = threading.Timer(0.05, replace)
+    timer.start()
+    held = files.DirectoryLock(old, patience_s=30, who=str)
+    timer.join()
+    assert files.is_locked(old)
+    assert not files.is_locked(tmp_path / "damaged")
+    held.release()
 
 
 # ---------------------------------------------------------------- locks

@@ -1,0 +1,36 @@
+"""What `verify` finds, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .wording import table
+
+if TYPE_CHECKING:
+    from mmreplay.integrity import Finding
+
+__all__ = ["findings_table", "span"]
+
+_SHOWN = 50
+
+
+def findings_table(findings: Sequence[Finding], heading: str) -> Any:
+    """File, rows and message of each; the first of many."""
+    rows = [
+        (
+            one.file or ".",
+            "" if one.rows is None else span(*one.rows),
+            one.message,
+        )
+        for one in findings[:_SHOWN]
+    ]
+    left = len(findings) - _SHOWN
+    if left > 0:
+        rows.append(("...", "", f"and {left:,} more; --json lists all of them"))
+    return table((heading, "rows", "what"), rows, right=())
+
+
+def span(start: int, stop: int) -> str:
+    """The rows [start, stop)."""
+    return f"{start:,}" if stop - start <= 1 else f"{start:,} to {stop - 1:,}"

@@ -1,0 +1,72 @@
+"""``mmreplay repair``: a sound store of what is sound in a damaged one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .findings import findings_table, span
+from .progress import progress
+from .wording import count, echo_json, echo_table, table
+
+if TYPE_CHECKING:
+    from mmreplay.integrity import LaneRepair, Repair
+
+
+@click.command("repair")
+@click.argument("path", type=click.Path())
+@click.option(
+    "--skip-damaged",
+    is_flag=True,
+    help="Keep the whole episodes after the damage, too; they get new ids.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print what was done as one JSON object.")
+def repair(path: str, skip_damaged: bool, as_json: bool) -> None:
+    """Make the store at PATH sound again, if it is not.
+
+    Each lane keeps its rows up to the first damaged one, with their ids. The damaged store is not
+    changed: it stays beside the repaired one as PATH.damaged and shares its sound files. A sound
+    store is left alone; one that a crash left open is closed. Interrupted, call it again.
+    """
+    import mmreplay
+
+    with progress("repair") as show:
+        done = mmreplay.repair(path, skip_damaged=skip_damaged, progress=show)
+    if as_json:
+        echo_json(done.to_json())
+    else:
+        echo_table(*_parts(done))
+
+
+def _parts(done: Repair) -> list[Any]:
+    if not done.changed:
+        return [f"{done.path}: sound; nothing to do"]
+    if done.before is None:
+        return [f"{done.path}: sound, but left open by a crash; closed, no row lost"]
+    parts: list[Any] = [findings_table(done.findings, "damaged"), ""]
+    if len(done.lanes) > 1:
+        rows = [(one.lane, f"{one.kept:,}", f"{one.lost:,}", _about(one)) for one in done.lanes]
+        parts += [table(("lane", "kept", "lost", ""), rows, right=(1, 2)), ""]
+    before = count(done.kept + done.lost, "row")
+    parts += [
+        f"{done.path}: repaired; {done.kept:,} of {before} kept, {done.lost:,} lost",
+        f"{done.before}: the damaged store, unchanged; what is sound in it takes no room twice",
+    ]
+    if done.beyond:
+        parts.append(
+            f"{done.beyond:,} of the lost rows lie in whole episodes after the damage: "
+            f"`mmreplay repair --skip-damaged {done.before}` keeps these, too, with new ids"
+        )
+    return parts
+
+
+def _about(one: LaneRepair) -> str:
+    if one.missing:
+        return "was missing; an empty one stands in its place"
+    texts = [f"rows {span(*one.damaged[0])} damaged"] if one.damaged else []
+    if len(one.damaged) > 1:
+        texts.append(f"and {count(len(one.damaged) - 1, 'more place')}")
+    if one.renumbered:
+        texts.append("the rows after them have new ids")
+    return "; ".join(texts)

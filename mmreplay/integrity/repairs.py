@@ -1,0 +1,358 @@
+"""`repair`: a sound store of what is sound in a damaged one.
+
+Invariant: no byte of the damaged store is changed. What is sound of it is put together beside it,
+verified, and takes its name when it is whole and durable; the damaged one stays under another
+name. Interrupted at any point, the store is there as it was or as it shall be, and the same call
+goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from mmreplay import files, format
+from mmreplay.background import Background
+from mmreplay.columns import EvictedError
+from mmreplay.errors import CorruptStoreError, LockedError, MmreplayError, SchemaError
+from mmreplay.integrity.mending import refuse_newer
+from mmreplay.integrity.report import Finding, Report
+from mmreplay.integrity.salvage import LaneRepair, Patient
+from mmreplay.integrity.store import ODD_ONE, verify
+from mmreplay.lane import Writer
+from mmreplay.reader import read_metadata, read_specs
+from mmreplay.transplant import KEPT, empty_lane
+
+__all__ = ["LaneRepair", "Repair", "repair"]
+
+Progress = Callable[[int, int], None]
+
+_ATTEMPTS = 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Repair:
+    """What a repair did.
+
+    Attributes:
+        path: the store.
+        changed: whether there was anything to do.
+        before: where the damaged store is now; None if nothing was damaged.
+        findings: what `verify` had found.
+        lanes: what became of each lane; empty if nothing was damaged.
+    """
+
+    path: str
+    changed: bool
+    before: str | None
+    findings: list[Finding]
+    lanes: list[LaneRepair]
+
+    @property
+    def kept(self) -> int:
+        """Rows kept, over all lanes."""
+        return sum(one.kept for one in self.lanes)
+
+    @property
+    def lost(self) -> int:
+        """Rows lost, over all lanes."""
+        return sum(one.lost for one in self.lanes)
+
+    @property
+    def beyond(self) -> int:
+        """Rows among the lost ones that ``skip_damaged`` would keep."""
+        return sum(one.beyond for one in self.lanes)
+
+    def to_json(self) -> dict[str, Any]:
+        """The attributes as a dict of JSON values."""
+        return {
+            "path": self.path,
+            "changed": self.changed,
+            "before": self.before,
+            "kept": self.kept,
+            "lost": self.lost,
+            "beyond": self.beyond,
+            "findings": [one.to_json() for one in self.findings],
+            "lanes": [one.to_json() for one in self.lanes],
+        }
+
+
+def repair(
+    path: str | os.PathLike[str],
+    *,
+    skip_damaged: bool = False,
+    progress: Progress | None = None,
+) -> Repair:
+    """Make a store sound again; one that is sound is left alone, one left by a crash is closed.
+
+    Each lane keeps its rows up to the first damaged one, with their ids. Files that are sound are
+    shared with the damaged store, which stays beside the repaired one as ``NAME.damaged``: nothing
+    of it is changed or deleted. Interrupted, call it again.
+
+    Args:
+        path: the store; nobody may be writing it.
+        skip_damaged: keep all whole episodes after the damage, too; they get new ids.
+        progress: called with bytes read and bytes in all, about.
+
+    Raises:
+        StoreNotFoundError, FormatError: there is no store.
+        SchemaError: a lane of a store of many; repair the store.
+        LockedError: somebody writes there.
+        CorruptStoreError: it is damaged in a way that leaves nothing to start from.
+        DiskFullError: no room; nothing was changed.
+    """
+    where = _place(Path(path))
+    with _Workplace(where) as work:
+        for _ in range(_ATTEMPTS):
+            report = verify(where, _part(progress, 0))
+            lanes = _lanes(where)
+            stamps = [files.identity(lane / "zarr.json") for lane in lanes]
+            with contextlib.ExitStack() as locks:
+                for one in dict.fromkeys([*lanes, where]):
+                    locks.callback(files.DirectoryLock(one, who=lambda: "").release)
+                if stamps != [files.identity(lane / "zarr.json") for lane in lanes]:
+                    continue  # somebody wrote it in between
+                if not report.sound:
+                    made = _rebuild(work, where, report, progress, skip_damaged=skip_damaged)
+                    before = work.swap()
+                    return Repair(
+                        str(where),
+                        changed=True,
+                        before=str(before),
+                        findings=report.findings,
+                        lanes=made,
+                    )
+            return Repair(str(where), changed=_close(lanes), before=None, findings=[], lanes=[])
+    raise LockedError(f"{where}: opened and closed by a writer all the time; end it first")
+
+
+def _place(path: Path) -> Path:
+    """The store's own path, which can be given to another directory."""
+    where = path if path.name not in ("", "..") and not path.is_symlink() else path.resolve()
+    kind = None
+    if where.name.startswith("lane-"):
+        with contextlib.suppress(MmreplayError, OSError):
+            kind = read_metadata(where.parent)["kind"]
+    if kind == "lanes":
+        raise SchemaError(
+            f"{path}: this is a lane of {where.parent}; repair that, and all of its lanes with it"
+        )
+    return where
+
+
+def _part(progress: Progress | None, part: int) -> Progress | None:
+    """Progress of the first or the second time that all is read."""
+    if progress is None:
+        return None
+    return lambda done, total: progress(part * total + done, 2 * total)
+
+
+def _close(lanes: Sequence[Path]) -> bool:
+    """Close lanes that are sound, and were left open by a crash; whether there were any."""
+    found = [lane for lane in lanes if not read_metadata(lane)["closed"]]
+    for lane in found:
+        Writer(lane, background=Background(0)).close()
+    return bool(found)
+
+
+def _lanes(where: Path) -> list[Path]:
+    found = [one for one in sorted(where.glob("lane-*")) if one.name[5:].isdecimal()]
+    found = [one for one in found if one.is_dir() and not one.is_symlink()]
+    if found:
+        return found
+    with contextlib.suppress(MmreplayError):
+        if read_metadata(where)["kind"] == "lanes":
+            return []
+    return [where]
+
+
+# ---------------------------------------------------------------- building
+
+
+def _rebuild(
+    work: _Workplace, where: Path, report: Report, progress: Progress | None, *, skip_damaged: bool
+) -> list[LaneRepair]:
+    """A store of what is sound, at the place for it."""
+    files.remove_tree(work.new)
+    lanes = _lanes(where)
+    for one in (where, *lanes):
+        refuse_newer(one)
+    root: dict[str, Any] | None = None
+    if lanes != [where]:
+        root = _root(where, lanes, report)
+        files.make_directory(work.new)
+        files.write_file(work.new / "zarr.json", format.group_json(root))
+    patients: dict[str, Patient] = {}
+    made: dict[str, LaneRepair] = {}
+    for lane in lanes:
+        name = "" if root is None else lane.name
+        findings = [one for one in report.findings if one.lane == name]
+        patients[name] = Patient(lane, name, findings, work.path / f"spare-{name}", root)
+    if root is not None and lanes:
+        _add_missing(work.new, root, lanes, made)
+    while True:
+        for name, patient in patients.items():
+            if name not in made:
+                try:
+                    made[name] = patient.rebuild(work.new / name, skip_damaged=skip_damaged)
+                except EvictedError as error:
+                    text = f"{where}: somebody wrote it while it was being repaired; end that first"
+                    raise LockedError(text) from error
+        files.sync_tree(work.new)
+        findings = verify(work.new, _part(progress, 1)).findings
+        if not findings:
+            return [made[name] for name in sorted(made)]
+        for name in {one.lane for one in findings}:
+            here = [one for one in findings if one.lane == name]
+            if name not in patients or not patients[name].lose(here):
+                raise CorruptStoreError(
+                    f"{where}: cannot be repaired: what is left would not be sound: {here[0]}"
+                )
+            files.remove_tree(work.new / name)
+            del made[name]
+
+
+def _root(where: Path, lanes: Sequence[Path], report: Report) -> dict[str, Any]:
+    """attributes.mmreplay of a store of many lanes; if it is damaged, as its lanes have them."""
+    damaged = any(one.file == "zarr.json" and not one.lane for one in report.findings)
+    odd = {one.lane for one in report.findings if one.message.startswith(ODD_ONE)}
+    if not damaged and odd < {lane.name for lane in lanes}:
+        return read_metadata(where)
+    for lane in lanes:
+        with contextlib.suppress(MmreplayError, OSError):
+            own = read_metadata(lane)
+            schema = format.schema_from_json(own["schema"], str(lane))
+            specs, _ = read_specs(lane, schema)
+            layout = {
+                path: {"chunk": one.chunk_rows, "inner": one.inner_rows, "codec": one.codec}
+                for path, one in specs.items()
+            }
+            kept = {name: own[name] for name in KEPT if name in own and name != "name"}
+            return {
+                "format": format.FORMAT,
+                "kind": "lanes",
+                "uuid": uuid.uuid4().hex,
+                "schema": own["schema"],
+                "layout": layout,
+                **kept,
+            }
+    raise CorruptStoreError(
+        f"{where}: cannot be repaired: neither its zarr.json nor that of a lane can be read"
+    )
+
+
+def _add_missing(
+    new: Path, root: Mapping[str, Any], lanes: Sequence[Path], made: dict[str, LaneRepair]
+) -> None:
+    """Empty lanes for those that are gone: the number of a lane is part of its rows' ids."""
+    names = {lane.name for lane in lanes}
+    last = max(int(name[5:]) for name in names)
+    for number in range(last):
+        name = format.lane_name(number)
+        if name not in names:
+            schema = format.schema_from_json(root["schema"], str(new))
+            specs = format.plan_from_layout(schema, root["layout"], str(new))
+            empty_lane(new / name, schema, specs, root)
+            made[name] = LaneRepair(name, 0, 0, 0, [], renumbered=False, missing=True)
+
+
+# ---------------------------------------------------------------- taking the name
+
+
+class _Workplace:
+    """A directory beside the store, where one repair at a time is at work.
+
+    Attributes:
+        path: the directory.
+        new: where the new store is built.
+    """
+
+    def __init__(self, where: Path) -> None:
+        self._where = where
+        self.path = where.with_name(f".{where.name}.repair.tmp")
+        self.new = self.path / "new"
+        self._old = self.path / "old"
+        self._mark = self.path / "mark"
+        self._lock: files.DirectoryLock | None = None
+
+    def __enter__(self) -> Self:
+        """Lock; finish or undo what an interrupted repair began."""
+        if not self.path.exists() and files.identity(self._where) is None:
+            read_metadata(self._where)  # says that there is no store
+        try:
+            files.make_directory(self.path)
+            self._lock = files.DirectoryLock(self.path, who=lambda: ": another repair")
+        except FileNotFoundError as error:  # it is done, and removed its workplace just now
+            raise LockedError(f"{self._where}: was just repaired; look at it again") from error
+        self._settle()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave nothing behind; what the damaged store is in stays until it has its name."""
+        try:
+            self._settle()
+            files.remove_tree(self.path)
+        finally:
+            if self._lock is not None:
+                self._lock.release()
+
+    def _settle(self) -> None:
+        if files.identity(self._old) is not None:
+            if files.identity(self._where) is None:
+                files.rename(self._old, self._where)
+            else:
+                self._aside(self._old)
+        elif (
+            files.identity(self.new) is not None
+            and files.identity(self._mark) is not None
+            # Unless the store is where it was, it is what has been exchanged for the new one.
+            and files.identity(self._where) != self._marked()
+        ):
+            self._aside(self.new)
+        files.unlink(self._mark)
+        for one in list(self.path.iterdir()):
+            if one.is_dir() and not one.is_symlink():
+                files.remove_tree(one)
+            else:
+                files.unlink(one)
+
+    def _marked(self) -> tuple[int, int] | None:
+        with contextlib.suppress(ValueError, MmreplayError):
+            device, inode = json.loads(files.read_bytes(self._mark, format.MAX_METADATA_BYTES))
+            return device, inode
+        return None
+
+    def swap(self) -> Path:
+        """Give the new store the name of the damaged one; returns where that is now.
+
+        Raises:
+            FailedStoreError: it could not be done, or not be made durable; call `repair` again.
+        """
+        mark = json.dumps(files.identity(self._where)).encode()
+        files.sync_directory(self.new.parent)
+        files.write_file(self._mark, mark)
+        if files.exchange(self._where, self.new):
+            there = self.new
+        else:
+            files.rename(self._where, self._old)
+            files.rename(self.new, self._where)
+            there = self._old
+        files.sync_directory(self.path)
+        files.sync_directory(self._where.parent)
+        return self._aside(there)
+
+    def _aside(self, store: Path) -> Path:
+        aside, number = self._where.with_name(f"{self._where.name}.damaged"), 1
+        while files.identity(aside) is not None:
+            number += 1
+            aside = self._where.with_name(f"{self._where.name}.damaged-{number}")
+        files.rename(store, aside)
+        files.sync_directory(aside.parent)
+        files.sync_directory(self.path)
+        return aside

@@ -1,0 +1,276 @@
+"""One lane of a damaged store: which of its rows are sound, and a new lane of those.
+
+Invariant: the damaged lane is only read; no row comes along that a finding speaks of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mmreplay import files, format
+from mmreplay.background import Background
+from mmreplay.columns import Array
+from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
+from mmreplay.format import ArraySpec
+from mmreplay.integrity.chunks import NO_CHECKSUM
+from mmreplay.integrity.mending import fits, stand_in
+from mmreplay.integrity.report import Finding
+from mmreplay.integrity.store import verify
+from mmreplay.lane import Writer
+from mmreplay.reader import LaneReader
+from mmreplay.schema import FRAME
+from mmreplay.transplant import empty_lane, is_intact, read_rows, transplant
+
+__all__ = ["LaneRepair", "Patient"]
+
+# What can be made anew of the rows, or is about none.
+_DERIVED = ("episodes", "checksums", "priorities")
+
+Span = tuple[int, int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LaneRepair:
+    """What became of one lane.
+
+    Attributes:
+        lane: its directory's name; empty in a store of one lane.
+        kept: rows, of those that were there before.
+        lost: rows.
+        beyond: rows of whole episodes among the lost ones, which ``skip_damaged`` would keep.
+        damaged: [start, stop) of the rows that were found damaged.
+        renumbered: whether rows that were kept have other ids now.
+        missing: whether there was no such lane any more; an empty one stands in its place, so that
+            the ids in later lanes hold.
+    """
+
+    lane: str
+    kept: int
+    lost: int
+    beyond: int
+    damaged: list[Span]
+    renumbered: bool
+    missing: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The attributes as a dict of JSON values."""
+        return {**dataclasses.asdict(self), "damaged": [list(one) for one in self.damaged]}
+
+
+class Patient:
+    """A lane that may be damaged, open for reading.
+
+    Args:
+        lane: its directory.
+        name: the directory's name in a store of many lanes; empty in a store of one.
+        findings: what `verify` has found in it.
+        spare: where a stand-in may be made.
+        root: attributes.mmreplay of the store of many lanes, if it is one.
+
+    Raises:
+        CorruptStoreError: nothing tells what is in it.
+        DiskFullError: no room.
+
+    Attributes:
+        name: as given.
+    """
+
+    def __init__(
+        self,
+        lane: Path,
+        name: str,
+        findings: Sequence[Finding],
+        spare: Path,
+        root: Mapping[str, Any] | None,
+    ) -> None:
+        self.name = name
+        self._same_until = 0
+        self._reader, findings = _open(lane, findings, spare, root)
+        self._beside = not any(
+            "generator" in one.message or one.array == "priorities" for one in findings
+        )
+        narrow = {one.file for one in findings if _is_narrow(one)}
+        self._spans = [
+            span
+            for one in findings
+            # What is wrong with a shard as a whole is explained by what is wrong in it.
+            if one.file not in narrow or _is_narrow(one)
+            for span in self._rows_of(one)
+        ]
+
+    def _rows_of(self, finding: Finding) -> list[Span]:
+        """The rows that a finding says are damaged."""
+        if finding.rows is None or finding.array.partition("/")[0] in _DERIVED:
+            return []
+        if finding.message == NO_CHECKSUM:
+            return []  # all other rules were checked, and it gets one
+        spec, reader = self._reader.specs.get(finding.array), self._reader
+        if spec is not None and spec.is_raw and reader.is_closed:
+            chunk = finding.rows[0] // spec.chunk_rows
+            if (chunk + 1) * spec.chunk_rows > reader.head and self._has_sum(spec, chunk):
+                return []
+        return [finding.rows]
+
+    def _has_sum(self, spec: ArraySpec, chunk: int) -> bool:
+        """Whether the rows of the last chunk file are those that its checksum is of."""
+        try:
+            return is_intact(self._reader, spec, chunk, strict=True)
+        except (MmreplayError, OSError):
+            return False
+
+    def lose(self, findings: Iterable[Finding]) -> bool:
+        """Take what was found in the lane made of this one for damaged.
+
+        Returns:
+            False if that was known, so that to try again is of no use.
+        """
+        more = [one.rows for one in findings if one.rows and one.rows[0] < self._same_until]
+        known = len(self._spans)
+        self._spans += [one for one in more if one not in self._spans]
+        beside = self._beside and any("generator" in one.message for one in findings)
+        self._beside = self._beside and not beside
+        return beside or len(self._spans) > known
+
+    def rebuild(self, target: Path, *, skip_damaged: bool) -> LaneRepair:
+        """Make a closed lane of what is sound.
+
+        Args:
+            target: a directory that does not exist yet.
+            skip_damaged: keep whole episodes after the damage, too.
+
+        Raises:
+            CorruptStoreError: the lane has changed since it was verified.
+            DiskFullError: no room.
+        """
+        reader = self._reader
+        base, head = reader.base, reader.head
+        damaged = _merged(self._spans, base, head)
+        stop = damaged[0][0] if damaged else head
+        if base and stop < base + format.CONTEXT_ROWS:  # nothing that could be sampled
+            stop = 0
+        later = _episodes(reader, damaged, stop)
+        n_later = sum(end - start for start, end in later)
+        if stop > 0:
+            transplant(reader, target, stop, beside=self._beside)
+        else:
+            empty_lane(target, reader.schema, reader.specs, reader.metadata)
+        self._same_until = stop  # rows after it have been numbered anew
+        kept = max(stop - base, 0)
+        if skip_damaged and later:
+            _append(reader, target, later)
+            kept += n_later
+        return LaneRepair(
+            self.name,
+            kept,
+            head - base - kept,
+            0 if skip_damaged else n_later,
+            damaged,
+            skip_damaged and bool(later),
+        )
+
+
+def _open(
+    lane: Path, findings: Sequence[Finding], spare: Path, root: Mapping[str, Any] | None
+) -> tuple[LaneReader, Sequence[Finding]]:
+    """Open a lane, or a stand-in for it, with what is wrong with that."""
+    if not any(one.file.endswith("zarr.json") or ".live" in one.file for one in findings):
+        with contextlib.suppress(MmreplayError):
+            reader = LaneReader(lane)
+            if not findings or all(fits(lane, spec) for spec in reader.specs.values()):
+                return reader, findings
+    trust_name = not any(one.message.startswith("name:") for one in findings)
+    try:
+        stand_in(lane, spare, root, trust_first=not _about_first(findings), trust_name=trust_name)
+        return LaneReader(spare), verify(spare).findings
+    except (CorruptStoreError, FormatError) as error:
+        raise CorruptStoreError(f"{lane}: cannot be repaired: {error}") from error
+
+
+def _is_narrow(finding: Finding) -> bool:
+    """Whether a finding is of inner chunks, each of which has a checksum of its own."""
+    return finding.message.startswith("inner chunk ")
+
+
+def _about_first(findings: Iterable[Finding]) -> bool:
+    return any(
+        one.message.startswith("first:") or "expected no chunk file" in one.message
+        for one in findings
+    )
+
+
+def _merged(spans: Sequence[Span], base: int, head: int) -> list[Span]:
+    """Spans within [base, head), ascending, those that touch as one."""
+    out: list[Span] = []
+    for start, stop in sorted((max(start, base), min(stop, head)) for start, stop in spans):
+        if stop <= start:
+            continue
+        if out and start <= out[-1][1]:
+            out[-1] = out[-1][0], max(stop, out[-1][1])
+        else:
+            out.append((start, stop))
+    return out
+
+
+# ---------------------------------------------------------------- by episodes
+
+
+def _episodes(reader: LaneReader, damaged: Sequence[Span], start: int) -> list[Span]:
+    """[start, stop) of the episodes from row `start` on that are whole outside the damaged rows."""
+    out: list[Span] = []
+    edges = [reader.base, *(row for span in damaged for row in span), reader.head]
+    for first, stop in zip(edges[::2], edges[1::2], strict=True):
+        if stop <= first or stop <= start:
+            continue
+        flags = _rows(reader, "resets", first, stop)
+        starts = (np.flatnonzero(flags) + first).tolist()
+        # The last one before damage may go on in it.
+        stops = [*starts[1:], stop] if stop == reader.head else starts[1:]
+        out += zip(starts, stops, strict=False)
+    return out
+
+
+def _rows(reader: LaneReader, path: str, start: int, stop: int) -> Array:
+    return np.concatenate([rows for _, rows in read_rows(reader, reader.specs[path], start, stop)])
+
+
+def _append(reader: LaneReader, target: Path, episodes: Sequence[Span]) -> None:
+    """Append episodes to a closed lane."""
+    try:
+        with Writer(target, background=Background(0)) as writer:
+            for start, stop in episodes:
+                _append_episode(reader, writer, start, stop)
+    except BaseException:
+        files.remove_tree(target)
+        raise
+
+
+def _append_episode(reader: LaneReader, writer: Writer, start: int, stop: int) -> None:
+    schema = reader.schema
+    frames = {key: _rows(reader, path, start, stop) for key, path in schema.frame_paths.items()}
+    steps = {path: _rows(reader, path, start, stop) for path in ("actions", "rewards")}
+    flags = _rows(reader, "non_terminals", start, stop)
+    extras = {name: _rows(reader, path, start, stop) for name, path in schema.extra_paths.items()}
+
+    def frame(at: int) -> Any:
+        one = {key: rows[at] for key, rows in frames.items()}
+        return one if schema.is_dict else one[FRAME]
+
+    writer.reset(frame(0))
+    last = stop - start - 2
+    for step in range(last + 1):
+        ended = not flags[step]
+        writer.step(
+            steps["actions"][step],
+            steps["rewards"][step],
+            frame(step + 1),
+            terminated=ended and step == last,
+            truncated=not ended and step == last,
+            life_lost=ended,
+            **{name: rows[step] for name, rows in extras.items()},
+        )

@@ -1,0 +1,155 @@
+"""`snapshot`: a closed copy of a store as it is now, while its writers go on.
+
+Invariant: the copy has its name only when it is whole and durable, and the source is only read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mmreplay import files, format
+from mmreplay.columns import EvictedError
+from mmreplay.errors import (
+    CorruptStoreError,
+    SchemaError,
+    StoreExistsError,
+    StoreNotFoundError,
+)
+from mmreplay.reader import LaneReader, lane_paths
+from mmreplay.store import Store
+from mmreplay.transplant import transplant
+
+__all__ = ["Snapshot", "snapshot"]
+
+_ATTEMPTS = 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a snapshot took.
+
+    Attributes:
+        path: the copy.
+        lanes: copied.
+        rows: kept ones, over all lanes.
+        transitions: that can be sampled.
+        shared_bytes: of files that the copy shares with its source, as allocated.
+        own_bytes: of files of its own.
+    """
+
+    path: str
+    lanes: int
+    rows: int
+    transitions: int
+    shared_bytes: int
+    own_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The attributes as a dict of JSON values."""
+        return dataclasses.asdict(self)
+
+
+def snapshot(
+    path: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    progress: Callable[[int, int], None] | None = None,
+) -> Snapshot:
+    """Copy a store as it is at this moment: closed, live or left by a crash.
+
+    Writers of the source are not disturbed and need not be there. What no writer will change any
+    more is shared with the source by hard links, where the file system has them, and takes no
+    room; row ids are the same. Each lane of a live store is copied as of a moment of its own.
+
+    Args:
+        path: the store.
+        target: a directory that does not exist yet, best on the same file system.
+        progress: called with bytes that are in place and bytes in all, about.
+
+    Raises:
+        StoreNotFoundError: no store there, or no directory above the target.
+        StoreExistsError: the target exists.
+        SchemaError: the target lies within the store.
+        DiskFullError: no room; nothing is left behind.
+        CorruptStoreError: rows that cannot be read, or a lane that evicts faster than it can be
+            copied.
+    """
+    source, where = Path(path), Path(target)
+    if where.exists() or where.is_symlink():
+        raise StoreExistsError(f"{where}: there is something already; choose another path")
+    if not where.parent.is_dir():
+        raise StoreNotFoundError(f"{where.parent}: there is no such directory; make one first")
+    if where.parent.resolve().is_relative_to(source.resolve()):
+        raise SchemaError(f"{where}: lies within the store that is to be copied; choose another")
+    tally = _Tally(source, progress)
+    built = where.with_name(f".{where.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        lanes = lane_paths(source)
+        if lanes == [source]:
+            _copy_lane(source, built, tally)
+        else:
+            files.make_directory(built)
+            root = files.read_bytes(source / "zarr.json", format.MAX_METADATA_BYTES)
+            files.write_file(built / "zarr.json", root)
+            for lane in lanes:
+                _copy_lane(lane, built / lane.name, tally)
+        files.sync_tree(built)
+        if not files.replace_directory(built, where):
+            raise StoreExistsError(f"{where}: somebody else made it at this moment")
+    finally:
+        files.remove_tree(built)
+    tally.finish()
+    return _describe(where)
+
+
+class _Tally:
+    """Tells how much has its place."""
+
+    def __init__(self, source: Path, progress: Callable[[int, int], None] | None) -> None:
+        self._progress, self._done, self._total = progress, 0, 0
+        if progress is not None:
+            self._total = sum(files.allocated_bytes(source).values())
+
+    def add(self, size: int) -> None:
+        """Of a file, or a part of one."""
+        self._done += size
+        if self._progress is not None:
+            self._progress(min(self._done, self._total), self._total)
+
+    def finish(self) -> None:
+        """All has its place."""
+        if self._progress is not None:
+            self._progress(self._total, self._total)
+
+
+def _copy_lane(source: Path, target: Path, tally: _Tally) -> None:
+    for _ in range(_ATTEMPTS):
+        reader = LaneReader(source)
+        try:
+            transplant(reader, target, moved=tally.add)
+        except EvictedError:
+            continue
+        return
+    raise CorruptStoreError(
+        f"{source}: evicted rows, or was reopened, {_ATTEMPTS} times while it was being copied; "
+        f"try again when it is written more slowly"
+    )
+
+
+def _describe(where: Path) -> Snapshot:
+    shared = own = 0
+    for folder, _, names in os.walk(where):
+        for name in names:
+            about = Path(folder, name).lstat()
+            if about.st_nlink > 1:
+                shared += about.st_blocks * 512
+            else:
+                own += about.st_blocks * 512
+    with Store([where]) as store:
+        windows = [store.index.window(number) for number in range(len(store.readers))]
+        rows = sum(head - base for base, _, head in windows)
+        return Snapshot(str(where), len(windows), rows, len(store), shared, own)

@@ -1,0 +1,295 @@
+"""The rows of a lane in a new directory: what snapshots and repairs are made of.
+
+Invariant: no file of the source is changed, now or later: a chunk file gets a second name only if
+no writer of the source or of the copy will ever store into it again, all else is copied. Row ids
+stay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mmreplay import codecs, columns, files, format, recovery, shards
+from mmreplay.background import Background
+from mmreplay.columns import Array, EvictedError
+from mmreplay.errors import CorruptStoreError, DiskFullError, MmreplayError
+from mmreplay.format import ArraySpec
+from mmreplay.lane import Writer
+from mmreplay.reader import LaneReader, read_metadata
+from mmreplay.schema import Schema
+from mmreplay.state import CheckpointFile
+
+__all__ = ["KEPT", "empty_lane", "is_intact", "read_rows", "stored_generator", "transplant"]
+
+KEPT = ("capacity", "padding", "env", "versions", "name")
+"""Attributes of a lane that a copy of it has, too."""
+
+_CHANGING = ("priorities",)
+"""Arrays beside the rows that writers change in place: copied as they are, and never shared."""
+
+_STEP_BYTES = 32 << 20
+
+
+def transplant(
+    reader: LaneReader,
+    target: Path,
+    stop: int | None = None,
+    *,
+    beside: bool = True,
+    moved: Callable[[int], None] | None = None,
+) -> None:
+    """Make a closed lane of the rows below `stop` of a lane.
+
+    Args:
+        reader: the source; closed, live or left by a crash.
+        target: a directory that does not exist yet; removed again if this fails.
+        stop: rows from here on stay behind; None for all rows that there are.
+        beside: whether what is kept beside the rows comes along: the random state of the sampler,
+            and what prioritized buffers keep.
+        moved: called with the size of each file, or part of one, that has its place.
+
+    Raises:
+        EvictedError: rows went meanwhile, or another session began; try again.
+        CorruptStoreError: a row below `stop` cannot be read.
+        DiskFullError: no room.
+    """
+    own = {name: reader.metadata[name] for name in KEPT if name in reader.metadata}
+    try:
+        recovery.build_lane(target, reader.schema, reader.specs, own)
+        if not reader.poll():
+            raise EvictedError(str(reader.path))
+        _copy(reader, target, reader.head if stop is None else stop, moved or _nobody)
+        if beside:
+            _copy_beside(reader, target)
+        if reader.replaced():
+            raise EvictedError(str(reader.path))
+        files.sync_tree(target)
+        # The ordinary way of a lane that was not closed: make the newest row final, seal, sum up,
+        # write the index.
+        Writer(target, background=Background(0)).close()
+    except BaseException:
+        files.remove_tree(target)
+        raise
+
+
+def _copy(reader: LaneReader, target: Path, stop: int, moved: Callable[[int], None]) -> None:
+    """Put the rows below `stop` into a lane of none that is open."""
+    specs, tail_start = reader.specs, _tail_start(reader, stop)
+    settled = _settled(reader, stop)
+    whole = {
+        path: (settled if spec.is_raw else tail_start) // spec.chunk_rows
+        for path, spec in specs.items()
+    }
+    # The oldest first, and before anything is read: what has two names cannot be evicted.
+    base = min(reader.base, stop)
+    for start, path in heapq.merge(
+        *(_starts(spec, base, whole[spec.path]) for spec in specs.values())
+    ):
+        spec = specs[path]
+        try:
+            moved(_share(reader, spec, start // spec.chunk_rows, target))
+        except EvictedError:  # a moment ago: without these rows, then
+            base = max(base, start + spec.chunk_rows)
+    if base >= stop > 0:
+        raise EvictedError(str(reader.path))
+    for path, spec in specs.items():
+        _share_sums(reader, spec, whole[path], target)
+        for size in _copy_rows(
+            reader, spec, target, max(whole[path] * spec.chunk_rows, base), stop
+        ):
+            moved(size)
+    store = read_metadata(target)["uuid"]
+    checkpoint = target / ".live" / "checkpoint"
+    CheckpointFile.create(checkpoint, store, head=stop, tail_start=tail_start, base=base)
+
+
+def _starts(spec: ArraySpec, base: int, stop: int) -> Iterator[tuple[int, str]]:
+    """The first rows of the chunk files from that of row `base` to file `stop`."""
+    for chunk in range(base // spec.chunk_rows, stop):
+        yield chunk * spec.chunk_rows, spec.path
+
+
+def empty_lane(
+    target: Path,
+    schema: Schema,
+    specs: Mapping[str, ArraySpec],
+    metadata: Mapping[str, Any],
+) -> None:
+    """Make a closed lane of no row; `metadata` may have attributes for it."""
+    own = {name: metadata[name] for name in KEPT if name in metadata}
+    try:
+        recovery.build_lane(target, schema, specs, own)
+        Writer(target, background=Background(0)).close()
+    except BaseException:
+        files.remove_tree(target)
+        raise
+
+
+def _nobody(_size: int) -> None:
+    """Hears of no progress."""
+
+
+def _tail_start(reader: LaneReader, stop: int) -> int:
+    """Rows below this one are in shards, which never change; a half of the tail may wait for its.
+
+    A shard that is there already while its half still waits will be made anew after a power cut,
+    under the same name; so it counts only once the source says so.
+    """
+    return min(recovery.shard_start(reader.specs, stop), reader.tail_start())
+
+
+def _settled(reader: LaneReader, stop: int) -> int:
+    """Raw rows below this one change no more, neither in the source nor in the copy.
+
+    The copy makes its newest row a final row. After a power cut a writer of the source goes back
+    to the newest checkpoint, does the same there, and writes the rows after it anew, in place.
+    """
+    if reader.is_closed:
+        return max(stop - 1, 0)
+    path = reader.path / ".live" / "checkpoint"
+    try:
+        best = CheckpointFile(path, reader.metadata["uuid"]).best
+    except FileNotFoundError as error:  # it is being closed
+        raise EvictedError(str(path)) from error
+    # What was read may have been written just now, and be lost with the power: not after this.
+    files.sync_file(path, missing_ok=True)
+    return max(min(stop, best.head) - 1, 0)
+
+
+def _share(reader: LaneReader, spec: ArraySpec, chunk: int, target: Path) -> int:
+    source = columns.chunk_path(reader.path, spec, chunk)
+    there = columns.chunk_path(target, spec, chunk)
+    try:
+        files.share_file(source, there, spec.chunk_bytes if spec.is_raw else None)
+    except FileNotFoundError as error:
+        raise reader.missing(source, (chunk + 1) * spec.chunk_rows) from error
+    return there.stat().st_size
+
+
+def _share_sums(reader: LaneReader, spec: ArraySpec, stop: int, target: Path) -> None:
+    """Copy the checksums of the chunk files below `stop`; one that is missing is made anew."""
+    sums = format.checksum_spec(spec.path)
+    for file in range(-(-stop // sums.chunk_rows)):
+        path = columns.chunk_path(reader.path, sums, file)
+        try:
+            data = files.read_at(path, 0, sums.chunk_bytes, sums.chunk_bytes)
+        except (FileNotFoundError, MmreplayError):
+            continue
+        values = np.frombuffer(data, sums.dtype).copy()
+        values[max(stop - file * sums.chunk_rows, 0) :] = 0
+        files.write_file(columns.chunk_path(target, sums, file), values.tobytes())
+
+
+def _copy_rows(
+    reader: LaneReader, spec: ArraySpec, target: Path, start: int, stop: int
+) -> Iterator[int]:
+    """Copy rows [start, stop), to where a live lane has them; yields bytes."""
+    if not spec.is_raw:
+        tail = shards.map_tail(target, spec, writable=True)
+        for row, rows in read_rows(reader, spec, start, stop):
+            tail[np.arange(row, row + len(rows)) % len(tail)] = rows
+            yield rows.nbytes
+        return
+    for chunk in range(start // spec.chunk_rows, -(-stop // spec.chunk_rows)):
+        if not is_intact(reader, spec, chunk):  # the copy would have a checksum that fits
+            path = columns.chunk_path(reader.path, spec, chunk)
+            raise CorruptStoreError(
+                f"{path}: does not match its checksum; run `mmreplay verify` to see all of the "
+                f"damage, and `mmreplay repair` for what is sound"
+            )
+        window = columns.open_window(target, spec, chunk)
+        first, last = max(window.start, start), min(window.start + spec.chunk_rows, stop)
+        for row, rows in read_rows(reader, spec, first, last):
+            window.rows[row - window.start : row - window.start + len(rows)] = rows
+            yield rows.nbytes
+
+
+def is_intact(reader: LaneReader, spec: ArraySpec, chunk: int, *, strict: bool = False) -> bool:
+    """Whether the rows in a raw chunk file of a closed lane match its checksum.
+
+    Past the last row lie zeros: what else stands there has not harmed a row.
+
+    Args:
+        reader: the lane.
+        spec: the column.
+        chunk: the file's number.
+        strict: what to say of a file that has no checksum is False.
+
+    Raises:
+        FileNotFoundError, CorruptStoreError: the file is missing, or has another size.
+    """
+    sums = format.checksum_spec(spec.path)
+    file, entry = divmod(chunk, sums.chunk_rows)
+    path = columns.chunk_path(reader.path, sums, file)
+    try:
+        stored = files.read_at(path, entry * sums.row_bytes, sums.row_bytes, sums.chunk_bytes)
+    except (FileNotFoundError, CorruptStoreError):
+        return not strict
+    expected = int.from_bytes(stored, "little")
+    if not reader.is_closed or not expected:
+        return not strict
+    size = spec.chunk_bytes
+    data = files.read_at(columns.chunk_path(reader.path, spec, chunk), 0, size, size)
+    rows = np.frombuffer(data, np.uint8).copy()
+    rows[max(reader.head - chunk * spec.chunk_rows, 0) * spec.row_bytes :] = 0
+    return (codecs.crc32c(rows) or 1) == expected
+
+
+def read_rows(
+    reader: LaneReader, spec: ArraySpec, start: int, stop: int
+) -> Iterator[tuple[int, Array]]:
+    """Rows [start, stop) of a column, as (first row, rows) in steps that fit into memory.
+
+    Raises:
+        EvictedError, CorruptStoreError: a row is gone, or damaged.
+    """
+    step = max(_STEP_BYTES // max(spec.row_bytes, 1), 1)
+    # As the only lane it is number 0.
+    shard = None if spec.is_raw else shards.ShardColumn([reader], spec.path)
+    for row in range(start, stop, step):
+        last = min(row + step, stop)
+        if shard is None:
+            yield row, columns.read_rows(reader, spec, row, last)
+        else:
+            yield row, shard.take(np.arange(row, last))
+
+
+def stored_generator(reader: LaneReader) -> str | None:
+    """The random state that was saved with a lane."""
+    if reader.is_closed:
+        found = reader.metadata.get("generator")
+        return found if isinstance(found, str) else None
+    path = recovery.generator_path(reader.path)
+    with contextlib.suppress(FileNotFoundError, ValueError, CorruptStoreError):
+        return files.read_bytes(path, format.MAX_METADATA_BYTES).decode()
+    return None
+
+
+def _copy_beside(reader: LaneReader, target: Path) -> None:
+    generator = stored_generator(reader)
+    if generator is not None:
+        files.write_file(recovery.generator_path(target), generator.encode())
+    for name in _CHANGING:
+        try:
+            _copy_changing(reader.path / name, target / name)
+        except DiskFullError:
+            raise
+        except (MmreplayError, OSError):  # damaged, or evicted meanwhile: no row depends on it
+            files.remove_tree(target / name)
+
+
+def _copy_changing(source: Path, target: Path) -> None:
+    """Copy the files of an array, if it is there."""
+    if source.is_symlink() or not source.is_dir():
+        return
+    files.make_directory(target)
+    for one in sorted(source.iterdir()):
+        if one.name == "zarr.json" or (one.name.startswith("c.") and one.suffix != ".tmp"):
+            with contextlib.suppress(FileNotFoundError):  # evicted
+                files.copy_file(one, target / one.name)

@@ -1,0 +1,113 @@
+"""``mmreplay repair``: what was damaged, what is kept, what is lost, and what to do about it."""
+
+import json
+import shutil
+
+import mmreplay
+
+
+def test_a_sound_store(command, store, folder):
+    result = command("repair", store)
+    assert (result.status, result.out, result.err) == (0, "store.zarr: sound; nothing to do\n", "")
+    assert [one.name for one in folder.iterdir()] == ["store.zarr"]
+
+
+def test_a_store_left_by_a_crash(command, write, play, die):
+    writer = write()
+    play(writer, 9)
+    die(writer)
+    result = command("repair", "store.zarr")
+    assert (result.status, result.err) == (0, "")
+    assert result.out == "store.zarr: sound, but left open by a crash; closed, no row lost\n"
+    assert mmreplay.verify("store.zarr").state == "closed"
+
+
+def test_a_damaged_store(command, store, folder):
+    (folder / store / "rewards" / "c.1").unlink()
+    result = command("repair", store)
+    assert (result.status, result.err) == (0, "")
+    assert result.out == (
+        "damaged       rows      what\n"
+        "rewards/c.1   8 to 15   expected this chunk file, found none\n"
+        "\n"
+        "store.zarr: repaired; 8 of 35 rows kept, 27 lost\n"
+        "store.zarr.damaged: the damaged store, unchanged; what is sound in it takes no room "
+        "twice\n"
+        "15 of the lost rows lie in whole episodes after the damage: "
+        "`mmreplay repair --skip-damaged store.zarr.damaged` keeps these, too, with new ids\n"
+    )
+    assert mmreplay.verify(store).sound
+
+
+def test_skip_damaged(command, store, folder):
+    (folder / store / "rewards" / "c.1").unlink()
+    result = command("repair", "--skip-damaged", store)
+    assert (result.status, result.err) == (0, "")
+    assert result.out.splitlines()[3:] == [
+        "store.zarr: repaired; 23 of 35 rows kept, 12 lost",
+        "store.zarr.damaged: the damaged store, unchanged; what is sound in it takes no room twice",
+    ]
+
+
+def test_a_store_of_many_lanes(command, write, folder, play):
+    for name in ("a", "b", "c"):
+        with write("run.zarr", lane=name) as writer:
+            play(writer, 9, "terminated")
+            play(writer, 9)
+    shutil.rmtree(folder / "run.zarr" / "lane-00001")
+    (folder / "run.zarr" / "lane-00002" / "rewards" / "c.0").unlink()
+    result = command("repair", "run.zarr", "--skip-damaged")
+    assert (result.status, result.err) == (0, "")
+    lines = result.out.splitlines()
+    assert lines[-7:] == [
+        "lane         kept   lost",
+        "lane-00000     20      0",
+        "lane-00001      0      0   was missing; an empty one stands in its place",
+        "lane-00002     10     10   rows 0 to 7 damaged; the rows after them have new ids",
+        "",
+        "run.zarr: repaired; 30 of 40 rows kept, 10 lost",
+        "run.zarr.damaged: the damaged store, unchanged; what is sound in it takes no room twice",
+    ]
+
+
+def test_json(command, store, folder):
+    (folder / store / "rewards" / "c.1").unlink()
+    findings = mmreplay.verify(store).to_json()["findings"]
+    result = command("repair", store, "--json")
+    assert (result.status, result.err) == (0, "")
+    assert json.loads(result.out) == {
+        "path": "store.zarr",
+        "changed": True,
+        "before": "store.zarr.damaged",
+        "kept": 8,
+        "lost": 27,
+        "beyond": 15,
+        "findings": findings,
+        "lanes": [
+            {
+                "lane": "",
+                "kept": 8,
+                "lost": 27,
+                "beyond": 15,
+                "damaged": [[8, 16]],
+                "renumbered": False,
+                "missing": False,
+            }
+        ],
+    }
+
+
+def test_a_store_that_is_being_written(command, write, play):
+    play(write(), 9)
+    result = command("repair", "store.zarr")
+    assert (result.status, result.out) == (1, "")
+    assert result.err.startswith("Error: store.zarr: another writer holds this lane")
+
+
+def test_no_store(command, folder):
+    result = command("repair", "nothing.zarr")
+    assert (result.status, result.out) == (1, "")
+    assert result.err == (
+        "Error: nothing.zarr: there is no store here; check the path, or record one first\n"
+    )
+    assert list(folder.iterdir()) == []

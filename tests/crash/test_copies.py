@@ -1,0 +1,85 @@
+"""The power goes off just after a snapshot or a repair has returned: it is there, and whole.
+
+Invariant: what has the name of a store is durable before it has it, the names included.
+"""
+
+import random
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay.testing import checks
+from mmreplay.testing.pair import Pair
+from mmreplay.testing.power import power_disk
+from mmreplay.testing.strategies import Layout
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs the path of a descriptor")
+Field = mmreplay.Field
+
+LAYOUTS = {
+    "raw": Layout(Field((3, 4), "uint8", "raw", 8), Field((), "int64", chunk=11), {}),
+    "lz4, lanes": Layout(
+        Field((3, 4), "uint8", "lz4", 2, 4), Field((), "int64", chunk=13), {}, lanes=2
+    ),
+}
+
+
+def images(disk, folder):
+    """What may be on the disk now: nothing but what was synced, or any part of the rest."""
+    for number, luck in enumerate((None, *map(random.Random, range(6)))):
+        disk.image(folder / f"image-{number}", luck)
+        yield folder / f"image-{number}"
+
+
+def write(path, layout):
+    """Forty rows a lane, flushed in the middle, by a writer that is still at it."""
+    writer = mmreplay.create(path, **layout.create_arguments(), flush_s=0)
+    model = layout.model()
+    pair = Pair(writer, model, np.random.default_rng(1))
+    pair.together(25, end=0.15)
+    writer.flush()
+    pair.together(15, end=0.15)
+    return writer, model
+
+
+def contents(path):
+    return {
+        str(one.relative_to(path)): one.read_bytes() for one in path.rglob("*") if one.is_file()
+    }
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_a_snapshot_survives_a_power_cut_that_its_source_does_not(tmp_path, layout):
+    root = tmp_path / "root"
+    root.mkdir()
+    with power_disk(root, lambda number: None) as disk:
+        writer, model = write(root / "store.zarr", layout)
+        mmreplay.snapshot(root / "store.zarr", root / "copy.zarr")
+        for lane in model.lanes:
+            lane.end_session()
+        for image in images(disk, tmp_path):
+            checks.check_verified(image / "copy.zarr")
+            with mmreplay.open(image / "copy.zarr") as store:
+                checks.check_store(store, model, live=False, most=12)
+        writer.close()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_a_repair_survives_a_power_cut(tmp_path, layout):
+    root = tmp_path / "root"
+    root.mkdir()
+    writer, _ = write(tmp_path / "sound.zarr", layout)
+    writer.close()
+    shutil.copytree(tmp_path / "sound.zarr", root / "store.zarr")
+    next((root / "store.zarr").rglob("actions/c.1")).unlink()
+    before = contents(root / "store.zarr")
+    with power_disk(root, lambda number: None) as disk:
+        mmreplay.repair(root / "store.zarr")
+        after = contents(root / "store.zarr")
+        for image in images(disk, tmp_path):
+            assert contents(image / "store.zarr") == after
+            assert contents(image / "store.zarr.damaged") == before
+            assert mmreplay.verify(image / "store.zarr").sound

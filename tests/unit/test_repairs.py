@@ -1,0 +1,543 @@
+"""`repair`: what is sound is kept, what is not is named, and the damaged store stays as it was."""
+
+import errno
+import json
+import os
+import random
+import shutil
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import (
+    CorruptStoreError,
+    DiskFullError,
+    Field,
+    FormatError,
+    LockedError,
+    SchemaError,
+    StoreNotFoundError,
+    files,
+    reader,
+    repair,
+    verify,
+)
+from mmreplay.testing.faults import ALLOCATING, CALLS, faulty_disk
+
+ACTION = Field((), "int64", chunk=8)
+FRAMES = {
+    "raw": Field((3,), "uint8", "raw", chunk=8),
+    "lz4": Field((3,), "uint8", "lz4", chunk=4, shard=8),
+    "zstd": Field((3,), "uint8", "zstd", chunk=4, shard=16),
+    "dict": {
+        "pixels": Field((2, 3), "uint8", "lz4", chunk=4, shard=8),
+        "speed": Field((2,), "float32", "raw", chunk=16),
+    },
+}
+EXTRAS = {"log_prob": Field((2,), "float32", chunk=8)}
+ROWS = 85
+THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
+
+
+@pytest.fixture(params=FRAMES)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture(params=[None, 3], ids=["one lane", "three lanes"])
+def lanes(request):
+    return request.param
+
+
+@pytest.fixture
+def store_of(make, story):
+    """A store of 85 rows a lane: `store_of(kind, lanes, close)`."""
+
+    def create(kind="lz4", lanes=None, *, close=True, capacity=None, rounds=1):
+        writer = make(
+            frame=FRAMES[kind], action=ACTION, extras=EXTRAS, lanes=lanes, capacity=capacity
+        )
+        for _ in range(rounds):
+            story.play(writer, 9, "terminated")
+            story.play(writer, 14, "truncated")
+            story.play(writer, 18, "terminated")
+            story.play(writer, 22, "truncated")
+            story.play(writer, 17)
+        if close:
+            writer.close()
+        return writer
+
+    return create
+
+
+def lane_paths(path):
+    return sorted(path.glob("lane-*")) or [path]
+
+
+def contents(path):
+    """Every file below a directory, and its bytes."""
+    return {
+        str(one.relative_to(path)): one.read_bytes() if one.is_file() else None
+        for one in path.rglob("*")
+    }
+
+
+def names(path):
+    return sorted(one.name for one in path.iterdir())
+
+
+def flip(path, at=3):
+    data = bytearray(path.read_bytes())
+    data[at] ^= 4
+    path.write_bytes(data)
+
+
+def transitions(path, ids=None):
+    with mmreplay.open(path) as store:
+        wanted = store.ids if ids is None else ids
+        return wanted, store.transitions(wanted, stack=3, n_step=1)
+
+
+def arrays(batch):
+    found = {"action": batch.action, "reward": batch.reward, "flag": batch.non_terminal}
+    observation = (
+        batch.observation if isinstance(batch.observation, dict) else {"": batch.observation}
+    )
+    following = batch.next_observation
+    following = following if isinstance(following, dict) else {"": following}
+    found |= {f"observation {key}": one for key, one in observation.items()}
+    found |= {f"next {key}": one for key, one in following.items()}
+    return found | batch.extras
+
+
+def check_kept(path, original):
+    """Whatever can be sampled of a store is what the original has at the same ids."""
+    assert verify(path).findings == []
+    ids, kept = transitions(path)
+    if len(ids):
+        _, known = transitions(original, ids)
+        for name, one in arrays(kept).items():
+            assert one.tobytes() == arrays(known)[name].tobytes(), name
+    return ids
+
+
+# ---------------------------------------------------------------- random damage
+
+
+def harm(path, luck):
+    """Damage one file of a closed store; returns what was done."""
+    files_ = sorted(one for one in path.rglob("c.*") if one.is_file())
+    one = luck.choice(files_)
+    how = luck.choice(["flip", "flip", "flip", "cut", "remove", "swap", "extra", "zero"])
+    data = bytearray(one.read_bytes())
+    if how == "flip":
+        data[luck.randrange(len(data))] ^= 1 << luck.randrange(8)
+    elif how == "cut":
+        data = data[: luck.randrange(len(data))]
+    elif how == "zero":
+        data = bytearray(len(data))
+    elif how == "swap":
+        other = luck.choice(sorted(one.parent.glob("c.*")))
+        data, old = bytearray(other.read_bytes()), data
+        other.write_bytes(old)
+    elif how == "extra":
+        (one.parent / "c.99").write_bytes(data)
+    one.write_bytes(data)
+    if how == "remove":
+        one.unlink()
+    return f"{how} {one.relative_to(path)}"
+
+
+@pytest.mark.parametrize("skip_damaged", [False, True], ids=["prefix", "skip"])
+def test_any_damage_to_a_file_of_rows(store_of, tmp_path, kind, skip_damaged):
+    luck = random.Random(f"{kind} {skip_damaged}")
+    lanes = luck.choice([None, 2])
+    original = store_of(kind, lanes).path
+    path = tmp_path / "harmed.zarr"
+    for _ in range(200 if THOROUGH else 5):
+        shutil.copytree(original, path)
+        what = [harm(path, luck) for _ in range(luck.choice([1, 1, 2]))]
+        before, report = contents(path), verify(path)
+        done = repair(path, skip_damaged=skip_damaged)
+        assert done.changed is not report.sound, what
+        assert done.findings == report.findings
+        if done.changed:
+            aside = tmp_path / "harmed.zarr.damaged"
+            assert done.before == str(aside)
+            assert contents(aside) == before, what
+            assert done.kept + done.lost == ROWS * (lanes or 1)
+            shutil.rmtree(aside)
+        if skip_damaged:
+            assert verify(path).findings == [], what
+        else:
+            ids = check_kept(path, original)
+            for number, lane in enumerate(done.lanes):
+                first = lane.damaged[0][0] if lane.damaged else ROWS
+                assert lane.kept == first
+                known, _ = transitions(original)
+                known = known[(known >> 40) == number]
+                assert np.array_equal(
+                    ids[(ids >> 40) == number], known[(known & 0xFFFF) < first - 1]
+                )
+        assert names(tmp_path) == ["harmed.zarr", "store.zarr"]
+        shutil.rmtree(path)
+
+
+def test_a_checksum_file_that_is_lost_costs_no_row(store_of, tmp_path, kind):
+    original = store_of(kind).path
+    for name in ("rewards", "frames"):
+        sums = next((original / "checksums" / name).rglob("c.0"))
+        path = tmp_path / "harmed.zarr"
+        for how in ("remove", "cut"):
+            shutil.copytree(original, path)
+            file = path / sums.relative_to(original)
+            file.unlink() if how == "remove" else file.write_bytes(b"short")
+            done = repair(path)
+            assert (done.kept, done.lost) == ((ROWS, 0) if done.changed else (0, 0)), (how, sums)
+            assert len(check_kept(path, original)) == 80
+            shutil.rmtree(path)
+            shutil.rmtree(tmp_path / "harmed.zarr.damaged", ignore_errors=True)
+
+
+def test_damage_past_the_last_row_costs_none(store_of, tmp_path, kind):
+    path = store_of(kind).path
+    original = tmp_path / "original.zarr"
+    shutil.copytree(path, original)
+    for name in ("actions", "resets", "extras/log_prob"):
+        flip(next((path / name).glob("c.10*")), -1)
+    assert len(verify(path).findings) >= 3
+    done = repair(path)
+    assert (done.changed, done.kept, done.lost) == (True, ROWS, 0)
+    assert len(check_kept(path, original)) == 80
+
+
+# ---------------------------------------------------------------- whole episodes
+
+
+def test_skip_damaged_cuts_out_the_damaged_episode_only(store_of, story, tmp_path, kind):
+    path = store_of(kind).path
+    flip(path / "actions" / "c.3")  # rows 24 to 31: in the third episode, of rows 25 to 43
+    before, rows = contents(path), story.lanes[path]
+    done = repair(path, skip_damaged=True)
+    (lane,) = done.lanes
+    assert lane.damaged == [(24, 32)]
+    # Rows 0 to 23 are the first two episodes but for the last row of the second.
+    assert (lane.kept, lane.lost, lane.beyond, lane.renumbered) == (24 + 41, 20, 0, True)
+    assert contents(tmp_path / "store.zarr.damaged") == before
+    assert verify(path).findings == []
+    with mmreplay.open(path) as store:
+        found = store.rewards[:]
+        assert store.resets[:].tolist() == [one["reset"] for one in rows[:24] + rows[44:]]
+    expected = [story.reward(row) * one["step"] for row, one in enumerate(rows)]
+    expected[23] = 0  # the newest row before the damage became a final row
+    assert found.tolist() == expected[:24] + expected[44:]
+
+
+def test_the_prefix_tells_what_lies_beyond_the_damage(store_of, tmp_path):
+    path = store_of().path
+    flip(path / "rewards" / "c.0")
+    done = repair(path)
+    (lane,) = done.lanes
+    assert (lane.kept, lane.lost, lane.beyond) == (0, ROWS, ROWS - 10)
+    assert len(mmreplay.open(path)) == 0
+    again = repair(done.before, skip_damaged=True)
+    assert (again.kept, again.beyond) == (ROWS - 10, 0)
+    assert len(mmreplay.open(done.before)) == 80 - 9
+
+
+def test_an_evicting_store(store_of, tmp_path, kind):
+    path = store_of(kind, capacity=120, rounds=8).path
+    original = tmp_path / "original.zarr"
+    shutil.copytree(path, original)
+    first, head = mmreplay.open(path).lanes[0].first, mmreplay.open(path).lanes[0].rows
+    flip(path / "actions" / f"c.{(head - 20) // 8}")
+    done = repair(path)
+    ids = check_kept(path, original)
+    assert ids[0] == mmreplay.open(original).ids[0] >= first
+    assert done.lanes[0].damaged[0][0] == (head - 20) // 8 * 8
+    # So little of it that nothing could be sampled: the ids begin anew.
+    flip(original / "actions" / f"c.{first // 8 - 4}")
+    done = repair(original)
+    assert (done.kept, len(mmreplay.open(original))) == (0, 0)
+    assert verify(original).sound
+
+
+# ---------------------------------------------------------------- documents
+
+
+@pytest.mark.parametrize("which", ["its own", "all others"])
+def test_the_documents_of_a_lane_can_be_made_anew(store_of, story, tmp_path, kind, lanes, which):
+    path = store_of(kind, lanes).path
+    lane = lane_paths(path)[-1]
+    for number, document in enumerate(sorted(lane.rglob("zarr.json"))):
+        if (document.parent == lane) == (which == "its own"):
+            document.write_text("{") if number % 2 else document.unlink()
+    before = contents(path)
+    done = repair(path)
+    assert (done.kept, done.lost) == (ROWS * (lanes or 1), 0)
+    assert contents(tmp_path / "store.zarr.damaged") == before
+    assert verify(path).findings == []
+    with mmreplay.open(path) as store:
+        story.check(store)
+
+
+def test_damage_in_an_array_without_its_document_is_found(store_of, tmp_path, kind):
+    for chunk, first in ((4, 32), (10, 80)):
+        path = store_of(kind).path
+        (path / "rewards" / "zarr.json").unlink()
+        flip(path / "rewards" / f"c.{chunk}")
+        done = repair(path)
+        assert done.lanes[0].damaged == [(first, min(first + 8, ROWS))]
+        assert verify(path).sound
+        shutil.rmtree(path)
+        shutil.rmtree(done.before)
+
+
+def edit(path, **changes):
+    document = json.loads(path.read_text())
+    document["attributes"]["mmreplay"].update(changes)
+    path.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize("changes", [{"rows": 84}, {"rows": 1000}, {"first": 70}, {"padding": 3}])
+def test_a_wrong_number_in_a_document(store_of, story, changes):
+    path = store_of().path
+    edit(path / "zarr.json", **changes)
+    done = repair(path)
+    assert (done.kept, done.lost) == (ROWS, 0)
+    with mmreplay.open(path) as store:
+        story.check(store)
+
+
+def test_the_document_of_a_store_of_many_lanes(store_of, story, tmp_path):
+    path = store_of("dict", 3).path
+    (path / "zarr.json").write_text('{"zarr_format": 3')
+    assert repair(path).lost == 0
+    assert verify(path).sound
+    with mmreplay.open(path) as store:
+        story.check(store)
+    mmreplay.create(path, append=True, lane="new").close()
+    assert verify(path).sound
+
+
+def test_a_lane_that_is_missing_leaves_the_ids_of_others_alone(store_of, tmp_path):
+    path = store_of("lz4", 3).path
+    original = tmp_path / "original.zarr"
+    shutil.copytree(path, original)
+    shutil.rmtree(path / "lane-00001")
+    done = repair(path)
+    assert [(one.lane, one.kept, one.missing) for one in done.lanes] == [
+        ("lane-00000", ROWS, False),
+        ("lane-00001", 0, True),
+        ("lane-00002", ROWS, False),
+    ]
+    assert len(check_kept(path, original)) == 160
+
+
+def test_a_newer_format_is_not_repaired(store_of, tmp_path):
+    path = store_of().path
+    edit(path / "zarr.json", format=2)
+    before = contents(path)
+    with pytest.raises(FormatError, match="a newer mmreplay may read it"):
+        repair(path)
+    assert contents(path) == before
+    assert names(tmp_path) == ["store.zarr"]
+
+
+def test_nothing_to_start_from(store_of, tmp_path):
+    path = store_of().path
+    for one in path.rglob("zarr.json"):
+        one.write_text("{")
+    before = contents(path)
+    with pytest.raises(CorruptStoreError, match=r"cannot be repaired: .*what a row holds"):
+        repair(path)
+    assert contents(path) == before
+    assert names(tmp_path) == ["store.zarr"]
+
+
+def test_a_random_state_that_is_none_is_left_out(store_of, story):
+    path = store_of().path
+    edit(path / "zarr.json", generator="{}")
+    assert repair(path).lost == 0
+    with mmreplay.open(path) as store:
+        story.check(store)
+    assert "generator" not in mmreplay.open(path).readers[0].metadata
+
+
+# ---------------------------------------------------------------- not closed
+
+
+def test_a_sound_store_is_left_alone(store_of, tmp_path, lanes):
+    path = store_of("lz4", lanes).path
+    before = contents(path)
+    done = repair(path)
+    assert (done.changed, done.before, done.lanes, done.findings) == (False, None, [], [])
+    assert contents(path) == before
+    assert names(tmp_path) == ["store.zarr"]
+
+
+def test_a_store_left_by_a_crash_is_closed(store_of, story, kill, tmp_path, kind, lanes):
+    writer = store_of(kind, lanes, close=False)
+    kill(writer)
+    done = repair(writer.path)
+    assert (done.changed, done.before, done.lost) == (True, None, 0)
+    assert verify(writer.path).state == "closed"
+    assert names(tmp_path) == ["store.zarr"]
+    for rows in story.lanes.values():
+        rows[-1]["step"] = False
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+
+
+def test_a_damaged_store_left_by_a_crash(store_of, kill, tmp_path, kind):
+    writer = store_of(kind, close=False)
+    writer.flush()
+    kill(writer)
+    original = tmp_path / "original.zarr"
+    shutil.copytree(writer.path, original)
+    (writer.path / "actions" / "c.6").unlink()
+    before = contents(writer.path)
+    done = repair(writer.path)
+    assert (done.kept, done.lost, done.lanes[0].damaged) == (48, ROWS - 48, [(48, 56)])
+    assert contents(tmp_path / "store.zarr.damaged") == before
+    check_kept(writer.path, original)
+
+
+@pytest.mark.parametrize("lost", ["state", "checkpoint", "frames.tail", "rewards/zarr.json"])
+@pytest.mark.parametrize("how", ["missing", "short", "zeros"])
+def test_what_is_live_is_damaged(store_of, kill, tmp_path, monkeypatch, lost, how):
+    monkeypatch.setattr(reader, "_PATIENCE_S", 0)  # nobody will make it whole
+    writer = store_of("lz4", close=False)
+    writer.flush()
+    kill(writer)
+    original = tmp_path / "original.zarr"
+    mmreplay.snapshot(writer.path, original)
+    path = writer.path / (lost if "/" in lost else f".live/{lost}")
+    if how == "missing":
+        path.unlink()
+    elif how == "short":
+        path.write_bytes(path.read_bytes()[:100])
+    elif lost.endswith("tail"):
+        pytest.skip("nothing tells that a tail of zeros is damaged")
+    else:
+        path.write_bytes(bytes(path.stat().st_size))
+    repair(writer.path)
+    ids = check_kept(writer.path, original)
+    least = ROWS - 16 if lost.endswith("tail") else ROWS
+    with mmreplay.open(writer.path) as store:
+        assert store.lanes[0].rows >= least
+    assert len(ids) >= least - 6
+
+
+def test_neither_state_nor_checkpoint(store_of, kill):
+    writer = store_of("lz4", close=False)
+    kill(writer)
+    for name in ("state", "checkpoint"):
+        path = writer.path / ".live" / name
+        path.write_bytes(bytes(path.stat().st_size))
+    with pytest.raises(CorruptStoreError, match="nobody knows how far"):
+        repair(writer.path)
+
+
+def test_a_store_that_is_being_written(store_of, tmp_path):
+    writer = store_of(close=False)
+    before = names(tmp_path)
+    with pytest.raises(LockedError, match="another writer holds this lane"):
+        repair(writer.path)
+    assert names(tmp_path) == before
+
+
+def test_a_lane_of_a_store_is_not_repaired_by_itself(store_of):
+    path = store_of("lz4", 3).path
+    with pytest.raises(SchemaError, match="this is a lane of"):
+        repair(path / "lane-00001")
+
+
+def test_no_store(tmp_path):
+    with pytest.raises(StoreNotFoundError):
+        repair(tmp_path / "nothing.zarr")
+    assert names(tmp_path) == []
+
+
+def test_a_link_to_a_store_stays_one(store_of, tmp_path):
+    path = store_of().path
+    flip(path / "rewards" / "c.4")
+    (tmp_path / "link.zarr").symlink_to(path)
+    done = repair(tmp_path / "link.zarr")
+    assert done.before == f"{path}.damaged"
+    assert (tmp_path / "link.zarr").is_symlink()
+    assert verify(tmp_path / "link.zarr").sound
+
+
+def test_progress_goes_up_to_the_total(store_of):
+    path = store_of().path
+    flip(path / "rewards" / "c.4")
+    told = []
+    repair(path, progress=lambda done, total: told.append(done / total))
+    assert told[-1] == 1
+    assert max(told) == 1
+    assert told[0] < 0.5
+
+
+# ---------------------------------------------------------------- cut off
+
+
+@pytest.mark.parametrize("exchange", [True, False], ids=["exchange", "two renames"])
+def test_cut_off_at_any_call_and_called_again(store_of, tmp_path, monkeypatch, exchange):
+    if not exchange:
+        monkeypatch.setattr(files, "exchange", lambda one, other: False)
+    lanes = 2 if exchange and THOROUGH else None
+    original = store_of("lz4", lanes).path
+    harmed = tmp_path / "harmed.zarr"
+    shutil.copytree(original, harmed)
+    flip(lane_paths(harmed)[-1] / "rewards" / "c.4")
+    before = contents(harmed)
+
+    def again():
+        folder = tmp_path / "again"
+        if folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir()
+        shutil.copytree(harmed, folder / "store.zarr")
+        return folder / "store.zarr"
+
+    path = again()
+    with faulty_disk() as disk:
+        repair(path)
+    total = sum(disk.counts[name] for name in CALLS & disk.counts.keys())
+    unfinished = 0
+    early = range(1, total - 24, 1 if THOROUGH else max(total // 8, 1))
+    for at in [*early, *range(total - 24, total + 1)]:
+        path = again()
+        with faulty_disk() as disk:
+            disk.fail(CALLS, errno.EIO, at=at, forever=True)  # nothing is tidied up, as in death
+            with pytest.raises((mmreplay.MmreplayError, OSError)):
+                repair(path)
+        unfinished += path.exists() and contents(path) == before
+        repair(path)
+        assert names(path.parent) == ["store.zarr", "store.zarr.damaged"], at
+        assert contents(path.with_name("store.zarr.damaged")) == before, at
+        check_kept(path, original)
+    assert unfinished > 10
+
+
+def test_a_full_disk_changes_nothing(store_of, tmp_path):
+    path = store_of("lz4", 2).path
+    flip(path / "lane-00001" / "rewards" / "c.4")
+    before, at = contents(path), 1
+    while True:
+        with faulty_disk() as disk:
+            disk.fail(ALLOCATING | {"link", "makedirs"}, errno.ENOSPC, at=at, forever=True)
+            try:
+                done = repair(path)
+            except DiskFullError:
+                pass
+            else:
+                break
+        assert names(tmp_path) == ["store.zarr"]
+        assert contents(path) == before
+        at += 61
+    assert at > 100
+    assert done.changed
+    assert contents(tmp_path / "store.zarr.damaged") == before

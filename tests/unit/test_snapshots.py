@@ -1,0 +1,297 @@
+"""Snapshots: a closed copy of a store as it was at one moment, whatever becomes of the store."""
+
+import errno
+import shutil
+import threading
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import (
+    CorruptStoreError,
+    DiskFullError,
+    Field,
+    SchemaError,
+    StoreExistsError,
+    StoreNotFoundError,
+    files,
+    snapshot,
+    verify,
+)
+from mmreplay.testing.faults import ALLOCATING, CALLS, faulty_disk
+
+ACTION = Field((), "int64", chunk=8)
+FRAMES = {
+    "raw": Field((3,), "uint8", "raw", chunk=8),
+    "lz4": Field((3,), "uint8", "lz4", chunk=4, shard=8),
+    "zstd": Field((3,), "uint8", "zstd", chunk=4, shard=16),
+    "dict": {
+        "pixels": Field((2, 3), "uint8", "lz4", chunk=4, shard=8),
+        "speed": Field((2,), "float32", "raw", chunk=16),
+    },
+}
+EXTRAS = {"log_prob": Field((), "float32", chunk=8)}
+
+
+@pytest.fixture(params=[None, 3], ids=["one lane", "three lanes"])
+def lanes(request):
+    return request.param
+
+
+@pytest.fixture(params=FRAMES)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def writer(make, kind, lanes):
+    return make(frame=FRAMES[kind], action=ACTION, extras=EXTRAS, lanes=lanes)
+
+
+def play(story, writer):
+    story.play(writer, 9, "terminated")
+    story.play(writer, 11, "truncated")
+    story.play(writer, 13)
+
+
+def lane_paths(path):
+    return sorted(path.glob("lane-*")) or [path]
+
+
+def remember(story, source, target):
+    """Expect of the lanes of `target` what those of `source` hold now."""
+    for lane in lane_paths(source):
+        rows = [dict(one) for one in story.lanes[lane]]
+        rows[-1]["step"] = False
+        story.lanes[target / lane.name if lane != source else target] = rows
+
+
+def check(story, target):
+    report = verify(target)
+    assert (report.findings, report.warnings, report.state) == ([], [], "closed")
+    with mmreplay.open(target) as store:
+        story.check(store)
+
+
+def names(path):
+    return sorted(one.name for one in path.iterdir())
+
+
+@pytest.mark.parametrize("state", ["closed", "live", "crashed"])
+def test_a_snapshot_holds_what_the_store_holds(writer, story, kill, tmp_path, state):
+    play(story, writer)
+    if state == "closed":
+        writer.close()
+    if state == "crashed":
+        kill(writer)
+    target = tmp_path / "copy.zarr"
+    remember(story, writer.path, target)
+    made = snapshot(writer.path, target)
+    check(story, target)
+    with mmreplay.open(writer.path) as source, mmreplay.open(target) as copy:
+        assert np.array_equal(source.ids, copy.ids)
+        n_lanes = len(source.lanes)
+    assert (made.path, made.lanes, made.rows) == (str(target), n_lanes, 36 * n_lanes)
+    assert made.transitions == 33 * n_lanes
+    assert made.own_bytes > 0
+    assert names(tmp_path) == ["copy.zarr", "store.zarr"]
+
+
+def test_the_writer_goes_on_and_the_snapshot_stays(writer, story, tmp_path):
+    play(story, writer)
+    writer.flush()
+    target = tmp_path / "copy.zarr"
+    remember(story, writer.path, target)
+    assert snapshot(writer.path, target).shared_bytes > 0
+    story.play(writer, 30, "terminated", reset=False)
+    writer.close()
+    check(story, target)
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+
+
+def test_a_snapshot_can_be_written_and_the_store_stays(writer, story, tmp_path):
+    play(story, writer)
+    writer.close()
+    target = tmp_path / "copy.zarr"
+    remember(story, writer.path, target)
+    snapshot(writer.path, target)
+    with mmreplay.create(target, append=True, flush_s=0) as again:
+        story.play(again, 12, "terminated")
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+    assert verify(writer.path).sound
+    check(story, target)
+
+
+def test_a_power_cut_after_a_snapshot_does_not_change_it(
+    writer, story, kill, tmp_path, monkeypatch
+):
+    """The store goes back to its last flush, and writes other rows to the same places."""
+    story.play(writer, 9, "terminated")
+    writer.flush()
+    lanes = {path: len(rows) for path, rows in story.lanes.items()}
+    story.play(writer, 25, "terminated")
+    target = tmp_path / "copy.zarr"
+    remember(story, writer.path, target)
+    snapshot(writer.path, target)
+    kill(writer)
+    monkeypatch.setattr(files, "boot_id", lambda: b"another boot id.")
+    with mmreplay.create(writer.path, append=True, flush_s=0) as again:
+        for one in getattr(again, "writers", (again,)):
+            assert one.rows == lanes[one.path]  # the cut has taken effect
+            del story.lanes[one.path][one.rows :]
+            for _ in range(3):
+                story.play(one, 4, "terminated")
+    check(story, target)
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+
+
+def test_an_empty_store(make, tmp_path):
+    writer = make(lanes=2)
+    made = snapshot(writer.path, tmp_path / "copy.zarr")
+    assert (made.rows, made.transitions, made.lanes) == (0, 0, 2)
+    assert verify(tmp_path / "copy.zarr").sound
+    writer.close()
+    snapshot(writer.path, tmp_path / "again.zarr")
+    assert verify(tmp_path / "again.zarr").sound
+
+
+def test_beside_a_writer_that_seals_and_evicts(make, story, tmp_path, kind):
+    writer = make(frame=FRAMES[kind], action=ACTION, extras=EXTRAS, capacity=400)
+    story.play(writer, 600, "terminated")
+    ended = threading.Event()
+    failures = []
+
+    def write():
+        try:
+            while not ended.is_set():
+                story.play(writer, 37, "terminated")
+                writer.flush()
+                ended.wait(0.001)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        made = []
+        for number in range(4):
+            target = tmp_path / f"copy-{number}"
+            try:
+                snapshot(writer.path, target)
+            except CorruptStoreError as error:
+                assert "while it was being copied" in str(error)  # rows of so few come and go
+                continue
+            made.append(target)
+    finally:
+        ended.set()
+        thread.join()
+    assert not failures
+    assert made
+    rows = story.lanes[writer.path]
+    for target in made:
+        assert verify(target).findings == []
+        with mmreplay.open(target) as store:
+            lane = store.lanes[0]
+            story.lanes[target] = [dict(one) for one in rows[: lane.rows]]
+            story.lanes[target][-1]["step"] = False
+            if not rows[lane.rows - 1]["reset"]:
+                story.lanes[target][-1]["flag"] = rows[lane.rows - 2]["flag"]
+            else:
+                story.lanes[target][-1]["flag"] = 1
+            story.check(store, start=lane.base)
+
+
+def test_progress_ends_at_the_total(make, story, tmp_path):
+    writer = make(lanes=2)
+    play(story, writer)
+    told = []
+    snapshot(writer.path, tmp_path / "copy.zarr", lambda done, total: told.append((done, total)))
+    assert told == sorted(told)
+    assert told[-1][0] == told[-1][1] > 0
+
+
+# ---------------------------------------------------------------- refused
+
+
+def test_what_is_there_already_stays(make, tmp_path):
+    writer = make()
+    for name in ("file", "folder", "link"):
+        target = tmp_path / name
+        if name == "file":
+            target.write_text("mine")
+        elif name == "folder":
+            target.mkdir()
+        else:
+            target.symlink_to(tmp_path / "nowhere")
+        with pytest.raises(StoreExistsError, match="there is something already"):
+            snapshot(writer.path, target)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_no_place_for_it(make, tmp_path):
+    writer = make()
+    with pytest.raises(StoreNotFoundError, match="no such directory"):
+        snapshot(writer.path, tmp_path / "nowhere" / "copy.zarr")
+    with pytest.raises(SchemaError, match="lies within the store"):
+        snapshot(writer.path, writer.path / "copy.zarr")
+
+
+def test_no_store(tmp_path):
+    with pytest.raises(StoreNotFoundError, match="there is no store here"):
+        snapshot(tmp_path / "nothing.zarr", tmp_path / "copy.zarr")
+    assert names(tmp_path) == []
+
+
+# ---------------------------------------------------------------- failures
+
+
+def test_a_full_disk_leaves_nothing_behind(make, story, tmp_path):
+    writer = make(frame=FRAMES["lz4"], lanes=2)
+    play(story, writer)
+    target, at = tmp_path / "copy.zarr", 1
+    while True:
+        with faulty_disk() as disk:
+            disk.fail(ALLOCATING | {"link", "makedirs"}, errno.ENOSPC, at=at, forever=True)
+            try:
+                snapshot(writer.path, target)
+            except DiskFullError:
+                pass
+            else:
+                break
+        assert names(tmp_path) == ["store.zarr"]
+        at += 29
+    assert at > 100
+    remember(story, writer.path, target)
+    check(story, target)
+
+
+def test_cut_off_at_any_call_there_is_no_snapshot_or_a_whole_one(make, story, kill, tmp_path):
+    writer = make(frame=FRAMES["lz4"], lanes=2)
+    play(story, writer)
+    kill(writer)  # so that each snapshot makes the same calls
+    whole = 0
+    for at in points(lambda: snapshot(writer.path, tmp_path / "counted.zarr")):
+        target = tmp_path / f"copy-{at}.zarr"
+        with faulty_disk() as disk:
+            disk.fail(CALLS, errno.EIO, at=at, forever=True)
+            with pytest.raises(mmreplay.FailedStoreError):
+                snapshot(writer.path, target)
+        if target.exists():
+            whole += 1
+            remember(story, writer.path, target)
+            check(story, target)
+        for one in tmp_path.glob(".copy*"):
+            shutil.rmtree(one)
+    assert whole  # its name is there, and may not be durable
+
+
+def points(call):
+    """Some of the calls that a function makes to the disk, and all of the last ones."""
+    with faulty_disk() as disk:
+        call()
+    total = sum(disk.counts[name] for name in CALLS & disk.counts.keys())
+    return [*range(1, total - 12, 37), *range(total - 12, total + 1)]

@@ -1,0 +1,262 @@
+"""A lane's rows in a new directory: all of them, or the first ones, and the source as it was."""
+
+import errno
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import CorruptStoreError, DiskFullError, Field, verify
+from mmreplay.columns import EvictedError
+from mmreplay.reader import LaneReader
+from mmreplay.testing.faults import ALLOCATING, faulty_disk
+from mmreplay.transplant import transplant
+
+ACTION = Field((), "uint8", chunk=8)
+LOG_PROB = {"log_prob": Field((2,), "float32", chunk=4)}
+FRAMES = {
+    "raw": Field((3,), "uint8", "raw", chunk=8),
+    "lz4": Field((3,), "uint8", "lz4", chunk=4, shard=8),
+    "zstd": Field((3,), "uint8", "zstd", chunk=4, shard=16),
+    "dict": {
+        "pixels": Field((2, 3), "uint8", "lz4", chunk=4, shard=8),
+        "speed": Field((2,), "float32", "raw", chunk=16),
+    },
+}
+
+
+def play(story, writer):
+    """37 rows: an episode of each end, one of a single row, and one that runs."""
+    story.play(writer, 9, "terminated")
+    story.play(writer, 11, "truncated")
+    story.reset(writer)
+    story.play(writer, 13)
+
+
+@pytest.fixture(params=FRAMES)
+def writer(request, make):
+    """Of a lane that is empty yet, of each kind of frames."""
+    return make(frame=FRAMES[request.param], action=ACTION, extras=LOG_PROB)
+
+
+@pytest.fixture
+def lz4_writer(make):
+    return make(frame=FRAMES["lz4"], action=ACTION)
+
+
+def contents(path):
+    """Every file below a directory, with what its bytes and its times are."""
+    found = {}
+    for one in sorted(path.rglob("*")):
+        about = one.lstat()
+        data = one.read_bytes() if one.is_file() else None
+        found[str(one.relative_to(path))] = (about.st_ino, about.st_mtime_ns, data)
+    return found
+
+
+def first_rows(story, source, target, stop):
+    """Expect of `target` the first rows of `source`, the last of them as a final row."""
+    rows = [dict(one) for one in story.lanes[source][:stop]]
+    rows[-1]["step"] = False
+    rows[-1]["flag"] = 1 if rows[-1]["reset"] else rows[-2]["flag"]
+    story.lanes[target] = rows
+
+
+def check(story, source, target, stop):
+    first_rows(story, source, target, stop)
+    with mmreplay.open(target) as store:
+        story.check(store)
+    report = verify(target)
+    assert (report.findings, report.warnings, report.state) == ([], [], "closed")
+
+
+def test_any_first_rows_of_a_closed_lane(writer, story, tmp_path):
+    play(story, writer)
+    writer.close()
+    before = contents(writer.path)
+    reader = LaneReader(writer.path)
+    for stop in (1, 2, 7, 8, 9, 10, 11, 16, 17, 22, 23, 24, 31, 32, 36, 37):
+        target = tmp_path / f"first-{stop}"
+        transplant(reader, target, stop)
+        check(story, writer.path, target, stop)
+    assert contents(writer.path) == before
+
+
+def test_the_copy_can_be_written_and_the_source_stays(writer, story, tmp_path):
+    play(story, writer)
+    writer.close()
+    for stop in (8, 16, 24, 37):
+        target = tmp_path / f"first-{stop}"
+        transplant(LaneReader(writer.path), target, stop)
+        first_rows(story, writer.path, target, stop)
+        before = contents(writer.path)
+        with mmreplay.create(target, append=True, flush_s=0) as again:
+            story.play(again, 30, "terminated")
+        assert contents(writer.path) == before
+        check(story, target, target, stop + 31)
+
+
+def test_the_source_can_be_written_and_the_copy_stays(writer, story, tmp_path):
+    play(story, writer)
+    writer.close()
+    target = tmp_path / "copy"
+    transplant(LaneReader(writer.path), target, 37)
+    before = contents(target)
+    with mmreplay.create(writer.path, append=True, flush_s=0) as again:
+        story.play(again, 30, "terminated")
+    assert contents(target) == before
+
+
+def test_a_live_lane(writer, story, tmp_path):
+    play(story, writer)
+    writer.flush()
+    story.play(writer, 3, reset=False)
+    head = writer.rows
+    transplant(LaneReader(writer.path), tmp_path / "copy", head)
+    story.play(writer, 20, reset=False)
+    writer.close()
+    check(story, writer.path, tmp_path / "copy", head)
+
+
+def test_a_half_of_the_tail_that_waits_for_its_shard(lz4_writer, story, tmp_path):
+    holds = threading.Event()
+    waiting = lz4_writer._background.submit(holds.wait)
+    story.play(lz4_writer, 13)
+    reader = LaneReader(lz4_writer.path)
+    try:
+        assert (reader.tail_start(), reader.head) == (0, 14)
+        transplant(reader, tmp_path / "copy", 14)
+    finally:
+        holds.set()
+        waiting.result()
+    check(story, lz4_writer.path, tmp_path / "copy", 14)
+
+
+def test_whole_chunk_files_are_shared_and_the_newest_are_not(lz4_writer, story, tmp_path):
+    play(story, lz4_writer)
+    lz4_writer.close()
+    transplant(LaneReader(lz4_writer.path), tmp_path / "copy", 24)
+    names = {
+        str(one.relative_to(tmp_path / "copy"))
+        for one in (tmp_path / "copy").rglob("*")
+        if one.is_file() and one.stat().st_nlink > 1
+    }
+    scalars = ("actions", "rewards", "non_terminals", "resets")
+    assert names == {f"frames/c.{n}.0" for n in range(3)} | {
+        f"{name}/c.{n}" for name in scalars for n in range(2)
+    }
+
+
+def test_where_files_cannot_be_shared_they_are_copied(writer, story, tmp_path):
+    play(story, writer)
+    writer.close()
+    with faulty_disk() as disk:
+        disk.fail({"link"}, errno.EPERM, forever=True)
+        transplant(LaneReader(writer.path), tmp_path / "copy", 37)
+        assert disk.hits
+    check(story, writer.path, tmp_path / "copy", 37)
+    assert all(one.stat().st_nlink == 1 for one in writer.path.rglob("c.*"))
+
+
+def test_an_evicting_lane_keeps_its_ids(make, story, tmp_path):
+    writer = make(frame=FRAMES["lz4"], action=ACTION, capacity=20)
+    for _ in range(20):
+        story.play(writer, 9, "terminated")
+    writer.close()
+    transplant(LaneReader(writer.path), tmp_path / "copy", 200)
+    assert verify(tmp_path / "copy").sound
+    with mmreplay.open(writer.path) as source, mmreplay.open(tmp_path / "copy") as copy:
+        assert np.array_equal(source.ids, copy.ids)
+        story.lanes[tmp_path / "copy"] = story.lanes[writer.path]
+        story.check(copy, start=copy.lanes[0].base)
+
+
+def test_rows_that_are_evicted_meanwhile_are_tried_again(make, story, tmp_path):
+    writer = make(frame=FRAMES["raw"], action=ACTION, capacity=20)
+    story.play(writer, 20)
+    reader = LaneReader(writer.path)
+    for _ in range(20):
+        story.play(writer, 9, "terminated")
+    writer.flush()
+    with pytest.raises(EvictedError):
+        transplant(reader, tmp_path / "copy", 21)
+    assert not (tmp_path / "copy").exists()
+
+
+def test_the_random_state_comes_along(buffer_of, story, tmp_path):
+    buffer = buffer_of(seed=3)
+    story.play(buffer.writer, 30)
+    buffer.sample(4)
+    buffer.flush()
+    saved = (buffer.writer.path / ".live" / "generator").read_text()
+    transplant(LaneReader(buffer.writer.path), tmp_path / "live", 31)
+    buffer.close()
+    transplant(LaneReader(buffer.writer.path), tmp_path / "closed", 31)
+    transplant(LaneReader(buffer.writer.path), tmp_path / "rows", 31, beside=False)
+    assert LaneReader(tmp_path / "live").metadata["generator"] == saved
+    assert LaneReader(tmp_path / "closed").metadata["generator"] == saved
+    assert "generator" not in LaneReader(tmp_path / "rows").metadata
+
+
+def test_priorities_come_along_and_are_no_ones_but_the_copys(tmp_path, story):
+    arguments = {"frame": FRAMES["raw"], "action": ACTION, "flush_s": 0, "seed": 0}
+    with mmreplay.PrioritizedReplayBuffer(tmp_path / "store.zarr", **arguments) as buffer:
+        story.play(buffer.writer, 30)
+        buffer.update_priorities(buffer.store.ids, np.arange(30.0))
+    transplant(LaneReader(tmp_path / "store.zarr"), tmp_path / "copy", 31)
+    own, copy = (
+        path / "priorities" / "c.0" for path in (tmp_path / "store.zarr", tmp_path / "copy")
+    )
+    assert own.read_bytes() == copy.read_bytes()
+    assert not os.path.samefile(own, copy)
+    assert verify(tmp_path / "copy").sound
+
+
+# ---------------------------------------------------------------- damage and failures
+
+
+def test_damage_to_rows_that_are_copied_is_no_sound_copy(writer, story, tmp_path):
+    play(story, writer)
+    writer.close()
+    path = writer.path / "rewards" / "c.4"
+    data = bytearray(path.read_bytes())
+    data[2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptStoreError, match=r"c\.4: does not match its checksum; run"):
+        transplant(LaneReader(writer.path), tmp_path / "copy", 37)
+    assert not (tmp_path / "copy").exists()
+
+
+def test_what_stands_past_the_last_row_does_not_come_along(writer, story, tmp_path):
+    play(story, writer)
+    writer.close()
+    path = writer.path / "rewards" / "c.4"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    assert not verify(writer.path).sound
+    transplant(LaneReader(writer.path), tmp_path / "copy", 37)
+    check(story, writer.path, tmp_path / "copy", 37)
+
+
+def test_a_full_disk_leaves_nothing(lz4_writer, story, tmp_path):
+    play(story, lz4_writer)
+    lz4_writer.close()
+    before = contents(lz4_writer.path)
+    reader = LaneReader(lz4_writer.path)
+    failed = 0
+    for at in range(1, 1000, 3):
+        with faulty_disk() as disk:
+            disk.fail(ALLOCATING | {"link"}, errno.ENOSPC, at=at, forever=True)
+            try:
+                transplant(reader, tmp_path / "copy", 37)
+            except DiskFullError:
+                failed += 1
+            else:
+                break
+        assert not (tmp_path / "copy").exists()
+    assert failed > 20
+    assert contents(lz4_writer.path) == before
+    check(story, lz4_writer.path, tmp_path / "copy", 37)
