@@ -224,6 +224,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         wanted, sampler = self.store.checked_ids(ids), self.sampler
         return self.store.look(lambda index: sampler.priorities(index, wanted))
 
+    def probabilities(self, ids: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """How likely each of these transitions is to be drawn, (B,); of all they sum up to 1.
+
+        Args:
+            ids: (B,) valid ones; see `ids`.
+
+        Raises:
+            InvalidIdError: an id that is no valid transition.
+        """
+        wanted, sampler = self.store.checked_ids(ids), self.sampler
+        return self.store.look(lambda index: sampler.probabilities(index, wanted))
+
     def __repr__(self) -> str:
         """Path."""
         return f"<mmreplay.PrioritizedReplayBuffer {self.writer.path}>"

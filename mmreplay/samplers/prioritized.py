@@ -137,6 +137,9 @@ class Masses(Protocol):
     def draw(self, draws: Doubles) -> tuple[Ids, Doubles]:
         """Positions and their probabilities, (B,) each, for draws in [0, 1)."""
 
+    def probabilities(self, positions: Ids) -> Doubles:
+        """Of positions that can be drawn, (B,)."""
+
     def least(self) -> float:
         """The smallest probability of a position that can be drawn."""
 
@@ -173,6 +176,10 @@ class Proportional:
         positions, masses = self._tree.draw(draws)
         return positions, masses / self._tree.total
 
+    def probabilities(self, positions: Ids) -> Doubles:
+        """See `Masses`."""
+        return self._tree.masses.take(positions) / self._tree.total
+
     def least(self) -> float:
         """See `Masses`."""
         return self._tree.least() / self._tree.total
@@ -200,6 +207,10 @@ class RankBased:
         """See `Masses`."""
         ranks = self._distribution.draw(len(self._ranked), draws)
         return self._ranked.at(ranks), self._distribution.probability(ranks, len(self._ranked))
+
+    def probabilities(self, positions: Ids) -> Doubles:
+        """See `Masses`."""
+        return self._distribution.probability(self._ranked.ranks(positions), len(self._ranked))
 
     def least(self) -> float:
         """See `Masses`."""
@@ -392,11 +403,23 @@ class PrioritizedSampler:
             InvalidIdError: an id that is none.
             DiskFullError: as `draw`.
         """
+        return self._column.values[self._checked(index, ids)]
+
+    def probabilities(self, index: Index, ids: Ids) -> Doubles:
+        """How likely each of these transitions is to be drawn, (B,).
+
+        Raises:
+            As `priorities`.
+        """
+        return self._masses.probabilities(self._checked(index, ids))
+
+    def _checked(self, index: Index, ids: Ids) -> Ids:
+        """The positions of valid transitions."""
         self._follow(index)
         wrong = index.invalid(ids) | (ids >> LANE_SHIFT >= len(self._first))
         if wrong.any():
             raise _no_transition(int(ids[wrong][0]))
-        return self._column.values[self._column.positions(ids)]
+        return self._column.positions(ids)
 
 
 def _no_transition(wrong: int) -> InvalidIdError:

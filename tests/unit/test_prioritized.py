@@ -888,3 +888,18 @@ def test_a_draw_without_replacement_is_refused(buffer_of):
     buffer = buffer_of()
     with pytest.raises(SchemaError, match="replace: priorities are drawn with replacement"):
         buffer.sample(2, replace=False)
+
+
+@pytest.mark.parametrize("variant", ["proportional", "rank"])
+def test_probabilities_are_those_of_the_definition(buffer_of, variant):
+    buffer = buffer_of(variant=variant, alpha=0.7)
+    frame = np.zeros(buffer.store.schema.frames["frame"].shape, np.uint8)
+    buffer.reset(frame)
+    for _ in range(5):
+        buffer.step(0, 0.0, frame)
+    buffer.update_priorities(range(5), [5.0, 1.0, 4.0, 2.0, 3.0])
+    masses = (
+        buffer.priorities(range(5)) if variant == "proportional" else 1 / np.array([1, 5, 2, 4, 3])
+    )
+    masses = masses**0.7
+    assert buffer.probabilities(range(5)) == pytest.approx(masses / masses.sum(), rel=1e-12)

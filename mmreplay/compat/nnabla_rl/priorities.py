@@ -97,31 +97,26 @@ class Prioritized(ReplayBuffer):
             ids[wrong], weights[wrong] = drawn, sampler.weights(chances, beta)
         # Few begin a run: take all masses, which takes time in proportion to their number.
         wrong = (~windows.begin(ids)).nonzero()[0]
-        every, masses, scaled = self._masses(index, beta)
-        masses = np.where(windows.begin(every), masses, 0)
-        chosen = self._buffer.generator.choice(len(every), wrong.size, p=masses / masses.sum())
-        ids[wrong], weights[wrong] = every[chosen], scaled[chosen]
-
-    def _masses(self, index: Index, beta: float) -> tuple[Ids, Any, Any]:
-        """All ids, what they are drawn in proportion to, and their weights: (N,) each."""
         every = index.ids()
-        masses = self._buffer.sampler.priorities(index, every)
-        if self._how["variant"] == "rank":
-            order = np.lexsort((every, -masses))
-            masses[order] = 1 / np.arange(1.0, len(every) + 1)
-        masses **= self._how["alpha"]
-        return every, masses, (masses / masses.min()) ** -beta
+        chances = sampler.probabilities(index, every)
+        begins = np.where(windows.begin(every), chances, 0)
+        chosen = self._buffer.generator.choice(len(every), wrong.size, p=begins / begins.sum())
+        ids[wrong], weights[wrong] = every[chosen], sampler.weights(chances[chosen], beta)
 
     def sample_indices(
         self, indices: Sequence[int], num_steps: int = 1
     ) -> tuple[Any, dict[str, Any]]:
-        """See `ReplayBuffer.sample_indices`; with weights, whose cost grows with the buffer."""
+        """See `ReplayBuffer.sample_indices`; with weights."""
         self._check_updated()
         found, _ = super().sample_indices(indices, num_steps)
-        store, beta = self._buffer.store, self._buffer.beta
-        every, _, weights = store.look(lambda index: self._masses(index, beta))
+        sampler, beta = self._buffer.sampler, self._buffer.beta
         numbers = np.asarray(indices, np.int64)
-        return self._given(found, every[numbers], weights[numbers])
+
+        def look(index: Index) -> tuple[Ids, npt.NDArray[Any]]:
+            ids = index.at(numbers % index.n_transitions)
+            return ids, sampler.weights(sampler.probabilities(index, ids), beta)
+
+        return self._given(found, *self._buffer.store.look(look))
 
     def _given(self, found: Any, ids: Ids, weights: npt.NDArray[Any]) -> tuple[Any, dict[str, Any]]:
         self._drawn = ids.copy()
