@@ -101,7 +101,7 @@ def test_a_store_that_is_being_written(command, write, play):
     play(write(), 9)
     result = command("repair", "store.zarr")
     assert (result.status, result.out) == (1, "")
-    assert result.err.startswith("Error: store.zarr: another writer holds this lane")
+    assert result.err.startswith("Error: store.zarr: open for writing already, in this process")
 
 
 def test_no_store(command, folder):

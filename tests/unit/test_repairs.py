@@ -404,8 +404,16 @@ def test_a_damaged_store_left_by_a_crash(store_of, kill, tmp_path, kind):
     check_kept(writer.path, original)
 
 
-@pytest.mark.parametrize("lost", ["state", "checkpoint", "frames.tail", "rewards/zarr.json"])
-@pytest.mark.parametrize("how", ["missing", "short", "zeros"])
+@pytest.mark.parametrize(
+    ("lost", "how"),
+    [
+        (lost, how)
+        for lost in ("state", "checkpoint", "frames.tail", "rewards/zarr.json")
+        for how in ("missing", "short", "zeros")
+        # Nothing tells that a tail of zeros is damaged.
+        if (lost, how) != ("frames.tail", "zeros")
+    ],
+)
 def test_what_is_live_is_damaged(store_of, kill, tmp_path, monkeypatch, lost, how):
     monkeypatch.setattr(reader, "_PATIENCE_S", 0)  # nobody will make it whole
     writer = store_of("lz4", close=False)
@@ -418,8 +426,6 @@ def test_what_is_live_is_damaged(store_of, kill, tmp_path, monkeypatch, lost, ho
         path.unlink()
     elif how == "short":
         path.write_bytes(path.read_bytes()[:100])
-    elif lost.endswith("tail"):
-        pytest.skip("nothing tells that a tail of zeros is damaged")
     else:
         path.write_bytes(bytes(path.stat().st_size))
     repair(writer.path)
@@ -443,7 +449,7 @@ def test_neither_state_nor_checkpoint(store_of, kill):
 def test_a_store_that_is_being_written(store_of, tmp_path):
     writer = store_of(close=False)
     before = names(tmp_path)
-    with pytest.raises(LockedError, match="another writer holds this lane"):
+    with pytest.raises(LockedError, match="open for writing already"):
         repair(writer.path)
     assert names(tmp_path) == before
 
