@@ -34,12 +34,16 @@ _BLOSC_COMPRESSORS = (1, 4)  # lz4 (lz4hc has the same decoder) and zstd
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 
-def crc32c(data: bytes | Bytes) -> int:
-    """CRC-32C (Castagnoli) of bytes, or of a contiguous uint8 array."""
+def crc32c(data: bytes | Bytes, value: int = 0) -> int:
+    """CRC-32C (Castagnoli) of bytes, or of a contiguous uint8 array.
+
+    Args:
+        data: the bytes.
+        value: of the bytes before them, if they are part of something longer.
+    """
     if len(data) <= _SLICE_BYTES:
-        return int(google_crc32c.value(data))
+        return int(google_crc32c.extend(value, data))
     # In slices: the interpreter lock is held for each, and a writer may be waiting for it.
-    value = 0
     for start in range(0, len(data), _SLICE_BYTES):
         value = google_crc32c.extend(value, data[start : start + _SLICE_BYTES])
     return int(value)

@@ -62,6 +62,7 @@ __all__ = [
     "publish",
     "read_at",
     "read_bytes",
+    "read_pieces",
     "remove_tree",
     "rename",
     "replace_directory",
@@ -78,6 +79,7 @@ __all__ = [
     "zero_from",
 ]
 
+_PIECE_BYTES = 1 << 20
 GRANULARITY = mmap.ALLOCATIONGRANULARITY
 """Bytes that the start of a map must be a multiple of: 4 KiB on x86 Linux, 64 KiB on Windows."""
 
@@ -172,6 +174,17 @@ def read_at(path: Path, offset: int, length: int, size: int) -> bytes:
                 raise CorruptStoreError(f"{path}: ended early while being read; run verify")
             out += piece
         return bytes(out)
+    finally:
+        os.close(descriptor)
+
+
+def read_pieces(path: Path, size: int) -> Iterator[bytes]:
+    """A file that must have `size` bytes, piece by piece, without mapping it."""
+    descriptor = _open_regular(path, os.O_RDONLY)
+    try:
+        _check_size(path, os.fstat(descriptor).st_size, size)
+        while piece := os.read(descriptor, _PIECE_BYTES):
+            yield piece
     finally:
         os.close(descriptor)
 

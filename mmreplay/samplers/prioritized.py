@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +21,7 @@ from mmreplay.episodes import Index
 from mmreplay.errors import EmptyBufferError, InvalidIdError, SchemaError
 from mmreplay.format import LANE_SHIFT
 from mmreplay.priorities import PriorityColumn
-from mmreplay.samplers.distribution import RankDistribution
-from mmreplay.samplers.ranked import RankedPriorities
-from mmreplay.samplers.tree import SumTree
+from mmreplay.samplers.masses import LEAST, MOST, Masses, Proportional, RankBased
 from mmreplay.schema import as_array
 
 __all__ = ["Prioritization", "PrioritizedSampler"]
@@ -32,9 +30,6 @@ Doubles = npt.NDArray[np.float64]
 
 _ROW_MASK = (1 << LANE_SHIFT) - 1
 _FIRST_PRIORITY = 1.0
-# A priority of 0 would mean that the row is gone. Between these two no sum of masses overflows, and
-# no probability comes to 0.
-_LEAST, _MOST = 1e-140, 1e140
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -113,109 +108,13 @@ class Prioritization:
             found = np.clip(found, *self.error_clip)
         out: Doubles = np.abs(found, dtype=np.float64)
         out += self.epsilon
-        if out.size and not out.max() <= _MOST:  # nor is nan
+        if out.size and not out.max() <= MOST:  # nor is nan
             wrong = int((~np.isfinite(out)).argmax())
             if not math.isfinite(out[wrong]):
                 text = f"errors: expected finite numbers, found {found[wrong]} at {wrong}"
                 raise SchemaError(text)
-            np.minimum(out, _MOST, out=out)
-        return out if self.epsilon >= _LEAST else np.maximum(out, _LEAST)
-
-
-class Masses(Protocol):
-    """What makes probabilities of priorities, by position."""
-
-    def load(self, priorities: Doubles) -> None:
-        """Take all priorities, (n,); 0 where there is none."""
-
-    def set(self, positions: Ids, priorities: Doubles) -> None:
-        """Take some, (B,); the last one of a position that comes twice."""
-
-    def settle(self) -> None:
-        """Do what is left to do of the sets before."""
-
-    def draw(self, draws: Doubles) -> tuple[Ids, Doubles]:
-        """Positions and their probabilities, (B,) each, for draws in [0, 1)."""
-
-    def probabilities(self, positions: Ids) -> Doubles:
-        """Of positions that can be drawn, (B,)."""
-
-    def least(self) -> float:
-        """The smallest probability of a position that can be drawn."""
-
-
-class Proportional:
-    """P(i) = p_i ** alpha / sum."""
-
-    def __init__(self, alpha: float) -> None:
-        self._alpha = alpha
-        self._tree = SumTree(np.zeros(0))
-
-    def _mass(self, priorities: Doubles) -> Doubles:
-        if 0 < self._alpha <= 1:
-            return priorities**self._alpha
-        with np.errstate(over="ignore"):
-            out = (priorities**self._alpha).clip(_LEAST, _MOST)
-        out[priorities == 0] = 0  # 0 ** 0 is 1
-        return out
-
-    def load(self, priorities: Doubles) -> None:
-        """See `Masses`."""
-        self._tree = SumTree(self._mass(priorities))
-
-    def set(self, positions: Ids, priorities: Doubles) -> None:
-        """See `Masses`."""
-        self._tree.set(positions, self._mass(priorities))
-
-    def settle(self) -> None:
-        """See `Masses`."""
-        self._tree.settle()
-
-    def draw(self, draws: Doubles) -> tuple[Ids, Doubles]:
-        """See `Masses`."""
-        positions, masses = self._tree.draw(draws)
-        return positions, masses / self._tree.total
-
-    def probabilities(self, positions: Ids) -> Doubles:
-        """See `Masses`."""
-        return self._tree.masses.take(positions) / self._tree.total
-
-    def least(self) -> float:
-        """See `Masses`."""
-        return self._tree.least() / self._tree.total
-
-
-class RankBased:
-    """P(i) = rank(i) ** -alpha / sum, the largest priority having rank 1."""
-
-    def __init__(self, alpha: float) -> None:
-        self._distribution = RankDistribution(alpha)
-        self._ranked = RankedPriorities.from_arrays(np.zeros(0))
-
-    def load(self, priorities: Doubles) -> None:
-        """See `Masses`."""
-        self._ranked = RankedPriorities.from_arrays(priorities)
-
-    def set(self, positions: Ids, priorities: Doubles) -> None:
-        """See `Masses`."""
-        self._ranked.set(positions, priorities)
-
-    def settle(self) -> None:
-        """See `Masses`: nothing is put off."""
-
-    def draw(self, draws: Doubles) -> tuple[Ids, Doubles]:
-        """See `Masses`."""
-        ranks = self._distribution.draw(len(self._ranked), draws)
-        return self._ranked.at(ranks), self._distribution.probability(ranks, len(self._ranked))
-
-    def probabilities(self, positions: Ids) -> Doubles:
-        """See `Masses`."""
-        return self._distribution.probability(self._ranked.ranks(positions), len(self._ranked))
-
-    def least(self) -> float:
-        """See `Masses`."""
-        n = len(self._ranked)
-        return float(self._distribution.probability(np.array([n]), n)[0])
+            np.minimum(out, MOST, out=out)
+        return out if self.epsilon >= LEAST else np.maximum(out, LEAST)
 
 
 class PrioritizedSampler:
@@ -251,11 +150,11 @@ class PrioritizedSampler:
         found = column.values[positions]
         # Whatever is no priority was never given, or was damaged.
         found[~((found > 0) & (found < np.inf))] = 0
-        found.clip(max=_MOST, out=found)
+        found.clip(max=MOST, out=found)
         self.largest = max(largest or 0.0, float(found.max(initial=0))) or _FIRST_PRIORITY
         found[found == 0] = self.largest
         wanted = np.zeros(column.values.size)
-        wanted[positions] = np.maximum(found, _LEAST)
+        wanted[positions] = np.maximum(found, LEAST)
         # Only what differs: a page that is not written stays clean, and takes no memory.
         other = np.flatnonzero(column.values != wanted)
         column.values[other] = wanted[other]

@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -268,16 +269,50 @@ def test_full_disk_stops_no_lane_of_a_vector_writer_half_way(tmp_path):
             checks.check_store(store, model, live=True)
 
 
-def test_really_full_disk_is_told_and_the_same_writer_goes_on(tmp_path):
+@pytest.fixture
+def small_disk(tmp_path):
+    """A real file system of three megabytes."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(disk)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("nothing can be mounted here; the tests above do the same by injection")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_really_full_disk_is_told_and_the_same_writer_goes_on(small_disk):
+    fill_and_free(small_disk)
+
+
+CLOSE_ON_A_FULL_DISK = """
+import pathlib, sys, numpy as np, mmreplay
+disk = pathlib.Path(sys.argv[1])
+field = mmreplay.Field((4,), "float32")
+writer = mmreplay.create(disk / "s.zarr", field, mmreplay.Field((), "int64"), flush_s=0)
+writer.reset(np.zeros(4, "float32"))
+for step in range(100):
+    writer.step(step, 1.0, np.full(4, step, "float32"))
+ballast = disk / "ballast"
+with ballast.open("wb", buffering=0) as file:
     try:
-        fill_and_free(disk)
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
+        while file.write(bytes(4096)):
+            pass
+    except OSError:
+        pass
+try:
+    writer.close()
+except mmreplay.DiskFullError:
+    ballast.unlink()
+    writer.close()
+assert len(mmreplay.open(disk / "s.zarr")) == 100
+"""
+
+
+def test_closing_on_a_really_full_disk_does_not_end_the_process(small_disk):
+    run = [sys.executable, "-c", CLOSE_ON_A_FULL_DISK, str(small_disk)]
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def fill_and_free(disk):
