@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mmreplay import transforms
 from mmreplay._version import __version__
 from mmreplay.buffers import ReplayBuffer
-from mmreplay.dataset import Dataset, load
+from mmreplay.dataset import Dataset
 from mmreplay.decorated import Decorated
 from mmreplay.errors import (
     ClosedError,
@@ -29,6 +29,7 @@ from mmreplay.hindsight import Hindsight
 from mmreplay.lane import Writer
 from mmreplay.lanes import create
 from mmreplay.lazyframes import LazyFrames
+from mmreplay.loading import load
 from mmreplay.mixture import Mixture
 from mmreplay.prioritized import PrioritizedReplayBuffer
 from mmreplay.schema import Field

@@ -1,4 +1,4 @@
-"""`Dataset` and `load`: a store, a sampler and the settings of a batch, in one object.
+"""`Dataset`: a store, a sampler and the settings of a batch, in one object.
 
 Invariant: a dataset adds nothing to what its store holds; a batch is what the store gives for the
 ids that the sampler drew.
@@ -7,11 +7,9 @@ ids that the sampler drew.
 from __future__ import annotations
 
 import dataclasses
-import glob
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from types import EllipsisType
 from typing import Any, Self
 
@@ -21,14 +19,14 @@ import numpy.typing as npt
 from mmreplay.columns import Ids
 from mmreplay.drawing import Sequences, draw_seed, naming
 from mmreplay.episodes import Index
-from mmreplay.errors import EmptyBufferError, SchemaError, StoreNotFoundError
+from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.gather import Batch, Settings
 from mmreplay.samplers import Windows, distinct_ids, epoch_ids, uniform_ids
 from mmreplay.sequences import SequenceBatch
 from mmreplay.store import Store
 from mmreplay.trajectories import LazyTrajectory, Trajectory
 
-__all__ = ["Dataset", "Seed", "checked_size", "load"]
+__all__ = ["Dataset", "Seed", "checked_size"]
 
 Seed = int | Sequence[int] | np.random.SeedSequence | None
 
@@ -345,35 +343,6 @@ class Dataset:
         return f"<mmreplay.Dataset {self.store.path} transitions={len(self)}>"
 
 
-def load(
-    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    stack: int | None = 4,
-    n_step: int = 1,
-    gamma: float = 0.99,
-    seed: Seed = 0,
-    *,
-    padding: str | None = None,
-    stack_axis: int = 0,
-) -> Dataset:
-    """Open stores for training, read-only.
-
-    Args:
-        path: one store, a list of stores, or a glob pattern; lanes are numbered on through all.
-        stack: frames an observation; None for one frame without an axis of its own.
-        n_step: most steps of a return.
-        gamma: discount a step.
-        seed: of the sampling.
-        padding: ``reset`` or ``zero``; None takes the first store's.
-        stack_axis: 0 puts the frames in front, -1 last.
-
-    Raises:
-        StoreNotFoundError: nothing there, or nothing that the pattern matches.
-        SchemaError: stores whose rows differ, a store named twice, or a setting out of its range.
-    """
-    store = Store(_matching(path), padding=padding)
-    return Dataset(store, Settings(stack, n_step, gamma, store.padding, stack_axis), seed)
-
-
 def _those_left(ids: Ids) -> Callable[[Index], Ids]:
     """What a capacity has not evicted of them, since they were listed."""
 
@@ -381,23 +350,6 @@ def _those_left(ids: Ids) -> Callable[[Index], Ids]:
         return np.asarray(ids[~index.invalid(ids)])
 
     return left
-
-
-def _matching(path: Any) -> list[Path]:
-    if not isinstance(path, (str, os.PathLike)):
-        if not isinstance(path, Iterable):
-            raise SchemaError(f"load: expected a path, a list of them or a pattern, found {path!r}")
-        found = [one for each in path for one in _matching(each)]
-        if not found:
-            raise StoreNotFoundError("load: expected one path or more, found an empty list")
-        return found
-    text = os.fspath(path)
-    if not Path(text).exists() and glob.has_magic(text):
-        names = sorted(glob.glob(text))  # noqa: PTH207 (Path.glob takes no absolute pattern)
-        if not names:
-            raise StoreNotFoundError(f"{text}: nothing matches this pattern")
-        return [Path(name) for name in names]
-    return [Path(text)]
 
 
 def checked_size(size: object, name: str = "batch_size") -> int:

@@ -14,8 +14,9 @@ ROOT = Path(__file__).parents[2]
 LAYERS = (
     "_version errors lazyframes schema overlap files format codecs paging columns priorities "
     "checksums shards state background episodes reader recovery disk lane vector lanes gather "
-    "joined views trajectories store info samplers sequences drawing dataset buffers prioritized "
-    "batches goals hindsight transforms decorated mixture transplant snapshots integrity adapters compat testing"
+    "joined views trajectories store info samplers sequences drawing dataset loading buffers "
+    "prioritized batches goals hindsight transforms decorated mixture transplant snapshots "
+    "integrity adapters compat testing"
 ).split()
 EXTRAS = {"ale_py", "cv2", "gymnasium", "hypothesis", "stable_baselines3", "tensorstore", "torch"}
 # Needed, but not by everyone who imports mmreplay: loaded where they are used.

@@ -1,0 +1,66 @@
+"""`load`: stores by path, list or pattern, opened for training.
+
+Invariant: lanes are numbered in the order of the stores, those of a pattern in the order of their
+names.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from mmreplay.dataset import Dataset, Seed
+from mmreplay.errors import SchemaError, StoreNotFoundError
+from mmreplay.gather import Settings
+from mmreplay.store import Store
+
+__all__ = ["load"]
+
+
+def load(
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    stack: int | None = 4,
+    n_step: int = 1,
+    gamma: float = 0.99,
+    seed: Seed = 0,
+    *,
+    padding: str | None = None,
+    stack_axis: int = 0,
+) -> Dataset:
+    """Open stores for training, read-only.
+
+    Args:
+        path: one store, a list of stores, or a glob pattern; lanes are numbered on through all.
+        stack: frames an observation; None for one frame without an axis of its own.
+        n_step: most steps of a return.
+        gamma: discount a step.
+        seed: of the sampling.
+        padding: ``reset`` or ``zero``; None takes the first store's.
+        stack_axis: 0 puts the frames in front, -1 last.
+
+    Raises:
+        StoreNotFoundError: nothing there, or nothing that the pattern matches.
+        SchemaError: stores whose rows differ, a store named twice, or a setting out of its range.
+    """
+    store = Store(_matching(path), padding=padding)
+    return Dataset(store, Settings(stack, n_step, gamma, store.padding, stack_axis), seed)
+
+
+def _matching(path: Any) -> list[Path]:
+    if not isinstance(path, (str, os.PathLike)):
+        if not isinstance(path, Iterable):
+            raise SchemaError(f"load: expected a path, a list of them or a pattern, found {path!r}")
+        found = [one for each in path for one in _matching(each)]
+        if not found:
+            raise StoreNotFoundError("load: expected one path or more, found an empty list")
+        return found
+    text = os.fspath(path)
+    if not Path(text).exists() and glob.has_magic(text):
+        names = sorted(glob.glob(text))  # noqa: PTH207 (Path.glob takes no absolute pattern)
+        if not names:
+            raise StoreNotFoundError(f"{text}: nothing matches this pattern")
+        return [Path(name) for name in names]
+    return [Path(text)]
