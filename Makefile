@@ -7,12 +7,13 @@ BIN := $(VENV)/bin
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format types bench clean
+.PHONY: help demo test crash lint format types bench clean
 .NOTPARALLEL:  # two pips in one environment break it
 
 help:
 	@echo 'make demo    record 20,000 steps of Breakout, look at them, verify them, sample from them'
 	@echo 'make test    run the tests'
+	@echo 'make crash   try for long to lose or tear a row, and write tests/crash/results'
 	@echo 'make lint    check style (ruff); make format repairs what can be repaired'
 	@echo 'make types   check types (mypy)'
 	@echo 'make bench   measure, and write benchmarks/results'
@@ -28,6 +29,10 @@ demo: $(VENV)/.extras-atari
 
 test: $(VENV)/.extras-test
 	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal $(ARGS)
+
+crash: $(VENV)/.extras-test
+	HYPOTHESIS_PROFILE=soak MMREPLAY_RESULTS=tests/crash/results \
+	    $(BIN)/python -m pytest tests/crash -n $(WORKERS) --maxprocesses 8 --dist worksteal $(ARGS)
 
 lint: $(VENV)/.extras-dev
 	$(BIN)/ruff check .

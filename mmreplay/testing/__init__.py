@@ -8,5 +8,6 @@
 - `faults`: disks that fill up or fail, processes that die;
 - `power`: a disk that loses power;
 - `actor`: a writer process to be killed;
-- `scratch`: a directory in memory.
+- `scratch`: a directory in memory;
+- `effort`: whether to look quickly or for long.
 """

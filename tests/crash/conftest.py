@@ -1,7 +1,12 @@
 """Fixtures of this folder."""
 
+import os
+from pathlib import Path
+
 import pytest
 
+from benchmarks.results import Result
+from mmreplay.testing.effort import THOROUGH
 from mmreplay.testing.scratch import scratch_directory
 
 
@@ -10,3 +15,25 @@ def tmp_path():
     """In memory: a disk that waits for nothing makes ten times as many crashes a second."""
     with scratch_directory() as path:
         yield path
+
+
+@pytest.fixture
+def measured(tmp_path):
+    """`measured(subject, **settings)` is a `Result`: figures, and the bounds they are held against.
+
+    Only a thorough run is held against anything. `make crash` names a folder in $MMREPLAY_RESULTS:
+    there they are written, and docs/reliability.md quotes them.
+    """
+    results = []
+
+    def begin(subject, **settings):
+        results.append(Result(subject, settings, held=THOROUGH))
+        return results[-1]
+
+    yield begin
+    missed = [one.what for result in results for one in result.figures if one.holds is False]
+    folder = os.environ.get("MMREPLAY_RESULTS")
+    if folder and THOROUGH:
+        for result in results:
+            result.write(Path(folder), tmp_path)
+    assert not missed, missed

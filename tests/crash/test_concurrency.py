@@ -4,7 +4,6 @@ Invariant: whatever a reader gets while rows come, shards are sealed and files a
 the rows with those ids hold.
 """
 
-import os
 import random
 import subprocess
 import sys
@@ -17,8 +16,8 @@ import pytest
 
 import mmreplay
 from mmreplay.testing import actor, checks
+from mmreplay.testing.effort import THOROUGH
 
-THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 SECONDS = 20.0 if THOROUGH else 1.5
 
@@ -245,6 +244,7 @@ def test_newest_row_reads_as_a_final_row_however_fast_it_changes(tmp_path):
 MAKE_A_LANE = """
 import sys, time
 from pathlib import Path
+from mmreplay.testing.effort import THOROUGH
 import mmreplay
 import numpy as np
 

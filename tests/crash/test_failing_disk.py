@@ -15,11 +15,11 @@ import pytest
 
 import mmreplay
 from mmreplay.testing import checks, faults
+from mmreplay.testing.effort import THOROUGH
 from mmreplay.testing.faults import ALLOCATING, CALLS, SYNCING
 from mmreplay.testing.pair import Pair
 from mmreplay.testing.strategies import Layout
 
-THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 Field = mmreplay.Field
 PLAIN = {"terminated": False, "truncated": False, "life_lost": False}

@@ -4,7 +4,6 @@ Invariant: what a reader and the next writer find is every acknowledged row, at 
 flight, and nothing else; writing goes on from there.
 """
 
-import os
 import random
 import shutil
 import time
@@ -15,8 +14,8 @@ import pytest
 
 import mmreplay
 from mmreplay.testing import actor, checks, faults
+from mmreplay.testing.effort import THOROUGH
 
-THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 
 FRAMES = {

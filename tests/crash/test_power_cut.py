@@ -4,7 +4,6 @@ Invariant: whatever part of the unsynced survives, the store opens again, and ho
 was written that has at least every row of the last flush that returned.
 """
 
-import os
 import random
 import shutil
 import sys
@@ -14,11 +13,11 @@ import pytest
 
 import mmreplay
 from mmreplay.testing import checks, faults
+from mmreplay.testing.effort import THOROUGH
 from mmreplay.testing.pair import Pair
 from mmreplay.testing.power import power_disk
 from mmreplay.testing.strategies import Layout
 
-THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="needs the path of a descriptor"),
     pytest.mark.timeout(0 if THOROUGH else 240),

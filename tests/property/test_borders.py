@@ -3,7 +3,6 @@
 Every row says which it is, so that a hundred thousand of them can be checked at once.
 """
 
-import os
 import shutil
 
 import numpy as np
@@ -11,11 +10,11 @@ import pytest
 
 import mmreplay
 from mmreplay.testing import checks, faults
+from mmreplay.testing.effort import THOROUGH
 from mmreplay.testing.frames import Described
 from mmreplay.testing.pair import Pair
 from mmreplay.testing.strategies import Layout
 
-THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 Field = mmreplay.Field
 EPISODE = 1000  # steps
 

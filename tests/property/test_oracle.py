@@ -1,7 +1,6 @@
 """Everything that a store gives equals what a list of everything says, byte for byte."""
 
 import itertools
-import os
 
 import numpy as np
 import pytest
@@ -10,11 +9,11 @@ from hypothesis import strategies as st
 
 import mmreplay
 from mmreplay.testing import checks
+from mmreplay.testing.effort import THOROUGH
 from mmreplay.testing.pair import Pair
 from mmreplay.testing.scratch import scratch_directory
 from mmreplay.testing.strategies import Episode, Layout, episodes, gather_settings, layouts
 
-THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 Field = mmreplay.Field
 GATHERINGS = st.lists(gather_settings(), min_size=1, max_size=3)

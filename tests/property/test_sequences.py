@@ -4,7 +4,6 @@ Invariant: every window that a naive search finds comes, no other one does, and 
 than chance allows.
 """
 
-import os
 import threading
 
 import numpy as np
@@ -14,12 +13,12 @@ from hypothesis import strategies as st
 
 import mmreplay
 from mmreplay.testing import checks
+from mmreplay.testing.effort import THOROUGH
 from mmreplay.testing.pair import Pair
 from mmreplay.testing.scratch import scratch_directory
 from mmreplay.testing.strategies import Episode, Layout, episodes, gather_settings, layouts
 from mmreplay.testing.windows import check_sequences, kept_episodes, window_starts
 
-THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 Field = mmreplay.Field
 

@@ -5,7 +5,6 @@ power cuts, every reader sees what the model says, byte for byte.
 """
 
 import contextlib
-import os
 import shutil
 
 import numpy as np
@@ -22,6 +21,7 @@ from hypothesis.stateful import (
 
 import mmreplay
 from mmreplay.testing import checks, faults
+from mmreplay.testing.effort import THOROUGH
 from mmreplay.testing.model import Model
 from mmreplay.testing.pair import Pair
 from mmreplay.testing.scratch import scratch_directory
@@ -332,7 +332,6 @@ class StoreMachine(RuleBasedStateMachine):
             checks.check_ids(self.buffer, self.model)
 
 
-THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 StoreMachine.TestCase.settings = (
     settings(stateful_step_count=40)

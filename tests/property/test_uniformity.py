@@ -4,19 +4,18 @@ Invariant: in a million draws no id comes that is no transition, each one comes,
 often than chance allows.
 """
 
-import os
 import statistics
 
 import numpy as np
 import pytest
 
 import mmreplay
+from mmreplay.testing.effort import THOROUGH
 from mmreplay.testing.pair import Pair
 from mmreplay.testing.strategies import Layout
 
 N_DRAWS = 1_000_000
 BATCH = 4096
-THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 SEEDS = range(5 if THOROUGH else 1)
 
 Field = mmreplay.Field

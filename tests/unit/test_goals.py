@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import os
 
 import numpy as np
 import pytest
@@ -13,12 +12,12 @@ import mmreplay
 from mmreplay import Field
 from mmreplay.goals import STRATEGIES
 from mmreplay.testing.checks import check_same
+from mmreplay.testing.effort import THOROUGH
 from mmreplay.testing.model import LANE_SHIFT, LaneModel, Model
 from mmreplay.testing.pair import Pair
 from mmreplay.testing.scratch import scratch_directory
 from mmreplay.testing.strategies import Episode, Layout, episodes
 
-THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 
 

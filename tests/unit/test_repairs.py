@@ -2,7 +2,6 @@
 
 import errno
 import json
-import os
 import random
 import shutil
 
@@ -23,6 +22,7 @@ from mmreplay import (
     repair,
     verify,
 )
+from mmreplay.testing.effort import THOROUGH
 from mmreplay.testing.faults import ALLOCATING, CALLS, faulty_disk
 
 ACTION = Field((), "int64", chunk=8)
@@ -37,7 +37,6 @@ FRAMES = {
 }
 EXTRAS = {"log_prob": Field((2,), "float32", chunk=8)}
 ROWS = 85
-THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 
 
 @pytest.fixture(params=FRAMES)
