@@ -30,9 +30,12 @@ demo: $(VENV)/.extras-atari
 test: $(VENV)/.extras-test
 	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal $(ARGS)
 
+THOROUGHLY = HYPOTHESIS_PROFILE=soak MMREPLAY_RESULTS=tests/crash/results $(BIN)/python -m pytest
+
 crash: $(VENV)/.extras-test
-	HYPOTHESIS_PROFILE=soak MMREPLAY_RESULTS=tests/crash/results \
-	    $(BIN)/python -m pytest tests/crash -n $(WORKERS) --maxprocesses 8 --dist worksteal $(ARGS)
+	$(THOROUGHLY) tests/crash/test_simulator.py  # takes all processors itself
+	$(THOROUGHLY) tests/crash --ignore tests/crash/test_simulator.py \
+	    -n $(WORKERS) --maxprocesses 8 --dist worksteal $(ARGS)
 
 lint: $(VENV)/.extras-dev
 	$(BIN)/ruff check .

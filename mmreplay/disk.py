@@ -337,6 +337,11 @@ class LaneDisk:
                     self._sums.set(spec, chunk, value)
         self._sums.sync()
         for spec in self.specs.values():
+            # A power cut may have taken all the rows that such a file was made for.
+            sums = format.checksum_spec(spec.path)
+            for file in columns.chunk_files(self.path, sums):
+                if file * sums.chunk_rows * spec.chunk_rows >= head:
+                    files.unlink(columns.chunk_path(self.path, sums, file))
             files.sync_directory(self.path / format.checksum_spec(spec.path).path)
 
     def _write_index(self, head: int) -> None:

@@ -7,6 +7,8 @@
 - `frames`: frames that say which row they are, to see torn or misplaced ones;
 - `faults`: disks that fill up or fail, processes that die;
 - `power`: a disk that loses power;
+- `simulator`: histories of crashes on such a disk, decided by a seed;
+- `mutants`: the protocol with a rule left out, which the simulator must notice;
 - `actor`: a writer process to be killed;
 - `scratch`: a directory in memory;
 - `effort`: whether to look quickly or for long.

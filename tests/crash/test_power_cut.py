@@ -152,6 +152,23 @@ def cut_while_recovering(path, model, luck):
         shutil.rmtree(one)
 
 
+def test_rows_that_went_with_the_power_leave_no_checksum_file_behind(tmp_path):
+    root, image = tmp_path / "root", tmp_path / "image"
+    root.mkdir()
+    layout = LAYOUTS["lz4"]
+    with power_disk(root, lambda _: None) as disk:
+        writer = mmreplay.create(root / "s.zarr", **layout.create_arguments(), flush_s=0)
+        Pair(writer, layout.model(), np.random.default_rng(1)).together(12)
+        writer.close()  # every name is durable, and no row is in what comes
+        disk.image(image)
+    for shard in (image / "s.zarr/checksums/frames").glob("c.*"):
+        shutil.copy(shard, tmp_path / "sum")
+    with mmreplay.create(image / "t.zarr", **layout.create_arguments(), flush_s=0) as writer:
+        shutil.copy(tmp_path / "sum", image / "t.zarr/checksums/frames/c.0")
+    checks.check_plain_zarr(image / "t.zarr")
+    checks.check_verified(image / "t.zarr")
+
+
 @pytest.mark.parametrize("name", sorted(LAYOUTS))
 def test_power_cut_at_any_call_loses_nothing_that_was_flushed(tmp_path, name):
     layout = LAYOUTS[name]

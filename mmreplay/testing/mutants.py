@@ -1,0 +1,535 @@
+"""The protocol of docs/format.md with one of its rules left out: the simulator has to see each.
+
+Invariant: every mutant breaks one sentence of "State of a live lane" and changes nothing else, so
+that a simulator that finds nothing wrong with it would find nothing wrong with the real code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import stat
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from mmreplay import disk, files, lanes, recovery
+from mmreplay import state as states
+from mmreplay.checksums import Checksums
+from mmreplay.disk import LaneDisk
+from mmreplay.lane import Writer
+from mmreplay.state import BASE, COMMITTED, SESSION, TAIL_START, CheckpointFile, State
+from mmreplay.testing.simulator import ViolationError, simulate
+
+__all__ = ["MUTANTS", "caught", "mutated"]
+
+Change = tuple[Any, str, Any]
+MUTANTS: dict[str, tuple[str, Callable[[], list[Change]]]] = {}
+"""By name: the rule that is broken, and what is changed."""
+
+
+@contextlib.contextmanager
+def mutated(name: str) -> Iterator[None]:
+    """While this lasts, the rule is broken."""
+    with _changed(MUTANTS[name][1]()):
+        yield
+
+
+def caught(name: str, seeds: Sequence[int], n_crashes: int) -> str | None:
+    """What the simulator says of a mutant in the first history that goes wrong; None if none."""
+    with mutated(name):
+        for seed in seeds:
+            try:
+                simulate(seed, n_crashes)
+            except ViolationError as error:
+                return str(error)
+    return None
+
+
+def _breaks(rule: str) -> Callable[[Callable[[], list[Change]]], Callable[[], list[Change]]]:
+    def register(changes: Callable[[], list[Change]]) -> Callable[[], list[Change]]:
+        MUTANTS[changes.__name__.strip("_").replace("_", " ")] = rule, changes
+        return changes
+
+    return register
+
+
+@contextlib.contextmanager
+def _changed(changes: list[Change]) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for owner, name, value in changes:
+            stack.enter_context(mock.patch.object(owner, name, value))
+        yield
+
+
+def _during(owner: Any, name: str, *changes: Change) -> Change:
+    """A function during which other things are changed."""
+    real = getattr(owner, name)
+
+    @functools.wraps(real)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _changed(list(changes)):
+            return real(*args, **kwargs)
+
+    return owner, name, call
+
+
+def _before(owner: Any, name: str, first: Callable[..., Any]) -> Change:
+    """A function with something done before it, with the same arguments."""
+    real = getattr(owner, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        first(*args, **kwargs)
+        return real(*args, **kwargs)
+
+    return owner, name, call
+
+
+def _after(owner: Any, name: str, then: Callable[..., Any]) -> Change:
+    """A function with something done after it, with its result and the same arguments."""
+    real = getattr(owner, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        out = real(*args, **kwargs)
+        then(out, *args, **kwargs)
+        return out
+
+    return owner, name, call
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
+def _unless(skip: Callable[..., bool], owner: Any, name: str) -> Change:
+    """A function that does nothing for some arguments."""
+    real = getattr(owner, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return None if skip(*args, **kwargs) else real(*args, **kwargs)
+
+    return owner, name, call
+
+
+def _no_sync(owner: Any, name: str, *, of: str) -> Change:
+    """A function that leaves out the fsyncs of "files" or of "directories"."""
+
+    def skip(descriptor: int) -> bool:
+        return stat.S_ISDIR(os.fstat(descriptor).st_mode) == (of == "directories")
+
+    return _during(owner, name, _unless(skip, files, "_fsync"), _unless(skip, files, "_fdatasync"))
+
+
+def _is_shard(path: Path, *_: Any, **__: Any) -> bool:
+    return path.name.startswith("c.")
+
+
+def _is_tail(path: Path, *_: Any, **__: Any) -> bool:
+    return path.suffix == ".tail"
+
+
+def _is_no_tail(path: Path, *_: Any, **__: Any) -> bool:
+    return path.suffix != ".tail"
+
+
+def _slots(change: Callable[[LaneDisk, dict[str, Any]], None]) -> list[Change]:
+    """Checkpoints whose values a function changes that knows the lane."""
+
+    def remember(_: Any, lane: LaneDisk, *__: Any) -> None:
+        lane._checkpoint.lane = lane  # type: ignore[attr-defined]  # noqa: SLF001
+
+    real = CheckpointFile.write
+
+    def write(self: CheckpointFile, **changes: Any) -> None:
+        lane = getattr(self, "lane", None)
+        if lane is not None:
+            change(lane, changes)
+        real(self, **changes)
+
+    return [_after(LaneDisk, "_open", remember), (CheckpointFile, "write", write)]
+
+
+# ---------------------------------------------------------------- create
+
+
+@_breaks("create: every file and directory fsynced before the rename")
+def _create_unsynced() -> list[Change]:
+    return [_during(lanes._Request, "make", (files, "sync_tree", _nothing))]  # noqa: SLF001
+
+
+@_breaks("create: renamed, then the parent fsynced")
+def _create_with_a_name_unsynced() -> list[Change]:
+    return [_no_sync(files, "replace_directory", of="directories")]
+
+
+@_breaks("create: with a valid checkpoint")
+def _create_without_a_checkpoint() -> list[Change]:
+    def create(path: Path, *_: Any, **__: Any) -> None:
+        files.write_file(path, bytes(2 * states.PAGE_BYTES))
+
+    return [(CheckpointFile, "create", staticmethod(create))]
+
+
+# ---------------------------------------------------------------- append
+
+
+@_breaks("append: the row's values to their places, then committed")
+def _commit_before_the_values() -> list[Change]:
+    def commit(writer: Writer, *_: Any, **__: Any) -> None:
+        writer.prepare()
+        writer._words[COMMITTED] = writer._head + 1  # noqa: SLF001
+
+    return [_before(Writer, "step", commit)]
+
+
+@_breaks("append: recovery and reset rewrite the newest row as a final row")
+def _newest_row_not_final() -> list[Change]:
+    return [(Writer, "_finish_row", _nothing)]
+
+
+# ---------------------------------------------------------------- seal
+
+
+@_breaks("seal: fsync the shard before it gets its name")
+def _shard_unsynced() -> list[Change]:
+    real = files.write_file
+
+    def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
+        with contextlib.ExitStack() as stack:
+            if _is_shard(path):
+                stack.enter_context(_changed([_unless(_is_regular, files, "_fsync")]))
+            real(path, data, durable=durable)
+
+    return [(files, "write_file", write_file)]
+
+
+def _is_regular(descriptor: int) -> bool:
+    return stat.S_ISREG(os.fstat(descriptor).st_mode)
+
+
+@_breaks("seal: fsync the directory after the rename")
+def _shard_with_a_name_unsynced() -> list[Change]:
+    real = files.write_file
+
+    def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
+        with contextlib.ExitStack() as stack:
+            if _is_shard(path):
+                stack.enter_context(mock.patch.object(files, "sync_directory", _nothing))
+            real(path, data, durable=durable)
+
+    return [(files, "write_file", write_file)]
+
+
+@_breaks("seal: a checkpoint slot, and only then may the half be used again")
+def _half_given_back_without_a_checkpoint() -> list[Change]:
+    real = CheckpointFile.write
+
+    def write(self: CheckpointFile, **changes: Any) -> None:
+        if changes.keys() != {"tail_start"}:
+            real(self, **changes)
+
+    return [(CheckpointFile, "write", write)]
+
+
+@_breaks("seal: the slot copies the newest slot and changes only tail_start")
+def _seal_that_writes_the_head() -> list[Change]:
+    def change(lane: LaneDisk, changes: dict[str, Any]) -> None:
+        changes.setdefault("head", lane.head)
+
+    return _slots(change)
+
+
+@_breaks("seal: then state.tail_start, and only then may the half be used again")
+def _half_used_before_it_is_sealed() -> list[Change]:
+    return [(Writer, "_wait_for_seal", _nothing)]
+
+
+@_breaks("checkpoint: fdatasync the slot")
+def _slot_unsynced() -> list[Change]:
+    return [_no_sync(CheckpointFile, "write", of="files")]
+
+
+@_breaks("checkpoint: a write always goes to the slot that is not the best one")
+def _slot_over_the_best() -> list[Change]:
+    def other(self: CheckpointFile, **_: Any) -> None:
+        self._offset = states.PAGE_BYTES - self._offset
+
+    return [_before(CheckpointFile, "write", other)]
+
+
+# ---------------------------------------------------------------- flush
+
+
+@_breaks("flush: fdatasync the tail")
+def _tail_unsynced() -> list[Change]:
+    return [_during(LaneDisk, "_sync_rows", _unless(_is_tail, files, "sync_file"))]
+
+
+@_breaks("flush: fdatasync the chunk files")
+def _chunks_unsynced() -> list[Change]:
+    return [_during(LaneDisk, "_sync_rows", _unless(_is_no_tail, files, "sync_file"))]
+
+
+def _with_flushed(flushed: Callable[[LaneDisk, int], int]) -> list[Change]:
+    """`_sync_rows` that takes more rows for flushed than were."""
+    real = LaneDisk._sync_rows  # noqa: SLF001
+
+    def sync_rows(self: LaneDisk, head: int) -> None:
+        with _changed([(self, "_flushed", flushed(self, head))]):
+            real(self, head)
+
+    return [(LaneDisk, "_sync_rows", sync_rows)]
+
+
+@_breaks("flush: every chunk file written since, filled ones too")
+def _newest_chunks_only() -> list[Change]:
+    return _with_flushed(lambda _, head: head)
+
+
+@_breaks("append: row head - 1 is the only row that still changes")
+def _newest_row_of_the_last_flush_forgotten() -> list[Change]:
+    return _with_flushed(lambda lane, _: lane._flushed + 1)  # noqa: SLF001
+
+
+@_breaks("flush: fsync the directories")
+def _names_unsynced() -> list[Change]:
+    return [_during(LaneDisk, "_flush", (files, "sync_directory", _nothing))]
+
+
+@_breaks("flush: take the sets of files and directories written since the last flush, then sync")
+def _names_made_meanwhile_forgotten() -> list[Change]:
+    def forget(_: Any, lane: LaneDisk) -> None:
+        lane._fresh.clear()  # noqa: SLF001
+
+    return [_after(LaneDisk, "_flush", forget)]
+
+
+@_breaks("flush: read committed before anything is synced")
+def _head_read_late() -> list[Change]:
+    def change(lane: LaneDisk, changes: dict[str, Any]) -> None:
+        if "head" in changes:
+            changes["head"] = lane.head
+
+    return _slots(change)
+
+
+@_breaks("flush: read tail_start after the rows are synced")
+def _tail_start_read_early() -> list[Change]:
+    def remember(lane: LaneDisk) -> None:
+        lane.early = lane.tail_start  # type: ignore[attr-defined]
+
+    def change(lane: LaneDisk, changes: dict[str, Any]) -> None:
+        if "head" in changes:
+            changes["tail_start"] = lane.early  # type: ignore[attr-defined]
+
+    return [_before(LaneDisk, "_flush", remember), *_slots(change)]
+
+
+@_breaks("flush: write the other slot after the rows are synced")
+def _checkpoint_before_the_rows() -> list[Change]:
+    real = LaneDisk._flush, LaneDisk._sync_rows  # noqa: SLF001
+
+    def flush(self: LaneDisk) -> None:
+        with _changed([(LaneDisk, "_sync_rows", _nothing)]):
+            real[0](self)
+        real[1](self, self.head)
+
+    return [(LaneDisk, "_flush", flush)]
+
+
+# ---------------------------------------------------------------- evict
+
+
+@_breaks("evict: files below the base of the last checkpointed state")
+def _evict_before_the_checkpoint() -> list[Change]:
+    def evict(lane: LaneDisk) -> None:
+        base = disk._base_of(lane._first_row(lane.head), lane.base)  # noqa: SLF001
+        lane.words[BASE] = lane.base = base
+        lane._evict()  # noqa: SLF001
+
+    return [_before(LaneDisk, "_flush", evict)]
+
+
+@_breaks("evict: after state.base was stored")
+def _evict_before_the_base_is_stored() -> list[Change]:
+    real = LaneDisk._evict  # noqa: SLF001
+
+    def remember(lane: LaneDisk) -> None:
+        lane.early = lane.base  # type: ignore[attr-defined]
+
+    def evict(self: LaneDisk) -> None:
+        base, self.words[BASE] = self.words[BASE], self.early  # type: ignore[attr-defined]
+        real(self)
+        self.words[BASE] = base
+
+    return [_before(LaneDisk, "_flush", remember), (LaneDisk, "_evict", evict)]
+
+
+@_breaks("base: the oldest row that is kept, as context for stacks")
+def _context_evicted() -> list[Change]:
+    return [(disk, "_base_of", max)]
+
+
+# ---------------------------------------------------------------- close
+
+
+@_breaks("close: everything durable, then closed = true")
+def _closed_too_early() -> list[Change]:
+    def close(lane: LaneDisk) -> None:
+        recovery.write_metadata(
+            lane.path,
+            lane.metadata,
+            rows=lane.head,
+            first=lane._first,  # noqa: SLF001
+            closed=True,
+        )
+
+    return [_before(LaneDisk, "_close", close)]
+
+
+def _closing(metadata: dict[str, Any], **changes: Any) -> bool:
+    return bool({**metadata, **changes}["closed"])
+
+
+@_breaks("close: closed = true, then remove .live")
+def _live_removed_too_early() -> list[Change]:
+    def remove(path: Path, metadata: dict[str, Any], **changes: Any) -> None:
+        if _closing(metadata, **changes):
+            files.remove_tree(path / ".live")
+
+    return [_before(recovery, "write_metadata", remove)]
+
+
+@_breaks("close: the root zarr.json beside, fsync, rename")
+def _root_unsynced() -> list[Change]:
+    return [_during(recovery, "write_metadata", _unless(_is_regular, files, "_fsync"))]
+
+
+@_breaks("close: the root zarr.json renamed, fsync the directory, then remove .live")
+def _root_with_a_name_unsynced() -> list[Change]:
+    return [_during(recovery, "write_metadata", (files, "sync_directory", _nothing))]
+
+
+@_breaks("close: the unused end of the last chunk file is zeros")
+def _unused_rows_kept() -> list[Change]:
+    return [(LaneDisk, "_zero_unused", _nothing)]
+
+
+@_breaks("close: seal the tail into a last, short shard")
+def _shards_of_a_closed_lane_unsynced() -> list[Change]:
+    return [_during(LaneDisk, "_seal_here", _unless(_is_regular, files, "_fsync"))]
+
+
+# ---------------------------------------------------------------- open for writing again
+
+
+@_breaks("reopen: a .live beside closed = true is litter, deleted first")
+def _litter_reused() -> list[Change]:
+    real = recovery.reopen
+
+    def reopen(path: Path, metadata: dict[str, Any], *rest: Any) -> Any:
+        if (path / ".live" / "state").exists():
+            return recovery.recover(path, {**metadata, "closed": False}, *rest)
+        return real(path, metadata, *rest)
+
+    return [(recovery, "reopen", reopen)]
+
+
+@_breaks("reopen: fsync files and directories of .live before closed = false")
+def _new_live_unsynced() -> list[Change]:
+    return [_during(recovery, "reopen", (files, "sync_tree", _nothing))]
+
+
+@_breaks("reopen: closed = false durably, and only then touch a chunk file")
+def _still_closed() -> list[Change]:
+    def keep(_: Path, metadata: dict[str, Any], **changes: Any) -> dict[str, Any]:
+        return {**metadata, **changes}
+
+    return [_during(recovery, "reopen", (recovery, "write_metadata", keep))]
+
+
+@_breaks("reopen: a fresh tail, state and checkpoint, then closed = false")
+def _opened_too_early() -> list[Change]:
+    def open_(path: Path, metadata: dict[str, Any], *_: Any) -> None:
+        recovery.write_metadata(path, metadata, closed=False)
+
+    return [_before(recovery, "reopen", open_)]
+
+
+@_breaks("reopen: unpack the last, short shard into a fresh tail")
+def _short_shard_not_unpacked() -> list[Change]:
+    return [_during(recovery, "reopen", (recovery, "_unpack", _nothing))]
+
+
+@_breaks("reopen, recover: zero the checksums of chunks that change again")
+def _checksums_kept() -> list[Change]:
+    return [(Checksums, "forget", _nothing)]
+
+
+# ---------------------------------------------------------------- recover
+
+
+@_breaks("recover: first fsync what a killed process may have left in the page cache only")
+def _nothing_synced_first() -> list[Change]:
+    names = "sync_file sync_tree sync_directory".split()
+    return [_during(recovery, "recover", *((files, name, _nothing) for name in names))]
+
+
+@_breaks("recover: take every kept chunk file as dirty")
+def _dirty_chunks_forgotten() -> list[Change]:
+    def forget(live: recovery.Live, *_: Any) -> None:
+        live.flushed = live.head
+
+    return [_after(recovery, "recover", forget)]
+
+
+@_breaks("recover: the state is trusted only if its boot id is the current one")
+def _state_trusted_after_a_reboot() -> list[Change]:
+    return [(State, "trusted", lambda self, best: self.words[COMMITTED] >= best.head)]
+
+
+@_breaks("recover: a state of this boot and file is trusted, and not the checkpoint")
+def _state_never_trusted() -> list[Change]:
+    return [(State, "trusted", lambda *_: False)]
+
+
+@_breaks("state: stored last, the boot id")
+def _boot_id_stored_first() -> list[Change]:
+    def start(self: State, *, base: int, tail_start: int, committed: int) -> None:
+        words = self.words
+        words[states._DEVICE], words[states._INODE] = self._identity  # noqa: SLF001
+        boot = struct.unpack("<QQ", files.boot_id())
+        words[states._BOOT], words[states._BOOT + 1] = boot  # noqa: SLF001
+        words[0] = states._MAGIC  # noqa: SLF001
+        words[BASE], words[TAIL_START], words[COMMITTED] = base, tail_start, committed
+        words[SESSION] = 1
+
+    return [(State, "start", start)]
+
+
+@_breaks("recover: if tail_start > head, unpack that shard into the tail")
+def _tail_not_rebuilt() -> list[Change]:
+    return [_during(recovery, "recover", (recovery, "_unpack", _nothing))]
+
+
+@_breaks("recover: fdatasync the rebuilt tail, then checkpoint")
+def _rebuilt_tail_unsynced() -> list[Change]:
+    return [_during(recovery, "recover", _unless(_is_tail, files, "sync_file"))]
+
+
+@_breaks("recover: checkpoint")
+def _no_checkpoint_after_recovery() -> list[Change]:
+    return [_during(recovery, "recover", (CheckpointFile, "write", _nothing))]
+
+
+@_breaks("recover: delete *.tmp")
+def _litter_kept() -> list[Change]:
+    return [(recovery, "_remove_litter", _nothing)]
+
+
+@_breaks("recover: delete shards and chunk files past head and wholly below base")
+def _old_chunks_kept() -> list[Change]:
+    return [(recovery, "_sweep", _nothing)]

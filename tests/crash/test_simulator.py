@@ -1,0 +1,56 @@
+"""Thousands of crashes of the real code on a simulated disk, and of that code with a rule left out.
+
+Invariant: the real code never loses, tears or mixes up a row; each mutant of its protocol does.
+"""
+
+import concurrent.futures
+import multiprocessing
+import os
+import time
+
+import pytest
+
+from mmreplay.testing.effort import THOROUGH
+from mmreplay.testing.mutants import MUTANTS, caught
+from mmreplay.testing.simulator import Counts, simulate, simulate_all
+
+pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
+N_CRASHES = 20  # of a history
+N_TRIALS = 20_000 if THOROUGH else 200
+SEEDS = range(1_000)  # tried for a mutant, at most
+
+
+def test_the_same_seed_lives_the_same_history():
+    assert simulate(3, 8) == simulate(3, 8)
+
+
+def test_no_crash_loses_a_row_and_every_broken_rule_is_noticed(measured):
+    names = sorted(MUTANTS) if THOROUGH else sorted(MUTANTS)[::8]
+    result = measured("simulator", crashes_of_a_history=N_CRASHES)
+    n_histories = -(-N_TRIALS // N_CRASHES)
+    # Short enough that no processor is left alone at the end.
+    blocks = [range(n_histories)[i : i + 25] for i in range(0, n_histories, 25)]
+    processors = os.cpu_count() if THOROUGH else 1
+    context = multiprocessing.get_context("spawn")
+    start = time.perf_counter()
+    with concurrent.futures.ProcessPoolExecutor(processors, context) as pool:
+        mutants = {name: pool.submit(caught, name, SEEDS, N_CRASHES) for name in names}
+        histories = [pool.submit(simulate_all, block, N_CRASHES) for block in blocks]
+        noticed = {name: future.result() for name, future in mutants.items()}
+        outcomes = [future.result() for future in histories]
+    seconds = time.perf_counter() - start
+    counts = sum((one for one, _ in outcomes), Counts())
+    violations = [message for _, found in outcomes for message in found]
+    assert violations == []
+    assert [name for name, message in noticed.items() if message is None] == []
+    assert counts.crashes >= N_TRIALS
+    for kind in (counts.power, counts.opening, counts.closes, counts.looks):
+        assert kind > counts.crashes // 50
+    result.add("trials", counts.crashes, "", at_least=20_000)
+    result.add("violations", len(violations), "", at_most=0)
+    result.add("power cuts", counts.power, "")
+    result.add("recoveries cut off", counts.opening, "")
+    result.add("calls that could have been the last", counts.calls, "")
+    result.add("mutants", len(noticed), "")
+    result.add("mutants not noticed", sum(one is None for one in noticed.values()), "", at_most=0)
+    result.add("time", seconds, "s", at_most=60)
