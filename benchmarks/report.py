@@ -1,4 +1,4 @@
-"""The table of benchmarks/README.md, made of the results."""
+"""The table of benchmarks/README.md, made of the results; figures that documents quote of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any
 
 from benchmarks.results import load
 
-__all__ = ["SUBJECTS", "render", "write"]
+__all__ = ["QUOTING", "SUBJECTS", "render", "with_figures", "write"]
+
+QUOTING = ("README.md", "docs/reliability.md")
+"""The documents that quote figures, by path from the root."""
 
 SUBJECTS = {
     "sample": "Sampling",
@@ -52,27 +55,41 @@ def render(results: Path) -> str:
 
 
 def write(results: Path, page: Path) -> None:
-    """Write the page anew, and the figures in the README above it."""
+    """Write the page anew, and the figures in the documents above it."""
     page.write_text(render(results), encoding="utf-8")
     print(page)
-    readme = page.parent.parent / "README.md"
-    readme.write_text(_with_figures(readme.read_text(encoding="utf-8"), readme.parent), "utf-8")
-    print(readme)
+    root = page.parent.parent
+    for document in (root / name for name in QUOTING):
+        text = document.read_text(encoding="utf-8")
+        document.write_text(with_figures(text, root), encoding="utf-8")
+        print(document)
 
 
 _FIGURE = re.compile(
-    r"(?P<number>-?\d[\d,.]*)(?P<unit>[^\d<|]*)"
+    r"(?P<number>TODO-FIGURE|-?\d[\d,.]*)(?P<unit>[^\d<|]*)"
     r"(?P<mark><!-- figure: (?P<file>[^\s:]+):(?P<key>\S+)(?: \* (?P<factor>\S+))? -->)"
 )
 
 
-def _with_figures(text: str, root: Path) -> str:
-    """Markdown with each number that has a figure comment behind it taken from the results."""
+def with_figures(text: str, root: Path) -> str:
+    """Markdown with each number that has a figure comment behind it taken from the results.
+
+    A figure whose file is not there yet stays as it is: it is written TODO-FIGURE until then.
+
+    Raises:
+        LookupError: a file of results without that figure.
+    """
 
     def newest(found: re.Match[str]) -> str:
-        value: Any = json.loads((root / found["file"]).read_text(encoding="utf-8"))
-        for part in found["key"].split("."):
-            value = value[int(part)] if isinstance(value, list) else value[part]
+        file = root / found["file"]
+        if not file.exists():
+            return found[0]
+        value: Any = json.loads(file.read_text(encoding="utf-8"))
+        try:
+            for part in found["key"].split("."):
+                value = value[int(part)] if isinstance(value, list) else value[part]
+        except LookupError as error:
+            raise LookupError(f"{found['file']} has no {found['key']}") from error
         return _plain(value * float(found["factor"] or 1)) + found["unit"] + found["mark"]
 
     return _FIGURE.sub(newest, text)

@@ -16,8 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import report
+
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+LINKING = sorted({*DOCUMENTS, *ROOT.glob("*.md"), *(ROOT / "benchmarks").glob("*.md")})
 FIGURE_DOCUMENTS = [*DOCUMENTS, *sorted((ROOT / "benchmarks").glob("*.md"))]
 
 RUN = {"python", "console", "bash"}
@@ -33,6 +36,7 @@ NUMBER = r"-?\d[\d,]*(?:\.\d+)?"
 FIGURE = re.compile(
     r"<!--\s*figure:\s*(?P<file>[^\s:]+):(?P<key>\S+?)(?:\s*\*\s*(?P<factor>[\d.e+-]+))?\s*-->"
 )
+TO_COME = "TODO-FIGURE"  # stands for a number whose file of results is not there yet
 # A number with a unit that somebody must have measured: 1.8x, 12 times, 4 us, 60 %, 3 GB/s.
 UNIT = r"(?:x|times|R|ns|us|µs|ms|%|[kKMGT]i?B|\w+/s)"
 MEASURED = re.compile(rf"(?<![\w.,])(?P<number>{NUMBER})\s?{UNIT}(?!\w)")
@@ -174,10 +178,14 @@ def figure_faults(line, root):
     faults = []
     start = 0
     for figure in FIGURE.finditer(line):
-        shown = re.findall(rf"(?<![\w.]){NUMBER}", line[start : figure.start()])
+        before = line[start : figure.start()]
+        shown = re.findall(rf"(?<![\w.]){NUMBER}", before)
         start = figure.end()
         file = root / figure["file"]
-        if not shown:
+        if TO_COME in before:
+            if file.is_file():
+                faults.append(f"measured, but not filled in: {figure[0]}")
+        elif not shown:
             faults.append(f"no number before {figure[0]}")
         elif not file.is_file():
             faults.append(f"no such file: {figure['file']}")
@@ -205,6 +213,28 @@ def unsourced(line):
         given = GIVEN.search(rest)
         if not FIGURE.search(rest) and not (given and given[1].strip()):
             found.append(match[0])
+    return found
+
+
+def anchor(heading):
+    """The name that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def dead_links(document):
+    """The links of a document to files and headings of the repository that are not there."""
+    found = []
+    for number, line in enumerate(prose(document.read_text()), start=1):
+        for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", line):
+            file, _, name = link.partition("#")
+            target = document.parent / file if file else document
+            if not target.exists():
+                found.append(f"{number}: {link}")
+            elif name:
+                lines = target.read_text().splitlines()
+                headings = {anchor(one.lstrip("#")) for one in lines if one.startswith("#")}
+                if name not in headings:
+                    found.append(f"{number}: {link}")
     return found
 
 
@@ -247,12 +277,28 @@ def test_every_figure_is_the_one_that_was_measured(document):
     assert not faults
 
 
-def test_every_measured_number_of_the_readme_names_its_source():
-    readme = ROOT / "README.md"
+@pytest.mark.parametrize("name", report.QUOTING)
+def test_every_measured_number_names_its_source(name):
     found = [
-        f"README.md:{number}: {text}"
-        for number, line in enumerate(prose(readme.read_text()), start=1)
+        f"{name}:{number}: {text}"
+        for number, line in enumerate(prose((ROOT / name).read_text()), start=1)
         for text in unsourced(line)
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize("document", LINKING, ids=relative)
+def test_every_link_leads_somewhere(document):
+    assert dead_links(document) == []
+
+
+@pytest.mark.parametrize("name", ["docs/reliability.md", "SECURITY.md"])
+def test_every_file_that_a_promise_stands_on_is_there(name):
+    found = [
+        f"{name}:{number}: {path}"
+        for number, line in enumerate((ROOT / name).read_text().splitlines(), start=1)
+        for path in re.findall(r"`((?:cli|mmreplay|tests)/[\w./-]*\w)`", line)
+        if TO_COME not in line and not (ROOT / path).exists()
     ]
     assert not found
 
@@ -339,6 +385,24 @@ def test_a_figure_must_be_rounded_from_its_result(tmp_path):
         f"{good} and more <!-- figure: sample.json:raw.ratio -->",
     ):
         assert len(figure_faults(bad, tmp_path)) == 1, bad
+
+
+def test_a_figure_stays_to_come_only_until_it_is_measured(tmp_path):
+    line = f"{TO_COME} kills<!-- figure: kills.json:figures.kills.median -->"
+    assert figure_faults(line, tmp_path) == []
+    (tmp_path / "kills.json").write_text('{"figures": {"kills": {"median": 200}}}')
+    assert len(figure_faults(line, tmp_path)) == 1
+    assert figure_faults(line.replace(TO_COME, "200"), tmp_path) == []
+
+
+def test_a_link_that_leads_nowhere_is_noticed(tmp_path):
+    (tmp_path / "other.md").write_text("# Other\n\n## What is *not*, and why\n")
+    document = tmp_path / "document.md"
+    document.write_text(
+        "# One two\n[a](other.md) [b](#one-two) [c](other.md#what-is-not-and-why)\n"
+        "[d](https://example.org/none) `[e](none.md)`\n[f](none.md) [g](#three) [h](other.md#one-two)\n"
+    )
+    assert dead_links(document) == ["4: none.md", "4: #three", "4: other.md#one-two"]
 
 
 def test_a_measured_number_needs_a_source():
