@@ -455,10 +455,14 @@ def check_directories(root: Path, *below: str) -> None:
     Raises:
         CorruptStoreError: one is a link, or no directory. One that is missing is not looked into.
     """
+    seen = set()
     for path in below:
-        here = root
-        for part in Path(path).parts:
-            here /= part
+        here = os.fspath(root)
+        for part in path.split("/"):
+            here = os.path.join(here, part)
+            if here in seen:
+                continue
+            seen.add(here)
             try:
                 kind = os.lstat(here).st_mode
             except (FileNotFoundError, NotADirectoryError):

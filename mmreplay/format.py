@@ -6,6 +6,7 @@ nothing later needs to doubt a shape, a dtype, a chunk length or a codec.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
@@ -490,6 +491,7 @@ def _field_from_json(document: Mapping[str, Any]) -> Field:
     return Field(tuple(shape), dtype)
 
 
+@functools.lru_cache(maxsize=4096)  # an opening looks twice: whether it fits, and then at it
 def parse_array(data: bytes, path: str, where: str) -> tuple[ArraySpec, int]:
     """Check an array's zarr.json against format 1.
 

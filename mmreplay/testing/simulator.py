@@ -34,15 +34,15 @@ from mmreplay.testing.strategies import Layout
 
 __all__ = ["LAYOUTS", "Counts", "ViolationError", "simulate", "simulate_all"]
 
-_ACTION = Field((), "int64", chunk=6)
+_ACTION = Field((), "int64", chunk=11)
 LAYOUTS = [
     Layout(Field((3,), "uint8", "lz4", 2, 4), _ACTION, {}),
     Layout(Field((3,), "uint8", "lz4", 2, 4), _ACTION, {}, capacity=9),
-    Layout(Field((600,), "uint8", "zstd", 3, 6), Field((), "int64", chunk=70), {}, capacity=3),
-    Layout(Field((5,), "uint8", "raw", 4), Field((2,), "float32", chunk=3), {}, capacity=5),
+    Layout(Field((600,), "uint8", "zstd", 2, 4), Field((), "int64", chunk=70), {}, capacity=3),
+    Layout(Field((5,), "uint8", "raw", 9), Field((2,), "float32", chunk=8), {}, capacity=5),
     Layout(Field((200,), "uint8", "raw", 8), Field((), "int64", chunk=90), {}),
     Layout(
-        {"a": Field((4,), "uint8", "raw", 5), "b": Field((2,), "uint16", "lz4", 1, 3)},
+        {"a": Field((4,), "uint8", "raw", 13), "b": Field((2,), "uint16", "lz4", 1, 3)},
         _ACTION,
         {"x": Field((), "float64", chunk=7)},
         capacity=20,
@@ -246,7 +246,7 @@ class _History:
     def _bustle(self) -> float:
         """More where two things meet: in the middle of a seal or a flush, and while files go."""
         if self._disk.calls[-1] == "unlink":
-            return 0.3
+            return 0.15
         return 0.02 if self._at == ["writer"] else 0.1
 
     def _danger(self) -> float:
@@ -270,7 +270,7 @@ class _History:
             waits = writer._head >= writer._half_stop  # noqa: SLF001
             if not waits or (free and "seal" not in self._at):
                 choices.append(self._step)
-        if self._at[0] != "writer" or self._luck.random() < 0.1:  # noqa: PLR2004
+        if self._disk.calls[-1] == "unlink" or self._luck.random() < 0.1:  # noqa: PLR2004
             choices.append(self._look)
         if choices:
             self._luck.choice(choices)()
@@ -284,7 +284,7 @@ class _History:
     # ------------------------------------------------------------ what a writer does
 
     def _open(self) -> None:
-        if self._luck.random() < 0.2 and self._path.exists():  # noqa: PLR2004
+        if self._luck.random() < 0.1 and self._path.exists():  # noqa: PLR2004
             self._look_and_verify()
         mmreplay.create(self._path, **self._arguments, append=True, flush_s=0)
         self._check_head()
