@@ -143,6 +143,7 @@ class PowerDisk:
         """What `os` has; calls that matter are watched."""
         found = getattr(os, name)
         if name not in _WATCHED:
+            self.__dict__[name] = found  # asked for thousands of times a second
             return found
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -161,6 +162,7 @@ class PowerDisk:
                 self._finish(name, args, entries)
                 return out
 
+        self.__dict__[name] = call
         return call
 
     def begin(self, name: str) -> None:
