@@ -116,6 +116,9 @@ class LaneDisk:
             f"{path}: missing; it holds rows up to {stop:,}; run `mmreplay verify`"
         )
 
+    def check_in_place(self) -> None:
+        """It is: who holds its lock cannot lose the directory to another."""
+
     def open_window(self, spec: ArraySpec, chunk: int) -> Window:
         """Allocate and map a chunk file for writing.
 
