@@ -4,22 +4,28 @@ Invariant: whatever a reader gets while rows come, shards are sealed and files a
 the rows with those ids hold.
 """
 
+import contextlib
+import json
+import multiprocessing
 import random
+import shutil
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay.testing import actor, checks
+from mmreplay.testing import actor, checks, onlooker
 from mmreplay.testing.effort import THOROUGH
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 SECONDS = 20.0 if THOROUGH else 1.5
+LONG_S = 60.0 if THOROUGH else 3.0
 
 FRAMES = {
     "raw": {"frame": [(6, 8), "uint8", "raw", 5]},
@@ -42,6 +48,156 @@ def script_of(tmp_path, name, **more):
         action_chunk=6,
         **more,
     )
+
+
+class Onlookers:
+    """Reader processes of one store, each started in its way."""
+
+    def __init__(self, folder, script, seconds):
+        self.folder, self.script, self.seconds = folder, script, seconds
+        self._running = []
+
+    def start(self, method, data=None):
+        number = len(self._running)
+        result = self.folder / f"onlooker-{number}"
+        context = multiprocessing.get_context(method)
+        arguments = (self.script, self.seconds, number, str(result), data)
+        process = context.Process(target=onlooker.look_on, args=arguments)
+        with warnings.catch_warnings():  # newer Pythons warn of forks beside threads: that is it
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+        self._running.append((process, result))
+
+    @property
+    def alive(self):
+        return any(process.is_alive() for process, _ in self._running)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process, _ in self._running:
+            process.kill()
+            process.join()
+
+    def join(self):
+        """The counts of each, once all have ended; what one found to be wrong is raised."""
+        out = []
+        for process, result in self._running:
+            process.join(timeout=self.seconds + 60)
+            assert process.exitcode == 0, f"exit status {process.exitcode}"
+            out.append(json.loads(result.read_text()))
+        wrong = [text for one in out if (text := one.pop("wrong"))]
+        assert not wrong, "\n".join(wrong)
+        return out
+
+
+@contextlib.contextmanager
+def sampling(data, plot, n_threads=2):
+    """Threads of this process that sample all the while."""
+    stop, failures = threading.Event(), Failures()
+
+    def sample():
+        while not stop.is_set():
+            plot.check_batch(data.sample(8), onlooker.STACK)
+
+    threads = [failures.guard(sample) for _ in range(n_threads)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not failures, failures
+
+
+def disturb(script, luck, counts):
+    """What others may do to a store whose writer is gone: copy it, close it, open and write it."""
+    what = luck.choice(["nothing", "snapshot", "repair", "write"])
+    if what == "snapshot":
+        copy = script.path + ".copy"
+        mmreplay.snapshot(script.path, copy)
+        with mmreplay.load(copy, stack=onlooker.STACK) as data:
+            for _ in range(3):
+                script.plot.check_batch(data.sample(32), onlooker.STACK)
+        shutil.rmtree(copy)
+    elif what == "repair":
+        mmreplay.repair(script.path)  # closes it, by the rules of recovery
+        assert not Path(script.path, ".live").exists()
+    elif what == "write":
+        actor.perform(actor.with_session(script, luck.randrange(2**32), sessions=1, rows=50))
+    counts[what] += 1
+
+
+FOUR_READERS = {
+    "lz4": {"frame": [(6, 8), "uint8", "lz4", 2, 8]},
+    "raw, mapped side by side": {"frame": [(64, 64), "uint8", "raw", 4]},
+    "zstd, many lanes": {"frame": [(6, 8), "uint8", "zstd", 2, 4]},
+    "dict": FRAMES["dict"],
+}
+
+
+@pytest.mark.parametrize("name", list(FOUR_READERS)[: None if THOROUGH else 2])
+def test_four_readers_follow_whatever_happens_to_the_writer(tmp_path, measured, name):
+    luck = random.Random(name if not THOROUGH else None)
+    script = actor.Script(
+        path=str(tmp_path / "s.zarr"),
+        report=str(tmp_path / "report"),
+        seed=luck.randrange(2**32),
+        frame=FOUR_READERS[name],
+        action_chunk=16,
+        lanes=3 if "lanes" in name else None,
+        capacity=150,
+        flush_s=0.002,
+        rows=300,
+        pause_s=0.002,
+    )
+    chronicle = actor.Chronicle(script)
+    counts = dict.fromkeys(["kill", "nothing", "snapshot", "repair", "write"], 0)
+    with actor.Actors() as actors, Onlookers(tmp_path, script, LONG_S) as readers:
+        actors.wait(actors.start(actor.with_session(script, 1, sessions=3, rows=600)))
+        readers.start("spawn")
+        readers.start("forkserver")
+        readers.start("fork")
+        chronicle.acknowledge(chronicle.committed)
+        pid = actors.start(actor.with_session(script, 2))
+        with mmreplay.load(script.path, stack=onlooker.STACK) as data:
+            data.sample(8)
+            # A worker that is forked while threads of its parent are sampling from the same store.
+            with sampling(data, script.plot):
+                readers.start("fork", data)
+                while readers.alive:
+                    chronicle.wait_for_rows()
+                    time.sleep(luck.random() ** 2 * 0.4)
+                    assert actors.kill(pid) == -9
+                    counts["kill"] += 1
+                    disturb(script, luck, counts)
+                    chronicle.acknowledge(chronicle.committed)
+                    pid = actors.start(actor.with_session(script, luck.randrange(2**32)))
+        seen = readers.join()
+        assert actors.kill(pid) == -9
+    checks.check_verified(Path(script.path))
+    with mmreplay.open(script.path) as store:
+        rows = sum(store.rows_of(number) for number in range(script.lanes or 1))
+    sums = {what: sum(one[what] for one in seen) for what in seen[0]}
+    result = measured(f"concurrency_{name.split(',')[0]}", seconds=LONG_S, readers=len(seen))
+    result.add("violations", 0, "", at_most=0, note="the first one ends the run")
+    result.add("rows written", rows, "")
+    result.add("batches read", sums["batches"], "", at_least=1000)
+    result.add("rows checked", sums["rows"], "")
+    result.add("ids gone between two calls", sums["gone"], "")
+    result.add("evictions seen", sums["evictions"], "", at_least=100)
+    result.add("seals seen", sums["seals"], "", at_least=0 if "raw" in name else 100)
+    result.add("sessions followed", sums["sessions"], "", at_least=100)
+    result.add("acknowledged rows were missing for", max(one["late_ms"] for one in seen), "ms")
+    for what, count in counts.items():
+        words = {"kill": "writer kills survived", "nothing": "left alone"}.get(what, f"{what}s")
+        result.add(words, count, "", at_least=10 if what == "kill" else None)
+    assert counts["kill"] > 1
+    assert all(one["batches"] > 10 for one in seen), seen
+    assert sums["evictions"] + sums["sessions"] > 0
 
 
 class Failures(list):
