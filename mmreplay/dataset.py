@@ -7,7 +7,6 @@ ids that the sampler drew.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -146,16 +145,17 @@ class Dataset:
             number = self._epoch if first is None else first + done
             self._epoch = number + 1
             done += 1
-            draw = functools.partial(
-                epoch_ids,
+            # Listed once: another thread may take new rows between two looks at the index.
+            every = self.store.ids
+            total = len(every)
+            ids = epoch_ids(
+                every,
                 seed=self._epoch_seed,
                 epoch=number,
                 shuffle=shuffle,
                 rank=rank,
                 world_size=world_size,
             )
-            # At once: another thread may take new rows between two looks at the index.
-            total, ids = self.store.look(lambda index: (index.n_transitions, draw(index)))
             if drop_last:
                 ids = ids[: total // world_size // size * size]
             for start in range(0, len(ids), size):

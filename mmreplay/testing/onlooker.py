@@ -101,6 +101,10 @@ class Onlooker:
         if isinstance(data, PrioritizedReplayBuffer):
             self._kinds.append(self._priorities)
 
+    def begin(self, heads: list[int]) -> None:
+        """A session began here, of a writer that is no actor and writes no log."""
+        self._chronicle.begin(heads)
+
     def look(self) -> None:
         """Read something, in one way or another.
 

@@ -7,8 +7,12 @@ the rows with those ids hold.
 import contextlib
 import json
 import multiprocessing
+import os
+import platform
 import random
+import re
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -20,7 +24,8 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay.testing import actor, checks, onlooker
+from mmreplay.episodes import Index
+from mmreplay.testing import actor, checks, faults, onlooker
 from mmreplay.testing.effort import THOROUGH
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
@@ -151,8 +156,8 @@ def test_four_readers_follow_whatever_happens_to_the_writer(tmp_path, measured, 
         lanes=3 if "lanes" in name else None,
         capacity=150,
         flush_s=0.002,
-        rows=300,
-        pause_s=0.002,
+        rows=1000,
+        pause_s=0.0005,
     )
     chronicle = actor.Chronicle(script)
     counts = dict.fromkeys(["kill", "nothing", "snapshot", "repair", "write"], 0)
@@ -170,7 +175,7 @@ def test_four_readers_follow_whatever_happens_to_the_writer(tmp_path, measured, 
                 readers.start("fork", data)
                 while readers.alive:
                     chronicle.wait_for_rows()
-                    time.sleep(luck.random() ** 2 * 0.4)
+                    time.sleep(luck.random() ** 2 * (1.5 if THOROUGH else 0.4))
                     assert actors.kill(pid) == -9
                     counts["kill"] += 1
                     disturb(script, luck, counts)
@@ -209,6 +214,229 @@ class Failures(list):
                 self.append(error)
 
         return threading.Thread(target=run)
+
+
+@pytest.mark.parametrize("kind", ["uniform", "prioritized", "prioritized, many lanes"])
+def test_four_threads_sample_in_every_way_while_one_steps(tmp_path, kind):
+    lanes = 2 if "lanes" in kind else None
+    script = script_of(tmp_path, "lz4", lanes=lanes, capacity=90, flush_s=0.001)
+    chronicle, stop, failures = actor.Chronicle(script), threading.Event(), Failures()
+    report = np.memmap(script.report, "<u8", "r+")
+    factory = mmreplay.ReplayBuffer if kind == "uniform" else mmreplay.PrioritizedReplayBuffer
+    buffer = factory(script.path, **script.create_arguments(), stack=onlooker.STACK)
+    starts = [None] * (lanes or 1)
+    for _ in range(20):
+        actor.append_rows(buffer.writer, script.plot, starts, report)
+    chronicle.begin([0] * (lanes or 1))
+    lookers = [onlooker.Onlooker(script, buffer, seed) for seed in range(4)]
+    for one in lookers:
+        one.begin([0] * (lanes or 1))
+    threads = [failures.guard(lambda one=one: one.run(stop.is_set)) for one in lookers]
+    for thread in threads:
+        thread.start()
+    began, rows = time.monotonic(), 0
+    while not failures:
+        actor.append_rows(buffer.writer, script.plot, starts, report)
+        rows += 1
+        if rows % 20 == 0:
+            time.sleep(0.001)
+        seconds = time.monotonic() - began
+        least = min(one.counts["batches"] for one in lookers)
+        if (seconds > SECONDS and least > 10 and rows > 200) or seconds > 60:
+            break
+    stop.set()
+    for thread in threads:
+        thread.join()
+    buffer.close()
+    if failures:
+        raise failures[0]
+    assert min(one.counts["batches"] for one in lookers) > 10
+    assert sum(one.counts["evictions"] for one in lookers) > 0
+
+
+def test_a_child_forked_while_a_thread_takes_new_rows_has_a_whole_index(tmp_path, monkeypatch):
+    script = script_of(tmp_path, "lz4", capacity=90)
+    buffer = mmreplay.ReplayBuffer(script.path, **script.create_arguments(), stack=3)
+    starts = [None]
+    for _ in range(40):
+        actor.append_rows(buffer.writer, script.plot, starts)
+    buffer.sample(8)
+    for _ in range(60):
+        actor.append_rows(buffer.writer, script.plot, starts)
+    halfway, go_on = threading.Event(), threading.Event()
+    extend = Index.extend
+
+    def hold(self, *arguments):
+        halfway.set()
+        go_on.wait()
+        extend(self, *arguments)
+
+    monkeypatch.setattr(Index, "extend", hold)
+    thread = threading.Thread(target=buffer.sample, args=(8,))
+    thread.start()
+    halfway.wait()  # the columns have the new rows, the index has not
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if not pid:
+        status = 1
+        with contextlib.suppress(BaseException):
+            monkeypatch.undo()
+            script.plot.check_batch(buffer.sample(64), stack=3)
+            status = 0 if len(buffer) == 90 else 2
+        os._exit(status)
+    go_on.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    buffer.close()
+
+
+def test_an_epoch_is_of_one_moment_while_another_thread_takes_new_rows(tmp_path, monkeypatch):
+    script = script_of(tmp_path, "lz4", capacity=50)
+    buffer = mmreplay.ReplayBuffer(script.path, **script.create_arguments(), stack=3)
+    starts = [None]
+    for _ in range(100):
+        actor.append_rows(buffer.writer, script.plot, starts)
+    expected = set(buffer.ids.tolist())
+    for _ in range(30):
+        actor.append_rows(buffer.writer, script.plot, starts)
+    recount, halfway, go_on = Index._recount, threading.Event(), threading.Event()
+
+    def hold(self, lane):
+        halfway.set()
+        go_on.wait(1)
+        recount(self, lane)
+
+    monkeypatch.setattr(Index, "_recount", hold)
+    thread = threading.Thread(target=lambda: len(buffer))
+    thread.start()
+    halfway.wait()  # some of what tells ids is of the one moment, the rest of another
+    seen = [int(id_) for batch in buffer.batches(16, shuffle=False) for id_ in batch.id]
+    go_on.set()
+    thread.join()
+    assert len(seen) == len(set(seen)) == 50
+    assert set(seen) != expected
+    buffer.close()
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+@pytest.mark.parametrize("name", ["lz4", "raw", "raw, mapped side by side"])
+def test_a_store_repaired_under_a_reader_is_never_mixed_with_the_old_one(tmp_path, name, end):
+    script = script_of(tmp_path, name)
+    plot = script.plot
+    writer = mmreplay.create(script.path, **script.create_arguments())
+    starts = [None]
+    for _ in range(200):
+        actor.append_rows(writer, plot, starts)
+    writer.close() if end == "close" else faults.kill(writer)
+    with mmreplay.open(script.path) as store:
+        before = store.ids
+        plot.check_batch(store.transitions(before[-3:], stack=3), stack=3)
+        ((_, files),) = [
+            (folder, sorted(Path(script.path, "frames").glob("c.*"), key=number_of))
+            for folder in ["frames"]
+        ]
+        damaged = files[len(files) // 2]
+        with damaged.open("r+b") as file:
+            file.write(b"\xff" * 8)
+        mmreplay.repair(script.path, skip_damaged=True)  # ids after the damage are others now
+        with mmreplay.open(script.path) as fresh:
+            after = fresh.ids
+            expected = fresh.transitions(after, stack=3)
+        assert len(after) < len(before)
+        # The rows that it knows are read one by one: from maps of its own, or not any more.
+        for id_ in before.tolist():
+            try:
+                found = store.transitions([id_], stack=3)
+            except mmreplay.InvalidIdError:
+                continue
+            if id_ not in after or not same_transition(found, 0, expected, after, id_):
+                plot.check_batch(found, stack=3)
+        until = time.monotonic() + 10
+        while store.ids.tolist() != after.tolist():
+            assert time.monotonic() < until, "the repaired store is never seen"
+            time.sleep(0.05)
+        checks.check_batch(store.transitions(after, stack=3), expected)
+
+
+def number_of(path):
+    return int(path.name.split(".")[1])
+
+
+def same_transition(found, place, batch, ids, id_):
+    other = int(np.searchsorted(ids, id_))
+    return all(
+        np.array_equal(getattr(found, what)[place], getattr(batch, what)[other])
+        for what in ("observation", "next_observation", "action", "reward", "non_terminal")
+    )
+
+
+def test_a_second_writer_is_told_who_the_first_is_until_that_one_is_dead(tmp_path):
+    script = script_of(tmp_path, "lz4", capacity=70)
+    chronicle = actor.Chronicle(script)
+    host = re.escape(socket.gethostname())
+    with actor.Actors() as actors:
+        for session in range(3):
+            chronicle.acknowledge(chronicle.committed)
+            pid = actors.start(actor.with_session(script, session, rows=10**9))
+            chronicle.wait_for_rows()
+            told = rf"\(pid {pid} on {host}, since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\)"
+            with pytest.raises(mmreplay.LockedError, match=told):
+                mmreplay.create(script.path, append=True)
+            with pytest.raises(mmreplay.LockedError, match=told):
+                mmreplay.repair(script.path)
+            assert actors.kill(pid) == -9
+            with mmreplay.create(script.path, append=True) as writer:
+                assert writer.rows >= chronicle.committed[0]
+                with pytest.raises(mmreplay.LockedError, match=rf"in this process.*{os.getpid()}"):
+                    mmreplay.create(script.path, append=True)
+                rows = writer.rows
+            chronicle.acknowledge([rows])
+
+
+ORDER_OF_STORES = """
+import sys, time
+import numpy as np
+
+path, n_bytes, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+page = np.memmap(path, "u1", "r+")
+words, rows = page[:4096].view("<u8").data, page[4096:].reshape(2, n_bytes)
+n_values = int(sys.argv[4])
+values = [np.full(n_bytes, value, "u1") for value in range(n_values)]
+count, until = 0, time.monotonic() + seconds
+while count % 64 or time.monotonic() < until:
+    # As a step does: the row where nobody reads yet, then the word that says that it is there.
+    rows[count % 2] = values[count % n_values]
+    words[0] = count * 0x0000000100000001
+    count += 1
+"""
+
+
+@pytest.mark.skipif(platform.machine() not in {"x86_64", "AMD64"}, reason="of x86-64")
+@pytest.mark.parametrize("n_bytes", [1, 48, 4099, 7056, 1 << 20, 1 << 24])
+def test_rows_stored_before_the_word_are_seen_before_the_word(tmp_path, n_bytes):
+    path = tmp_path / "page"
+    path.write_bytes(bytes(4096 + 2 * n_bytes))
+    page = np.memmap(path, "u1", "r")
+    words, rows = page[:4096].view("<u8").data, page[4096:].reshape(2, n_bytes)
+    command = [sys.executable, "-c", ORDER_OF_STORES, str(path), str(n_bytes), str(SECONDS / 5)]
+    n_values = 251 if n_bytes < 1 << 16 else 3
+    command.append(str(n_values))
+    seen = set()
+    with subprocess.Popen(command) as writer:
+        while writer.poll() is None or not seen:
+            word = words[0]
+            low, high = word & 0xFFFFFFFF, word >> 32
+            assert low == high, "half a word"
+            row = rows[low % 2].copy()
+            later = words[0] & 0xFFFFFFFF
+            if word and later == low:  # otherwise the row may have been taken for the next but one
+                assert (row == low % n_values).all(), (
+                    f"row {low} is not whole, though the word says so"
+                )
+                seen.add(low)
+    assert writer.returncode == 0
+    assert seen
 
 
 @pytest.mark.parametrize("lanes", [None, 3])
