@@ -35,6 +35,7 @@ STACK = 3
 """Frames an observation, of the dataset that an onlooker gets."""
 _BATCH = 16
 _LATE_S = 1.5  # a store that was closed and opened again is noticed within a second
+_LEAST, _PATIENCE_S = 20, 30.0  # batches, on a machine with no time for them
 _LOOKS = 4  # a process that was not given the processor is not late
 
 
@@ -289,7 +290,7 @@ def look_on(script: Script, seconds: float, seed: int, result: str, data: Datase
 
     Args:
         script: of the actors; the store is there.
-        seconds: how long.
+        seconds: how long; longer where that is not enough for some batches.
         seed: of what is read when.
         result: JSON: the counts, and ``wrong``: None, or the traceback of what was wrong.
         data: that the parent had open when it forked this process; None opens one.
@@ -302,7 +303,12 @@ def look_on(script: Script, seconds: float, seed: int, result: str, data: Datase
             onlooker = Onlooker(script, mine, seed)
             counts = onlooker.counts
             until = time.monotonic() + seconds
-            onlooker.run(lambda: time.monotonic() > until)
+            onlooker.run(
+                lambda: (
+                    time.monotonic() > until + _PATIENCE_S
+                    or (time.monotonic() > until and counts["batches"] >= _LEAST)
+                )
+            )
     except BaseException:  # noqa: BLE001 (told to the parent)
         wrong = traceback.format_exc()
     Path(result).write_text(json.dumps({**counts, "wrong": wrong}), encoding="utf-8")

@@ -376,7 +376,7 @@ def test_a_second_writer_is_told_who_the_first_is_until_that_one_is_dead(tmp_pat
     chronicle = actor.Chronicle(script)
     host = re.escape(socket.gethostname())
     with actor.Actors() as actors:
-        for session in range(3):
+        for session in range(2):
             chronicle.acknowledge(chronicle.committed)
             pid = actors.start(actor.with_session(script, session, rows=10**9))
             chronicle.wait_for_rows()
