@@ -5,6 +5,7 @@ the rows with those ids hold.
 """
 
 import contextlib
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -25,6 +26,9 @@ import pytest
 
 import mmreplay
 from mmreplay.episodes import Index
+from mmreplay.reader import LaneReader
+from mmreplay.shards import map_tail
+from mmreplay.state import COMMITTED, State
 from mmreplay.testing import actor, checks, faults, onlooker
 from mmreplay.testing.effort import THOROUGH
 
@@ -297,7 +301,7 @@ def test_an_epoch_is_of_one_moment_while_another_thread_takes_new_rows(tmp_path,
     starts = [None]
     for _ in range(100):
         actor.append_rows(buffer.writer, script.plot, starts)
-    expected = set(buffer.ids.tolist())
+    epoch = buffer.batches(16, shuffle=False)
     for _ in range(30):
         actor.append_rows(buffer.writer, script.plot, starts)
     recount, halfway, go_on = Index._recount, threading.Event(), threading.Event()
@@ -311,11 +315,11 @@ def test_an_epoch_is_of_one_moment_while_another_thread_takes_new_rows(tmp_path,
     thread = threading.Thread(target=lambda: len(buffer))
     thread.start()
     halfway.wait()  # some of what tells ids is of the one moment, the rest of another
-    seen = [int(id_) for batch in buffer.batches(16, shuffle=False) for id_ in batch.id]
+    seen = [int(id_) for batch in epoch for id_ in batch.id]
     go_on.set()
     thread.join()
-    assert len(seen) == len(set(seen)) == 50
-    assert set(seen) != expected
+    assert seen == buffer.ids.tolist()
+    assert len(seen) == 50
     buffer.close()
 
 
@@ -583,6 +587,55 @@ def test_reader_of_a_writing_process_never_sees_a_torn_row(tmp_path, name):
                 n_batches += 1
         assert actors.kill(pid) == -9
     assert n_batches > 10
+
+
+def large_frames(tmp_path):
+    """A writer of frames so large that it takes a while to store, or to copy, one of them."""
+    script = script_of(tmp_path, "lz4", rows=10**9, capacity=40)
+    return dataclasses.replace(script, frame={"frame": [(512, 512), "uint8", "lz4", 1, 1]})
+
+
+def test_rows_that_leave_the_tail_while_they_are_copied_are_taken_from_their_shard(tmp_path):
+    script = large_frames(tmp_path)
+    chronicle, n_read = actor.Chronicle(script), 0
+    with actor.Actors() as actors:
+        pid = actors.start(script)
+        chronicle.wait_for_rows()
+        until = time.monotonic() + SECONDS
+        with mmreplay.open(script.path) as store:
+            while time.monotonic() < until or n_read < 6:
+                newest = store.rows_of(0)
+                if newest < 2:
+                    continue
+                # Each so often that the writer laps whoever copies them: its tail has two rows.
+                rows = np.array([newest - 2, newest - 1]).repeat(64)
+                some = slice(None, None, 21)
+                found = store.read_rows(0, "frames", rows)[some]
+                places = script.plot.frames["frame"].read(found)
+                assert (places[:, 1] == rows[some]).all(), (places[:, 1], rows[some])
+                n_read += 1
+        assert actors.kill(pid) == -9
+
+
+def test_a_frame_is_whole_at_the_moment_that_the_word_says_so(tmp_path):
+    script = large_frames(tmp_path)
+    chronicle, n_read = actor.Chronicle(script), 0
+    with actor.Actors() as actors:
+        pid = actors.start(script)
+        chronicle.wait_for_rows()
+        until = time.monotonic() + SECONDS
+        tail = map_tail(Path(script.path), LaneReader(Path(script.path)).specs["frames"])
+        words = State(Path(script.path, ".live", "state"), writable=False).words
+        while time.monotonic() < until or n_read < 6:
+            known = words[COMMITTED]
+            while (head := words[COMMITTED]) == known and time.monotonic() < until + 30:
+                pass
+            frame = tail[(head - 1) % len(tail)].copy()
+            if words[COMMITTED] <= head:  # and so nobody has begun to write over it
+                place = script.plot.frames["frame"].read(frame)
+                assert place[1] == head - 1
+                n_read += 1
+        assert actors.kill(pid) == -9
 
 
 def test_newest_row_reads_as_a_final_row_however_fast_it_changes(tmp_path):
