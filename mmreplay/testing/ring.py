@@ -76,6 +76,7 @@ class Look:
         rows: committed.
         opened_at: rows there were when this process opened the store.
         seconds: that the window's rows and batches took.
+        cpu_s: of the processor, in all threads of this process.
         batches: drawn and checked in the window.
         sampled: transitions that can be sampled.
         files: data files that there should be.
@@ -86,6 +87,7 @@ class Look:
     rows: int
     opened_at: int
     seconds: float
+    cpu_s: float
     batches: int
     sampled: int
     files: int
@@ -109,16 +111,17 @@ def step_on(order: Order) -> None:
     kept = None
     while writer.rows < order.rows:
         stop = min(writer.rows // order.window * order.window + order.window, order.rows)
-        n_batches, seconds = 0, 0.0
+        n_batches, seconds, cpu_s = 0, 0.0, 0.0
         while writer.rows < stop:
             middle = min(writer.rows + order.sample_every, stop)
-            began = time.perf_counter()
+            began, used = time.perf_counter(), time.process_time()
             _append(buffer, writer.rows, middle, must_reset=writer.rows == opened_at)
             kept = buffer.sample(_BATCH, out=kept)
             seconds += time.perf_counter() - began
+            cpu_s += time.process_time() - used
             n_batches += 1
             _check(kept.id, kept.observation, kept.next_observation, kept.action, kept.reward)
-        _look(buffer, order, opened_at, seconds, n_batches)
+        _look(buffer, order, opened_at, (seconds, cpu_s), n_batches)
     if order.close:
         buffer.close()
 
@@ -177,7 +180,9 @@ def check_rows(store: Store) -> None:
         raise AssertionError(f"{store.path}: rows {rows[0]} to {rows[-1]} are not all right")
 
 
-def _look(buffer: ReplayBuffer, order: Order, opened_at: int, seconds: float, batches: int) -> None:
+def _look(
+    buffer: ReplayBuffer, order: Order, opened_at: int, times: tuple[float, float], batches: int
+) -> None:
     buffer.flush()
     buffer.sample(1)  # lets go of what the flush has evicted
     sampled = len(buffer)
@@ -188,7 +193,7 @@ def _look(buffer: ReplayBuffer, order: Order, opened_at: int, seconds: float, ba
         look = Look(
             writer.rows,
             opened_at,
-            seconds,
+            *times,
             batches,
             sampled,
             expected_files(buffer),

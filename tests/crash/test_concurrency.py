@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import json
 import multiprocessing
+import operator
 import os
 import platform
 import random
@@ -31,6 +32,7 @@ from mmreplay.shards import map_tail
 from mmreplay.state import COMMITTED, State
 from mmreplay.testing import actor, checks, faults, onlooker
 from mmreplay.testing.effort import THOROUGH
+from mmreplay.testing.frames import Described, Plot
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 SECONDS = 20.0 if THOROUGH else 1.5
@@ -728,3 +730,68 @@ def test_processes_that_make_the_same_store_at_once_get_a_lane_each(tmp_path):
             number = outputs.index(lane)
             assert view.name == f"actor-{number}"
             assert view.frames[:, 0].tolist() == [1000 * lane + row for row in range(20 + number)]
+
+
+KEEP_WRITING_A_LANE = """
+import sys
+import mmreplay
+from mmreplay.testing.frames import Described, Plot
+
+path, name = sys.argv[1:]
+field = mmreplay.Field((6, 8), "uint8", "lz4", 2, 4)
+plot = Plot(7, {"frame": Described(field)})
+settings = {"capacity": 60, "flush_s": 0.002, "lane": name}
+with mmreplay.create(path, frame=field, action=mmreplay.Field((), "int64"), **settings) as writer:
+    lane, start = int(writer.path.name[5:]), None
+    while True:
+        row = writer.rows
+        if start is None or plot.begins(lane, row):
+            start = row
+            writer.reset(plot.frame(lane, row, start))
+            continue
+        ended, cut, lost = plot.flags(lane, row)
+        action, reward = plot.action(lane, row - 1), plot.reward(lane, row - 1)
+        writer.step(action, reward, plot.frame(lane, row, start), ended, cut, life_lost=lost)
+"""
+
+
+def test_writers_of_lanes_are_killed_and_come_back_under_a_reader_of_all(tmp_path):
+    path, luck = tmp_path / "s.zarr", random.Random(5)
+    names = ["left", "middle", "right"]
+    plot = Plot(7, {"frame": Described(mmreplay.Field((6, 8), "uint8", "lz4", 2, 4))})
+
+    def start(name):
+        return subprocess.Popen([sys.executable, "-c", KEEP_WRITING_A_LANE, str(path), name])
+
+    def wait_for(condition):
+        until = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+    running = {name: start(name) for name in names}
+    try:
+        wait_for(lambda: len([*path.glob("lane-*")]) == len(names))
+        with mmreplay.load(path, stack=3, seed=0) as data:
+            for _ in range(20 if THOROUGH else 3):
+                name = luck.choice(names)
+                running[name].kill()
+                assert running[name].wait() == -9
+                number = next(n for n, one in enumerate(data.store.lanes) if one.name == name)
+                rows = [data.store.rows_of(n) for n in range(len(names))]
+                running[name] = start(name)
+
+                def grown(rows=rows):
+                    with contextlib.suppress(mmreplay.EmptyBufferError):
+                        plot.check_batch(data.sample(16), stack=3)
+                    now = [data.store.rows_of(n) for n in range(len(names))]
+                    assert all(map(operator.ge, now, rows))
+                    return all(map(operator.gt, now, rows))
+
+                wait_for(grown)
+                assert data.store.lanes[number].name == name
+    finally:
+        for one in running.values():
+            one.kill()
+            one.wait()
+    checks.check_verified(path)

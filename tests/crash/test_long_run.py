@@ -31,6 +31,8 @@ else:  # chunks so short that as many files come and go as in a run of many mill
     RUN = {"capacity": 5_000, "chunk": 512, "shard": 512, "window": 5_000}
     ROWS, CALM, KILLS, CLOSES = 150_000, 40_000, 4, 1
     LOOKS, WINDOW_S = 2, 0.05
+# Chunk files that are allocated before their first row: those of a megabyte or more.
+AHEAD = {"lz4": 0, "raw": 1 if THOROUGH else 0}
 OPENING_S = 0.6  # to import and to open takes about half of it
 
 
@@ -96,7 +98,7 @@ def test_a_long_run_takes_no_more_in_the_end_than_at_first(tmp_path, measured, c
     looks = store.looks
     full = [one for one in looks if one.rows > RUN["capacity"] * 2]
     assert {one.sampled for one in full} == {RUN["capacity"]}
-    assert [one.files for one in looks] == [one.found for one in looks]
+    assert {one.found - one.files for one in looks} <= set(range(AHEAD[codec] + 1))
     # Each process takes some time, and rows, until it has touched all that it will.
     warm = [one for one in full if one.rows - one.opened_at > RUN["capacity"] * 2]
     tenth = ROWS // 10
@@ -130,13 +132,17 @@ def test_a_long_run_takes_no_more_in_the_end_than_at_first(tmp_path, measured, c
         result.add(f"{what}, last tenth", float(usual(after)), unit)
         result.add(f"{what}, growth", float(usual(after) - usual(before)), unit, at_most=most)
     million = max(tenth, RUN["window"])
-    rates = [
-        np.median([RUN["window"] / one.seconds for one in some[-million // RUN["window"] :]])
-        for some in (first, last)
-    ]
-    result.add("rows a second, first million", float(rates[0]), "/s")
-    result.add("rows a second, last million", float(rates[1]), "/s")
-    result.add("last million by the first", float(rates[1] / rates[0]), "x", at_least=0.9)
+    for what, words, least in (
+        ("seconds", "", 0.9),
+        ("cpu_s", " of the processor", None),  # for machines that have other things to do
+    ):
+        rates = [
+            float(np.median([RUN["window"] / getattr(one, what) for one in some]))
+            for some in (first[: million // RUN["window"]], last[-million // RUN["window"] :])
+        ]
+        result.add(f"rows a second{words}, first million", rates[0], "/s")
+        result.add(f"rows a second{words}, last million", rates[1], "/s")
+        result.add(f"last million by the first{words}", rates[1] / rates[0], "x", at_least=least)
     result.details["looks"] = [dataclasses.asdict(one) for one in warm]
     if not THOROUGH:
         check_counts(first, last)
