@@ -45,16 +45,6 @@ def _run(name: str, arguments: dict[str, Any]) -> subprocess.CompletedProcess[st
     return subprocess.run(command, check=False, capture_output=True, text=True, cwd=here)
 
 
-def resident() -> dict[str, int]:
-    """Resident bytes of this process: anonymous, and mapped from files."""
-    found = {}
-    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
-        key, _, value = line.partition(":")
-        if key in {"RssAnon", "RssFile"}:
-            found[key[3:].lower()] = int(value.split()[0]) << 10
-    return found
-
-
 def _since(started: float) -> float:
     return (perf_counter() - started) * 1e3
 
@@ -72,6 +62,8 @@ def load(path: str, batch: int) -> dict[str, Any]:
     import mmreplay
 
     import_ms = _since(started)
+    from mmreplay.testing.usage import resident
+
     before = resident()
     started = perf_counter()
     data = mmreplay.load(path)
@@ -98,6 +90,7 @@ def write_and_die(path: str, frames: str, rows: int) -> None:
     import numpy as np
 
     import mmreplay
+    from mmreplay.testing.usage import resident
 
     source = np.load(frames)
     before = resident()
@@ -133,6 +126,8 @@ class _Watch:
 
     def at(self, done: int) -> None:
         """Look, if it is time."""
+        from mmreplay.testing.usage import resident
+
         if len(self.taken) < len(self._points) and done >= self._points[len(self.taken)]:
             self.taken.append({"at": done, **resident()})
 

@@ -68,6 +68,13 @@ class LaneFiles(Protocol):
     def missing(self, path: Path, stop: int) -> Exception:
         """The error for a chunk file that is not there and holds rows below `stop`."""
 
+    def check_in_place(self) -> None:
+        """Called after a file was opened by its name, before its rows are believed.
+
+        Raises:
+            EvictedError: the directory is another one by now, and so may be the file.
+        """
+
 
 def chunk_path(lane: Path, spec: ArraySpec, chunk: int) -> Path:
     """Where a chunk file stands."""
@@ -132,6 +139,7 @@ def read_rows(lane: LaneFiles, spec: ArraySpec, start: int, stop: int) -> Array:
             data = files.read_at(path, offset, n * spec.row_bytes, spec.chunk_bytes)
         except FileNotFoundError as error:
             raise lane.missing(path, row + n) from error
+        lane.check_in_place()
         out[row - start : row - start + n] = np.frombuffer(data, spec.dtype).reshape(
             n, *spec.row_shape
         )
@@ -257,6 +265,8 @@ class RawColumn:
                 self._reservation.put(byte, path, spec.chunk_bytes)  # type: ignore[union-attr]
             except FileNotFoundError as error:
                 raise lane.missing(path, (chunk + 1) * spec.chunk_rows) from error
+        if stop > start:
+            lane.check_in_place()
         self._stop[number] = max(stop, start)
 
     def take(self, ids: Ids, out: Array | None = None) -> Array:
@@ -301,6 +311,7 @@ class RawColumn:
                 data = files.map_file(path, spec.chunk_bytes)
             except FileNotFoundError as error:
                 raise lane.missing(path, (chunk + 1) * spec.chunk_rows) from error
+            lane.check_in_place()
             found = data.view(spec.dtype).reshape(spec.chunk_rows, *spec.row_shape)
             self._cache[number, chunk] = found
             while len(self._cache) > _MAX_CACHED:

@@ -145,9 +145,11 @@ class Dataset:
             number = self._epoch if first is None else first + done
             self._epoch = number + 1
             done += 1
-            total = len(self.store)
+            # Listed once: another thread may take new rows between two looks at the index.
+            every = self.store.ids
+            total = len(every)
             ids = epoch_ids(
-                self.store.index,
+                every,
                 seed=self._epoch_seed,
                 epoch=number,
                 shuffle=shuffle,

@@ -25,7 +25,7 @@ from mmreplay.format import ArraySpec
 from mmreplay.reader import read_metadata, read_specs
 from mmreplay.state import BASE, COMMITTED, TAIL_START
 
-__all__ = ["LaneDisk"]
+__all__ = ["LaneDisk", "holder_of"]
 
 _AHEAD_BYTES = 1 << 20
 
@@ -62,7 +62,7 @@ class LaneDisk:
         metadata = read_metadata(path)  # says that there is no lane, before a lock says less
         if metadata["kind"] != "lane":
             raise SchemaError(f"{path}: this store has many lanes; name one (lane=...)")
-        self._lock = files.DirectoryLock(path, who=lambda: _holder(path))
+        self._lock = files.DirectoryLock(path, who=lambda: holder_of(path))
         try:
             self._open(changes)
         except BaseException:
@@ -115,6 +115,9 @@ class LaneDisk:
         return CorruptStoreError(
             f"{path}: missing; it holds rows up to {stop:,}; run `mmreplay verify`"
         )
+
+    def check_in_place(self) -> None:
+        """It is: who holds its lock cannot lose the directory to another."""
 
     def open_window(self, spec: ArraySpec, chunk: int) -> Window:
         """Allocate and map a chunk file for writing.
@@ -364,7 +367,7 @@ def _base_of(first: int, base: int) -> int:
     return max(base, first - format.CONTEXT_ROWS)
 
 
-def _holder(path: Path) -> str:
+def holder_of(path: Path) -> str:
     """Who holds a lane, for the message."""
     try:
         about = json.loads(files.read_bytes(path / ".live" / "writer", format.MAX_METADATA_BYTES))

@@ -23,6 +23,7 @@ __all__ = ["LaneReader", "lane_paths", "read_metadata", "read_specs"]
 
 _ATTEMPTS = 50
 _PATIENCE_S = 0.02
+_NO_SESSION = -1  # no word of the page ever has it
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
@@ -241,9 +242,24 @@ class LaneReader:
             self.base = words[BASE]
         return True
 
-    def reopened(self) -> bool:
-        """Whether a lane that was closed has another zarr.json now; one call to the system."""
-        return self.is_closed and self._stamp != _stamp(self.path)
+    def leave_session(self) -> None:
+        """Let `poll` say of a lane that is not closed that it must be loaded anew."""
+        self._session = _NO_SESSION
+
+    def is_in_place(self) -> bool:
+        """Whether what stands at the path is still what was loaded; one call to the system.
+
+        It is not once a lane that was closed is opened again, nor once another directory has the
+        name, as after a repair: the rows of that one are not those that this reader knows.
+        """
+        if self._state is not None:
+            return self._state.is_in_place()
+        return self._stamp == _stamp(self.path)
+
+    def check_in_place(self) -> None:
+        """See `columns.LaneFiles`."""
+        if not self.is_in_place():
+            raise EvictedError(str(self.path))
 
     def replaced(self) -> bool:
         """Whether zarr.json or the state is another than the one that was loaded."""
@@ -265,7 +281,7 @@ class LaneReader:
 
     def missing(self, path: Path, stop: int) -> Exception:
         """The error for a chunk file that is not there and holds rows below `stop`."""
-        if self.is_live and (not self.poll() or stop <= self.base):
+        if self.is_live and (not self.poll() or stop <= self.base or not self.is_in_place()):
             return EvictedError(str(path))
         if not self.is_live and self.replaced():
             return EvictedError(str(path))

@@ -328,6 +328,7 @@ class ShardColumn:
             found = Shard(path, spec, self._codecs[number])
         except FileNotFoundError as error:
             raise lane.missing(path, (chunk + 1) * spec.chunk_rows) from error
+        lane.check_in_place()
         with self._lock:
             self._shards[number, chunk] = found
             while len(self._shards) > _MAX_SHARDS:

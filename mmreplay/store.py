@@ -100,20 +100,20 @@ class Store:
         """The view with the newest rows. The caller holds the lock."""
         self._guard()
         try:
-            if self._joined.follow() and not self._reopened():
+            if self._joined.follow() and not self._moved():
                 return self._joined
         except EvictedError:
             pass
         self._reload()
         return self._joined
 
-    def _reopened(self) -> bool:
-        """Whether a closed lane was opened again, looked up at most once a second."""
+    def _moved(self) -> bool:
+        """Whether a closed lane was opened again, or a lane repaired; looked up once a second."""
         now = time.monotonic()
         if now < self._next_look:
             return False
         self._next_look = now + _LOOK_S
-        return any(reader.reopened() for reader in self._joined.readers)
+        return not all(reader.is_in_place() for reader in self._joined.readers)
 
     def _reload(self) -> None:
         for _ in range(_ATTEMPTS):
@@ -136,6 +136,10 @@ class Store:
 
     def leave_parent(self) -> None:
         """In a forked child: another thread of the parent may have held the locks."""
+        # It may have been taking new rows, and have left index and columns halfway.
+        if not self._lock.acquire(blocking=False):
+            for reader in self._joined.readers:
+                reader.leave_session()
         self._lock = threading.RLock()
         for column in self._joined.columns.values():
             column.leave_parent()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import uuid
@@ -20,6 +21,7 @@ from typing import Any, Self
 from mmreplay import files, format
 from mmreplay.background import Background
 from mmreplay.columns import EvictedError
+from mmreplay.disk import holder_of
 from mmreplay.errors import CorruptStoreError, LockedError, MmreplayError, SchemaError
 from mmreplay.integrity.mending import refuse_newer
 from mmreplay.integrity.report import Finding, Report
@@ -115,7 +117,8 @@ def repair(
             stamps = [files.identity(lane / "zarr.json") for lane in lanes]
             with contextlib.ExitStack() as locks:
                 for one in dict.fromkeys([*lanes, where]):
-                    locks.callback(files.DirectoryLock(one, who=lambda: "").release)
+                    who = functools.partial(holder_of, one)
+                    locks.callback(files.DirectoryLock(one, who=who).release)
                 if stamps != [files.identity(lane / "zarr.json") for lane in lanes]:
                     continue  # somebody wrote it in between
                 if not report.sound:

@@ -9,16 +9,12 @@ from __future__ import annotations
 import numpy as np
 
 from mmreplay.columns import Ids
-from mmreplay.episodes import Index
 
 __all__ = ["epoch_ids"]
 
 
-def epoch_ids(
-    index: Index, *, seed: int, epoch: int, shuffle: bool, rank: int, world_size: int
-) -> Ids:
-    """The ids of one epoch for one rank: int64, every `world_size`-th of the epoch's order."""
-    ids = index.ids()
+def epoch_ids(ids: Ids, *, seed: int, epoch: int, shuffle: bool, rank: int, world_size: int) -> Ids:
+    """Of all transitions' ids, those of one epoch for one rank: every `world_size`-th in order."""
     if shuffle:
         ids = np.random.default_rng([seed, epoch]).permutation(ids)
     return ids[rank::world_size]

@@ -10,6 +10,9 @@
 - `simulator`: histories of crashes on such a disk, decided by a seed;
 - `mutants`: the protocol with a rule left out, which the simulator must notice;
 - `actor`: a writer process to be killed;
+- `onlooker`: readers that check all they are shown, while others write;
+- `ring`: a process that steps a small replay buffer for long;
+- `usage`: what a process and a store take: memory, descriptors, maps, threads, disk;
 - `scratch`: a directory in memory;
 - `effort`: whether to look quickly or for long.
 """

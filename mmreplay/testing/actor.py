@@ -240,14 +240,32 @@ class Chronicle:
         model: the rows that the store must hold.
     """
 
-    def __init__(self, script: Script) -> None:
-        """Make the file of acknowledgements."""
+    def __init__(self, script: Script, *, new: bool = True) -> None:
+        """Make the file of acknowledgements, or use the one that is there; see `follow`."""
         self.script = script
         self.model = script.model()
-        Path(script.report).write_bytes(bytes(8 * _WORDS))
-        Path(script.report + ".log").write_bytes(b"")
+        if new:
+            Path(script.report).write_bytes(bytes(8 * _WORDS))
+            Path(script.report + ".log").write_bytes(b"")
         self._report = files.map_file(Path(script.report), 8 * _WORDS).view("<u8")
         self._begun: list[set[int]] = [set() for _ in self.model.lanes]
+        self._read = 0
+
+    @classmethod
+    def follow(cls, script: Script) -> Self:
+        """For one who only looks on, while another one asks the actors to act."""
+        return cls(script, new=False)
+
+    def begun(self) -> list[set[int]]:
+        """By lane, the rows at which sessions began, the newest ones too."""
+        log = Path(self.script.report + ".log")
+        if log.stat().st_size != self._read:
+            lines = log.read_text(encoding="ascii").splitlines(keepends=True)
+            self._read = sum(map(len, lines))
+            for line in lines:
+                if line.endswith("\n"):
+                    self.begin(json.loads(line))
+        return self._begun
 
     @property
     def committed(self) -> list[int]:

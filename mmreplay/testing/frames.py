@@ -14,7 +14,9 @@ import numpy.typing as npt
 
 from mmreplay.gather import Batch
 from mmreplay.schema import Field
+from mmreplay.sequences import SequenceBatch
 from mmreplay.testing.model import LANE_SHIFT
+from mmreplay.trajectories import LazyTrajectory, Trajectory
 
 __all__ = ["Described", "Plot"]
 
@@ -22,6 +24,7 @@ Array = npt.NDArray[Any]
 _HEADER = 3
 _LEAST_BYTES = 8 * _HEADER
 _MASK = (1 << 64) - 1
+_ROW_MASK = (1 << LANE_SHIFT) - 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -126,20 +129,33 @@ class Plot:
             "interrupted",
         }
 
-    def check_batch(self, batch: Batch, stack: int, padding: str = "reset") -> None:
-        """A batch of one-step transitions fits together, whatever else is being written.
+    def check_batch(
+        self,
+        batch: Batch,
+        stack: int,
+        padding: str = "reset",
+        n_step: int = 1,
+        gamma: float = 0.99,
+    ) -> Array:
+        """A batch fits together, whatever else is being written.
+
+        Returns:
+            (B,) how many steps each return has; why it is not `n_step` is not looked into.
 
         Raises:
             AssertionError: a torn frame, a frame of another row, a wrong scalar.
         """
-        lanes, rows = batch.id >> LANE_SHIFT, batch.id & ((1 << LANE_SHIFT) - 1)
+        lanes, rows = batch.id >> LANE_SHIFT, batch.id & _ROW_MASK
+        steps = np.ones(len(rows), np.int64) if n_step == 1 else self._steps(batch, rows)
+        if not ((steps >= 1) & (steps <= n_step)).all():
+            raise AssertionError(f"returns of {steps.tolist()} steps; expected 1 to {n_step}")
         for name, one in self.frames.items():
-            for which, offset in (("observation", 0), ("next_observation", 1)):
+            for which, offset in (("observation", 0 * steps), ("next_observation", steps)):
                 whole = getattr(batch, which)
                 frames = whole[name] if isinstance(whole, dict) else whole
                 newest = one.read(frames[:, -1])
                 start = newest[:, 2]
-                wanted = rows[:, None] + offset + np.arange(1 - stack, 1)
+                wanted = (rows + offset)[:, None] + np.arange(1 - stack, 1)
                 inside = wanted >= start[:, None]
                 np.maximum(wanted, start[:, None], out=wanted)
                 seen = frames if padding == "reset" else frames[inside]
@@ -157,20 +173,71 @@ class Plot:
                         f"{which} of id {int(batch.id[wrong[0]])}: expected lane, row, start = "
                         f"{expected[tuple(wrong)].tolist()}, found {found[tuple(wrong)].tolist()}"
                     )
-                if offset and not (start <= rows).all():
+                if not (start <= rows).all():
                     raise AssertionError("a transition leads into another episode")
-        for lane, row, action, reward, flag in zip(
-            lanes.tolist(),
-            rows.tolist(),
-            batch.action.tolist(),
-            batch.reward.tolist(),
-            batch.non_terminal.tolist(),
-            strict=True,
+        each = (lanes, rows, steps, batch.action, batch.reward, batch.non_terminal)
+        for lane, row, m, *scalars in zip(*(x.tolist() for x in each), strict=True):
+            ended, _, lost = self.flags(lane, row + m)
+            total = sum(gamma**k * self.reward(lane, row + k) for k in range(m))
+            known = [self.action(lane, row), float(np.float32(total)), not (ended or lost)]
+            if scalars != known:
+                raise AssertionError(f"row {row} of lane {lane}: expected {known}, found {scalars}")
+        return steps
+
+    def _steps(self, batch: Batch, rows: Array) -> Array:
+        """How many steps each return of a batch has, by the frame that comes after it."""
+        name, one = next(iter(self.frames.items()))
+        after = batch.next_observation
+        newest = (after[name] if isinstance(after, dict) else after)[:, -1]
+        steps: Array = one.read(newest)[:, 1] - rows
+        return steps
+
+    def check_sequences(self, batch: SequenceBatch, stack: int) -> None:
+        """The windows of a batch, of one-step returns, fit together.
+
+        Raises:
+            AssertionError: as `check_batch`, or steps of a window that do not follow each other.
+        """
+        mask = batch.mask
+        flat = {
+            one.name: _at(getattr(batch, one.name), mask)
+            for one in dataclasses.fields(Batch)
+            if one.name not in {"weight", "extras"}
+        }
+        weight = np.ones(int(mask.sum()), np.float32)
+        self.check_batch(Batch(**flat, weight=weight, extras={}), stack)
+        both = mask[:, 1:] & mask[:, :-1]
+        if not (np.diff(batch.id)[both] == 1).all() or (batch.id[~mask] != -1).any():
+            raise AssertionError("steps of a window that do not follow each other")
+        inside = (np.diff(batch.id) == 1) & both
+        if batch.first[:, 1:][inside].any():
+            raise AssertionError("an episode that begins inside a window")
+
+    def check_trajectory(self, found: Trajectory | LazyTrajectory) -> None:
+        """An episode is whole, from its first row on, and all its rows are of it.
+
+        Raises:
+            AssertionError: it is not.
+        """
+        ids = found.ids
+        lane, first = int(ids[0]) >> LANE_SHIFT, int(ids[0]) & _ROW_MASK
+        rows = np.arange(first, first + len(ids) + 1)
+        expected = np.stack((np.full(len(rows), lane), rows, np.full(len(rows), first)), -1)
+        whole = found.observation
+        for name, one in self.frames.items():
+            frames = whole[name] if isinstance(whole, dict) else whole
+            if not np.array_equal(one.read(frames), expected):
+                raise AssertionError(f"trajectory at {int(ids[0])}: rows of another place")
+        for row, action, reward in zip(
+            rows.tolist(), found.action.tolist(), found.reward.tolist(), strict=False
         ):
-            ended, _, lost = self.flags(lane, row + 1)
-            expected_scalars = (self.action(lane, row), self.reward(lane, row), not (ended or lost))
-            if (action, reward, flag) != expected_scalars:
-                raise AssertionError(
-                    f"row {row} of lane {lane}: expected {expected_scalars}, found "
-                    f"{(action, reward, flag)}"
-                )
+            scalars = (self.action(lane, row), self.reward(lane, row))
+            if (action, reward) != scalars:
+                raise AssertionError(f"row {row} of lane {lane}: expected {scalars}")
+
+
+def _at(values: Any, mask: Array) -> Any:
+    """The values where the mask is True, also of a dict of them."""
+    if isinstance(values, dict):
+        return {name: one[mask] for name, one in values.items()}
+    return values[mask]

@@ -54,6 +54,9 @@ class Lane:
     def missing(self, path, stop):
         return EvictedError(str(path)) if stop <= self.gone else CorruptStoreError(f"{path} {stop}")
 
+    def check_in_place(self):
+        pass
+
 
 def spec_of(mode, shape=(), dtype="int64"):
     """Chunks of whole pages, or of 7 rows."""

@@ -79,7 +79,7 @@ def test_nothing_can_be_drawn_from_nothing():
 @pytest.mark.parametrize("world_size", [1, 2, 3, 7, 100])
 def test_over_all_ranks_an_epoch_holds_each_transition_exactly_once(index, shuffle, world_size):
     parts = [
-        epoch_ids(index, seed=3, epoch=5, shuffle=shuffle, rank=rank, world_size=world_size)
+        epoch_ids(index.ids(), seed=3, epoch=5, shuffle=shuffle, rank=rank, world_size=world_size)
         for rank in range(world_size)
     ]
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
@@ -89,7 +89,7 @@ def test_over_all_ranks_an_epoch_holds_each_transition_exactly_once(index, shuff
 def test_the_order_depends_on_the_seed_and_the_number_of_the_epoch_alone(index):
     def order(seed, epoch, **changes):
         given = {"shuffle": True, "rank": 0, "world_size": 1, **changes}
-        return epoch_ids(index, seed=seed, epoch=epoch, **given).tolist()
+        return epoch_ids(index.ids(), seed=seed, epoch=epoch, **given).tolist()
 
     assert order(1, 0) == order(1, 0)
     assert len({tuple(order(seed, epoch)) for seed in range(3) for epoch in range(3)}) == 9
@@ -99,7 +99,10 @@ def test_the_order_depends_on_the_seed_and_the_number_of_the_epoch_alone(index):
 
 
 def test_an_epoch_of_nothing_is_empty():
-    assert epoch_ids(Index(1), seed=0, epoch=0, shuffle=True, rank=0, world_size=1).tolist() == []
+    assert (
+        epoch_ids(Index(1).ids(), seed=0, epoch=0, shuffle=True, rank=0, world_size=1).tolist()
+        == []
+    )
 
 
 # ---------------------------------------------------------------- windows

@@ -95,6 +95,9 @@ class Lane:
     def missing(self, path, stop):
         return EvictedError(str(path)) if stop <= self.gone else CorruptStoreError(f"{path} {stop}")
 
+    def check_in_place(self):
+        pass
+
 
 def ids_of(lanes, count, seed=0):
     random = np.random.default_rng(seed)

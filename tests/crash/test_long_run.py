@@ -1,0 +1,165 @@
+"""A ring that is stepped for long, with kills on the way, takes no more than it took at first.
+
+Invariant: whatever a process takes, and whatever the store takes on disk, depends on the capacity
+and not on how many rows came before, nor on how often a writer was killed.
+"""
+
+import dataclasses
+import json
+import random
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from mmreplay.testing import checks, ring
+from mmreplay.testing.effort import THOROUGH
+
+pytestmark = [
+    pytest.mark.timeout(0 if THOROUGH else 240),
+    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
+]
+
+MB = 1e6
+if THOROUGH:
+    RUN = {"capacity": 200_000, "window": 100_000}
+    ROWS, CALM, KILLS, CLOSES = 10_000_000, 1_800_000, 20, 4
+    LOOKS, WINDOW_S = 3, 0.8
+else:  # chunks so short that as many files come and go as in a run of many million rows
+    RUN = {"capacity": 5_000, "chunk": 512, "shard": 512, "window": 5_000}
+    ROWS, CALM, KILLS, CLOSES = 150_000, 40_000, 4, 1
+    LOOKS, WINDOW_S = 2, 0.05
+# Chunk files that are allocated before their first row: those of a megabyte or more.
+AHEAD = {"lz4": 0, "raw": 1 if THOROUGH else 0}
+OPENING_S = 0.6  # to import and to open takes about half of it
+
+
+class Ring:
+    """The processes that step one store, one after the other, and what they saw."""
+
+    def __init__(self, path, codec):
+        self.path = path
+        self.codec = codec
+        self.looks = []
+        self.kills = 0
+
+    @property
+    def rows(self):
+        return self.looks[-1].rows if self.looks else 0
+
+    def process(self, rows):
+        order = ring.Order(str(self.path), rows=rows, codec=self.codec, **RUN)
+        text = json.dumps(dataclasses.asdict(order))
+        command = [sys.executable, "-m", "mmreplay.testing.ring", text]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def listen(self, process, most=None):
+        """Read what it says, until it ends or has said so much."""
+        seen = 0
+        while seen != most and (line := process.stdout.readline()):
+            self.looks.append(ring.Look(**json.loads(line)))
+            seen += 1
+
+    def go_on_to(self, rows):
+        with self.process(rows) as process:
+            self.listen(process)
+        assert process.returncode == 0
+        assert self.rows == rows
+
+    def die(self, luck):
+        """Killed at any moment: in a window, in a flush, while the store is opened."""
+        with self.process(ROWS) as process:
+            looks = luck.randrange(LOOKS)
+            self.listen(process, looks)
+            time.sleep(luck.random() * (WINDOW_S if looks else OPENING_S))
+            process.kill()
+            self.listen(process)  # a last line may be half written
+        assert process.returncode == -9
+        self.kills += 1
+
+
+@pytest.mark.parametrize("codec", ["lz4", "raw"])
+def test_a_long_run_takes_no_more_in_the_end_than_at_first(tmp_path, measured, codec):
+    luck = random.Random(codec if not THOROUGH else None)
+    store = Ring(tmp_path / "ring.zarr", codec)
+    store.go_on_to(RUN["capacity"] * 3 // 2 // RUN["window"] * RUN["window"])
+    store.go_on_to(CALM)  # in a process that has found a full ring, as the last one will
+    for leg in luck.sample(["kill"] * KILLS + ["close"] * CLOSES, KILLS + CLOSES):
+        if leg == "kill":
+            store.die(luck)
+        else:
+            store.go_on_to(store.rows + RUN["window"])
+    assert store.rows < ROWS - CALM
+    store.go_on_to(ROWS)
+    checks.check_verified(store.path)
+
+    looks = store.looks
+    full = [one for one in looks if one.rows > RUN["capacity"] * 2]
+    assert {one.sampled for one in full} == {RUN["capacity"]}
+    assert {one.found - one.files for one in looks} <= set(range(AHEAD[codec] + 1))
+    # Each process takes some time, and rows, until it has touched all that it will.
+    warm = [one for one in full if one.rows - one.opened_at > RUN["capacity"] * 2]
+    tenth = ROWS // 10
+    first = [one for one in warm if one.rows <= warm[0].rows + tenth]
+    last = [one for one in warm if one.rows > ROWS - tenth]
+    assert min(len(first), len(last)) > 1
+
+    result = measured(f"long_run_{codec}", rows=ROWS, kills=KILLS, closes=CLOSES, **RUN)
+    result.add("rows", store.rows, "", at_least=ROWS)
+    result.add("kills", store.kills, "", at_least=KILLS)
+    result.add("rows of the ring", RUN["capacity"], "")
+    result.add("batches checked", sum(one.batches for one in looks), "")
+    for what, unit, most in (
+        ("anon", "MB", 4),
+        ("file", "MB", 4),
+        ("deleted", "MB", 4),
+        ("descriptors", "", 0),
+        ("maps", "", 8),  # how many depends on where between two chunk files the rows are
+        ("threads", "", 0),
+        ("other files", "", 4),  # one more of checksums for each 1,024 chunk files
+        ("disk", "MB", 2),
+    ):
+        factor = MB if unit else 1
+        before, after = (
+            np.array([taken(one, what) for one in some]) / factor for some in (first, last)
+        )
+        # Memory and disk by what is usual: one look in twenty finds the rows in one chunk file of
+        # each column more than the others. What is counted by the most there ever was.
+        usual = np.median if what in {"anon", "file", "maps", "disk"} else np.max
+        result.add(f"{what}, first tenth", float(usual(before)), unit)
+        result.add(f"{what}, last tenth", float(usual(after)), unit)
+        result.add(f"{what}, growth", float(usual(after) - usual(before)), unit, at_most=most)
+    million = max(tenth, RUN["window"])
+    for what, words, least in (
+        ("seconds", "", 0.9),
+        ("cpu_s", " of the processor", None),  # for machines that have other things to do
+    ):
+        rates = [
+            float(np.median([RUN["window"] / getattr(one, what) for one in some]))
+            for some in (first[: million // RUN["window"]], last[-million // RUN["window"] :])
+        ]
+        result.add(f"rows a second{words}, first million", rates[0], "/s")
+        result.add(f"rows a second{words}, last million", rates[1], "/s")
+        result.add(f"last million by the first{words}", rates[1] / rates[0], "x", at_least=least)
+    result.details["looks"] = [dataclasses.asdict(one) for one in warm]
+    if not THOROUGH:
+        check_counts(first, last)
+
+
+def taken(look, what):
+    return look.taken["files"] - look.found if what == "other files" else look.taken[what]
+
+
+def check_counts(first, last):
+    """In a run so short that nothing else moves, no count may grow by one.
+
+    A flush that comes late leaves some more for a while: the last looks' least counts.
+    """
+    for what in ("descriptors", "maps", "deleted", "threads", "other files"):
+        seen = [[taken(one, what) for one in some] for some in (first, last)]
+        assert min(seen[1]) <= max(seen[0]), what
+    # The checksums of chunk files that are gone stay, in four bytes each: a page at times.
+    seen = [[one.taken["disk"] for one in some] for some in (first, last)]
+    assert min(seen[1]) <= max(seen[0]) + 2 * 4096
