@@ -139,6 +139,7 @@ def reopen(
             files.write_file(generator_path(path), metadata["generator"].encode())
         files.sync_tree(path / ".live")
         files.sync_directory(path)
+        _take_blocks_back(path, specs, head)
         metadata = write_metadata(path, metadata, closed=False, **changes)
     except DiskFullError:
         files.remove_tree(path / ".live")  # closed it was, and closed it stays
@@ -150,6 +151,28 @@ def reopen(
     _sweep(path, specs, head, base)
     state.start(base=base, tail_start=tail_start, committed=head)
     return Live(metadata, state, checkpoint, tails, head, base, flushed=head)
+
+
+def _take_blocks_back(path: Path, specs: Mapping[str, ArraySpec], head: int) -> None:
+    """Allocate what the last close gave back of the chunk files of the newest row.
+
+    Raises:
+        DiskFullError: no room; what was allocated is given back.
+    """
+    newest = [
+        (columns.chunk_path(path, spec, (head - 1) // spec.chunk_rows), spec)
+        for spec in specs.values()
+        if spec.is_raw and head
+    ]
+    try:
+        for file, spec in newest:
+            if file.exists():
+                files.allocate(file, spec.chunk_bytes)
+    except DiskFullError:
+        for file, spec in newest:
+            if file.exists() and head % spec.chunk_rows:
+                files.zero_from(file, head % spec.chunk_rows * spec.row_bytes)
+        raise
 
 
 def recover(

@@ -9,6 +9,7 @@
 - `power`: a disk that loses power;
 - `simulator`: histories of crashes on such a disk, decided by a seed;
 - `mutants`: the protocol with a rule left out, which the simulator must notice;
+- `mounts`: small real file systems to fill and to cut off (root on Linux);
 - `actor`: a writer process to be killed;
 - `scratch`: a directory in memory;
 - `effort`: whether to look quickly or for long.
