@@ -220,6 +220,7 @@ def recover(
     _remove_litter(path)
     _sweep(path, specs, head, base)
     sums.forget(head, tail_start)
+    sums.sync()  # a shard written anew may have its name before its checksum is durable
     with contextlib.suppress(MmreplayError, OSError):  # damaged priorities cost no row
         priorities.trim(path, base, head)
     if any(metadata.get(name) != value for name, value in changes.items()):

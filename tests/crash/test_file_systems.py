@@ -41,7 +41,7 @@ FRAMES = {
     },
 }
 OPTIONS = {"ext4": ["", "data=journal", "data=writeback"]}
-N_STORES = {"ext4": 20, "xfs": 6, "btrfs": 6} if THOROUGH else {"ext4": 1, "xfs": 1, "btrfs": 1}
+N_STORES = {"ext4": 10, "xfs": 4, "btrfs": 4} if THOROUGH else {"ext4": 1, "xfs": 1, "btrfs": 1}
 N_CUTS = 40 if THOROUGH else 5
 
 
@@ -172,7 +172,7 @@ def test_file_system_cut_off_while_it_is_written_keeps_what_was_flushed(
     luck = random.Random(fs if not THOROUGH else None)
     phases, n_lost = cut_stores(fs, tmp_path, actors, luck)
     result = measured(f"file_systems_cut_{fs}", stores=N_STORES[fs], cuts_of_each=N_CUTS)
-    least = {"ext4": 800, "xfs": 240, "btrfs": 240}[fs]
+    least = {"ext4": 400, "xfs": 160, "btrfs": 160}[fs]
     result.add("cuts", phases.total(), "", at_least=least)
     for phase, name in enumerate(("opening", "appending", "flushing", "closing")):
         result.add(f"of these while {name}", phases[phase], "", at_least=5)
@@ -226,7 +226,8 @@ class Squeezed:
         self.read_closed()
         self.call("snapshot", lambda: mmreplay.snapshot(self.path, self.disk / "copy.zarr"))
         shutil.rmtree(self.disk / "copy.zarr")
-        self.call("reopen", self.open)
+        closed = self.blocks()
+        self.call("reopen", self.open, lambda: self.prioritized or self.blocks() < closed + 64)
         self.rows(N_ROWS[1])
         faults.kill(self.writer)
         self.call("recover", self.open)
@@ -271,7 +272,11 @@ class Squeezed:
         self.model.lanes[0].end_session()
         self.live = False
 
-    def call(self, stage, call):
+    def blocks(self):
+        """What the chunk files take, in 512 bytes; where they lie may take a few more."""
+        return sum(one.stat().st_blocks for one in self.path.rglob("c.*"))
+
+    def call(self, stage, call, unchanged=lambda: True):
         print(stage, flush=True)  # the last one is where the process died, if it does
         if stage not in {"step", "reset"} or self.luck.random() < 0.5:
             self.ballast.fill()
@@ -284,6 +289,7 @@ class Squeezed:
                 assert "room" in str(error)
                 self.told[stage] += 1
                 self.check(stage)
+                assert unchanged()
                 self.ballast.take_off(self.luck.choice([1, 3, 20]))
         raise AssertionError(f"{stage}: told to make room without end")
 
@@ -299,6 +305,12 @@ class Squeezed:
             return
         if self.told[stage] % 5 == 1 or THOROUGH:
             with mmreplay.open(self.path) as store:
+                if self.prioritized and stage == "reopen":
+                    # A buffer has its random state to write when its lane is open already.
+                    checks.check_ids(store, self.model)
+                    checks.check_verified(self.path)
+                    return
+                assert store.readers[0].is_closed != self.live
                 lane = self.model.lanes[0]
                 assert lane.base <= store.lanes[0].base <= lane.base_bounds()[1]
                 lane.forget(store.lanes[0].base)
@@ -366,7 +378,7 @@ def in_a_process(*arguments):
 
 @pytest.mark.parametrize("fs", [fs for fs in QUICK if QUICK[fs] or THOROUGH])
 def test_full_file_system_is_told_and_ends_no_process(tmp_path, measured, fs):
-    seeds = range(4 if THOROUGH else 1)
+    seeds = range(2 if THOROUGH else 1)
     told = collections.Counter()
     for seed in seeds:
         for name in LAYOUTS if THOROUGH else QUICK[fs]:
@@ -374,7 +386,7 @@ def test_full_file_system_is_told_and_ends_no_process(tmp_path, measured, fs):
                 found = in_a_process("squeeze", mount.path, name, seed)
             told.update(found["told"])
     result = measured(f"file_systems_full_{fs}", layouts=list(LAYOUTS), runs_of_each=len(seeds))
-    result.add("DiskFullErrors", told.total(), "", at_least=400)
+    result.add("DiskFullErrors", told.total(), "", at_least=300)
     stages = "create step reset flush sample close reopen snapshot repair".split()
     for stage in stages:
         result.add(f"of these in {stage}", told[stage], "", at_least=1)
