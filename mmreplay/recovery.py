@@ -131,6 +131,7 @@ def reopen(
     head: int = metadata["rows"]
     base = max(metadata["first"] - format.CONTEXT_ROWS, 0)
     tail_start = shard_start(specs, head)
+    newest = _newest_files(path, specs, head)
     try:
         _build_live(path, metadata["uuid"], specs, head=head, tail_start=tail_start, base=base)
         state, checkpoint, tails = _map_live(path, metadata, specs)
@@ -139,10 +140,14 @@ def reopen(
             files.write_file(generator_path(path), metadata["generator"].encode())
         files.sync_tree(path / ".live")
         files.sync_directory(path)
-        _take_blocks_back(path, specs, head)
+        for file, spec in newest:
+            files.allocate(file, spec.chunk_bytes)  # what the last close gave back
         metadata = write_metadata(path, metadata, closed=False, **changes)
     except DiskFullError:
         files.remove_tree(path / ".live")  # closed it was, and closed it stays
+        for file, spec in newest:
+            if head % spec.chunk_rows:
+                files.zero_from(file, head % spec.chunk_rows * spec.row_bytes)
         raise
     # Not before: killed in between, a closed lane would have files without a checksum. Recovery
     # forgets them as well, and no chunk file has been touched yet.
@@ -153,26 +158,16 @@ def reopen(
     return Live(metadata, state, checkpoint, tails, head, base, flushed=head)
 
 
-def _take_blocks_back(path: Path, specs: Mapping[str, ArraySpec], head: int) -> None:
-    """Allocate what the last close gave back of the chunk files of the newest row.
-
-    Raises:
-        DiskFullError: no room; what was allocated is given back.
-    """
-    newest = [
+def _newest_files(
+    path: Path, specs: Mapping[str, ArraySpec], head: int
+) -> list[tuple[Path, ArraySpec]]:
+    """The raw chunk files that the newest row of a closed lane is in."""
+    files_of = [
         (columns.chunk_path(path, spec, (head - 1) // spec.chunk_rows), spec)
         for spec in specs.values()
         if spec.is_raw and head
     ]
-    try:
-        for file, spec in newest:
-            if file.exists():
-                files.allocate(file, spec.chunk_bytes)
-    except DiskFullError:
-        for file, spec in newest:
-            if file.exists() and head % spec.chunk_rows:
-                files.zero_from(file, head % spec.chunk_rows * spec.row_bytes)
-        raise
+    return [(file, spec) for file, spec in files_of if file.exists()]
 
 
 def recover(

@@ -390,7 +390,8 @@ def test_full_file_system_is_told_and_ends_no_process(tmp_path, measured, fs):
     stages = "create step reset flush sample close reopen snapshot repair".split()
     for stage in stages:
         result.add(f"of these in {stage}", told[stage], "", at_least=1)
-    assert not told.keys() - set(stages)  # what a killed process left opens without any room
+    # What a killed process left opens without any room, but XFS wants some to allocate once more.
+    assert told.keys() <= {*stages, "recover"} if fs == "xfs" else told.keys() <= set(stages)
     result.add("processes ended by SIGBUS, or rows lost", 0, "", at_most=0)
 
 
