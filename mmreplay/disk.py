@@ -20,7 +20,13 @@ from mmreplay import codecs, columns, episodes, files, format, priorities, recov
 from mmreplay.background import SealJob
 from mmreplay.checksums import Checksums
 from mmreplay.columns import Window
-from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError, SchemaError
+from mmreplay.errors import (
+    CorruptStoreError,
+    DiskFullError,
+    FormatError,
+    MmreplayError,
+    SchemaError,
+)
 from mmreplay.format import ArraySpec
 from mmreplay.reader import read_metadata, read_specs
 from mmreplay.state import BASE, COMMITTED, TAIL_START
@@ -98,7 +104,7 @@ class LaneDisk:
         self.starts: list[int] = (np.flatnonzero(flags) + self.base).tolist()
         self._first = episodes.floor_row(self.base)
         self._first = self._first_row(self.head)
-        files.write_file(path / ".live" / "writer", files.holder(), durable=False)
+        _tell_holder(path)
 
     @property
     def head(self) -> int:
@@ -365,6 +371,15 @@ class LaneDisk:
 def _base_of(first: int, base: int) -> int:
     """The oldest row to keep when `first` is the oldest to be sampled, and `base` was kept."""
     return max(base, first - format.CONTEXT_ROWS)
+
+
+def _tell_holder(path: Path) -> None:
+    """Leave word of who holds a lane; a full disk is no reason not to."""
+    where = path / ".live" / "writer"
+    try:
+        files.write_file(where, files.holder(), durable=False)
+    except DiskFullError:
+        files.unlink(where)  # of the process before: rather no name than a wrong one
 
 
 def holder_of(path: Path) -> str:

@@ -15,6 +15,7 @@ import os
 import platform
 import socket
 import stat
+import struct
 import subprocess
 import sys
 import threading
@@ -90,6 +91,10 @@ _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _NONBLOCK = getattr(os, "O_NONBLOCK", 0)
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
+# FS_IOC_GETFLAGS and FS_IOC_SETFLAGS of linux/fs.h: declared with a long, used with an int.
+_GET_FLAGS = 2 << 30 | struct.calcsize("l") << 16 | ord("f") << 8 | 1
+_SET_FLAGS = 1 << 30 | struct.calcsize("l") << 16 | ord("f") << 8 | 2
+_NO_COPY_ON_WRITE = 0x00800000
 
 
 # ---------------------------------------------------------------- errors of the disk
@@ -189,13 +194,14 @@ def read_pieces(path: Path, size: int) -> Iterator[bytes]:
         os.close(descriptor)
 
 
-def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
+def write_file(path: Path, data: bytes, *, durable: bool = True, overwritten: bool = False) -> None:
     """Write beside, fsync, rename over `path`, fsync the directory.
 
     Args:
         path: where the file shall stand; an older one is replaced.
         data: all its bytes.
         durable: False leaves out the fsyncs: for litter such as who holds a lock.
+        overwritten: whether its bytes will be changed in place, as those of `allocate` are.
 
     Raises:
         DiskFullError: no room; the partial file is gone again, `path` is as it was.
@@ -206,6 +212,8 @@ def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
         try:
             descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
             try:
+                if overwritten:
+                    _keep_in_place(descriptor)
                 _write_all(descriptor, data)
                 if durable:
                     _fsync(descriptor)
@@ -255,6 +263,8 @@ def allocate(path: Path, size: int) -> None:
         new = not path.exists()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _BINARY | _CLOEXEC | _NOFOLLOW, 0o666)
         try:
+            if new:
+                _keep_in_place(descriptor)
             _fallocate(descriptor, size)
         except BaseException:
             if new:
@@ -263,6 +273,19 @@ def allocate(path: Path, size: int) -> None:
             raise
         finally:
             os.close(descriptor)
+
+
+def _keep_in_place(descriptor: int) -> None:
+    """Ask btrfs to overwrite the blocks of a file that is still empty, instead of moving them.
+
+    Copy-on-write needs room for every page that is changed once more, so allocated blocks are no
+    guard against SIGBUS there. Other file systems refuse, and lose nothing by it.
+    """
+    if not _LINUX or fcntl is None:
+        return
+    with contextlib.suppress(OSError):
+        flags = struct.unpack("i", fcntl.ioctl(descriptor, _GET_FLAGS, bytes(4)))[0]
+        fcntl.ioctl(descriptor, _SET_FLAGS, struct.pack("i", flags | _NO_COPY_ON_WRITE))
 
 
 def _fallocate(descriptor: int, size: int) -> None:
@@ -341,7 +364,7 @@ def share_file(source: Path, target: Path, size: int | None = None) -> bool:
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy a regular file whose bytes may change meanwhile.
+    """Copy a regular file whose bytes may change, those of the source and those of the copy.
 
     Raises:
         FileNotFoundError: there is no source.
@@ -350,15 +373,17 @@ def copy_file(source: Path, target: Path) -> None:
     """
     descriptor = _open_regular(source, os.O_RDONLY)
     try:
-        _copy_from(descriptor, target)
+        _copy_from(descriptor, target, overwritten=True)
     finally:
         os.close(descriptor)
 
 
-def _copy_from(source: int, target: Path) -> None:
+def _copy_from(source: int, target: Path, *, overwritten: bool = False) -> None:
     with writing(f"copying {target.name}", target):
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
         try:
+            if overwritten:
+                _keep_in_place(descriptor)
             while piece := os.read(source, _COPY_BYTES):
                 _write_all(descriptor, piece)
             _fsync(descriptor)

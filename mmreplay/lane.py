@@ -109,7 +109,10 @@ class Writer:
             if not spec.path.startswith("frames"):
                 # Past the head lies what a power cut left of rows that were never committed; the
                 # newest row must read as a final row the moment it is committed.
-                window.rows[max(head - window.start, 0) :] = 0
+                # Mostly there is nothing: pages that stay clean ask nothing of a full disk.
+                rest = window.rows[max(head - window.start, 0) :]
+                if rest.reshape(-1).view(np.uint8).any():
+                    rest[...] = 0
         self._words = disk.words
         self._frames = self.schema.frames
         self._sole = None if self.schema.is_dict else self._frames[FRAME]

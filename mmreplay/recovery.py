@@ -131,6 +131,7 @@ def reopen(
     head: int = metadata["rows"]
     base = max(metadata["first"] - format.CONTEXT_ROWS, 0)
     tail_start = shard_start(specs, head)
+    newest = _newest_files(path, specs, head)
     try:
         _build_live(path, metadata["uuid"], specs, head=head, tail_start=tail_start, base=base)
         state, checkpoint, tails = _map_live(path, metadata, specs)
@@ -139,9 +140,14 @@ def reopen(
             files.write_file(generator_path(path), metadata["generator"].encode())
         files.sync_tree(path / ".live")
         files.sync_directory(path)
+        for file, spec in newest:
+            files.allocate(file, spec.chunk_bytes)  # what the last close gave back
         metadata = write_metadata(path, metadata, closed=False, **changes)
     except DiskFullError:
         files.remove_tree(path / ".live")  # closed it was, and closed it stays
+        for file, spec in newest:
+            if head % spec.chunk_rows:
+                files.zero_from(file, head % spec.chunk_rows * spec.row_bytes)
         raise
     # Not before: killed in between, a closed lane would have files without a checksum. Recovery
     # forgets them as well, and no chunk file has been touched yet.
@@ -150,6 +156,18 @@ def reopen(
     _sweep(path, specs, head, base)
     state.start(base=base, tail_start=tail_start, committed=head)
     return Live(metadata, state, checkpoint, tails, head, base, flushed=head)
+
+
+def _newest_files(
+    path: Path, specs: Mapping[str, ArraySpec], head: int
+) -> list[tuple[Path, ArraySpec]]:
+    """The raw chunk files that the newest row of a closed lane is in."""
+    files_of = [
+        (columns.chunk_path(path, spec, (head - 1) // spec.chunk_rows), spec)
+        for spec in specs.values()
+        if spec.is_raw and head
+    ]
+    return [(file, spec) for file, spec in files_of if file.exists()]
 
 
 def recover(
@@ -197,6 +215,7 @@ def recover(
     _remove_litter(path)
     _sweep(path, specs, head, base)
     sums.forget(head, tail_start)
+    sums.sync()  # a shard written anew may have its name before its checksum is durable
     with contextlib.suppress(MmreplayError, OSError):  # damaged priorities cost no row
         priorities.trim(path, base, head)
     if any(metadata.get(name) != value for name, value in changes.items()):

@@ -57,7 +57,7 @@ class State:
     @staticmethod
     def create(path: Path) -> State:
         """A fresh, untrusted page: its boot id is stored by `start`, last of all."""
-        files.write_file(path, bytes(PAGE_BYTES))
+        files.write_file(path, bytes(PAGE_BYTES), overwritten=True)
         return State(path, writable=True)
 
     def start(self, *, base: int, tail_start: int, committed: int) -> None:
@@ -156,7 +156,7 @@ class CheckpointFile:
         """A file with one valid slot."""
         first = Checkpoint(head, tail_start, base, 1, files.boot_id())
         data = _pack(first, uuid.UUID(store).bytes)
-        files.write_file(path, data.ljust(2 * PAGE_BYTES, b"\0"))
+        files.write_file(path, data.ljust(2 * PAGE_BYTES, b"\0"), overwritten=True)
         return CheckpointFile(path, store)
 
     def _parse(self, slot: bytes) -> Checkpoint | None:

@@ -183,7 +183,8 @@ def _share_sums(reader: LaneReader, spec: ArraySpec, stop: int, target: Path) ->
             continue
         values = np.frombuffer(data, sums.dtype).copy()
         values[max(stop - file * sums.chunk_rows, 0) :] = 0
-        files.write_file(columns.chunk_path(target, sums, file), values.tobytes())
+        where = columns.chunk_path(target, sums, file)
+        files.write_file(where, values.tobytes(), overwritten=True)
 
 
 def _copy_rows(

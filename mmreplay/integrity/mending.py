@@ -390,5 +390,5 @@ def _live(lane: Path, target: Path, store: str, specs: Specs) -> None:
         head, tail_start, base = best.head, best.tail_start, best.base  # type: ignore[union-attr]
     if not whole:
         head = min(head, tail_start)
-    files.write_file(new / "state", bytes(PAGE_BYTES), durable=False)
+    files.write_file(new / "state", bytes(PAGE_BYTES), durable=False, overwritten=True)
     CheckpointFile.create(new / "checkpoint", store, head=head, tail_start=tail_start, base=base)

@@ -9,6 +9,7 @@
 - `power`: a disk that loses power;
 - `simulator`: histories of crashes on such a disk, decided by a seed;
 - `mutants`: the protocol with a rule left out, which the simulator must notice;
+- `mounts`: small real file systems to fill and to cut off (root on Linux);
 - `actor`: a writer process to be killed;
 - `onlooker`: readers that check all they are shown, while others write;
 - `ring`: a process that steps a small replay buffer for long;

@@ -9,6 +9,7 @@ parent. `Actors` is its client; `Chronicle` turns what the actors did into a `Mo
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -29,7 +30,7 @@ from mmreplay import files
 from mmreplay.lane import Writer
 from mmreplay.lanes import create
 from mmreplay.schema import Field, Schema
-from mmreplay.testing import faults
+from mmreplay.testing import faults, mounts
 from mmreplay.testing.frames import Described, Plot
 from mmreplay.testing.model import Model
 from mmreplay.vector import VectorWriter
@@ -61,6 +62,8 @@ class Script:
         sessions: how many times it opens the store; the last one is closed.
         pause_s: longest pause between two rows.
         die_at: end by SIGKILL before this call that changes the disk; 0 for never.
+        mount: a mounted file system that is to be cut off at that moment, too; empty for none.
+        boot: boot id to go by, in hex; empty for the machine's own.
     """
 
     path: str
@@ -76,6 +79,8 @@ class Script:
     sessions: int = 1_000_000
     pause_s: float = 0.0
     die_at: int = 0
+    mount: str = ""
+    boot: str = ""
 
     @property
     def fields(self) -> dict[str, Field]:
@@ -145,7 +150,9 @@ def perform(script: Script) -> None:
                 time.sleep(whim.random() * script.pause_s)
         report[_PHASE] = CLOSING
         if session == script.sessions - 1 or whim.random() < 0.6:  # noqa: PLR2004
+            durable = [lane.rows for lane in lanes]
             writer.close()
+            report[_MAX_LANES : _MAX_LANES + len(durable)] = durable
         else:
             faults.kill(writer)
     report[_PHASE] = DONE
@@ -287,10 +294,12 @@ class Chronicle:
         """What the actor was doing."""
         return int(self._report[_PHASE])
 
-    def acknowledge(self, rows: Sequence[int]) -> None:
+    def acknowledge(self, rows: Sequence[int], *, durable: bool = False) -> None:
         """Somebody else than an actor has written up to here."""
         known = files.map_file(Path(self.script.report), 8 * _WORDS, writable=True).view("<u8")
         known[: len(rows)] = rows
+        if durable:
+            known[_MAX_LANES : _MAX_LANES + len(rows)] = rows
         known[_PHASE] = OPENING
 
     def wait_for_rows(self, patience_s: float = 10.0) -> None:
@@ -304,8 +313,12 @@ class Chronicle:
         for rows, head in zip(self._begun, heads, strict=True):
             rows.add(head)
 
-    def catch_up(self, heads: Sequence[int]) -> None:
+    def catch_up(self, heads: Sequence[int], *, power_cut: bool = False) -> None:
         """Let the model go on to these heads.
+
+        Args:
+            heads: rows found, by lane.
+            power_cut: whether rows that were not flushed may be missing.
 
         Raises:
             AssertionError: a row that was acknowledged is missing, or one came from nowhere.
@@ -314,13 +327,16 @@ class Chronicle:
             self.begin(json.loads(line))
         Path(self.script.report + ".log").write_bytes(b"")
         plot = self.script.plot
-        for number, (lane, head, known) in enumerate(
-            zip(self.model.lanes, heads, self.committed, strict=True)
+        least = self.flushed if power_cut else self.committed
+        for number, (lane, head, promised, known) in enumerate(
+            zip(self.model.lanes, heads, least, self.committed, strict=True)
         ):
-            if not known <= head <= known + 1:
+            if not promised <= head <= known + 1:
                 raise AssertionError(
-                    f"lane {number}: {known} rows were acknowledged, {head} are there"
+                    f"lane {number}: {promised} rows of {known} were promised, {head} are there"
                 )
+            # A session that began past the head is lost with its first row.
+            self._begun[number] = {row for row in self._begun[number] if row < head}
             starts = [n for n, row in enumerate(lane.rows) if row.is_reset]
             start = starts[-1] if starts else 0
             for row in range(len(lane.rows), head):
@@ -368,20 +384,24 @@ class Actors:
         self._alive[pid] = script.report
         return pid
 
-    def kill(self, pid: int) -> int:
+    def kill(self, pid: int, *, however: bool = False) -> int:
         """End an actor by SIGKILL; returns its exit status as of `os.waitstatus_to_exitcode`."""
         os.kill(pid, signal.SIGKILL)
-        return self.wait(pid)
+        return self.wait(pid, however=however)
 
-    def wait(self, pid: int) -> int:
+    def wait(self, pid: int, *, however: bool = False) -> int:
         """Wait for an actor; its exit status: 0, -9 if killed, 1 after an error.
+
+        Args:
+            pid: of the actor.
+            however: it may also fail, or be ended by another signal.
 
         Raises:
             AssertionError: it failed by itself; with its traceback.
         """
         answer = self._ask({"wait": pid})
         report = self._alive.pop(pid)
-        if answer["status"] not in (0, -signal.SIGKILL):
+        if not however and answer["status"] not in (0, -signal.SIGKILL):
             text = Path(report + ".error").read_text(encoding="utf-8")
             raise AssertionError(f"an actor ended with status {answer['status']}:\n{text}")
         return int(answer["status"])
@@ -418,12 +438,22 @@ def serve() -> None:
         print(json.dumps(answer), flush=True)  # noqa: T201 (the answer goes through the pipe)
 
 
+def _cut_off(script: Script) -> None:
+    if script.mount:
+        luck = random.Random(script.session)
+        mounts.write_back(Path(script.mount), luck)
+        mounts.cut_off(Path(script.mount), luck)
+
+
 def _become(script: Script, errors: Path) -> None:
     status = 0
     try:
-        with faults.faulty_disk() as disk:
+        with contextlib.ExitStack() as stack:
+            disk = stack.enter_context(faults.faulty_disk())
+            if script.boot:
+                stack.enter_context(mounts.booted(bytes.fromhex(script.boot)))
             if script.die_at:
-                disk.die(faults.CALLS, at=script.die_at)
+                disk.die(faults.CALLS, at=script.die_at, first=lambda: _cut_off(script))
             perform(script)
             report = files.map_file(Path(script.report), 8 * _WORDS, writable=True)
             report.view("<u8")[_CALLS] = sum(disk.counts.values())

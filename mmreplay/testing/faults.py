@@ -90,9 +90,17 @@ class Disk:
 
         self._arm(names, action, at, forever=forever)
 
-    def die(self, names: Collection[str], *, at: int) -> None:
-        """End this process by SIGKILL just before the `at`-th of these calls."""
-        self._arm(names, lambda: os.kill(os.getpid(), signal.SIGKILL), at, forever=False)
+    def die(
+        self, names: Collection[str], *, at: int, first: Callable[[], None] | None = None
+    ) -> None:
+        """End this process by SIGKILL just before the `at`-th of these calls, after `first`."""
+
+        def action() -> None:
+            if first is not None:
+                first()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        self._arm(names, action, at, forever=False)
 
     def _arm(
         self, names: Collection[str], action: Callable[[], None], at: int, *, forever: bool

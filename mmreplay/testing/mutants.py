@@ -197,11 +197,11 @@ def _newest_row_not_final() -> list[Change]:
 def _shard_unsynced() -> list[Change]:
     real = files.write_file
 
-    def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
+    def write_file(path: Path, data: bytes, **how: bool) -> None:
         with contextlib.ExitStack() as stack:
             if _is_shard(path):
                 stack.enter_context(_changed([_unless(_is_regular, files, "_fsync")]))
-            real(path, data, durable=durable)
+            real(path, data, **how)
 
     return [(files, "write_file", write_file)]
 
@@ -214,11 +214,11 @@ def _is_regular(descriptor: int) -> bool:
 def _shard_with_a_name_unsynced() -> list[Change]:
     real = files.write_file
 
-    def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
+    def write_file(path: Path, data: bytes, **how: bool) -> None:
         with contextlib.ExitStack() as stack:
             if _is_shard(path):
                 stack.enter_context(mock.patch.object(files, "sync_directory", _nothing))
-            real(path, data, durable=durable)
+            real(path, data, **how)
 
     return [(files, "write_file", write_file)]
 

@@ -7,8 +7,6 @@ nothing is written any more, and every committed row stays readable.
 import errno
 import json
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -267,71 +265,3 @@ def test_full_disk_stops_no_lane_of_a_vector_writer_half_way(tmp_path):
         assert n_full > 5
         with mmreplay.open(tmp_path / "s.zarr") as store:
             checks.check_store(store, model, live=True)
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A real file system of three megabytes."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(disk)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("nothing can be mounted here; the tests above do the same by injection")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
-
-
-def test_really_full_disk_is_told_and_the_same_writer_goes_on(small_disk):
-    fill_and_free(small_disk)
-
-
-CLOSE_ON_A_FULL_DISK = """
-import pathlib, sys, numpy as np, mmreplay
-disk = pathlib.Path(sys.argv[1])
-field = mmreplay.Field((4,), "float32")
-writer = mmreplay.create(disk / "s.zarr", field, mmreplay.Field((), "int64"), flush_s=0)
-writer.reset(np.zeros(4, "float32"))
-for step in range(100):
-    writer.step(step, 1.0, np.full(4, step, "float32"))
-ballast = disk / "ballast"
-with ballast.open("wb", buffering=0) as file:
-    try:
-        while file.write(bytes(4096)):
-            pass
-    except OSError:
-        pass
-try:
-    writer.close()
-except mmreplay.DiskFullError:
-    ballast.unlink()
-    writer.close()
-assert len(mmreplay.open(disk / "s.zarr")) == 100
-"""
-
-
-def test_closing_on_a_really_full_disk_does_not_end_the_process(small_disk):
-    run = [sys.executable, "-c", CLOSE_ON_A_FULL_DISK, str(small_disk)]
-    done = subprocess.run(run, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def fill_and_free(disk):
-    layout = Layout(Field((64, 64), "uint8", "raw", 16), Field((), "int64", chunk=64), {})
-    model = layout.model()
-    ballast = disk / "ballast"
-    ballast.write_bytes(bytes(1_500_000))
-    with mmreplay.create(disk / "s.zarr", **layout.create_arguments(), flush_s=0) as writer:
-        pair = Pair(writer, model, np.random.default_rng(0))
-        with pytest.raises(mmreplay.DiskFullError, match="no room"):
-            for _ in range(10_000):
-                pair.together(1)
-        rows = len(model.lanes[0].rows)
-        assert writer.rows == rows
-        with mmreplay.open(disk / "s.zarr") as store:
-            checks.check_store(store, model, live=True, most=20)
-        ballast.unlink()
-        pair.together(60)
-        assert writer.rows > rows + 50
-    model.lanes[0].end_session()
-    with mmreplay.open(disk / "s.zarr") as store:
-        checks.check_store(store, model, live=False, most=20)

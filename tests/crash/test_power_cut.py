@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay.testing import checks, faults
+from mmreplay import files
+from mmreplay.testing import checks, faults, mounts
 from mmreplay.testing.effort import THOROUGH
 from mmreplay.testing.pair import Pair
 from mmreplay.testing.power import power_disk
@@ -197,3 +198,34 @@ def test_power_cut_at_any_call_loses_nothing_that_was_flushed(tmp_path, name):
     for image, promised in cuts.images:
         check_image(image / "s.zarr", model, promised, luck)
         shutil.rmtree(image)
+
+
+def test_checksum_of_a_shard_that_is_written_anew_after_a_cut_does_not_come_back(tmp_path):
+    """Its first checksum reached the disk early, and neither its end nor the second one did."""
+    layout = Layout(Field((3, 4), "uint8", "lz4", 2, 4), Field((), "int64"), {})
+    root = tmp_path / "root"
+    root.mkdir()
+
+    def append(n_rows, seed, *, flush_at=None):
+        writer = mmreplay.create(
+            root / "s.zarr", **layout.create_arguments(), append=True, flush_s=0
+        )
+        random = np.random.default_rng(seed)
+        writer.reset(random.integers(0, 256, (3, 4), "uint8"))
+        while writer.rows < n_rows:
+            writer.step(0, 0.0, random.integers(0, 256, (3, 4), "uint8"))
+            if writer.rows == flush_at:
+                writer.flush()
+        with faults.quiet(writer):
+            pass
+        faults.kill(writer)
+
+    with power_disk(root, lambda _: None) as disk:
+        append(10, seed=1, flush_at=6)
+        files.sync_file(root / "s.zarr/checksums/frames/c.0")  # as the kernel may at any time
+        with mounts.booted(bytes(15) + b"1"):
+            append(10, seed=2)
+        disk.image(tmp_path / "image")
+    with mounts.booted(bytes(15) + b"2"), mmreplay.open(tmp_path / "image/s.zarr") as store:
+        assert store.lanes[0].rows == 6
+        checks.check_verified(tmp_path / "image/s.zarr")
