@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mmreplay import codecs, columns, files, format, recovery, shards
+from mmreplay import codecs, columns, files, format, priorities, recovery, shards
 from mmreplay.background import Background
 from mmreplay.columns import Array, EvictedError
 from mmreplay.errors import CorruptStoreError, DiskFullError, MmreplayError
@@ -25,13 +25,22 @@ from mmreplay.reader import LaneReader, read_metadata
 from mmreplay.schema import Schema
 from mmreplay.state import CheckpointFile
 
-__all__ = ["KEPT", "empty_lane", "is_intact", "read_rows", "stored_generator", "transplant"]
+__all__ = [
+    "BESIDE",
+    "KEPT",
+    "copy_priorities",
+    "empty_lane",
+    "is_intact",
+    "read_rows",
+    "stored_generator",
+    "transplant",
+]
 
 KEPT = ("capacity", "padding", "env", "versions", "name")
 """Attributes of a lane that a copy of it has, too."""
 
-_CHANGING = ("priorities",)
-"""Arrays beside the rows that writers change in place: copied as they are, and never shared."""
+BESIDE = frozenset({"generator", "priorities"})
+"""What is kept beside the rows: the random state of the sampler, and the column of priorities."""
 
 _STEP_BYTES = 32 << 20
 
@@ -41,7 +50,7 @@ def transplant(
     target: Path,
     stop: int | None = None,
     *,
-    beside: bool = True,
+    beside: Collection[str] = BESIDE,
     moved: Callable[[int], None] | None = None,
 ) -> None:
     """Make a closed lane of the rows below `stop` of a lane.
@@ -50,8 +59,7 @@ def transplant(
         reader: the source; closed, live or left by a crash.
         target: a directory that does not exist yet; removed again if this fails.
         stop: rows from here on stay behind; None for all rows that there are.
-        beside: whether what is kept beside the rows comes along: the random state of the sampler,
-            and what prioritized buffers keep.
+        beside: what of that which is kept beside the rows comes along.
         moved: called with the size of each file, or part of one, that has its place.
 
     Raises:
@@ -65,8 +73,7 @@ def transplant(
         if not reader.poll():
             raise EvictedError(str(reader.path))
         _copy(reader, target, reader.head if stop is None else stop, moved or _nobody)
-        if beside:
-            _copy_beside(reader, target)
+        _copy_beside(reader, target, beside)
         if reader.replaced():
             raise EvictedError(str(reader.path))
         files.sync_tree(target)
@@ -271,25 +278,38 @@ def stored_generator(reader: LaneReader) -> str | None:
     return None
 
 
-def _copy_beside(reader: LaneReader, target: Path) -> None:
-    generator = stored_generator(reader)
+def _copy_beside(reader: LaneReader, target: Path, wanted: Collection[str]) -> None:
+    generator = stored_generator(reader) if "generator" in wanted else None
     if generator is not None:
         files.write_file(recovery.generator_path(target), generator.encode())
-    for name in _CHANGING:
+    if "priorities" in wanted:
         try:
-            _copy_changing(reader.path / name, target / name)
+            copy_priorities(reader.path, target, closed=reader.is_closed)
         except DiskFullError:
             raise
         except (MmreplayError, OSError):  # damaged, or evicted meanwhile: no row depends on it
-            files.remove_tree(target / name)
+            files.remove_tree(target / "priorities")
 
 
-def _copy_changing(source: Path, target: Path) -> None:
-    """Copy the files of an array, if it is there."""
-    if source.is_symlink() or not source.is_dir():
+def copy_priorities(source: Path, target: Path, *, closed: bool) -> None:
+    """Copy what there is of a lane's priorities; they are changed in place, so never shared.
+
+    Args:
+        source: a lane.
+        target: another, which has none.
+        closed: whether the source is, so that what does not match its checksum is left out.
+
+    Raises:
+        FormatError, CorruptStoreError: what is there is no such column.
+        DiskFullError: no room.
+    """
+    spec = priorities.find(source)
+    if spec is None:
         return
-    files.make_directory(target)
-    for one in sorted(source.iterdir()):
-        if one.name == "zarr.json" or (one.name.startswith("c.") and one.suffix != ".tmp"):
-            with contextlib.suppress(FileNotFoundError):  # evicted
-                files.copy_file(one, target / one.name)
+    files.make_directory(target / spec.path)
+    files.copy_file(source / spec.path / "zarr.json", target / spec.path / "zarr.json")
+    for chunk in columns.chunk_files(source, spec):
+        with contextlib.suppress(FileNotFoundError):  # evicted
+            if priorities.is_usable(source, spec, chunk, closed=closed):
+                one = columns.chunk_path(source, spec, chunk)
+                files.copy_file(one, columns.chunk_path(target, spec, chunk))

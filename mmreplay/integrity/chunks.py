@@ -74,7 +74,7 @@ class ChunkReader:
             FileNotFoundError: there is none.
             CorruptStoreError: it has another size, or is no regular file.
         """
-        expected = self._checksum(spec, chunk)  # before the file: one that is there is final
+        expected = self.checksum(spec, chunk)  # before the file: one that is there is final
         if not rows.closed and chunk >= max(rows.head - 1, 0) // spec.chunk_rows:
             expected = None  # of rows that a power cut took back: the newest row changes again
         data = self.whole(spec, chunk)
@@ -94,7 +94,7 @@ class ChunkReader:
             FileNotFoundError: there is none.
             CorruptStoreError: no regular file, or an index that does not fit.
         """
-        expected = self._checksum(spec, chunk)
+        expected = self.checksum(spec, chunk)
         path = chunk_path(self._lane, spec, chunk)
         data = files.read_bytes(path, spec.chunk_bytes + spec.chunk_bytes // 8 + _ROOM_BYTES)
         self._read(len(data))
@@ -147,7 +147,7 @@ class ChunkReader:
             return "expected zeros past the last row, found other bytes"
         return ""
 
-    def _checksum(self, spec: ArraySpec, chunk: int) -> int | None:
+    def checksum(self, spec: ArraySpec, chunk: int) -> int | None:
         """Of a chunk file; 0 if it has none, None if nobody can say."""
         sums = self._sums.get(spec.path)
         if sums is None:

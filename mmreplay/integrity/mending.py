@@ -22,6 +22,7 @@ from mmreplay.integrity import tree
 from mmreplay.reader import read_metadata
 from mmreplay.schema import Field, Schema
 from mmreplay.state import BASE, COMMITTED, PAGE_BYTES, TAIL_START, CheckpointFile, State
+from mmreplay.transplant import copy_priorities
 
 __all__ = ["fits", "refuse_newer", "stand_in"]
 
@@ -103,6 +104,8 @@ def stand_in(
                 _take(file, columns.chunk_path(target, spec, chunk), own=own_file)
         for chunk in _chunk_files(lane, sums):
             _take(columns.chunk_path(lane, sums, chunk), columns.chunk_path(target, sums, chunk))
+    with contextlib.suppress(FormatError, CorruptStoreError):  # damaged, they cost no row
+        copy_priorities(lane, target, closed=closed)
     if not closed:
         _live(lane, target, attributes["uuid"], specs)
 

@@ -25,7 +25,7 @@ from mmreplay.integrity.store import verify
 from mmreplay.lane import Writer
 from mmreplay.reader import LaneReader
 from mmreplay.schema import FRAME
-from mmreplay.transplant import empty_lane, is_intact, read_rows, transplant
+from mmreplay.transplant import BESIDE, empty_lane, is_intact, read_rows, transplant
 
 __all__ = ["LaneRepair", "Patient"]
 
@@ -92,9 +92,9 @@ class Patient:
         self.name = name
         self._same_until = 0
         self._reader, findings = _open(lane, findings, spare, root)
-        self._beside = not any(
-            "generator" in one.message or one.array == "priorities" for one in findings
-        )
+        self._beside = set(BESIDE)
+        if any("generator" in one.message for one in findings):
+            self._beside.remove("generator")
         narrow = {one.file for one in findings if _is_narrow(one)}
         self._spans = [
             span
@@ -133,8 +133,9 @@ class Patient:
         more = [one.rows for one in findings if one.rows and one.rows[0] < self._same_until]
         known = len(self._spans)
         self._spans += [one for one in more if one not in self._spans]
-        beside = self._beside and any("generator" in one.message for one in findings)
-        self._beside = self._beside and not beside
+        beside = "generator" in self._beside and any("generator" in one.message for one in findings)
+        if beside:
+            self._beside.remove("generator")
         return beside or len(self._spans) > known
 
     def rebuild(self, target: Path, *, skip_damaged: bool) -> LaneRepair:
