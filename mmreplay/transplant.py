@@ -51,6 +51,7 @@ def transplant(
     stop: int | None = None,
     *,
     beside: Collection[str] = BESIDE,
+    anew: Collection[tuple[str, int]] = (),
     moved: Callable[[int], None] | None = None,
 ) -> None:
     """Make a closed lane of the rows below `stop` of a lane.
@@ -60,6 +61,8 @@ def transplant(
         target: a directory that does not exist yet; removed again if this fails.
         stop: rows from here on stay behind; None for all rows that there are.
         beside: what of that which is kept beside the rows comes along.
+        anew: (array, chunk file) of shards that are damaged in rows that were evicted, and hold
+            others.
         moved: called with the size of each file, or part of one, that has its place.
 
     Raises:
@@ -72,7 +75,7 @@ def transplant(
         recovery.build_lane(target, reader.schema, reader.specs, own)
         if not reader.poll():
             raise EvictedError(str(reader.path))
-        _copy(reader, target, reader.head if stop is None else stop, moved or _nobody)
+        _copy(reader, target, reader.head if stop is None else stop, anew, moved or _nobody)
         _copy_beside(reader, target, beside)
         if reader.replaced():
             raise EvictedError(str(reader.path))
@@ -85,7 +88,13 @@ def transplant(
         raise
 
 
-def _copy(reader: LaneReader, target: Path, stop: int, moved: Callable[[int], None]) -> None:
+def _copy(
+    reader: LaneReader,
+    target: Path,
+    stop: int,
+    anew: Collection[tuple[str, int]],
+    moved: Callable[[int], None],
+) -> None:
     """Put the rows below `stop` into a lane of none that is open."""
     specs, tail_start = reader.specs, _tail_start(reader, stop)
     settled = _settled(reader, stop)
@@ -95,18 +104,23 @@ def _copy(reader: LaneReader, target: Path, stop: int, moved: Callable[[int], No
     }
     # The oldest first, and before anything is read: what has two names cannot be evicted.
     base = min(reader.base, stop)
+    sums: dict[tuple[str, int], int] = {}
     for start, path in heapq.merge(
         *(_starts(spec, base, whole[spec.path]) for spec in specs.values())
     ):
-        spec = specs[path]
+        spec, chunk = specs[path], start // specs[path].chunk_rows
         try:
-            moved(_share(reader, spec, start // spec.chunk_rows, target))
+            if (path, chunk) in anew:
+                sums[path, chunk] = _make_anew(reader, spec, chunk, target)
+                moved(spec.chunk_bytes)
+            else:
+                moved(_share(reader, spec, chunk, target))
         except EvictedError:  # a moment ago: without these rows, then
             base = max(base, start + spec.chunk_rows)
     if base >= stop > 0:
         raise EvictedError(str(reader.path))
     for path, spec in specs.items():
-        _share_sums(reader, spec, whole[path], target)
+        _share_sums(reader, spec, whole[path], target, sums)
         for size in _copy_rows(
             reader, spec, target, max(whole[path] * spec.chunk_rows, base), stop
         ):
@@ -179,8 +193,28 @@ def _share(reader: LaneReader, spec: ArraySpec, chunk: int, target: Path) -> int
     return there.stat().st_size
 
 
-def _share_sums(reader: LaneReader, spec: ArraySpec, stop: int, target: Path) -> None:
-    """Copy the checksums of the chunk files below `stop`; one that is missing is made anew."""
+def _make_anew(reader: LaneReader, spec: ArraySpec, chunk: int, target: Path) -> int:
+    """Write a shard with zeros for what was evicted; returns its checksum."""
+    source = columns.chunk_path(reader.path, spec, chunk)
+    codec = codecs.make_codec(spec.codec or {})
+    shard = shards.Shard(source, spec, codec)
+    stored = files.read_bytes(source, source.stat().st_size)
+    zeros = codecs.encode(codec, np.zeros(spec.inner_rows * spec.row_bytes, np.uint8))
+    gone = max(reader.base - chunk * spec.chunk_rows, 0) // spec.inner_rows
+    parts = [stored[place[0] : place[1]] for place in shard.slices[gone:] if place is not None]
+    data = shards.assemble(spec, [zeros] * gone + parts)
+    files.write_file(columns.chunk_path(target, spec, chunk), data)
+    return codecs.crc32c(data)
+
+
+def _share_sums(
+    reader: LaneReader,
+    spec: ArraySpec,
+    stop: int,
+    target: Path,
+    others: Mapping[tuple[str, int], int],
+) -> None:
+    """Copy the checksums of the chunk files below `stop`, or take others that are known."""
     sums = format.checksum_spec(spec.path)
     for file in range(-(-stop // sums.chunk_rows)):
         path = columns.chunk_path(reader.path, sums, file)
@@ -190,6 +224,9 @@ def _share_sums(reader: LaneReader, spec: ArraySpec, stop: int, target: Path) ->
             continue
         values = np.frombuffer(data, sums.dtype).copy()
         values[max(stop - file * sums.chunk_rows, 0) :] = 0
+        for (array, chunk), value in others.items():
+            if array == spec.path and chunk // sums.chunk_rows == file:
+                values[chunk % sums.chunk_rows] = value or 1
         files.write_file(columns.chunk_path(target, sums, file), values.tobytes())
 
 

@@ -125,10 +125,7 @@ class ChunkReader:
                 continue
             if text:
                 wrong.append(Problem(f"inner chunk {number}: {text}", (first, stop)))
-        if len(wrong) <= 1:
-            return wrong
-        more = f"; and {len(wrong) - 1:,} more of {len(shard.slices):,} inner chunks"
-        return [Problem(wrong[0].message + more, (wrong[0].rows or (0, 0))[:1] + _last(wrong))]
+        return _joined(wrong)
 
     def _inner_chunk(
         self, shard: shards.Shard, spec: ArraySpec, number: int, n_rows: int, rows: Rows
@@ -182,6 +179,18 @@ def _check_digest(data: bytes, shard: shards.Shard) -> list[Problem]:
     return [Problem(f"digest: expected {expected.hex()}, found {found.hex()}")]
 
 
-def _last(problems: list[Problem]) -> tuple[int]:
-    rows = problems[-1].rows
-    return (rows[1] if rows else 0,)
+def _joined(wrong: list[Problem]) -> list[Problem]:
+    """Inner chunks side by side as one, so that a file has few findings, and no sound row is in."""
+    runs: list[list[Problem]] = []
+    for one in wrong:
+        if runs and one.rows and runs[-1][-1].rows and runs[-1][-1].rows[1] == one.rows[0]:
+            runs[-1].append(one)
+        else:
+            runs.append([one])
+    out = []
+    for run in runs:
+        first, last = run[0], run[-1]
+        more = f"; and {len(run) - 1:,} more behind it" if len(run) > 1 else ""
+        rows = (first.rows[0], last.rows[1]) if first.rows and last.rows else None
+        out.append(Problem(first.message + more, rows))
+    return out

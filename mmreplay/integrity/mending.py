@@ -32,6 +32,8 @@ _ENOUGH = 16  # files to guess a layout from
 _FRAMES = "frames"
 _BLOSC = (1, 4)  # as in the flags of its header: lz4, zstd
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_GZIP_MAGIC = b"\x1f\x8b"
+_GZIP: dict[str, Any] = {"name": "gzip", "configuration": {"level": 5}}
 
 Specs = dict[str, ArraySpec]
 _Guess = tuple[int, int, str | None]
@@ -301,7 +303,7 @@ def _guess(lane: Path, spec: ArraySpec) -> ArraySpec:
     one = ArraySpec(spec.path, spec.row_shape, spec.dtype, rows)
     if name is None:
         return one
-    codec = format.codec_document(name, one)
+    codec = format.codec_document(_GZIP if name == "gzip" else name, one)
     return ArraySpec(spec.path, spec.row_shape, spec.dtype, rows, inner, codec)
 
 
@@ -332,6 +334,8 @@ def _sizes(payload: bytes) -> Iterator[tuple[str, int]]:
         if width:
             size = int.from_bytes(payload[start : start + width], "little")
             yield "zstd", size + (256 if width == 2 else 0)  # noqa: PLR2004 (as RFC 8878 has it)
+    elif payload[:2] == _GZIP_MAGIC:
+        yield "gzip", int.from_bytes(payload[-8:-4], "little")  # its last word, before the crc32c
     elif len(payload) >= 16 and payload[2] >> 5 in _BLOSC:  # noqa: PLR2004
         yield "lz4", struct.unpack_from("<I", payload, 4)[0]
 

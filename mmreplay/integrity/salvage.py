@@ -105,6 +105,11 @@ class Patient:
                 spans = self._rows_of(one)
                 self._spans += spans
                 self._blind += spans if one.array == "resets" else []
+        self._anew = {
+            (one.array, one.rows[0] // self._reader.specs[one.array].chunk_rows)
+            for one in findings
+            if _is_narrow(one) and one.rows is not None and one.rows[0] < self._reader.base
+        }
 
     def _rows_of(self, finding: Finding) -> list[Span]:
         """The rows that a finding says are damaged."""
@@ -162,7 +167,7 @@ class Patient:
         later = _episodes(reader, damaged, stop, _merged(self._blind, base, head))
         n_later = sum(end - start for start, end in later)
         if stop > 0:
-            transplant(reader, target, stop, beside=self._beside)
+            transplant(reader, target, stop, beside=self._beside, anew=self._anew)
         else:
             empty_lane(target, reader.schema, reader.specs, reader.metadata)
         self._same_until = stop  # rows after it have been numbered anew

@@ -125,16 +125,19 @@ class LaneDamage:
         if (chosen := self._choose(luck)) is None:
             return
         array, chunk, file = chosen
-        data = bytearray(file.read_bytes())
-        at = luck.randrange(len(data))
-        rows = self.arrays[array].rows_at(bytes(data), at, chunk)
-        data[at] ^= 1 << luck.randrange(8)
-        if self.arrays[array].inner_rows:
+        one, sound = self.arrays[array], file.read_bytes()
+        data = bytearray(sound)
+        places = {luck.randrange(len(data)) for _ in range(luck.choice([1, 1, 2, 3]))}
+        for at in places:
+            data[at] ^= 1 << luck.randrange(8)
+        if one.inner_rows:
             file.write_bytes(data)
-            self._lose(array, _intersection(self._rows_of(array, chunk), rows))
+            for at in places:
+                rows = one.rows_at(sound, at, chunk)
+                self._lose(array, _intersection(self._rows_of(array, chunk), rows))
         else:
             self._replace(array, chunk, file, bytes(data))
-        self.done.append(f"flipped a bit of byte {at:,} of {array}/{file.name}")
+        self.done.append(f"flipped bits of bytes {sorted(places)} of {array}/{file.name}")
 
     def _cut(self, luck: random.Random) -> None:
         if (chosen := self._choose(luck)) is not None:

@@ -351,13 +351,13 @@ def test_a_damaged_inner_chunk_is_named_with_its_rows(lz4_store):
     assert [one.rows for one in found] == [(8, 16), (8, 12)]
 
 
-def test_many_damaged_inner_chunks_are_one_finding(lz4_store):
+def test_damaged_inner_chunks_side_by_side_are_one_finding(lz4_store):
     shard = lz4_store / "frames" / "c.1.0"
     size = shard.stat().st_size
     flip(shard, 20)
     flip(shard, size - 4 - 32 - 10)
     inner = verify(lz4_store).findings[-1]
-    assert inner.message.endswith("; and 1 more of 2 inner chunks")
+    assert inner.message.endswith("; and 1 more behind it")
     assert inner.rows == (8, 16)
 
 

@@ -1,29 +1,22 @@
 """`repair`: what is sound is kept, what is not is named, and the damaged store stays as it was."""
 
-import errno
 import json
-import random
 import shutil
 
-import numpy as np
 import pytest
 
 import mmreplay
 from mmreplay import (
     CorruptStoreError,
-    DiskFullError,
     Field,
     FormatError,
     LockedError,
     SchemaError,
     StoreNotFoundError,
-    files,
     reader,
     repair,
     verify,
 )
-from mmreplay.testing.effort import THOROUGH
-from mmreplay.testing.faults import ALLOCATING, CALLS, faulty_disk
 
 ACTION = Field((), "int64", chunk=8)
 FRAMES = {
@@ -121,66 +114,7 @@ def check_kept(path, original):
     return ids
 
 
-# ---------------------------------------------------------------- random damage
-
-
-def harm(path, luck):
-    """Damage one file of a closed store; returns what was done."""
-    files_ = sorted(one for one in path.rglob("c.*") if one.is_file())
-    one = luck.choice(files_)
-    how = luck.choice(["flip", "flip", "flip", "cut", "remove", "swap", "extra", "zero"])
-    data = bytearray(one.read_bytes())
-    if how == "flip":
-        data[luck.randrange(len(data))] ^= 1 << luck.randrange(8)
-    elif how == "cut":
-        data = data[: luck.randrange(len(data))]
-    elif how == "zero":
-        data = bytearray(len(data))
-    elif how == "swap":
-        other = luck.choice(sorted(one.parent.glob("c.*")))
-        data, old = bytearray(other.read_bytes()), data
-        other.write_bytes(old)
-    elif how == "extra":
-        (one.parent / "c.99").write_bytes(data)
-    one.write_bytes(data)
-    if how == "remove":
-        one.unlink()
-    return f"{how} {one.relative_to(path)}"
-
-
-@pytest.mark.parametrize("skip_damaged", [False, True], ids=["prefix", "skip"])
-def test_any_damage_to_a_file_of_rows(store_of, tmp_path, kind, skip_damaged):
-    luck = random.Random(f"{kind} {skip_damaged}")
-    lanes = luck.choice([None, 2])
-    original = store_of(kind, lanes).path
-    path = tmp_path / "harmed.zarr"
-    for _ in range(200 if THOROUGH else 5):
-        shutil.copytree(original, path)
-        what = [harm(path, luck) for _ in range(luck.choice([1, 1, 2]))]
-        before, report = contents(path), verify(path)
-        done = repair(path, skip_damaged=skip_damaged)
-        assert done.changed is not report.sound, what
-        assert done.findings == report.findings
-        if done.changed:
-            aside = tmp_path / "harmed.zarr.damaged"
-            assert done.before == str(aside)
-            assert contents(aside) == before, what
-            assert done.kept + done.lost == ROWS * (lanes or 1)
-            shutil.rmtree(aside)
-        if skip_damaged:
-            assert verify(path).findings == [], what
-        else:
-            ids = check_kept(path, original)
-            for number, lane in enumerate(done.lanes):
-                first = lane.damaged[0][0] if lane.damaged else ROWS
-                assert lane.kept == first
-                known, _ = transitions(original)
-                known = known[(known >> 40) == number]
-                assert np.array_equal(
-                    ids[(ids >> 40) == number], known[(known & 0xFFFF) < first - 1]
-                )
-        assert names(tmp_path) == ["harmed.zarr", "store.zarr"]
-        shutil.rmtree(path)
+# ---------------------------------------------------------------- files
 
 
 def test_a_checksum_file_that_is_lost_costs_no_row(store_of, tmp_path, kind):
@@ -483,66 +417,3 @@ def test_progress_goes_up_to_the_total(store_of):
     assert told[-1] == 1
     assert max(told) == 1
     assert told[0] < 0.5
-
-
-# ---------------------------------------------------------------- cut off
-
-
-@pytest.mark.parametrize("exchange", [True, False], ids=["exchange", "two renames"])
-def test_cut_off_at_any_call_and_called_again(store_of, tmp_path, monkeypatch, exchange):
-    if not exchange:
-        monkeypatch.setattr(files, "exchange", lambda one, other: False)
-    lanes = 2 if exchange and THOROUGH else None
-    original = store_of("lz4", lanes).path
-    harmed = tmp_path / "harmed.zarr"
-    shutil.copytree(original, harmed)
-    flip(lane_paths(harmed)[-1] / "rewards" / "c.4")
-    before = contents(harmed)
-
-    def again():
-        folder = tmp_path / "again"
-        if folder.exists():
-            shutil.rmtree(folder)
-        folder.mkdir()
-        shutil.copytree(harmed, folder / "store.zarr")
-        return folder / "store.zarr"
-
-    path = again()
-    with faulty_disk() as disk:
-        repair(path)
-    total = sum(disk.counts[name] for name in CALLS & disk.counts.keys())
-    unfinished = 0
-    early = range(1, total - 24, 1 if THOROUGH else max(total // 8, 1))
-    for at in [*early, *range(total - 24, total + 1)]:
-        path = again()
-        with faulty_disk() as disk:
-            disk.fail(CALLS, errno.EIO, at=at, forever=True)  # nothing is tidied up, as in death
-            with pytest.raises((mmreplay.MmreplayError, OSError)):
-                repair(path)
-        unfinished += path.exists() and contents(path) == before
-        repair(path)
-        assert names(path.parent) == ["store.zarr", "store.zarr.damaged"], at
-        assert contents(path.with_name("store.zarr.damaged")) == before, at
-        check_kept(path, original)
-    assert unfinished > 10
-
-
-def test_a_full_disk_changes_nothing(store_of, tmp_path):
-    path = store_of("lz4", 2).path
-    flip(path / "lane-00001" / "rewards" / "c.4")
-    before, at = contents(path), 1
-    while True:
-        with faulty_disk() as disk:
-            disk.fail(ALLOCATING | {"link", "makedirs"}, errno.ENOSPC, at=at, forever=True)
-            try:
-                done = repair(path)
-            except DiskFullError:
-                pass
-            else:
-                break
-        assert names(tmp_path) == ["store.zarr"]
-        assert contents(path) == before
-        at += 61
-    assert at > 100
-    assert done.changed
-    assert contents(tmp_path / "store.zarr.damaged") == before
