@@ -19,10 +19,13 @@ from mmreplay.format import ArraySpec
 from mmreplay.integrity import documents, rules
 from mmreplay.integrity.rules import Problem, Rows
 
-__all__ = ["NO_CHECKSUM", "ChunkReader"]
+__all__ = ["ANOTHER", "NO_CHECKSUM", "ChunkReader"]
 
 NO_CHECKSUM = "expected a checksum, as every file of a closed lane has; found 0"
 """Of a raw chunk file: nobody can say whether it is damaged."""
+
+ANOTHER = "expected the shard that was written here, found another, or one with a damaged index"
+"""Of a shard: what is wrong with single inner chunks does not explain its checksum."""
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -105,8 +108,11 @@ class ChunkReader:
             shard = shards.Shard(path, spec, codecs.make_codec(spec.codec or {}))
         except CorruptStoreError as error:
             return [*out, Problem(documents.reason(error, path))]
-        out += _check_digest(data, shard)
-        return out + self._inner_chunks(shard, spec, chunk, rows)
+        has_sum, out = bool(out), out + _check_digest(data, shard)
+        inner = self._inner_chunks(shard, spec, chunk, rows)
+        if has_sum and inner and not _is_explained(data, shard, expected):
+            out.append(Problem(ANOTHER))
+        return out + inner
 
     def _inner_chunks(
         self, shard: shards.Shard, spec: ArraySpec, chunk: int, rows: Rows
@@ -167,6 +173,22 @@ def _check_sum(data: Bytes, expected: int | None) -> list[Problem]:
     if found == expected:
         return []
     return [Problem(f"checksum: expected crc32c {expected:08x}, found {found:08x}")]
+
+
+def _is_explained(data: bytes, shard: shards.Shard, expected: int | None) -> bool:
+    """Whether a shard has its checksum once all its inner chunks are whole.
+
+    What a whole inner chunk does to the register of a crc depends on its length alone, as it ends
+    in its own crc32c. So the checksum of a shard is that of its index, of its digest and of chunks
+    of these lengths with anything in them: if it is right with zeros, the index and the digest are
+    those that were written, and only what the inner chunks say of themselves is in doubt.
+    """
+    parts = []
+    for place in sorted(place for place in shard.slices if place is not None):
+        payload = bytes(place[1] - place[0] - 4)
+        parts += [payload, codecs.crc32c(payload).to_bytes(4, "little")]
+    parts.append(data[sum(map(len, parts)) :])
+    return (codecs.crc32c(b"".join(parts)) or 1) == expected
 
 
 def _check_digest(data: bytes, shard: shards.Shard) -> list[Problem]:

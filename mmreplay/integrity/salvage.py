@@ -19,7 +19,7 @@ from mmreplay.background import Background
 from mmreplay.columns import Array
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
 from mmreplay.format import ArraySpec
-from mmreplay.integrity.chunks import NO_CHECKSUM
+from mmreplay.integrity.chunks import ANOTHER, NO_CHECKSUM
 from mmreplay.integrity.mending import fits, stand_in
 from mmreplay.integrity.report import Finding
 from mmreplay.integrity.store import verify
@@ -97,6 +97,7 @@ class Patient:
         if any("generator" in one.message for one in findings):
             self._beside.remove("generator")
         narrow = {one.file for one in findings if _is_narrow(one)}
+        narrow -= {one.file for one in findings if one.message == ANOTHER}
         self._spans: list[Span] = []
         self._blind: list[Span] = []  # those in which nobody knows where an episode begins
         for one in findings:
@@ -108,7 +109,8 @@ class Patient:
         self._anew = {
             (one.array, one.rows[0] // self._reader.specs[one.array].chunk_rows)
             for one in findings
-            if _is_narrow(one) and one.rows is not None and one.rows[0] < self._reader.base
+            if one.file in narrow and _is_narrow(one) and one.rows is not None
+            if one.rows[0] < self._reader.base
         }
 
     def _rows_of(self, finding: Finding) -> list[Span]:

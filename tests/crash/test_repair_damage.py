@@ -5,6 +5,7 @@ which repairs; no byte of the damaged store changes.
 """
 
 import random
+import re
 import shutil
 
 import numpy as np
@@ -17,7 +18,7 @@ from mmreplay.testing.effort import THOROUGH
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 
-N_TRIALS = 40 if THOROUGH else 2  # of each kind of store and each way to repair
+N_TRIALS = 25 if THOROUGH else 2  # of each kind of store and each way to repair
 GONE_ON = ("raw", "evicted, lanes", "priorities")
 
 
@@ -63,18 +64,20 @@ def check_lane(lane, before, after, skip, what):
 
 @pytest.mark.parametrize("skip", [False, True], ids=["prefix", "skip"])
 @pytest.mark.parametrize("name", sorted(flips.KINDS))
-def test_repair_keeps_exactly_what_is_sound(tmp_path, name, skip):
+def test_repair_keeps_exactly_what_is_sound(tmp_path, name, skip, measured):
     original = tmp_path / "original.zarr"
     kind = flips.KINDS[name]
     flips.build(original, kind)
     before = columns(original)
     luck = random.Random(f"{name} {skip}" if not THOROUGH else None)
+    n_damages = 0
     for trial in range(N_TRIALS):
         root = tmp_path / "store.zarr"
         shutil.copytree(original, root)
         damage = Damage(root)
         damage.harm(luck, luck.choice([1, 1, 2, 3, 5]))
         harmed, what = contents(root), str(damage)
+        n_damages += sum(len(lane.done) for lane in damage.lanes)
         done = mmreplay.repair(root, skip_damaged=skip)
         report = mmreplay.verify(root)
         assert (report.findings, report.state) == ([], "closed"), what
@@ -91,6 +94,10 @@ def test_repair_keeps_exactly_what_is_sound(tmp_path, name, skip):
         shutil.rmtree(root)
         shutil.rmtree(tmp_path / "store.zarr.damaged", ignore_errors=True)
         assert [one.name for one in tmp_path.iterdir()] == ["original.zarr"], what
+    subject = re.sub("[^a-z0-9]+", "_", f"repair {name} {'skip' if skip else 'prefix'}")
+    result = measured(subject, store=name, skip_damaged=skip)
+    result.add("stores repaired", N_TRIALS, "")
+    result.add("places damaged", n_damages, "")
 
 
 def go_on(root, kind):
