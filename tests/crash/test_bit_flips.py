@@ -59,6 +59,31 @@ def test_every_flip_in_a_closed_store_is_found_or_harmless(tmp_path, measured):
     assert not missed
 
 
+@pytest.mark.parametrize("name", ["dict, lanes", "evicted, raw", "priorities, lanes"])
+def test_a_file_in_the_place_of_another_is_found(tmp_path, name, measured):
+    """Of another row, array, lane or store, as long as it has the size."""
+    luck = random.Random(name)
+    root, other = tmp_path / "store.zarr", tmp_path / "other.zarr"
+    for number, path in enumerate((root, other)):
+        flips.build(path, flips.KINDS[name], number)
+    donors = [one for path in (root, other) for one in sorted(path.rglob("c.*"))]
+    pairs = [
+        (mine, donor)
+        for mine in sorted(root.rglob("c.*"))
+        for donor in donors
+        if mine.stat().st_size == donor.stat().st_size and mine.read_bytes() != donor.read_bytes()
+    ]
+    n = min(len(pairs), 1_000 if THOROUGH else 25)
+    for mine, donor in luck.sample(pairs, n):
+        sound = mine.read_bytes()
+        mine.write_bytes(donor.read_bytes())
+        flip = flips.Flip(str(mine.relative_to(root)), 0, 0)
+        assert flips.is_named(flip, mmreplay.verify(root).findings), (mine, donor)
+        mine.write_bytes(sound)
+    result = measured(f"bit_flips_swapped_{name.replace(', ', '_')}", store=name)
+    result.add("files in the place of others, all found", n, "")
+
+
 @pytest.mark.parametrize("name", ["zstd", "priorities, lanes"])
 def test_the_bits_of_the_attributes(tmp_path, name, measured):
     root = tmp_path / "store.zarr"

@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 import mmreplay
@@ -11,6 +12,7 @@ from mmreplay import (
     Field,
     FormatError,
     LockedError,
+    PrioritizedReplayBuffer,
     SchemaError,
     StoreNotFoundError,
     reader,
@@ -194,6 +196,97 @@ def test_an_evicting_store(store_of, tmp_path, kind):
     done = repair(original)
     assert (done.kept, len(mmreplay.open(original))) == (0, 0)
     assert verify(original).sound
+
+
+def test_damage_in_evicted_rows_of_a_shard_costs_no_row(store_of, tmp_path):
+    path = store_of("lz4", capacity=36, rounds=4).path
+    original = tmp_path / "original.zarr"
+    shutil.copytree(path, original)
+    base = mmreplay.open(path).lanes[0].base
+    shard = path / "frames" / f"c.{base // 8}.0"
+    assert base % 8 >= 4  # its first inner chunk, of four rows, is gone
+    flip(shard, 17)
+    assert any("inner chunk 0" in one.message for one in verify(path).findings)
+    done = repair(path)
+    assert (done.changed, done.lost) == (True, 0)
+    assert np.array_equal(check_kept(path, original), mmreplay.open(original).ids)
+    assert verify(path).warnings == []
+
+
+def test_what_lies_between_two_damaged_chunks_of_a_shard_is_kept(make, story, tmp_path):
+    frame = Field((3,), "uint8", "lz4", chunk=4, shard=64)
+    writer = make(frame=frame, action=ACTION)
+    for _ in range(12):
+        story.play(writer, 7, "terminated")
+    writer.close()
+    shard = writer.path / "frames" / "c.0.0"
+    data = shard.read_bytes()
+    table = np.frombuffer(data[-(16 * 16 + 4) : -4], "<u8").reshape(16, 2)
+    for inner in (4, 10):  # rows 16 to 19 and 40 to 43: in the third and the sixth episode
+        flip(shard, int(table[inner, 0]) + 9)
+    spans = [one.rows for one in verify(writer.path).findings]
+    assert spans == [(0, 64), (16, 20), (40, 44)]
+    done = repair(writer.path, skip_damaged=True)
+    assert done.lanes[0].damaged == [(16, 20), (40, 44)]
+    assert done.lost == 2 * 8
+
+
+def test_shards_that_were_exchanged_are_both_lost(store_of, tmp_path):
+    """Also where one is the last, short one, so that the other seems to lack inner chunks."""
+    path = store_of("lz4").path
+    original = tmp_path / "original.zarr"
+    shutil.copytree(path, original)
+    one, two = path / "frames" / "c.3.0", path / "frames" / f"c.{ROWS // 8}.0"
+    data = one.read_bytes()
+    one.write_bytes(two.read_bytes())
+    two.write_bytes(data)
+    assert any("found another" in one.message for one in verify(path).findings)
+    done = repair(path)
+    assert done.lanes[0].damaged[0] == (24, 32)
+    assert done.kept == 24
+    check_kept(path, original)
+
+
+def test_the_episode_right_before_damage_is_whole(make, story):
+    writer = make(action=ACTION)
+    for _ in range(6):
+        story.play(writer, 7, "terminated")  # eight rows each, as a chunk file
+    writer.close()
+    flip(writer.path / "rewards" / "c.1")
+    flip(writer.path / "rewards" / "c.3")
+    flip(writer.path / "resets" / "c.5")
+    done = repair(writer.path, skip_damaged=True)
+    assert done.lanes[0].damaged == [(8, 16), (24, 32), (40, 48)]
+    # Row 24 begins an episode, say the reset bits; of row 40 they cannot.
+    assert (done.kept, done.lost) == (8 + 8, 4 * 8)
+
+
+@pytest.mark.parametrize("what", ["document", "actions", "priorities"])
+def test_priorities_come_along(tmp_path, what):
+    path = tmp_path / "store.zarr"
+    with PrioritizedReplayBuffer(path, frame=FRAMES["raw"], action=ACTION, flush_s=0) as buffer:
+        buffer.reset(np.zeros(3, np.uint8))
+        for step in range(60):
+            buffer.step(0, 0.0, np.full(3, step, np.uint8))
+        ids = buffer.ids
+        buffer.update_priorities(ids, 1.0 + ids)
+        known = buffer.priorities(ids)
+    if what == "document":
+        (path / "rewards" / "zarr.json").unlink()
+    elif what == "actions":
+        flip(path / "actions" / "c.5")
+    else:
+        flip(path / "priorities" / "c.0", 8 * 3)
+    done = repair(path)
+    assert done.changed
+    assert done.lost == (61 - 40 if what == "actions" else 0)
+    with PrioritizedReplayBuffer(path, flush_s=0) as again:
+        found = again.priorities(again.ids)
+        assert again.stored_state["sampler"]["largest"] == known.max()
+    if what == "priorities":  # whichever of them it was, the file is not what was written
+        assert (found == known.max()).all()
+    else:
+        assert np.array_equal(found, known[: len(found)])
 
 
 # ---------------------------------------------------------------- documents
