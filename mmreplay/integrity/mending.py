@@ -33,7 +33,6 @@ _FRAMES = "frames"
 _BLOSC = (1, 4)  # as in the flags of its header: lz4, zstd
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _GZIP_MAGIC = b"\x1f\x8b"
-_GZIP: dict[str, Any] = {"name": "gzip", "configuration": {"level": 5}}
 
 Specs = dict[str, ArraySpec]
 _Guess = tuple[int, int, str | None]
@@ -303,7 +302,7 @@ def _guess(lane: Path, spec: ArraySpec) -> ArraySpec:
     one = ArraySpec(spec.path, spec.row_shape, spec.dtype, rows)
     if name is None:
         return one
-    codec = format.codec_document(_GZIP if name == "gzip" else name, one)
+    codec = format.codec_document({"name": name} if name == "gzip" else name, one)
     return ArraySpec(spec.path, spec.row_shape, spec.dtype, rows, inner, codec)
 
 
