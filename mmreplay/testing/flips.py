@@ -49,6 +49,7 @@ _EXTRAS = {"log_prob": Field((2,), "float32", chunk=8)}
 _SCALARS = frozenset("actions rewards non_terminals resets".split())
 _SETTINGS = frozenset("level clevel typesize blocksize".split())
 _SHARE_OF_FILES = 0.5
+_BEGINNING = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +173,10 @@ class Flip:
 
 
 def random_flips(root: Path, luck: random.Random, n: int) -> Iterator[Flip]:
-    """Bits of a store: of any byte, and as many of any file, for the small ones matter as much."""
+    """Bits of a store: of any byte, and as many of any file, for the small ones matter as much.
+
+    Half of them are near the beginning of their file, where the rows of a large one are.
+    """
     sizes = {
         str(path.relative_to(root)): path.stat().st_size
         for path in sorted(root.rglob("*"))
@@ -182,7 +186,8 @@ def random_flips(root: Path, luck: random.Random, n: int) -> Iterator[Flip]:
     for _ in range(n):
         by_file = luck.random() < _SHARE_OF_FILES
         name = luck.choice(names) if by_file else luck.choices(names, weights)[0]
-        yield Flip(name, luck.randrange(sizes[name]), luck.randrange(8))
+        room = sizes[name] if luck.random() < _SHARE_OF_FILES else min(sizes[name], _BEGINNING)
+        yield Flip(name, luck.randrange(room), luck.randrange(8))
 
 
 def place_of(file: str) -> str:

@@ -15,7 +15,7 @@ from mmreplay.testing.effort import THOROUGH
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 
-N_FLIPS = 1_500 if THOROUGH else 30  # of each kind of store
+N_FLIPS = 1_100 if THOROUGH else 30  # of each kind of store
 
 
 def outcome_of(flip, root, before):
