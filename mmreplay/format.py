@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import google_crc32c
 import numpy as np
 
 from mmreplay.errors import FormatError, SchemaError
@@ -23,6 +24,7 @@ __all__ = [
     "ATTRIBUTE",
     "CHECKSUM_ROWS",
     "CONTEXT_ROWS",
+    "DIGEST",
     "FORMAT",
     "LANE_SHIFT",
     "MAX_METADATA_BYTES",
@@ -31,6 +33,7 @@ __all__ = [
     "array_json",
     "checksum_spec",
     "codec_document",
+    "digest",
     "dump",
     "group_json",
     "index_spec",
@@ -46,6 +49,8 @@ __all__ = [
 
 FORMAT = 1
 ATTRIBUTE = "mmreplay"
+DIGEST = "crc32c"
+"""The key under which attributes.mmreplay have a checksum of themselves."""
 CONTEXT_ROWS = 64
 """Rows kept below the oldest transition, so that its stack is whole."""
 MAX_STACK = CONTEXT_ROWS + 1
@@ -370,8 +375,17 @@ def _bytes_codec(dtype: np.dtype[Any]) -> dict[str, Any]:
 
 def group_json(attributes: Mapping[str, Any] | None = None) -> bytes:
     """zarr.json of a group; `attributes` are those of the root of a lane or store."""
-    own = {} if attributes is None else {ATTRIBUTE: dict(attributes)}
+    own = {}
+    if attributes is not None:
+        own = {ATTRIBUTE: {**attributes, DIGEST: digest(attributes)}}
     return dump({"zarr_format": 3, "node_type": "group", "attributes": own})
+
+
+def digest(attributes: Mapping[str, Any]) -> str:
+    """The crc32c of attributes.mmreplay, of what they say and not of how it is written."""
+    own = {key: value for key, value in attributes.items() if key != DIGEST}
+    text = json.dumps(own, sort_keys=True, separators=(",", ":"))
+    return f"{google_crc32c.value(text.encode()):08x}"
 
 
 # ---------------------------------------------------------------- reading metadata
@@ -418,8 +432,8 @@ def parse_root(data: bytes, where: str) -> dict[str, Any]:
     """The attributes of a lane or of a store of lanes.
 
     Returns:
-        attributes.mmreplay, with format, kind and, for a lane, rows, first, capacity, closed,
-        uuid and schema checked.
+        attributes.mmreplay without their checksum, which nobody needs who reads rows; format,
+        kind, uuid, capacity, padding and, of a lane, rows, first and closed are checked.
 
     Raises:
         FormatError: not a store of this format.
@@ -460,7 +474,7 @@ def parse_root(data: bytes, where: str) -> dict[str, Any]:
             )
         if not isinstance(own.get("closed"), bool):
             raise FormatError(f"{where}: closed: expected a bool, found {own.get('closed')!r}")
-    return own
+    return {key: value for key, value in own.items() if key != DIGEST}
 
 
 def schema_from_json(document: object, where: str) -> Schema:

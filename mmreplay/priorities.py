@@ -13,16 +13,17 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay import columns, files, format
+from mmreplay import codecs, columns, files, format
 from mmreplay.columns import Ids
-from mmreplay.errors import FormatError
+from mmreplay.errors import CorruptStoreError, FormatError
 from mmreplay.format import LANE_SHIFT, ArraySpec
 
-__all__ = ["PriorityColumn", "evict", "finish", "trim"]
+__all__ = ["PriorityColumn", "evict", "find", "finish", "is_usable", "trim"]
 
 _CHUNK_ROWS = 65_536
 _CHUNK_ROWS_OF_MANY = 16_384
 _SPEC = format.priority_spec(_CHUNK_ROWS)
+_SUMS = format.checksum_spec(_SPEC.path)
 _BYTES = _SPEC.dtype.itemsize
 
 Windows = Sequence[tuple[int, int]]
@@ -118,17 +119,67 @@ def evict(lane: Path, base: int) -> None:
 
 
 def finish(lane: Path, head: int) -> None:
-    """Leave a plain zarr array of as many rows as the lane has, durable.
+    """Leave a plain zarr array of as many rows as the lane has, and its checksums, durable.
 
     Raises:
         DiskFullError: no room; the same call works once there is.
     """
     spec = find(lane)
     if spec is None:
+        files.remove_tree(lane / _SUMS.path)  # of a column that somebody has deleted
         return
     _clear(lane, spec, max(head - 1, 0))
     files.write_file(lane / spec.path / "zarr.json", format.array_json(spec, head))
     _sync(lane, spec)
+    _sum_up(lane, spec, -(-head // spec.chunk_rows))
+
+
+def _sum_up(lane: Path, spec: ArraySpec, n_chunks: int) -> None:
+    """Write the checksums of a column that nobody changes until the lane is opened again."""
+    sums = np.zeros(-(-n_chunks // _SUMS.chunk_rows) * _SUMS.chunk_rows, _SUMS.dtype)
+    for chunk in columns.chunk_files(lane, spec):
+        with contextlib.suppress(CorruptStoreError):  # another size: nothing to sum up
+            sums[chunk] = _crc32c(columns.chunk_path(lane, spec, chunk), spec)
+    folder = lane / _SUMS.path
+    files.check_directories(lane, _SUMS.path)
+    files.make_directory(folder)
+    files.write_file(folder / "zarr.json", format.array_json(_SUMS, n_chunks))
+    parts = sums.reshape(-1, _SUMS.chunk_rows)
+    for number, part in enumerate(parts):
+        files.write_file(columns.chunk_path(lane, _SUMS, number), part.tobytes())
+    files.sync_directory(folder.parent)
+
+
+def _crc32c(path: Path, spec: ArraySpec) -> int:
+    """Of a chunk file, as it is stored: a real 0 as 1, for 0 stands for none."""
+    value = 0
+    for piece in files.read_pieces(path, spec.chunk_bytes):
+        value = codecs.crc32c(piece, value)
+    return value or 1
+
+
+def is_usable(lane: Path, spec: ArraySpec, chunk: int, *, closed: bool) -> bool:
+    """Whether a chunk file holds priorities, and those of the last close if the lane is closed.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    path = columns.chunk_path(lane, spec, chunk)
+    with contextlib.suppress(CorruptStoreError):
+        values = np.frombuffer(files.read_at(path, 0, spec.chunk_bytes, spec.chunk_bytes))
+        if not ((values >= 0) & (values < np.inf)).all():
+            return False
+        return not closed or _stored_crc32c(lane, chunk) in (0, _crc32c(path, spec))
+    return False
+
+
+def _stored_crc32c(lane: Path, chunk: int) -> int:
+    file, entry = divmod(chunk, _SUMS.chunk_rows)
+    path = columns.chunk_path(lane, _SUMS, file)
+    with contextlib.suppress(FileNotFoundError, CorruptStoreError):
+        data = files.read_at(path, entry * _SUMS.row_bytes, _SUMS.row_bytes, _SUMS.chunk_bytes)
+        return int.from_bytes(data, "little")
+    return 0
 
 
 def _sync(lane: Path, spec: ArraySpec) -> None:

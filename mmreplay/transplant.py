@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mmreplay import codecs, columns, files, format, recovery, shards
+from mmreplay import codecs, columns, files, format, priorities, recovery, shards
 from mmreplay.background import Background
 from mmreplay.columns import Array, EvictedError
 from mmreplay.errors import CorruptStoreError, DiskFullError, MmreplayError
@@ -25,13 +25,22 @@ from mmreplay.reader import LaneReader, read_metadata
 from mmreplay.schema import Schema
 from mmreplay.state import CheckpointFile
 
-__all__ = ["KEPT", "empty_lane", "is_intact", "read_rows", "stored_generator", "transplant"]
+__all__ = [
+    "BESIDE",
+    "KEPT",
+    "copy_priorities",
+    "empty_lane",
+    "is_intact",
+    "read_rows",
+    "stored_generator",
+    "transplant",
+]
 
 KEPT = ("capacity", "padding", "env", "versions", "name")
 """Attributes of a lane that a copy of it has, too."""
 
-_CHANGING = ("priorities",)
-"""Arrays beside the rows that writers change in place: copied as they are, and never shared."""
+BESIDE = frozenset({"generator", "priorities"})
+"""What is kept beside the rows: the random state of the sampler, and the column of priorities."""
 
 _STEP_BYTES = 32 << 20
 
@@ -41,7 +50,8 @@ def transplant(
     target: Path,
     stop: int | None = None,
     *,
-    beside: bool = True,
+    beside: Collection[str] = BESIDE,
+    anew: Collection[tuple[str, int]] = (),
     moved: Callable[[int], None] | None = None,
 ) -> None:
     """Make a closed lane of the rows below `stop` of a lane.
@@ -50,8 +60,9 @@ def transplant(
         reader: the source; closed, live or left by a crash.
         target: a directory that does not exist yet; removed again if this fails.
         stop: rows from here on stay behind; None for all rows that there are.
-        beside: whether what is kept beside the rows comes along: the random state of the sampler,
-            and what prioritized buffers keep.
+        beside: what of that which is kept beside the rows comes along.
+        anew: (array, chunk file) of shards that are damaged in rows that were evicted, and hold
+            others.
         moved: called with the size of each file, or part of one, that has its place.
 
     Raises:
@@ -64,9 +75,8 @@ def transplant(
         recovery.build_lane(target, reader.schema, reader.specs, own)
         if not reader.poll():
             raise EvictedError(str(reader.path))
-        _copy(reader, target, reader.head if stop is None else stop, moved or _nobody)
-        if beside:
-            _copy_beside(reader, target)
+        _copy(reader, target, reader.head if stop is None else stop, anew, moved or _nobody)
+        _copy_beside(reader, target, beside)
         if reader.replaced():
             raise EvictedError(str(reader.path))
         files.sync_tree(target)
@@ -78,7 +88,13 @@ def transplant(
         raise
 
 
-def _copy(reader: LaneReader, target: Path, stop: int, moved: Callable[[int], None]) -> None:
+def _copy(
+    reader: LaneReader,
+    target: Path,
+    stop: int,
+    anew: Collection[tuple[str, int]],
+    moved: Callable[[int], None],
+) -> None:
     """Put the rows below `stop` into a lane of none that is open."""
     specs, tail_start = reader.specs, _tail_start(reader, stop)
     settled = _settled(reader, stop)
@@ -88,18 +104,23 @@ def _copy(reader: LaneReader, target: Path, stop: int, moved: Callable[[int], No
     }
     # The oldest first, and before anything is read: what has two names cannot be evicted.
     base = min(reader.base, stop)
+    sums: dict[tuple[str, int], int] = {}
     for start, path in heapq.merge(
         *(_starts(spec, base, whole[spec.path]) for spec in specs.values())
     ):
-        spec = specs[path]
+        spec, chunk = specs[path], start // specs[path].chunk_rows
         try:
-            moved(_share(reader, spec, start // spec.chunk_rows, target))
+            if (path, chunk) in anew:
+                sums[path, chunk] = _make_anew(reader, spec, chunk, target)
+                moved(spec.chunk_bytes)
+            else:
+                moved(_share(reader, spec, chunk, target))
         except EvictedError:  # a moment ago: without these rows, then
             base = max(base, start + spec.chunk_rows)
     if base >= stop > 0:
         raise EvictedError(str(reader.path))
     for path, spec in specs.items():
-        _share_sums(reader, spec, whole[path], target)
+        _share_sums(reader, spec, whole[path], target, sums)
         for size in _copy_rows(
             reader, spec, target, max(whole[path] * spec.chunk_rows, base), stop
         ):
@@ -172,8 +193,28 @@ def _share(reader: LaneReader, spec: ArraySpec, chunk: int, target: Path) -> int
     return there.stat().st_size
 
 
-def _share_sums(reader: LaneReader, spec: ArraySpec, stop: int, target: Path) -> None:
-    """Copy the checksums of the chunk files below `stop`; one that is missing is made anew."""
+def _make_anew(reader: LaneReader, spec: ArraySpec, chunk: int, target: Path) -> int:
+    """Write a shard with zeros for what was evicted; returns its checksum."""
+    source = columns.chunk_path(reader.path, spec, chunk)
+    codec = codecs.make_codec(spec.codec or {})
+    shard = shards.Shard(source, spec, codec)
+    stored = files.read_bytes(source, source.stat().st_size)
+    zeros = codecs.encode(codec, np.zeros(spec.inner_rows * spec.row_bytes, np.uint8))
+    gone = max(reader.base - chunk * spec.chunk_rows, 0) // spec.inner_rows
+    parts = [stored[place[0] : place[1]] for place in shard.slices[gone:] if place is not None]
+    data = shards.assemble(spec, [zeros] * gone + parts)
+    files.write_file(columns.chunk_path(target, spec, chunk), data)
+    return codecs.crc32c(data)
+
+
+def _share_sums(
+    reader: LaneReader,
+    spec: ArraySpec,
+    stop: int,
+    target: Path,
+    others: Mapping[tuple[str, int], int],
+) -> None:
+    """Copy the checksums of the chunk files below `stop`, or take others that are known."""
     sums = format.checksum_spec(spec.path)
     for file in range(-(-stop // sums.chunk_rows)):
         path = columns.chunk_path(reader.path, sums, file)
@@ -183,6 +224,9 @@ def _share_sums(reader: LaneReader, spec: ArraySpec, stop: int, target: Path) ->
             continue
         values = np.frombuffer(data, sums.dtype).copy()
         values[max(stop - file * sums.chunk_rows, 0) :] = 0
+        for (array, chunk), value in others.items():
+            if array == spec.path and chunk // sums.chunk_rows == file:
+                values[chunk % sums.chunk_rows] = value or 1
         where = columns.chunk_path(target, sums, file)
         files.write_file(where, values.tobytes(), overwritten=True)
 
@@ -272,25 +316,38 @@ def stored_generator(reader: LaneReader) -> str | None:
     return None
 
 
-def _copy_beside(reader: LaneReader, target: Path) -> None:
-    generator = stored_generator(reader)
+def _copy_beside(reader: LaneReader, target: Path, wanted: Collection[str]) -> None:
+    generator = stored_generator(reader) if "generator" in wanted else None
     if generator is not None:
         files.write_file(recovery.generator_path(target), generator.encode())
-    for name in _CHANGING:
+    if "priorities" in wanted:
         try:
-            _copy_changing(reader.path / name, target / name)
+            copy_priorities(reader.path, target, closed=reader.is_closed)
         except DiskFullError:
             raise
         except (MmreplayError, OSError):  # damaged, or evicted meanwhile: no row depends on it
-            files.remove_tree(target / name)
+            files.remove_tree(target / "priorities")
 
 
-def _copy_changing(source: Path, target: Path) -> None:
-    """Copy the files of an array, if it is there."""
-    if source.is_symlink() or not source.is_dir():
+def copy_priorities(source: Path, target: Path, *, closed: bool) -> None:
+    """Copy what there is of a lane's priorities; they are changed in place, so never shared.
+
+    Args:
+        source: a lane.
+        target: another, which has none.
+        closed: whether the source is, so that what does not match its checksum is left out.
+
+    Raises:
+        FormatError, CorruptStoreError: what is there is no such column.
+        DiskFullError: no room.
+    """
+    spec = priorities.find(source)
+    if spec is None:
         return
-    files.make_directory(target)
-    for one in sorted(source.iterdir()):
-        if one.name == "zarr.json" or (one.name.startswith("c.") and one.suffix != ".tmp"):
-            with contextlib.suppress(FileNotFoundError):  # evicted
-                files.copy_file(one, target / one.name)
+    files.make_directory(target / spec.path)
+    files.copy_file(source / spec.path / "zarr.json", target / spec.path / "zarr.json")
+    for chunk in columns.chunk_files(source, spec):
+        with contextlib.suppress(FileNotFoundError):  # evicted
+            if priorities.is_usable(source, spec, chunk, closed=closed):
+                one = columns.chunk_path(source, spec, chunk)
+                files.copy_file(one, columns.chunk_path(target, spec, chunk))

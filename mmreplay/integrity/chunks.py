@@ -19,10 +19,13 @@ from mmreplay.format import ArraySpec
 from mmreplay.integrity import documents, rules
 from mmreplay.integrity.rules import Problem, Rows
 
-__all__ = ["NO_CHECKSUM", "ChunkReader"]
+__all__ = ["ANOTHER", "NO_CHECKSUM", "ChunkReader"]
 
 NO_CHECKSUM = "expected a checksum, as every file of a closed lane has; found 0"
 """Of a raw chunk file: nobody can say whether it is damaged."""
+
+ANOTHER = "expected the shard that was written here, found another, or one with a damaged index"
+"""Of a shard: what is wrong with single inner chunks does not explain its checksum."""
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -74,7 +77,7 @@ class ChunkReader:
             FileNotFoundError: there is none.
             CorruptStoreError: it has another size, or is no regular file.
         """
-        expected = self._checksum(spec, chunk)  # before the file: one that is there is final
+        expected = self.checksum(spec, chunk)  # before the file: one that is there is final
         if not rows.closed and chunk >= max(rows.head - 1, 0) // spec.chunk_rows:
             expected = None  # of rows that a power cut took back: the newest row changes again
         data = self.whole(spec, chunk)
@@ -94,7 +97,7 @@ class ChunkReader:
             FileNotFoundError: there is none.
             CorruptStoreError: no regular file, or an index that does not fit.
         """
-        expected = self._checksum(spec, chunk)
+        expected = self.checksum(spec, chunk)
         path = chunk_path(self._lane, spec, chunk)
         data = files.read_bytes(path, spec.chunk_bytes + spec.chunk_bytes // 8 + _ROOM_BYTES)
         self._read(len(data))
@@ -105,8 +108,11 @@ class ChunkReader:
             shard = shards.Shard(path, spec, codecs.make_codec(spec.codec or {}))
         except CorruptStoreError as error:
             return [*out, Problem(documents.reason(error, path))]
-        out += _check_digest(data, shard)
-        return out + self._inner_chunks(shard, spec, chunk, rows)
+        has_sum, out = bool(out), out + _check_digest(data, shard)
+        inner = self._inner_chunks(shard, spec, chunk, rows)
+        if has_sum and inner and not _is_explained(data, shard, expected):
+            out.append(Problem(ANOTHER))
+        return out + inner
 
     def _inner_chunks(
         self, shard: shards.Shard, spec: ArraySpec, chunk: int, rows: Rows
@@ -125,10 +131,7 @@ class ChunkReader:
                 continue
             if text:
                 wrong.append(Problem(f"inner chunk {number}: {text}", (first, stop)))
-        if len(wrong) <= 1:
-            return wrong
-        more = f"; and {len(wrong) - 1:,} more of {len(shard.slices):,} inner chunks"
-        return [Problem(wrong[0].message + more, (wrong[0].rows or (0, 0))[:1] + _last(wrong))]
+        return _joined(wrong)
 
     def _inner_chunk(
         self, shard: shards.Shard, spec: ArraySpec, number: int, n_rows: int, rows: Rows
@@ -147,7 +150,7 @@ class ChunkReader:
             return "expected zeros past the last row, found other bytes"
         return ""
 
-    def _checksum(self, spec: ArraySpec, chunk: int) -> int | None:
+    def checksum(self, spec: ArraySpec, chunk: int) -> int | None:
         """Of a chunk file; 0 if it has none, None if nobody can say."""
         sums = self._sums.get(spec.path)
         if sums is None:
@@ -172,6 +175,22 @@ def _check_sum(data: Bytes, expected: int | None) -> list[Problem]:
     return [Problem(f"checksum: expected crc32c {expected:08x}, found {found:08x}")]
 
 
+def _is_explained(data: bytes, shard: shards.Shard, expected: int | None) -> bool:
+    """Whether a shard has its checksum once all its inner chunks are whole.
+
+    What a whole inner chunk does to the register of a crc depends on its length alone, as it ends
+    in its own crc32c. So the checksum of a shard is that of its index, of its digest and of chunks
+    of these lengths with anything in them: if it is right with zeros, the index and the digest are
+    those that were written, and only what the inner chunks say of themselves is in doubt.
+    """
+    parts = []
+    for place in sorted(place for place in shard.slices if place is not None):
+        payload = bytes(place[1] - place[0] - 4)
+        parts += [payload, codecs.crc32c(payload).to_bytes(4, "little")]
+    parts.append(data[sum(map(len, parts)) :])
+    return (codecs.crc32c(b"".join(parts)) or 1) == expected
+
+
 def _check_digest(data: bytes, shard: shards.Shard) -> list[Problem]:
     """The four bytes before the index: the crc32c of the inner chunks' checksums."""
     inner = b"".join(data[place[1] - 4 : place[1]] for place in shard.slices if place is not None)
@@ -182,6 +201,18 @@ def _check_digest(data: bytes, shard: shards.Shard) -> list[Problem]:
     return [Problem(f"digest: expected {expected.hex()}, found {found.hex()}")]
 
 
-def _last(problems: list[Problem]) -> tuple[int]:
-    rows = problems[-1].rows
-    return (rows[1] if rows else 0,)
+def _joined(wrong: list[Problem]) -> list[Problem]:
+    """Inner chunks side by side as one, so that a file has few findings, and no sound row is in."""
+    runs: list[list[Problem]] = []
+    for one in wrong:
+        if runs and one.rows and runs[-1][-1].rows and runs[-1][-1].rows[1] == one.rows[0]:
+            runs[-1].append(one)
+        else:
+            runs.append([one])
+    out = []
+    for run in runs:
+        first, last = run[0], run[-1]
+        more = f"; and {len(run) - 1:,} more behind it" if len(run) > 1 else ""
+        rows = (first.rows[0], last.rows[1]) if first.rows and last.rows else None
+        out.append(Problem(first.message + more, rows))
+    return out

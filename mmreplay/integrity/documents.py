@@ -18,6 +18,7 @@ from mmreplay.format import ArraySpec
 from mmreplay.schema import Schema
 
 __all__ = [
+    "OWN_DIGEST",
     "array_problems",
     "group_problems",
     "layout_problems",
@@ -33,6 +34,9 @@ _KEYS = {
 }
 _ROOT_KEYS = {"zarr_format", "node_type", "attributes"}
 _OPTIONAL = {"lane": {"name", "generator"}, "lanes": set[str]()}
+OWN_DIGEST = "attributes.mmreplay: expected crc32c"
+"""How the finding begins of attributes that are not what was written."""
+
 _ADVICE = ("; run `mmreplay verify`", "; run verify")
 
 
@@ -69,6 +73,11 @@ def root_problems(data: bytes, own: Mapping[str, Any], where: str) -> Iterator[s
         yield f"name: expected a text, found {own['name']!r:.80}"
     if "generator" in own:
         yield from _generator_problems(own)
+    # Some have none: written by hand, or before there was such a checksum.
+    stored = document["attributes"][format.ATTRIBUTE].get(format.DIGEST)
+    found = format.digest(own)
+    if stored not in (None, found):
+        yield f"{OWN_DIGEST} {stored!r:.80}, found {found}"
 
 
 def _generator_problems(own: Mapping[str, Any]) -> Iterator[str]:

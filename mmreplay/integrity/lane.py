@@ -156,6 +156,7 @@ class Examination:
         watch = self.watch
         known: dict[str, tuple[ArraySpec, range] | None]
         known = dict.fromkeys(metadata.array_paths(schema))
+        known[format.checksum_spec("priorities").path] = None
         for path, spec in self.arrays.specs.items():
             chunks = self._kept_chunks(spec, self._rows.head)
             known[path] = (spec, chunks)
@@ -167,7 +168,11 @@ class Examination:
             known[index.path] = (index, range(-(-count // index.chunk_rows)))
         if self.arrays.priorities is not None:
             one = self.arrays.priorities
-            known[one.path] = (one, self._kept_chunks(one, self._rows.head))
+            chunks = self._kept_chunks(one, self._rows.head)
+            known[one.path] = (one, chunks)
+            sums = self.arrays.sums.get(one.path)
+            if sums is not None:
+                known[sums.path] = (sums, range(-(-chunks.stop // sums.chunk_rows)))
 
         def check() -> tuple[list[Finding], list[Finding]]:
             found: list[Finding] = []
@@ -289,29 +294,32 @@ class Examination:
         if self.arrays.priorities is None or self.state == "live":
             return  # they change all the time
         spec = self.arrays.priorities
-
-        def check(chunk: int) -> tuple[list[Finding], None]:
-            start = chunk * spec.chunk_rows
-            problems: list[Problem] = []
-            try:
-                values = self._chunks.whole(spec, chunk).view(spec.dtype)
-                wrong = np.flatnonzero(~((values >= 0) & (values < np.inf)))
-                if wrong.size:
-                    row = start + int(wrong[0])
-                    text = f"expected finite priorities of 0 or more, found {values[wrong[0]]}"
-                    problems = [Problem(text, (row, row + 1))]
-            except FileNotFoundError:
-                pass
-            except (MmreplayError, OSError) as error:
-                path = chunk_path(self.watch.path, spec, chunk)
-                problems = [Problem(documents.reason(error, path))]
-            file = f"{spec.path}/{spec.key(chunk)}"
-            return [
-                self.watch.finding(file, one.message, spec.path, one.rows) for one in problems
-            ], None
-
         for chunk in self._kept_chunks(spec, self._rows.head):
-            self.watch.settle(partial(check, chunk))
+            self.watch.settle(partial(self._look_at_priorities, spec, chunk))
+        if spec.path in self.arrays.sums:
+            self._check_sums(spec)
+
+    def _look_at_priorities(self, spec: ArraySpec, chunk: int) -> tuple[list[Finding], None]:
+        problems: list[Problem] = []
+        try:
+            problems, values = self._chunks.raw(spec, chunk, self._rows)
+            wrong = np.flatnonzero(~((values >= 0) & (values < np.inf)))
+            if wrong.size:
+                row, value = chunk * spec.chunk_rows + int(wrong[0]), values[wrong[0]]
+                text = f"expected finite priorities of 0 or more, found {value}"
+                problems.append(Problem(text, (row, row + 1)))
+        except FileNotFoundError:
+            if self._chunks.checksum(spec, chunk):
+                problems = [Problem("expected this chunk file, found none")]
+        except (MmreplayError, OSError) as error:
+            path = chunk_path(self.watch.path, spec, chunk)
+            problems = [Problem(documents.reason(error, path))]
+        file = f"{spec.path}/{spec.key(chunk)}"
+        start = chunk * spec.chunk_rows
+        whole = (max(start, self._rows.base), min(start + spec.chunk_rows, self._rows.head))
+        return [
+            self.watch.finding(file, one.message, spec.path, one.rows or whole) for one in problems
+        ], None
 
     def _check_first(self) -> None:
         own = self.watch.metadata or {}

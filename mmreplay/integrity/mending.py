@@ -22,6 +22,7 @@ from mmreplay.integrity import tree
 from mmreplay.reader import read_metadata
 from mmreplay.schema import Field, Schema
 from mmreplay.state import BASE, COMMITTED, PAGE_BYTES, TAIL_START, CheckpointFile, State
+from mmreplay.transplant import copy_priorities
 
 __all__ = ["fits", "refuse_newer", "stand_in"]
 
@@ -31,6 +32,7 @@ _ENOUGH = 16  # files to guess a layout from
 _FRAMES = "frames"
 _BLOSC = (1, 4)  # as in the flags of its header: lz4, zstd
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_GZIP_MAGIC = b"\x1f\x8b"
 
 Specs = dict[str, ArraySpec]
 _Guess = tuple[int, int, str | None]
@@ -103,6 +105,8 @@ def stand_in(
                 _take(file, columns.chunk_path(target, spec, chunk), own=own_file)
         for chunk in _chunk_files(lane, sums):
             _take(columns.chunk_path(lane, sums, chunk), columns.chunk_path(target, sums, chunk))
+    with contextlib.suppress(FormatError, CorruptStoreError):  # damaged, they cost no row
+        copy_priorities(lane, target, closed=closed)
     if not closed:
         _live(lane, target, attributes["uuid"], specs)
 
@@ -298,7 +302,7 @@ def _guess(lane: Path, spec: ArraySpec) -> ArraySpec:
     one = ArraySpec(spec.path, spec.row_shape, spec.dtype, rows)
     if name is None:
         return one
-    codec = format.codec_document(name, one)
+    codec = format.codec_document({"name": name} if name == "gzip" else name, one)
     return ArraySpec(spec.path, spec.row_shape, spec.dtype, rows, inner, codec)
 
 
@@ -329,6 +333,8 @@ def _sizes(payload: bytes) -> Iterator[tuple[str, int]]:
         if width:
             size = int.from_bytes(payload[start : start + width], "little")
             yield "zstd", size + (256 if width == 2 else 0)  # noqa: PLR2004 (as RFC 8878 has it)
+    elif payload[:2] == _GZIP_MAGIC:
+        yield "gzip", int.from_bytes(payload[-8:-4], "little")  # its last word, before the crc32c
     elif len(payload) >= 16 and payload[2] >> 5 in _BLOSC:  # noqa: PLR2004
         yield "lz4", struct.unpack_from("<I", payload, 4)[0]
 

@@ -28,7 +28,7 @@ class Arrays:
 
     Attributes:
         specs: arrays of rows, by path.
-        sums: their checksum arrays, by the same paths.
+        sums: their checksum arrays, by the same paths; of a closed lane also of its priorities.
         starts: ``episodes/starts`` and the number of its entries; None if it cannot be used.
         priorities: those of a prioritized buffer; None if there are none, or if they cannot be
             used.
@@ -111,6 +111,19 @@ def read_arrays(watch: Watch, schema: Schema) -> Arrays:
     if (watch.path / priorities.path).exists():
         found = _array(watch, priorities, rows)
         out.priorities = None if found is None else found[0]
+    sums = format.checksum_spec(priorities.path)
+    if (
+        watch.closed and (watch.path / sums.path).exists()
+    ):  # of an open lane, those of its last close
+        if not (watch.path / priorities.path).exists():
+            text = "expected this array, as it has checksums; found none"
+            watch.note([watch.finding(priorities.path, text, priorities.path)])
+        n_chunks = None
+        if out.priorities is not None and rows is not None:
+            n_chunks = -(-rows // out.priorities.chunk_rows)
+        found = _array(watch, sums, n_chunks)
+        if found is not None:
+            out.sums[priorities.path] = found[0]
     for path in tree.group_paths(array_paths(schema)):
         _check(watch, path, "", documents.group_problems)
     return out

@@ -338,7 +338,9 @@ class _Workplace:
             FailedStoreError: it could not be done, or not be made durable; call `repair` again.
         """
         mark = json.dumps(files.identity(self._where)).encode()
-        files.sync_directory(self.new.parent)
+        # The damaged store is about to move into the workplace: that must not be lost itself.
+        files.sync_directory(self.path.parent)
+        files.sync_directory(self.path)
         files.write_file(self._mark, mark)
         if files.exchange(self._where, self.new):
             there = self.new

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,14 @@ from mmreplay.background import Background
 from mmreplay.columns import Array
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
 from mmreplay.format import ArraySpec
-from mmreplay.integrity.chunks import NO_CHECKSUM
+from mmreplay.integrity.chunks import ANOTHER, NO_CHECKSUM
 from mmreplay.integrity.mending import fits, stand_in
 from mmreplay.integrity.report import Finding
 from mmreplay.integrity.store import verify
 from mmreplay.lane import Writer
 from mmreplay.reader import LaneReader
 from mmreplay.schema import FRAME
-from mmreplay.transplant import empty_lane, is_intact, read_rows, transplant
+from mmreplay.transplant import BESIDE, empty_lane, is_intact, read_rows, transplant
 
 __all__ = ["LaneRepair", "Patient"]
 
@@ -92,17 +93,25 @@ class Patient:
         self.name = name
         self._same_until = 0
         self._reader, findings = _open(lane, findings, spare, root)
-        self._beside = not any(
-            "generator" in one.message or one.array == "priorities" for one in findings
-        )
+        self._beside = set(BESIDE)
+        if any("generator" in one.message for one in findings):
+            self._beside.remove("generator")
         narrow = {one.file for one in findings if _is_narrow(one)}
-        self._spans = [
-            span
-            for one in findings
+        narrow -= {one.file for one in findings if one.message == ANOTHER}
+        self._spans: list[Span] = []
+        self._blind: list[Span] = []  # those in which nobody knows where an episode begins
+        for one in findings:
             # What is wrong with a shard as a whole is explained by what is wrong in it.
-            if one.file not in narrow or _is_narrow(one)
-            for span in self._rows_of(one)
-        ]
+            if one.file not in narrow or _is_narrow(one):
+                spans = self._rows_of(one)
+                self._spans += spans
+                self._blind += spans if one.array == "resets" else []
+        self._anew = {
+            (one.array, one.rows[0] // self._reader.specs[one.array].chunk_rows)
+            for one in findings
+            if one.file in narrow and _is_narrow(one) and one.rows is not None
+            if one.rows[0] < self._reader.base
+        }
 
     def _rows_of(self, finding: Finding) -> list[Span]:
         """The rows that a finding says are damaged."""
@@ -130,11 +139,14 @@ class Patient:
         Returns:
             False if that was known, so that to try again is of no use.
         """
-        more = [one.rows for one in findings if one.rows and one.rows[0] < self._same_until]
         known = len(self._spans)
-        self._spans += [one for one in more if one not in self._spans]
-        beside = self._beside and any("generator" in one.message for one in findings)
-        self._beside = self._beside and not beside
+        for one in findings:
+            if one.rows and one.rows[0] < self._same_until and one.rows not in self._spans:
+                self._spans.append(one.rows)
+                self._blind += [one.rows] if one.array == "resets" else []
+        beside = "generator" in self._beside and any("generator" in one.message for one in findings)
+        if beside:
+            self._beside.remove("generator")
         return beside or len(self._spans) > known
 
     def rebuild(self, target: Path, *, skip_damaged: bool) -> LaneRepair:
@@ -154,10 +166,10 @@ class Patient:
         stop = damaged[0][0] if damaged else head
         if base and stop < base + format.CONTEXT_ROWS:  # nothing that could be sampled
             stop = 0
-        later = _episodes(reader, damaged, stop)
+        later = _episodes(reader, damaged, stop, _merged(self._blind, base, head))
         n_later = sum(end - start for start, end in later)
         if stop > 0:
-            transplant(reader, target, stop, beside=self._beside)
+            transplant(reader, target, stop, beside=self._beside, anew=self._anew)
         else:
             empty_lane(target, reader.schema, reader.specs, reader.metadata)
         self._same_until = stop  # rows after it have been numbered anew
@@ -220,18 +232,29 @@ def _merged(spans: Sequence[Span], base: int, head: int) -> list[Span]:
 # ---------------------------------------------------------------- by episodes
 
 
-def _episodes(reader: LaneReader, damaged: Sequence[Span], start: int) -> list[Span]:
-    """[start, stop) of the episodes from row `start` on that are whole outside the damaged rows."""
+def _episodes(
+    reader: LaneReader, damaged: Sequence[Span], start: int, blind: Sequence[Span]
+) -> list[Span]:
+    """[start, stop) of the episodes from row `start` on that are whole outside the damaged rows.
+
+    Args:
+        reader: the lane.
+        damaged: rows, ascending.
+        start: episodes that begin before are left out.
+        blind: damaged rows whose reset bits are.
+    """
     out: list[Span] = []
     edges = [reader.base, *(row for span in damaged for row in span), reader.head]
     for first, stop in zip(edges[::2], edges[1::2], strict=True):
         if stop <= first or stop <= start:
             continue
-        flags = _rows(reader, "resets", first, stop)
-        starts = (np.flatnonzero(flags) + first).tolist()
-        # The last one before damage may go on in it.
-        stops = [*starts[1:], stop] if stop == reader.head else starts[1:]
-        out += zip(starts, stops, strict=False)
+        # The last episode before damage may go on in it, unless another begins right there.
+        is_known = stop < reader.head and not any(low <= stop < high for low, high in blind)
+        flags = _rows(reader, "resets", first, stop + is_known)
+        bounds = (np.flatnonzero(flags) + first).tolist()
+        if stop == reader.head:
+            bounds.append(stop)
+        out += [one for one in itertools.pairwise(bounds) if one[0] >= start]
     return out
 
 

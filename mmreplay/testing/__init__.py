@@ -6,6 +6,8 @@
 - `strategies`: hypothesis strategies for layouts, episodes and settings (needs `hypothesis`);
 - `frames`: frames that say which row they are, to see torn or misplaced ones;
 - `faults`: disks that fill up or fail, processes that die;
+- `flips`: bits that flip in a closed store;
+- `damage`: files of a closed store damaged, and which rows that costs;
 - `power`: a disk that loses power;
 - `simulator`: histories of crashes on such a disk, decided by a seed;
 - `mutants`: the protocol with a rule left out, which the simulator must notice;

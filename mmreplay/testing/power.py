@@ -2,8 +2,9 @@
 
 Invariant: after a cut every file and directory holds what was synced last, and, one without regard
 to another: of each 512 bytes written since any version they had since then, of the length any
-length, of the changes of names any selection. What was being overwritten by `write` at that moment
-may be garbage. The files themselves are real ones; this remembers what of them was synced.
+length, of the changes of names any selection, but those of one move together. What was being
+overwritten by `write` at that moment may be garbage. The files themselves are real ones; this
+remembers what of them was synced.
 """
 
 from __future__ import annotations
@@ -263,7 +264,8 @@ class PowerDisk:
             self._file(path).observe(_read(path))  # an open may cut it
         if name in _SYNCS:
             self._sync(self._opened[args[0]])
-        self._rename(entries)
+        for one in [[entry] for entry in entries] if name == "makedirs" else [entries]:
+            self._rename(one)
 
     def _made(self, path: str, *, is_file: bool) -> _Entry:
         uid = self._new_uid(os.lstat(path).st_ino)
@@ -288,11 +290,25 @@ class PowerDisk:
             return
         if os.path.isdir(path):
             uid = self._directory(path)
+            for entries in self._pending:
+                # What moves from one directory to another is in one entry of any journal.
+                if any(one.directory == uid for one in entries):
+                    self._apply(entries, self._synced)
             self._synced[uid] = dict(self._newest[uid])
-            left = ([one for one in entries if one.directory != uid] for entries in self._pending)
-            self._pending = [entries for entries in left if entries]
+            self._pending = [
+                entries
+                for entries in self._pending
+                if not any(one.directory == uid for one in entries)
+            ]
         else:
             self._file(path).sync()
+
+    @staticmethod
+    def _apply(entries: list[_Entry], names: dict[int, dict[str, int]]) -> None:
+        for one in entries:
+            names[one.directory].pop(one.name, None)
+            if one.uid is not None:
+                names[one.directory][one.name] = one.uid
 
     # ------------------------------------------------------------ what does not go through os
 
@@ -367,10 +383,7 @@ class PowerDisk:
         names = {uid: dict(names) for uid, names in self._synced.items()}
         for entries in self._pending:
             if luck.happened():
-                for one in entries:
-                    names[one.directory].pop(one.name, None)
-                    if one.uid is not None:
-                        names[one.directory][one.name] = one.uid
+                self._apply(entries, names)
         content = {uid: file.survivor(luck) for uid, file in self._files.items()}
         root = self._uid(self._root)
         if root in names:

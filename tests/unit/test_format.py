@@ -680,6 +680,15 @@ def root(kind="lane"):
     return own
 
 
+def test_the_checksum_of_the_attributes_is_of_what_they_say():
+    own = root()
+    again = json.loads(json.dumps(dict(reversed(own.items())), indent=7))
+    assert format.digest(again) == format.digest(own | {"crc32c": "whatever"}) == "20c51300"
+    for key in own:
+        assert format.digest({name: one for name, one in own.items() if name != key}) != "20c51300"
+    assert format.digest(own | {"rows": 10.0}) != "20c51300"
+
+
 @pytest.mark.parametrize("kind", ["lane", "lanes"])
 def test_the_root_comes_back_as_it_was_written(kind):
     own = root(kind) | {"env": {"id": "ALE/Pong-v5"}, "name": "actor-3"}
@@ -693,7 +702,7 @@ def test_the_root_is_a_group_that_zarr_opens(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         group = zarr.open_group(tmp_path, mode="r", zarr_format=3)
-        assert group.attrs["mmreplay"] == root()
+        assert group.attrs["mmreplay"] == root() | {"crc32c": format.digest(root())}
         assert dict(group["inner"].attrs) == {}
 
 

@@ -19,6 +19,7 @@ import zarr
 import mmreplay
 from mmreplay import Field, FormatError, StoreNotFoundError, verify
 from mmreplay.codecs import crc32c
+from mmreplay.format import digest
 
 ACTION = Field((), "uint8", chunk=8)
 LOG_PROB = {"log_prob": Field((), "float32", chunk=8)}
@@ -103,6 +104,9 @@ def edit(path, change):
     """Change a zarr.json."""
     document = json.loads(path.read_text())
     change(document)
+    own = document["attributes"].get("mmreplay")
+    if own is not None:  # as by somebody who knows of its checksum
+        own["crc32c"] = digest(own)
     path.write_text(json.dumps(document))
 
 
@@ -347,13 +351,13 @@ def test_a_damaged_inner_chunk_is_named_with_its_rows(lz4_store):
     assert [one.rows for one in found] == [(8, 16), (8, 12)]
 
 
-def test_many_damaged_inner_chunks_are_one_finding(lz4_store):
+def test_damaged_inner_chunks_side_by_side_are_one_finding(lz4_store):
     shard = lz4_store / "frames" / "c.1.0"
     size = shard.stat().st_size
     flip(shard, 20)
     flip(shard, size - 4 - 32 - 10)
     inner = verify(lz4_store).findings[-1]
-    assert inner.message.endswith("; and 1 more of 2 inner chunks")
+    assert inner.message.endswith("; and 1 more behind it")
     assert inner.rows == (8, 16)
 
 
@@ -656,6 +660,20 @@ def test_a_users_own_attributes_and_dimension_names_are_welcome(lz4_store):
 def test_attributes_that_say_something_else(lz4_store, change, text):
     edit(lz4_store / "zarr.json", lambda document: change(document["attributes"]["mmreplay"]))
     assert any(one.startswith(text) for one in messages(lz4_store, "zarr.json"))
+
+
+def test_attributes_are_compared_with_their_checksum(lz4_store):
+    file = lz4_store / "zarr.json"
+    sound = file.read_text()
+    changed = sound.replace('"env": {}', '"env": {"id": "mine"}')
+    assert changed != sound
+    file.write_text(changed)
+    (text,) = messages(lz4_store, "zarr.json")
+    assert text.startswith("attributes.mmreplay: expected crc32c '")
+    document = json.loads(changed)
+    del document["attributes"]["mmreplay"]["crc32c"]
+    file.write_text(json.dumps(document))  # as of a store that was written before there was any
+    assert verify(lz4_store).sound
 
 
 def test_rows_that_are_not_those_of_the_arrays(lz4_store):

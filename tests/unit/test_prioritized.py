@@ -660,9 +660,10 @@ def test_verify_finds_damaged_priorities(buffer_of):
         data = np.frombuffer(good).copy()
         data[17] = value
         (path / "priorities/c.0").write_bytes(data.tobytes())
-        ((where, message),) = findings()
-        assert "priorities/c.0" in where
-        assert message.endswith(f"found {text}")
+        (where, message), (also, rule) = findings()
+        assert where == also == "priorities/c.0"
+        assert message.startswith("checksum: expected crc32c")
+        assert rule.endswith(f"found {text}")
         buffer = buffer_of()  # such a row has none, that is all
         assert buffer.priorities([17]).tolist() == [1.0]
         buffer.close()
@@ -670,8 +671,33 @@ def test_verify_finds_damaged_priorities(buffer_of):
     (path / "priorities/c.0").write_bytes(good[:-8])
     ((where, message),) = findings()
     assert "priorities/c.0" in where
+    (path / "priorities/c.0").write_bytes(good)
+    flipped = bytearray(good)
+    flipped[8 * 5] ^= 1  # of a priority that is as good as the one before
+    (path / "priorities/c.0").write_bytes(flipped)
+    ((where, message),) = findings()
+    assert message.startswith("checksum: ")
     (path / "priorities/c.0").unlink()
-    assert findings() == []  # rows without any
+    assert findings() == [("priorities/c.0", "expected this chunk file, found none")]
+    sums = path / "checksums/priorities"
+    sums.rename(path.with_name("sums"))  # as in a store that was written before there were any
+    assert findings() == []
+    path.with_name("sums").rename(sums)
+    (path / "priorities").rename(path.with_name("away"))
+    ((where, message),) = findings()
+    assert (where, message) == (
+        "priorities",
+        "expected this array, as it has checksums; found none",
+    )
+    buffer_of(kind=ReplayBuffer).close()  # without priorities from here on
+    assert findings() == []
+    assert not sums.exists()
+    buffer = buffer_of()
+    buffer.sample(4)
+    buffer.close()
+    assert findings() == []
+    assert sums.exists()
+    good = (path / "priorities/c.0").read_bytes()
     (path / "priorities/c.77").write_bytes(good)
     ((where, message),) = findings()
     assert "c.77" in where

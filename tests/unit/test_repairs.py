@@ -1,8 +1,6 @@
 """`repair`: what is sound is kept, what is not is named, and the damaged store stays as it was."""
 
-import errno
 import json
-import random
 import shutil
 
 import numpy as np
@@ -11,19 +9,16 @@ import pytest
 import mmreplay
 from mmreplay import (
     CorruptStoreError,
-    DiskFullError,
     Field,
     FormatError,
     LockedError,
+    PrioritizedReplayBuffer,
     SchemaError,
     StoreNotFoundError,
-    files,
     reader,
     repair,
     verify,
 )
-from mmreplay.testing.effort import THOROUGH
-from mmreplay.testing.faults import ALLOCATING, CALLS, faulty_disk
 
 ACTION = Field((), "int64", chunk=8)
 FRAMES = {
@@ -121,66 +116,7 @@ def check_kept(path, original):
     return ids
 
 
-# ---------------------------------------------------------------- random damage
-
-
-def harm(path, luck):
-    """Damage one file of a closed store; returns what was done."""
-    files_ = sorted(one for one in path.rglob("c.*") if one.is_file())
-    one = luck.choice(files_)
-    how = luck.choice(["flip", "flip", "flip", "cut", "remove", "swap", "extra", "zero"])
-    data = bytearray(one.read_bytes())
-    if how == "flip":
-        data[luck.randrange(len(data))] ^= 1 << luck.randrange(8)
-    elif how == "cut":
-        data = data[: luck.randrange(len(data))]
-    elif how == "zero":
-        data = bytearray(len(data))
-    elif how == "swap":
-        other = luck.choice(sorted(one.parent.glob("c.*")))
-        data, old = bytearray(other.read_bytes()), data
-        other.write_bytes(old)
-    elif how == "extra":
-        (one.parent / "c.99").write_bytes(data)
-    one.write_bytes(data)
-    if how == "remove":
-        one.unlink()
-    return f"{how} {one.relative_to(path)}"
-
-
-@pytest.mark.parametrize("skip_damaged", [False, True], ids=["prefix", "skip"])
-def test_any_damage_to_a_file_of_rows(store_of, tmp_path, kind, skip_damaged):
-    luck = random.Random(f"{kind} {skip_damaged}")
-    lanes = luck.choice([None, 2])
-    original = store_of(kind, lanes).path
-    path = tmp_path / "harmed.zarr"
-    for _ in range(200 if THOROUGH else 5):
-        shutil.copytree(original, path)
-        what = [harm(path, luck) for _ in range(luck.choice([1, 1, 2]))]
-        before, report = contents(path), verify(path)
-        done = repair(path, skip_damaged=skip_damaged)
-        assert done.changed is not report.sound, what
-        assert done.findings == report.findings
-        if done.changed:
-            aside = tmp_path / "harmed.zarr.damaged"
-            assert done.before == str(aside)
-            assert contents(aside) == before, what
-            assert done.kept + done.lost == ROWS * (lanes or 1)
-            shutil.rmtree(aside)
-        if skip_damaged:
-            assert verify(path).findings == [], what
-        else:
-            ids = check_kept(path, original)
-            for number, lane in enumerate(done.lanes):
-                first = lane.damaged[0][0] if lane.damaged else ROWS
-                assert lane.kept == first
-                known, _ = transitions(original)
-                known = known[(known >> 40) == number]
-                assert np.array_equal(
-                    ids[(ids >> 40) == number], known[(known & 0xFFFF) < first - 1]
-                )
-        assert names(tmp_path) == ["harmed.zarr", "store.zarr"]
-        shutil.rmtree(path)
+# ---------------------------------------------------------------- files
 
 
 def test_a_checksum_file_that_is_lost_costs_no_row(store_of, tmp_path, kind):
@@ -260,6 +196,97 @@ def test_an_evicting_store(store_of, tmp_path, kind):
     done = repair(original)
     assert (done.kept, len(mmreplay.open(original))) == (0, 0)
     assert verify(original).sound
+
+
+def test_damage_in_evicted_rows_of_a_shard_costs_no_row(store_of, tmp_path):
+    path = store_of("lz4", capacity=36, rounds=4).path
+    original = tmp_path / "original.zarr"
+    shutil.copytree(path, original)
+    base = mmreplay.open(path).lanes[0].base
+    shard = path / "frames" / f"c.{base // 8}.0"
+    assert base % 8 >= 4  # its first inner chunk, of four rows, is gone
+    flip(shard, 17)
+    assert any("inner chunk 0" in one.message for one in verify(path).findings)
+    done = repair(path)
+    assert (done.changed, done.lost) == (True, 0)
+    assert np.array_equal(check_kept(path, original), mmreplay.open(original).ids)
+    assert verify(path).warnings == []
+
+
+def test_what_lies_between_two_damaged_chunks_of_a_shard_is_kept(make, story, tmp_path):
+    frame = Field((3,), "uint8", "lz4", chunk=4, shard=64)
+    writer = make(frame=frame, action=ACTION)
+    for _ in range(12):
+        story.play(writer, 7, "terminated")
+    writer.close()
+    shard = writer.path / "frames" / "c.0.0"
+    data = shard.read_bytes()
+    table = np.frombuffer(data[-(16 * 16 + 4) : -4], "<u8").reshape(16, 2)
+    for inner in (4, 10):  # rows 16 to 19 and 40 to 43: in the third and the sixth episode
+        flip(shard, int(table[inner, 0]) + 9)
+    spans = [one.rows for one in verify(writer.path).findings]
+    assert spans == [(0, 64), (16, 20), (40, 44)]
+    done = repair(writer.path, skip_damaged=True)
+    assert done.lanes[0].damaged == [(16, 20), (40, 44)]
+    assert done.lost == 2 * 8
+
+
+def test_shards_that_were_exchanged_are_both_lost(store_of, tmp_path):
+    """Also where one is the last, short one, so that the other seems to lack inner chunks."""
+    path = store_of("lz4").path
+    original = tmp_path / "original.zarr"
+    shutil.copytree(path, original)
+    one, two = path / "frames" / "c.3.0", path / "frames" / f"c.{ROWS // 8}.0"
+    data = one.read_bytes()
+    one.write_bytes(two.read_bytes())
+    two.write_bytes(data)
+    assert any("found another" in one.message for one in verify(path).findings)
+    done = repair(path)
+    assert done.lanes[0].damaged[0] == (24, 32)
+    assert done.kept == 24
+    check_kept(path, original)
+
+
+def test_the_episode_right_before_damage_is_whole(make, story):
+    writer = make(action=ACTION)
+    for _ in range(6):
+        story.play(writer, 7, "terminated")  # eight rows each, as a chunk file
+    writer.close()
+    flip(writer.path / "rewards" / "c.1")
+    flip(writer.path / "rewards" / "c.3")
+    flip(writer.path / "resets" / "c.5")
+    done = repair(writer.path, skip_damaged=True)
+    assert done.lanes[0].damaged == [(8, 16), (24, 32), (40, 48)]
+    # Row 24 begins an episode, say the reset bits; of row 40 they cannot.
+    assert (done.kept, done.lost) == (8 + 8, 4 * 8)
+
+
+@pytest.mark.parametrize("what", ["document", "actions", "priorities"])
+def test_priorities_come_along(tmp_path, what):
+    path = tmp_path / "store.zarr"
+    with PrioritizedReplayBuffer(path, frame=FRAMES["raw"], action=ACTION, flush_s=0) as buffer:
+        buffer.reset(np.zeros(3, np.uint8))
+        for step in range(60):
+            buffer.step(0, 0.0, np.full(3, step, np.uint8))
+        ids = buffer.ids
+        buffer.update_priorities(ids, 1.0 + ids)
+        known = buffer.priorities(ids)
+    if what == "document":
+        (path / "rewards" / "zarr.json").unlink()
+    elif what == "actions":
+        flip(path / "actions" / "c.5")
+    else:
+        flip(path / "priorities" / "c.0", 8 * 3)
+    done = repair(path)
+    assert done.changed
+    assert done.lost == (61 - 40 if what == "actions" else 0)
+    with PrioritizedReplayBuffer(path, flush_s=0) as again:
+        found = again.priorities(again.ids)
+        assert again.stored_state["sampler"]["largest"] == known.max()
+    if what == "priorities":  # whichever of them it was, the file is not what was written
+        assert (found == known.max()).all()
+    else:
+        assert np.array_equal(found, known[: len(found)])
 
 
 # ---------------------------------------------------------------- documents
@@ -483,66 +510,3 @@ def test_progress_goes_up_to_the_total(store_of):
     assert told[-1] == 1
     assert max(told) == 1
     assert told[0] < 0.5
-
-
-# ---------------------------------------------------------------- cut off
-
-
-@pytest.mark.parametrize("exchange", [True, False], ids=["exchange", "two renames"])
-def test_cut_off_at_any_call_and_called_again(store_of, tmp_path, monkeypatch, exchange):
-    if not exchange:
-        monkeypatch.setattr(files, "exchange", lambda one, other: False)
-    lanes = 2 if exchange and THOROUGH else None
-    original = store_of("lz4", lanes).path
-    harmed = tmp_path / "harmed.zarr"
-    shutil.copytree(original, harmed)
-    flip(lane_paths(harmed)[-1] / "rewards" / "c.4")
-    before = contents(harmed)
-
-    def again():
-        folder = tmp_path / "again"
-        if folder.exists():
-            shutil.rmtree(folder)
-        folder.mkdir()
-        shutil.copytree(harmed, folder / "store.zarr")
-        return folder / "store.zarr"
-
-    path = again()
-    with faulty_disk() as disk:
-        repair(path)
-    total = sum(disk.counts[name] for name in CALLS & disk.counts.keys())
-    unfinished = 0
-    early = range(1, total - 24, 1 if THOROUGH else max(total // 8, 1))
-    for at in [*early, *range(total - 24, total + 1)]:
-        path = again()
-        with faulty_disk() as disk:
-            disk.fail(CALLS, errno.EIO, at=at, forever=True)  # nothing is tidied up, as in death
-            with pytest.raises((mmreplay.MmreplayError, OSError)):
-                repair(path)
-        unfinished += path.exists() and contents(path) == before
-        repair(path)
-        assert names(path.parent) == ["store.zarr", "store.zarr.damaged"], at
-        assert contents(path.with_name("store.zarr.damaged")) == before, at
-        check_kept(path, original)
-    assert unfinished > 10
-
-
-def test_a_full_disk_changes_nothing(store_of, tmp_path):
-    path = store_of("lz4", 2).path
-    flip(path / "lane-00001" / "rewards" / "c.4")
-    before, at = contents(path), 1
-    while True:
-        with faulty_disk() as disk:
-            disk.fail(ALLOCATING | {"link", "makedirs"}, errno.ENOSPC, at=at, forever=True)
-            try:
-                done = repair(path)
-            except DiskFullError:
-                pass
-            else:
-                break
-        assert names(tmp_path) == ["store.zarr"]
-        assert contents(path) == before
-        at += 61
-    assert at > 100
-    assert done.changed
-    assert contents(tmp_path / "store.zarr.damaged") == before

@@ -1,7 +1,5 @@
 """Snapshots: a closed copy of a store as it was at one moment, whatever becomes of the store."""
 
-import errno
-import shutil
 import threading
 
 import numpy as np
@@ -10,7 +8,6 @@ import pytest
 import mmreplay
 from mmreplay import (
     CorruptStoreError,
-    DiskFullError,
     Field,
     SchemaError,
     StoreExistsError,
@@ -19,7 +16,6 @@ from mmreplay import (
     snapshot,
     verify,
 )
-from mmreplay.testing.faults import ALLOCATING, CALLS, faulty_disk
 
 ACTION = Field((), "int64", chunk=8)
 FRAMES = {
@@ -244,54 +240,3 @@ def test_no_store(tmp_path):
     with pytest.raises(StoreNotFoundError, match="there is no store here"):
         snapshot(tmp_path / "nothing.zarr", tmp_path / "copy.zarr")
     assert names(tmp_path) == []
-
-
-# ---------------------------------------------------------------- failures
-
-
-def test_a_full_disk_leaves_nothing_behind(make, story, tmp_path):
-    writer = make(frame=FRAMES["lz4"], lanes=2)
-    play(story, writer)
-    target, at = tmp_path / "copy.zarr", 1
-    while True:
-        with faulty_disk() as disk:
-            disk.fail(ALLOCATING | {"link", "makedirs"}, errno.ENOSPC, at=at, forever=True)
-            try:
-                snapshot(writer.path, target)
-            except DiskFullError:
-                pass
-            else:
-                break
-        assert names(tmp_path) == ["store.zarr"]
-        at += 29
-    assert at > 100
-    remember(story, writer.path, target)
-    check(story, target)
-
-
-def test_cut_off_at_any_call_there_is_no_snapshot_or_a_whole_one(make, story, kill, tmp_path):
-    writer = make(frame=FRAMES["lz4"], lanes=2)
-    play(story, writer)
-    kill(writer)  # so that each snapshot makes the same calls
-    whole = 0
-    for at in points(lambda: snapshot(writer.path, tmp_path / "counted.zarr")):
-        target = tmp_path / f"copy-{at}.zarr"
-        with faulty_disk() as disk:
-            disk.fail(CALLS, errno.EIO, at=at, forever=True)
-            with pytest.raises(mmreplay.FailedStoreError):
-                snapshot(writer.path, target)
-        if target.exists():
-            whole += 1
-            remember(story, writer.path, target)
-            check(story, target)
-        for one in tmp_path.glob(".copy*"):
-            shutil.rmtree(one)
-    assert whole  # its name is there, and may not be durable
-
-
-def points(call):
-    """Some of the calls that a function makes to the disk, and all of the last ones."""
-    with faulty_disk() as disk:
-        call()
-    total = sum(disk.counts[name] for name in CALLS & disk.counts.keys())
-    return [*range(1, total - 12, 37), *range(total - 12, total + 1)]

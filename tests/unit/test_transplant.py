@@ -194,7 +194,7 @@ def test_the_random_state_comes_along(buffer_of, story, tmp_path):
     transplant(LaneReader(buffer.writer.path), tmp_path / "live", 31)
     buffer.close()
     transplant(LaneReader(buffer.writer.path), tmp_path / "closed", 31)
-    transplant(LaneReader(buffer.writer.path), tmp_path / "rows", 31, beside=False)
+    transplant(LaneReader(buffer.writer.path), tmp_path / "rows", 31, beside=())
     assert LaneReader(tmp_path / "live").metadata["generator"] == saved
     assert LaneReader(tmp_path / "closed").metadata["generator"] == saved
     assert "generator" not in LaneReader(tmp_path / "rows").metadata

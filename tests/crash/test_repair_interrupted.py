@@ -1,0 +1,208 @@
+"""`repair` is cut off at any call, by a failure, a kill or a power cut, and called again.
+
+Invariant: at any moment the store is there, as it was or as it shall be; after the next call it is
+repaired, and the damaged one stands beside it with every byte that it had.
+"""
+
+import errno
+import json
+import os
+import random
+import shutil
+import sys
+
+import pytest
+
+import mmreplay
+from mmreplay import DiskFullError, files, repair
+from mmreplay.testing import checks, flips
+from mmreplay.testing.effort import THOROUGH
+from mmreplay.testing.faults import ALLOCATING, CALLS, faulty_disk
+from mmreplay.testing.power import power_disk
+
+pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
+
+SWAP = 24  # calls from the mark to the end, and some before
+KINDS = ("lz4", "evicted, lanes", "priorities")
+
+
+def contents(path):
+    return {
+        str(one.relative_to(path)): one.read_bytes() if one.is_file() else None
+        for one in path.rglob("*")
+    }
+
+
+def names(path):
+    return sorted(one.name for one in path.iterdir())
+
+
+class Case:
+    """A damaged store, and what becomes of it."""
+
+    def __init__(self, folder, kind):
+        self.folder, self.harmed = folder, folder / "harmed.zarr"
+        flips.build(self.harmed, flips.KINDS[kind])
+        lane = sorted(self.harmed.glob("lane-*"))[-1:] or [self.harmed]
+        one = sorted((lane[0] / "rewards").glob("c.*"), key=lambda path: int(path.name[2:]))[-2]
+        data = bytearray(one.read_bytes())
+        data[3] ^= 4
+        one.write_bytes(data)
+        self.before = contents(self.harmed)
+        path = self.again()
+        with faulty_disk() as disk:
+            assert repair(path).lost
+        self.after = self.rows(path)
+        self.total = sum(disk.counts[name] for name in CALLS & disk.counts.keys())
+
+    @staticmethod
+    def rows(path):
+        """What a store says, but for what each making of it chooses anew."""
+        said = flips.everything(path)
+        return {name: one for name, one in said.items() if "attributes" not in name}
+
+    def again(self):
+        """The damaged store in a folder of its own."""
+        folder = self.folder / "again"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(self.harmed, folder / "store.zarr")
+        return folder / "store.zarr"
+
+    def points(self, quick):
+        """Some of the calls, and all of the last ones."""
+        early = range(1, self.total - SWAP, 1 if THOROUGH else max(self.total // quick, 1))
+        late = range(self.total - SWAP, self.total + 1, 1 if THOROUGH else 3)
+        return [*early, *late]
+
+    def check_there(self, path):
+        """Between the two renames, where there is no exchange, the store may have no name."""
+        if path.exists():
+            found = contents(path)
+            assert found == self.before or self.rows(path) == self.after
+            return found == self.before
+        return False
+
+    def check_repaired(self, path):
+        assert names(path.parent) == ["store.zarr", "store.zarr.damaged"]
+        assert contents(path.with_name("store.zarr.damaged")) == self.before
+        assert self.rows(path) == self.after
+        checks.check_verified(path)
+
+
+@pytest.fixture(params=[True, False], ids=["exchange", "two renames"])
+def exchange(request, monkeypatch):
+    if not request.param:
+        monkeypatch.setattr(files, "exchange", lambda one, other: False)
+    return request.param
+
+
+@pytest.mark.parametrize("kind", KINDS if THOROUGH else KINDS[:1])
+def test_failed_at_any_call_and_called_again(tmp_path, kind, exchange):
+    case, unfinished = Case(tmp_path, kind), 0
+    points = case.points(4)
+    for at in points:
+        path = case.again()
+        with faulty_disk() as disk:
+            disk.fail(CALLS, errno.EIO, at=at, forever=True)  # nothing is tidied up, as in death
+            with pytest.raises((mmreplay.MmreplayError, OSError)):
+                repair(path)
+        unfinished += case.check_there(path)
+        assert path.exists() or not exchange
+        repair(path)
+        case.check_repaired(path)
+    assert unfinished > len(points) // 4
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nobody to kill")
+@pytest.mark.parametrize("kind", KINDS if THOROUGH else KINDS[1:2])
+def test_killed_at_any_call_and_called_again(tmp_path, kind, exchange):
+    case, n_killed = Case(tmp_path, kind), 0
+    for at in case.points(3):
+        path = case.again()
+        child = os.fork()
+        if not child:
+            with faulty_disk() as disk:
+                disk.die(CALLS, at=at)
+                repair(path)
+            os._exit(0)
+        n_killed += os.WIFSIGNALED(os.waitpid(child, 0)[1])
+        case.check_there(path)
+        assert path.exists() or not exchange
+        repair(path)
+        case.check_repaired(path)
+    assert n_killed >= len(case.points(3)) - 1
+
+
+def translate_mark(image, known, before):
+    """An image is a copy: the directory that the mark names has another inode there."""
+    mark = image / ".store.zarr.repair.tmp" / "mark"
+    if not mark.exists() or json.dumps(known).encode() != mark.read_bytes():
+        return
+    for one in (image / "store.zarr", mark.with_name("new"), mark.with_name("old")):
+        if one.exists() and contents(one) == before:
+            mark.write_text(json.dumps(files.identity(one)))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs the path of a descriptor")
+@pytest.mark.parametrize("kind", KINDS if THOROUGH else KINDS[:1])
+def test_the_power_goes_at_any_call_of_the_swap(tmp_path, kind, exchange, measured):
+    case = Case(tmp_path, kind)
+    root, images = tmp_path / "root", tmp_path / "images"
+    root.mkdir()
+    images.mkdir()
+    shutil.copytree(case.harmed, root / "store.zarr")
+    luck = random.Random(kind if not THOROUGH else None)
+    swapping, disks = [], []
+
+    def before_call(number):
+        if not disks:
+            return
+        call = disks[0].calls[-1]
+        if call == "exchange" or swapping:
+            swapping.append(number)
+        if not swapping and not THOROUGH and luck.random() > 0.02:
+            return
+        for n in range(6 if THOROUGH and swapping else 2):
+            disks[0].image(
+                images / f"{len(list(images.iterdir()))}-{number}-{call}", luck if n else None
+            )
+
+    with power_disk(root, before_call) as disk:
+        disks.append(disk)
+        repair(root / "store.zarr")
+    assert "exchange" in disk.calls
+    assert len(swapping) > 5
+    n_images, known = 0, files.identity(root / "store.zarr.damaged")
+    for image in sorted(images.iterdir()):
+        path = image / "store.zarr"
+        case.check_there(path)
+        assert path.exists() or not exchange, image
+        translate_mark(image, known, case.before)
+        if names(image) != ["store.zarr", "store.zarr.damaged"]:
+            done = repair(path)
+            assert done.changed or not mmreplay.verify(path).findings, image
+        case.check_repaired(path)
+        n_images += 1
+        shutil.rmtree(image)
+    result = measured(f"repair_power_{kind.partition(',')[0]}_{exchange}", kind=kind)
+    result.add("power cuts", n_images, "")
+
+
+@pytest.mark.parametrize("kind", KINDS if THOROUGH else KINDS[1:2])
+def test_a_full_disk_changes_nothing(tmp_path, kind):
+    case = Case(tmp_path, kind)
+    path, at = case.again(), 1
+    while True:
+        with faulty_disk() as disk:
+            disk.fail(ALLOCATING | {"link", "makedirs"}, errno.ENOSPC, at=at, forever=True)
+            try:
+                repair(path)
+            except DiskFullError:
+                pass
+            else:
+                break
+        assert names(path.parent) == ["store.zarr"]
+        assert contents(path) == case.before
+        at += 1 if THOROUGH else 61
+    assert at > 50
+    case.check_repaired(path)

@@ -1,0 +1,287 @@
+"""Snapshots while others write, and snapshots that are cut off.
+
+Invariant: a snapshot is what its source was at one moment, lane by lane; neither of the two ever
+changes with the other; cut off, there is none, and the next one works.
+"""
+
+import errno
+import os
+import random
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import DiskFullError, LockedError, SchemaError, StoreExistsError, snapshot
+from mmreplay.testing import actor, checks, faults, flips
+from mmreplay.testing.effort import THOROUGH
+from mmreplay.testing.faults import ALLOCATING, CALLS, faulty_disk
+
+pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
+
+KINDS = sorted(flips.KINDS)
+SCRIPTS = {
+    "raw": {"frame": {"frame": [(6, 8), "uint8", "raw", 16]}, "capacity": 400},
+    "lz4, lanes": {"frame": {"frame": [(6, 8), "uint8", "lz4", 4, 16]}, "lanes": 3},
+    "dict": {
+        "frame": {
+            "image": [(5, 5, 3), "uint8", "zstd", 4, 16],
+            "joints": [(7,), "float32", "raw", 16],
+        },
+        "capacity": 700,
+    },
+}
+
+
+def names(path):
+    return sorted(one.name for one in path.iterdir())
+
+
+def contents(path):
+    return {
+        str(one.relative_to(path)): one.read_bytes() for one in path.rglob("*") if one.is_file()
+    }
+
+
+def rows(path):
+    """What a store says, but for what a copy chooses anew, and that a closed one has an end."""
+    said = flips.everything(path)
+    return {
+        name.removeprefix(f"{path.name} "): one
+        for name, one in said.items()
+        if "attributes" not in name and name != "episodes"
+    }
+
+
+def take(path, target):
+    """A snapshot; None of a store whose few rows come and go while it is copied."""
+    try:
+        return snapshot(path, target)
+    except mmreplay.CorruptStoreError as error:
+        assert "while it was being copied" in str(error)
+        return None
+
+
+@pytest.mark.parametrize("name", sorted(SCRIPTS))
+def test_beside_a_process_that_writes_seals_evicts_and_closes(tmp_path, name, measured):
+    luck = random.Random(name)
+    script = actor.Script(
+        path=str(tmp_path / "store.zarr"),
+        report=str(tmp_path / "report"),
+        seed=luck.randrange(2**32),
+        flush_s=0.005,
+        rows=3_000,
+        session=1,
+        action_chunk=16,
+        **SCRIPTS[name],
+    )
+    source, n_rows = Path(script.path), []
+    with actor.Actors() as actors:
+        chronicle = actor.Chronicle(script)
+        pid = actors.start(script)
+        chronicle.wait_for_rows()
+        while len(n_rows) < (200 if THOROUGH else 5):
+            target = tmp_path / "copy.zarr"
+            before = chronicle.committed
+            if take(source, target) is None:
+                continue
+            after = chronicle.committed
+            checks.check_verified(target)
+            checks.check_plain_zarr(target)
+            with mmreplay.open(target) as store:
+                found = [view.rows for view in store.lanes]
+                for low, n, high in zip(before, found, after, strict=True):
+                    assert low <= n <= high + 1
+                script.plot.check_batch(store.transitions(store.ids, stack=3), stack=3)
+            n_rows.append(sum(found))
+            shutil.rmtree(target)
+        assert actors.kill(pid) == -9
+    chronicle_rows = sum(chronicle.committed)
+    assert n_rows == sorted(n_rows)
+    assert chronicle_rows >= n_rows[-1] - len(chronicle.model.lanes)
+    result = measured(f"snapshots_{name.partition(',')[0]}", store=name)
+    result.add("snapshots beside a writer", len(n_rows), "")
+
+
+@pytest.mark.parametrize("state", ["closed", "live", "crashed"])
+@pytest.mark.parametrize("name", KINDS if THOROUGH else ["priorities, lanes", "lz4"])
+def test_neither_changes_with_the_other(tmp_path, name, state):
+    """They share files: no store into one may reach the other."""
+    kind = flips.KINDS[name]
+    source, copy, second = (tmp_path / one for one in ("a.zarr", "b.zarr", "c.zarr"))
+    writer = flips.record(source, kind)
+    if state != "live":
+        (writer.close if state == "closed" else lambda: faults.kill(writer))()
+    assert snapshot(source, copy).shared_bytes > 0
+    snapshot(copy, second)
+    known = rows(copy)
+    assert rows(second) == known
+    files = contents(copy)
+    if state == "live":
+        step(writer, kind, 40)
+        writer.flush()
+        writer.close()
+    else:
+        go_on(source, kind)
+    assert contents(copy) == files
+    files = contents(source), contents(second)
+    go_on(copy, kind)
+    assert (contents(source), contents(second)) == files
+    assert rows(second) == known
+    for one in (source, copy, second):
+        checks.check_verified(one)
+    shutil.rmtree(source)
+    assert rows(second) == known
+
+
+def go_on(path, kind):
+    buffer_class = kind.buffer or mmreplay.ReplayBuffer
+    with buffer_class(path, stack=2, flush_s=0) as buffer:
+        step(buffer, kind, 40)
+        buffer.sample(8)
+        if isinstance(buffer, mmreplay.PrioritizedReplayBuffer):
+            buffer.update_priorities(buffer.ids, np.full(len(buffer), 7.5))
+
+
+def step(writer, kind, n_steps):
+    """An episode in each lane."""
+    many = kind.layout.lanes is not None
+    n = kind.layout.lanes or 1
+
+    def value(field, number):
+        whole = np.full((n, *field.shape), number, field.dtype)
+        return whole if many else whole[0]
+
+    def frame(number):
+        fields = kind.layout.schema.frames
+        out = {key: value(one, number % 2) for key, one in fields.items()}
+        return out if kind.layout.schema.is_dict else out["frame"]
+
+    extras = kind.layout.schema.extras
+    writer.reset(frame(0))
+    for number in range(n_steps):
+        ends = np.full(n, number == n_steps - 1) if many else number == n_steps - 1
+        writer.step(
+            value(kind.layout.action, number % 2),
+            np.full(n, 0.5) if many else 0.5,
+            frame(number + 1),
+            ends,
+            np.zeros(n, bool) if many else False,
+            **{name: value(one, 1) for name, one in extras.items()},
+        )
+
+
+def test_to_another_file_system(tmp_path):
+    other = Path(tempfile.mkdtemp(dir="/tmp" if str(tmp_path).startswith("/dev") else "/dev/shm"))
+    try:
+        if other.stat().st_dev == tmp_path.stat().st_dev:
+            pytest.skip("there is no other file system to be had")
+        source = tmp_path / "store.zarr"
+        flips.build(source, flips.KINDS["priorities, lanes"])
+        made = snapshot(source, other / "copy.zarr")
+        assert (made.shared_bytes, made.lanes) == (0, 2)
+        assert rows(other / "copy.zarr") == rows(source)
+        assert names(other) == ["copy.zarr"]
+    finally:
+        shutil.rmtree(other)
+
+
+def test_where_it_cannot_be(tmp_path):
+    source = tmp_path / "store.zarr"
+    flips.build(source, flips.KINDS["raw"])
+    (tmp_path / "link").symlink_to(source)
+    for target in (source / "copy.zarr", tmp_path / "link" / "copy.zarr", source / "frames" / "x"):
+        with pytest.raises(SchemaError, match="lies within the store"):
+            snapshot(source, target)
+    with pytest.raises(StoreExistsError):
+        snapshot(source, source)
+    checks.check_verified(source)
+    assert names(tmp_path) == ["link", "store.zarr"]
+
+
+# ---------------------------------------------------------------- cut off
+
+
+@pytest.fixture
+def crashed(tmp_path):
+    """A store that nobody writes, so that each snapshot makes the same calls."""
+    path = tmp_path / "store.zarr"
+    faults.kill(flips.record(path, flips.KINDS["priorities, lanes"]))
+    return path
+
+
+def points(path, quick):
+    """Some of the calls that a snapshot makes to the disk, and the last ones."""
+    with faulty_disk() as disk:
+        snapshot(path, path.with_name("counted.zarr"))
+    shutil.rmtree(path.with_name("counted.zarr"))
+    total = sum(disk.counts[name] for name in CALLS & disk.counts.keys())
+    early = range(1, total - 12, 1 if THOROUGH else total // quick)
+    return [*early, *range(total - 12, total + 1, 1 if THOROUGH else 4)]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nobody to kill")
+@pytest.mark.parametrize("how", ["fails", "dies"])
+def test_cut_off_at_any_call_and_called_again(crashed, tmp_path, how):
+    known, n_whole = rows(crashed), 0
+    before = contents(crashed)
+    target = tmp_path / "copy.zarr"
+    for at in points(crashed, 5):
+        if how == "fails":
+            with faulty_disk() as disk:
+                disk.fail(CALLS, errno.EIO, at=at, forever=True)
+                with pytest.raises(mmreplay.FailedStoreError):
+                    snapshot(crashed, target)
+        else:
+            child = os.fork()
+            if not child:
+                with faulty_disk() as disk:
+                    disk.die(CALLS, at=at)
+                    snapshot(crashed, target)
+                os._exit(0)
+            os.waitpid(child, 0)
+        if target.exists():
+            n_whole += 1  # it has its name, which may not be durable
+            for one in tmp_path.glob(".copy.zarr.snapshot.tmp"):
+                one.rmdir()  # empty
+        else:
+            snapshot(crashed, target)
+        assert rows(target) == known
+        assert names(tmp_path) == ["copy.zarr", "store.zarr"], at
+        shutil.rmtree(target)
+    assert n_whole
+    assert contents(crashed) == before
+
+
+def test_a_full_disk_leaves_nothing_behind(crashed, tmp_path):
+    target, at, known = tmp_path / "copy.zarr", 1, rows(crashed)
+    while True:
+        with faulty_disk() as disk:
+            disk.fail(ALLOCATING | {"link", "makedirs"}, errno.ENOSPC, at=at, forever=True)
+            try:
+                snapshot(crashed, target)
+            except DiskFullError:
+                pass
+            else:
+                break
+        assert names(tmp_path) == ["store.zarr"]
+        at += 1 if THOROUGH else 61
+    assert at > 100
+    assert rows(target) == known
+
+
+def test_two_at_once_to_the_same_place(crashed, tmp_path):
+    target, seen = tmp_path / "copy.zarr", []
+
+    def second(done, total):
+        if not seen:
+            with pytest.raises(LockedError, match="another snapshot is being made there"):
+                snapshot(crashed, target)
+            seen.append(done)
+
+    snapshot(crashed, target, second)
+    assert seen
+    assert rows(target) == rows(crashed)
