@@ -100,8 +100,8 @@ class LaneDisk:
         self._fresh.extend(path / spec.path for spec in self.specs.values())
         self.on_flush: Callable[[], str | None] | None = None
         self.capacity: int | None = self.metadata["capacity"]
-        flags = columns.read_rows(self, self.specs["resets"], self.base, self.head)
-        self.starts: list[int] = (np.flatnonzero(flags) + self.base).tolist()
+        resets = columns.nonzero_rows(self, self.specs["resets"], self.base, self.head)
+        self.starts: list[int] = resets.tolist()
         self._first = episodes.floor_row(self.base)
         self._first = self._first_row(self.head)
         _tell_holder(path)

@@ -235,11 +235,11 @@ def is_intact(reader: LaneReader, spec: ArraySpec, chunk: int, *, strict: bool =
     expected = int.from_bytes(stored, "little")
     if not reader.is_closed or not expected:
         return not strict
-    size = spec.chunk_bytes
-    data = files.read_at(columns.chunk_path(reader.path, spec, chunk), 0, size, size)
-    rows = np.frombuffer(data, np.uint8).copy()
-    rows[max(reader.head - chunk * spec.chunk_rows, 0) * spec.row_bytes :] = 0
-    return (codecs.crc32c(rows) or 1) == expected
+    found, left = 0, max(reader.head - chunk * spec.chunk_rows, 0) * spec.row_bytes
+    for piece in files.read_pieces(columns.chunk_path(reader.path, spec, chunk), spec.chunk_bytes):
+        found = codecs.crc32c(piece[:left].ljust(len(piece), b"\0"), found)
+        left = max(left - len(piece), 0)
+    return (found or 1) == expected
 
 
 def read_rows(
@@ -275,7 +275,7 @@ def stored_generator(reader: LaneReader) -> str | None:
 def _copy_beside(reader: LaneReader, target: Path) -> None:
     generator = stored_generator(reader)
     if generator is not None:
-        files.write_file(recovery.generator_path(target), generator.encode())
+        files.write_file(recovery.generator_path(target), generator.encode(errors="replace"))
     for name in _CHANGING:
         try:
             _copy_changing(reader.path / name, target / name)

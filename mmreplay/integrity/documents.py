@@ -33,6 +33,9 @@ _KEYS = {
 }
 _ROOT_KEYS = {"zarr_format", "node_type", "attributes"}
 _OPTIONAL = {"lane": {"name", "generator"}, "lanes": set[str]()}
+_FEW = 8
+# Of arrays whose chunk files are read whole.
+_MOST_ROWS = {"episodes/starts": 65_536, "priorities": 1 << 20}
 _ADVICE = ("; run `mmreplay verify`", "; run verify")
 
 
@@ -143,6 +146,9 @@ def _unusable(spec: ArraySpec, expected: ArraySpec) -> str:
         )
     if expected.path.startswith("checksums/") and spec.chunk_rows != expected.chunk_rows:
         return f"expected chunks of {expected.chunk_rows:,}, found {spec.chunk_rows:,}"
+    most = _MOST_ROWS.get(expected.path)
+    if most is not None and spec.chunk_rows > most:
+        return f"expected chunks of at most {most:,}, found {spec.chunk_rows:,}"
     if not spec.is_raw and not expected.path.startswith("frames"):
         return f"expected uncompressed rows, found {spec.codec_name}"
     return ""
@@ -172,5 +178,8 @@ def _key_problems(
 ) -> Iterator[str]:
     for key in sorted(needed - found.keys()):
         yield f"{what}: {key} is missing"
-    for key in sorted(found.keys() - needed - optional):
+    unknown = sorted(found.keys() - needed - optional)
+    for key in unknown[:_FEW]:
         yield f"{what}: {key!r:.80} is unknown to format 1"
+    if unknown[_FEW:]:
+        yield f"{what}: {len(unknown) - _FEW:,} more keys are unknown to format 1"

@@ -6,13 +6,15 @@ meanwhile, it is examined anew.
 
 from __future__ import annotations
 
+import itertools
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from mmreplay import format
+from mmreplay import columns, format
 from mmreplay.columns import Array, Ids, chunk_path
 from mmreplay.errors import LockedError, MmreplayError
 from mmreplay.format import ArraySpec
@@ -28,6 +30,7 @@ from mmreplay.schema import Schema
 
 __all__ = ["Examination", "examine"]
 
+_FEW = 16  # missing files that each have a finding
 _ATTEMPTS = 200
 _PATIENCE_S = 0.05
 
@@ -110,14 +113,10 @@ class Examination:
         if not self.arrays.complete:
             return False  # each is a finding already
 
-        def check() -> tuple[list[Finding], LaneReader | None]:
-            try:
-                return [], LaneReader(watch.path)
-            except (MmreplayError, OSError) as error:
-                return [watch.finding(".live", documents.reason(error, watch.path))], None
-
-        reader = watch.settle(check)
-        if reader is None:
+        try:
+            reader = LaneReader(watch.path)
+        except (MmreplayError, OSError) as error:  # it has looked again for long enough
+            watch.note([watch.finding(".live", documents.reason(error, watch.path))])
             return False
         if reader.metadata != watch.metadata:
             raise ChangedHandsError
@@ -189,10 +188,11 @@ class Examination:
         watch, rows = self.watch, self._rows
         before = len(watch.findings)
         rows.last_flag = None
-        for chunk in self._kept_chunks(spec, rows.head if spec.is_raw else self._chunks.in_shards):
-            data = watch.settle(partial(self._look, spec, chunk))
-            if data is not None:
-                self._remember(spec, chunk * spec.chunk_rows, data)
+        kept = self._kept_chunks(spec, rows.head if spec.is_raw else self._chunks.in_shards)
+        for chunk in self._worth_a_look(spec, kept):
+            known = watch.settle(partial(self._look, spec, chunk))
+            if known is not None:
+                rows.starts, rows.last_flag = known.starts, known.last_flag
         for chunk in self._chunks.without_checksum():
             file = f"{spec.path}/{spec.key(chunk)}"
             text = "has no checksum: only its inner chunks could be checked"
@@ -202,14 +202,47 @@ class Examination:
         if watch.closed and spec.path in self.arrays.sums:
             self._check_sums(spec)
 
-    def _look(self, spec: ArraySpec, chunk: int) -> tuple[list[Finding], Array | None]:
-        """What is wrong with a chunk file, and its rows where they are raw."""
+    def _worth_a_look(self, spec: ArraySpec, kept: range) -> Iterator[int]:
+        """The chunk files among `kept` that are there, and those missing if they are not many.
+
+        Metadata may speak of any number of rows; the others make one finding for each gap.
+        """
+        there = [chunk for chunk in self._there(spec) if chunk in kept]
+        for before, chunk in itertools.pairwise([kept.start - 1, *there, kept.stop]):
+            gap = range(before + 1, chunk)
+            if len(gap) > _FEW:
+                self.watch.settle(partial(self._look_for, spec, gap))
+            else:
+                yield from gap
+            if chunk < kept.stop:
+                yield chunk
+
+    def _there(self, spec: ArraySpec) -> list[int]:
+        try:
+            return columns.chunk_files(self.watch.path, spec)
+        except OSError:
+            return []  # a finding of its own
+
+    def _look_for(self, spec: ArraySpec, gap: range) -> tuple[list[Finding], None]:
+        """That there is still none of these chunk files."""
+        stop = min(gap.stop * spec.chunk_rows, self._rows.head)
+        if self.watch.evicted(stop):
+            self._rows.base = max(self._rows.base, stop)
+            return [], None
+        rows = (max(gap.start * spec.chunk_rows, self._rows.base), stop)
+        text = f"expected this chunk file and {len(gap) - 1:,} after it, found none"
+        return [
+            self.watch.finding(f"{spec.path}/{spec.key(gap.start)}", text, spec.path, rows)
+        ], None
+
+    def _look(self, spec: ArraySpec, chunk: int) -> tuple[list[Finding], Rows | None]:
+        """What is wrong with a chunk file, and what is known after it if it is raw."""
         start, stop = chunk * spec.chunk_rows, (chunk + 1) * spec.chunk_rows
         whole = (max(start, self._rows.base), min(stop, self._rows.head))
-        data: Array | None = None
+        known: Rows | None = None
         try:
             if spec.is_raw:
-                problems, data = self._chunks.raw(spec, chunk, self._rows)
+                problems, known = self._chunks.raw(spec, chunk, self._rows)
             else:
                 problems = self._chunks.shard(spec, chunk, self._rows)
         except FileNotFoundError:
@@ -222,17 +255,7 @@ class Examination:
         file = f"{spec.path}/{spec.key(chunk)}"
         return [
             self.watch.finding(file, one.message, spec.path, one.rows or whole) for one in problems
-        ], data
-
-    def _remember(self, spec: ArraySpec, start: int, data: Array) -> None:
-        """Keep what the rules for later chunks and columns need."""
-        rows = self._rows
-        first, stop = max(start, rows.base), min(start + spec.chunk_rows, rows.head)
-        if spec.path == "resets":
-            here = np.flatnonzero(data[first - start : stop - start]) + first
-            rows.starts = np.concatenate((rows.starts, here))
-        elif spec.path == "non_terminals":
-            rows.last_flag = (stop - 1, int(data[stop - 1 - start]))
+        ], known
 
     # ------------------------------------------------------------ checksums and index
 
@@ -240,8 +263,10 @@ class Examination:
         """Past the last checksum lie zeros."""
         sums = self.arrays.sums[spec.path]
         n_chunks = -(-self._rows.head // spec.chunk_rows)
-        for file in range(-(-n_chunks // sums.chunk_rows)):
+        for file in self._there(sums):
             n_here = n_chunks - file * sums.chunk_rows
+            if n_here <= 0:
+                continue  # it has no business there: a finding of its own
             # A file that is not there is named for each chunk file that has no checksum then.
             read = partial(self._entries, sums, file, n_here, "checksums", missing_ok=True)
             self.watch.settle(read)
@@ -310,8 +335,10 @@ class Examination:
                 self.watch.finding(file, one.message, spec.path, one.rows) for one in problems
             ], None
 
-        for chunk in self._kept_chunks(spec, self._rows.head):
-            self.watch.settle(partial(check, chunk))
+        kept = self._kept_chunks(spec, self._rows.head)
+        for chunk in self._there(spec):
+            if chunk in kept:
+                self.watch.settle(partial(check, chunk))
 
     def _check_first(self) -> None:
         own = self.watch.metadata or {}

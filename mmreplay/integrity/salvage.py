@@ -227,8 +227,7 @@ def _episodes(reader: LaneReader, damaged: Sequence[Span], start: int) -> list[S
     for first, stop in zip(edges[::2], edges[1::2], strict=True):
         if stop <= first or stop <= start:
             continue
-        flags = _rows(reader, "resets", first, stop)
-        starts = (np.flatnonzero(flags) + first).tolist()
+        starts = reader.resets(first, stop).tolist()
         # The last one before damage may go on in it.
         stops = [*starts[1:], stop] if stop == reader.head else starts[1:]
         out += zip(starts, stops, strict=False)
