@@ -198,8 +198,12 @@ def _copy_rows(
             yield rows.nbytes
         return
     for chunk in range(start // spec.chunk_rows, -(-stop // spec.chunk_rows)):
-        if not is_intact(reader, spec, chunk):  # the copy would have a checksum that fits
-            path = columns.chunk_path(reader.path, spec, chunk)
+        path = columns.chunk_path(reader.path, spec, chunk)
+        try:
+            intact = is_intact(reader, spec, chunk)
+        except FileNotFoundError as error:
+            raise reader.missing(path, (chunk + 1) * spec.chunk_rows) from error
+        if not intact:  # the copy would have a checksum that fits
             raise CorruptStoreError(
                 f"{path}: does not match its checksum; run `mmreplay verify` to see all of the "
                 f"damage, and `mmreplay repair` for what is sound"

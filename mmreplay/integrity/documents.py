@@ -19,6 +19,7 @@ from mmreplay.schema import Schema
 
 __all__ = [
     "array_problems",
+    "generator_problems",
     "group_problems",
     "layout_problems",
     "reason",
@@ -77,10 +78,17 @@ def root_problems(data: bytes, own: Mapping[str, Any], where: str) -> Iterator[s
 def _generator_problems(own: Mapping[str, Any]) -> Iterator[str]:
     if not own["closed"]:
         yield "generator: expected none in a store that is not closed"
+    yield from generator_problems(own["generator"])
+
+
+def generator_problems(text: Any) -> Iterator[str]:
+    """What is wrong with a random state that was saved as text."""
     try:
-        np.random.default_rng(0).bit_generator.state = json.loads(own["generator"])
-    except (ValueError, TypeError, KeyError, OverflowError, AttributeError) as error:
-        yield f"generator: expected a random state as text, found something else: {error}"
+        np.random.default_rng(0).bit_generator.state = json.loads(text)
+    except (
+        ValueError, TypeError, KeyError, OverflowError, AttributeError, RecursionError
+    ) as error:  # fmt: skip
+        yield f"generator: expected a random state as text, found something else: {error!s:.200}"
 
 
 def schema_problems(schema: Schema, document: object) -> Iterator[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mmreplay import columns, format
+from mmreplay import columns, files, format
 from mmreplay.columns import Array, Ids, chunk_path
 from mmreplay.errors import LockedError, MmreplayError
 from mmreplay.format import ArraySpec
@@ -26,6 +26,7 @@ from mmreplay.integrity.report import Finding
 from mmreplay.integrity.rules import Problem, Rows
 from mmreplay.integrity.watch import ChangedHandsError, Tally, Watch
 from mmreplay.reader import LaneReader
+from mmreplay.recovery import generator_path
 from mmreplay.schema import Schema
 
 __all__ = ["Examination", "examine"]
@@ -127,6 +128,7 @@ class Examination:
         self._chunks = ChunkReader(watch.path, self.arrays.sums, watch.tally.add, in_shards)
         if self.state == "crashed":
             watch.note(self._state_findings(reader))
+            watch.settle(self._generator)
         return True
 
     def _state_findings(self, reader: LaneReader) -> list[Finding]:
@@ -143,6 +145,20 @@ class Examination:
                     f"the head, {reader.head:,}, found {start:,}"
                 )
         return [self.watch.finding(".live/state", text) for text in texts]
+
+    def _generator(self) -> tuple[list[Finding], None]:
+        """The random state, if one was saved with the last flush."""
+        watch, texts = self.watch, list[str]()
+        try:
+            path = generator_path(watch.path)
+            texts = list(
+                documents.generator_problems(files.read_bytes(path, format.MAX_METADATA_BYTES))
+            )
+        except FileNotFoundError:
+            pass
+        except (MmreplayError, OSError) as error:
+            texts = [f"generator: {documents.reason(error, generator_path(watch.path))}"]
+        return [watch.finding(".live/generator", text) for text in texts], None
 
     def _kept_chunks(self, spec: ArraySpec, stop: int) -> range:
         """The chunk files that hold rows from base to `stop`."""

@@ -184,6 +184,8 @@ def _documents(lane: Path) -> dict[str, tuple[ArraySpec, int]]:
 
 
 def _folders(path: Path) -> list[str]:
+    if path.is_symlink():
+        return []
     with contextlib.suppress(OSError):
         return sorted(one.name for one in path.iterdir() if one.is_dir() and not one.is_symlink())
     return []

@@ -189,10 +189,9 @@ def run_limited(
     while left:
         part = left[:_RENEW]
         done, failure = _run_child(trial, part, inside, limits, tally)
-        tally.n_trials += done
         if failure is not None:
-            tally.n_trials += 1
-            tally.failures.append(failure)
+            sys.stderr.write(f"{failure}\n")
+            tally.add(Tally(1, failures=[failure]))
             done += 1
         left = left[done:]
     return tally
@@ -228,13 +227,9 @@ def _run_child(
                 number, seconds, memory, length = _RECORD.unpack(record)
                 found = json.loads(_read(pipe, length) or b"[]")
                 n_done += 1
-                for kind, about in found:
-                    tally.failures.append(Failure(number, kind, about))
-                    sys.stderr.write(f"{tally.failures[-1]}\n")
-                if seconds > tally.slowest_s:
-                    tally.slowest_s, tally.slowest = seconds, number
-                if memory > tally.memory_bytes:
-                    tally.memory_bytes, tally.largest = memory, number
+                failures = [Failure(number, kind, about) for kind, about in found]
+                sys.stderr.writelines(f"{one}\n" for one in failures)
+                tally.add(Tally(1, seconds, number, memory, number, failures))
     finally:
         if text:
             with contextlib.suppress(ProcessLookupError):
