@@ -9,7 +9,6 @@ one.
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import os
@@ -18,7 +17,7 @@ import re
 import socket
 import stat
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,44 +25,14 @@ from typing import Any
 import numpy as np
 
 from mmreplay.codecs import crc32c
-from mmreplay.testing.victims import Victim, any_of
+from mmreplay.testing.payloads import Parts, spoil_index, spoil_payload
+from mmreplay.testing.texts import deep, spoil_json, spoil_node
+from mmreplay.testing.victims import Victim, any_of, chance
 
 __all__ = ["Change", "change", "spoil_document"]
 
-_ABSENT = (1 << 64) - 1
 _PAGE = 4096
 _CHECKPOINT = struct.Struct("<8s16s16sQQQQ")
-
-# What a number, a text or a node of JSON may be exchanged for.
-_NUMBERS: tuple[Any, ...] = (
-    0, 1, 2, 3, 5, 7, 8, 15, 16, 17, 39, 40, 41, 255, 256, 1023, 1024, -1, -2, -(1 << 63),
-    1 << 16, (1 << 31) - 1, 1 << 31, 1 << 32, 1 << 39, (1 << 40) - 1, 1 << 40, 1 << 53,
-    (1 << 63) - 1, 1 << 63, (1 << 64) - 1, 1 << 64, 10**30, 0.0, -0.0, 0.5, 1.5, 1e308, True, False,
-)  # fmt: skip
-_TEXTS: tuple[str, ...] = (
-    "", "a", "0", "1", "raw", "lz4", "lz4hc", "zstd", "gzip", "blosc", "bytes", "crc32c",
-    "sharding_indexed", "transpose", "vlen-utf8", "blosclz", "snappy", "zlib", "big", "little",
-    "start", "end", "/", ".", "..", "../..", "../out", "/etc/passwd", "regular", "default", "v2",
-    "lane", "lanes", "reset", "zero", "uint8", "int8", "bool", "uint16", "int64", "float16",
-    "float32", "float64", "float128", "complex64", "object", "O", "S9", "V4", "M8[ns]", "a",
-    ">f4", "f4,f4", "(2,3)f4", "(", ",", "{'names': ['a'], 'formats': ['f4']}", "datetime64",
-    "NaN", "Infinity", "noshuffle", "shuffle", "bitshuffle", "\x00", "\ud800", "\udcff", "\u202e",
-    "\x1b[2J\x1b[31m", "\r\n", "é", "٣", "frames", "x" * 300, "y" * 70_000, "c.0", "zarr.json",
-    "{0}", "%s%n", "__class__", "lane-00000", "0" * 32, "f" * 32, "A" * 32,
-)  # fmt: skip
-_NODES: tuple[Any, ...] = (
-    None, [], {}, [0], [1], [[]], [None], {"name": "bytes"}, {"name": None}, {"dict": {}},
-    {"dict": {"a": {"shape": [], "dtype": "uint8"}}}, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10],
-    {"name": "sharding_indexed", "configuration": {}}, [1 << 39, 1 << 39], [-1], [1 << 64],
-    {"shape": [1 << 20, 1 << 20], "dtype": "uint8"}, {"shape": [], "dtype": ["uint8"]},
-)  # fmt: skip
-_LITERALS: tuple[bytes, ...] = (
-    b"NaN", b"Infinity", b"-Infinity", b"1e999", b"-1e999", b"1" * 400, b"9" * 4300, b"9" * 5000,
-    b"-0", b"1E400", b"0.1e-400", b"tru", b"'x'", b"undefined", b"00", b"0x10", b'"\xff\xfe"',
-    b'"\\ud800"', b"\x00", b"1.0000000000000000000001", b"[1,2", b"{}{}", b'"\\u0000"',
-)  # fmt: skip
-_DEPTHS = (20, 80, 150, 300, 450, 600, 900, 950, 990, 1100, 3000, 100_000)
-_MARK = "@@here@@"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,135 +74,19 @@ def change(victim: Victim, random_: random.Random) -> Change:
     )
 
 
-def _chance(random_: random.Random, probability: float) -> bool:
-    return random_.random() < probability
-
-
 # ---------------------------------------------------------------- documents
 
 
 def spoil_document(victim: Victim, random_: random.Random) -> Change | None:
-    """Change a node of a zarr.json, its text, or what two of them say alike."""
+    """Change a zarr.json."""
     name = any_of(random_, victim.pristine.documents())
-    if _chance(random_, 0.3):  # the root matters most
+    if chance(random_, 0.3):  # the root matters most
         name = random_.choice(["zarr.json", *(f"{one}/zarr.json" for one in _lanes(victim) if one)])
-    if _chance(random_, 0.15):
-        return _spoil_text(victim, name, random_)
-    try:
-        document = json.loads(victim.get(name))
-    except (ValueError, RecursionError):  # as it is after an earlier change
+    made = spoil_json(victim.get(name), random_)
+    if made is None:
         return None
-    words = [_spoil_node(document, random_) for _ in range(random_.choice((1, 1, 1, 2, 3)))]
-    text = json.dumps(document).encode()
-    if _chance(random_, 0.2):
-        words.append(_mark(document, random_))
-        text = json.dumps(document).encode()
-        literal = _deep(random_) if _chance(random_, 0.5) else random_.choice(_LITERALS)
-        text = text.replace(f'"{_MARK}"'.encode(), literal, 1)
-        words.append(f"{literal[:20]!r}, {len(literal)} bytes")
-    victim.put(name, text)
-    return Change(f"{name}: {', '.join(words)}")
-
-
-def _deep(random_: random.Random) -> bytes:
-    depth = random_.choice(_DEPTHS) + random_.randrange(10)
-    if _chance(random_, 0.5):
-        return b"[" * depth + b"]" * depth
-    return b'{"a":' * depth + b"1" + b"}" * depth
-
-
-def _nodes(document: Any) -> Iterator[tuple[Any, Any]]:
-    """(container, key) of every value."""
-    pairs = document.items() if isinstance(document, dict) else enumerate(document)
-    for key, value in list(pairs):
-        yield document, key
-        if isinstance(value, (dict, list)):
-            yield from _nodes(value)
-
-
-def _mark(document: Any, random_: random.Random) -> str:
-    found: tuple[Any, Any] | None = any_of(random_, _nodes(document))
-    if found is None:
-        return "nothing left,"
-    holder, key = found
-    holder[key] = _MARK
-    return f"{key!r:.40} ="
-
-
-def _spoil_node(document: Any, random_: random.Random) -> str:
-    chosen = any_of(random_, _nodes(document))
-    if chosen is None:
-        return "nothing left"
-    holder, key = chosen
-    old = holder[key]
-    how = random_.random()
-    if how < 0.1:  # noqa: PLR2004
-        del holder[key]
-        return f"without {key!r:.40}"
-    if how < 0.2 and isinstance(holder, dict):  # noqa: PLR2004
-        new = random_.choice(_TEXTS)
-        holder[new] = (
-            holder.pop(key) if _chance(random_, 0.5) else copy.deepcopy(random_.choice(_NODES))
-        )
-        return f"{key!r:.40} as {new!r:.20}"
-    if how < 0.3:  # noqa: PLR2004
-        other, there = any_of(random_, _nodes(document))
-        holder[key] = json.loads(json.dumps(other[there]))
-        return f"{key!r:.40} from {there!r:.40}"
-    if how < 0.4 and isinstance(holder, list):  # noqa: PLR2004
-        holder.insert(random_.randrange(len(holder) + 1), random_.choice((old, 1, None)))
-        return f"one more beside {key!r:.40}"
-    holder[key] = new = copy.deepcopy(_other(old, random_))
-    return f"{key!r:.40} = {new!r:.40}"
-
-
-def _other(old: Any, random_: random.Random) -> Any:
-    """A value of the same kind, as a rule."""
-    if _chance(random_, 0.2):
-        return random_.choice((random_.choice(_NODES), random_.choice(_TEXTS)))
-    if isinstance(old, bool):
-        return random_.choice((not old, None, int(old), "true"))
-    if isinstance(old, (int, float)):
-        near = (old * 2, old + 1, old - 1, old // 2, float(old), -old, str(old))
-        return random_.choice((random_.choice(_NUMBERS), random_.choice(near)))
-    if isinstance(old, str):
-        return random_.choice(_TEXTS)
-    return random_.choice(_NODES)
-
-
-def _spoil_text(victim: Victim, name: str, random_: random.Random) -> Change:
-    data = victim.get(name)
-    place = random_.randrange(len(data) + 1)
-    makers: tuple[tuple[str, Callable[[], bytes]], ...] = (
-        ("a key twice", lambda: _twice(data, random_)),
-        ("cut", lambda: data[:place]),
-        ("empty", lambda: b""),
-        ("a byte order mark", lambda: b"\xef\xbb\xbf" + data),
-        ("UTF-16", lambda: data.decode("utf-8", "replace").encode("utf-16")),
-        ("Latin 1", lambda: data[:place] + b"\xff\xe9" + data[place:]),
-        ("more behind it", lambda: data + random_.choice((b"x", data, b"\0" * 50))),
-        ("only brackets", lambda: _deep(random_)),
-        ("much white space", lambda: b" " * random_.choice((1 << 19, 1 << 20, 1 << 21)) + data),
-        ("many keys", lambda: data[:-1] + _many_keys() + b"}"),
-        ("a comment", lambda: b"/* */" + data),
-        ("bytes", lambda: random_.randbytes(random_.randrange(1, 300))),
-    )
-    how, make = random_.choice(makers)
-    victim.put(name, make())
-    return Change(f"{name}: {how}")
-
-
-def _many_keys() -> bytes:
-    return b"".join(b',"k%d":0' % number for number in range(40_000))
-
-
-def _twice(data: bytes, random_: random.Random) -> bytes:
-    found = list(re.finditer(rb'"(\w+)": (\d+|"[^"]*"|true|false)', data))
-    if not found:
-        return data
-    one = random_.choice(found)
-    other = random_.choice((b"3", b"null", one[2], b"0"))
-    return data[: one.start()] + b'"%s": %s, ' % (one[1], other) + data[one.start() :]
+    victim.put(name, made[0])
+    return Change(f"{name}: {made[1]}")
 
 
 # ---------------------------------------------------------------- bytes
@@ -274,7 +127,7 @@ def spoil_bytes(victim: Victim, random_: random.Random) -> Change | None:
         words, out = "bytes at random", random_.randbytes(len(data))
     victim.put(name, out)
     sealed = _has_no_checksum(victim, name)
-    if _chance(random_, 0.3) and _seal(victim, name):
+    if chance(random_, 0.3) and _seal(victim, name):
         words, sealed = f"{words}, with its checksum", True
     return Change(f"{name}: {words}", sealed)
 
@@ -283,7 +136,7 @@ def _place(data: bytearray, random_: random.Random) -> int:
     """A place in a file, at its ends and beginnings as a rule, where headers and indices are."""
     ends = (len(data), min(len(data), 40), min(len(data), 120))
     place = random_.randrange(random_.choice(ends))
-    return place if _chance(random_, 0.6) else len(data) - 1 - place
+    return place if chance(random_, 0.6) else len(data) - 1 - place
 
 
 def _has_no_checksum(victim: Victim, name: str) -> bool:
@@ -316,34 +169,6 @@ def _seal(victim: Victim, name: str) -> bool:
 # ---------------------------------------------------------------- shards
 
 
-@dataclass(slots=True)
-class _Parts:
-    """A shard taken apart."""
-
-    chunks: list[bytes]  # payloads, without their crc32c
-    index: list[list[int]]
-
-    @staticmethod
-    def of(data: bytes, n_chunks: int) -> _Parts:
-        end = len(data) - 16 * n_chunks - 4
-        table = np.frombuffer(data[end:-4], "<u8").reshape(n_chunks, 2).tolist()
-        chunks = [data[at : at + size - 4] for at, size in table if at != _ABSENT]
-        return _Parts(chunks, table)
-
-    def joined(self, *, digest: bool, moved: bool) -> bytes:
-        """The file again, all crc32c's but the digest made to fit."""
-        stored = [one + crc32c(one).to_bytes(4, "little") for one in self.chunks]
-        if moved:
-            at = 0
-            for number, one in enumerate(stored):
-                self.index[number] = [at, len(one)]
-                at += len(one)
-        table = b"".join(struct.pack("<QQ", *(n % (1 << 64) for n in pair)) for pair in self.index)
-        known = crc32c(b"".join(one[-4:] for one in stored)) if digest else 0x12345678
-        parts = [*stored, known.to_bytes(4, "little"), table, crc32c(table).to_bytes(4, "little")]
-        return b"".join(parts)
-
-
 def spoil_shard(victim: Victim, random_: random.Random) -> Change | None:
     """Change an index or a compressed chunk, with all crc32c's made to fit."""
     names = [name for name in _data_files(victim) if re.search(r"frames(/\w+)?/c\.", name)]
@@ -353,22 +178,21 @@ def spoil_shard(victim: Victim, random_: random.Random) -> Change | None:
         return None
     n_chunks, codec = _shards(victim, name) or (1, "")
     try:
-        parts = _Parts.of(victim.get(name), n_chunks)
+        parts = Parts.of(victim.get(name), n_chunks)
     except (ValueError, struct.error):
         return None
     if not parts.chunks:
         return None
-    moved = _chance(random_, 0.7)
+    moved = chance(random_, 0.7)
     if moved:
         number = random_.randrange(len(parts.chunks))
-        spoil = {"blosc": _spoil_blosc, "zstd": _spoil_zstd}.get(codec, _spoil_stream)
-        parts.chunks[number], words = spoil(parts.chunks[number], random_)
+        parts.chunks[number], words = spoil_payload(codec, parts.chunks[number], random_)
         words = f"inner chunk {number}: {words}"
     else:
-        words = _spoil_index(parts.index, len(victim.get(name)), random_)
-    digest = _chance(random_, 0.9)
+        words = spoil_index(parts.index, len(victim.get(name)), random_)
+    digest = chance(random_, 0.9)
     victim.put(name, parts.joined(digest=digest, moved=moved))
-    if _chance(random_, 0.7):
+    if chance(random_, 0.7):
         _seal(victim, name)
     return Change(f"{name}: {words}", sealed=True)
 
@@ -382,96 +206,6 @@ def _shards(victim: Victim, name: str) -> tuple[int, str] | None:
     own = first["configuration"]
     rows = document["chunk_grid"]["configuration"]["chunk_shape"][0]
     return rows // own["chunk_shape"][0], own["codecs"][1]["name"]
-
-
-def _spoil_index(index: list[list[int]], size: int, random_: random.Random) -> str:
-    number, which = random_.randrange(len(index)), random_.randrange(2)
-    old = index[number][which]
-    other = random_.choice(index)
-    new = random_.choice(
-        (0, 1, size, size - 4, size + 1, old + 1, old - 1, old + 16, _ABSENT, _ABSENT - 1, 1 << 63,
-         (1 << 63) - 1, 1 << 32, 1 << 40, (1 << 64) - old, other[0], other[1], sum(other), 4, 5)
-    )  # fmt: skip
-    index[number][which] = new
-    if _chance(random_, 0.2):
-        index[number][1 - which] = random_.choice((0, _ABSENT, 1 << 63, other[1]))
-    return f"index {number}.{which}: {old} -> {new}"
-
-
-def _fields(
-    payload: bytes, places: tuple[tuple[int, str], ...], random_: random.Random
-) -> tuple[bytes, str]:
-    """Another value in one of the fields at (offset, struct format)."""
-    out = bytearray(payload)
-    at, form = random_.choice(places)
-    width = struct.calcsize(form)
-    if at + width > len(out):
-        return _spoil_stream(payload, random_)
-    old = struct.unpack_from(form, out, at)[0]
-    most = 256**width - 1
-    new = random_.choice(
-        (0, 1, 2, 3, 4, 15, 16, 17, 20, old + 1, old - 1, old * 2, old // 2, old ^ 1 << 4, most,
-         most // 2, most // 2 + 1, len(payload), len(payload) - 1, random_.randrange(most + 1))
-    )  # fmt: skip
-    struct.pack_into(form, out, at, new & most)
-    return bytes(out), f"byte {at}: {old} -> {new & most}"
-
-
-def _spoil_blosc(payload: bytes, random_: random.Random) -> tuple[bytes, str]:
-    """Version, codec version, flags, typesize, sizes, block table, sizes of streams."""
-    if _chance(random_, 0.35):
-        return _spoil_stream(payload, random_)
-    places = ((0, "B"), (1, "B"), (2, "B"), (3, "B"), (4, "<I"), (8, "<I"), (12, "<I"), (16, "<I"),
-              (20, "<I"), (24, "<I"), (28, "<I"))  # fmt: skip
-    out, words = _fields(payload, places, random_)
-    if _chance(random_, 0.3):
-        more, other = _fields(out, places, random_)
-        return more, f"{words}, {other}"
-    return out, words
-
-
-def _spoil_zstd(payload: bytes, random_: random.Random) -> tuple[bytes, str]:
-    """Frame header, content size, window, block headers; frames that hold more than they say."""
-    how = random_.random()
-    if how < 0.3:  # noqa: PLR2004
-        return _spoil_stream(payload, random_)
-    if how < 0.5:  # noqa: PLR2004
-        return _zstd_bomb(payload, random_)
-    places = ((4, "B"), (5, "B"), (5, "<H"), (5, "<I"), (6, "B"), (6, "<H"), (6, "<I"), (8, "B"),
-              (9, "B"), (10, "<I"), (0, "<I"))  # fmt: skip
-    return _fields(payload, places, random_)
-
-
-def _zstd_bomb(payload: bytes, random_: random.Random) -> tuple[bytes, str]:
-    """A frame of our own making (RFC 8878): blocks of one repeated byte, windows without end."""
-    size = random_.choice((6, 24, 8 * 24 * 32, 8 * 8, 1 << 20))
-    declared = random_.choice((size, 6144, 24, 16, 1 << 30, (1 << 64) - 1, 0))
-    window = random_.choice((0x00, 0x50, 0xF8, 0xFF))
-    head = b"\x28\xb5\x2f\xfd" + bytes([0xC0 | random_.choice((0, 4, 8))]) + bytes([window])
-    head += declared.to_bytes(8, "little")
-    blocks = b""
-    n_blocks = random_.choice((1, 2, 8, 2000))
-    for number in range(n_blocks):
-        length = random_.choice((128 << 10, size % (1 << 21), (1 << 21) - 1))
-        last = number == n_blocks - 1 and _chance(random_, 0.8)
-        blocks += (int(last) | 1 << 1 | length << 3).to_bytes(3, "little") + b"x"
-    skip = b"\x50\x2a\x4d\x18" + (1 << 31).to_bytes(4, "little")
-    frame = random_.choice((head + blocks, skip + payload, payload + payload, payload + skip))
-    return frame, f"a zstd frame made up, {declared} declared, {n_blocks} blocks"
-
-
-def _spoil_stream(payload: bytes, random_: random.Random) -> tuple[bytes, str]:
-    out = bytearray(payload)
-    how = random_.randrange(5)
-    if how == 0:
-        return bytes(out[: random_.randrange(len(out) + 1)]), "cut"
-    if how == 1:
-        more = random_.randbytes(random_.choice((1, 9, 200)))
-        return bytes(out) + more, "longer"
-    for _ in range(random_.choice((1, 1, 2, 6))):
-        if out:
-            out[random_.randrange(len(out))] = random_.randrange(256)
-    return bytes(out), "bytes changed"
 
 
 # ---------------------------------------------------------------- what a live lane keeps
@@ -490,10 +224,10 @@ def spoil_private(victim: Victim, random_: random.Random) -> Change | None:
         return _spoil_checkpoint(victim, name, random_)
     if kind in {"generator", "writer"}:
         document = json.loads(victim.pristine.files[name])
-        words = _spoil_node(document, random_)
+        words = spoil_node(document, random_)
         data = json.dumps(document).encode()
-        if _chance(random_, 0.3):
-            data = random_.choice((b"", b"[]", b"null", b"\xff", _deep(random_), b"1e999", b'"x"'))
+        if chance(random_, 0.3):
+            data = random_.choice((b"", b"[]", b"null", b"\xff", deep(random_), b"1e999", b'"x"'))
         victim.put(name, data)
         return Change(f"{name}: {words}", sealed=True)
     return None
@@ -509,7 +243,7 @@ def _spoil_state(victim: Victim, name: str, random_: random.Random) -> Change:
     words = list(struct.unpack("<9Q", victim.get(name)[:72].ljust(72, b"\0")))
     changed = random_.choices((2, 3, 4, 1, 0, 5, 7), (5, 5, 5, 1, 1, 1, 1))[0]
     words[changed] = _words(words[changed], random_)
-    if _chance(random_, 0.3):
+    if chance(random_, 0.3):
         words[4] = _words(words[4], random_)
     victim.put(name, struct.pack("<9Q", *words).ljust(_PAGE, b"\0"))
     return Change(f"{name}: word {changed} = {words[changed]}, head {words[4]}", sealed=True)
@@ -518,7 +252,7 @@ def _spoil_state(victim: Victim, name: str, random_: random.Random) -> Change:
 def _spoil_checkpoint(victim: Victim, name: str, random_: random.Random) -> Change:
     data = bytearray(victim.get(name).ljust(2 * _PAGE, b"\0"))
     text = []
-    for slot in (0, _PAGE) if _chance(random_, 0.7) else (0,):
+    for slot in (0, _PAGE) if chance(random_, 0.7) else (0,):
         record = list(_CHECKPOINT.unpack_from(data, slot))
         for _ in range(random_.choice((1, 1, 2, 3))):
             which = random_.choice((3, 4, 4, 5, 5, 6, 6, 2))
@@ -562,7 +296,7 @@ def spoil_values(victim: Victim, random_: random.Random) -> Change | None:
     data = values.tobytes()
     victim.put(name, data + victim.get(name)[len(data) :])
     sealed = _has_no_checksum(victim, name)
-    if _chance(random_, 0.6) and _seal(victim, name):
+    if chance(random_, 0.6) and _seal(victim, name):
         sealed = True
     return Change(f"{name}: other values{', sealed' if sealed else ''}", sealed)
 
@@ -683,7 +417,7 @@ def add_stranger(victim: Victim, random_: random.Random) -> Change | None:
 def exchange_files(victim: Victim, random_: random.Random) -> Change | None:
     """Give two files each other's bytes."""
     one, other = (any_of(random_, victim.pristine.files) for _ in range(2))
-    if _chance(random_, 0.6):
+    if chance(random_, 0.6):
         folder = one.rpartition("/")[0]
         other = any_of(
             random_, [x for x in victim.pristine.files if x.rpartition("/")[0] == folder]

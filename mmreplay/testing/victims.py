@@ -23,7 +23,7 @@ from mmreplay.lanes import create
 from mmreplay.prioritized import PrioritizedReplayBuffer
 from mmreplay.schema import Field
 
-__all__ = ["Pristine", "Victim", "pristine_stores"]
+__all__ = ["Pristine", "Victim", "any_of", "chance", "pristine_stores"]
 
 _IDENTITY = slice(40, 56)  # device and inode, in a state page
 
@@ -285,3 +285,8 @@ def any_of(random_: random.Random, choices: Any) -> Any:
     """One of them; of none, None."""
     every = list(choices)
     return random_.choice(every) if every else None
+
+
+def chance(random_: random.Random, probability: float) -> bool:
+    """True with that probability."""
+    return random_.random() < probability
