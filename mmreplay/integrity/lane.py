@@ -215,7 +215,7 @@ class Examination:
             watch.warnings.append(watch.finding(file, text, spec.path))
         if spec.path == "resets" and len(watch.findings) > before:
             rows.sound = False
-        if watch.closed and spec.path in self.arrays.sums:
+        if self.state != "live" and spec.path in self.arrays.sums:
             self._check_sums(spec)
 
     def _worth_a_look(self, spec: ArraySpec, kept: range) -> Iterator[int]:
@@ -276,11 +276,11 @@ class Examination:
     # ------------------------------------------------------------ checksums and index
 
     def _check_sums(self, spec: ArraySpec) -> None:
-        """Past the last checksum lie zeros."""
+        """Past the last checksum of a closed lane lie zeros; an open one may have more."""
         sums = self.arrays.sums[spec.path]
         n_chunks = -(-self._rows.head // spec.chunk_rows)
         for file in self._there(sums):
-            n_here = n_chunks - file * sums.chunk_rows
+            n_here = n_chunks - file * sums.chunk_rows if self.watch.closed else sums.chunk_rows
             if n_here <= 0:
                 continue  # it has no business there: a finding of its own
             # A file that is not there is named for each chunk file that has no checksum then.

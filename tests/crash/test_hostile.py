@@ -423,3 +423,10 @@ def test_a_snapshot_of_a_store_without_a_chunk_file_says_which(store, tmp_path, 
     with pytest.raises(mmreplay.CorruptStoreError, match=name):
         mmreplay.snapshot(store, tmp_path / "copy.zarr")
     assert not (tmp_path / "copy.zarr").exists()
+
+
+def test_checksums_of_a_crashed_lane_are_no_shorter_than_they_must_be(crashed):
+    (crashed / "checksums" / "rewards" / "c.0").write_bytes(b"\1\2\3\4" * 9)
+    assert [one.file for one in mmreplay.verify(crashed).findings] == ["checksums/rewards/c.0"]
+    mmreplay.repair(crashed)
+    assert mmreplay.verify(crashed).sound
