@@ -13,6 +13,8 @@ from contextlib import contextmanager
 
 import click
 
+from .wording import plain
+
 __all__ = ["explained"]
 
 
@@ -26,11 +28,11 @@ def explained() -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.EPIPE:
             raise  # click ends quietly: whoever read the output has seen enough
-        raise click.ClickException(_of_system(error)) from error
+        raise click.ClickException(plain(_of_system(error))) from error
     except Exception as error:
         if not _is_known(error):
             raise
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(plain(str(error))) from error
 
 
 def _is_known(error: Exception) -> bool:

@@ -20,6 +20,7 @@ __all__ = [
     "echo_table",
     "grid",
     "number",
+    "plain",
     "size",
     "table",
     "times",
@@ -35,6 +36,16 @@ _LARGE = 1e15
 def echo_json(document: Mapping[str, Any]) -> None:
     """One JSON object on stdout."""
     click.echo(json.dumps(document, indent=2, allow_nan=False))
+
+
+def plain(text: str) -> str:
+    """The same text without what a terminal would obey: a store may hold any characters."""
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() or one == "\n" else one.encode("unicode_escape").decode()
+        for one in text
+    )
 
 
 def size(n_bytes: float) -> str:
@@ -106,7 +117,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterabl
         align: Any = "right" if place in to_right else "left"
         out.add_column(Text(head), justify=align, overflow="fold")
     for row in rows:
-        out.add_row(*(Text(cell) for cell in row))
+        out.add_row(*(Text(plain(cell)) for cell in row))
     return out
 
 
@@ -119,7 +130,7 @@ def grid(rows: Iterable[tuple[str, str]]) -> Table:
     out.add_column(style="bold", no_wrap=True)
     out.add_column(overflow="fold")
     for name, value in rows:
-        out.add_row(Text(name), Text(value))
+        out.add_row(Text(plain(name)), Text(plain(value)))
     return out
 
 
@@ -132,7 +143,7 @@ def echo_table(*parts: Table | str) -> None:
     with console.capture() as captured:
         for part in parts:
             if isinstance(part, str):
-                console.print(Text(part), soft_wrap=True)  # a line stays one, for grep
+                console.print(Text(plain(part)), soft_wrap=True)  # a line stays one, for grep
             else:
                 console.print(part)
     lines = captured.get().splitlines()

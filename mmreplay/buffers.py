@@ -195,7 +195,9 @@ def _restore(generator: np.random.Generator, saved: str, path: Path) -> dict[str
     try:
         state: dict[str, Any] = json.loads(saved)
         generator.bit_generator.state = state
-    except (ValueError, TypeError, KeyError, OverflowError) as error:
+    except (
+        ValueError, TypeError, KeyError, OverflowError, AttributeError, RecursionError
+    ) as error:  # fmt: skip
         raise CorruptStoreError(
             f"{path}: the saved random state cannot be read: {error}; run `mmreplay verify`"
         ) from error

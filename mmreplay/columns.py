@@ -7,7 +7,7 @@ and a chunk file is mapped only after its size was checked.
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -26,6 +26,8 @@ __all__ = [
     "Window",
     "chunk_files",
     "chunk_path",
+    "filled_rows",
+    "nonzero_rows",
     "open_window",
     "read_rows",
 ]
@@ -34,6 +36,7 @@ Array = npt.NDArray[Any]
 Ids = npt.NDArray[np.int64]
 
 _ROW_MASK = (1 << LANE_SHIFT) - 1
+_PIECE_BYTES = 1 << 20
 _MAX_MAPS = 8192  # side by side; vm.max_map_count is 65,530 for the whole process
 _MAX_CACHED = 2048  # maps of chunk files that cannot lie side by side
 
@@ -122,12 +125,51 @@ def open_window(lane: Path, spec: ArraySpec, chunk: int) -> Window:
     return Window(spec, chunk, files.map_file(path, spec.chunk_bytes, writable=True))
 
 
+def filled_rows(
+    lane: LaneFiles, spec: ArraySpec, start: int, stop: int
+) -> Iterator[tuple[int, Array]]:
+    """(first row, rows) of a raw column in [start, stop), piece by piece, mapping nothing.
+
+    What lies in holes of the files is left out; it is zeros. Metadata may speak of any number of
+    rows: neither memory nor time is taken for those that nobody wrote.
+    """
+    if stop <= start:
+        return
+    _expect_last(lane, spec, stop)
+    piece_rows = max(_PIECE_BYTES // spec.row_bytes, 1)
+    for chunk in range(start // spec.chunk_rows, -(-stop // spec.chunk_rows)):
+        path, begin = chunk_path(lane.path, spec, chunk), chunk * spec.chunk_rows
+        try:
+            for offset, data in files.read_filled(
+                path, spec.chunk_bytes, piece_rows * spec.row_bytes
+            ):
+                row = begin + offset // spec.row_bytes
+                rows = np.frombuffer(data, spec.dtype).reshape(-1, *spec.row_shape)
+                first, last = max(row, start), min(row + len(rows), stop)
+                if first < last:
+                    yield first, rows[first - row : last - row]
+        except FileNotFoundError as error:
+            raise lane.missing(path, min(begin + spec.chunk_rows, stop)) from error
+
+
+def nonzero_rows(lane: LaneFiles, spec: ArraySpec, start: int, stop: int) -> Ids:
+    """The rows in [start, stop) of a raw column of scalars that are not 0, ascending."""
+    found = [np.empty(0, np.int64)]
+    for row, values in filled_rows(lane, spec, start, stop):
+        found.append(np.flatnonzero(values) + row)
+    return np.concatenate(found)
+
+
+def _expect_last(lane: LaneFiles, spec: ArraySpec, stop: int) -> None:
+    last = chunk_path(lane.path, spec, (stop - 1) // spec.chunk_rows)
+    if not last.exists():
+        raise lane.missing(last, stop)
+
+
 def read_rows(lane: LaneFiles, spec: ArraySpec, start: int, stop: int) -> Array:
     """Rows [start, stop) of a raw column, read without mapping anything."""
     if stop > start:  # before there is memory for rows that only damaged metadata speaks of
-        last = chunk_path(lane.path, spec, (stop - 1) // spec.chunk_rows)
-        if not last.exists():
-            raise lane.missing(last, stop)
+        _expect_last(lane, spec, stop)
     out = np.empty((max(stop - start, 0), *spec.row_shape), spec.dtype)
     row = start
     while row < stop:

@@ -81,6 +81,9 @@ class LaneDisk:
         where = str(path / "zarr.json")
         self.schema = format.schema_from_json(metadata.get("schema"), where)
         self.specs, _ = read_specs(path, self.schema)
+        for name in (*map(_sums_path, self.specs), format.index_spec().path):
+            if not (path / name).is_dir():
+                raise FormatError(f"{path / name}: missing; run `mmreplay repair`")
         self.tail_specs = [s for s in self.specs.values() if not s.is_raw]
         self.raw_specs = [s for s in self.specs.values() if s.is_raw]
         self.half = self.tail_specs[0].chunk_rows if self.tail_specs else 0
@@ -100,8 +103,8 @@ class LaneDisk:
         self._fresh.extend(path / spec.path for spec in self.specs.values())
         self.on_flush: Callable[[], str | None] | None = None
         self.capacity: int | None = self.metadata["capacity"]
-        flags = columns.read_rows(self, self.specs["resets"], self.base, self.head)
-        self.starts: list[int] = (np.flatnonzero(flags) + self.base).tolist()
+        resets = columns.nonzero_rows(self, self.specs["resets"], self.base, self.head)
+        self.starts: list[int] = resets.tolist()
         self._first = episodes.floor_row(self.base)
         self._first = self._first_row(self.head)
         _tell_holder(path)
@@ -366,6 +369,10 @@ class LaneDisk:
 
     def _write_shape(self, spec: ArraySpec, rows: int) -> None:
         files.write_file(self.path / spec.path / "zarr.json", format.array_json(spec, rows))
+
+
+def _sums_path(path: str) -> str:
+    return format.checksum_spec(path).path
 
 
 def _base_of(first: int, base: int) -> int:

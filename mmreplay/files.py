@@ -58,12 +58,15 @@ __all__ = [
     "is_locked",
     "make_directory",
     "map_file",
+    "names",
     "populate",
     "populate_read",
     "publish",
     "read_at",
     "read_bytes",
+    "read_filled",
     "read_pieces",
+    "regular_size",
     "remove_tree",
     "rename",
     "replace_directory",
@@ -166,30 +169,88 @@ def read_bytes(path: Path, limit: int) -> bytes:
         os.close(descriptor)
 
 
+def regular_size(path: Path, limit: int) -> int:
+    """The size of a regular file.
+
+    Raises:
+        FileNotFoundError: there is none.
+        CorruptStoreError: not a regular file, or more than `limit` bytes.
+    """
+    descriptor = _open_regular(path, os.O_RDONLY)
+    try:
+        size = os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
+    if size > limit:
+        raise CorruptStoreError(f"{path}: expected at most {limit:,} bytes, found {size:,}")
+    return size
+
+
 def read_at(path: Path, offset: int, length: int, size: int) -> bytes:
     """`length` bytes from `offset` of a file that must have `size` bytes."""
     descriptor = _open_regular(path, os.O_RDONLY)
     try:
         _check_size(path, os.fstat(descriptor).st_size, size)
-        os.lseek(descriptor, offset, os.SEEK_SET)
-        out = bytearray()
-        while len(out) < length:
-            piece = os.read(descriptor, length - len(out))
-            if not piece:
-                raise CorruptStoreError(f"{path}: ended early while being read; run verify")
-            out += piece
-        return bytes(out)
+        return _read_exactly(descriptor, path, offset, length)
     finally:
         os.close(descriptor)
 
 
-def read_pieces(path: Path, size: int) -> Iterator[bytes]:
-    """A file that must have `size` bytes, piece by piece, without mapping it."""
+def read_filled(path: Path, size: int, piece_bytes: int) -> Iterator[tuple[int, bytes]]:
+    """(offset, bytes) of a file that must have `size` bytes, in pieces, without its holes.
+
+    Args:
+        path: a regular file.
+        size: in bytes that it must have.
+        piece_bytes: of every piece but the last; offsets are multiples of it. What is left out is
+            zeros, and takes no time: a file may seem to have any size, and have no blocks at all.
+    """
     descriptor = _open_regular(path, os.O_RDONLY)
     try:
         _check_size(path, os.fstat(descriptor).st_size, size)
-        while piece := os.read(descriptor, _PIECE_BYTES):
-            yield piece
+        offset = 0
+        while offset < size:
+            filled = _next_filled(descriptor, offset)
+            if filled is None:
+                return
+            offset = max(offset, filled - filled % piece_bytes)
+            length = min(piece_bytes, size - offset)
+            yield offset, _read_exactly(descriptor, path, offset, length)
+            offset += length
+    finally:
+        os.close(descriptor)
+
+
+def _next_filled(descriptor: int, offset: int) -> int | None:
+    """Where the next byte is that lies in no hole; None if all of the rest is one."""
+    if not hasattr(os, "SEEK_DATA"):
+        return offset
+    try:
+        return os.lseek(descriptor, offset, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return None
+        return offset  # a file system that does not know
+
+
+def _read_exactly(descriptor: int, path: Path, offset: int, length: int) -> bytes:
+    os.lseek(descriptor, offset, os.SEEK_SET)
+    out = bytearray()
+    while len(out) < length:
+        piece = os.read(descriptor, length - len(out))
+        if not piece:
+            raise CorruptStoreError(f"{path}: ended early while being read; run verify")
+        out += piece
+    return bytes(out)
+
+
+def read_pieces(path: Path, size: int, piece_bytes: int = _PIECE_BYTES) -> Iterator[bytes]:
+    """A file that must have `size` bytes, in pieces of `piece_bytes`, without mapping it."""
+    descriptor = _open_regular(path, os.O_RDONLY)
+    try:
+        _check_size(path, os.fstat(descriptor).st_size, size)
+        for offset in range(0, size, piece_bytes):
+            yield _read_exactly(descriptor, path, offset, min(piece_bytes, size - offset))
     finally:
         os.close(descriptor)
 
@@ -498,6 +559,20 @@ def check_directories(root: Path, *below: str) -> None:
                 )
 
 
+def names(path: Path) -> list[str]:
+    """The names in a directory, ascending; none if it is not there, or none.
+
+    Raises:
+        CorruptStoreError: it may not be read.
+    """
+    try:
+        return sorted(os.listdir(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise CorruptStoreError(f"{path}: cannot be listed: {error.strerror}") from error
+
+
 def replace_directory(built: Path, path: Path) -> bool:
     """Give a directory that was built elsewhere its name.
 
@@ -558,7 +633,10 @@ def sync_tree(path: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory of ours and all in it; no link is followed."""
+    """Remove a directory of ours and all in it; no link is followed, nor is `path` if it is one."""
+    if os.path.islink(path) or (os.path.lexists(path) and not os.path.isdir(path)):
+        unlink(path)
+        return
     for folder, folders, names in os.walk(path, topdown=False):
         for name in names:
             unlink(Path(folder, name))

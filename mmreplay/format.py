@@ -10,7 +10,7 @@ import functools
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,7 @@ __all__ = [
     "index_spec",
     "json_size",
     "lane_name",
+    "lane_names",
     "parse_array",
     "parse_root",
     "plan",
@@ -61,11 +62,17 @@ CHECKSUM_ROWS = 1024
 """Checksums a chunk file of them."""
 
 _MIB = 1 << 20
+_MAX_DEPTH = 100
+"""Levels of the JSON of a document: what is deeper cannot be shown in a message."""
+_MAX_OWN_DEPTH = _MAX_DEPTH - 5
+"""Those of a user's metadata, which stands some levels below the top."""
 _TARGET_BYTES = 32 * _MIB
 _TAILS_BYTES = 256 * _MIB
 _MAX_SHARD_ROWS = 4096
 _MAX_CHUNK_BYTES = 4 << 30
 _MAX_INNER = 16
+_MAX_INNER_BYTES = 64 * _MIB
+"""Who reads one row decodes a whole inner chunk, and somebody else may have chosen its length."""
 _INNER_BYTES = 512 * 1024
 _COMPRESS_FROM_BYTES = 1024
 _SCALAR_ROWS = 65_536
@@ -73,6 +80,7 @@ _SCALAR_ROWS_OF_MANY = 16_384
 _INDEX_ROWS = 65_536
 _UNKNOWN_LANES = 16
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}\Z")
+_LANE = re.compile(r"lane-[0-9]{5}\Z")
 _DTYPES = frozenset(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
 )
@@ -194,6 +202,12 @@ def plan(schema: Schema, lanes: int | None) -> dict[str, ArraySpec]:
         for path, (one, codec) in compressed.items():
             out[path] = ArraySpec(path, one.shape, one.dtype, shard, inners[path], codec)
     for spec in out.values():
+        if spec.inner_rows > 1 and spec.inner_rows * spec.row_bytes > _MAX_INNER_BYTES:
+            raise SchemaError(
+                f"{spec.path}: {spec.inner_rows:,} rows a chunk have "
+                f"{spec.inner_rows * spec.row_bytes:,} bytes; at most {_MAX_INNER_BYTES:,} are "
+                f"compressed as one: give a smaller chunk"
+            )
         if spec.chunk_bytes > _MAX_CHUNK_BYTES:
             raise SchemaError(
                 f"{spec.path}: a chunk of {spec.chunk_rows:,} rows has {spec.chunk_bytes:,} bytes; "
@@ -224,7 +238,7 @@ def plan_from_layout(schema: Schema, layout: Any, where: str) -> dict[str, Array
             for path, (shape, dtype) in kinds.items()
         }
     except (KeyError, TypeError) as error:
-        raise FormatError(f"{where}: layout: cannot be read: {error}") from error
+        raise FormatError(f"{where}: layout: cannot be read: {error!s:.400}") from error
     # Once through the text of zarr.json: the checks of opening hold for making, too.
     return {path: parse_array(array_json(s, 0), path, where)[0] for path, s in specs.items()}
 
@@ -329,6 +343,11 @@ def lane_name(number: int) -> str:
     return f"lane-{number:05d}"
 
 
+def lane_names(names: Iterable[str]) -> list[str]:
+    """Those of some names that lanes have, ascending: five digits, as `lane_name` gives them."""
+    return sorted(name for name in names if _LANE.match(name))
+
+
 # ---------------------------------------------------------------- writing metadata
 
 
@@ -398,9 +417,12 @@ def json_size(document: Mapping[str, Any]) -> int:
         SchemaError: it holds something that JSON does not.
     """
     try:
-        return len(dump(document))
-    except (TypeError, ValueError) as error:
+        size = len(dump(document))
+    except (TypeError, ValueError, RecursionError) as error:
         raise SchemaError(f"metadata: cannot be written as JSON: {error}") from error
+    if _depth(document) > _MAX_OWN_DEPTH:
+        raise SchemaError(f"metadata: expected at most {_MAX_OWN_DEPTH} levels, found more")
+    return size
 
 
 def parse(data: bytes, where: str) -> dict[str, Any]:
@@ -425,7 +447,19 @@ def parse(data: bytes, where: str) -> dict[str, Any]:
         raise FormatError(f"{where}: expected JSON, found something else: {error}") from error
     if not isinstance(document, dict):
         raise FormatError(f"{where}: expected a JSON object, found {type(document).__name__}")
+    if data.count(b"[") + data.count(b"{") > _MAX_DEPTH and _depth(document) > _MAX_DEPTH:
+        raise FormatError(f"{where}: expected JSON of at most {_MAX_DEPTH} levels, found more")
     return document
+
+
+def _depth(document: object) -> int:
+    """Levels of a JSON value, without recursion: that is what a deep one would make fail later."""
+    level, values = 0, [document]
+    while values:
+        level += 1
+        nested = [one for one in values if isinstance(one, (dict, list))]
+        values = [x for one in nested for x in (one.values() if isinstance(one, dict) else one)]
+    return level
 
 
 def parse_root(data: bytes, where: str) -> dict[str, Any]:
@@ -450,30 +484,33 @@ def parse_root(data: bytes, where: str) -> dict[str, Any]:
     version = own.get("format")
     if not _is_int(version) or version != FORMAT:
         raise FormatError(
-            f"{where}: expected format {FORMAT}, found {version!r}; a newer mmreplay may read it"
+            f"{where}: expected format {FORMAT}, found {version!r:.80}; "
+            f"a newer mmreplay may read it"
         )
     kind = own.get("kind")
     if kind not in ("lane", "lanes"):
-        raise FormatError(f"{where}: expected kind 'lane' or 'lanes', found {kind!r}")
+        raise FormatError(f"{where}: expected kind 'lane' or 'lanes', found {kind!r:.200}")
     if not isinstance(own.get("uuid"), str) or not re.fullmatch("[0-9a-f]{32}", own["uuid"]):
-        raise FormatError(f"{where}: expected a uuid of 32 hex digits, found {own.get('uuid')!r}")
+        raise FormatError(
+            f"{where}: expected a uuid of 32 hex digits, found {own.get('uuid')!r:.200}"
+        )
     capacity = own.get("capacity", "nothing")
     if capacity is not None and not (_is_int(capacity) and 1 <= capacity < 1 << LANE_SHIFT):
-        raise FormatError(f"{where}: expected a capacity of 1 or more, found {capacity!r}")
+        raise FormatError(f"{where}: expected a capacity of 1 or more, found {capacity!r:.200}")
     if own.get("padding") not in ("reset", "zero"):
         raise FormatError(
-            f"{where}: expected padding 'reset' or 'zero', found {own.get('padding')}"
+            f"{where}: expected padding 'reset' or 'zero', found {own.get('padding')!r:.200}"
         )
     if kind == "lane":
         for name in ("rows", "first"):
             if not _is_int(own.get(name)) or not 0 <= own[name] < 1 << LANE_SHIFT:
-                raise FormatError(f"{where}: {name}: expected a row, found {own.get(name)!r}")
+                raise FormatError(f"{where}: {name}: expected a row, found {own.get(name)!r:.200}")
         if own["first"] > own["rows"]:
             raise FormatError(
                 f"{where}: first: expected at most rows = {own['rows']}, found {own['first']}"
             )
         if not isinstance(own.get("closed"), bool):
-            raise FormatError(f"{where}: closed: expected a bool, found {own.get('closed')!r}")
+            raise FormatError(f"{where}: closed: expected a bool, found {own.get('closed')!r:.200}")
     return {key: value for key, value in own.items() if key != DIGEST}
 
 
@@ -493,15 +530,18 @@ def schema_from_json(document: object, where: str) -> Schema:
             frames = _field_from_json(frame)
         extras = {key: _field_from_json(one) for key, one in document["extras"].items()}
         action = _field_from_json(document["action"])
-        return Schema.make(frames, action, extras, str(document["reward"]))
+        reward = document["reward"]
+        if reward not in _DTYPES:  # numpy would make a dtype of many another text
+            raise TypeError(f"no dtype: {reward!r:.80}")
+        return Schema.make(frames, action, extras, reward)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise FormatError(f"{where}: the schema cannot be read: {error}") from error
+        raise FormatError(f"{where}: the schema cannot be read: {error!s:.400}") from error
 
 
 def _field_from_json(document: Mapping[str, Any]) -> Field:
     dtype, shape = document["dtype"], document["shape"]
     if dtype not in _DTYPES or not isinstance(shape, list) or not all(map(_is_int, shape)):
-        raise TypeError(f"no field: {document!r}")
+        raise TypeError(f"no field: {document!r:.200}")
     return Field(tuple(shape), dtype)
 
 
@@ -535,14 +575,14 @@ def parse_array(data: bytes, path: str, where: str) -> tuple[ArraySpec, int]:
         "storage_transformers",
     }
     if extra := document.keys() - known:
-        raise FormatError(f"{where}: unknown keys {sorted(extra)}")
+        raise FormatError(f"{where}: unknown keys {sorted(extra)!r:.200}")
     if document.get("storage_transformers"):
         raise FormatError(f"{where}: expected no storage transformers")
     _expect(document.get("zarr_format"), 3, "zarr_format", where)
     _expect(document.get("node_type"), "array", "node_type", where)
     name = document.get("data_type")
     if not isinstance(name, str) or name not in _DTYPES:
-        raise FormatError(f"{where}: data_type: expected a number or bool, found {name!r}")
+        raise FormatError(f"{where}: data_type: expected a number or bool, found {name!r:.200}")
     dtype = np.dtype(name)
     shape = _sizes(document.get("shape"), "shape", where, least=0)
     grid = _named(document.get("chunk_grid"), "regular", "chunk_grid", where)
@@ -551,7 +591,7 @@ def parse_array(data: bytes, path: str, where: str) -> tuple[ArraySpec, int]:
     _expect(keys.get("separator", "/"), ".", "separator", where)
     fill = document.get("fill_value")
     if isinstance(fill, str) or fill != 0:
-        raise FormatError(f"{where}: fill_value: expected 0, found {fill!r}")
+        raise FormatError(f"{where}: fill_value: expected 0, found {fill!r:.200}")
     if not shape or chunk[1:] != shape[1:] or len(chunk) != len(shape):
         raise FormatError(f"{where}: expected chunks of whole rows, found {chunk} of {shape}")
     if math.prod(chunk) * dtype.itemsize > _MAX_CHUNK_BYTES:
@@ -560,7 +600,9 @@ def parse_array(data: bytes, path: str, where: str) -> tuple[ArraySpec, int]:
         )
     codecs = document.get("codecs")
     if not isinstance(codecs, list) or len(codecs) != 1:
-        raise FormatError(f"{where}: expected one codec, bytes or sharding_indexed; found {codecs}")
+        raise FormatError(
+            f"{where}: expected one codec, bytes or sharding_indexed; found {codecs!r:.200}"
+        )
     if isinstance(codecs[0], dict) and codecs[0].get("name") == "sharding_indexed":
         inner, codec = _parse_sharding(codecs[0], chunk, dtype, where)
         return ArraySpec(path, shape[1:], dtype, chunk[0], inner, codec), shape[0]
@@ -573,6 +615,12 @@ def _parse_sharding(
 ) -> tuple[int, dict[str, Any]]:
     sharding = _named(document, "sharding_indexed", "codecs", where)
     inner = _sizes(sharding.get("chunk_shape"), "inner chunk_shape", where)
+    row_bytes = math.prod(inner[1:]) * dtype.itemsize
+    if inner[0] > 1 and inner[0] * row_bytes > _MAX_INNER_BYTES:
+        raise FormatError(
+            f"{where}: expected inner chunks of one row, or of at most {_MAX_INNER_BYTES:,} bytes, "
+            f"found {inner}"
+        )
     if inner[1:] != chunk[1:] or len(inner) != len(chunk) or chunk[0] % inner[0]:
         raise FormatError(f"{where}: expected inner chunks that divide {chunk}, found {inner}")
     _expect(sharding.get("index_location", "end"), "end", "index_location", where)
@@ -580,12 +628,16 @@ def _parse_sharding(
     codecs = sharding.get("codecs")
     n_codecs = 3
     if not isinstance(codecs, list) or len(codecs) != n_codecs:
-        raise FormatError(f"{where}: expected inner codecs bytes, a compressor, crc32c: {codecs}")
+        raise FormatError(
+            f"{where}: expected inner codecs bytes, a compressor, crc32c: {codecs!r:.200}"
+        )
     _check_bytes(codecs[0], dtype, where)
     if not isinstance(codecs[2], dict) or codecs[2].get("name") != "crc32c":
-        raise FormatError(f"{where}: expected crc32c as the last inner codec, found {codecs[2]}")
+        raise FormatError(
+            f"{where}: expected crc32c as the last inner codec, found {codecs[2]!r:.200}"
+        )
     if not isinstance(codecs[1], dict):
-        raise FormatError(f"{where}: expected a compressor, found {codecs[1]!r}")
+        raise FormatError(f"{where}: expected a compressor, found {codecs[1]!r:.200}")
     return inner[0], _checked_codec(codecs[1], where, dtype.itemsize)
 
 
@@ -593,7 +645,9 @@ def _checked_codec(document: dict[str, Any], where: str, itemsize: int) -> dict[
     """A compressor of the standard set, with a configuration that can only mean one thing."""
     name, given = document.get("name"), document.get("configuration", {})
     if not isinstance(given, dict):
-        raise FormatError(f"{where}: codec {name!r}: expected a configuration, found {given!r}")
+        raise FormatError(
+            f"{where}: codec {name!r:.200}: expected a configuration, found {given!r:.200}"
+        )
     if name == "gzip":
         return {"name": "gzip", "configuration": {"level": _level(given, 0, 9, 5, where)}}
     if name == "zstd":
@@ -608,10 +662,12 @@ def _checked_codec(document: dict[str, Any], where: str, itemsize: int) -> dict[
         if cname not in _BLOSC_NAMES or shuffle not in ("noshuffle", "shuffle", "bitshuffle"):
             raise FormatError(
                 f"{where}: blosc: expected cname {', '.join(_BLOSC_NAMES)} and a known shuffle, "
-                f"found {cname!r} and {shuffle!r}"
+                f"found {cname!r:.200} and {shuffle!r:.200}"
             )
         if not _is_int(size) or not 1 <= size <= 255 or not _is_int(block) or block < 0:  # noqa: PLR2004
-            raise FormatError(f"{where}: blosc: typesize {size!r} or blocksize {block!r} is none")
+            raise FormatError(
+                f"{where}: blosc: typesize {size!r:.200} or blocksize {block!r:.200} is none"
+            )
         return {
             "name": "blosc",
             "configuration": {
@@ -623,7 +679,7 @@ def _checked_codec(document: dict[str, Any], where: str, itemsize: int) -> dict[
             },
         }
     raise FormatError(
-        f"{where}: expected a codec of the standard set (blosc, zstd, gzip), found {name!r}"
+        f"{where}: expected a codec of the standard set (blosc, zstd, gzip), found {name!r:.200}"
     )
 
 
@@ -632,30 +688,32 @@ def _level(
 ) -> int:
     level = given.get(key, default)
     if not _is_int(level) or not least <= level <= most:
-        raise FormatError(f"{where}: {key}: expected {least} to {most}, found {level!r}")
+        raise FormatError(f"{where}: {key}: expected {least} to {most}, found {level!r:.200}")
     return int(level)
 
 
 def _check_bytes(document: object, dtype: np.dtype[Any], where: str) -> None:
     if not isinstance(document, dict) or document.get("name") != "bytes":
-        raise FormatError(f"{where}: expected the codec 'bytes', found {document!r}")
+        raise FormatError(f"{where}: expected the codec 'bytes', found {document!r:.200}")
     endian = _named(document, "bytes", "codecs", where).get("endian", "little")
     if dtype.itemsize > 1 and endian != "little":
-        raise FormatError(f"{where}: expected little-endian values, found {endian!r}")
+        raise FormatError(f"{where}: expected little-endian values, found {endian!r:.200}")
 
 
 def _named(document: object, name: str, what: str, where: str) -> dict[str, Any]:
     if not isinstance(document, dict) or document.get("name") != name:
-        raise FormatError(f"{where}: {what}: expected {name!r}, found {document!r}")
+        raise FormatError(f"{where}: {what}: expected {name!r:.200}, found {document!r:.200}")
     configuration = document.get("configuration", {})
     if not isinstance(configuration, dict):
-        raise FormatError(f"{where}: {what}: expected a configuration, found {configuration!r}")
+        raise FormatError(
+            f"{where}: {what}: expected a configuration, found {configuration!r:.200}"
+        )
     return configuration
 
 
 def _expect(found: object, expected: object, what: str, where: str) -> None:
     if isinstance(found, bool) or found != expected:
-        raise FormatError(f"{where}: {what}: expected {expected!r}, found {found!r}")
+        raise FormatError(f"{where}: {what}: expected {expected!r:.200}, found {found!r:.200}")
 
 
 def _is_int(value: object) -> bool:

@@ -173,7 +173,8 @@ class Returns:
         terms = columns["rewards"].take(window) * self._powers[:n]
         last = np.arange(0, ids.size * n, n) + (steps - 1)
         live.take(last, out=non_terminal, mode="clip")
-        reward[:] = np.add.accumulate(terms, axis=1).take(last)
+        with np.errstate(over="ignore", invalid="ignore"):  # of rewards that are not finite
+            reward[:] = np.add.accumulate(terms, axis=1).take(last)
         np.multiply(self._powers.take(steps), non_terminal, out=discount)
         return ids + steps
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay import format
+from mmreplay import columns, format
 from mmreplay.columns import EvictedError, Ids, RawColumn
 from mmreplay.episodes import EPISODE_DTYPE, Index
 from mmreplay.errors import SchemaError
@@ -131,19 +131,33 @@ class Joined:
         out = np.zeros(starts.size, EPISODE_DTYPE)
         if not starts.size:
             return out
-        begin = int(starts[0])
-        rewards = self.columns["rewards"].read(lane, begin, head).astype(np.float64)
-        rewards[stops - 1 - begin] = 0  # final rows; the newest may be changing
-        flags = self.columns["non_terminals"].read(lane, begin, head)
+        lasts = stops - 2 + (lane << format.LANE_SHIFT)
         out["id"] = starts + (lane << format.LANE_SHIFT)
         out["length"] = stops - starts - 1
-        bounds = np.stack((starts - begin, stops - 1 - begin), 1).ravel()
-        with np.errstate(over="ignore", invalid="ignore"):
-            out["return"] = np.add.reduceat(rewards, bounds)[::2]
-        out["terminated"] = flags[stops - 2 - begin] == 0
+        out["return"] = self._returns(lane, starts, stops)
+        out["terminated"] = self.columns["non_terminals"].take(lasts) == 0
         out["truncated"] = ~out["terminated"]
         if self.readers[lane].is_live and stops[-1] == head:
             out["truncated"][-1] = False
+        return out
+
+    def _returns(self, lane: int, starts: Ids, stops: Ids) -> npt.NDArray[np.float64]:
+        """The sums of the rewards of rows [start, stop - 1): the last row of each is final."""
+        out = np.zeros(starts.size)
+        reader = self.readers[lane]
+        spec = reader.specs["rewards"]
+        pieces = columns.filled_rows(reader, spec, int(starts[0]), int(stops[-1]))
+        for row, values in pieces:
+            # The episodes that have rows in this piece.
+            first = int(starts.searchsorted(row, "right")) - 1
+            last = int(starts.searchsorted(row + len(values)))
+            begins = np.maximum(starts[first:last], row) - row
+            ends = np.minimum(stops[first:last] - 1, row + len(values)) - row
+            rewards = np.append(values.astype(np.float64), 0.0)  # an end may be that of the piece
+            bounds = np.stack((begins, np.maximum(ends, begins)), 1).ravel()
+            with np.errstate(over="ignore", invalid="ignore"):
+                sums = np.add.reduceat(rewards, bounds)[::2]
+                out[first:last] += np.where(ends > begins, sums, 0.0)
         return out
 
     def endings(self, firsts: Ids) -> tuple[Ids, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:

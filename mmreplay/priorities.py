@@ -22,6 +22,7 @@ __all__ = ["PriorityColumn", "evict", "find", "finish", "is_usable", "trim"]
 
 _CHUNK_ROWS = 65_536
 _CHUNK_ROWS_OF_MANY = 16_384
+_MOST_ROWS = 1 << 20  # a chunk is in memory whole
 _SPEC = format.priority_spec(_CHUNK_ROWS)
 _SUMS = format.checksum_spec(_SPEC.path)
 _BYTES = _SPEC.dtype.itemsize
@@ -50,10 +51,10 @@ def find(lane: Path) -> ArraySpec | None:
         raise FormatError(f"{where}: missing; {advice}") from error
     spec, _ = format.parse_array(data, _SPEC.path, str(where))
     fits = (spec.row_shape, spec.dtype, spec.is_raw) == (_SPEC.row_shape, _SPEC.dtype, True)
-    if not fits or spec.chunk_bytes % files.GRANULARITY:
+    if not fits or spec.chunk_bytes % files.GRANULARITY or spec.chunk_rows > _MOST_ROWS:
         raise FormatError(
             f"{where}: expected one float64 a row in raw chunks of a multiple of "
-            f"{files.GRANULARITY:,} bytes; {advice}"
+            f"{files.GRANULARITY:,} bytes, of at most {_MOST_ROWS:,} rows; {advice}"
         )
     return spec
 

@@ -22,6 +22,7 @@ from mmreplay.errors import ClosedError, SchemaError
 from mmreplay.gather import Batch
 from mmreplay.lanes import FLUSH_S
 from mmreplay.priorities import PriorityColumn
+from mmreplay.samplers.masses import MOST
 from mmreplay.samplers.prioritized import Prioritization, PrioritizedSampler
 from mmreplay.schema import Field
 
@@ -119,9 +120,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         kept = self.stored_state.get("sampler")
         kept = kept if isinstance(kept, dict) else {}
         largest, n_batches = kept.get("largest"), kept.get("batches")
-        self._n_batches = n_batches if isinstance(n_batches, int) else 0
+        # As JSON has it, which anybody may have written.
+        self._n_batches = max(n_batches, 0) if isinstance(n_batches, int) else 0
+        is_sound = isinstance(largest, float) and 0 < largest <= MOST
         self._sampler = PrioritizedSampler(
-            self._column, self._how, index, largest if isinstance(largest, float) else None
+            self._column, self._how, index, largest if is_sound else None
         )
 
     def saved_state(self) -> dict[str, Any]:

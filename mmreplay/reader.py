@@ -22,6 +22,8 @@ from mmreplay.state import BASE, COMMITTED, SESSION, TAIL_START, CheckpointFile,
 __all__ = ["LaneReader", "lane_paths", "read_metadata", "read_specs"]
 
 _ATTEMPTS = 50
+_PIECE_ROWS = 1 << 16
+_IDLE_ATTEMPTS = 5
 _PATIENCE_S = 0.02
 _NO_SESSION = -1  # no word of the page ever has it
 
@@ -59,8 +61,9 @@ def read_specs(path: Path, schema: Schema) -> tuple[dict[str, format.ArraySpec],
         FormatError: an array is missing, or not of this format, or of other rows.
     """
     own = schema.columns()
-    files.check_directories(path, ".live", "episodes/starts", "non_terminals", "resets", *own)
-    files.check_directories(path, *(f"checksums/{name}" for name in own))
+    columns_ = (*own, "non_terminals", "resets")
+    files.check_directories(path, ".live", "episodes/starts", *columns_)
+    files.check_directories(path, *(f"checksums/{name}" for name in columns_))
     specs: dict[str, format.ArraySpec] = {}
     rows: int | None = None
     fields = {name: (one.shape, one.dtype) for name, one in own.items()}
@@ -97,8 +100,7 @@ def lane_paths(path: Path) -> list[Path]:
     """
     if read_metadata(path)["kind"] == "lane":
         return [path]
-    found = sorted(path.glob("lane-*"))
-    lanes = [lane for lane in found if lane.name[5:].isdecimal()]
+    lanes = [path / name for name in format.lane_names(files.names(path))]
     files.check_directories(path, *(lane.name for lane in lanes))
     if not lanes:
         raise FormatError(
@@ -153,8 +155,13 @@ class LaneReader:
         Raises:
             StoreNotFoundError, FormatError, CorruptStoreError: see docs/format.md.
         """
+        n_idle = 0
         for attempt in range(_ATTEMPTS):
             if attempt:
+                # Whoever opens or closes it holds its lock. Nobody does: nothing to wait for.
+                n_idle = 0 if files.is_locked(self.path) else n_idle + 1
+                if n_idle > _IDLE_ATTEMPTS:
+                    break
                 time.sleep(_PATIENCE_S)
             self._stamp = _stamp(self.path)
             self.metadata = read_metadata(self.path)
@@ -212,8 +219,9 @@ class LaneReader:
         self.is_live, self.is_closed = trusted, False
         self.tails = tails if trusted or best.tail_start <= best.head else {}
         if trusted:
+            self.base = state.words[BASE]  # before the head, which moves on
             self._follow()
-            self.base = state.words[BASE]
+            state.check_rows(self.base, self.head)
         else:  # the rules of recovery, in memory only
             self.head, self.base = best.head, best.base
             self._tail_start = min(best.tail_start, best.head)
@@ -292,8 +300,7 @@ class LaneReader:
 
     def resets(self, start: int, stop: int) -> Ids:
         """Rows in [start, stop) with a reset, ascending, from the reset bits."""
-        flags = columns.read_rows(self, self.specs["resets"], start, stop)
-        return np.flatnonzero(flags).astype(np.int64) + start
+        return columns.nonzero_rows(self, self.specs["resets"], start, stop)
 
     def starts(self) -> Ids:
         """Rows in [base, head) with a reset: from the index of a closed lane, else the bits."""
@@ -322,12 +329,16 @@ class LaneReader:
             )
         if (spec.row_shape, spec.dtype, spec.is_raw) != ((), np.dtype("int64"), True):
             raise FormatError(f"{where}: expected raw int64, found {spec}")
-        out: Ids = columns.read_rows(self, spec, 0, count)
-        if count and not (
-            np.all(out[1:] > out[:-1]) and out[0] >= self.base and out[-1] < self.head
-        ):
-            raise CorruptStoreError(
-                f"{where.parent}: expected ascending rows in [{self.base:,}, {self.head:,}); "
-                f"run `mmreplay verify`"
-            )
+        # Piece by piece: what is in the first is known before there is memory for the rest.
+        parts = [np.array([self.base - 1])]
+        for first in range(0, count, _PIECE_ROWS):
+            part = columns.read_rows(self, spec, first, min(first + _PIECE_ROWS, count))
+            known = np.append(parts[-1][-1:], part)
+            if not np.all(known[1:] > known[:-1]) or part[-1] >= self.head:
+                raise CorruptStoreError(
+                    f"{where.parent}: expected ascending rows in [{self.base:,}, {self.head:,}); "
+                    f"run `mmreplay verify`"
+                )
+            parts.append(part)
+        out: Ids = np.concatenate(parts)[1:]
         return out

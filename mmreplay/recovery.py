@@ -137,7 +137,7 @@ def reopen(
         state, checkpoint, tails = _map_live(path, metadata, specs)
         _unpack(path, specs, tails, tail_start, head)
         if isinstance(metadata.get("generator"), str):
-            files.write_file(generator_path(path), metadata["generator"].encode())
+            files.write_file(generator_path(path), metadata["generator"].encode(errors="replace"))
         files.sync_tree(path / ".live")
         files.sync_directory(path)
         for file, spec in newest:
@@ -203,11 +203,14 @@ def recover(
         words = state.words
         head, tail_start = words[COMMITTED], max(words[TAIL_START], best.tail_start)
         base = max(words[BASE], best.base)
+        state.check_rows(base, head)
+        _check_tail(path, specs, head, tail_start)
     else:
         head, tail_start, base = best.head, best.tail_start, best.base
         if tail_start > head:
             tail_start = shard_start(specs, head)
             _unpack(path, specs, tails, tail_start, head)
+        _check_tail(path, specs, head, tail_start)
         for spec in specs.values():
             if not spec.is_raw:
                 files.sync_file(shards.tail_path(path, spec))
@@ -226,6 +229,20 @@ def recover(
         state.start(base=base, tail_start=tail_start, committed=head)
     # Every kept chunk file counts as written since the last flush.
     return Live(metadata, state, checkpoint, tails, head, base, flushed=base)
+
+
+def _check_tail(path: Path, specs: Mapping[str, ArraySpec], head: int, tail_start: int) -> None:
+    """Make sure that the tail can hold the rows that it is said to.
+
+    Raises:
+        CorruptStoreError: it cannot.
+    """
+    half = max((spec.chunk_rows for spec in specs.values() if not spec.is_raw), default=0)
+    if half and (tail_start % half or not tail_start <= head <= tail_start + 2 * half):
+        raise CorruptStoreError(
+            f"{path / '.live'}: tail_start: expected a multiple of {half:,} at most {2 * half:,} "
+            f"rows before the head, {head:,}, found {tail_start:,}; run `mmreplay verify`"
+        )
 
 
 def shard_start(specs: Mapping[str, ArraySpec], head: int) -> int:

@@ -121,6 +121,17 @@ class Shard:
         ]
         self._checked = bytearray(n_chunks)
 
+    def digests(self) -> tuple[bytes, bytes]:
+        """The four bytes before the index, and what they should be; see `assemble`."""
+        end = self._data.size - (16 * len(self.slices) + 4)
+        inner = b"".join(
+            self._data[place[1] - 4 : place[1]].tobytes()
+            for place in self.slices
+            if place is not None
+        )
+        found = self._data[max(end - 4, 0) : end].tobytes()
+        return found, codecs.crc32c(inner).to_bytes(4, "little")
+
     def decode(self, chunk: int, out: Bytes) -> None:
         """Fill `out` with an inner chunk, checksum and header checked the first time.
 

@@ -49,7 +49,7 @@ class State:
             CorruptStoreError: another size.
         """
         self.path = path
-        about = path.stat()
+        about = path.lstat()  # of no file that a link leads to: that is not mapped either
         self._identity = (about.st_dev, about.st_ino)
         self._page: npt.NDArray[np.uint8] = files.map_file(path, PAGE_BYTES, writable=writable)
         self.words: memoryview[int] = self._page.view("<u8").data
@@ -80,10 +80,21 @@ class State:
     def is_in_place(self) -> bool:
         """Whether the file at the path is still the one that is mapped."""
         try:
-            about = self.path.stat()
+            about = self.path.lstat()
         except OSError:
             return False
         return (about.st_dev, about.st_ino) == self._identity
+
+    def check_rows(self, base: int, head: int) -> None:
+        """Make sure that what the page says may be rows at all.
+
+        Raises:
+            CorruptStoreError: it may not.
+        """
+        if not base <= head < 1 << LANE_SHIFT:
+            raise CorruptStoreError(
+                f"{self.path}: expected base <= head < 2**{LANE_SHIFT}, found {base:,} and {head:,}"
+            )
 
     def end(self) -> None:
         """Tell readers that still map the page to look at zarr.json again."""

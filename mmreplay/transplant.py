@@ -242,8 +242,12 @@ def _copy_rows(
             yield rows.nbytes
         return
     for chunk in range(start // spec.chunk_rows, -(-stop // spec.chunk_rows)):
-        if not is_intact(reader, spec, chunk):  # the copy would have a checksum that fits
-            path = columns.chunk_path(reader.path, spec, chunk)
+        path = columns.chunk_path(reader.path, spec, chunk)
+        try:
+            intact = is_intact(reader, spec, chunk)
+        except FileNotFoundError as error:
+            raise reader.missing(path, (chunk + 1) * spec.chunk_rows) from error
+        if not intact:  # the copy would have a checksum that fits
             raise CorruptStoreError(
                 f"{path}: does not match its checksum; run `mmreplay verify` to see all of the "
                 f"damage, and `mmreplay repair` for what is sound"
@@ -279,11 +283,11 @@ def is_intact(reader: LaneReader, spec: ArraySpec, chunk: int, *, strict: bool =
     expected = int.from_bytes(stored, "little")
     if not reader.is_closed or not expected:
         return not strict
-    size = spec.chunk_bytes
-    data = files.read_at(columns.chunk_path(reader.path, spec, chunk), 0, size, size)
-    rows = np.frombuffer(data, np.uint8).copy()
-    rows[max(reader.head - chunk * spec.chunk_rows, 0) * spec.row_bytes :] = 0
-    return (codecs.crc32c(rows) or 1) == expected
+    found, left = 0, max(reader.head - chunk * spec.chunk_rows, 0) * spec.row_bytes
+    for piece in files.read_pieces(columns.chunk_path(reader.path, spec, chunk), spec.chunk_bytes):
+        found = codecs.crc32c(piece[:left].ljust(len(piece), b"\0"), found)
+        left = max(left - len(piece), 0)
+    return (found or 1) == expected
 
 
 def read_rows(
@@ -319,7 +323,7 @@ def stored_generator(reader: LaneReader) -> str | None:
 def _copy_beside(reader: LaneReader, target: Path, wanted: Collection[str]) -> None:
     generator = stored_generator(reader) if "generator" in wanted else None
     if generator is not None:
-        files.write_file(recovery.generator_path(target), generator.encode())
+        files.write_file(recovery.generator_path(target), generator.encode(errors="replace"))
     if "priorities" in wanted:
         try:
             copy_priorities(reader.path, target, closed=reader.is_closed)

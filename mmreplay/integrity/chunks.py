@@ -6,6 +6,7 @@ the process.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay import codecs, files, format, shards
-from mmreplay.columns import Array, chunk_path
+from mmreplay.columns import chunk_path
 from mmreplay.errors import CorruptStoreError
 from mmreplay.format import ArraySpec
 from mmreplay.integrity import documents, rules
@@ -28,6 +29,9 @@ ANOTHER = "expected the shard that was written here, found another, or one with 
 """Of a shard: what is wrong with single inner chunks does not explain its checksum."""
 
 Bytes = npt.NDArray[np.uint8]
+
+_PIECE_BYTES = 4 << 20
+_MOST_PROBLEMS = 8  # of a chunk file
 
 _ROOM_BYTES = 1 << 20
 """What a shard may have beyond its uncompressed size, and an eighth of that."""
@@ -70,8 +74,8 @@ class ChunkReader:
         out, self._without = self._without, []
         return out
 
-    def raw(self, spec: ArraySpec, chunk: int, rows: Rows) -> tuple[list[Problem], Array]:
-        """A chunk file of an uncompressed column, and its rows: (chunk rows, *row_shape).
+    def raw(self, spec: ArraySpec, chunk: int, rows: Rows) -> tuple[list[Problem], Rows]:
+        """A chunk file of an uncompressed column, piece by piece, and what is known after it.
 
         Raises:
             FileNotFoundError: there is none.
@@ -80,15 +84,27 @@ class ChunkReader:
         expected = self.checksum(spec, chunk)  # before the file: one that is there is final
         if not rows.closed and chunk >= max(rows.head - 1, 0) // spec.chunk_rows:
             expected = None  # of rows that a power cut took back: the newest row changes again
-        data = self.whole(spec, chunk)
-        out = _check_sum(data, expected)
+        known, start = dataclasses.replace(rows), chunk * spec.chunk_rows
+        found, n_other, wrong = 0, 0, list[Problem]()
+        piece_rows = max(_PIECE_BYTES // spec.row_bytes, 1)
+        pieces = files.read_pieces(
+            chunk_path(self._lane, spec, chunk), spec.chunk_bytes, piece_rows * spec.row_bytes
+        )
+        for data in pieces:
+            found = codecs.crc32c(data, found)
+            values = np.frombuffer(data, spec.dtype).reshape(-1, *spec.row_shape)
+            if rows.closed:
+                past = max(rows.head - start, 0) * spec.row_bytes
+                n_other += int(np.count_nonzero(np.frombuffer(data, np.uint8)[past:]))
+            if len(wrong) < _MOST_PROBLEMS:
+                wrong += rules.check_values(spec, values, start, known)
+            known.remember(spec.path, values, start)
+            start += len(values)
+        self._read(spec.chunk_bytes)
+        out = _check_sum(found, expected)
         if expected == 0 and rows.closed:
             out.append(Problem(NO_CHECKSUM))
-        start = chunk * spec.chunk_rows
-        if rows.closed and rows.head < start + spec.chunk_rows:
-            out += rules.zero_past(data[(rows.head - start) * spec.row_bytes :], rows.head)
-        values = data.view(spec.dtype).reshape(spec.chunk_rows, *spec.row_shape)
-        return out + rules.check_values(spec, values, start, rows), values
+        return out + rules.others_past(n_other, rows.head) + wrong, known
 
     def shard(self, spec: ArraySpec, chunk: int, rows: Rows) -> list[Problem]:
         """A shard: whole, then its index, then each inner chunk.
@@ -99,18 +115,21 @@ class ChunkReader:
         """
         expected = self.checksum(spec, chunk)
         path = chunk_path(self._lane, spec, chunk)
-        data = files.read_bytes(path, spec.chunk_bytes + spec.chunk_bytes // 8 + _ROOM_BYTES)
-        self._read(len(data))
-        out = _check_sum(np.frombuffer(data, np.uint8), expected)
+        size = files.regular_size(path, spec.chunk_bytes + spec.chunk_bytes // 8 + _ROOM_BYTES)
+        found = 0
+        for data in files.read_pieces(path, size):
+            found = codecs.crc32c(data, found)
+        self._read(size)
+        out = _check_sum(found, expected)
         if expected == 0 and chunk not in self._without:
             self._without.append(chunk)
         try:
             shard = shards.Shard(path, spec, codecs.make_codec(spec.codec or {}))
         except CorruptStoreError as error:
             return [*out, Problem(documents.reason(error, path))]
-        has_sum, out = bool(out), out + _check_digest(data, shard)
+        has_sum, out = bool(out), out + _check_digest(shard)
         inner = self._inner_chunks(shard, spec, chunk, rows)
-        if has_sum and inner and not _is_explained(data, shard, expected):
+        if has_sum and inner and not _is_explained(path, size, shard, expected):
             out.append(Problem(ANOTHER))
         return out + inner
 
@@ -166,16 +185,14 @@ class ChunkReader:
         return int.from_bytes(data, "little")
 
 
-def _check_sum(data: Bytes, expected: int | None) -> list[Problem]:
-    if not expected:
-        return []
-    found = codecs.crc32c(data) or 1
-    if found == expected:
+def _check_sum(found: int, expected: int | None) -> list[Problem]:
+    found = found or 1
+    if not expected or found == expected:
         return []
     return [Problem(f"checksum: expected crc32c {expected:08x}, found {found:08x}")]
 
 
-def _is_explained(data: bytes, shard: shards.Shard, expected: int | None) -> bool:
+def _is_explained(path: Path, size: int, shard: shards.Shard, expected: int | None) -> bool:
     """Whether a shard has its checksum once all its inner chunks are whole.
 
     What a whole inner chunk does to the register of a crc depends on its length alone, as it ends
@@ -183,19 +200,18 @@ def _is_explained(data: bytes, shard: shards.Shard, expected: int | None) -> boo
     of these lengths with anything in them: if it is right with zeros, the index and the digest are
     those that were written, and only what the inner chunks say of themselves is in doubt.
     """
-    parts = []
-    for place in sorted(place for place in shard.slices if place is not None):
-        payload = bytes(place[1] - place[0] - 4)
-        parts += [payload, codecs.crc32c(payload).to_bytes(4, "little")]
-    parts.append(data[sum(map(len, parts)) :])
-    return (codecs.crc32c(b"".join(parts)) or 1) == expected
+    value = end = 0
+    for start, stop in sorted(place for place in shard.slices if place is not None):
+        payload = bytes(stop - start - 4)
+        value = codecs.crc32c(payload, value)
+        value = codecs.crc32c(codecs.crc32c(payload).to_bytes(4, "little"), value)
+        end += stop - start
+    rest = files.read_at(path, end, size - end, size)
+    return (codecs.crc32c(rest, value) or 1) == expected
 
 
-def _check_digest(data: bytes, shard: shards.Shard) -> list[Problem]:
-    """The four bytes before the index: the crc32c of the inner chunks' checksums."""
-    inner = b"".join(data[place[1] - 4 : place[1]] for place in shard.slices if place is not None)
-    end = len(data) - (16 * len(shard.slices) + 4)
-    found, expected = data[max(end - 4, 0) : end], codecs.crc32c(inner).to_bytes(4, "little")
+def _check_digest(shard: shards.Shard) -> list[Problem]:
+    found, expected = shard.digests()
     if found == expected:
         return []
     return [Problem(f"digest: expected {expected.hex()}, found {found.hex()}")]

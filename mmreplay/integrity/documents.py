@@ -20,6 +20,7 @@ from mmreplay.schema import Schema
 __all__ = [
     "OWN_DIGEST",
     "array_problems",
+    "generator_problems",
     "group_problems",
     "layout_problems",
     "reason",
@@ -37,6 +38,9 @@ _OPTIONAL = {"lane": {"name", "generator"}, "lanes": set[str]()}
 OWN_DIGEST = "attributes.mmreplay: expected crc32c"
 """How the finding begins of attributes that are not what was written."""
 
+_FEW = 8
+# Of arrays whose chunk files are read whole.
+_MOST_ROWS = {"episodes/starts": 65_536, "priorities": 1 << 20}
 _ADVICE = ("; run `mmreplay verify`", "; run verify")
 
 
@@ -83,10 +87,17 @@ def root_problems(data: bytes, own: Mapping[str, Any], where: str) -> Iterator[s
 def _generator_problems(own: Mapping[str, Any]) -> Iterator[str]:
     if not own["closed"]:
         yield "generator: expected none in a store that is not closed"
+    yield from generator_problems(own["generator"])
+
+
+def generator_problems(text: Any) -> Iterator[str]:
+    """What is wrong with a random state that was saved as text."""
     try:
-        np.random.default_rng(0).bit_generator.state = json.loads(own["generator"])
-    except (ValueError, TypeError, KeyError, OverflowError, AttributeError) as error:
-        yield f"generator: expected a random state as text, found something else: {error}"
+        np.random.default_rng(0).bit_generator.state = json.loads(text)
+    except (
+        ValueError, TypeError, KeyError, OverflowError, AttributeError, RecursionError
+    ) as error:  # fmt: skip
+        yield f"generator: expected a random state as text, found something else: {error!s:.200}"
 
 
 def schema_problems(schema: Schema, document: object) -> Iterator[str]:
@@ -152,6 +163,9 @@ def _unusable(spec: ArraySpec, expected: ArraySpec) -> str:
         )
     if expected.path.startswith("checksums/") and spec.chunk_rows != expected.chunk_rows:
         return f"expected chunks of {expected.chunk_rows:,}, found {spec.chunk_rows:,}"
+    most = _MOST_ROWS.get(expected.path)
+    if most is not None and spec.chunk_rows > most:
+        return f"expected chunks of at most {most:,}, found {spec.chunk_rows:,}"
     if not spec.is_raw and not expected.path.startswith("frames"):
         return f"expected uncompressed rows, found {spec.codec_name}"
     return ""
@@ -181,5 +195,8 @@ def _key_problems(
 ) -> Iterator[str]:
     for key in sorted(needed - found.keys()):
         yield f"{what}: {key} is missing"
-    for key in sorted(found.keys() - needed - optional):
+    unknown = sorted(found.keys() - needed - optional)
+    for key in unknown[:_FEW]:
         yield f"{what}: {key!r:.80} is unknown to format 1"
+    if unknown[_FEW:]:
+        yield f"{what}: {len(unknown) - _FEW:,} more keys are unknown to format 1"

@@ -6,13 +6,15 @@ meanwhile, it is examined anew.
 
 from __future__ import annotations
 
+import itertools
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from mmreplay import format
+from mmreplay import columns, files, format
 from mmreplay.columns import Array, Ids, chunk_path
 from mmreplay.errors import LockedError, MmreplayError
 from mmreplay.format import ArraySpec
@@ -24,10 +26,12 @@ from mmreplay.integrity.report import Finding
 from mmreplay.integrity.rules import Problem, Rows
 from mmreplay.integrity.watch import ChangedHandsError, Tally, Watch
 from mmreplay.reader import LaneReader
+from mmreplay.recovery import generator_path
 from mmreplay.schema import Schema
 
 __all__ = ["Examination", "examine"]
 
+_FEW = 16  # missing files that each have a finding
 _ATTEMPTS = 200
 _PATIENCE_S = 0.05
 
@@ -110,14 +114,10 @@ class Examination:
         if not self.arrays.complete:
             return False  # each is a finding already
 
-        def check() -> tuple[list[Finding], LaneReader | None]:
-            try:
-                return [], LaneReader(watch.path)
-            except (MmreplayError, OSError) as error:
-                return [watch.finding(".live", documents.reason(error, watch.path))], None
-
-        reader = watch.settle(check)
-        if reader is None:
+        try:
+            reader = LaneReader(watch.path)
+        except (MmreplayError, OSError) as error:  # it has looked again for long enough
+            watch.note([watch.finding(".live", documents.reason(error, watch.path))])
             return False
         if reader.metadata != watch.metadata:
             raise ChangedHandsError
@@ -128,6 +128,7 @@ class Examination:
         self._chunks = ChunkReader(watch.path, self.arrays.sums, watch.tally.add, in_shards)
         if self.state == "crashed":
             watch.note(self._state_findings(reader))
+            watch.settle(self._generator)
         return True
 
     def _state_findings(self, reader: LaneReader) -> list[Finding]:
@@ -144,6 +145,20 @@ class Examination:
                     f"the head, {reader.head:,}, found {start:,}"
                 )
         return [self.watch.finding(".live/state", text) for text in texts]
+
+    def _generator(self) -> tuple[list[Finding], None]:
+        """The random state, if one was saved with the last flush."""
+        watch, texts = self.watch, list[str]()
+        try:
+            path = generator_path(watch.path)
+            texts = list(
+                documents.generator_problems(files.read_bytes(path, format.MAX_METADATA_BYTES))
+            )
+        except FileNotFoundError:
+            pass
+        except (MmreplayError, OSError) as error:
+            texts = [f"generator: {documents.reason(error, generator_path(watch.path))}"]
+        return [watch.finding(".live/generator", text) for text in texts], None
 
     def _kept_chunks(self, spec: ArraySpec, stop: int) -> range:
         """The chunk files that hold rows from base to `stop`."""
@@ -194,27 +209,61 @@ class Examination:
         watch, rows = self.watch, self._rows
         before = len(watch.findings)
         rows.last_flag = None
-        for chunk in self._kept_chunks(spec, rows.head if spec.is_raw else self._chunks.in_shards):
-            data = watch.settle(partial(self._look, spec, chunk))
-            if data is not None:
-                self._remember(spec, chunk * spec.chunk_rows, data)
+        kept = self._kept_chunks(spec, rows.head if spec.is_raw else self._chunks.in_shards)
+        for chunk in self._worth_a_look(spec, kept):
+            known = watch.settle(partial(self._look, spec, chunk))
+            if known is not None:
+                rows.starts, rows.last_flag = known.starts, known.last_flag
         for chunk in self._chunks.without_checksum():
             file = f"{spec.path}/{spec.key(chunk)}"
             text = "has no checksum: only its inner chunks could be checked"
             watch.warnings.append(watch.finding(file, text, spec.path))
         if spec.path == "resets" and len(watch.findings) > before:
             rows.sound = False
-        if watch.closed and spec.path in self.arrays.sums:
+        if self.state != "live" and spec.path in self.arrays.sums:
             self._check_sums(spec)
 
-    def _look(self, spec: ArraySpec, chunk: int) -> tuple[list[Finding], Array | None]:
-        """What is wrong with a chunk file, and its rows where they are raw."""
+    def _worth_a_look(self, spec: ArraySpec, kept: range) -> Iterator[int]:
+        """The chunk files among `kept` that are there, and those missing if they are not many.
+
+        Metadata may speak of any number of rows; the others make one finding for each gap.
+        """
+        there = [chunk for chunk in self._there(spec) if chunk in kept]
+        for before, chunk in itertools.pairwise([kept.start - 1, *there, kept.stop]):
+            gap = range(before + 1, chunk)
+            if len(gap) > _FEW:
+                self.watch.settle(partial(self._look_for, spec, gap))
+            else:
+                yield from gap
+            if chunk < kept.stop:
+                yield chunk
+
+    def _there(self, spec: ArraySpec) -> list[int]:
+        try:
+            return columns.chunk_files(self.watch.path, spec)
+        except OSError:
+            return []  # a finding of its own
+
+    def _look_for(self, spec: ArraySpec, gap: range) -> tuple[list[Finding], None]:
+        """That there is still none of these chunk files."""
+        stop = min(gap.stop * spec.chunk_rows, self._rows.head)
+        if self.watch.evicted(stop):
+            self._rows.base = max(self._rows.base, stop)
+            return [], None
+        rows = (max(gap.start * spec.chunk_rows, self._rows.base), stop)
+        text = f"expected this chunk file and {len(gap) - 1:,} after it, found none"
+        return [
+            self.watch.finding(f"{spec.path}/{spec.key(gap.start)}", text, spec.path, rows)
+        ], None
+
+    def _look(self, spec: ArraySpec, chunk: int) -> tuple[list[Finding], Rows | None]:
+        """What is wrong with a chunk file, and what is known after it if it is raw."""
         start, stop = chunk * spec.chunk_rows, (chunk + 1) * spec.chunk_rows
         whole = (max(start, self._rows.base), min(stop, self._rows.head))
-        data: Array | None = None
+        known: Rows | None = None
         try:
             if spec.is_raw:
-                problems, data = self._chunks.raw(spec, chunk, self._rows)
+                problems, known = self._chunks.raw(spec, chunk, self._rows)
             else:
                 problems = self._chunks.shard(spec, chunk, self._rows)
         except FileNotFoundError:
@@ -227,26 +276,18 @@ class Examination:
         file = f"{spec.path}/{spec.key(chunk)}"
         return [
             self.watch.finding(file, one.message, spec.path, one.rows or whole) for one in problems
-        ], data
-
-    def _remember(self, spec: ArraySpec, start: int, data: Array) -> None:
-        """Keep what the rules for later chunks and columns need."""
-        rows = self._rows
-        first, stop = max(start, rows.base), min(start + spec.chunk_rows, rows.head)
-        if spec.path == "resets":
-            here = np.flatnonzero(data[first - start : stop - start]) + first
-            rows.starts = np.concatenate((rows.starts, here))
-        elif spec.path == "non_terminals":
-            rows.last_flag = (stop - 1, int(data[stop - 1 - start]))
+        ], known
 
     # ------------------------------------------------------------ checksums and index
 
     def _check_sums(self, spec: ArraySpec) -> None:
-        """Past the last checksum lie zeros."""
+        """Past the last checksum of a closed lane lie zeros; an open one may have more."""
         sums = self.arrays.sums[spec.path]
         n_chunks = -(-self._rows.head // spec.chunk_rows)
-        for file in range(-(-n_chunks // sums.chunk_rows)):
-            n_here = n_chunks - file * sums.chunk_rows
+        for file in self._there(sums):
+            n_here = n_chunks - file * sums.chunk_rows if self.watch.closed else sums.chunk_rows
+            if n_here <= 0:
+                continue  # it has no business there: a finding of its own
             # A file that is not there is named for each chunk file that has no checksum then.
             read = partial(self._entries, sums, file, n_here, "checksums", missing_ok=True)
             self.watch.settle(read)
@@ -294,15 +335,26 @@ class Examination:
         if self.arrays.priorities is None or self.state == "live":
             return  # they change all the time
         spec = self.arrays.priorities
-        for chunk in self._kept_chunks(spec, self._rows.head):
+        kept = self._kept_chunks(spec, self._rows.head)
+        there = set(self._there(spec)) | self._with_checksums(spec)
+        for chunk in sorted(chunk for chunk in there if chunk in kept):
             self.watch.settle(partial(self._look_at_priorities, spec, chunk))
         if spec.path in self.arrays.sums:
             self._check_sums(spec)
 
+    def _with_checksums(self, spec: ArraySpec) -> set[int]:
+        """The chunks that files of checksums, which are there, have room for."""
+        sums = self.arrays.sums.get(spec.path)
+        if sums is None:
+            return set()
+        files_there = (file * sums.chunk_rows for file in self._there(sums))
+        return {chunk for start in files_there for chunk in range(start, start + sums.chunk_rows)}
+
     def _look_at_priorities(self, spec: ArraySpec, chunk: int) -> tuple[list[Finding], None]:
         problems: list[Problem] = []
         try:
-            problems, values = self._chunks.raw(spec, chunk, self._rows)
+            problems, _ = self._chunks.raw(spec, chunk, self._rows)
+            values = self._chunks.whole(spec, chunk).view(spec.dtype)
             wrong = np.flatnonzero(~((values >= 0) & (values < np.inf)))
             if wrong.size:
                 row, value = chunk * spec.chunk_rows + int(wrong[0]), values[wrong[0]]

@@ -65,6 +65,8 @@ def stand_in(
     schema = _schema((own, root), documents, lane)
     specs = _specs(lane, schema, documents, root)
     closed = own["closed"] if own is not None else not (lane / ".live").exists()
+    if not closed:
+        files.check_directories(lane, ".live")
     chunks = {path: _chunk_files(lane, spec) for path, spec in specs.items()}
     rows = _rows(own, documents, specs) if closed else 0
     least = max(
@@ -178,6 +180,7 @@ def _documents(lane: Path) -> dict[str, tuple[ArraySpec, int]]:
     names += [f"extras/{name}" for name in _folders(lane / "extras")]
     for name in names:
         with contextlib.suppress(MmreplayError, OSError):
+            files.check_directories(lane, name)
             where = lane / name / "zarr.json"
             data = files.read_bytes(where, format.MAX_METADATA_BYTES)
             out[name] = format.parse_array(data, name, str(where))
@@ -185,6 +188,8 @@ def _documents(lane: Path) -> dict[str, tuple[ArraySpec, int]]:
 
 
 def _folders(path: Path) -> list[str]:
+    if path.is_symlink():
+        return []
     with contextlib.suppress(OSError):
         return sorted(one.name for one in path.iterdir() if one.is_dir() and not one.is_symlink())
     return []
@@ -274,9 +279,8 @@ def _specs(
 
 
 def _chunk_files(lane: Path, spec: ArraySpec) -> list[int]:
-    if (lane / spec.path).is_symlink():
-        return []
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, CorruptStoreError):
+        files.check_directories(lane, spec.path)
         return columns.chunk_files(lane, spec)
     return []
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -163,6 +164,7 @@ def _check(
 
 
 def _read(watch: Watch, file: str) -> bytes:
+    files.check_directories(watch.path, str(Path(file).parent))
     data = files.read_bytes(watch.path / file, format.MAX_METADATA_BYTES)
     watch.tally.add(len(data))
     return data

@@ -36,6 +36,7 @@ __all__ = ["LaneRepair", "Repair", "repair"]
 Progress = Callable[[int, int], None]
 
 _ATTEMPTS = 20
+_MOST_MISSING = 1_000  # lanes; each that is missing gets an empty one in its place
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -165,7 +166,7 @@ def _close(lanes: Sequence[Path]) -> bool:
 
 
 def _lanes(where: Path) -> list[Path]:
-    found = [one for one in sorted(where.glob("lane-*")) if one.name[5:].isdecimal()]
+    found = [where / name for name in format.lane_names(files.names(where))]
     found = [one for one in found if one.is_dir() and not one.is_symlink()]
     if found:
         return found
@@ -256,6 +257,10 @@ def _add_missing(
     """Empty lanes for those that are gone: the number of a lane is part of its rows' ids."""
     names = {lane.name for lane in lanes}
     last = max(int(name[5:]) for name in names)
+    if last - len(names) > _MOST_MISSING:
+        raise CorruptStoreError(
+            f"{new.parent}: cannot be repaired: expected lanes 0 to {last:,}, found {len(names):,}"
+        )
     for number in range(last):
         name = format.lane_name(number)
         if name not in names:

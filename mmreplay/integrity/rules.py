@@ -14,7 +14,15 @@ from mmreplay import episodes
 from mmreplay.columns import Array, Ids
 from mmreplay.format import CONTEXT_ROWS, ArraySpec
 
-__all__ = ["Problem", "Rows", "check_first", "check_index", "check_values", "zero_past"]
+__all__ = [
+    "Problem",
+    "Rows",
+    "check_first",
+    "check_index",
+    "check_values",
+    "others_past",
+    "zero_past",
+]
 
 _NO_ROWS = np.empty(0, np.int64)
 
@@ -57,6 +65,17 @@ class Rows:
     def settled(self) -> int:
         """Rows below this one change no more."""
         return self.head if self.closed else self.head - 1
+
+    def remember(self, path: str, data: Array, start: int) -> None:
+        """Keep what the rules for later rows and columns need of rows from `start` on."""
+        first, stop = max(start, self.base), min(start + len(data), self.head)
+        if stop <= first:
+            return
+        if path == "resets":
+            here = np.flatnonzero(data[first - start : stop - start]) + first
+            self.starts = np.concatenate((self.starts, here))
+        elif path == "non_terminals":
+            self.last_flag = (stop - 1, int(data[stop - 1 - start]))
 
     def finals(self, start: int, stop: int) -> Ids:
         """The final rows of episodes among [start, stop)."""
@@ -154,14 +173,15 @@ def _check_finals(data: Array, start: int, rows: Rows) -> list[Problem]:
 
 def zero_past(data: npt.NDArray[np.uint8], head: int, what: str = "rows") -> list[Problem]:
     """Bytes past the last row must be zero."""
-    places = np.flatnonzero(data)
-    if not places.size:
+    return others_past(int(np.count_nonzero(data)), head, what)
+
+
+def others_past(n_other: int, head: int, what: str = "rows") -> list[Problem]:
+    """So many bytes past the last row are not zero."""
+    if not n_other:
         return []
-    return [
-        Problem(
-            f"expected zeros past the last of {head:,} {what}, found {places.size:,} other bytes"
-        )
-    ]
+    text = f"expected zeros past the last of {head:,} {what}, found {n_other:,} other bytes"
+    return [Problem(text)]
 
 
 def check_index(stored: Ids, rows: Rows) -> list[Problem]:

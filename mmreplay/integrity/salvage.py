@@ -250,8 +250,7 @@ def _episodes(
             continue
         # The last episode before damage may go on in it, unless another begins right there.
         is_known = stop < reader.head and not any(low <= stop < high for low, high in blind)
-        flags = _rows(reader, "resets", first, stop + is_known)
-        bounds = (np.flatnonzero(flags) + first).tolist()
+        bounds = reader.resets(first, stop + is_known).tolist()
         if stop == reader.head:
             bounds.append(stop)
         out += [one for one in itertools.pairwise(bounds) if one[0] >= start]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -86,7 +87,8 @@ def verify(
 
 
 def _lanes(root: Path) -> list[Path]:
-    return sorted(path for path in root.glob("lane-*") if path.name[5:].isdecimal())
+    found = [root / name for name in format.lane_names(files.names(root))]
+    return [lane for lane in found if not lane.is_symlink()]  # each is a finding already
 
 
 def _layout(
@@ -117,12 +119,13 @@ def _layout(
 def _check_group(
     where: Path, lanes: Sequence[Path], findings: list[Finding], warnings: list[Finding]
 ) -> None:
-    names = {path.name for path in lanes}
-    last = max((int(name[5:]) for name in names), default=-1)
-    for number in range(last + 1):
-        name = format.lane_name(number)
-        if name not in names:
+    numbers = [int(path.name[5:]) for path in lanes]
+    for before, number in itertools.pairwise([-1, *numbers]):
+        name, n_missing = format.lane_name(before + 1), number - before - 1
+        if n_missing:
             text = "expected a lane of this number, as there are later ones; it is missing"
+            if n_missing > 1:
+                text += f", and so are the {n_missing - 1:,} after it"
             findings.append(Finding(name, "", name, None, text))
     if not lanes:
         warnings.append(Finding("", "", "", None, "a store of lanes with no lane in it yet"))

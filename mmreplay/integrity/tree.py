@@ -9,6 +9,8 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from mmreplay import files
+from mmreplay.errors import CorruptStoreError
 from mmreplay.format import ArraySpec
 
 __all__ = ["Entry", "foreign_in_group", "foreign_in_lane", "group_paths"]
@@ -51,7 +53,7 @@ def foreign_in_lane(
 def foreign_in_group(root: Path, lanes: Iterable[Path]) -> Iterator[Entry]:
     """The same for the directory of a store of many lanes, without those of the lanes."""
     names = {path.name for path in lanes}
-    for entry in _scan(root):
+    for entry in _scan(root, ""):
         if entry.name in names:
             if entry.is_symlink() or not entry.is_dir(follow_symlinks=False):
                 yield entry.name, "expected a directory, found a link or a file", False
@@ -61,16 +63,17 @@ def foreign_in_group(root: Path, lanes: Iterable[Path]) -> Iterator[Entry]:
             yield entry.name, "expected lanes only, found something that is none", False
 
 
-def _scan(folder: Path) -> list[os.DirEntry[str]]:
+def _scan(root: Path, folder: str) -> list[os.DirEntry[str]]:
     try:
-        with os.scandir(folder) as entries:
+        files.check_directories(root, folder)
+        with os.scandir(root / folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, CorruptStoreError):
         return []  # its zarr.json is missing, too, and is named for it
 
 
 def _in_group(lane: Path, folder: str, names: set[str], state: str) -> Iterator[Entry]:
-    for entry in _scan(lane / folder):
+    for entry in _scan(lane, folder):
         path = f"{folder}/{entry.name}" if folder else entry.name
         if entry.name in names:
             if entry.is_symlink() or not entry.is_dir(follow_symlinks=False):
@@ -82,7 +85,7 @@ def _in_group(lane: Path, folder: str, names: set[str], state: str) -> Iterator[
 def _in_array(
     lane: Path, path: str, known: tuple[ArraySpec, range] | None, state: str
 ) -> Iterator[Entry]:
-    for entry in _scan(lane / path):
+    for entry in _scan(lane, path):
         if entry.name == "zarr.json":
             continue
         where = f"{path}/{entry.name}"
@@ -114,7 +117,7 @@ def _in_private(lane: Path, state: str) -> Iterator[Entry]:
         if (lane / ".live").exists():
             yield ".live", f"a closed lane needs none: {_LITTER}", True
         return
-    for entry in _scan(lane / ".live"):
+    for entry in _scan(lane, ".live"):
         if entry.is_symlink() or not entry.is_file(follow_symlinks=False):
             yield f".live/{entry.name}", "expected a file, found a link or a directory", False
         elif entry.name not in _PRIVATE and not entry.name.endswith((".tail", ".tmp")):

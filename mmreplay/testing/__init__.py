@@ -12,6 +12,12 @@
 - `simulator`: histories of crashes on such a disk, decided by a seed;
 - `mutants`: the protocol with a rule left out, which the simulator must notice;
 - `mounts`: small real file systems to fill and to cut off (root on Linux);
+- `victims`: small stores of every kind, to be spoilt and put right again;
+- `texts`, `payloads`: JSON, shards and compressed chunks that are not what they should be;
+- `hostile`: changes that do harm where they can, checksums that fit included;
+- `extremes`: those that are made every time: links, pipes, giants, bombs;
+- `limits`: a child process with limits of memory, time and paths;
+- `ordeal`: all of mmreplay let loose on such a store;
 - `actor`: a writer process to be killed;
 - `onlooker`: readers that check all they are shown, while others write;
 - `ring`: a process that steps a small replay buffer for long;

@@ -1,0 +1,432 @@
+"""Stores that somebody else made, or tampered with: every call on them ends well, and in time.
+
+Other tests name the single rules: of documents tests/unit/test_format.py, of codecs test_codecs.py,
+of shards test_shards.py, of links test_files.py and test_reader.py. Here all of a store is changed
+in all ways, also with checksums that fit, and all of the package is let loose on it.
+"""
+
+import contextlib
+import json
+import math
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import mmreplay
+from mmreplay.testing.effort import THOROUGH
+from mmreplay.testing.limits import Failure, Guard, Limits, run_limited
+from mmreplay_cli import main
+
+pytestmark = [
+    pytest.mark.timeout(0 if THOROUGH else 240),
+    pytest.mark.skipif(sys.platform != "linux", reason="limits are those of Linux"),
+]
+
+SEED = 20_260_801
+N_INPUTS = 205_000 if THOROUGH else 1_200
+N_WORKERS = os.cpu_count() or 1
+KINDS = ("crash", "hang", "foreign", "outside", "accepted", "memory", "slow")
+
+
+def ordeals(folder, n_inputs):
+    """All special cases and random inputs, in as many processes as there are cores."""
+    n_workers = N_WORKERS if THOROUGH else 1
+    bounds = [n_inputs * number // n_workers for number in range(n_workers + 1)]
+    running = []
+    for number in range(n_workers):
+        own = folder / str(number)
+        own.mkdir()
+        which = "all" if THOROUGH else "quick"
+        command = [sys.executable, "-m", "mmreplay.testing.ordeal", str(own), str(SEED), which]
+        command += [str(bounds[number]), str(bounds[number + 1])]
+        running.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+    tallies = [json.loads(one.communicate()[0]) for one in running]
+    assert [one.returncode for one in running] == [0] * n_workers
+    return tallies
+
+
+def test_whatever_is_in_a_store_nobody_comes_to_harm(tmp_path, measured):
+    result = measured("hostile", seed=SEED)
+    tallies = ordeals(tmp_path, N_INPUTS)
+    failures = [Failure(**one) for tally in tallies for one in tally["failures"]]
+    counts = {kind: sum(one.kind == kind for one in failures) for kind in KINDS}
+    result.add("inputs", sum(one["n_trials"] for one in tallies), "", at_least=200_000)
+    result.add("crashes", counts["crash"], "", at_most=0)
+    result.add("hangs", counts["hang"], "", at_most=0)
+    result.add("errors of another kind", counts["foreign"], "", at_most=0)
+    result.add("reads and writes outside the store", counts["outside"], "", at_most=0)
+    result.add("wrong data accepted by verify", counts["accepted"], "", at_most=0)
+    result.add("slowest call", max(one["slowest_s"] for one in tallies), "s", at_most=2)
+    most = max(one["memory_bytes"] for one in tallies)
+    result.add("most memory", most / (1 << 20), "MiB", at_most=200)
+    wrong = [one for one in failures if one.kind != "slow"]
+    assert not wrong, "\n".join(map(str, wrong[:20]))
+
+
+# ---------------------------------------------------------------- the limits hold
+
+
+def misbehave(number, guard):
+    """A trial of each kind of misbehaviour."""
+    with guard.limited():
+        if number == 1:
+            os.abort()
+        if number == 2:
+            bytearray(1 << 30)
+        if number == 3:
+            guard.seen.clear()
+            os.listdir("/")
+            return 0.0, [("outside", one) for one in guard.seen]
+        if number == 4:
+            open(os.path.join(os.environ["CANARY"], "link", "x")).close()
+        while number == 5:
+            pass
+    return 0.5, []
+
+
+def test_a_child_that_dies_hangs_or_takes_too_much_is_found_out(tmp_path, monkeypatch):
+    (tmp_path / "in").mkdir()
+    monkeypatch.setenv("CANARY", str(tmp_path / "in"))
+
+    def trial(number, guard):
+        try:
+            return misbehave(number, guard)
+        except MemoryError:
+            return 0.0, [("foreign", "MemoryError")]
+
+    limits = Limits(patience_s=2.0)
+    tally = run_limited(trial, [0, 1, 2, 3, 5, 6], [tmp_path / "in"], limits)
+    assert tally.n_trials == 6
+    assert tally.slowest_s == 0.5
+    found = [(one.number, one.kind) for one in tally.failures]
+    assert found == [(1, "crash"), (2, "foreign"), (3, "outside"), (5, "hang")]
+
+
+def test_a_guard_sees_through_links(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "in" / "link").symlink_to(tmp_path / "out")
+    (tmp_path / "out" / "x").write_bytes(b"secret")
+
+    def trial(number, guard):
+        guard.resolve = True
+        with guard.limited():
+            (tmp_path / "in" / "link" / "x").read_bytes()
+            list((tmp_path / "in").iterdir())
+        return 0.0, [("outside", one) for one in guard.seen]
+
+    tally = run_limited(trial, [0], [tmp_path / "in"], Limits())
+    assert [one.text for one in tally.failures] == [f"open {tmp_path / 'out' / 'x'}"]
+    assert Guard([tmp_path]).seen == []
+
+
+# ---------------------------------------------------------------- what was found
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A closed store of forty rows."""
+    path = tmp_path / "s.zarr"
+    record(path).close()
+    return path
+
+
+def record(path, **settings):
+    frame, action = mmreplay.Field((3, 4), "uint8", "lz4", 4, 8), mmreplay.Field(())
+    writer = mmreplay.create(path, frame, action, flush_s=0, **settings)
+    writer.reset(np.zeros((3, 4), np.uint8))
+    for step in range(39):
+        writer.step(1, step, np.full((3, 4), step, np.uint8), truncated=False)
+    return writer
+
+
+@pytest.fixture
+def crashed(tmp_path):
+    """A store as a killed writer leaves it, whose state page is trusted."""
+    writer = record(tmp_path / "alive.zarr")
+    writer.flush()
+    path = tmp_path / "crashed.zarr"
+    shutil.copytree(tmp_path / "alive.zarr", path)
+    writer.close()
+    set_words(path, {})
+    return path
+
+
+def set_words(path, words):
+    """Words of a state page, and the file that it is said to be."""
+    page = path / ".live" / "state"
+    about = page.stat()
+    data = bytearray(page.read_bytes())
+    for number, value in {**words, 5: about.st_dev, 6: about.st_ino}.items():
+        struct.pack_into("<Q", data, 8 * number, value)
+    with page.open("r+b") as file:
+        file.write(data)
+
+
+def edit(path, change):
+    document = json.loads(path.read_bytes())
+    change(document)
+    path.write_text(json.dumps(document))
+
+
+def own(change):
+    return lambda document: change(document["attributes"]["mmreplay"])
+
+
+@pytest.fixture
+def precious(tmp_path):
+    """Files of somebody else."""
+    folder = tmp_path / "precious"
+    (folder / "deep").mkdir(parents=True)
+    for name in ("zarr.json", "c.0", "deep/x", "state"):
+        (folder / name).write_bytes(b"mine")
+    yield folder
+    assert {one.name for one in folder.rglob("*")} == {"zarr.json", "c.0", "deep", "x", "state"}
+    assert {one.read_bytes() for one in folder.rglob("*") if one.is_file()} == {b"mine"}
+
+
+def test_litter_that_is_a_link_is_removed_and_not_what_it_leads_to(crashed, precious):
+    (crashed / "priorities.tmp").symlink_to(precious)
+    mmreplay.create(crashed, append=True, flush_s=0).close()
+    assert not os.path.lexists(crashed / "priorities.tmp")
+
+
+def test_litter_of_a_lane_that_is_a_link_is_removed_and_not_what_it_leads_to(tmp_path, precious):
+    field = mmreplay.Field((2,))
+    path = tmp_path / "lanes.zarr"
+    mmreplay.create(path, field, field, lane="a", flush_s=0).close()
+    (path / ".lane-00001.tmp").symlink_to(precious)
+    mmreplay.create(path, lane="b", flush_s=0).close()
+
+
+@pytest.mark.parametrize("name", ["resets", "non_terminals"])
+def test_checksums_of_flags_are_not_written_through_a_link(store, precious, name):
+    shutil.rmtree(store / "checksums" / name)
+    (store / "checksums" / name).symlink_to(precious)
+    with pytest.raises(mmreplay.CorruptStoreError, match="found a link"):
+        mmreplay.create(store, append=True, flush_s=0)
+
+
+@pytest.mark.parametrize("call", [mmreplay.verify, mmreplay.repair])
+@pytest.mark.parametrize("name", ["resets", "checksums/resets", "episodes/starts", "extras"])
+def test_nothing_is_read_through_a_link(store, tmp_path, call, name):
+    shutil.copytree(store, tmp_path / "out")
+    shutil.rmtree(store / name, ignore_errors=True)
+    (store / name).symlink_to(tmp_path / "out" / name)
+
+    def trial(number, guard):
+        guard.resolve = True
+        with guard.limited():
+            with contextlib.suppress(mmreplay.MmreplayError):
+                call(store)
+        return 0.0, [("outside", one) for one in guard.seen if str(tmp_path / "out") in one]
+
+    assert run_limited(trial, [0], [tmp_path]).failures == []
+
+
+def test_repair_takes_nothing_from_behind_a_link(crashed, tmp_path):
+    shutil.move(crashed / ".live", tmp_path / "out")
+    (crashed / ".live").symlink_to(tmp_path / "out")
+    with pytest.raises(mmreplay.CorruptStoreError, match="found a link"):
+        mmreplay.repair(crashed)
+    assert {one.stat().st_nlink for one in (tmp_path / "out").iterdir()} == {1}
+
+
+def test_rows_that_nobody_wrote_take_verify_no_time(store):
+    rows = (1 << 40) - 1
+    edit(store / "zarr.json", own(lambda own: own.update(rows=rows)))
+    for name in ("frames", "actions", "rewards", "non_terminals", "resets"):
+        edit(store / name / "zarr.json", lambda document: document["shape"].__setitem__(0, rows))
+    report = mmreplay.verify(store)
+    assert 4 < len(report.findings) < 40
+    gaps = [one for one in report.findings if "after it, found none" in one.message]
+    assert {one.array for one in gaps} == {
+        "frames",
+        "actions",
+        "rewards",
+        "non_terminals",
+        "resets",
+    }
+    assert {one.rows[1] for one in gaps} == {rows}
+
+
+def test_a_directory_is_a_lane_only_if_its_number_has_five_digits(tmp_path):
+    field = mmreplay.Field((2,))
+    path = tmp_path / "lanes.zarr"
+    mmreplay.create(path, field, field, lanes=2, flush_s=0).close()
+    for number in ("9" * 20, "9" * 200, "7", "\u0663" * 5):
+        (path / f"lane-{number}").mkdir()
+    assert len(mmreplay.open(path).lanes) == 2
+    report = mmreplay.verify(path)
+    assert len(report.findings) == 4
+    assert report.lanes == 2
+
+
+def test_a_gap_of_many_lanes_is_one_finding_and_no_repair(tmp_path):
+    field = mmreplay.Field((2,))
+    path = tmp_path / "lanes.zarr"
+    mmreplay.create(path, field, field, lanes=2, flush_s=0).close()
+    (path / "lane-00001").rename(path / "lane-99999")
+    texts = [str(one) for one in mmreplay.verify(path).findings]
+    assert len(texts) == 1
+    assert "and so are the 99,997 after it" in texts[0]
+    with pytest.raises(mmreplay.CorruptStoreError, match="expected lanes 0 to 99,999, found 2"):
+        mmreplay.repair(path)
+
+
+@pytest.mark.parametrize("reward", ["(", "f4,(", "a", "float", ">f4", "O", ["float32"], None])
+def test_only_names_of_dtypes_reach_numpy(store, reward):
+    edit(store / "zarr.json", own(lambda own: own["schema"].update(reward=reward)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(mmreplay.FormatError, match="schema cannot be read"):
+            mmreplay.open(store)
+
+
+@pytest.mark.parametrize("depth", [101, 500, 900, 980])
+def test_json_that_is_too_deep_to_be_shown_is_refused(store, depth):
+    text = (store / "rewards" / "zarr.json").read_text()
+    deep = "[" * depth + "]" * depth
+    (store / "rewards" / "zarr.json").write_text(text.replace(": 0.0", f": {deep}", 1))
+    with pytest.raises(mmreplay.FormatError, match=r"levels|JSON"):
+        mmreplay.open(store)
+
+
+def test_metadata_that_could_not_be_read_again_is_not_written(tmp_path):
+    deep = []
+    for _ in range(200):
+        deep = [deep]
+    field = mmreplay.Field((2,))
+    with pytest.raises(mmreplay.SchemaError, match="levels"):
+        mmreplay.create(tmp_path / "s.zarr", field, field, metadata={"deep": deep})
+
+
+def test_messages_are_short_whatever_was_found(store):
+    edit(store / "rewards" / "zarr.json", lambda d: d.update({f"k{n}": n for n in range(30_000)}))
+    with pytest.raises(mmreplay.FormatError, match="unknown keys") as caught:
+        mmreplay.open(store)
+    assert len(str(caught.value)) < 1_000
+    assert len(mmreplay.verify(store).findings) == 1
+
+
+def test_a_random_state_that_is_no_text_is_damage(store):
+    edit(store / "zarr.json", own(lambda own: own.update(generator="\ud800")))
+    with pytest.raises(mmreplay.CorruptStoreError, match="random state"):
+        mmreplay.ReplayBuffer(store, flush_s=0)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [{4: 1 << 40}, {4: (1 << 64) - 1}, {2: (1 << 64) - 1}, {2: 41}],
+    ids=["head", "largest head", "base", "base past the head"],
+)
+def test_a_state_page_that_cannot_be_is_damage(crashed, words):
+    set_words(crashed, words)
+    for call in (mmreplay.open, lambda path: mmreplay.create(path, append=True, flush_s=0)):
+        with pytest.raises(mmreplay.CorruptStoreError, match="expected base <= head"):
+            call(crashed)
+
+
+@pytest.mark.parametrize("start", [41, 1 << 20])
+def test_a_writer_believes_no_tail_that_cannot_hold_the_newest_rows(crashed, start):
+    set_words(crashed, {3: start})
+    with pytest.raises(mmreplay.CorruptStoreError, match="tail_start"):
+        mmreplay.create(crashed, append=True, flush_s=0)
+
+
+def test_returns_of_rewards_that_are_not_finite_warn_of_nothing(tmp_path):
+    field = mmreplay.Field((2,))
+    path = tmp_path / "s.zarr"
+    with mmreplay.create(path, field, field, flush_s=0) as writer:
+        writer.reset(np.zeros(2, np.uint8))
+        for reward in (math.inf, -math.inf, math.nan, 1.0):
+            writer.step(np.zeros(2, np.uint8), reward, np.zeros(2, np.uint8))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mmreplay.open(path).transitions([0, 1], n_step=3)
+
+
+@pytest.mark.parametrize("command", ["info", "verify", "episodes"])
+def test_no_terminal_obeys_what_a_store_says(store, command):
+    odd = "\x1b[2J\x07\ud800\u202e\r"
+    edit(store / "zarr.json", own(lambda own: own.update(env={"id": odd, odd: odd}, name=odd)))
+    result = CliRunner().invoke(main, [command, str(store)])
+    assert result.exit_code in (0, 1)
+    assert all(one.isprintable() or one == "\n" for one in result.output)
+
+
+def test_inner_chunks_are_small_enough_to_be_decoded_by_anyone(store):
+    def change(document):
+        document["shape"][1:] = [1024, 1024]
+        sharding = document["codecs"][0]["configuration"]
+        sharding["chunk_shape"] = [128, 1024, 1024]
+        document["chunk_grid"]["configuration"]["chunk_shape"] = [128, 1024, 1024]
+
+    edit(store / "frames" / "zarr.json", change)
+    edit(store / "zarr.json", own(lambda own: own["schema"]["frame"].update(shape=[1024, 1024])))
+    with pytest.raises(mmreplay.FormatError, match="expected inner chunks of one row, or of"):
+        mmreplay.open(store)
+    large = mmreplay.Field((1024, 1024), "uint8", "lz4", 65, 65)
+    with pytest.raises(mmreplay.SchemaError, match="compressed as one"):
+        mmreplay.create(store.with_name("new.zarr"), large, mmreplay.Field(()))
+
+
+@pytest.mark.parametrize("name", ["episodes/starts", "checksums/resets"])
+def test_a_writer_needs_every_directory_of_a_lane(store, name):
+    shutil.rmtree(store / name)
+    with pytest.raises(mmreplay.FormatError, match="missing; run `mmreplay repair`"):
+        mmreplay.create(store, append=True, flush_s=0)
+    assert json.loads((store / "zarr.json").read_bytes())["attributes"]["mmreplay"]["closed"]
+    mmreplay.repair(store)
+    mmreplay.create(store, append=True, flush_s=0).close()
+    assert mmreplay.verify(store).sound
+
+
+@pytest.mark.parametrize("text", [b"x", b"[]", b"\xff", b"[" * 5000, b'{"state": [1]}'])
+def test_a_random_state_that_cannot_be_read_is_found_before_a_close_keeps_it(crashed, text):
+    (crashed / ".live" / "generator").write_bytes(text)
+    assert [one.file for one in mmreplay.verify(crashed).findings] == [".live/generator"]
+    mmreplay.repair(crashed)
+    assert mmreplay.verify(crashed).sound
+    assert len(mmreplay.open(crashed)) == 39
+
+
+@pytest.mark.parametrize("largest", ["NaN", "-1.0", "1e999", "1e308", "[]"])
+def test_the_largest_priority_is_believed_only_if_it_can_be_one(tmp_path, largest):
+    path, field = tmp_path / "s.zarr", mmreplay.Field((2,))
+    settings = {"stack": None, "frame": field, "action": field, "flush_s": 0}
+    with mmreplay.PrioritizedReplayBuffer(path, **settings) as buffer:
+        buffer.reset(np.zeros(2, np.uint8))
+        for _ in range(9):
+            buffer.step(np.zeros(2, np.uint8), 0.0, np.zeros(2, np.uint8))
+        buffer.sample(2)
+    text = json.loads((path / "zarr.json").read_bytes())["attributes"]["mmreplay"]["generator"]
+    text = text.replace('"largest": 1.0', f'"largest": {largest}')
+    edit(path / "zarr.json", own(lambda own: own.update(generator=text)))
+    with mmreplay.PrioritizedReplayBuffer(path, **settings) as buffer:
+        batch = buffer.sample(4)
+        buffer.update_priorities(batch.id, np.ones(4))
+    assert np.isfinite(batch.weight).all()
+    assert buffer.sampler.largest < 10
+
+
+@pytest.mark.parametrize("name", ["resets/c.0", "actions/c.0", "frames/c.0.0.0"])
+def test_a_snapshot_of_a_store_without_a_chunk_file_says_which(store, tmp_path, name):
+    (store / name).unlink()
+    with pytest.raises(mmreplay.CorruptStoreError, match=name):
+        mmreplay.snapshot(store, tmp_path / "copy.zarr")
+    assert not (tmp_path / "copy.zarr").exists()
+
+
+def test_checksums_of_a_crashed_lane_are_no_shorter_than_they_must_be(crashed):
+    (crashed / "checksums" / "rewards" / "c.0").write_bytes(b"\1\2\3\4" * 9)
+    assert [one.file for one in mmreplay.verify(crashed).findings] == ["checksums/rewards/c.0"]
+    mmreplay.repair(crashed)
+    assert mmreplay.verify(crashed).sound
