@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from mmreplay import files, format
+from mmreplay.beside import built_beside
 from mmreplay.columns import EvictedError
 from mmreplay.errors import (
     CorruptStoreError,
@@ -86,8 +86,8 @@ def snapshot(
     if where.parent.resolve().is_relative_to(source.resolve()):
         raise SchemaError(f"{where}: lies within the store that is to be copied; choose another")
     tally = _Tally(source, progress)
-    built = where.with_name(f".{where.name}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
+    with built_beside(where) as folder:
+        built = folder / where.name  # a lane is locked itself while it is being closed
         lanes = lane_paths(source)
         if lanes == [source]:
             _copy_lane(source, built, tally)
@@ -100,8 +100,6 @@ def snapshot(
         files.sync_tree(built)
         if not files.replace_directory(built, where):
             raise StoreExistsError(f"{where}: somebody else made it at this moment")
-    finally:
-        files.remove_tree(built)
     tally.finish()
     return _describe(where)
 
