@@ -287,10 +287,13 @@ class LaneDisk:
                 recovery then, and nothing that was committed is lost.
         """
         with self._flush_lock:
-            # A step that failed since the last flush has touched the newest row.
-            self._flushed = min(self._flushed, self.head - 1)
-            self._flush()
-            self._close()
+            if not self._closed:  # otherwise only what was private is still there
+                # A step that failed since the last flush has touched the newest row.
+                self._flushed = min(self._flushed, self.head - 1)
+                self._flush()
+                self._close()
+            files.remove_tree(self.path / ".live")
+            files.sync_directory(self.path)
 
     def _close(self) -> None:
         head = self.head
@@ -317,8 +320,6 @@ class LaneDisk:
         )
         self._closed = True
         self._state.end()
-        files.remove_tree(self.path / ".live")
-        files.sync_directory(self.path)
 
     def _seal_here(self, start: int, stop: int) -> None:
         job = self.seal_job(start, stop)

@@ -570,12 +570,12 @@ class Writer:
             raise
         except FailedStoreError as error:
             self._fail(error)
-            self._let_go()
+            self.let_go()
             raise
         except BaseException:
-            self._let_go()
+            self.let_go()
             raise
-        self._let_go()
+        self.let_go()
 
     def _close(self) -> None:
         self._forget_interrupted()
@@ -586,7 +586,8 @@ class Writer:
         self._columns.clear()
         self._disk.close()
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
+        """Leave the lane as it is; the next opening recovers it, if it is not closed."""
         self._closed = True
         self._running = False
         self._border = 0

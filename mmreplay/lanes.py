@@ -20,6 +20,7 @@ import numpy.typing as npt
 from mmreplay import files, format
 from mmreplay._version import __version__
 from mmreplay.background import Background
+from mmreplay.beside import built_beside
 from mmreplay.errors import (
     DiskFullError,
     FailedStoreError,
@@ -207,24 +208,19 @@ class _Request:
     def make(self, capacity: int | None, lanes: int | None, lane: str | None) -> bool:
         """Build the store beside its place and move it there; False if another was first."""
         schema = self._schema()
-        built = self._beside()
         try:
-            if lanes is None and lane is None:
-                attributes = self.attributes(capacity)
-                build_lane(built, schema, format.plan(schema, None), attributes)
-            else:
-                self._build_group(built, schema, capacity, lanes)
-            files.sync_tree(built)
-            return files.replace_directory(built, self.path)
+            with built_beside(self.path) as built:
+                if lanes is None and lane is None:
+                    attributes = self.attributes(capacity)
+                    build_lane(built, schema, format.plan(schema, None), attributes)
+                else:
+                    self._build_group(built, schema, capacity, lanes)
+                files.sync_tree(built)
+                return files.replace_directory(built, self.path)
         except FailedStoreError as error:
             if self.path.exists():
                 raise
             raise _unmade(self.path, error) from error
-        finally:
-            files.remove_tree(built)
-
-    def _beside(self) -> Path:
-        return self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex[:8]}.tmp")
 
     def _build_group(
         self, built: Path, schema: Schema, capacity: int | None, lanes: int | None
@@ -234,7 +230,6 @@ class _Request:
                 f"lanes: expected 1 to {MAX_LANES:,} written by one process, found {lanes:,}"
             )
         specs = format.plan(schema, lanes or 0)
-        files.make_directory(built)
         shares = split_capacity(capacity, lanes) if lanes else []
         for number, share in enumerate(shares):
             build_lane(built / format.lane_name(number), schema, specs, self.attributes(share))
@@ -279,7 +274,7 @@ class _Request:
 
         writers, failures = at_once(open_one, paths, shares)
         if failures:
-            at_once(Writer.close, writers)
+            at_once(_close_or_let_go, writers)
             raise failures[0]
         if lane is not None or root["kind"] == "lane":
             return writers[0]
@@ -367,6 +362,14 @@ class _Request:
             return path
         finally:
             lock.release()
+
+
+def _close_or_let_go(writer: Writer) -> None:
+    """Close, or at least keep nobody out: the caller is given no writer that could try again."""
+    try:
+        writer.close()
+    finally:
+        writer.let_go()
 
 
 def _checked_capacity(capacity: object) -> int:

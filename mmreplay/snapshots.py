@@ -6,18 +6,17 @@ Interrupted, the next snapshot to the same place takes away what is left.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from mmreplay import files, format
+from mmreplay.beside import built_beside
 from mmreplay.columns import EvictedError
 from mmreplay.errors import (
     CorruptStoreError,
-    LockedError,
     SchemaError,
     StoreExistsError,
     StoreNotFoundError,
@@ -76,7 +75,6 @@ def snapshot(
         StoreNotFoundError: no store there, or no directory above the target.
         StoreExistsError: the target exists.
         SchemaError: the target lies within the store.
-        LockedError: another snapshot is being made there.
         DiskFullError: no room; nothing is left behind.
         CorruptStoreError: rows that cannot be read, or a lane that evicts faster than it can be
             copied.
@@ -89,8 +87,8 @@ def snapshot(
     if where.parent.resolve().is_relative_to(source.resolve()):
         raise SchemaError(f"{where}: lies within the store that is to be copied; choose another")
     tally = _Tally(source, progress)
-    with _workplace(where) as folder:
-        built = folder / "new"
+    with built_beside(where) as folder:
+        built = folder / where.name  # a lane is locked itself while it is being closed
         lanes = lane_paths(source)
         if lanes == [source]:
             _copy_lane(source, built, tally)
@@ -105,31 +103,6 @@ def snapshot(
             raise StoreExistsError(f"{where}: somebody else made it at this moment")
     tally.finish()
     return _describe(where)
-
-
-@contextlib.contextmanager
-def _workplace(where: Path) -> Iterator[Path]:
-    """An empty directory beside `where`; what an interrupted snapshot has left there goes.
-
-    Raises:
-        LockedError: another snapshot is being made there.
-    """
-    folder = where.with_name(f".{where.name}.snapshot.tmp")
-    files.make_directory(folder)
-    try:
-        lock = files.DirectoryLock(folder, who=lambda: "")
-    except (LockedError, FileNotFoundError) as error:
-        raise LockedError(
-            f"{where}: another snapshot is being made there; choose another path"
-        ) from error
-    try:
-        files.remove_tree(folder / "new")
-        yield folder
-    finally:
-        try:
-            files.remove_tree(folder)
-        finally:
-            lock.release()
 
 
 class _Tally:

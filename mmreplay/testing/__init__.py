@@ -18,10 +18,15 @@
 - `extremes`: those that are made every time: links, pipes, giants, bombs;
 - `limits`: a child process with limits of memory, time and paths;
 - `ordeal`: all of mmreplay let loose on such a store;
-- `actor`: a writer process to be killed;
 - `onlooker`: readers that check all they are shown, while others write;
 - `ring`: a process that steps a small replay buffer for long;
 - `usage`: what a process and a store take: memory, descriptors, maps, threads, disk;
+- `lines`: lines of the package as points at which a process can die;
+- `script`: what a writer process is to do, and its rows;
+- `player`: the acts of which that consists;
+- `actor`: a writer process to be killed;
+- `recorder`: a recording process to be killed (needs `mmreplay[atari]`);
+- `aftermath`: what a dead writer left, checked and gone on with;
 - `scratch`: a directory in memory;
 - `effort`: whether to look quickly or for long.
 """

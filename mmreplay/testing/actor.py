@@ -1,7 +1,6 @@
 """A writer process to be killed: ``python -m mmreplay.testing.actor`` forks one for each order.
 
-Invariant: what an actor has acknowledged was committed before; what it appends follows from its
-`Plot` alone, so that whoever finds the store knows what each row must hold.
+Invariant: what an actor has acknowledged was committed before.
 
 The server does nothing but fork, so that a child starts in milliseconds and has no threads of its
 parent. `Actors` is its client; `Chronicle` turns what the actors did into a `Model`.
@@ -19,222 +18,16 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-import numpy.typing as npt
-
 from mmreplay import files
-from mmreplay.lane import Writer
-from mmreplay.lanes import create
-from mmreplay.schema import Field, Schema
-from mmreplay.testing import faults, mounts
-from mmreplay.testing.frames import Described, Plot
-from mmreplay.testing.model import Model
-from mmreplay.vector import VectorWriter
+from mmreplay.testing import faults, lines, mounts
+from mmreplay.testing.player import CALLS, MAX_LANES, OPENING, PHASE, WORDS, Player
+from mmreplay.testing.script import Script, append_rows, with_session
 
-__all__ = ["OPENING", "Actors", "Chronicle", "Script", "append_rows", "perform", "with_session"]
-
-OPENING, WRITING, FLUSHING, CLOSING, DONE = range(5)
-"""Phases, as an actor reports them."""
-_MAX_LANES = 16
-_CALLS, _PHASE = 2 * _MAX_LANES, 2 * _MAX_LANES + 1
-_WORDS = 2 * _MAX_LANES + 2
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Script:
-    """What an actor is to do; it travels as JSON.
-
-    Attributes:
-        path: the store.
-        report: the file of acknowledgements; see `Chronicle`.
-        seed: of the plot.
-        frame: shape, dtype, codec, chunk and shard by key; one of them is no dict observation.
-        action_chunk: rows a chunk of the scalar columns.
-        lanes: None for a store of one lane.
-        capacity: transitions over all lanes.
-        flush_s: seconds between flushes in the background.
-        session: seed of how long it writes, when it flushes, closes and opens again.
-        rows: rows of a session at most.
-        sessions: how many times it opens the store; the last one is closed.
-        pause_s: longest pause between two rows.
-        die_at: end by SIGKILL before this call that changes the disk; 0 for never.
-        mount: a mounted file system that is to be cut off at that moment, too; empty for none.
-        boot: boot id to go by, in hex; empty for the machine's own.
-    """
-
-    path: str
-    report: str
-    seed: int
-    frame: Mapping[str, Sequence[Any]]
-    action_chunk: int | None = None
-    lanes: int | None = None
-    capacity: int | None = None
-    flush_s: float = 0.0
-    session: int = 0
-    rows: int = 200
-    sessions: int = 1_000_000
-    pause_s: float = 0.0
-    die_at: int = 0
-    mount: str = ""
-    boot: str = ""
-
-    @property
-    def fields(self) -> dict[str, Field]:
-        """The frame fields by key."""
-        return {name: Field(tuple(s), *rest) for name, (s, *rest) in self.frame.items()}
-
-    @property
-    def plot(self) -> Plot:
-        """What happens in which row."""
-        return Plot(self.seed, {name: Described(one) for name, one in self.fields.items()})
-
-    def create_arguments(self) -> dict[str, Any]:
-        """Keywords for `create`."""
-        fields = self.fields
-        return {
-            "frame": fields if len(fields) > 1 else next(iter(fields.values())),
-            "action": Field((), "int64", chunk=self.action_chunk),
-            "extras": {"thought": Field((), "float32", chunk=self.action_chunk)},
-            "capacity": self.capacity,
-            "lanes": self.lanes,
-            "flush_s": self.flush_s,
-        }
-
-    @property
-    def schema(self) -> Schema:
-        """What a row holds."""
-        arguments = self.create_arguments()
-        return Schema.make(arguments["frame"], arguments["action"], arguments["extras"])
-
-    def model(self) -> Model:
-        """A model of the empty store."""
-        return Model(self.schema, Model.split(self.capacity, self.lanes or 1))
-
-
-def with_session(script: Script, session: int, **changes: Any) -> Script:
-    """The same script, acted in another way."""
-    return dataclasses.replace(script, session=session, **changes)
-
-
-# ---------------------------------------------------------------- what an actor does
-
-
-def perform(script: Script) -> None:
-    """Open the store, write, flush, close, open it again, until there is no session left."""
-    report = files.map_file(Path(script.report), 8 * _WORDS, writable=True).view("<u8")
-    whim = random.Random(script.session)
-    for session in range(script.sessions):
-        report[_PHASE] = OPENING
-        writer = create(script.path, **script.create_arguments(), append=True)
-        lanes = _lanes(writer)
-        heads = [lane.rows for lane in lanes]
-        _log(script, heads)
-        for number, head in enumerate(heads):
-            report[number] = head
-        report[_PHASE] = WRITING
-        starts: list[int | None] = [None] * len(lanes)
-        for _ in range(whim.randint(1, script.rows)):
-            append_rows(writer, script.plot, starts, report)
-            if whim.random() < 0.02:  # noqa: PLR2004
-                report[_PHASE] = FLUSHING
-                durable = [lane.rows for lane in lanes]
-                writer.flush()
-                for number, rows in enumerate(durable):
-                    report[_MAX_LANES + number] = rows
-                report[_PHASE] = WRITING
-            if script.pause_s and whim.random() < 0.1:  # noqa: PLR2004
-                time.sleep(whim.random() * script.pause_s)
-        report[_PHASE] = CLOSING
-        if session == script.sessions - 1 or whim.random() < 0.6:  # noqa: PLR2004
-            durable = [lane.rows for lane in lanes]
-            writer.close()
-            report[_MAX_LANES : _MAX_LANES + len(durable)] = durable
-        else:
-            faults.kill(writer)
-    report[_PHASE] = DONE
-
-
-def _lanes(writer: Writer | VectorWriter) -> tuple[Writer, ...]:
-    return writer.writers if isinstance(writer, VectorWriter) else (writer,)
-
-
-def _log(script: Script, heads: list[int]) -> None:
-    line = json.dumps(heads) + "\n"
-    descriptor = os.open(script.report + ".log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    os.write(descriptor, line.encode())
-    os.close(descriptor)
-
-
-def append_rows(
-    writer: Writer | VectorWriter,
-    plot: Plot,
-    starts: list[int | None],
-    report: npt.NDArray[Any] | None = None,
-) -> None:
-    """One row in every lane, as the plot has it.
-
-    Args:
-        writer: of one lane or many.
-        plot: what happens.
-        starts: first row of each lane's running episode, None before the first reset; updated.
-        report: takes the rows committed, by lane.
-    """
-    lanes = _lanes(writer)
-    rows = [lane.rows for lane in lanes]
-    begins = [s is None or plot.begins(n, rows[n]) for n, s in enumerate(starts)]
-    for number, begin in enumerate(begins):
-        if begin:
-            starts[number] = rows[number]
-    frames = [plot.frame(n, rows[n], starts[n] or 0) for n in range(len(lanes))]
-    if isinstance(writer, VectorWriter):
-        _append_to_all(writer, plot, rows, begins, frames)
-    elif begins[0]:
-        writer.reset(frames[0])
-    else:
-        row = rows[0]
-        *ends, life_lost = plot.flags(0, row)
-        writer.step(
-            plot.action(0, row - 1),
-            plot.reward(0, row - 1),
-            frames[0],
-            *ends,
-            life_lost=life_lost,
-            thought=plot.extra(0, row - 1),
-        )
-    if report is not None:
-        for number, lane in enumerate(lanes):
-            report[number] = lane.rows
-
-
-def _append_to_all(
-    writer: VectorWriter, plot: Plot, rows: list[int], begins: list[bool], frames: list[Any]
-) -> None:
-    whole: Any = (
-        {name: np.stack([one[name] for one in frames]) for name in plot.frames}
-        if len(plot.frames) > 1
-        else np.stack(frames)
-    )
-    mask = np.array(begins)
-    if mask.any():
-        writer.reset(whole, mask)
-    if mask.all():
-        return
-    numbers = range(len(rows))
-    flags = np.array([plot.flags(n, rows[n]) for n in numbers])
-    writer.step(
-        np.array([plot.action(n, rows[n] - 1) for n in numbers]),
-        np.array([plot.reward(n, rows[n] - 1) for n in numbers]),
-        whole,
-        flags[:, 0],
-        flags[:, 1],
-        life_lost=flags[:, 2],
-        mask=~mask,
-        thought=np.array([plot.extra(n, rows[n] - 1) for n in numbers]),
-    )
+__all__ = ["OPENING", "Actors", "Chronicle", "Script", "append_rows", "with_session"]
 
 
 # ---------------------------------------------------------------- what is known of it
@@ -252,9 +45,9 @@ class Chronicle:
         self.script = script
         self.model = script.model()
         if new:
-            Path(script.report).write_bytes(bytes(8 * _WORDS))
+            Path(script.report).write_bytes(bytes(8 * WORDS))
             Path(script.report + ".log").write_bytes(b"")
-        self._report = files.map_file(Path(script.report), 8 * _WORDS).view("<u8")
+        self._report = files.map_file(Path(script.report), 8 * WORDS).view("<u8")
         self._begun: list[set[int]] = [set() for _ in self.model.lanes]
         self._read = 0
 
@@ -267,9 +60,9 @@ class Chronicle:
         """By lane, the rows at which sessions began, the newest ones too."""
         log = Path(self.script.report + ".log")
         if log.stat().st_size != self._read:
-            lines = log.read_text(encoding="ascii").splitlines(keepends=True)
-            self._read = sum(map(len, lines))
-            for line in lines:
+            told = log.read_text(encoding="ascii").splitlines(keepends=True)
+            self._read = sum(map(len, told))
+            for line in told:
                 if line.endswith("\n"):
                     self.begin(json.loads(line))
         return self._begun
@@ -282,25 +75,25 @@ class Chronicle:
     @property
     def flushed(self) -> list[int]:
         """Rows acknowledged to be durable, by lane."""
-        return [int(n) for n in self._report[_MAX_LANES : _MAX_LANES + len(self.model.lanes)]]
+        return [int(n) for n in self._report[MAX_LANES : MAX_LANES + len(self.model.lanes)]]
 
     @property
     def calls(self) -> int:
         """Calls that changed the disk, of an actor that has ended by itself."""
-        return int(self._report[_CALLS])
+        return int(self._report[CALLS])
 
     @property
     def phase(self) -> int:
         """What the actor was doing."""
-        return int(self._report[_PHASE])
+        return int(self._report[PHASE])
 
     def acknowledge(self, rows: Sequence[int], *, durable: bool = False) -> None:
         """Somebody else than an actor has written up to here."""
-        known = files.map_file(Path(self.script.report), 8 * _WORDS, writable=True).view("<u8")
+        known = files.map_file(Path(self.script.report), 8 * WORDS, writable=True).view("<u8")
         known[: len(rows)] = rows
         if durable:
-            known[_MAX_LANES : _MAX_LANES + len(rows)] = rows
-        known[_PHASE] = OPENING
+            known[MAX_LANES : MAX_LANES + len(rows)] = rows
+        known[PHASE] = OPENING
 
     def wait_for_rows(self, patience_s: float = 10.0) -> None:
         """Until an actor writes rows, or has been given enough time."""
@@ -448,15 +241,22 @@ def _cut_off(script: Script) -> None:
 def _become(script: Script, errors: Path) -> None:
     status = 0
     try:
+        file, line, at = script.die_at_line or ("", 0, 0)
+        watch = lines.Watch((file, line) if file else None, at)
+        watching = lines.watched(watch) if file or script.count else contextlib.nullcontext()
         with contextlib.ExitStack() as stack:
             disk = stack.enter_context(faults.faulty_disk())
             if script.boot:
                 stack.enter_context(mounts.booted(bytes.fromhex(script.boot)))
             if script.die_at:
                 disk.die(faults.CALLS, at=script.die_at, first=lambda: _cut_off(script))
-            perform(script)
-            report = files.map_file(Path(script.report), 8 * _WORDS, writable=True)
-            report.view("<u8")[_CALLS] = sum(disk.counts.values())
+            player = Player(script, disk)
+            with watching:
+                player.perform(watch)
+        if script.count:
+            counts = [[*where, n] for where, n in sorted(watch.counts.items())]
+            found = {"lines": counts, "calls": player.calls}
+            Path(script.report + ".counts").write_text(json.dumps(found), encoding="ascii")
     except BaseException:  # noqa: BLE001 (whatever it is, the parent is told)
         errors.write_text(traceback.format_exc(), encoding="utf-8")
         status = 1

@@ -7,6 +7,7 @@ place where the package reaches the disk, `mmreplay.files`.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import threading
@@ -18,12 +19,16 @@ from mmreplay.buffers import ReplayBuffer
 from mmreplay.lane import Writer
 from mmreplay.vector import VectorWriter
 
-__all__ = ["ALLOCATING", "CALLS", "SYNCING", "Disk", "faulty_disk", "kill", "quiet"]
+__all__ = ["ALLOCATING", "CALLS", "SYNCING", "Disk", "faulty_disk", "kill", "lanes_of", "quiet"]
 
 ALLOCATING = frozenset({"posix_fallocate", "write", "open"})
 """Calls that need room on the disk (open: only where it makes a file)."""
 SYNCING = frozenset({"fsync", "fdatasync"})
-CALLS = ALLOCATING | SYNCING | {"replace", "rename", "link", "unlink", "makedirs", "rmdir"}
+_LIBRARY = frozenset({"fallocate", "renameat2"})
+"""Calls to the C library: holes are punched with the one, directories exchanged with the other."""
+CALLS = (
+    ALLOCATING | SYNCING | _LIBRARY | {"replace", "rename", "link", "unlink", "makedirs", "rmdir"}
+)
 """Every call that changes something on the disk."""
 
 
@@ -58,6 +63,25 @@ class Disk:
             return found(*args, **kwargs)
 
         return call
+
+    def library(self, real: Any) -> Any:
+        """What stands in for the C library; its calls fail by what they return."""
+
+        def call(name: str) -> Any:
+            found = getattr(real, name)
+
+            def faulty(*args: Any) -> Any:
+                if self._due(name, args):
+                    try:
+                        self._fail(name, args)
+                    except OSError as error:
+                        ctypes.set_errno(error.errno or 0)
+                        return -1
+                return found(*args)
+
+            return faulty if name in _LIBRARY else found
+
+        return _Attributes(call)
 
     def _due(self, name: str, args: tuple[Any, ...]) -> bool:
         with self._lock:
@@ -115,19 +139,31 @@ class Disk:
             self._action = None
 
 
+class _Attributes:
+    """An object whose attributes a function gives."""
+
+    def __init__(self, give: Callable[[str], Any]) -> None:
+        self._give = give
+
+    def __getattr__(self, name: str) -> Any:
+        return self._give(name)
+
+
 @contextlib.contextmanager
 def faulty_disk() -> Iterator[Disk]:
     """Put a `Disk` between the package and the operating system."""
     disk = Disk()
-    real = files.os
+    real, library = files.os, files._LIBC  # noqa: SLF001 (where the calls go)
     files.os = disk  # type: ignore[assignment]
+    files._LIBC = None if library is None else disk.library(library)  # noqa: SLF001
     try:
         yield disk
     finally:
-        files.os = real
+        files.os, files._LIBC = real, library  # noqa: SLF001
 
 
-def _lanes(writer: Writer | VectorWriter | ReplayBuffer) -> tuple[Writer, ...]:
+def lanes_of(writer: Writer | VectorWriter | ReplayBuffer) -> tuple[Writer, ...]:
+    """The writers of single lanes that a writer or a buffer consists of."""
     if isinstance(writer, ReplayBuffer):
         writer = writer.writer
     return writer.writers if isinstance(writer, VectorWriter) else (writer,)
@@ -139,7 +175,7 @@ def kill(writer: Writer | VectorWriter | ReplayBuffer) -> None:
     What the background threads are doing is finished, what they have not begun never happens, the
     lock is free, and nothing else is written.
     """
-    lanes = _lanes(writer)
+    lanes = lanes_of(writer)
     background = lanes[0]._background  # noqa: SLF001 (there is no public way to die)
     background._stop = True  # noqa: SLF001
     background._wake.set()  # noqa: SLF001
@@ -156,7 +192,7 @@ def kill(writer: Writer | VectorWriter | ReplayBuffer) -> None:
 @contextlib.contextmanager
 def quiet(writer: Writer | VectorWriter | ReplayBuffer) -> Iterator[None]:
     """Hold the background threads still, so that the directory can be copied as of one moment."""
-    lanes = _lanes(writer)
+    lanes = lanes_of(writer)
     lanes[0]._background.submit(lambda: None).result()  # noqa: SLF001
     with contextlib.ExitStack() as stack:
         for lane in lanes:

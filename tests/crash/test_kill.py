@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay.testing import actor, checks, faults
+from mmreplay.testing import actor, aftermath
 from mmreplay.testing.effort import THOROUGH
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
@@ -60,56 +60,6 @@ def random_script(folder, number, random):
     )
 
 
-def check_found(chronicle, *, most=40):
-    """What the killed process left, read by one who writes nothing; then the model knows it."""
-    with mmreplay.open(chronicle.script.path) as store:
-        chronicle.catch_up([view.rows for view in store.lanes])
-        learn_bases(store, chronicle.model)
-        checks.check_ids(store, chronicle.model)
-        check_rows(store, chronicle.model)
-        generator = np.random.default_rng(len(store))
-        ids = chronicle.model.ids()
-        if ids.size:
-            chosen = np.concatenate((ids[:5], generator.choice(ids, most), ids[-5:]))
-            settings = {"stack": 3, "n_step": 3}
-            batch = store.transitions(chosen, **settings)
-            checks.check_batch(batch, chronicle.model.batch(chosen, **settings))
-    checks.check_verified(Path(chronicle.script.path))
-
-
-def learn_bases(store, model):
-    for view, lane in zip(store.lanes, model.lanes, strict=True):
-        assert lane.base <= view.base <= lane.base_bounds()[1]
-        lane.forget(view.base)
-
-
-def check_rows(store, model):
-    for view, lane in zip(store.lanes, model.lanes, strict=True):
-        for path, column in checks.columns_of(view, model.schema).items():
-            start = max(len(lane.rows) - 700, 0)
-            checks.check_same(column[start:], lane.column(path)[start:], f"{view.path}: {path}")
-
-
-def go_on(chronicle, n_rows, *, close):
-    """Recover, append some rows, close or die; returns how long the recovery took."""
-    script = chronicle.script
-    began = time.perf_counter()
-    writer = mmreplay.create(script.path, **script.create_arguments() | {"flush_s": 0}, append=True)
-    took_s = time.perf_counter() - began
-    lanes = writer.writers if hasattr(writer, "writers") else (writer,)
-    chronicle.begin([lane.rows for lane in lanes])
-    starts = [None] * len(lanes)
-    report = np.array(chronicle.committed)
-    for _ in range(n_rows):
-        actor.append_rows(writer, script.plot, starts, report)
-    if close:
-        writer.close()
-    else:
-        faults.kill(writer)
-    chronicle.acknowledge(report.tolist())
-    return took_s
-
-
 def sample_while_alive(script, seconds, random):
     """Read the store that the actor is writing; every batch must fit together."""
     until = time.monotonic() + seconds
@@ -151,18 +101,13 @@ def test_writers_killed_at_random_instants_leave_every_acknowledged_row(actors, 
         n_batches += sample_while_alive(script, luck.random() ** 2 * 0.1, luck)
         assert actors.kill(pid) == -9
         phases.add(chronicle.phase)
-        if not Path(script.path).exists():
-            assert chronicle.committed == [0] * len(chronicle.model.lanes)
-            continue
-        check_found(chronicle)
-        if session % 3 == 2:
-            recoveries.append(go_on(chronicle, luck.randrange(40), close=luck.random() < 0.5))
-            check_found(chronicle)
-    recoveries.append(go_on(chronicle, 30, close=True))
-    check_found(chronicle)
-    with mmreplay.open(script.path) as store:
-        checks.check_columns(store, chronicle.model)
-    checks.check_plain_zarr(Path(script.path))
+        if aftermath.check_found(chronicle) and session % 3 == 2:
+            close = luck.random() < 0.5
+            recoveries.append(aftermath.go_on(chronicle, luck.randrange(40), close=close))
+            aftermath.check_found(chronicle)
+    recoveries.append(aftermath.go_on(chronicle, 30, close=True))
+    aftermath.check_found(chronicle)
+    aftermath.check_closed(chronicle)
     if THOROUGH:
         longest_ms = max(recoveries) * 1000
         print(
@@ -203,7 +148,7 @@ def test_death_before_any_call_that_changes_the_disk_loses_nothing(actors, tmp_p
     script = two_sessions(tmp_path, name, 0)
     chronicle = actor.Chronicle(script)
     assert actors.wait(actors.start(script)) == 0
-    check_found(chronicle)
+    aftermath.check_found(chronicle)
     n_calls = chronicle.calls
     assert n_calls > 200
     places = range(1, n_calls + 1) if THOROUGH else luck.sample(range(1, n_calls + 1), 14)
@@ -213,13 +158,11 @@ def test_death_before_any_call_that_changes_the_disk_loses_nothing(actors, tmp_p
         # Background threads may save a call now and then: past the end is not dead.
         died = actors.wait(actors.start(actor.with_session(script, 1, die_at=place))) == -9
         assert died or place > 0.8 * n_calls
-        if Path(script.path).exists():
-            check_found(chronicle, most=10)
+        aftermath.check_found(chronicle, most=10)
         recovery = luck.randrange(1, 45)  # now in the middle of recovery, or of making it again
         actors.wait(actors.start(actor.with_session(script, 2, die_at=recovery, rows=5)))
-        if Path(script.path).exists():
-            check_found(chronicle, most=10)
+        aftermath.check_found(chronicle, most=10)
         assert actors.wait(actors.start(actor.with_session(script, 3, sessions=1, rows=20))) == 0
-        check_found(chronicle, most=10)
-        checks.check_plain_zarr(Path(script.path))
+        aftermath.check_found(chronicle, most=10)
+        aftermath.check_closed(chronicle)
         shutil.rmtree(script.path)

@@ -1,0 +1,64 @@
+"""Directories that are built beside their place, and what those who died have left of theirs.
+
+Invariant: what is being built is locked by whoever builds it, so that what nobody holds can go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from mmreplay import files
+from mmreplay.errors import LockedError, MmreplayError
+
+__all__ = ["built_beside"]
+
+_RANDOM = re.compile(r"[0-9a-f]{8}\.tmp")
+
+
+@contextlib.contextmanager
+def built_beside(path: Path) -> Iterator[Path]:
+    """An empty directory beside `path`; removed in the end, unless it was renamed to its place.
+
+    Raises:
+        DiskFullError, FailedStoreError: it cannot be made.
+    """
+    _remove_unfinished(path)
+    built, lock = _make(path)
+    try:
+        yield built
+    finally:
+        try:
+            files.remove_tree(built)
+        finally:
+            lock.release()
+
+
+def _make(path: Path) -> tuple[Path, files.DirectoryLock]:
+    while True:
+        built = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+        files.make_directory(built)
+        # Between these two, another may take it for what somebody left.
+        with contextlib.suppress(LockedError, FileNotFoundError):
+            return built, files.DirectoryLock(built, who=lambda: "")
+
+
+def _remove_unfinished(path: Path) -> None:
+    begins = f".{path.name}."
+    with contextlib.suppress(OSError):
+        for one in path.parent.iterdir():
+            is_ours = one.name.startswith(begins) and _RANDOM.fullmatch(one.name[len(begins) :])
+            if is_ours and one.is_dir() and not one.is_symlink():
+                _remove_unless_held(one)
+
+
+def _remove_unless_held(directory: Path) -> None:
+    with contextlib.suppress(MmreplayError, OSError):  # somebody is at work there, or it is gone
+        lock = files.DirectoryLock(directory, patience_s=0, who=lambda: "")
+        try:
+            files.remove_tree(directory)
+        finally:
+            lock.release()

@@ -1,0 +1,420 @@
+"""A writer process that dies at any line of the write path loses nothing that it had committed.
+
+Invariant: every line at which a writer can be killed is one at which it is killed here, or is named
+below with the reason why not; what is found after each of these deaths is what `aftermath` asks for.
+"""
+
+import collections
+import dataclasses
+import json
+import random
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from mmreplay.testing import actor, aftermath, lines
+from mmreplay.testing.effort import THOROUGH
+
+pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
+
+RAW = {"frame": [(6, 8), "uint8", "raw", 5]}
+LZ4 = {"frame": [(6, 8), "uint8", "lz4", 3, 6]}
+GZIP = {"frame": [(6, 8), "uint8", {"name": "gzip", "configuration": {"level": 1}}, 3, 6]}
+LARGE = {"frame": [(512, 512), "uint8", "raw", 4]}  # chunk files that are allocated ahead
+DICT = {
+    "image": [(5, 5, 3), "uint8", "lz4", 2, 8],
+    "joints": [(7,), "float32", "raw", 16],
+    "depth": [(3, 4), "uint16", "zstd", 4, 8],
+}
+
+
+def scene(frame, acts, *, watch_from=0, **more):
+    """What a writer does; `watch_from`: lines count from this act on."""
+    # The seed: within twenty rows something of everything happens.
+    return actor.Script(
+        "", "", 5, frame, **{"action_chunk": 7} | more, acts=acts.split("; "), watch_from=watch_from
+    )
+
+
+SCENES = {
+    "raw": scene(RAW, "open; rows 9; flush; misuse; interrupt; rows 8; close; open; rows 3; close"),
+    "lz4": scene(LZ4, "open; rows 15; flush; rows 4; close; open; second; rows 3; flush; close"),
+    "closed at a border": scene(LZ4, "unfinished; open; rows 12; close; open; close"),
+    "gzip": scene(GZIP, "open; rows 15; close; open; rows 3; close"),
+    "large": scene(LARGE, "open; rows 5; settle; rows 5; settle; drop; open; no_holes; close"),
+    "large, closed": scene(LARGE, "open; rows 5; settle; close"),
+    "stacks": scene(RAW, "open; rows 25; close", action="float32", stacked=True, capacity=50),
+    "stacks of dicts": scene(
+        DICT, "open; rows 15; misuse; rows 3; close", action="float32", stacked=True
+    ),
+    "lanes": scene(LZ4, "open; rows 12; close", action="float32", stacked=True, lanes=2),
+    "lanes of dicts": scene(
+        DICT,
+        "open; rows 12; flush; pause 0.01; rows 8; close; open; rows 3; close",
+        stacked=True,
+        lanes=2,
+        capacity=60,
+        flush_s=0.002,
+    ),
+    "a lane of its own": scene(
+        LZ4, "open; rows 2; litter; close; open; rows 1; close", lane="actor-3"
+    ),
+    "forgotten": scene(RAW, "open; rows 3; forget; pause 0.03; open; rows 2; close", flush_s=0.002),
+    # What a death leaves.
+    "recovered": scene(LZ4, "open; rows 15; drop; litter; open again; rows 2; close", watch_from=3),
+    "both halves full": scene(
+        LZ4, "open; hold 9; rows 12; drop; open; rows 2; close", watch_from=4
+    ),
+    "both halves full, closed": scene(
+        LZ4, "open; hold 9; rows 12; drop; open; close", watch_from=4
+    ),
+    "rebooted": scene(
+        LZ4,
+        "elsewhere; open; rows 4; flush; rows 15; reboot; open; rows 2; close",
+        watch_from=6,
+    ),
+    # In the background.
+    "hurry": scene(LZ4, "open; hold 0.1; rows 20; close"),
+    "evicting": scene(
+        RAW,
+        "open; rows 90; flush; rows 8; flush; pause 0.01; rows 4; close",
+        watch_from=2,
+        capacity=20,
+    ),
+    "evicting shards": scene(
+        LZ4,
+        "open; rows 90; rows 14; pause 0.01; rows 4; drop; open; close",
+        watch_from=2,
+        capacity=20,
+    ),
+    "evicted before it was summed up": scene(
+        RAW, "open; hold 9; rows 110; flush; release; close", watch_from=3, capacity=20
+    ),
+    # Priorities.
+    "priorities": scene(
+        RAW,
+        "short; buffer; rows 9; batch; rows 4; batch; flush; rows 2; close; "
+        "buffer; rows 2; batch; drop; litter; buffer; close",
+    ),
+    "priorities of lanes": scene(DICT, "buffer; rows 9; batch; flush; close", lanes=2),
+    "many priorities": scene(
+        RAW,
+        "short; buffer; rows 9; batch; rows 570; rows 60; batch; flush; rows 2; close",
+        watch_from=5,
+        action_chunk=2048,
+        capacity=20,
+    ),
+    "priorities lost with the power": scene(
+        RAW,
+        "elsewhere; short; buffer; rows 9; flush; rows 510; batch; reboot; open; close",
+        watch_from=8,
+        action_chunk=2048,
+    ),
+    # Full disks.
+    "no room to create": scene(LZ4, "full write 3; open; rows 2; close"),
+    "no room": scene(
+        RAW,
+        "full posix_fallocate 1; open; rows 3; full posix_fallocate 1; rows 9; full write 1; "
+        "flush; full open 1; rows 12; full write 3; close; full posix_fallocate 1; open; "
+        "full write 1; rows 2; close",
+    ),
+    "no room for shards": scene(
+        LZ4,
+        "open; rows 4; full write 1; rows 12; full write 2; close; full posix_fallocate 1; open; "
+        "rows 3; close",
+    ),
+    "no room in the background": scene(
+        LZ4, "open; rows 3; full write 1; pause 0.02; heal; rows 2; close", flush_s=0.002
+    ),
+    "no room for lanes": scene(
+        DICT,
+        "open; rows 12; close; full posix_fallocate 1; open; rows 1; full write 1; close",
+        lanes=2,
+    ),
+    "no room for one of the lanes": scene(
+        RAW, "open; rows 3; close; full rmdir 2; open; rows 1; close", lanes=2
+    ),
+    # Broken disks.
+    "no name": scene(RAW, "broken rename 1; open; open; rows 1; close"),
+    "no durable name": scene(RAW, "broken fsync 24; open; open; rows 1; close"),
+    "no name for a lane": scene(RAW, "broken rename 2; open; open; rows 1; close", lane="a"),
+    "no durable name for a lane": scene(
+        RAW, "broken fsync 28; open; open; rows 1; close", lane="a"
+    ),
+    "no flush": scene(
+        RAW,
+        "open; rows 5; broken fdatasync 1; flush; open; rows 3; broken write 2; close; open; close",
+    ),
+    "no flush in the background": scene(
+        RAW, "open; rows 5; broken fdatasync 1; pause 0.02; rows 4; open; close", flush_s=0.002
+    ),
+    "no shard": scene(
+        LZ4,
+        "open; rows 3; broken write 1; rows 12; open; rows 2; broken write 4; close; open; close",
+    ),
+}
+
+WRITE_PATH = (
+    "lane vector disk state checksums background recovery lanes beside priorities columns shards files"
+).split()
+"""The modules in which the write path lies. What writing calls besides (schema, format, codecs,
+episodes, …) are functions of their arguments; their lines are died at as well, but not counted."""
+
+# What of these modules is no line to die at: by module, function and, of functions in which others
+# are died at, how the line begins.
+ELSEWHERE = {
+    "reads, or tells": """
+        columns RawColumn
+        shards ShardColumn
+        state State.is_in_place
+        lane Writer.specs
+        lane Writer.metadata
+        lane Writer.base
+        lane Writer.running
+        lane Writer.__repr__
+        vector VectorWriter.__len__
+        vector VectorWriter.metadata
+        vector VectorWriter.n_steps
+        vector VectorWriter.__repr__
+        lanes create | from mmreplay.adapters.gymnasium import (
+        lanes create | found = env_fields(env)
+        lanes create | if (advice := advice_for_a_loop(env)) is not None:
+        lanes create | warnings.warn(advice, stacklevel=2)
+        lanes create | stack_padding = found.padding
+        lanes create | frame, action = frame or found.frame, action or found.action
+        lanes create | lanes = lanes if lanes is not None or lane is not None else found.lanes
+        files advise_random
+        files advise_needed
+        files populate_read
+        files resident
+        files is_locked
+        files allocated_bytes
+        files _blocks
+    """,
+    "makes the text of a refusal": """
+        vector VectorWriter._unfit
+        disk LaneDisk.missing
+        disk _holder | except (OSError, ValueError, KeyError, TypeError, MmreplayError):
+        disk _holder | return ""
+        lanes _words
+    """,
+    "runs when the module is imported": """
+        files _make_publish
+        files _libc
+    """,
+    "in a forked child, which writes nothing": """
+        lane _abandon_in_child
+        files _release_in_child
+    """,
+    "other systems or processors": """
+        lane Writer.step | _publish()
+        lane Writer._commit | _publish()
+        files _fallocate | have = os.fstat(descriptor).st_size
+        files _fallocate | os.lseek(descriptor, have, os.SEEK_SET)
+        files _fallocate | _write_all(descriptor, bytes(max(size - have, 0)))
+        files _punch_hole | return False
+        files sync_directory | return
+        files _fsync | fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+        files _fdatasync | _fsync(descriptor)
+        files _mmap | raise OSError(errno.ENOSYS, "no mmap in the C library")
+        files map_file | access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        files map_file | return np.frombuffer(mmap.mmap(descriptor, size, access=access), np.uint8)
+        files DirectoryLock.__init__ | raise FailedStoreError(
+        files DirectoryLock.__init__ | f"{path}: this system has no flock, so nothing can be written here; "
+        files boot_id | if sys.platform == "darwin":
+        files boot_id | command = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
+        files boot_id | run = subprocess.run(command, capture_output=True, check=True, text=True)
+        files boot_id | text = run.stdout
+        files boot_id | return uuid.UUID(text.strip()).bytes
+        files boot_id | except (OSError, ValueError, subprocess.SubprocessError):
+        files boot_id | pass
+        files boot_id | return _PROCESS_ID
+    """,
+    "snapshots and repairs; see the tests of these": """
+        files share_file
+        files copy_file
+        files _copy_from
+        files rename
+        files exchange
+        files identity
+        files temporary_directory
+    """,
+    "damage": """
+        state CheckpointFile._parse | return None
+        recovery _map_live | State.create(live / "state")
+        files writing | raise
+        files _mmap | number = ctypes.get_errno()
+        files _mmap | raise OSError(number, os.strerror(number))
+    """,
+    "an error that is none of ours: no memory": """
+        lane Writer._wait_for_seal | raise job.error
+        lane Writer.close | except BaseException:
+        lane Writer.close | self.let_go()
+        lane Writer.close | raise
+        background SealJob.work | except Exception as error:
+        background SealJob.work | self.error = error
+        background SealJob.work | self._encoded.set()
+    """,
+    "a race of two threads or processes within one statement": """
+        lane Writer._columns_to_front | self._border = 0
+        background Background.tick | break
+        background _flush_loop | return
+        files replace_directory | return False
+        files sync_file | except FileNotFoundError:
+        files sync_file | if missing_ok:
+        files sync_file | return
+        files sync_file | raise
+        files DirectoryLock.__init__ | self.release()
+        files DirectoryLock.__init__ | self._descriptor = os.open(path, os.O_RDONLY | _CLOEXEC)
+        files DirectoryLock.__init__ | continue
+        files DirectoryLock.__init__ | with writing("flock", path):
+        files DirectoryLock.__init__ | raise
+    """,
+    "a file of somebody else": """
+        files sync_file | except PermissionError:
+        files sync_file | descriptor = os.open(path, os.O_RDONLY | _BINARY | _CLOEXEC | _NOFOLLOW)
+    """,
+}
+
+
+@pytest.fixture(scope="module")
+def actors():
+    with actor.Actors() as running:
+        yield running
+
+
+class Stage:
+    """Where scenes are performed, each time in a new store."""
+
+    def __init__(self, actors, folder):
+        self.actors, self.folder, self.number = actors, folder, 0
+
+    def script(self, name, **changes):
+        self.number += 1
+        path, report = (str(self.folder / f"{self.number}.{end}") for end in ("zarr", "report"))
+        return dataclasses.replace(SCENES[name], path=path, report=report, **changes)
+
+    def count(self, name):
+        """Executions by line, of one performance."""
+        script = self.script(name, count=True)
+        chronicle = actor.Chronicle(script)
+        assert self.actors.wait(self.actors.start(script)) == 0
+        found = json.loads(Path(script.report + ".counts").read_text())
+        aftermath.check_closed(chronicle)
+        self.clear(script)
+        return {(file, line): count for file, line, count in found["lines"]}
+
+    def die(self, name, line, at):
+        """A death at a line, and all that is asked of what it leaves; False if it came to none."""
+        script = self.script(name, die_at_line=(*line, at))
+        chronicle = actor.Chronicle(script)
+        died = self.actors.wait(self.actors.start(script)) == -9
+        try:
+            if died:
+                aftermath.check_found(chronicle, most=6)
+                aftermath.go_on(chronicle, 5, close=True)
+                aftermath.check_closed(chronicle)
+        except BaseException as error:
+            error.add_note(f"killed in the scene {name!r}, before {line}, execution {at}")
+            raise
+        self.clear(script)
+        return died
+
+    def clear(self, script):
+        shutil.rmtree(script.path)
+        for one in self.folder.glob(f"{self.number}.report*"):
+            one.unlink()
+
+
+def entries():
+    """(module, function, line or "") of what is named above."""
+    for given in ELSEWHERE.values():
+        for entry in filter(None, map(str.strip, given.splitlines())):
+            where, _, text = entry.partition(" | ")
+            yield *where.split(), text
+
+
+def write_path():
+    """The lines of the write path that a scene has to reach, with the function of each."""
+    out, used = {}, set()
+    for module in WRITE_PATH:
+        source = (lines.ROOT / f"{module}.py").read_text().splitlines()
+        refusals = lines.refusals(f"{module}.py")
+        named = [(entry, *entry[1:]) for entry in entries() if entry[0] == module]
+        for function, found in lines.functions(f"{module}.py").items():
+            for line in found:
+                text = source[line - 1].partition("  # ")[0].strip()
+                excused = {
+                    entry
+                    for entry, what, begins in named
+                    if (function == what or function.startswith(f"{what}."))
+                    and (not begins or text == begins)
+                }
+                used |= excused
+                if not excused and line not in refusals:
+                    out[f"{module}.py", line] = f"{module}.{function}: {text}"
+    assert not set(entries()) - used  # named above, and not there (any more)
+    return out
+
+
+def all_points(stage, needed):
+    """Executions by line and scene; scenes that take fewest lines come first."""
+    found = collections.defaultdict(dict)
+    counts = {name: stage.count(name) for name in SCENES}
+    for name in SCENES:  # the threads of a scene may be slower once than another time
+        if needed - set().union(*counts.values()):
+            counts[name] = stage.count(name) | counts[name]
+    for name in sorted(SCENES, key=lambda name: sum(counts[name].values())):
+        for line, count in counts[name].items():
+            found[line][name] = count
+    return found
+
+
+def test_death_at_lines_of_the_write_path_loses_nothing(actors, tmp_path, measured):
+    stage = Stage(actors, tmp_path)
+    if THOROUGH:
+        die_at_every_line(stage, random.Random(), measured)
+    else:
+        die_at_some_lines(stage, random.Random(3))
+
+
+def die_at_some_lines(stage, luck):
+    n_deaths = 0
+    for name in ["lz4", "recovered", *luck.sample(sorted(SCENES), 2)]:
+        counts = stage.count(name)
+        for line in luck.sample(sorted(counts), 9):
+            n_deaths += stage.die(name, line, luck.randint(1, min(counts[line], 9)))
+    assert n_deaths > 18  # the background may need a line less
+
+
+def die_at_every_line(stage, luck, measured):
+    needed = write_path()
+    points = all_points(stage, needed.keys())
+    unreached = {line: needed[line] for line in sorted(needed.keys() - points.keys())}
+    assert not unreached
+    others = sorted(points.keys() - needed.keys())
+    began = time.perf_counter()
+    deaths, died_at = 0, set()
+    for line in [*needed, *luck.sample(others, 300)]:
+        scenes = points[line]
+        # Threads take turns as they like: a line that was reached once may not be, or in another.
+        tries = [name for name in scenes for _ in range(3)]
+        while tries and line not in died_at:
+            if stage.die(tries.pop(0), line, 1):
+                died_at.add(line)
+                deaths += 1
+        # What everything goes through is executed for the first time when nothing is there yet.
+        for _ in range(4 if line[0] == "files.py" else 1):
+            name = luck.choice(list(scenes))
+            if scenes[name] > 1:
+                deaths += stage.die(name, line, luck.randint(2, scenes[name]))
+    missed = {line: needed[line] for line in sorted(needed.keys() - died_at)}
+    result = measured("kill_lines", scenes=len(SCENES), modules=WRITE_PATH)
+    share = 100 * (1 - len(missed) / len(needed))
+    result.add("lines of the write path", len(needed), "")
+    result.add("lines of the write path died at", share, "%", at_least=100)
+    result.add("deaths", deaths, "", at_least=2_000)
+    result.add("seconds", time.perf_counter() - began, "s")
+    assert not missed

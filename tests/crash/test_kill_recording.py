@@ -1,0 +1,142 @@
+"""A recording of Atari games that is killed again and again loses no row that it had committed.
+
+Invariant: after each death all committed rows are there, with the frames that the emulator gave;
+the next recording goes on from there at once.
+"""
+
+import dataclasses
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+import mmreplay
+from benchmarks.timing import Spread
+from mmreplay.testing import checks, recorder
+from mmreplay.testing.effort import THOROUGH
+
+pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
+pytest.importorskip("ale_py")
+pytest.importorskip("cv2")
+
+SECONDS = 60.0 if THOROUGH else 2.5
+LEAST = 200 if THOROUGH else 3
+GAME = "ALE/Breakout-v5"
+SCREEN = (84, 84)
+Field = mmreplay.Field
+
+
+def orders(folder):
+    """Three stores: one as `mmreplay record` makes it, two that seal and evict all the time."""
+    about = {
+        "default": {"lanes": 1},
+        "shards": {"lanes": 2, "capacity": 800, "flush_s": 0.02},
+        "raw": {"lanes": 2, "capacity": 500, "flush_s": 0.1},
+    }
+    fields = {
+        "shards": Field(SCREEN, "uint8", "lz4", chunk=4, shard=32),
+        "raw": Field(SCREEN, "uint8", "raw", chunk=64),
+    }
+    made = {}
+    for name, more in about.items():
+        path = str(folder / f"{name}.zarr")
+        made[name] = recorder.Order(GAME, path, str(folder / f"{name}.ledger"), **more)
+        if name in fields:
+            action = Field((), "int64", chunk=128)
+            mmreplay.create(path, fields[name], action, lanes=more["lanes"]).close()
+    return made
+
+
+class Recording:
+    """One store, and the recorder that is at work on it."""
+
+    def __init__(self, order, recorders, luck):
+        self.order, self.recorders, self.luck = order, recorders, luck
+        self.ledger = recorder.Ledger(Path(order.ledger), order.lanes)
+        self.kills = self.lost = self.compared = 0
+        self.openings, self.readings, self.phases = [], [], set()
+        self.begin()
+
+    def begin(self):
+        self.kill_at = None
+        self.pid = self.recorders.start(self.order)
+
+    def is_due(self):
+        """Whether to kill it now: some time after it began to open the store."""
+        if self.kill_at is None and self.ledger.phase != recorder.WAITING:
+            longest = self.luck.choice([0.01, 0.05, 0.2])
+            self.kill_at = time.perf_counter() + self.luck.random() * longest
+        return self.kill_at is not None and time.perf_counter() >= self.kill_at
+
+    def kill(self):
+        self.recorders.kill(self.pid)
+        self.kills += 1
+        self.phases.add(self.ledger.phase)
+        if self.ledger.opened_s and self.kills > 1:
+            self.openings.append(self.ledger.opened_s)
+        if not os.path.exists(self.order.path):
+            assert not any(self.ledger.committed)
+            return
+        began = time.perf_counter()
+        with mmreplay.open(self.order.path) as store:
+            self.readings.append(time.perf_counter() - began)
+            self.lost += self.ledger.lost(store)
+            self.compared += self.ledger.check(store, newest=1_000)
+        if self.kills % 10 == 0:
+            checks.check_verified(Path(self.order.path))
+
+    def finish(self):
+        """One recording more, which comes to its end; then all rows are compared."""
+        end = dataclasses.replace(self.order, steps=50)
+        assert self.recorders.wait(self.recorders.start(end)) == 0
+        with mmreplay.open(self.order.path) as store:
+            assert self.ledger.lost(store) == 0
+            self.compared += self.ledger.check(store)
+            self.bases = [view.base for view in store.lanes]
+        checks.check_verified(Path(self.order.path))
+        checks.check_plain_zarr(Path(self.order.path))
+
+
+def spread_ms(seconds):
+    ordered = sorted(1e3 * one for one in seconds)
+    return Spread(ordered[len(ordered) // 2], ordered[0], ordered[-1], len(ordered))
+
+
+def test_recording_killed_again_and_again_loses_no_committed_row(tmp_path, measured):
+    luck = random.Random(None if THOROUGH else 1)
+    with recorder.Recorders() as recorders:
+        ordered = orders(tmp_path)
+        recordings = [Recording(one, recorders, luck) for one in ordered.values()]
+        began = time.perf_counter()
+        while time.perf_counter() - began < SECONDS or not any(one.openings for one in recordings):
+            for one in recordings:
+                if one.is_due():
+                    one.kill()
+                    one.begin()
+            time.sleep(0.001)
+        seconds = time.perf_counter() - began
+        for one in recordings:
+            recorders.kill(one.pid)
+            one.finish()
+    kills = sum(one.kills for one in recordings)
+    openings = [s for one in recordings for s in one.openings]
+    result = measured("kill_recording", game=GAME, stores=len(recordings))
+    result.add("kills", kills, "", at_least=LEAST)
+    result.add("seconds", seconds, "s")
+    result.add("committed rows", sum(sum(one.ledger.committed) for one in recordings), "")
+    lost = sum(one.lost + one.ledger.dropped for one in recordings)
+    result.add("committed rows lost", lost, "", at_most=0)
+    result.add("rows compared", sum(one.compared for one in recordings), "")
+    result.add("to open for writing, killed before", spread_ms(openings), "ms", at_most=300)
+    result.add("slowest to open for writing", 1e3 * max(openings), "ms", at_most=300)
+    readings = [s for one in recordings for s in one.readings]
+    result.add("to open for reading", spread_ms(readings), "ms")
+    assert not lost
+    assert kills >= LEAST // 2
+    if THOROUGH:
+        assert all(any(one.bases) for one in recordings[1:])  # rows were evicted
+        assert {recorder.OPENING, recorder.RECORDING} <= set().union(
+            *(o.phases for o in recordings)
+        )
