@@ -615,14 +615,13 @@ def _parse_sharding(
 ) -> tuple[int, dict[str, Any]]:
     sharding = _named(document, "sharding_indexed", "codecs", where)
     inner = _sizes(sharding.get("chunk_shape"), "inner chunk_shape", where)
-    row_bytes = math.prod(inner[1:]) * dtype.itemsize
-    if inner[0] > 1 and inner[0] * row_bytes > _MAX_INNER_BYTES:
+    if inner[1:] != chunk[1:] or len(inner) != len(chunk) or chunk[0] % inner[0]:
+        raise FormatError(f"{where}: expected inner chunks that divide {chunk}, found {inner}")
+    if inner[0] > 1 and math.prod(inner) * dtype.itemsize > _MAX_INNER_BYTES:
         raise FormatError(
             f"{where}: expected inner chunks of one row, or of at most {_MAX_INNER_BYTES:,} bytes, "
             f"found {inner}"
         )
-    if inner[1:] != chunk[1:] or len(inner) != len(chunk) or chunk[0] % inner[0]:
-        raise FormatError(f"{where}: expected inner chunks that divide {chunk}, found {inner}")
     _expect(sharding.get("index_location", "end"), "end", "index_location", where)
     _expect(sharding.get("index_codecs"), _INDEX_CODECS, "index_codecs", where)
     codecs = sharding.get("codecs")

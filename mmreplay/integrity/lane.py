@@ -288,9 +288,18 @@ class Examination:
             n_here = n_chunks - file * sums.chunk_rows if self.watch.closed else sums.chunk_rows
             if n_here <= 0:
                 continue  # it has no business there: a finding of its own
+            if not self.watch.closed and self._is_empty(sums, file):
+                continue  # a power cut leaves the name of a file whose length was not durable yet
             # A file that is not there is named for each chunk file that has no checksum then.
             read = partial(self._entries, sums, file, n_here, "checksums", missing_ok=True)
             self.watch.settle(read)
+
+    def _is_empty(self, spec: ArraySpec, file: int) -> bool:
+        path = chunk_path(self.watch.path, spec, file)
+        try:
+            return files.regular_size(path, spec.chunk_bytes) == 0
+        except (MmreplayError, OSError):
+            return False  # a finding of its own
 
     def _check_index(self) -> None:
         """``episodes/starts`` holds the rows with a reset."""

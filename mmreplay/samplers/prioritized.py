@@ -302,7 +302,8 @@ class PrioritizedSampler:
             InvalidIdError: an id that is none.
             DiskFullError: as `draw`.
         """
-        return self._column.values[self._checked(index, ids)]
+        positions = self._checked(index, ids)  # first: it may bring another array of values
+        return self._column.values[positions]
 
     def probabilities(self, index: Index, ids: Ids) -> Doubles:
         """How likely each of these transitions is to be drawn, (B,).

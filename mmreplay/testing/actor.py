@@ -27,7 +27,7 @@ from mmreplay.testing import faults, lines, mounts
 from mmreplay.testing.player import CALLS, MAX_LANES, OPENING, PHASE, WORDS, Player
 from mmreplay.testing.script import Script, append_rows, with_session
 
-__all__ = ["OPENING", "Actors", "Chronicle", "Script", "append_rows", "with_session"]
+__all__ = ["OPENING", "Actors", "Chronicle", "Script", "append_rows", "perform", "with_session"]
 
 
 # ---------------------------------------------------------------- what is known of it
@@ -229,6 +229,12 @@ def serve() -> None:
             _, status = os.waitpid(order["wait"], 0)
             answer = {"status": os.waitstatus_to_exitcode(status)}
         print(json.dumps(answer), flush=True)  # noqa: T201 (the answer goes through the pipe)
+
+
+def perform(script: Script) -> None:
+    """Do what an actor does, in this process."""
+    with faults.faulty_disk() as disk:
+        Player(script, disk).perform(lines.Watch(None, 0))
 
 
 def _cut_off(script: Script) -> None:

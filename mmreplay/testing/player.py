@@ -100,7 +100,6 @@ class Player:
     def buffer(self) -> None:
         """Open the store as a buffer that samples by priority."""
         arguments = self._script.create_arguments()
-        del arguments["lane"]
         self._begin(lambda: PrioritizedReplayBuffer(self._script.path, **arguments, stack=3))
 
     def rows(self, count: str) -> None:

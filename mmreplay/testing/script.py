@@ -98,8 +98,8 @@ class Script:
             "extras": {"thought": Field((), "float32", chunk=self.action_chunk)},
             "capacity": self.capacity,
             "lanes": self.lanes,
-            "lane": self.lane,
             "flush_s": self.flush_s,
+            **({} if self.lane is None else {"lane": self.lane}),  # which a buffer does not take
         }
 
     @property
