@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import json
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,7 +27,7 @@ from mmreplay.errors import (
     SchemaError,
 )
 from mmreplay.format import ArraySpec
-from mmreplay.reader import read_metadata, read_specs
+from mmreplay.reader import read_holder, read_metadata, read_specs
 from mmreplay.state import BASE, COMMITTED, TAIL_START
 
 __all__ = ["LaneDisk", "holder_of"]
@@ -392,8 +391,5 @@ def _tell_holder(path: Path) -> None:
 
 def holder_of(path: Path) -> str:
     """Who holds a lane, for the message."""
-    try:
-        about = json.loads(files.read_bytes(path / ".live" / "writer", format.MAX_METADATA_BYTES))
-        return f" (pid {about['pid']} on {about['host']}, since {about['since']})"
-    except (OSError, ValueError, KeyError, TypeError, MmreplayError):
-        return ""
+    about = read_holder(path)
+    return f" (pid {about['pid']} on {about['host']}, since {about['since']})" if about else ""

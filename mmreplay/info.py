@@ -6,7 +6,6 @@ store only the rewards and the flags are read.
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +18,7 @@ import numpy.typing as npt
 from mmreplay import files, format
 from mmreplay.columns import chunk_path
 from mmreplay.errors import MmreplayError
-from mmreplay.reader import LaneReader, read_metadata
+from mmreplay.reader import LaneReader, read_holder, read_metadata
 from mmreplay.state import CheckpointFile
 from mmreplay.store import Store
 
@@ -230,20 +229,11 @@ def _writers(readers: Iterable[LaneReader]) -> list[dict[str, Any]]:
     """Who writes the lanes, or wrote them last, each once."""
     out: dict[tuple[Any, ...], dict[str, Any]] = {}
     for reader in readers:
-        about = _writer(reader.path)
+        about = read_holder(reader.path)
         if about is not None:
             key = (about["pid"], about["host"])
             out.setdefault(key, {**about, "lanes": []})["lanes"].append(reader.number)
     return list(out.values())
-
-
-def _writer(path: Path) -> dict[str, Any] | None:
-    try:
-        data = files.read_bytes(path / ".live" / "writer", format.MAX_METADATA_BYTES)
-        about = json.loads(data)
-        return {name: about[name] for name in ("pid", "host", "since")}
-    except (OSError, ValueError, KeyError, TypeError, MmreplayError):
-        return None
 
 
 # ---------------------------------------------------------------- sizes

@@ -15,16 +15,17 @@ import numpy as np
 
 from mmreplay import columns, files, format, shards
 from mmreplay.columns import Array, EvictedError, Ids
-from mmreplay.errors import CorruptStoreError, FormatError, StoreNotFoundError
+from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError, StoreNotFoundError
 from mmreplay.schema import Schema
 from mmreplay.state import BASE, COMMITTED, SESSION, TAIL_START, CheckpointFile, State
 
-__all__ = ["LaneReader", "lane_paths", "read_metadata", "read_specs"]
+__all__ = ["LaneReader", "lane_paths", "read_holder", "read_metadata", "read_specs"]
 
 _ATTEMPTS = 50
 _PIECE_ROWS = 1 << 16
 _IDLE_ATTEMPTS = 5
 _PATIENCE_S = 0.02
+_MOST_LETTERS = 255
 _NO_SESSION = -1  # no word of the page ever has it
 
 
@@ -90,6 +91,21 @@ def read_specs(path: Path, schema: Schema) -> tuple[dict[str, format.ArraySpec],
     if len(lengths) > 1:
         raise FormatError(f"{path}: expected one shard length, found {sorted(lengths)}")
     return specs, rows or 0
+
+
+def read_holder(lane: Path) -> dict[str, Any] | None:
+    """Who opened a lane for writing last: pid, host, since; None if that is not known."""
+    where = lane / ".live" / "writer"
+    try:
+        about = format.parse(files.read_bytes(where, format.MAX_METADATA_BYTES), str(where))
+    except (OSError, MmreplayError):
+        return None
+    words = [about.get("host"), about.get("since")]
+    is_sound = isinstance(about.get("pid"), int) and all(
+        isinstance(word, str) and word.isprintable() and len(word) <= _MOST_LETTERS
+        for word in words
+    )
+    return {name: about[name] for name in ("pid", "host", "since")} if is_sound else None
 
 
 def lane_paths(path: Path) -> list[Path]:

@@ -9,6 +9,7 @@ one.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -63,7 +64,12 @@ def change(victim: Victim, random_: random.Random) -> Change:
     done: list[Change] = []
     while len(done) < n_changes:
         maker = random_.choices(_MAKERS, _WEIGHTS)[0]
-        made = maker(victim, random_)
+        try:
+            made = maker(victim, random_)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            continue  # the change before this one has put a link above its place
         if made is not None:
             done.append(made)
     return Change(

@@ -30,7 +30,7 @@ pytestmark = [
 ]
 
 SEED = 20_260_801
-N_INPUTS = 205_000 if THOROUGH else 1_200
+N_INPUTS = 205_000 if THOROUGH else 500
 N_WORKERS = os.cpu_count() or 1
 KINDS = ("crash", "hang", "foreign", "outside", "accepted", "memory", "slow")
 
@@ -430,3 +430,13 @@ def test_checksums_of_a_crashed_lane_are_no_shorter_than_they_must_be(crashed):
     assert [one.file for one in mmreplay.verify(crashed).findings] == ["checksums/rewards/c.0"]
     mmreplay.repair(crashed)
     assert mmreplay.verify(crashed).sound
+
+
+@pytest.mark.parametrize(
+    "words",
+    ['{"pid": 1, "host": {}, "since": "x"}', "[" * 9000, '{"pid": 1, "host": "\\u001b[2J"}'],
+)
+def test_word_of_who_writes_that_is_none_is_left_out(crashed, words):
+    (crashed / ".live" / "writer").write_text(words)
+    with mmreplay.open(crashed) as store:
+        assert store.info()["live"]["writers"] == []

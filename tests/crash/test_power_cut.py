@@ -153,6 +153,35 @@ def cut_while_recovering(path, model, luck):
         shutil.rmtree(one)
 
 
+class Death(BaseException):
+    """Nothing of the process goes on."""
+
+
+@pytest.mark.parametrize("lanes", [None, 2])
+def test_a_store_whose_maker_died_before_its_name_was_durable_stays(tmp_path, lanes):
+    root = tmp_path / "root"
+    root.mkdir()
+    layout = LAYOUTS["lz4" if lanes is None else "dict, lanes"]
+
+    is_alive = True
+
+    def die(number):
+        if is_alive and (root / "s.zarr").exists():
+            raise Death
+
+    arguments = {**layout.create_arguments(), "flush_s": 0, "append": True}
+    with power_disk(root, die) as disk:
+        with pytest.raises(Death):
+            mmreplay.create(root / "s.zarr", **arguments)
+        is_alive = False
+        with mmreplay.create(root / "s.zarr", **arguments) as writer:
+            Pair(writer, layout.model(), np.random.default_rng(1)).together(12)
+            writer.flush()
+            disk.image(tmp_path / "image")
+    with mmreplay.open(tmp_path / "image" / "s.zarr") as store:
+        assert min(view.rows for view in store.lanes) >= 12
+
+
 def test_rows_that_went_with_the_power_leave_no_checksum_file_behind(tmp_path):
     root, image = tmp_path / "root", tmp_path / "image"
     root.mkdir()
