@@ -59,6 +59,12 @@ class _File:
             if before != after:
                 self.sectors.setdefault(start, [before]).append(after)
 
+    def overwrite(self, data: bytes) -> None:
+        """`write` has stored so much of what it was to store, from where it was to begin."""
+        start = self.torn[0] if self.torn is not None else 0
+        old = self.newest.ljust(start, b"\0")
+        self.observe(old[:start] + data + old[start + len(data) :])
+
     def sync(self) -> None:
         """What it reads like now is durable."""
         self.lengths = [len(self.newest)]
@@ -158,9 +164,7 @@ class PowerDisk:
                 if name == "write":
                     self._overwrite(*args)
                 out = found(*args, **kwargs)
-                if name == "open":
-                    self._opened[out] = os.fspath(args[0])
-                self._finish(name, args, entries)
+                self._finish(name, args, out, entries)
                 return out
 
         self.__dict__[name] = call
@@ -256,13 +260,19 @@ class PowerDisk:
         start = os.lseek(descriptor, 0, os.SEEK_CUR)
         self._file(self._opened[descriptor]).torn = (start, start + len(data))
 
-    def _finish(self, name: str, args: tuple[Any, ...], entries: list[_Entry]) -> None:
+    def _finish(self, name: str, args: tuple[Any, ...], out: Any, entries: list[_Entry]) -> None:
         if name in {"open", "makedirs"}:
             entries = [self._made(one.name, is_file=name == "open") for one in entries]
-        if name in {"write", "posix_fallocate", "open"}:
-            path = os.fspath(args[0]) if name == "open" else self._opened[args[0]]
-            self._file(path).observe(_read(path))  # an open may cut it
-        if name in _SYNCS:
+        if name == "open":
+            path = self._opened[out] = os.fspath(args[0])
+            if args[1] & os.O_TRUNC:
+                self._file(path).observe(b"")
+        elif name == "write":
+            self._file(self._opened[args[0]]).overwrite(bytes(args[1][:out]))
+        elif name == "posix_fallocate":
+            file = self._file(self._opened[args[0]])
+            file.observe(file.newest.ljust(args[1] + args[2], b"\0"))
+        elif name in _SYNCS:
             self._sync(self._opened[args[0]])
         for one in [[entry] for entry in entries] if name == "makedirs" else [entries]:
             self._rename(one)
