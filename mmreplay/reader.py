@@ -17,7 +17,7 @@ from mmreplay import columns, files, format, shards
 from mmreplay.columns import Array, EvictedError, Ids
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError, StoreNotFoundError
 from mmreplay.schema import Schema
-from mmreplay.state import BASE, COMMITTED, SESSION, TAIL_START, CheckpointFile, State
+from mmreplay.state import BASE, COMMITTED, SESSION, TAIL_START, CheckpointFile, State, check_rows
 
 __all__ = ["LaneReader", "lane_paths", "read_holder", "read_metadata", "read_specs"]
 
@@ -237,10 +237,10 @@ class LaneReader:
         if trusted:
             self.base = state.words[BASE]  # before the head, which moves on
             self._follow()
-            state.check_rows(self.base, self.head)
         else:  # the rules of recovery, in memory only
             self.head, self.base = best.head, best.base
             self._tail_start = min(best.tail_start, best.head)
+        check_rows(live, self.base, self.head, self.metadata["capacity"])
         unchanged = state.words[SESSION] == session and state.is_in_place()
         return unchanged and read_metadata(self.path) == self.metadata
 

@@ -22,7 +22,7 @@ from mmreplay.columns import Array
 from mmreplay.errors import CorruptStoreError, DiskFullError, MmreplayError
 from mmreplay.format import ArraySpec
 from mmreplay.schema import Schema
-from mmreplay.state import BASE, COMMITTED, TAIL_START, CheckpointFile, State
+from mmreplay.state import BASE, COMMITTED, TAIL_START, CheckpointFile, State, check_rows
 
 __all__ = [
     "Live",
@@ -203,14 +203,14 @@ def recover(
         words = state.words
         head, tail_start = words[COMMITTED], max(words[TAIL_START], best.tail_start)
         base = max(words[BASE], best.base)
-        state.check_rows(base, head)
-        _check_tail(path, specs, head, tail_start)
     else:
         head, tail_start, base = best.head, best.tail_start, best.base
-        if tail_start > head:
-            tail_start = shard_start(specs, head)
-            _unpack(path, specs, tails, tail_start, head)
-        _check_tail(path, specs, head, tail_start)
+    check_rows(path / ".live", base, head, metadata["capacity"])
+    if not trusted and tail_start > head:
+        tail_start = shard_start(specs, head)
+        _unpack(path, specs, tails, tail_start, head)
+    _check_tail(path, specs, head, tail_start)
+    if not trusted:
         for spec in specs.values():
             if not spec.is_raw:
                 files.sync_file(shards.tail_path(path, spec))

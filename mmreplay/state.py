@@ -21,7 +21,16 @@ from mmreplay.codecs import crc32c
 from mmreplay.errors import CorruptStoreError
 from mmreplay.format import LANE_SHIFT
 
-__all__ = ["BASE", "COMMITTED", "SESSION", "TAIL_START", "Checkpoint", "CheckpointFile", "State"]
+__all__ = [
+    "BASE",
+    "COMMITTED",
+    "SESSION",
+    "TAIL_START",
+    "Checkpoint",
+    "CheckpointFile",
+    "State",
+    "check_rows",
+]
 
 PAGE_BYTES = 4096
 _MAGIC = int.from_bytes(b"MMRSTATE", "little")
@@ -85,17 +94,6 @@ class State:
             return False
         return (about.st_dev, about.st_ino) == self._identity
 
-    def check_rows(self, base: int, head: int) -> None:
-        """Make sure that what the page says may be rows at all.
-
-        Raises:
-            CorruptStoreError: it may not.
-        """
-        if not base <= head < 1 << LANE_SHIFT:
-            raise CorruptStoreError(
-                f"{self.path}: expected base <= head < 2**{LANE_SHIFT}, found {base:,} and {head:,}"
-            )
-
     def end(self) -> None:
         """Tell readers that still map the page to look at zarr.json again."""
         self.words[SESSION] = 0
@@ -119,6 +117,20 @@ class State:
             and self.boot == files.boot_id()
             and (words[_DEVICE], words[_INODE]) == self._identity
         )
+
+
+def check_rows(live: Path, base: int, head: int, capacity: int | None) -> None:
+    """Make sure that what a state page or a checkpoint says may be rows of this lane at all.
+
+    Raises:
+        CorruptStoreError: it may not.
+    """
+    if not base <= head < 1 << LANE_SHIFT:
+        raise CorruptStoreError(
+            f"{live}: expected base <= head < 2**{LANE_SHIFT}, found {base:,} and {head:,}"
+        )
+    if base and capacity is None:
+        raise CorruptStoreError(f"{live}: expected base 0 where no capacity is set, found {base:,}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ class Ordeal:
     """
 
     def __init__(self, folder: Path, stores: list[Pristine], seed: int) -> None:
-        self._seed = seed
+        self._seed, self._pid = seed, os.getpid()
         self._out = folder / "out"
         for store in stores:
             for name in store.folders:
@@ -120,6 +120,7 @@ class Ordeal:
         random_ = random.Random(f"{self._seed}:{number}")
         self._found, self._slowest = [], 0.0
         guard.seen.clear()
+        self._begin_child()
         is_special = number < self.n_special
         which = random_.randrange(len(self._CHANGING))
         if is_special:
@@ -160,6 +161,13 @@ class Ordeal:
         else:
             victim.restore()
         return self._slowest, found
+
+    def _begin_child(self) -> None:
+        """Put all right that the child before this one may have died of."""
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            for one in self._victims.values():
+                one.rebuild()
 
     def _outside(self) -> set[tuple[str, int, int, int]]:
         """Every path on forbidden ground, with what changes when it is written."""

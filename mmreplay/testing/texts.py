@@ -128,7 +128,9 @@ def _other(old: Any, random_: random.Random) -> Any:
     if isinstance(old, bool):
         return random_.choice((not old, None, int(old), "true"))
     if isinstance(old, (int, float)):
-        near = (old * 2, old + 1, old - 1, old // 2, float(old), -old, str(old))
+        near: list[Any] = [old * 2, old + 1, old - 1, old // 2, -old]
+        if abs(old) < 10**300:
+            near += [float(old), str(old)]
         return random_.choice((random_.choice(_NUMBERS), random_.choice(near)))
     if isinstance(old, str):
         return random_.choice(_TEXTS)

@@ -101,7 +101,7 @@ class Victim:
             below = f"{name}/"
             for folder in self.pristine.folders:
                 if folder == name or folder.startswith(below):
-                    (self.path / folder).mkdir(exist_ok=True)
+                    (self.path / folder).mkdir(parents=True, exist_ok=True)
             for file, data in self.pristine.files.items():
                 if file == name or file.startswith(below):
                     self._write(file, data)

@@ -440,3 +440,13 @@ def test_word_of_who_writes_that_is_none_is_left_out(crashed, words):
     (crashed / ".live" / "writer").write_text(words)
     with mmreplay.open(crashed) as store:
         assert store.info()["live"]["writers"] == []
+
+
+def test_rows_that_only_a_capacity_takes_are_not_missing_without_one(crashed):
+    state = np.memmap(crashed / ".live" / "state", "<u8", "r+")
+    state[2] = 8  # base
+    state.flush()
+    with pytest.raises(mmreplay.CorruptStoreError, match="where no capacity is set, found 8"):
+        mmreplay.open(crashed)
+    with pytest.raises(mmreplay.CorruptStoreError, match="where no capacity is set, found 8"):
+        mmreplay.create(crashed, append=True)
