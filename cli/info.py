@@ -125,7 +125,11 @@ def _freshness(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             "checkpoint",
             f"{age(live['last_checkpoint_s'])} ago; {rows} not flushed since",
         )
-    if not is_live:
+    if live["untrusted_rows"]:
+        rows = count(live["untrusted_rows"], "row")
+        yield "", f"its writer ended without close(), and {rows} after its last flush are not"
+        yield "", "trusted after a restart, nor in a copy: the original has them until then"
+    elif not is_live:
         yield "", "its writer ended without close(); the next one recovers all rows"
 
 

@@ -43,7 +43,11 @@ def _parts(done: Repair) -> list[Any]:
     if not done.changed:
         return [f"{done.path}: sound; nothing to do"]
     if done.before is None:
-        return [f"{done.path}: sound, but left open by a crash; closed, no row lost"]
+        end = "no row lost"
+        if done.untrusted:
+            lost = count(done.untrusted, "row")
+            end = f"without {lost} after the last flush, which could not be trusted here"
+        return [f"{done.path}: sound, but left open by a crash; closed, {end}"]
     parts: list[Any] = [findings_table(done.findings, "damaged"), ""]
     if len(done.lanes) > 1:
         rows = [(one.lane, f"{one.kept:,}", f"{one.lost:,}", _about(one)) for one in done.lanes]

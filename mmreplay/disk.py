@@ -93,6 +93,7 @@ class LaneDisk:
         self._ready: dict[str, Window] = {}
         self._closed = False
         self._flush_lock, self._checkpoint_lock = threading.Lock(), threading.Lock()
+        files.sync_name(path)
         begin = recovery.reopen if metadata["closed"] else recovery.recover
         live = begin(path, metadata, self.specs, self._sums, changes)
         self.metadata, self.tails = live.metadata, live.tails

@@ -74,6 +74,7 @@ __all__ = [
     "share_file",
     "sync_directory",
     "sync_file",
+    "sync_name",
     "sync_tree",
     "temporary_directory",
     "unlink",
@@ -491,6 +492,16 @@ def sync_directory(path: Path) -> None:
             _fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def sync_name(path: Path) -> None:
+    """Make the name of a directory durable, whose maker may have died before it was.
+
+    Who may not read the directory above has not made anything there.
+    """
+    above = path.absolute().parent
+    if os.access(above, os.R_OK):
+        sync_directory(above)
 
 
 def _fsync(descriptor: int) -> None:

@@ -193,6 +193,7 @@ def _freshness(store: Store, states: Sequence[str]) -> dict[str, Any]:
         "last_row_s": None if not rows_at else max(now - rows_at, 0.0),
         "last_checkpoint_s": max(now - min(checkpoints), 0.0) if all(checkpoints) else None,
         "unflushed_rows": unflushed,
+        "untrusted_rows": sum(reader.untrusted for reader in open_lanes),
     }
 
 

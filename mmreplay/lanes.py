@@ -267,10 +267,7 @@ class _Request:
                 raise SchemaError(f"{self.path}: expected {lanes} lanes, found {len(paths)}")
         for path in paths:
             self._check(path)
-        # Whoever made a lane may have died before its name was durable.
-        for folder in {self.path.absolute().parent, *(path.absolute().parent for path in paths)}:
-            if os.access(folder, os.R_OK):
-                files.sync_directory(folder)
+        files.sync_name(self.path)  # as each lane does for its own
         shares = split_capacity(capacity, len(paths))
 
         def open_one(path: Path, share: int | None) -> Writer:

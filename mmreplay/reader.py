@@ -149,6 +149,7 @@ class LaneReader:
         is_live: whether rows may still be appended by a session that this reader follows.
         is_closed: whether the lane was closed.
         tails: raw rows of the compressed arrays, by path, while live or after a crash.
+        untrusted: rows past the head that a state page speaks of which is not trusted.
     """
 
     def __init__(self, path: Path, number: int = 0) -> None:
@@ -157,7 +158,7 @@ class LaneReader:
         self.number = number
         self.metadata: dict[str, Any] = {}
         self.specs: dict[str, format.ArraySpec] = {}
-        self.base = self.head = 0
+        self.base = self.head = self.untrusted = 0
         self.is_live = self.is_closed = False
         self.tails: dict[str, Array] = {}
         self._state: State | None = None
@@ -240,6 +241,7 @@ class LaneReader:
         else:  # the rules of recovery, in memory only
             self.head, self.base = best.head, best.base
             self._tail_start = min(best.tail_start, best.head)
+        self.untrusted = 0 if trusted else state.rows_beyond(best.head)
         check_rows(live, self.base, self.head, self.metadata["capacity"])
         unchanged = state.words[SESSION] == session and state.is_in_place()
         return unchanged and read_metadata(self.path) == self.metadata

@@ -215,6 +215,8 @@ def recover(
             if not spec.is_raw:
                 files.sync_file(shards.tail_path(path, spec))
         checkpoint.write(head=head, tail_start=tail_start, base=base)
+    if trusted:
+        state.words[BASE] = base  # before files go: its last flush may not have come so far
     _remove_litter(path)
     _sweep(path, specs, head, base)
     sums.forget(head, tail_start)

@@ -109,6 +109,11 @@ class State:
             self.is_of_this_boot() and self.boot == best.boot and self.words[COMMITTED] >= best.head
         )
 
+    def rows_beyond(self, head: int) -> int:
+        """How many rows past `head` the page speaks of, trusted or not."""
+        words = self.words
+        return max(words[COMMITTED] - head, 0) if words[0] == _MAGIC else 0
+
     def is_of_this_boot(self) -> bool:
         """Whether the page was written since this boot, here."""
         words = self.words

@@ -66,13 +66,14 @@ class Examination:
         arrays: those whose metadata can be used.
         state: ``closed``, ``live``, ``crashed`` or, if it cannot be opened, ``unknown``.
         n_rows: rows examined.
+        untrusted: rows past the head that the state page speaks of.
     """
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
         self.arrays = Arrays()
         self.state = "unknown"
-        self.n_rows = 0
+        self.n_rows = self.untrusted = 0
 
     def run(self) -> None:
         """Examine.
@@ -128,8 +129,19 @@ class Examination:
         self._chunks = ChunkReader(watch.path, self.arrays.sums, watch.tally.add, in_shards)
         if self.state == "crashed":
             watch.note(self._state_findings(reader))
+            self._warn_of_untrusted(reader)
             watch.settle(self._generator)
         return True
+
+    def _warn_of_untrusted(self, reader: LaneReader) -> None:
+        if not reader.untrusted:
+            return
+        self.untrusted = reader.untrusted
+        text = (
+            f"speaks of {reader.untrusted:,} rows after the last flush that are not trusted: it is "
+            f"from before a restart of the system, or this is a copy, and the original has them"
+        )
+        self.watch.warnings.append(self.watch.finding(".live/state", text))
 
     def _state_findings(self, reader: LaneReader) -> list[Finding]:
         """What the state page says of a lane that nobody writes now."""

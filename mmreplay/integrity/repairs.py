@@ -49,6 +49,7 @@ class Repair:
         before: where the damaged store is now; None if nothing was damaged.
         findings: what `verify` had found.
         lanes: what became of each lane; empty if nothing was damaged.
+        untrusted: rows of a sound store that a crash left open that were not kept; see `Report`.
     """
 
     path: str
@@ -56,6 +57,7 @@ class Repair:
     before: str | None
     findings: list[Finding]
     lanes: list[LaneRepair]
+    untrusted: int = 0
 
     @property
     def kept(self) -> int:
@@ -81,6 +83,7 @@ class Repair:
             "kept": self.kept,
             "lost": self.lost,
             "beyond": self.beyond,
+            "untrusted": self.untrusted,
             "findings": [one.to_json() for one in self.findings],
             "lanes": [one.to_json() for one in self.lanes],
         }
@@ -132,7 +135,14 @@ def repair(
                         findings=report.findings,
                         lanes=made,
                     )
-            return Repair(str(where), changed=_close(lanes), before=None, findings=[], lanes=[])
+            return Repair(
+                str(where),
+                changed=_close(where, lanes),
+                before=None,
+                findings=[],
+                lanes=[],
+                untrusted=report.untrusted,
+            )
     raise LockedError(f"{where}: opened and closed by a writer all the time; end it first")
 
 
@@ -157,9 +167,11 @@ def _part(progress: Progress | None, part: int) -> Progress | None:
     return lambda done, total: progress(part * total + done, 2 * total)
 
 
-def _close(lanes: Sequence[Path]) -> bool:
+def _close(where: Path, lanes: Sequence[Path]) -> bool:
     """Close lanes that are sound, and were left open by a crash; whether there were any."""
     found = [lane for lane in lanes if not read_metadata(lane)["closed"]]
+    if found:
+        files.sync_name(where)
     for lane in found:
         Writer(lane, background=Background(0)).close()
     return bool(found)

@@ -57,6 +57,8 @@ class Report:
         bytes: read.
         findings: what is damaged; empty for a sound store.
         warnings: what is odd, and harms no row: litter, or a shard that has no checksum.
+        untrusted: rows after the last flush of a writer that died, over all lanes, which cannot be
+            trusted in this place or after a restart; the next writer goes on without them.
     """
 
     path: str
@@ -67,6 +69,7 @@ class Report:
     bytes: int
     findings: list[Finding] = field(default_factory=list)
     warnings: list[Finding] = field(default_factory=list)
+    untrusted: int = 0
 
     @property
     def sound(self) -> bool:
@@ -81,6 +84,7 @@ class Report:
             "state": self.state,
             "lanes": self.lanes,
             "rows": self.rows,
+            "untrusted": self.untrusted,
             "files": self.files,
             "bytes": self.bytes,
             "findings": [one.to_json() for one in self.findings],

@@ -83,6 +83,7 @@ def verify(
         bytes=tally.bytes,
         findings=findings,
         warnings=warnings,
+        untrusted=sum(one.untrusted for one in examinations),
     )
 
 

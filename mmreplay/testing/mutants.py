@@ -162,7 +162,15 @@ def _create_unsynced() -> list[Change]:
 
 @_breaks("create: renamed, then the parent fsynced")
 def _create_with_a_name_unsynced() -> list[Change]:
-    return [_no_sync(files, "replace_directory", of="directories")]
+    return [
+        _no_sync(files, "replace_directory", of="directories"),
+        (files, "sync_name", _nothing),  # which would make up for it
+    ]
+
+
+@_breaks("recover: fsync the directory above, whose entry a killed maker may have left unsynced")
+def _opened_with_a_name_unsynced() -> list[Change]:
+    return [(files, "sync_name", _nothing)]
 
 
 @_breaks("create: with a valid checkpoint")

@@ -258,6 +258,8 @@ class _History:
     def _meanwhile(self) -> None:
         writer = self.writer
         if writer is None:
+            if self._path.exists() and self._luck.random() < 0.2:  # noqa: PLR2004
+                self._look()  # while it is opened, or recovered
             return
         disk = writer._disk  # noqa: SLF001
         free = not disk._checkpoint_lock.locked()  # noqa: SLF001

@@ -6,6 +6,7 @@ Invariant: after `restore` a victim's directory holds the bytes of its store, an
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import random
@@ -117,7 +118,13 @@ class Victim:
         self._write(name, data)
 
     def spoil(self, name: str) -> Path:
-        """Make room for something else at a path, and return it."""
+        """Make room for something else at a path, and return it.
+
+        Raises:
+            OSError: ELOOP, what is above it has been made something else, perhaps a link.
+        """
+        if self._is_below_spoilt(name):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
         self._spoilt.add(name)
         self.clear(name)
         return self.path / name
@@ -131,9 +138,12 @@ class Victim:
             else:
                 where.unlink()
 
+    def _is_below_spoilt(self, name: str) -> bool:
+        return any(name.startswith(f"{one}/") for one in self._spoilt)
+
     def _write(self, name: str, data: bytes) -> None:
         where = self.path / name
-        if any(name.startswith(f"{one}/") for one in self._spoilt):
+        if self._is_below_spoilt(name):
             return  # what is above it may be a link by now
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             about = os.lstat(where)
