@@ -4,6 +4,7 @@ Invariant: whatever part of the unsynced survives, the store opens again, and ho
 was written that has at least every row of the last flush that returned.
 """
 
+import dataclasses
 import random
 import shutil
 import sys
@@ -180,6 +181,35 @@ def test_a_store_whose_maker_died_before_its_name_was_durable_stays(tmp_path, la
             disk.image(tmp_path / "image")
     with mmreplay.open(tmp_path / "image" / "s.zarr") as store:
         assert min(view.rows for view in store.lanes) >= 12
+
+
+def test_killed_in_an_eviction_and_in_the_recovery_no_row_is_missed(tmp_path):
+    path, deadly = tmp_path / "s.zarr", []
+
+    def die(number):
+        if deadly and disk.calls[-2:] == deadly:
+            raise Death
+
+    layout = dataclasses.replace(LAYOUTS["raw, evicting"], capacity=None)
+    with power_disk(tmp_path, die, stores=True) as disk:
+        with mmreplay.create(path, **layout.create_arguments(), flush_s=0) as writer:
+            Pair(writer, layout.model(), np.random.default_rng(1)).together(120)
+        arguments = {"capacity": 10, "append": True, "flush_s": 0}
+        writer = mmreplay.create(path, **arguments)
+        deadly[:] = "fdatasync", "store"  # the checkpoint is written, and base not stored
+        with pytest.raises(Death):
+            writer.flush()
+        deadly.clear()
+        faults.kill(writer)
+        deadly[:] = "unlink", "unlink"  # the recovery has deleted something
+        with pytest.raises(Death):
+            mmreplay.create(path, **arguments)
+        deadly.clear()
+        disk.die()
+    checks.check_verified(path)
+    with mmreplay.load(path, stack=4) as data:
+        assert len(data) == 10
+        data.transitions(data.ids)
 
 
 def test_rows_that_went_with_the_power_leave_no_checksum_file_behind(tmp_path):
