@@ -75,6 +75,9 @@ SCENES = {
         "elsewhere; open; rows 4; flush; rows 15; reboot; open; rows 2; close",
         watch_from=6,
     ),
+    "nothing left": scene(
+        LZ4, "elsewhere; open; rows 15; settle; reboot; open; close", watch_from=5
+    ),
     # In the background.
     "hurry": scene(LZ4, "open; hold 0.1; rows 20; close"),
     "evicting": scene(
@@ -125,6 +128,10 @@ SCENES = {
         "open; rows 4; full write 1; rows 12; full write 2; close; full posix_fallocate 1; open; "
         "rows 3; close",
     ),
+    "no room for the last shard": scene(LZ4, "open; rows 16; settle; full write 2; close"),
+    "no room to tell who writes": scene(
+        RAW, "open; rows 3; close; full open 16; open; heal; rows 2; close"
+    ),
     "no room in the background": scene(
         LZ4, "open; rows 3; full write 1; pause 0.02; heal; rows 2; close", flush_s=0.002
     ),
@@ -169,6 +176,11 @@ ELSEWHERE = {
         columns RawColumn
         shards ShardColumn
         state State.is_in_place
+        state State.rows_beyond
+        files read_filled
+        files _next_filled
+        files names | except (FileNotFoundError, NotADirectoryError):
+        files names | return []
         lane Writer.specs
         lane Writer.metadata
         lane Writer.base
@@ -196,8 +208,6 @@ ELSEWHERE = {
     "makes the text of a refusal": """
         vector VectorWriter._unfit
         disk LaneDisk.missing
-        disk _holder | except (OSError, ValueError, KeyError, TypeError, MmreplayError):
-        disk _holder | return ""
         lanes _words
     """,
     "runs when the module is imported": """
@@ -215,6 +225,7 @@ ELSEWHERE = {
         files _fallocate | os.lseek(descriptor, have, os.SEEK_SET)
         files _fallocate | _write_all(descriptor, bytes(max(size - have, 0)))
         files _punch_hole | return False
+        files _keep_in_place | return
         files sync_directory | return
         files _fsync | fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
         files _fdatasync | _fsync(descriptor)
@@ -233,6 +244,8 @@ ELSEWHERE = {
         files boot_id | return _PROCESS_ID
     """,
     "snapshots and repairs; see the tests of these": """
+        priorities is_usable
+        priorities _stored_crc32c
         files share_file
         files copy_file
         files _copy_from
@@ -273,6 +286,8 @@ ELSEWHERE = {
         files DirectoryLock.__init__ | raise
     """,
     "a file of somebody else": """
+        files remove_tree | unlink(path)
+        files remove_tree | return
         files sync_file | except PermissionError:
         files sync_file | descriptor = os.open(path, os.O_RDONLY | _BINARY | _CLOEXEC | _NOFOLLOW)
     """,
