@@ -339,13 +339,16 @@ class LaneDisk:
                     files.zero_from(path, (head - start) * spec.row_bytes)
 
     def _finish_checksums(self, head: int) -> None:
-        for spec in self.raw_specs:
+        for spec in self.specs.values():
             for chunk in columns.chunk_files(self.path, spec):
-                if head < (chunk + 1) * spec.chunk_rows or not self._sums.has(spec, chunk):
+                is_short = spec.is_raw and head < (chunk + 1) * spec.chunk_rows
+                # That of a shard may have gone with the power, after the shard was durable.
+                if is_short or not self._sums.has(spec, chunk):
                     path = columns.chunk_path(self.path, spec, chunk)
+                    size = spec.chunk_bytes if spec.is_raw else shards.file_size(path, spec)
                     # Read, not mapped: on tmpfs a map needs room even for what lies in a hole.
                     value = 0
-                    for piece in files.read_pieces(path, spec.chunk_bytes):
+                    for piece in files.read_pieces(path, size):
                         value = codecs.crc32c(piece, value)
                     self._sums.set(spec, chunk, value)
         self._sums.sync()

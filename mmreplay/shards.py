@@ -20,11 +20,13 @@ from mmreplay.columns import Array, Ids, LaneFiles, chunk_path
 from mmreplay.errors import CorruptStoreError
 from mmreplay.format import LANE_SHIFT, ArraySpec
 
-__all__ = ["Shard", "ShardColumn", "TailFiles", "assemble", "map_tail", "tail_path"]
+__all__ = ["Shard", "ShardColumn", "TailFiles", "assemble", "file_size", "map_tail", "tail_path"]
 
 Bytes = npt.NDArray[np.uint8]
 
 ABSENT = (1 << 64) - 1
+_ROOM_BYTES = 1 << 20
+"""What a shard may have beyond its uncompressed size, and an eighth of that."""
 _ROW_MASK = (1 << LANE_SHIFT) - 1
 _SCRATCH_BYTES = 16 << 20
 _LEAST_RUN = 2  # rows that follow each other, on average, for which slices are worth it
@@ -40,6 +42,16 @@ class TailFiles(LaneFiles, Protocol):
 
     def tail_start(self) -> int:
         """The first row that is in the tail now; rows below are in shards."""
+
+
+def file_size(path: Path, spec: ArraySpec) -> int:
+    """The size of a shard's file, which must be one that a shard can have.
+
+    Raises:
+        FileNotFoundError: there is none.
+        CorruptStoreError: it is too large, or no regular file.
+    """
+    return files.regular_size(path, spec.chunk_bytes + spec.chunk_bytes // 8 + _ROOM_BYTES)
 
 
 def tail_path(lane: Path, spec: ArraySpec) -> Path:

@@ -23,7 +23,7 @@ from mmreplay.integrity.rules import Problem, Rows
 __all__ = ["ANOTHER", "NO_CHECKSUM", "ChunkReader"]
 
 NO_CHECKSUM = "expected a checksum, as every file of a closed lane has; found 0"
-"""Of a raw chunk file: nobody can say whether it is damaged."""
+"""Of a chunk file: nobody can say whether it is another, or, if it is raw, damaged."""
 
 ANOTHER = "expected the shard that was written here, found another, or one with a damaged index"
 """Of a shard: what is wrong with single inner chunks does not explain its checksum."""
@@ -34,9 +34,6 @@ _PIECE_BYTES = 4 << 20
 _MOST_PROBLEMS = 8  # of a chunk file
 
 _CRC_BYTES = 4
-
-_ROOM_BYTES = 1 << 20
-"""What a shard may have beyond its uncompressed size, and an eighth of that."""
 
 
 class ChunkReader:
@@ -117,19 +114,21 @@ class ChunkReader:
         """
         expected = self.checksum(spec, chunk)
         path = chunk_path(self._lane, spec, chunk)
-        size = files.regular_size(path, spec.chunk_bytes + spec.chunk_bytes // 8 + _ROOM_BYTES)
+        size = shards.file_size(path, spec)
         found = 0
         for data in files.read_pieces(path, size):
             found = codecs.crc32c(data, found)
         self._read(size)
         out = _check_sum(found, expected)
-        if expected == 0 and chunk not in self._without:
+        if expected == 0 and not rows.closed and chunk not in self._without:
             self._without.append(chunk)
         try:
             shard = shards.Shard(path, spec, codecs.make_codec(spec.codec or {}))
         except CorruptStoreError as error:
             return [*out, Problem(documents.reason(error, path))]
         has_sum, out = bool(out), out + _check_digest(shard)
+        if expected == 0 and rows.closed:
+            out.append(Problem(NO_CHECKSUM))
         inner = self._inner_chunks(shard, spec, chunk, rows)
         if has_sum and inner and not _is_explained(path, size, shard, expected):
             out.append(Problem(ANOTHER))

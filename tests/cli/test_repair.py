@@ -82,6 +82,7 @@ def test_json(command, store, folder):
         "kept": 8,
         "lost": 27,
         "beyond": 15,
+        "untrusted": 0,
         "findings": findings,
         "lanes": [
             {

@@ -17,12 +17,23 @@ def tmp_path():
         yield path
 
 
+PASSED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if call.when == "call":
+        item.stash[PASSED] = report.passed
+    return report
+
+
 @pytest.fixture
-def measured(tmp_path):
+def measured(request, tmp_path):
     """`measured(subject, **settings)` is a `Result`: figures, and the bounds they are held against.
 
     Only a thorough run is held against anything. `make crash` names a folder in $MMREPLAY_RESULTS:
-    there they are written, and docs/reliability.md quotes them.
+    there they are written, if the test passed, and docs/reliability.md quotes them.
     """
     results = []
 
@@ -33,7 +44,7 @@ def measured(tmp_path):
     yield begin
     missed = [one.what for result in results for one in result.figures if one.holds is False]
     folder = os.environ.get("MMREPLAY_RESULTS")
-    if folder and THOROUGH:
+    if folder and THOROUGH and request.node.stash.get(PASSED, False):
         for result in results:
             result.write(Path(folder), tmp_path)
     assert not missed, missed

@@ -20,6 +20,7 @@ import mmreplay
 from mmreplay import Field, FormatError, StoreNotFoundError, verify
 from mmreplay.codecs import crc32c
 from mmreplay.format import digest
+from mmreplay.testing.faults import kill
 
 ACTION = Field((), "uint8", chunk=8)
 LOG_PROB = {"log_prob": Field((), "float32", chunk=8)}
@@ -223,6 +224,7 @@ def test_the_report_as_json(lz4_store):
         "state": "closed",
         "lanes": 1,
         "rows": 37,
+        "untrusted": 0,
         "warnings": [],
     }
 
@@ -381,17 +383,45 @@ def test_a_wrong_checksum_is_found(closed):
     assert text.startswith("checksum: expected crc32c ")
 
 
-def test_a_raw_chunk_without_a_checksum_is_a_finding_and_a_shard_a_warning(lz4_store):
+def test_a_chunk_file_without_a_checksum_is_found_in_a_closed_store(lz4_store):
     for array in ("rewards", "frames"):
         sums = lz4_store / "checksums" / array / "c.0"
         sums.write_bytes(bytes(4) + sums.read_bytes()[4:])
+    expected = "expected a checksum, as every file of a closed lane has; found 0"
     report = verify(lz4_store)
-    assert texts(report) == [
-        "rewards/c.0, rows 0 to 7: expected a checksum, as every file of a closed lane has; found 0"
-    ]
-    assert [str(one) for one in report.warnings] == [
-        "frames/c.0.0: has no checksum: only its inner chunks could be checked"
-    ]
+    assert {one.file: one.message for one in report.findings} == {
+        "rewards/c.0": expected,
+        "frames/c.0.0": expected,
+    }
+    assert report.warnings == []
+
+
+def test_repair_gives_a_checksum_to_what_has_none_and_keeps_all_rows(lz4_store):
+    (lz4_store / "checksums" / "frames" / "c.0").unlink()
+    assert not verify(lz4_store).sound
+    assert mmreplay.repair(lz4_store).lost == 0
+    report = verify(lz4_store)
+    assert (report.findings, report.warnings, report.rows) == ([], [], 37)
+
+
+def test_a_copy_of_a_crashed_store_says_which_rows_it_does_not_trust(tmp_path):
+    writer = mmreplay.create(
+        tmp_path / "s.zarr", mmreplay.Field((3,)), mmreplay.Field((), "int64"), flush_s=0
+    )
+    writer.reset(np.zeros(3, "u1"))
+    writer.flush()
+    for _ in range(5):
+        writer.step(0, 0.0, np.zeros(3, "u1"))
+    kill(writer)
+    copy = shutil.copytree(tmp_path / "s.zarr", tmp_path / "copy.zarr")
+    assert verify(tmp_path / "s.zarr").untrusted == 0
+    report = verify(copy)
+    assert (report.sound, report.rows, report.untrusted) == (True, 1, 5)
+    assert "speaks of 5 rows" in report.warnings[0].message
+    with mmreplay.open(copy) as store:
+        assert store.info()["live"]["untrusted_rows"] == 5
+    assert mmreplay.repair(copy).untrusted == 5
+    assert verify(copy).rows == 1
 
 
 def test_the_checksums_of_an_array_are_missing(lz4_store):
