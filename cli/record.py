@@ -76,7 +76,7 @@ def record(
     from mmreplay.adapters.gymnasium import record as record_into
     from mmreplay.adapters.gymnasium import stop_on_signals
 
-    with stop_on_signals() as stop, _progress(steps) as show:
+    with stop_on_signals() as stop, _progress(steps) as show, _told_to_go_on(path):
         result = record_into(
             env_id,
             path,
@@ -95,6 +95,22 @@ def record(
         echo_json(result.to_json())
     else:
         click.echo(_summary(result, steps))
+
+
+@contextmanager
+def _told_to_go_on(path: Path) -> Iterator[None]:
+    """Of a full disk: what was recorded is kept, if the store was made before."""
+    from mmreplay import DiskFullError
+
+    try:
+        yield
+    except DiskFullError as error:
+        if not path.exists():
+            raise
+        raise DiskFullError(
+            f"{error}\nEvery step recorded before that is kept in {path}: make room, and --append "
+            f"goes on"
+        ) from error
 
 
 def _summary(result: RecordResult, asked: int) -> str:

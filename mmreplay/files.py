@@ -946,7 +946,7 @@ class DirectoryLock:
                         ) from error
                     raise LockedError(
                         f"{path}: another writer holds this lane{who()}; "
-                        f"end it, or write a lane of your own (lane=...)"
+                        f"end it; to write beside it, write a lane of your own (lane=...)"
                     ) from error
                 time.sleep(0.01)
         _HELD.add(self)

@@ -1,5 +1,6 @@
 """``mmreplay record``: what it prints, what it returns, how it ends."""
 
+import errno
 import json
 import os
 import pty
@@ -12,6 +13,7 @@ import time
 import pytest
 
 import mmreplay
+from mmreplay.testing.faults import faulty_disk
 
 SLOW = """
 import time
@@ -253,3 +255,16 @@ def test_on_a_terminal_it_shows_how_far_it_is(start, tmp_path):
     assert process.returncode == 0
     assert re.search(r"\d+/400 [\d,]+ steps/s, \d+ episodes, [\d.]+ [kM]B", shown)
     assert out.startswith("Recorded 400 steps and ")
+
+
+def test_a_full_disk_keeps_what_was_recorded_and_says_how_to_go_on(command, tmp_path):
+    path = tmp_path / "s.zarr"
+    with faulty_disk() as disk:
+        disk.fail({"posix_fallocate"}, errno.ENOSPC, at=14, forever=True)
+        result = command("record", "CartPole-v1", path, "--steps", "80000", "--envs", "1")
+    assert result.status == 1
+    assert "no room on the disk" in result.err
+    assert "is kept in" in result.err
+    assert "--append goes on" in " ".join(result.err.split())
+    with mmreplay.open(path) as store:
+        assert len(store) > 0
