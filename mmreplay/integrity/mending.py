@@ -46,6 +46,7 @@ def stand_in(
     *,
     trust_first: bool,
     trust_name: bool,
+    trust_capacity: bool,
 ) -> None:
     """Put a lane together that can be read, from what the damaged one leaves no doubt about.
 
@@ -55,6 +56,7 @@ def stand_in(
         root: attributes.mmreplay of the store of many lanes that this one belongs to, if it does.
         trust_first: whether the first row that its zarr.json names may be right.
         trust_name: whether its name may be.
+        trust_capacity: whether its capacity is what was written; else it takes no row away.
 
     Raises:
         CorruptStoreError: something that nothing else tells.
@@ -80,6 +82,8 @@ def stand_in(
         attributes.pop("name", None)
     if first and attributes["capacity"] is None:
         attributes["capacity"] = max(rows - first, 1)
+    elif attributes["capacity"] is not None and not trust_capacity:
+        attributes["capacity"] = max(attributes["capacity"], rows - first)
     attributes |= {"rows": rows, "first": first, "closed": closed}
     base = max(first - format.CONTEXT_ROWS, 0)
     arrays = [(spec, rows) for spec in specs.values()]

@@ -20,6 +20,7 @@ from mmreplay.columns import Array
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
 from mmreplay.format import ArraySpec
 from mmreplay.integrity.chunks import ANOTHER, NO_CHECKSUM
+from mmreplay.integrity.documents import OWN_DIGEST
 from mmreplay.integrity.mending import fits, stand_in
 from mmreplay.integrity.report import Finding
 from mmreplay.integrity.store import verify
@@ -198,7 +199,14 @@ def _open(
                 return reader, findings
     trust_name = not any(one.message.startswith("name:") for one in findings)
     try:
-        stand_in(lane, spare, root, trust_first=not _about_first(findings), trust_name=trust_name)
+        stand_in(
+            lane,
+            spare,
+            root,
+            trust_first=not _about_first(findings),
+            trust_name=trust_name,
+            trust_capacity=not any(OWN_DIGEST in one.message for one in findings),
+        )
         return LaneReader(spare), verify(spare).findings
     except (CorruptStoreError, FormatError) as error:
         raise CorruptStoreError(f"{lane}: cannot be repaired: {error}") from error

@@ -510,3 +510,22 @@ def test_progress_goes_up_to_the_total(store_of):
     assert told[-1] == 1
     assert max(told) == 1
     assert told[0] < 0.5
+
+
+def test_a_capacity_that_a_flipped_bit_made_smaller_takes_no_row_away(tmp_path):
+    path = tmp_path / "s.zarr"
+    with mmreplay.create(
+        path, Field((8,), codec="raw", chunk=8), Field((), "int64", chunk=16), capacity=900
+    ) as writer:
+        writer.reset(np.zeros(8, "uint8"))
+        for t in range(300):
+            writer.step(t, float(t), np.full(8, t % 250, "uint8"))
+    text = (path / "zarr.json").read_text()
+    assert '"capacity": 900' in text
+    (path / "zarr.json").write_text(text.replace('"capacity": 900', '"capacity": 100'))
+    done = repair(path)
+    assert (done.kept, done.lost) == (301, 0)
+    assert verify(path).sound
+    with mmreplay.open(path) as store:
+        assert len(store) == 300
+        assert store.lanes[0].rewards[:300].tolist() == list(range(300))
