@@ -170,10 +170,10 @@ class Returns:
         if not live.all():
             # The first flag that is down ends the return, with the step it belongs to.
             steps = np.minimum(steps, np.where(live.all(1), n, live.argmin(1) + 1))
-        terms = columns["rewards"].take(window) * self._powers[:n]
         last = np.arange(0, ids.size * n, n) + (steps - 1)
         live.take(last, out=non_terminal, mode="clip")
         with np.errstate(over="ignore", invalid="ignore"):  # of rewards that are not finite
+            terms = columns["rewards"].take(window) * self._powers[:n]
             reward[:] = np.add.accumulate(terms, axis=1).take(last)
         np.multiply(self._powers.take(steps), non_terminal, out=discount)
         return ids + steps

@@ -153,9 +153,9 @@ class Joined:
             last = int(starts.searchsorted(row + len(values)))
             begins = np.maximum(starts[first:last], row) - row
             ends = np.minimum(stops[first:last] - 1, row + len(values)) - row
-            rewards = np.append(values.astype(np.float64), 0.0)  # an end may be that of the piece
             bounds = np.stack((begins, np.maximum(ends, begins)), 1).ravel()
-            with np.errstate(over="ignore", invalid="ignore"):
+            with np.errstate(over="ignore", invalid="ignore"):  # of rewards that are not finite
+                rewards = np.append(values.astype(np.float64), 0.0)  # an end may be the piece's
                 sums = np.add.reduceat(rewards, bounds)[::2]
                 out[first:last] += np.where(ends > begins, sums, 0.0)
         return out

@@ -52,6 +52,7 @@ def transplant(
     *,
     beside: Collection[str] = BESIDE,
     anew: Collection[tuple[str, int]] = (),
+    unsummed: Collection[tuple[str, int]] = (),
     moved: Callable[[int], None] | None = None,
 ) -> None:
     """Make a closed lane of the rows below `stop` of a lane.
@@ -63,6 +64,7 @@ def transplant(
         beside: what of that which is kept beside the rows comes along.
         anew: (array, chunk file) of shards that are damaged in rows that were evicted, and hold
             others.
+        unsummed: (array, chunk file) of those whose checksum is damaged, and is made anew.
         moved: called with the size of each file, or part of one, that has its place.
 
     Raises:
@@ -75,7 +77,8 @@ def transplant(
         recovery.build_lane(target, reader.schema, reader.specs, own)
         if not reader.poll():
             raise EvictedError(str(reader.path))
-        _copy(reader, target, reader.head if stop is None else stop, anew, moved or _nobody)
+        stop = reader.head if stop is None else stop
+        _copy(reader, target, stop, anew, unsummed, moved or _nobody)
         _copy_beside(reader, target, beside)
         if reader.replaced():
             raise EvictedError(str(reader.path))
@@ -93,6 +96,7 @@ def _copy(
     target: Path,
     stop: int,
     anew: Collection[tuple[str, int]],
+    unsummed: Collection[tuple[str, int]],
     moved: Callable[[int], None],
 ) -> None:
     """Put the rows below `stop` into a lane of none that is open."""
@@ -104,14 +108,14 @@ def _copy(
     }
     # The oldest first, and before anything is read: what has two names cannot be evicted.
     base = min(reader.base, stop)
-    sums: dict[tuple[str, int], int] = {}
+    sums = dict.fromkeys(unsummed, 0)  # which closing the copy works out
     for start, path in heapq.merge(
         *(_starts(spec, base, whole[spec.path]) for spec in specs.values())
     ):
         spec, chunk = specs[path], start // specs[path].chunk_rows
         try:
             if (path, chunk) in anew:
-                sums[path, chunk] = _make_anew(reader, spec, chunk, target)
+                sums[path, chunk] = _make_anew(reader, spec, chunk, target) or 1
                 moved(spec.chunk_bytes)
             else:
                 moved(_share(reader, spec, chunk, target))
@@ -226,7 +230,7 @@ def _share_sums(
         values[max(stop - file * sums.chunk_rows, 0) :] = 0
         for (array, chunk), value in others.items():
             if array == spec.path and chunk // sums.chunk_rows == file:
-                values[chunk % sums.chunk_rows] = value or 1
+                values[chunk % sums.chunk_rows] = value
         where = columns.chunk_path(target, sums, file)
         files.write_file(where, values.tobytes(), overwritten=True)
 

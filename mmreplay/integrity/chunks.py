@@ -20,10 +20,13 @@ from mmreplay.format import ArraySpec
 from mmreplay.integrity import documents, rules
 from mmreplay.integrity.rules import Problem, Rows
 
-__all__ = ["ANOTHER", "NO_CHECKSUM", "ChunkReader"]
+__all__ = ["ANOTHER", "NO_CHECKSUM", "WRONG_CHECKSUM", "ChunkReader"]
 
 NO_CHECKSUM = "expected a checksum, as every file of a closed lane has; found 0"
 """Of a chunk file: nobody can say whether it is another, or, if it is raw, damaged."""
+
+WRONG_CHECKSUM = "expected a checksum that fits, found one in which a single bit differs"
+"""Of a chunk file that is sound: a bit that flips in it changes many bits of its crc32c."""
 
 ANOTHER = "expected the shard that was written here, found another, or one with a damaged index"
 """Of a shard: what is wrong with single inner chunks does not explain its checksum."""
@@ -190,6 +193,8 @@ def _check_sum(found: int, expected: int | None) -> list[Problem]:
     found = found or 1
     if not expected or found == expected:
         return []
+    if (found ^ expected).bit_count() == 1:
+        return [Problem(WRONG_CHECKSUM)]
     return [Problem(f"checksum: expected crc32c {expected:08x}, found {found:08x}")]
 
 

@@ -19,7 +19,7 @@ from mmreplay.background import Background
 from mmreplay.columns import Array
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
 from mmreplay.format import ArraySpec
-from mmreplay.integrity.chunks import ANOTHER, NO_CHECKSUM
+from mmreplay.integrity.chunks import ANOTHER, NO_CHECKSUM, WRONG_CHECKSUM
 from mmreplay.integrity.documents import OWN_DIGEST
 from mmreplay.integrity.mending import fits, stand_in
 from mmreplay.integrity.report import Finding
@@ -107,6 +107,12 @@ class Patient:
                 spans = self._rows_of(one)
                 self._spans += spans
                 self._blind += spans if one.array == "resets" else []
+        self._unsummed = {
+            (one.array, one.rows[0] // self._reader.specs[one.array].chunk_rows)
+            for one in findings
+            if one.message == WRONG_CHECKSUM and one.rows is not None
+            if one.array in self._reader.specs
+        }
         self._anew = {
             (one.array, one.rows[0] // self._reader.specs[one.array].chunk_rows)
             for one in findings
@@ -118,7 +124,7 @@ class Patient:
         """The rows that a finding says are damaged."""
         if finding.rows is None or finding.array.partition("/")[0] in _DERIVED:
             return []
-        if finding.message == NO_CHECKSUM:
+        if finding.message in {NO_CHECKSUM, WRONG_CHECKSUM}:
             return []  # all other rules were checked, and it gets one
         spec, reader = self._reader.specs.get(finding.array), self._reader
         if spec is not None and spec.is_raw and reader.is_closed:
@@ -170,7 +176,14 @@ class Patient:
         later = _episodes(reader, damaged, stop, _merged(self._blind, base, head))
         n_later = sum(end - start for start, end in later)
         if stop > 0:
-            transplant(reader, target, stop, beside=self._beside, anew=self._anew)
+            transplant(
+                reader,
+                target,
+                stop,
+                beside=self._beside,
+                anew=self._anew,
+                unsummed=self._unsummed,
+            )
         else:
             empty_lane(target, reader.schema, reader.specs, reader.metadata)
         self._same_until = stop  # rows after it have been numbered anew

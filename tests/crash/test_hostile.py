@@ -450,3 +450,14 @@ def test_rows_that_only_a_capacity_takes_are_not_missing_without_one(crashed):
         mmreplay.open(crashed)
     with pytest.raises(mmreplay.CorruptStoreError, match="where no capacity is set, found 8"):
         mmreplay.create(crashed, append=True)
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_rewards_that_are_signalling_nans_are_read_without_a_warning(tmp_path, n_step):
+    record(tmp_path / "s.zarr").close()
+    file = tmp_path / "s.zarr" / "rewards" / "c.0"
+    file.write_bytes((0x7F800001).to_bytes(4, "little") * (file.stat().st_size // 4))
+    with mmreplay.load(tmp_path / "s.zarr", stack=2, n_step=n_step) as data:
+        assert np.isnan(data.sample(8).reward).all()
+        assert np.isnan(data.episodes["return"]).any()
+    mmreplay.verify(tmp_path / "s.zarr")

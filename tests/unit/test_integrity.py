@@ -378,7 +378,8 @@ def test_a_shard_that_says_what_it_should_not(lz4_store, make, story):
 
 
 def test_a_wrong_checksum_is_found(closed):
-    flip(closed / "checksums" / "rewards" / "c.0", 4)
+    for at in (4, 5):
+        flip(closed / "checksums" / "rewards" / "c.0", at)
     (text,) = messages(closed, "rewards/c.1")
     assert text.startswith("checksum: expected crc32c ")
 
@@ -920,3 +921,15 @@ def test_litter_of_a_crash_is_a_warning(make, story, kill):
     report = verify(writer.path)
     assert report.sound
     assert [one.file for one in report.warnings] == ["frames/c.9.0.12ab.tmp", ".live/more"]
+
+
+@pytest.mark.parametrize("array", ["frames", "actions", "resets"])
+def test_a_flipped_bit_in_a_checksum_is_told_from_one_in_its_file(lz4_store, array):
+    flip(lz4_store / "checksums" / array / "c.0", 2)
+    (finding,) = verify(lz4_store).findings
+    assert finding.message == (
+        "expected a checksum that fits, found one in which a single bit differs"
+    )
+    assert mmreplay.repair(lz4_store).lost == 0
+    report = verify(lz4_store)
+    assert (report.findings, report.warnings, report.rows) == ([], [], 37)
