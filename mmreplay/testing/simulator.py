@@ -200,8 +200,8 @@ class _History:
     def _live(self) -> None:
         self.writer = None
         self._tasks = _Tasks(self)
-        at_most = self._luck.choice((30, 100, 350, 1400))
-        n_steps = self._luck.randrange(self._luck.choice((1, 12, 40, 100)))
+        at_most = self._luck.choice((25, 80, 250, 1000))
+        n_steps = self._luck.randrange(self._luck.choice((1, 10, 30, 80)))
         if not self.counts.crashes and self._evicts and self._luck.random() < 0.7:  # noqa: PLR2004
             at_most, n_steps = 20_000, 80  # far enough that rows go
         self._left = self._luck.randrange(at_most // 20, at_most)
@@ -251,8 +251,12 @@ class _History:
 
     def _danger(self) -> float:
         """More of the moments at which much is open: written and not synced, or half begun."""
+        if self._disk.calls[-2:] == ["rename", "fsync"]:
+            return 0.4  # a store that has its name, and may lose it
         if self._disk.calls[-1] in {"fsync", "fdatasync"}:
             return 0.006
+        if self._disk.calls[-1] == "unlink" and self._opened:
+            return 0.01  # files of rows that are evicted
         return 0.0 if self._opened or self._disk.calls[-1] != "store" else 0.008
 
     def _meanwhile(self) -> None:
@@ -263,6 +267,9 @@ class _History:
             return
         disk = writer._disk  # noqa: SLF001
         free = not disk._checkpoint_lock.locked()  # noqa: SLF001
+        if self._disk.calls[-1] == "unlink":
+            self._look()  # while files go
+            return
         choices: list[Callable[[], None]] = []
         if self._tasks and "seal" not in self._at and free:
             choices.append(self._tasks.run_one)
@@ -272,7 +279,7 @@ class _History:
             waits = writer._head >= writer._half_stop  # noqa: SLF001
             if not waits or (free and "seal" not in self._at):
                 choices.append(self._step)
-        if self._disk.calls[-1] == "unlink" or self._luck.random() < 0.05:  # noqa: PLR2004
+        if self._luck.random() < 0.05:  # noqa: PLR2004
             choices.append(self._look)
         if choices:
             self._luck.choice(choices)()
@@ -286,7 +293,7 @@ class _History:
     # ------------------------------------------------------------ what a writer does
 
     def _open(self) -> None:
-        if self._luck.random() < 0.1 and self._path.exists():  # noqa: PLR2004
+        if self._luck.random() < 0.06 and self._path.exists():  # noqa: PLR2004
             self._look_and_verify()
         mmreplay.create(self._path, **self._arguments, append=True, flush_s=0)
         self._check_head()
@@ -339,7 +346,7 @@ class _History:
         self._lane.end_session()
         self._check_rows()
         checks.check_plain_zarr(self._path)
-        if self._luck.random() < 0.5:  # noqa: PLR2004 (half of the time of a closing)
+        if self._luck.random() < 0.3:  # noqa: PLR2004 (it takes as long as the closing)
             checks.check_verified(self._path)
 
     # ------------------------------------------------------------ what is found
