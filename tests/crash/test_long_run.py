@@ -29,7 +29,7 @@ if THOROUGH:
     LOOKS, WINDOW_S = 3, 0.8
 else:  # chunks so short that as many files come and go as in a run of many million rows
     RUN = {"capacity": 5_000, "chunk": 512, "shard": 512, "window": 5_000}
-    ROWS, CALM, KILLS, CLOSES = 150_000, 40_000, 4, 1
+    ROWS, CALM, KILLS, CLOSES = 200_000, 40_000, 4, 1
     LOOKS, WINDOW_S = 2, 0.05
 # Chunk files that are allocated before their first row: those of a megabyte or more.
 AHEAD = {"lz4": 0, "raw": 1 if THOROUGH else 0}
@@ -141,8 +141,8 @@ def test_a_long_run_takes_no_more_in_the_end_than_at_first(tmp_path, measured, c
             float(np.median([RUN["window"] / getattr(one, what) for one in some]))
             for some in (first[: million // RUN["window"]], last[-million // RUN["window"] :])
         ]
-        result.add(f"rows a second{words}, first million", rates[0], "/s")
-        result.add(f"rows a second{words}, last million", rates[1], "/s")
+        result.add(f"rows a second{words}, first million", rates[0], "rows/s")
+        result.add(f"rows a second{words}, last million", rates[1], "rows/s")
         result.add(f"last million by the first{words}", rates[1] / rates[0], "x", at_least=least)
     result.details["looks"] = [dataclasses.asdict(one) for one in warm]
     if not THOROUGH:
