@@ -309,7 +309,8 @@ class Examination:
     def _is_empty(self, spec: ArraySpec, file: int) -> bool:
         path = chunk_path(self.watch.path, spec, file)
         try:
-            return files.regular_size(path, spec.chunk_bytes) == 0
+            data = files.read_bytes(path, spec.chunk_bytes)
+            return len(data) < spec.chunk_bytes and not any(data)
         except (MmreplayError, OSError):
             return False  # a finding of its own
 
