@@ -233,11 +233,13 @@ class RawColumn:
         self._room = [0] * len(lanes)  # chunks that fit into the lane's window
         self._slot = [0] * len(lanes)  # row of the flat array where the window starts
         self._side_by_side = all(s.chunk_bytes % files.GRANULARITY == 0 for s in self._specs)
+        self._bases = [0] * len(lanes)  # as of the last look for evicted maps
         self._cache: collections.OrderedDict[tuple[int, int], Array] = collections.OrderedDict()
 
     def refresh(self) -> None:
         """Map the chunk files that came since; called before rows past the old head are read."""
         if not self._side_by_side:
+            self._let_go()
             return
         for number, (lane, spec) in enumerate(zip(self._lanes, self._specs, strict=True)):
             if lane.head > self._stop[number] * spec.chunk_rows or self._flat is None:
@@ -250,6 +252,16 @@ class RawColumn:
                     return
                 self._put(number, self._stop[number], stop)
             self._tell_pager(number)
+
+    def _let_go(self) -> None:
+        """Unmap chunk files that were evicted: their blocks are free only then."""
+        bases = [lane.base for lane in self._lanes]
+        if bases == self._bases:
+            return
+        self._bases = bases
+        for number, chunk in list(self._cache):
+            if (chunk + 1) * self._specs[number].chunk_rows <= bases[number]:
+                self._cache.pop((number, chunk), None)
 
     def _rebuild(self) -> None:
         """A new range with room to grow; arrays over the old one keep it mapped."""

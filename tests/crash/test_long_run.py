@@ -160,7 +160,7 @@ def check_counts(first, last):
 
     A flush that comes late leaves some more for a while: the last looks' least counts.
     """
-    for what in ("descriptors", "threads", "other files"):
+    for what in ("descriptors", "maps", "deleted", "threads", "other files"):
         seen = [[taken(one, what) for one in some] for some in (first, last)]
         assert min(seen[1]) <= max(seen[0]), what
     # The checksums of chunk files that are gone stay, in four bytes each: a page at times.
