@@ -216,8 +216,8 @@ def test_the_number_of_a_step_is_unknown_where_its_episodes_beginning_is_gone(ma
         for _ in range(198):
             story.step(writer)
             assert len(data)
+        writer.flush()  # nothing is evicted any more while it reads
         assert np.array_equal(every(data, 3).step, every(data, 3).id)  # it was seen
-    writer.flush()
     with mmreplay.load(writer.path, stack=None) as data:
         batch = every(data, 3)
         assert batch.id.tolist() == [[n, n + 1, n + 2] for n in range(190, 198)]
