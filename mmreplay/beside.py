@@ -14,7 +14,7 @@ from pathlib import Path
 from mmreplay import files
 from mmreplay.errors import LockedError, MmreplayError
 
-__all__ = ["built_beside"]
+__all__ = ["built_beside", "remove_at_once"]
 
 _RANDOM = re.compile(r"[0-9a-f]{8}\.tmp")
 
@@ -37,9 +37,24 @@ def built_beside(path: Path) -> Iterator[Path]:
             lock.release()
 
 
+def remove_at_once(path: Path) -> None:
+    """Remove a store of ours that holds no row yet: whole it is there, or its name is gone.
+
+    Raises:
+        DiskFullError, FailedStoreError: something of it could not be removed.
+    """
+    hidden = _hidden(path)
+    files.rename(path, hidden)
+    files.remove_tree(hidden)
+
+
+def _hidden(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+
+
 def _make(path: Path) -> tuple[Path, files.DirectoryLock]:
     while True:
-        built = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+        built = _hidden(path)
         files.make_directory(built)
         # Between these two, another may take it for what somebody left.
         with contextlib.suppress(LockedError, FileNotFoundError):

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from mmreplay import files, format
 from mmreplay._version import __version__
 from mmreplay.background import Background
-from mmreplay.beside import built_beside
+from mmreplay.beside import built_beside, remove_at_once
 from mmreplay.errors import (
     DiskFullError,
     FailedStoreError,
@@ -153,7 +153,7 @@ def create(
         return asked.open(capacity, lanes, lane)
     except DiskFullError:
         if made and lane is None:  # it holds no row yet, and the same call shall work again
-            files.remove_tree(where)
+            remove_at_once(where)
         raise
 
 

@@ -249,7 +249,6 @@ ELSEWHERE = {
         files share_file
         files copy_file
         files _copy_from
-        files rename
         files exchange
         files identity
         files temporary_directory

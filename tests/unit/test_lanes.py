@@ -208,6 +208,37 @@ def test_no_room_leaves_nothing(make, tmp_path, monkeypatch, n_lanes, lz4):
     make(lanes=n_lanes, **lz4)
 
 
+@pytest.mark.parametrize("n_lanes", [None, 2])
+def test_a_death_while_a_store_without_room_is_removed_leaves_no_name(
+    make, tmp_path, monkeypatch, n_lanes
+):
+    """As if killed: nothing more is removed from the first file that goes."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "full")
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    built = files.replace_directory
+
+    def replace(*args):
+        done = built(*args)
+        monkeypatch.setattr(files, "_fallocate", full)
+        monkeypatch.setattr(files, "unlink", killed)
+        return done
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "replace_directory", replace)
+        with pytest.raises(KeyboardInterrupt):
+            make(lanes=n_lanes)
+    monkeypatch.undo()
+    assert not (tmp_path / "store.zarr").exists()
+    assert len(list(tmp_path.iterdir())) == 1
+    make(lanes=n_lanes)
+    assert [one.name for one in tmp_path.iterdir()] == ["store.zarr"]
+
+
 @pytest.mark.parametrize("given", [{}, {"lanes": 2}, {"lane": "me"}])
 def test_a_store_that_cannot_be_made_is_not_said_to_hold_rows(make, tmp_path, monkeypatch, given):
     def broken(descriptor):
