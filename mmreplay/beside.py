@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from mmreplay import files
+from mmreplay import files, locks
 from mmreplay.errors import LockedError, MmreplayError
 
 __all__ = ["built_beside", "remove_at_once"]
@@ -52,13 +52,13 @@ def _hidden(path: Path) -> Path:
     return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
 
 
-def _make(path: Path) -> tuple[Path, files.DirectoryLock]:
+def _make(path: Path) -> tuple[Path, locks.DirectoryLock]:
     while True:
         built = _hidden(path)
         files.make_directory(built)
         # Between these two, another may take it for what somebody left.
         with contextlib.suppress(LockedError, FileNotFoundError):
-            return built, files.DirectoryLock(built, who=lambda: "")
+            return built, locks.DirectoryLock(built, who=lambda: "")
 
 
 def _remove_unfinished(path: Path) -> None:
@@ -72,7 +72,7 @@ def _remove_unfinished(path: Path) -> None:
 
 def _remove_unless_held(directory: Path) -> None:
     with contextlib.suppress(MmreplayError, OSError):  # somebody is at work there, or it is gone
-        lock = files.DirectoryLock(directory, patience_s=0, who=lambda: "")
+        lock = locks.DirectoryLock(directory, patience_s=0, who=lambda: "")
         try:
             files.remove_tree(directory)
         finally:

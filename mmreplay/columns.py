@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay import files, paging
+from mmreplay import files, maps, paging, reading
 from mmreplay.format import LANE_SHIFT, ArraySpec
 
 __all__ = [
@@ -122,7 +122,7 @@ def open_window(lane: Path, spec: ArraySpec, chunk: int) -> Window:
     """
     path = chunk_path(lane, spec, chunk)
     files.allocate(path, spec.chunk_bytes)
-    return Window(spec, chunk, files.map_file(path, spec.chunk_bytes, writable=True))
+    return Window(spec, chunk, maps.map_file(path, spec.chunk_bytes, writable=True))
 
 
 def filled_rows(
@@ -140,7 +140,7 @@ def filled_rows(
     for chunk in range(start // spec.chunk_rows, -(-stop // spec.chunk_rows)):
         path, begin = chunk_path(lane.path, spec, chunk), chunk * spec.chunk_rows
         try:
-            for offset, data in files.read_filled(
+            for offset, data in reading.read_filled(
                 path, spec.chunk_bytes, piece_rows * spec.row_bytes
             ):
                 row = begin + offset // spec.row_bytes
@@ -178,7 +178,7 @@ def read_rows(lane: LaneFiles, spec: ArraySpec, start: int, stop: int) -> Array:
         path = chunk_path(lane.path, spec, chunk)
         offset = first * spec.row_bytes
         try:
-            data = files.read_at(path, offset, n * spec.row_bytes, spec.chunk_bytes)
+            data = reading.read_at(path, offset, n * spec.row_bytes, spec.chunk_bytes)
         except FileNotFoundError as error:
             raise lane.missing(path, row + n) from error
         lane.check_in_place()
@@ -224,7 +224,7 @@ class RawColumn:
         self.row_shape, self.dtype = spec.row_shape, spec.dtype
         self._row_bytes = spec.row_bytes
         self._flat: _Flat | None = None
-        self._reservation: files.Reservation | None = None
+        self._reservation: maps.Reservation | None = None
         self._chunk_rows = np.array([s.chunk_rows for s in self._specs], np.int64)
         self._pager = paging.Pager()
         self._finished = [0] * len(lanes)  # chunk after the last one that the pager knows
@@ -232,7 +232,7 @@ class RawColumn:
         self._stop = [0] * len(lanes)  # chunk after the last mapped one
         self._room = [0] * len(lanes)  # chunks that fit into the lane's window
         self._slot = [0] * len(lanes)  # row of the flat array where the window starts
-        self._side_by_side = all(s.chunk_bytes % files.GRANULARITY == 0 for s in self._specs)
+        self._side_by_side = all(s.chunk_bytes % maps.GRANULARITY == 0 for s in self._specs)
         self._bases = [0] * len(lanes)  # as of the last look for evicted maps
         self._cache: collections.OrderedDict[tuple[int, int], Array] = collections.OrderedDict()
 
@@ -276,7 +276,7 @@ class RawColumn:
         try:
             if sum(rooms) > _MAX_MAPS:
                 raise OSError
-            reservation = files.Reservation(sum(sizes))
+            reservation = maps.Reservation(sum(sizes))
         except OSError:  # more files than a process may map, or no such range of addresses
             self._side_by_side = False
             self._flat = None
@@ -362,7 +362,7 @@ class RawColumn:
             lane, spec = self._lanes[number], self._specs[number]
             path = chunk_path(lane.path, spec, chunk)
             try:
-                data = files.map_file(path, spec.chunk_bytes)
+                data = maps.map_file(path, spec.chunk_bytes)
             except FileNotFoundError as error:
                 raise lane.missing(path, (chunk + 1) * spec.chunk_rows) from error
             lane.check_in_place()
@@ -390,4 +390,4 @@ class RawColumn:
         if flat.pager.before(set(zip(lanes.tolist(), chunks.tolist(), strict=True))):
             first, last = index.min(axis=1), index.max(axis=1)
             ranges = paging.ranges(first, last, self._row_bytes)
-            files.advise_needed(flat.data, ranges)
+            maps.advise_needed(flat.data, ranges)

@@ -15,7 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay import codecs, columns, episodes, files, format, priorities, recovery, shards
+from mmreplay import (
+    codecs,
+    columns,
+    episodes,
+    files,
+    format,
+    locks,
+    maps,
+    priorities,
+    reading,
+    recovery,
+    shards,
+)
 from mmreplay.background import SealJob
 from mmreplay.checksums import Checksums
 from mmreplay.columns import Window
@@ -67,7 +79,7 @@ class LaneDisk:
         metadata = read_metadata(path)  # says that there is no lane, before a lock says less
         if metadata["kind"] != "lane":
             raise SchemaError(f"{path}: this store has many lanes; name one (lane=...)")
-        self._lock = files.DirectoryLock(path, who=lambda: holder_of(path))
+        self._lock = locks.DirectoryLock(path, who=lambda: holder_of(path))
         try:
             self._open(changes)
         except BaseException:
@@ -151,7 +163,7 @@ class LaneDisk:
         # No room yet is no error yet: the step that needs the chunk tries again, and says so.
         with contextlib.suppress(MmreplayError, OSError):
             window = self.open_window(spec, chunk)
-            files.populate(window.rows)
+            maps.populate(window.rows)
             self._ready[spec.path] = window
 
     def release(self) -> None:
@@ -274,7 +286,7 @@ class LaneDisk:
         """The random state that was saved with the last flush or close."""
         with contextlib.suppress(FileNotFoundError, ValueError):
             path = recovery.generator_path(self.path)
-            return files.read_bytes(path, format.MAX_METADATA_BYTES).decode()
+            return reading.read_bytes(path, format.MAX_METADATA_BYTES).decode()
         return None
 
     # ------------------------------------------------------------ closing
@@ -348,7 +360,7 @@ class LaneDisk:
                     size = spec.chunk_bytes if spec.is_raw else shards.file_size(path, spec)
                     # Read, not mapped: on tmpfs a map needs room even for what lies in a hole.
                     value = 0
-                    for piece in files.read_pieces(path, size):
+                    for piece in reading.read_pieces(path, size):
                         value = codecs.crc32c(piece, value)
                     self._sums.set(spec, chunk, value)
         self._sums.sync()
@@ -388,7 +400,7 @@ def _tell_holder(path: Path) -> None:
     """Leave word of who holds a lane; a full disk is no reason not to."""
     where = path / ".live" / "writer"
     try:
-        files.write_file(where, files.holder(), durable=False)
+        files.write_file(where, locks.holder(), durable=False)
     except DiskFullError:
         files.unlink(where)  # of the process before: rather no name than a wrong one
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay import files, format
+from mmreplay import format, locks, reading
 from mmreplay.columns import chunk_path
 from mmreplay.errors import MmreplayError
 from mmreplay.reader import LaneReader, read_holder, read_metadata
@@ -75,7 +75,7 @@ def describe_ended(store: Store) -> tuple[dict[str, Any], npt.NDArray[np.void]]:
     ends = endings(store, episodes, states)
     ended = ends != "open"
     roots = _roots(store)
-    sizes = {k: n for root in roots for k, n in files.allocated_bytes(root).items()}
+    sizes = {k: n for root in roots for k, n in reading.allocated_bytes(root).items()}
     on_disk = sum(sizes.values())
     fields = _fields(store, sizes)
     kept_rows = sum(head - base for base, _, head in windows)
@@ -124,7 +124,7 @@ def lane_state(path: Path, *, closed: bool) -> str:
         path: the lane's directory.
         closed: what its zarr.json says.
     """
-    if files.is_locked(path):
+    if locks.is_locked(path):
         return "live"
     return "closed" if closed else "crashed"
 

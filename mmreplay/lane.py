@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from mmreplay import columns, files
+from mmreplay import columns, system
 from mmreplay.background import Background, SealJob
 from mmreplay.columns import Array, Window
 from mmreplay.disk import LaneDisk
@@ -617,7 +617,7 @@ def _nothing() -> None:
     pass
 
 
-_publish = files.publish
+_publish = system.publish
 _WRITERS: weakref.WeakSet[Writer] = weakref.WeakSet()
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay import files, format
+from mmreplay import files, format, locks
 from mmreplay._version import __version__
 from mmreplay.background import Background
 from mmreplay.beside import built_beside, remove_at_once
@@ -325,7 +325,7 @@ class _Request:
 
     def _named_lane(self, root: dict[str, Any], name: str, capacity: int | None) -> Path:
         """The lane of that name; made, under the lock of the store's directory, if need be."""
-        lock = files.DirectoryLock(self.path, patience_s=30.0, who=lambda: "")
+        lock = locks.DirectoryLock(self.path, patience_s=30.0, who=lambda: "")
         try:
             for litter in self.path.glob(".lane-*.tmp"):
                 files.remove_tree(litter)

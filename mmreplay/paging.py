@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay import files
+from mmreplay import maps
 
 __all__ = ["Pager"]
 
@@ -52,11 +52,11 @@ class Pager:
             data = self._unknown.pop(chunk, None)
             if data is None:  # another thread was first
                 continue
-            if files.resident(data) >= _MOSTLY:
-                files.populate_read(data)
+            if maps.resident(data) >= _MOSTLY:
+                maps.populate_read(data)
             else:
                 # Rows that are sampled have no neighbours worth reading ahead.
-                files.advise_random(data)
+                maps.advise_random(data)
                 self._absent[chunk] = data
         self._batches += 1
         if self._absent and self._batches % _LOOK_AGAIN == 0:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay import codecs, columns, files, format
+from mmreplay import codecs, columns, files, format, maps, reading
 from mmreplay.columns import Ids
 from mmreplay.errors import CorruptStoreError, FormatError
 from mmreplay.format import LANE_SHIFT, ArraySpec
@@ -40,21 +40,21 @@ def find(lane: Path) -> ArraySpec | None:
         FormatError, CorruptStoreError: what is there is no such column.
     """
     folder = lane / _SPEC.path
-    files.check_directories(lane, _SPEC.path)
+    reading.check_directories(lane, _SPEC.path)
     if not folder.exists():
         return None
     where = folder / "zarr.json"
     advice = f"delete {folder} to start with new priorities"
     try:
-        data = files.read_bytes(where, format.MAX_METADATA_BYTES)
+        data = reading.read_bytes(where, format.MAX_METADATA_BYTES)
     except FileNotFoundError as error:
         raise FormatError(f"{where}: missing; {advice}") from error
     spec, _ = format.parse_array(data, _SPEC.path, str(where))
     fits = (spec.row_shape, spec.dtype, spec.is_raw) == (_SPEC.row_shape, _SPEC.dtype, True)
-    if not fits or spec.chunk_bytes % files.GRANULARITY or spec.chunk_rows > _MOST_ROWS:
+    if not fits or spec.chunk_bytes % maps.GRANULARITY or spec.chunk_rows > _MOST_ROWS:
         raise FormatError(
             f"{where}: expected one float64 a row in raw chunks of a multiple of "
-            f"{files.GRANULARITY:,} bytes, of at most {_MOST_ROWS:,} rows; {advice}"
+            f"{maps.GRANULARITY:,} bytes, of at most {_MOST_ROWS:,} rows; {advice}"
         )
     return spec
 
@@ -142,7 +142,7 @@ def _sum_up(lane: Path, spec: ArraySpec, n_chunks: int) -> None:
         with contextlib.suppress(CorruptStoreError):  # another size: nothing to sum up
             sums[chunk] = _crc32c(columns.chunk_path(lane, spec, chunk), spec)
     folder = lane / _SUMS.path
-    files.check_directories(lane, _SUMS.path)
+    reading.check_directories(lane, _SUMS.path)
     files.make_directory(folder)
     files.write_file(folder / "zarr.json", format.array_json(_SUMS, n_chunks))
     parts = sums.reshape(-1, _SUMS.chunk_rows)
@@ -154,7 +154,7 @@ def _sum_up(lane: Path, spec: ArraySpec, n_chunks: int) -> None:
 def _crc32c(path: Path, spec: ArraySpec) -> int:
     """Of a chunk file, as it is stored: a real 0 as 1, for 0 stands for none."""
     value = 0
-    for piece in files.read_pieces(path, spec.chunk_bytes):
+    for piece in reading.read_pieces(path, spec.chunk_bytes):
         value = codecs.crc32c(piece, value)
     return value or 1
 
@@ -167,7 +167,7 @@ def is_usable(lane: Path, spec: ArraySpec, chunk: int, *, closed: bool) -> bool:
     """
     path = columns.chunk_path(lane, spec, chunk)
     with contextlib.suppress(CorruptStoreError):
-        values = np.frombuffer(files.read_at(path, 0, spec.chunk_bytes, spec.chunk_bytes))
+        values = np.frombuffer(reading.read_at(path, 0, spec.chunk_bytes, spec.chunk_bytes))
         if not ((values >= 0) & (values < np.inf)).all():
             return False
         return not closed or _stored_crc32c(lane, chunk) in (0, _crc32c(path, spec))
@@ -178,7 +178,7 @@ def _stored_crc32c(lane: Path, chunk: int) -> int:
     file, entry = divmod(chunk, _SUMS.chunk_rows)
     path = columns.chunk_path(lane, _SUMS, file)
     with contextlib.suppress(FileNotFoundError, CorruptStoreError):
-        data = files.read_at(path, entry * _SUMS.row_bytes, _SUMS.row_bytes, _SUMS.chunk_bytes)
+        data = reading.read_at(path, entry * _SUMS.row_bytes, _SUMS.row_bytes, _SUMS.chunk_bytes)
         return int.from_bytes(data, "little")
     return 0
 
@@ -242,7 +242,7 @@ class PriorityColumn:
             first * spec.chunk_rows + (number << LANE_SHIFT)
             for number, (first, spec) in enumerate(zip(origin, self._specs, strict=True))
         ]
-        self._reservation = files.Reservation(_BYTES * sum(sizes), writable=True)
+        self._reservation = maps.Reservation(_BYTES * sum(sizes), writable=True)
         self.values: npt.NDArray[np.float64] = self._reservation.array.view(np.float64)
         self.generation += 1
         for number, last in enumerate(stop):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay import columns, files, format, shards
+from mmreplay import columns, format, locks, reading, shards
 from mmreplay.columns import Array, EvictedError, Ids
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError, StoreNotFoundError
 from mmreplay.schema import Schema
@@ -38,7 +38,7 @@ def read_metadata(path: Path) -> dict[str, Any]:
     """
     where = path / "zarr.json"
     try:
-        data = files.read_bytes(where, format.MAX_METADATA_BYTES)
+        data = reading.read_bytes(where, format.MAX_METADATA_BYTES)
     except FileNotFoundError as error:
         if not path.exists():
             raise StoreNotFoundError(
@@ -63,8 +63,8 @@ def read_specs(path: Path, schema: Schema) -> tuple[dict[str, format.ArraySpec],
     """
     own = schema.columns()
     columns_ = (*own, "non_terminals", "resets")
-    files.check_directories(path, ".live", "episodes/starts", *columns_)
-    files.check_directories(path, *(f"checksums/{name}" for name in columns_))
+    reading.check_directories(path, ".live", "episodes/starts", *columns_)
+    reading.check_directories(path, *(f"checksums/{name}" for name in columns_))
     specs: dict[str, format.ArraySpec] = {}
     rows: int | None = None
     fields = {name: (one.shape, one.dtype) for name, one in own.items()}
@@ -72,7 +72,7 @@ def read_specs(path: Path, schema: Schema) -> tuple[dict[str, format.ArraySpec],
     for name, (shape, dtype) in fields.items():
         where = path / name / "zarr.json"
         try:
-            data = files.read_bytes(where, format.MAX_METADATA_BYTES)
+            data = reading.read_bytes(where, format.MAX_METADATA_BYTES)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise FormatError(f"{where}: missing; every column of the schema has one") from error
         spec, found = format.parse_array(data, name, str(where))
@@ -97,7 +97,7 @@ def read_holder(lane: Path) -> dict[str, Any] | None:
     """Who opened a lane for writing last: pid, host, since; None if that is not known."""
     where = lane / ".live" / "writer"
     try:
-        about = format.parse(files.read_bytes(where, format.MAX_METADATA_BYTES), str(where))
+        about = format.parse(reading.read_bytes(where, format.MAX_METADATA_BYTES), str(where))
     except (OSError, MmreplayError):
         return None
     words = [about.get("host"), about.get("since")]
@@ -116,8 +116,8 @@ def lane_paths(path: Path) -> list[Path]:
     """
     if read_metadata(path)["kind"] == "lane":
         return [path]
-    lanes = [path / name for name in format.lane_names(files.names(path))]
-    files.check_directories(path, *(lane.name for lane in lanes))
+    lanes = [path / name for name in format.lane_names(reading.names(path))]
+    reading.check_directories(path, *(lane.name for lane in lanes))
     if not lanes:
         raise FormatError(
             f"{path}: a store of lanes with no lane in it yet: the first of its writers is just "
@@ -176,7 +176,7 @@ class LaneReader:
         for attempt in range(_ATTEMPTS):
             if attempt:
                 # Whoever opens or closes it holds its lock. Nobody does: nothing to wait for.
-                n_idle = 0 if files.is_locked(self.path) else n_idle + 1
+                n_idle = 0 if locks.is_locked(self.path) else n_idle + 1
                 if n_idle > _IDLE_ATTEMPTS:
                     break
                 time.sleep(_PATIENCE_S)
@@ -337,7 +337,7 @@ class LaneReader:
     def _stored_starts(self) -> Ids:
         where = self.path / "episodes" / "starts" / "zarr.json"
         try:
-            data = files.read_bytes(where, format.MAX_METADATA_BYTES)
+            data = reading.read_bytes(where, format.MAX_METADATA_BYTES)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise FormatError(f"{where}: missing; a closed lane has its index") from error
         spec, count = format.parse_array(data, "episodes/starts", str(where))

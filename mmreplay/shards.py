@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay import codecs, files
+from mmreplay import codecs, maps, reading
 from mmreplay.columns import Array, Ids, LaneFiles, chunk_path
 from mmreplay.errors import CorruptStoreError
 from mmreplay.format import LANE_SHIFT, ArraySpec
@@ -51,7 +51,7 @@ def file_size(path: Path, spec: ArraySpec) -> int:
         FileNotFoundError: there is none.
         CorruptStoreError: it is too large, or no regular file.
     """
-    return files.regular_size(path, spec.chunk_bytes + spec.chunk_bytes // 8 + _ROOM_BYTES)
+    return reading.regular_size(path, spec.chunk_bytes + spec.chunk_bytes // 8 + _ROOM_BYTES)
 
 
 def tail_path(lane: Path, spec: ArraySpec) -> Path:
@@ -66,7 +66,7 @@ def map_tail(lane: Path, spec: ArraySpec, *, writable: bool = False) -> Array:
         FileNotFoundError: there is none.
         CorruptStoreError: it has another size.
     """
-    data = files.map_file(tail_path(lane, spec), 2 * spec.chunk_bytes, writable=writable)
+    data = maps.map_file(tail_path(lane, spec), 2 * spec.chunk_bytes, writable=writable)
     rows: Array = data.view(spec.dtype).reshape(2 * spec.chunk_rows, *spec.row_shape)
     return rows
 
@@ -104,7 +104,7 @@ class Shard:
         self._path = path
         self._codec = codec
         self._inner_bytes = spec.inner_rows * spec.row_bytes
-        self._data: Bytes = files.map_file(path)
+        self._data: Bytes = maps.map_file(path)
         n_chunks = spec.chunk_rows // spec.inner_rows
         end = self._data.size - (16 * n_chunks + 4)
         if end < 0:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mmreplay import files, format
+from mmreplay import files, format, reading
 from mmreplay.beside import built_beside
 from mmreplay.columns import EvictedError
 from mmreplay.errors import (
@@ -94,7 +94,7 @@ def snapshot(
             _copy_lane(source, built, tally)
         else:
             files.make_directory(built)
-            root = files.read_bytes(source / "zarr.json", format.MAX_METADATA_BYTES)
+            root = reading.read_bytes(source / "zarr.json", format.MAX_METADATA_BYTES)
             files.write_file(built / "zarr.json", root)
             for lane in lanes:
                 _copy_lane(lane, built / lane.name, tally)
@@ -111,7 +111,7 @@ class _Tally:
     def __init__(self, source: Path, progress: Callable[[int, int], None] | None) -> None:
         self._progress, self._done, self._total = progress, 0, 0
         if progress is not None:
-            self._total = sum(files.allocated_bytes(source).values())
+            self._total = sum(reading.allocated_bytes(source).values())
 
     def add(self, size: int) -> None:
         """Of a file, or a part of one."""

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay import files
+from mmreplay import files, maps, reading, system
 from mmreplay.codecs import crc32c
 from mmreplay.errors import CorruptStoreError
 from mmreplay.format import LANE_SHIFT
@@ -60,7 +60,7 @@ class State:
         self.path = path
         about = path.lstat()  # of no file that a link leads to: that is not mapped either
         self._identity = (about.st_dev, about.st_ino)
-        self._page: npt.NDArray[np.uint8] = files.map_file(path, PAGE_BYTES, writable=writable)
+        self._page: npt.NDArray[np.uint8] = maps.map_file(path, PAGE_BYTES, writable=writable)
         self.words: memoryview[int] = self._page.view("<u8").data
 
     @staticmethod
@@ -77,7 +77,7 @@ class State:
         words[BASE], words[TAIL_START], words[COMMITTED] = base, tail_start, committed
         words[_DEVICE], words[_INODE] = self._identity
         words[0] = _MAGIC
-        words[_BOOT], words[_BOOT + 1] = struct.unpack("<QQ", files.boot_id())
+        words[_BOOT], words[_BOOT + 1] = struct.unpack("<QQ", system.boot_id())
         # Random, so that no reader takes this session for the one it knew.
         words[SESSION] = secrets.randbits(63) | 1
 
@@ -119,7 +119,7 @@ class State:
         words = self.words
         return (
             words[0] == _MAGIC
-            and self.boot == files.boot_id()
+            and self.boot == system.boot_id()
             and (words[_DEVICE], words[_INODE]) == self._identity
         )
 
@@ -170,7 +170,7 @@ class CheckpointFile:
         """
         self._path = path
         self._store = uuid.UUID(store).bytes
-        data = files.read_bytes(path, 2 * PAGE_BYTES)
+        data = reading.read_bytes(path, 2 * PAGE_BYTES)
         slots = [(self._parse(data[i : i + PAGE_BYTES]), i) for i in (0, PAGE_BYTES)]
         valid = [(slot, offset) for slot, offset in slots if slot is not None]
         if not valid:
@@ -182,7 +182,7 @@ class CheckpointFile:
     @staticmethod
     def create(path: Path, store: str, *, head: int, tail_start: int, base: int) -> CheckpointFile:
         """A file with one valid slot."""
-        first = Checkpoint(head, tail_start, base, 1, files.boot_id())
+        first = Checkpoint(head, tail_start, base, 1, system.boot_id())
         data = _pack(first, uuid.UUID(store).bytes)
         files.write_file(path, data.ljust(2 * PAGE_BYTES, b"\0"), overwritten=True)
         return CheckpointFile(path, store)
@@ -210,7 +210,7 @@ class CheckpointFile:
             changes.get("tail_start", old.tail_start),
             changes.get("base", old.base),
             old.generation + 1,
-            files.boot_id(),
+            system.boot_id(),
         )
         offset = PAGE_BYTES - self._offset
         files.write_at(self._path, offset, _pack(new, self._store).ljust(PAGE_BYTES, b"\0"))

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay import codecs, columns, files, format, priorities, recovery, shards
+from mmreplay import codecs, columns, files, format, priorities, reading, recovery, shards
 from mmreplay.background import Background
 from mmreplay.columns import Array, EvictedError
 from mmreplay.errors import CorruptStoreError, DiskFullError, MmreplayError
@@ -202,7 +202,7 @@ def _make_anew(reader: LaneReader, spec: ArraySpec, chunk: int, target: Path) ->
     source = columns.chunk_path(reader.path, spec, chunk)
     codec = codecs.make_codec(spec.codec or {})
     shard = shards.Shard(source, spec, codec)
-    stored = files.read_bytes(source, source.stat().st_size)
+    stored = reading.read_bytes(source, source.stat().st_size)
     zeros = codecs.encode(codec, np.zeros(spec.inner_rows * spec.row_bytes, np.uint8))
     gone = max(reader.base - chunk * spec.chunk_rows, 0) // spec.inner_rows
     parts = [stored[place[0] : place[1]] for place in shard.slices[gone:] if place is not None]
@@ -223,7 +223,7 @@ def _share_sums(
     for file in range(-(-stop // sums.chunk_rows)):
         path = columns.chunk_path(reader.path, sums, file)
         try:
-            data = files.read_at(path, 0, sums.chunk_bytes, sums.chunk_bytes)
+            data = reading.read_at(path, 0, sums.chunk_bytes, sums.chunk_bytes)
         except (FileNotFoundError, MmreplayError):
             continue
         values = np.frombuffer(data, sums.dtype).copy()
@@ -281,14 +281,16 @@ def is_intact(reader: LaneReader, spec: ArraySpec, chunk: int, *, strict: bool =
     file, entry = divmod(chunk, sums.chunk_rows)
     path = columns.chunk_path(reader.path, sums, file)
     try:
-        stored = files.read_at(path, entry * sums.row_bytes, sums.row_bytes, sums.chunk_bytes)
+        stored = reading.read_at(path, entry * sums.row_bytes, sums.row_bytes, sums.chunk_bytes)
     except (FileNotFoundError, CorruptStoreError):
         return not strict
     expected = int.from_bytes(stored, "little")
     if not reader.is_closed or not expected:
         return not strict
     found, left = 0, max(reader.head - chunk * spec.chunk_rows, 0) * spec.row_bytes
-    for piece in files.read_pieces(columns.chunk_path(reader.path, spec, chunk), spec.chunk_bytes):
+    for piece in reading.read_pieces(
+        columns.chunk_path(reader.path, spec, chunk), spec.chunk_bytes
+    ):
         found = codecs.crc32c(piece[:left].ljust(len(piece), b"\0"), found)
         left = max(left - len(piece), 0)
     return (found or 1) == expected
@@ -320,7 +322,7 @@ def stored_generator(reader: LaneReader) -> str | None:
         return found if isinstance(found, str) else None
     path = recovery.generator_path(reader.path)
     with contextlib.suppress(FileNotFoundError, ValueError, CorruptStoreError):
-        return files.read_bytes(path, format.MAX_METADATA_BYTES).decode()
+        return reading.read_bytes(path, format.MAX_METADATA_BYTES).decode()
     return None
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay import codecs, files, format, shards
+from mmreplay import codecs, format, reading, shards
 from mmreplay.columns import chunk_path
 from mmreplay.errors import CorruptStoreError
 from mmreplay.format import ArraySpec
@@ -67,7 +67,7 @@ class ChunkReader:
     def whole(self, spec: ArraySpec, chunk: int) -> Bytes:
         """The bytes of a file that must have as many as an uncompressed chunk."""
         path = chunk_path(self._lane, spec, chunk)
-        data = files.read_at(path, 0, spec.chunk_bytes, spec.chunk_bytes)
+        data = reading.read_at(path, 0, spec.chunk_bytes, spec.chunk_bytes)
         self._read(len(data))
         return np.frombuffer(data, np.uint8)
 
@@ -89,7 +89,7 @@ class ChunkReader:
         known, start = dataclasses.replace(rows), chunk * spec.chunk_rows
         found, n_other, wrong = 0, 0, list[Problem]()
         piece_rows = max(_PIECE_BYTES // spec.row_bytes, 1)
-        pieces = files.read_pieces(
+        pieces = reading.read_pieces(
             chunk_path(self._lane, spec, chunk), spec.chunk_bytes, piece_rows * spec.row_bytes
         )
         for data in pieces:
@@ -119,7 +119,7 @@ class ChunkReader:
         path = chunk_path(self._lane, spec, chunk)
         size = shards.file_size(path, spec)
         found = 0
-        for data in files.read_pieces(path, size):
+        for data in reading.read_pieces(path, size):
             found = codecs.crc32c(data, found)
         self._read(size)
         out = _check_sum(found, expected)
@@ -181,7 +181,7 @@ class ChunkReader:
         file, entry = divmod(chunk, format.CHECKSUM_ROWS)
         path = chunk_path(self._lane, sums, file)
         try:
-            data = files.read_at(path, entry * sums.row_bytes, sums.row_bytes, sums.chunk_bytes)
+            data = reading.read_at(path, entry * sums.row_bytes, sums.row_bytes, sums.chunk_bytes)
         except FileNotFoundError:
             return 0
         except (CorruptStoreError, OSError):
@@ -214,7 +214,7 @@ def _is_explained(path: Path, size: int, shard: shards.Shard, expected: int | No
         value = codecs.crc32c(payload, value)
         value = codecs.crc32c(codecs.crc32c(payload).to_bytes(4, "little"), value)
         end += stop - start
-    rest = files.read_at(path, end, size - end, size)
+    rest = reading.read_at(path, end, size - end, size)
     return (codecs.crc32c(rest, value) or 1) == expected
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mmreplay import columns, files, format
+from mmreplay import columns, format, reading
 from mmreplay.columns import Array, Ids, chunk_path
 from mmreplay.errors import LockedError, MmreplayError
 from mmreplay.format import ArraySpec
@@ -164,7 +164,7 @@ class Examination:
         try:
             path = generator_path(watch.path)
             texts = list(
-                documents.generator_problems(files.read_bytes(path, format.MAX_METADATA_BYTES))
+                documents.generator_problems(reading.read_bytes(path, format.MAX_METADATA_BYTES))
             )
         except FileNotFoundError:
             pass
@@ -309,7 +309,7 @@ class Examination:
     def _is_empty(self, spec: ArraySpec, file: int) -> bool:
         path = chunk_path(self.watch.path, spec, file)
         try:
-            data = files.read_bytes(path, spec.chunk_bytes)
+            data = reading.read_bytes(path, spec.chunk_bytes)
             return len(data) < spec.chunk_bytes and not any(data)
         except (MmreplayError, OSError):
             return False  # a finding of its own

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay import codecs, columns, files, format, shards
+from mmreplay import codecs, columns, files, format, reading, shards
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
 from mmreplay.format import ArraySpec
 from mmreplay.integrity import tree
@@ -68,7 +68,7 @@ def stand_in(
     specs = _specs(lane, schema, documents, root)
     closed = own["closed"] if own is not None else not (lane / ".live").exists()
     if not closed:
-        files.check_directories(lane, ".live")
+        reading.check_directories(lane, ".live")
     chunks = {path: _chunk_files(lane, spec) for path, spec in specs.items()}
     rows = _rows(own, documents, specs) if closed else 0
     least = max(
@@ -136,7 +136,7 @@ def refuse_newer(path: Path) -> None:
     """
     where = path / "zarr.json"
     try:
-        document = format.parse(files.read_bytes(where, format.MAX_METADATA_BYTES), str(where))
+        document = format.parse(reading.read_bytes(where, format.MAX_METADATA_BYTES), str(where))
         found = document["attributes"][format.ATTRIBUTE]["format"]
     except (MmreplayError, OSError, KeyError, TypeError):
         return
@@ -184,9 +184,9 @@ def _documents(lane: Path) -> dict[str, tuple[ArraySpec, int]]:
     names += [f"extras/{name}" for name in _folders(lane / "extras")]
     for name in names:
         with contextlib.suppress(MmreplayError, OSError):
-            files.check_directories(lane, name)
+            reading.check_directories(lane, name)
             where = lane / name / "zarr.json"
-            data = files.read_bytes(where, format.MAX_METADATA_BYTES)
+            data = reading.read_bytes(where, format.MAX_METADATA_BYTES)
             out[name] = format.parse_array(data, name, str(where))
     return out
 
@@ -284,7 +284,7 @@ def _specs(
 
 def _chunk_files(lane: Path, spec: ArraySpec) -> list[int]:
     with contextlib.suppress(OSError, CorruptStoreError):
-        files.check_directories(lane, spec.path)
+        reading.check_directories(lane, spec.path)
         return columns.chunk_files(lane, spec)
     return []
 
@@ -296,7 +296,7 @@ def _guess(lane: Path, spec: ArraySpec) -> ArraySpec:
         path = columns.chunk_path(lane, spec, chunk)
         with contextlib.suppress(MmreplayError, OSError):
             size = path.lstat().st_size
-            data = files.read_bytes(path, size)
+            data = reading.read_bytes(path, size)
             shard = _guess_shard(data, spec) if spec.path.startswith(_FRAMES) else None
             if shard is not None:
                 found[shard] += 1

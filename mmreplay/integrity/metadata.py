@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay import files, format
+from mmreplay import format, reading
 from mmreplay.errors import MmreplayError
 from mmreplay.format import ArraySpec
 from mmreplay.integrity import documents, tree
@@ -164,8 +164,8 @@ def _check(
 
 
 def _read(watch: Watch, file: str) -> bytes:
-    files.check_directories(watch.path, str(Path(file).parent))
-    data = files.read_bytes(watch.path / file, format.MAX_METADATA_BYTES)
+    reading.check_directories(watch.path, str(Path(file).parent))
+    data = reading.read_bytes(watch.path / file, format.MAX_METADATA_BYTES)
     watch.tally.add(len(data))
     return data
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from mmreplay import files, format
+from mmreplay import files, format, locks, reading
 from mmreplay.background import Background
 from mmreplay.columns import EvictedError
 from mmreplay.disk import holder_of
@@ -118,12 +118,12 @@ def repair(
         for _ in range(_ATTEMPTS):
             report = verify(where, _part(progress, 0))
             lanes = _lanes(where)
-            stamps = [files.identity(lane / "zarr.json") for lane in lanes]
-            with contextlib.ExitStack() as locks:
+            stamps = [reading.identity(lane / "zarr.json") for lane in lanes]
+            with contextlib.ExitStack() as held:
                 for one in dict.fromkeys([*lanes, where]):
                     who = functools.partial(holder_of, one)
-                    locks.callback(files.DirectoryLock(one, who=who).release)
-                if stamps != [files.identity(lane / "zarr.json") for lane in lanes]:
+                    held.callback(locks.DirectoryLock(one, who=who).release)
+                if stamps != [reading.identity(lane / "zarr.json") for lane in lanes]:
                     continue  # somebody wrote it in between
                 if not report.sound:
                     made = _rebuild(work, where, report, progress, skip_damaged=skip_damaged)
@@ -178,7 +178,7 @@ def _close(where: Path, lanes: Sequence[Path]) -> bool:
 
 
 def _lanes(where: Path) -> list[Path]:
-    found = [where / name for name in format.lane_names(files.names(where))]
+    found = [where / name for name in format.lane_names(reading.names(where))]
     found = [one for one in found if one.is_dir() and not one.is_symlink()]
     if found:
         return found
@@ -299,15 +299,15 @@ class _Workplace:
         self.new = self.path / "new"
         self._old = self.path / "old"
         self._mark = self.path / "mark"
-        self._lock: files.DirectoryLock | None = None
+        self._lock: locks.DirectoryLock | None = None
 
     def __enter__(self) -> Self:
         """Lock; finish or undo what an interrupted repair began."""
-        if not self.path.exists() and files.identity(self._where) is None:
+        if not self.path.exists() and reading.identity(self._where) is None:
             read_metadata(self._where)  # says that there is no store
         try:
             files.make_directory(self.path)
-            self._lock = files.DirectoryLock(self.path, who=lambda: ": another repair")
+            self._lock = locks.DirectoryLock(self.path, who=lambda: ": another repair")
         except FileNotFoundError as error:  # it is done, and removed its workplace just now
             raise LockedError(f"{self._where}: was just repaired; look at it again") from error
         self._settle()
@@ -323,16 +323,16 @@ class _Workplace:
                 self._lock.release()
 
     def _settle(self) -> None:
-        if files.identity(self._old) is not None:
-            if files.identity(self._where) is None:
+        if reading.identity(self._old) is not None:
+            if reading.identity(self._where) is None:
                 files.rename(self._old, self._where)
             else:
                 self._aside(self._old)
         elif (
-            files.identity(self.new) is not None
-            and files.identity(self._mark) is not None
+            reading.identity(self.new) is not None
+            and reading.identity(self._mark) is not None
             # Unless the store is where it was, it is what has been exchanged for the new one.
-            and files.identity(self._where) != self._marked()
+            and reading.identity(self._where) != self._marked()
         ):
             self._aside(self.new)
         files.unlink(self._mark)
@@ -344,7 +344,7 @@ class _Workplace:
 
     def _marked(self) -> tuple[int, int] | None:
         with contextlib.suppress(ValueError, MmreplayError):
-            device, inode = json.loads(files.read_bytes(self._mark, format.MAX_METADATA_BYTES))
+            device, inode = json.loads(reading.read_bytes(self._mark, format.MAX_METADATA_BYTES))
             return device, inode
         return None
 
@@ -354,7 +354,7 @@ class _Workplace:
         Raises:
             FailedStoreError: it could not be done, or not be made durable; call `repair` again.
         """
-        mark = json.dumps(files.identity(self._where)).encode()
+        mark = json.dumps(reading.identity(self._where)).encode()
         # The damaged store is about to move into the workplace: that must not be lost itself.
         files.sync_directory(self.path.parent)
         files.sync_directory(self.path)
@@ -371,7 +371,7 @@ class _Workplace:
 
     def _aside(self, store: Path) -> Path:
         aside, number = self._where.with_name(f"{self._where.name}.damaged"), 1
-        while files.identity(aside) is not None:
+        while reading.identity(aside) is not None:
             number += 1
             aside = self._where.with_name(f"{self._where.name}.damaged-{number}")
         files.rename(store, aside)

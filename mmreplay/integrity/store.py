@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmreplay import files, format
+from mmreplay import format, reading
 from mmreplay.errors import CorruptStoreError, FormatError
 from mmreplay.format import ArraySpec
 from mmreplay.integrity import documents, tree
@@ -88,7 +88,7 @@ def verify(
 
 
 def _lanes(root: Path) -> list[Path]:
-    found = [root / name for name in format.lane_names(files.names(root))]
+    found = [root / name for name in format.lane_names(reading.names(root))]
     return [lane for lane in found if not lane.is_symlink()]  # each is a finding already
 
 
@@ -101,7 +101,7 @@ def _layout(
     def note(text: str) -> None:
         findings.append(Finding("", "", "zarr.json", None, text))
 
-    data = files.read_bytes(file, format.MAX_METADATA_BYTES)
+    data = reading.read_bytes(file, format.MAX_METADATA_BYTES)
     for text in documents.root_problems(data, root, str(file)):
         note(text)
     try:

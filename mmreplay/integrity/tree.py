@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from mmreplay import files
+from mmreplay import reading
 from mmreplay.errors import CorruptStoreError
 from mmreplay.format import ArraySpec
 
@@ -65,7 +65,7 @@ def foreign_in_group(root: Path, lanes: Iterable[Path]) -> Iterator[Entry]:
 
 def _scan(root: Path, folder: str) -> list[os.DirEntry[str]]:
     try:
-        files.check_directories(root, folder)
+        reading.check_directories(root, folder)
         with os.scandir(root / folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)
     except (FileNotFoundError, NotADirectoryError, CorruptStoreError):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mmreplay import files
+from mmreplay import locks
 from mmreplay.errors import MmreplayError
 from mmreplay.integrity.report import Finding
 from mmreplay.reader import LaneReader, read_metadata
@@ -139,7 +139,7 @@ class Watch:
             raise ChangedHandsError from None
         if now != self.metadata or (self.reader is not None and not self.reader.poll()):
             raise ChangedHandsError
-        if self.closed and files.is_locked(self.path):
+        if self.closed and locks.is_locked(self.path):
             raise ChangedHandsError  # it is being opened for writing, or has just been closed
 
     def evicted(self, stop: int) -> bool:

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from mmreplay import files
+from mmreplay import maps
 from mmreplay.testing import faults, lines, mounts
 from mmreplay.testing.player import CALLS, MAX_LANES, OPENING, PHASE, WORDS, Player
 from mmreplay.testing.script import Script, append_rows, with_session
@@ -47,7 +47,7 @@ class Chronicle:
         if new:
             Path(script.report).write_bytes(bytes(8 * WORDS))
             Path(script.report + ".log").write_bytes(b"")
-        self._report = files.map_file(Path(script.report), 8 * WORDS).view("<u8")
+        self._report = maps.map_file(Path(script.report), 8 * WORDS).view("<u8")
         self._begun: list[set[int]] = [set() for _ in self.model.lanes]
         self._read = 0
 
@@ -89,7 +89,7 @@ class Chronicle:
 
     def acknowledge(self, rows: Sequence[int], *, durable: bool = False) -> None:
         """Somebody else than an actor has written up to here."""
-        known = files.map_file(Path(self.script.report), 8 * WORDS, writable=True).view("<u8")
+        known = maps.map_file(Path(self.script.report), 8 * WORDS, writable=True).view("<u8")
         known[: len(rows)] = rows
         if durable:
             known[MAX_LANES : MAX_LANES + len(rows)] = rows

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from mmreplay.codecs import crc32c
-from mmreplay.files import boot_id
+from mmreplay.system import boot_id
 from mmreplay.testing.hostile import KINDS, Change, make_kind
 from mmreplay.testing.victims import Pristine, Victim
 

@@ -1,7 +1,7 @@
 """Fault points: a disk that fills up or fails at any call, and a process that dies at any call.
 
 Invariant: nothing of this does anything until it is asked for; everything goes through the one
-place where the package reaches the disk, `mmreplay.files`.
+place where the package changes the disk, `mmreplay.files`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-from mmreplay import files
+from mmreplay import files, system
 from mmreplay.buffers import ReplayBuffer
 from mmreplay.lane import Writer
 from mmreplay.vector import VectorWriter
@@ -153,13 +153,13 @@ class _Attributes:
 def faulty_disk() -> Iterator[Disk]:
     """Put a `Disk` between the package and the operating system."""
     disk = Disk()
-    real, library = files.os, files._LIBC  # noqa: SLF001 (where the calls go)
+    real, library = files.os, system.LIBC
     files.os = disk  # type: ignore[assignment]
-    files._LIBC = None if library is None else disk.library(library)  # noqa: SLF001
+    system.LIBC = None if library is None else disk.library(library)
     try:
         yield disk
     finally:
-        files.os, files._LIBC = real, library  # noqa: SLF001
+        files.os, system.LIBC = real, library
 
 
 def lanes_of(writer: Writer | VectorWriter | ReplayBuffer) -> tuple[Writer, ...]:

@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mmreplay import files
+from mmreplay import system
 
 __all__ = ["Ballast", "Mount", "booted", "cut_off", "mounted", "unavailable", "write_back"]
 
@@ -233,12 +233,12 @@ _LIBC = _libc()
 @contextlib.contextmanager
 def booted(boot: bytes) -> Iterator[None]:
     """Let this process take these 16 bytes for the boot id, as after a start of the machine."""
-    real = files.boot_id
-    files.boot_id = lambda: boot
+    real = system.boot_id
+    system.boot_id = lambda: boot
     try:
         yield
     finally:
-        files.boot_id = real
+        system.boot_id = real
 
 
 # ---------------------------------------------------------------- filled

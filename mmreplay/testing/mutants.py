@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from mmreplay import disk, files, lanes, recovery
+from mmreplay import disk, files, lanes, recovery, system
 from mmreplay import state as states
 from mmreplay.checksums import Checksums
 from mmreplay.disk import LaneDisk
@@ -509,7 +509,7 @@ def _boot_id_stored_first() -> list[Change]:
     def start(self: State, *, base: int, tail_start: int, committed: int) -> None:
         words = self.words
         words[states._DEVICE], words[states._INODE] = self._identity  # noqa: SLF001
-        boot = struct.unpack("<QQ", files.boot_id())
+        boot = struct.unpack("<QQ", system.boot_id())
         words[states._BOOT], words[states._BOOT + 1] = boot  # noqa: SLF001
         words[0] = states._MAGIC  # noqa: SLF001
         words[BASE], words[TAIL_START], words[COMMITTED] = base, tail_start, committed

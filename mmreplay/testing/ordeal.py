@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 import mmreplay
-from mmreplay import files
+from mmreplay import locks
 from mmreplay.errors import (
     CorruptStoreError,
     DiskFullError,
@@ -228,7 +228,7 @@ class Ordeal:
 
     def _while_locked(self, path: Path) -> None:
         try:
-            lock = files.DirectoryLock(path, who=lambda: "")
+            lock = locks.DirectoryLock(path, who=lambda: "")
         except (OSError, mmreplay.MmreplayError):
             return
         try:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mmreplay import files, priorities
+from mmreplay import files, maps, priorities, system
 from mmreplay.errors import DiskFullError, FailedStoreError, LockedError, SchemaError
 from mmreplay.lane import Writer
 from mmreplay.lanes import create
@@ -65,10 +65,10 @@ class Player:
     def __init__(self, script: Script, disk: faults.Disk) -> None:
         self._script, self._disk = script, disk
         size = 8 * WORDS
-        self._report = files.map_file(Path(script.report), size, writable=True).view("<u8")
+        self._report = maps.map_file(Path(script.report), size, writable=True).view("<u8")
         self._writer: Writer | VectorWriter | PrioritizedReplayBuffer | None = None
         self._starts: list[int | None] = []
-        self._boot = files.boot_id
+        self._boot = system.boot_id
         self._go_on = threading.Event()
         self._failed = False
         self.calls: dict[str, int] = {}
@@ -231,12 +231,12 @@ class Player:
         self.drop()
         n_lanes = len(self._lanes)
         self._report[:n_lanes] = self._report[MAX_LANES : MAX_LANES + n_lanes]
-        files.boot_id = self._boot
+        system.boot_id = self._boot
 
     def elsewhere(self) -> None:
         """Let all that follows, until the reboot, happen before the machine was started."""
         before = os.urandom(16)
-        self._boot, files.boot_id = files.boot_id, lambda: before
+        self._boot, system.boot_id = system.boot_id, lambda: before
 
     def misuse(self) -> None:
         """Give the writer what it must refuse."""

@@ -23,7 +23,7 @@ from unittest import mock
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay import files
+from mmreplay import files, maps
 
 __all__ = ["PowerDisk", "power_disk"]
 
@@ -493,8 +493,8 @@ def power_disk(
         stores: whether each store into a map is a call that matters, too.
     """
     disk = PowerDisk(root, before_call)
-    real_map, real_exchange, real_punch = files.map_file, files.exchange, files._punch_hole  # noqa: SLF001
-    real_put = files.Reservation.put
+    real_map, real_exchange, real_punch = maps.map_file, files.exchange, files._punch_hole  # noqa: SLF001
+    real_put = maps.Reservation.put
 
     def map_file(path: Path, size: int | None = None, *, writable: bool = False) -> Bytes:
         data = real_map(path, size, writable=writable)
@@ -507,7 +507,7 @@ def power_disk(
         watched._disk = disk  # noqa: SLF001
         return watched
 
-    def put(self: files.Reservation, offset: int, path: Path, size: int) -> None:
+    def put(self: maps.Reservation, offset: int, path: Path, size: int) -> None:
         real_put(self, offset, path, size)
         if self.array.flags.writeable:
             disk.mapped(path, self.array[offset : offset + size])
@@ -517,10 +517,10 @@ def power_disk(
 
     changed = {
         (files, "os"): disk,
-        (files, "map_file"): map_file,
+        (maps, "map_file"): map_file,
         (files, "exchange"): lambda one, other: disk.exchange(one, other, real_exchange),
         (files, "_punch_hole"): punch_hole,
-        (files.Reservation, "put"): put,
+        (maps.Reservation, "put"): put,
     }
     with contextlib.ExitStack() as stack:
         for (owner, name), value in changed.items():

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 import mmreplay
-from mmreplay import files
+from mmreplay import maps
 from mmreplay.lane import Writer
 from mmreplay.store import Store
 from mmreplay.testing import checks, faults
@@ -80,7 +80,7 @@ class Ledger:
         if not path.exists():
             path.touch()
             os.truncate(path, size)
-        data = files.map_file(path, size, writable=True)
+        data = maps.map_file(path, size, writable=True)
         self._lanes = lanes
         self._head: npt.NDArray[Any] = data[: 8 * _HEAD_WORDS].view("<u8")
         self._rows: npt.NDArray[Any] = data[8 * _HEAD_WORDS :].view(_ENTRY).reshape(lanes, -1)

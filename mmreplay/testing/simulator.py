@@ -23,7 +23,7 @@ from unittest import mock
 import numpy as np
 
 import mmreplay
-from mmreplay import files, lanes
+from mmreplay import lanes, system
 from mmreplay.background import SealJob
 from mmreplay.lane import Writer
 from mmreplay.schema import Field
@@ -423,7 +423,7 @@ def _machine(history: _History, root: Path) -> Iterator[PowerDisk]:
 
     with (
         power_disk(root, history.before_call, stores=True) as disk,
-        mock.patch.object(files, "boot_id", history.boot_id),
+        mock.patch.object(system, "boot_id", history.boot_id),
         mock.patch.object(lanes, "Background", history.background),
         mock.patch.object(lanes, "at_once", in_turn),
     ):

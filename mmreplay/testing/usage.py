@@ -11,7 +11,7 @@ import dataclasses
 import os
 from pathlib import Path
 
-from mmreplay import files
+from mmreplay import reading
 
 __all__ = ["Usage", "resident", "usage"]
 
@@ -64,7 +64,7 @@ def usage(store: Path) -> Usage:
         deleted=sum(_length(line) for line in maps if line.endswith(_DELETED)),
         threads=len(os.listdir("/proc/self/task")),
         files=sum(len(folders) + len(names) for _, folders, names in os.walk(store)),
-        disk=sum(files.allocated_bytes(store).values()),
+        disk=sum(reading.allocated_bytes(store).values()),
     )
 
 

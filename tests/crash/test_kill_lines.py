@@ -163,9 +163,13 @@ SCENES = {
     ),
 }
 
-WRITE_PATH = (
-    "lane vector disk state checksums background recovery lanes beside priorities columns shards files"
-).split()
+DISK = ["system", "reading", "maps", "files", "locks"]
+"""The modules that everything else goes through."""
+WRITE_PATH = [
+    *"lane vector disk state checksums background recovery lanes beside priorities".split(),
+    *"columns shards".split(),
+    *DISK,
+]
 """The modules in which the write path lies. What writing calls besides (schema, format, codecs,
 episodes, …) are functions of their arguments; their lines are died at as well, but not counted."""
 
@@ -177,10 +181,10 @@ ELSEWHERE = {
         shards ShardColumn
         state State.is_in_place
         state State.rows_beyond
-        files read_filled
-        files _next_filled
-        files names | except (FileNotFoundError, NotADirectoryError):
-        files names | return []
+        reading read_filled
+        reading _next_filled
+        reading names | except (FileNotFoundError, NotADirectoryError):
+        reading names | return []
         lane Writer.specs
         lane Writer.metadata
         lane Writer.base
@@ -197,13 +201,13 @@ ELSEWHERE = {
         lanes create | stack_padding = found.padding
         lanes create | frame, action = frame or found.frame, action or found.action
         lanes create | lanes = lanes if lanes is not None or lane is not None else found.lanes
-        files advise_random
-        files advise_needed
-        files populate_read
-        files resident
-        files is_locked
-        files allocated_bytes
-        files _blocks
+        maps advise_random
+        maps advise_needed
+        maps populate_read
+        maps resident
+        locks is_locked
+        reading allocated_bytes
+        reading _blocks
     """,
     "makes the text of a refusal": """
         vector VectorWriter._unfit
@@ -211,12 +215,12 @@ ELSEWHERE = {
         lanes _words
     """,
     "runs when the module is imported": """
-        files _make_publish
-        files _libc
+        system _make_publish
+        system _libc
     """,
     "in a forked child, which writes nothing": """
         lane _abandon_in_child
-        files _release_in_child
+        locks _release_in_child
     """,
     "other systems or processors": """
         lane Writer.step | _publish()
@@ -227,21 +231,21 @@ ELSEWHERE = {
         files _punch_hole | return False
         files _keep_in_place | return
         files sync_directory | return
-        files _fsync | fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+        files _fsync | system.fcntl.fcntl(descriptor, system.fcntl.F_FULLFSYNC)
         files _fdatasync | _fsync(descriptor)
-        files _mmap | raise OSError(errno.ENOSYS, "no mmap in the C library")
-        files map_file | access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-        files map_file | return np.frombuffer(mmap.mmap(descriptor, size, access=access), np.uint8)
-        files DirectoryLock.__init__ | raise FailedStoreError(
-        files DirectoryLock.__init__ | f"{path}: this system has no flock, so nothing can be written here; "
-        files boot_id | if sys.platform == "darwin":
-        files boot_id | command = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
-        files boot_id | run = subprocess.run(command, capture_output=True, check=True, text=True)
-        files boot_id | text = run.stdout
-        files boot_id | return uuid.UUID(text.strip()).bytes
-        files boot_id | except (OSError, ValueError, subprocess.SubprocessError):
-        files boot_id | pass
-        files boot_id | return _PROCESS_ID
+        maps _mmap | raise OSError(errno.ENOSYS, "no mmap in the C library")
+        maps map_file | access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        maps map_file | return np.frombuffer(mmap.mmap(descriptor, size, access=access), np.uint8)
+        locks DirectoryLock.__init__ | raise FailedStoreError(
+        locks DirectoryLock.__init__ | f"{path}: this system has no flock, so nothing can be written here; "
+        system boot_id | if sys.platform == "darwin":
+        system boot_id | command = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
+        system boot_id | run = subprocess.run(command, capture_output=True, check=True, text=True)
+        system boot_id | text = run.stdout
+        system boot_id | return uuid.UUID(text.strip()).bytes
+        system boot_id | except (OSError, ValueError, subprocess.SubprocessError):
+        system boot_id | pass
+        system boot_id | return _PROCESS_ID
     """,
     "snapshots and repairs; see the tests of these": """
         priorities is_usable
@@ -250,15 +254,15 @@ ELSEWHERE = {
         files copy_file
         files _copy_from
         files exchange
-        files identity
+        reading identity
         files temporary_directory
     """,
     "damage": """
         state CheckpointFile._parse | return None
         recovery _map_live | State.create(live / "state")
         files writing | raise
-        files _mmap | number = ctypes.get_errno()
-        files _mmap | raise OSError(number, os.strerror(number))
+        maps _mmap | number = ctypes.get_errno()
+        maps _mmap | raise OSError(number, os.strerror(number))
     """,
     "an error that is none of ours: no memory": """
         lane Writer._wait_for_seal | raise job.error
@@ -278,17 +282,18 @@ ELSEWHERE = {
         files sync_file | if missing_ok:
         files sync_file | return
         files sync_file | raise
-        files DirectoryLock.__init__ | self.release()
-        files DirectoryLock.__init__ | self._descriptor = os.open(path, os.O_RDONLY | _CLOEXEC)
-        files DirectoryLock.__init__ | continue
-        files DirectoryLock.__init__ | with writing("flock", path):
-        files DirectoryLock.__init__ | raise
+        locks DirectoryLock.__init__ | self.release()
+        locks DirectoryLock.__init__ | self._descriptor = os.open(path, os.O_RDONLY | system.CLOEXEC)
+        locks DirectoryLock.__init__ | continue
+        locks DirectoryLock.__init__ | with writing("flock", path):
+        locks DirectoryLock.__init__ | raise
     """,
     "a file of somebody else": """
         files remove_tree | unlink(path)
         files remove_tree | return
         files sync_file | except PermissionError:
-        files sync_file | descriptor = os.open(path, os.O_RDONLY | _BINARY | _CLOEXEC | _NOFOLLOW)
+        files sync_file | descriptor = os.open(
+        files sync_file | path, os.O_RDONLY | system.BINARY | system.CLOEXEC | system.NOFOLLOW
     """,
 }
 
@@ -420,7 +425,7 @@ def die_at_every_line(stage, luck, measured):
                 died_at.add(line)
                 deaths += 1
         # What everything goes through is executed for the first time when nothing is there yet.
-        for _ in range(4 if line[0] == "files.py" else 1):
+        for _ in range(4 if line[0].removesuffix(".py") in DISK else 1):
             name = luck.choice(list(scenes))
             if scenes[name] > 1:
                 deaths += stage.die(name, line, luck.randint(2, scenes[name]))

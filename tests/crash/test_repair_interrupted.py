@@ -14,7 +14,7 @@ import sys
 import pytest
 
 import mmreplay
-from mmreplay import DiskFullError, files, repair
+from mmreplay import DiskFullError, files, reading, repair
 from mmreplay.testing import checks, flips
 from mmreplay.testing.effort import THOROUGH
 from mmreplay.testing.faults import ALLOCATING, CALLS, faulty_disk
@@ -140,7 +140,7 @@ def translate_mark(image, known, before):
         return
     for one in (image / "store.zarr", mark.with_name("new"), mark.with_name("old")):
         if one.exists() and contents(one) == before:
-            mark.write_text(json.dumps(files.identity(one)))
+            mark.write_text(json.dumps(reading.identity(one)))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the path of a descriptor")
@@ -172,7 +172,7 @@ def test_the_power_goes_at_any_call_of_the_swap(tmp_path, kind, exchange, measur
         repair(root / "store.zarr")
     assert "exchange" in disk.calls
     assert len(swapping) > 5
-    n_images, known = 0, files.identity(root / "store.zarr.damaged")
+    n_images, known = 0, reading.identity(root / "store.zarr.damaged")
     for image in sorted(images.iterdir()):
         path = image / "store.zarr"
         case.check_there(path)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmreplay import Field, PrioritizedReplayBuffer, ReplayBuffer, files, priorities
+from mmreplay import Field, PrioritizedReplayBuffer, ReplayBuffer, files, maps, priorities
 from mmreplay.errors import EmptyBufferError
 from mmreplay.testing.checks import check_verified
 from mmreplay.testing.faults import kill
@@ -176,7 +176,7 @@ def test_priorities_are_those_of_a_dict_by_id(how, script, seed):
         patch.setattr(files, "_fsync", lambda descriptor: None)
         patch.setattr(files, "_fdatasync", lambda descriptor: None)
         for name in ("_CHUNK_ROWS", "_CHUNK_ROWS_OF_MANY"):
-            patch.setattr(priorities, name, files.GRANULARITY // 8)
+            patch.setattr(priorities, name, maps.GRANULARITY // 8)
         pair = Pair(folder / "store.zarr", how, seed)
         try:
             for step in script:

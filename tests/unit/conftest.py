@@ -1,6 +1,8 @@
 """What the tests of several modules need: small stores, and what was written to them."""
 
 import dataclasses
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -154,6 +156,24 @@ def kill():
             lane._disk.release()
 
     return end
+
+
+@pytest.fixture
+def child():
+    """What a piece of code prints in a process of its own."""
+
+    def run(code, *arguments):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", code, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    return run
 
 
 @pytest.fixture

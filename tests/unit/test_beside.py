@@ -5,7 +5,7 @@ import threading
 import pytest
 
 import mmreplay
-from mmreplay import beside, files
+from mmreplay import beside, files, locks
 
 Field = mmreplay.Field
 
@@ -17,7 +17,7 @@ def left(tmp_path):
         (tmp_path / name / "frames").mkdir(parents=True)
         (tmp_path / name / "frames" / "zarr.json").write_bytes(b"{}")
     (tmp_path / ".s.zarr.76543210.tmp").symlink_to(tmp_path / "s.zarr.tmp")
-    lock = files.DirectoryLock(tmp_path / ".s.zarr.89abcdef.tmp", who=lambda: "")
+    lock = locks.DirectoryLock(tmp_path / ".s.zarr.89abcdef.tmp", who=lambda: "")
     yield [".s.zarr.76543210.tmp", ".s.zarr.89abcdef.tmp", ".s.zarr.mine.tmp", "s.zarr.tmp"]
     lock.release()
 

@@ -125,9 +125,9 @@ def test_fields_that_do_not_match_are_refused_and_nothing_goes(buffer_of, story,
 
 
 def test_a_buffer_that_somebody_writes_is_locked(buffer_of, monkeypatch):
-    from mmreplay import files
+    from mmreplay import locks
 
-    monkeypatch.setattr(files.DirectoryLock.__init__, "__kwdefaults__", {"patience_s": 0})
+    monkeypatch.setattr(locks.DirectoryLock.__init__, "__kwdefaults__", {"patience_s": 0})
     buffer_of()
     with pytest.raises(LockedError):
         buffer_of()

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mmreplay import columns, files, paging
+from mmreplay import columns, maps, paging, system
 from mmreplay.columns import EvictedError, RawColumn
 from mmreplay.errors import CorruptStoreError, DiskFullError
 from mmreplay.format import LANE_SHIFT, ArraySpec
 
-PAGE = files.GRANULARITY
+PAGE = maps.GRANULARITY
 MODES = ("side by side", "one by one", "no libc")
 
 
@@ -68,7 +68,7 @@ def spec_of(mode, shape=(), dtype="int64"):
 @pytest.fixture(params=MODES)
 def mode(request, monkeypatch):
     if request.param == "no libc":
-        monkeypatch.setattr(files, "_LIBC", None)
+        monkeypatch.setattr(system, "LIBC", None)
     return request.param
 
 
@@ -334,7 +334,7 @@ def test_no_range_of_addresses_is_no_error(tmp_path, monkeypatch):
     def none(*_):
         raise OSError(errno.ENOMEM, "no range")
 
-    monkeypatch.setattr(files, "Reservation", none)
+    monkeypatch.setattr(maps, "Reservation", none)
     lane = Lane(tmp_path, spec_of("side by side"), 40)
     assert column_of(lane).take(np.arange(40)).tolist() == lane.rows[:40].tolist()
 
@@ -411,9 +411,9 @@ def pager():
 def advice(monkeypatch):
     """What the kernel was told, and which part of a map is in memory."""
     told = {"resident": 1.0, "calls": []}
-    monkeypatch.setattr(files, "resident", lambda data: told["resident"])
+    monkeypatch.setattr(maps, "resident", lambda data: told["resident"])
     for name in ("populate_read", "advise_random"):
-        monkeypatch.setattr(files, name, lambda data, name=name: told["calls"].append(name))
+        monkeypatch.setattr(maps, name, lambda data, name=name: told["calls"].append(name))
     return told
 
 
@@ -449,11 +449,11 @@ def test_rows_on_disk_are_asked_for_until_their_chunk_is_in_memory(pager, advice
 
 def test_two_threads_may_ask_for_the_same_chunks(pager, advice, monkeypatch):
     def resident(data):
-        monkeypatch.setattr(files, "resident", lambda data: 1.0)
+        monkeypatch.setattr(maps, "resident", lambda data: 1.0)
         pager.before({(0, 0), (0, 1), (0, 2)})  # as another thread would at this moment
         return 1.0
 
-    monkeypatch.setattr(files, "resident", resident)
+    monkeypatch.setattr(maps, "resident", resident)
     assert not pager.before({(0, 0), (0, 1), (0, 2)})
     assert not pager.active
 
@@ -465,9 +465,9 @@ def test_what_is_asked_for_is_every_row_between_the_first_and_the_last():
 def test_windows_of_large_chunks_are_asked_for_before_they_are_read(tmp_path, monkeypatch):
     spec = ArraySpec("x", (64,), np.dtype("uint8"), 1 << 14)  # 1 MiB
     lane = Lane(tmp_path, spec, (2 << 14) + 5)
-    monkeypatch.setattr(files, "resident", lambda data: 0.0)
+    monkeypatch.setattr(maps, "resident", lambda data: 0.0)
     asked = []
-    monkeypatch.setattr(files, "advise_needed", lambda array, ranges: asked.extend(ranges))
+    monkeypatch.setattr(maps, "advise_needed", lambda array, ranges: asked.extend(ranges))
     column = column_of(lane)
     ids = np.array([[10, 11, 12], [20_000, 20_001, 20_002], [32_768, 32_769, 32_770]])
     assert column.take(ids).tobytes() == lane.rows[ids].tobytes()

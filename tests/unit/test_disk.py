@@ -13,7 +13,7 @@ import pytest
 import zarr
 
 import mmreplay
-from mmreplay import Field, columns, disk, episodes, files, recovery
+from mmreplay import Field, columns, disk, episodes, files, locks, recovery
 from mmreplay.errors import ClosedError, DiskFullError, FailedStoreError, LockedError, SchemaError
 from mmreplay.state import BASE, TAIL_START, CheckpointFile
 
@@ -659,7 +659,7 @@ def test_the_root_says_closed_only_after_everything_else_is_durable(
 def test_a_second_writer_is_told_who_holds_the_lane(make, story, monkeypatch):
     writer = make()
     story.play(writer, 3)
-    monkeypatch.setattr(disk.files.DirectoryLock.__init__, "__kwdefaults__", {"patience_s": 0})
+    monkeypatch.setattr(locks.DirectoryLock.__init__, "__kwdefaults__", {"patience_s": 0})
     with pytest.raises(
         LockedError,
         match=rf"open for writing already, in this process \(pid {os.getpid()} on .*, since ",
@@ -681,7 +681,7 @@ def test_an_opening_that_fails_lets_go_of_the_lock(make, story, kill):
     (writer.path / ".live" / "checkpoint").write_bytes(bytes(8192))
     with pytest.raises(mmreplay.CorruptStoreError):
         make(append=True)
-    assert not files.is_locked(writer.path)
+    assert not locks.is_locked(writer.path)
     (writer.path / ".live" / "checkpoint").write_bytes(good)
     assert make(append=True).rows == 4
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field, VectorWriter, Writer, files, format, lanes
+from mmreplay import Field, VectorWriter, Writer, files, format, lanes, locks
 from mmreplay.errors import (
     DiskFullError,
     FailedStoreError,
@@ -43,7 +43,7 @@ def check(story, writer):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(files.DirectoryLock.__init__, "__kwdefaults__", {"patience_s": 0})
+    monkeypatch.setattr(locks.DirectoryLock.__init__, "__kwdefaults__", {"patience_s": 0})
 
 
 # ---------------------------------------------------------------- capacity

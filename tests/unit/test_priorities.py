@@ -5,13 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from mmreplay import files, priorities
+from mmreplay import files, maps, priorities
 from mmreplay.errors import CorruptStoreError, DiskFullError, FormatError
 from mmreplay.format import LANE_SHIFT
 from mmreplay.priorities import PriorityColumn, evict, finish, trim
 from mmreplay.testing.faults import faulty_disk
 
-ROWS = files.GRANULARITY // 8  # the fewest that a chunk file may hold
+ROWS = maps.GRANULARITY // 8  # the fewest that a chunk file may hold
 
 pytestmark = pytest.mark.usefixtures("quick_disk", "short")
 

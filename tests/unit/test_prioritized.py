@@ -14,7 +14,7 @@ import pytest
 import zarr
 
 import mmreplay
-from mmreplay import Field, PrioritizedReplayBuffer, ReplayBuffer, files, priorities
+from mmreplay import Field, PrioritizedReplayBuffer, ReplayBuffer, maps, priorities
 from mmreplay.errors import (
     ClosedError,
     CorruptStoreError,
@@ -29,7 +29,7 @@ from mmreplay.samplers import Prioritization
 from mmreplay.testing.checks import check_verified
 from mmreplay.testing.faults import faulty_disk, kill
 
-ROWS = files.GRANULARITY // 8  # the fewest that a chunk file of priorities may hold
+ROWS = maps.GRANULARITY // 8  # the fewest that a chunk file of priorities may hold
 RAW = {"frame": Field((1,), "uint8", "raw", chunk=4096), "action": Field((), "int64", chunk=512)}
 FRAME = np.zeros(1, np.uint8)
 VARIANTS = ["proportional", "rank"]

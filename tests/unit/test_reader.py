@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field, codecs, columns, files, reader
+from mmreplay import Field, codecs, columns, locks, maps, reader, reading, system
 from mmreplay.columns import EvictedError
 from mmreplay.errors import CorruptStoreError, FormatError, StoreNotFoundError
 from mmreplay.reader import LaneReader, lane_paths, read_metadata, read_specs
@@ -70,7 +70,7 @@ def test_what_may_not_be_read_is_no_bare_permission_error(tmp_path, monkeypatch)
     def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(files, "read_bytes", refuse)
+    monkeypatch.setattr(reading, "read_bytes", refuse)
     with pytest.raises(StoreNotFoundError, match="may not be read: Permission denied"):
         read_metadata(tmp_path)
 
@@ -239,7 +239,7 @@ def test_after_a_power_cut_the_rules_of_recovery_hold_in_memory(
     writer._background.submit(lambda: None).result(30)
     kill(writer)
     now = uuid.uuid4().bytes
-    monkeypatch.setattr(files, "boot_id", lambda: now)
+    monkeypatch.setattr(system, "boot_id", lambda: now)
     before = contents(writer.path)
     lane = LaneReader(writer.path)
     assert (lane.head, lane.is_live, lane.is_closed) == (5, False, False)
@@ -262,7 +262,7 @@ def test_the_newest_row_of_a_crashed_lane_reads_as_a_final_row(make, story, kill
     story.play(writer, 3, reset=False)
     kill(writer)
     now = uuid.uuid4().bytes
-    monkeypatch.setattr(files, "boot_id", lambda: now)
+    monkeypatch.setattr(system, "boot_id", lambda: now)
     with mmreplay.open(writer.path) as store:
         assert store.rewards.shape == (5,)
         newest = (store.actions[4], store.rewards[4], store.non_terminals[4], store.resets[4])
@@ -286,7 +286,7 @@ def test_reading_takes_no_lock_and_writes_nothing(make, story, kill, lz4, how):
         store.refresh()
         assert len(store.transitions(store.ids)) == 20
         assert len(store.episodes) == 1
-        assert files.is_locked(writer.path) is (how == "live")
+        assert locks.is_locked(writer.path) is (how == "live")
         assert contents(writer.path) == before
         if how != "live":
             make(append=True)
@@ -343,14 +343,14 @@ def test_a_lane_that_was_replaced_by_another_is_noticed(make, story, tmp_path):
 def test_a_lane_that_is_closed_at_the_moment_of_opening_opens_closed(make, story, monkeypatch):
     writer = make()
     story.play(writer, 5)
-    real = files.boot_id
+    real = system.boot_id
 
     def boot_id():
-        monkeypatch.setattr(files, "boot_id", real)
+        monkeypatch.setattr(system, "boot_id", real)
         writer.close()
         return real()
 
-    monkeypatch.setattr(files, "boot_id", boot_id)
+    monkeypatch.setattr(system, "boot_id", boot_id)
     with mmreplay.open(writer.path) as store:
         story.check(store)
         assert store.readers[0].is_closed
@@ -363,8 +363,7 @@ def between_reads(monkeypatch):
     def open_store(path, at, happens):
         count, mine = [0], threading.current_thread()
 
-        def watch(name):
-            real = getattr(files, name)
+        def watch(real):
 
             def call(*args, **kwargs):
                 if threading.current_thread() is mine:
@@ -376,8 +375,8 @@ def between_reads(monkeypatch):
             return call
 
         with monkeypatch.context() as patch:
-            for name in ("read_bytes", "map_file"):
-                patch.setattr(files, name, watch(name))
+            patch.setattr(reading, "read_bytes", watch(reading.read_bytes))
+            patch.setattr(maps, "map_file", watch(maps.map_file))
             store = mmreplay.open(path)
         assert count[0] >= at
         return store
@@ -554,7 +553,7 @@ def test_a_checkpoint_that_claims_rows_without_end_ends_in_an_error_of_ours(
     story.play(writer, 5)
     kill(writer)
     now = uuid.uuid4().bytes
-    monkeypatch.setattr(files, "boot_id", lambda: now)
+    monkeypatch.setattr(system, "boot_id", lambda: now)
     for head in ((1 << 40) - 1, 1 << 50, (1 << 64) - 1):
         record = b"MMRCKPT1" + uuid.UUID(writer.metadata["uuid"]).bytes + bytes(16)
         record += struct.pack("<QQQQ", 1 << 40, head, 0, 0)

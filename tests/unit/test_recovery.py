@@ -9,7 +9,7 @@ import pytest
 import zarr
 
 import mmreplay
-from mmreplay import Field, background, columns, files, format, lane, reader, recovery
+from mmreplay import Field, background, columns, files, format, lane, maps, reader, recovery, system
 from mmreplay.errors import CorruptStoreError
 from mmreplay.schema import Schema
 from mmreplay.state import CheckpointFile, State
@@ -25,7 +25,7 @@ def power_cut(monkeypatch):
 
     def cut():
         now = uuid.uuid4().bytes
-        monkeypatch.setattr(files, "boot_id", lambda: now)
+        monkeypatch.setattr(system, "boot_id", lambda: now)
 
     return cut
 
@@ -435,7 +435,7 @@ class DeadError(BaseException):
     """The process ends here."""
 
 
-CALLS = "allocate write_file write_at sync_file sync_directory sync_tree unlink remove_tree map_file".split()
+CALLS = "allocate write_file write_at sync_file sync_directory sync_tree unlink remove_tree".split()
 
 
 def die_at(patch, number):
@@ -453,6 +453,7 @@ def die_at(patch, number):
 
     for name in CALLS:
         patch.setattr(files, name, wrapped(getattr(files, name)))
+    patch.setattr(maps, "map_file", wrapped(maps.map_file))
     return count
 
 

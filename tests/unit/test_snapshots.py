@@ -12,8 +12,8 @@ from mmreplay import (
     SchemaError,
     StoreExistsError,
     StoreNotFoundError,
-    files,
     snapshot,
+    system,
     verify,
 )
 
@@ -133,7 +133,7 @@ def test_a_power_cut_after_a_snapshot_does_not_change_it(
     remember(story, writer.path, target)
     snapshot(writer.path, target)
     kill(writer)
-    monkeypatch.setattr(files, "boot_id", lambda: b"another boot id.")
+    monkeypatch.setattr(system, "boot_id", lambda: b"another boot id.")
     with mmreplay.create(writer.path, append=True, flush_s=0) as again:
         for one in getattr(again, "writers", (again,)):
             assert one.rows == lanes[one.path]  # the cut has taken effect

@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from mmreplay import files, state
+from mmreplay import files, state, system
 from mmreplay.codecs import crc32c
 from mmreplay.errors import CorruptStoreError, DiskFullError, FailedStoreError
 from mmreplay.state import BASE, COMMITTED, SESSION, TAIL_START, Checkpoint, CheckpointFile, State
@@ -23,7 +23,7 @@ def boot(monkeypatch):
     """Set the boot id that the system has from now on."""
 
     def now(value):
-        monkeypatch.setattr(files, "boot_id", lambda: value)
+        monkeypatch.setattr(system, "boot_id", lambda: value)
 
     now(HERE)
     return now
@@ -269,7 +269,7 @@ def test_a_checkpoint_that_is_too_long_or_missing_is_refused(path, tmp_path):
 )  # fmt: skip
 def test_a_write_that_failed_leaves_the_best_slot_the_best(path, monkeypatch, call, number, error):
     monkeypatch.undo()  # the real fsync
-    monkeypatch.setattr(files, "boot_id", lambda: HERE)
+    monkeypatch.setattr(system, "boot_id", lambda: HERE)
     one = CheckpointFile(path, STORE)
 
     def fail(*_):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmreplay import files
+from mmreplay import reading
 
 __all__ = ["Meter", "Progress"]
 
@@ -64,7 +64,7 @@ class Meter:
         return time.perf_counter() - self._started
 
     def _bytes_on_disk(self) -> int:
-        return sum(files.allocated_bytes(self._path).values())
+        return sum(reading.allocated_bytes(self._path).values())
 
     def report(self, steps: int, episodes: int) -> None:
         """Tell how far it is, and set `due` anew."""

@@ -1,0 +1,251 @@
+"""What stands on the disk, looked at: regular files of the size they must have, and names.
+
+Invariant: nothing here changes anything, follows a link at the end of a path, or waits for a pipe.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from mmreplay import system
+from mmreplay.errors import CorruptStoreError
+
+__all__ = [
+    "allocated_bytes",
+    "check_directories",
+    "check_size",
+    "identity",
+    "names",
+    "open_regular",
+    "read_at",
+    "read_bytes",
+    "read_filled",
+    "read_pieces",
+    "regular_size",
+]
+
+_PIECE_BYTES = 1 << 20
+
+
+# ---------------------------------------------------------------- regular files
+
+
+def open_regular(path: Path, flags: int) -> int:
+    """Open without following a link at the end of the path, without hanging on a pipe.
+
+    Raises:
+        FileNotFoundError: there is none.
+        CorruptStoreError: not a regular file.
+    """
+    try:
+        descriptor = os.open(
+            path, flags | system.NOFOLLOW | system.NONBLOCK | system.CLOEXEC | system.BINARY
+        )
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise CorruptStoreError(
+                f"{path}: expected a regular file, found a link, a directory or a device; "
+                f"a store holds none"
+            ) from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise CorruptStoreError(f"{path}: expected a regular file, found something else")
+    return descriptor
+
+
+def check_size(path: Path, found: int, expected: int) -> None:
+    """Make sure that a file has as many bytes as it must have.
+
+    Raises:
+        CorruptStoreError: more or fewer.
+    """
+    if found != expected:
+        raise CorruptStoreError(
+            f"{path}: expected {expected:,} bytes, found {found:,}: the file was cut or replaced; "
+            f"run `mmreplay verify`"
+        )
+
+
+def read_bytes(path: Path, limit: int) -> bytes:
+    """A regular file whole, without following a link or hanging on a pipe.
+
+    Raises:
+        FileNotFoundError: there is none.
+        CorruptStoreError: not a regular file, or more than `limit` bytes.
+    """
+    descriptor, size = _open_within(path, limit)
+    try:
+        out = bytearray()
+        while len(out) < size and (piece := os.read(descriptor, size - len(out))):
+            out += piece
+        return bytes(out)
+    finally:
+        os.close(descriptor)
+
+
+def regular_size(path: Path, limit: int) -> int:
+    """The size of a regular file.
+
+    Raises:
+        FileNotFoundError: there is none.
+        CorruptStoreError: not a regular file, or more than `limit` bytes.
+    """
+    descriptor, size = _open_within(path, limit)
+    os.close(descriptor)
+    return size
+
+
+def _open_within(path: Path, limit: int) -> tuple[int, int]:
+    """The descriptor and the size of a regular file of at most `limit` bytes."""
+    descriptor = open_regular(path, os.O_RDONLY)
+    size = os.fstat(descriptor).st_size
+    if size > limit:
+        os.close(descriptor)
+        raise CorruptStoreError(f"{path}: expected at most {limit:,} bytes, found {size:,}")
+    return descriptor, size
+
+
+def read_at(path: Path, offset: int, length: int, size: int) -> bytes:
+    """`length` bytes from `offset` of a file that must have `size` bytes."""
+    descriptor = open_regular(path, os.O_RDONLY)
+    try:
+        check_size(path, os.fstat(descriptor).st_size, size)
+        return _read_exactly(descriptor, path, offset, length)
+    finally:
+        os.close(descriptor)
+
+
+def read_pieces(path: Path, size: int, piece_bytes: int = _PIECE_BYTES) -> Iterator[bytes]:
+    """A file that must have `size` bytes, in pieces of `piece_bytes`, without mapping it."""
+    descriptor = open_regular(path, os.O_RDONLY)
+    try:
+        check_size(path, os.fstat(descriptor).st_size, size)
+        for offset in range(0, size, piece_bytes):
+            yield _read_exactly(descriptor, path, offset, min(piece_bytes, size - offset))
+    finally:
+        os.close(descriptor)
+
+
+def read_filled(path: Path, size: int, piece_bytes: int) -> Iterator[tuple[int, bytes]]:
+    """(offset, bytes) of a file that must have `size` bytes, in pieces, without its holes.
+
+    Args:
+        path: a regular file.
+        size: in bytes that it must have.
+        piece_bytes: of every piece but the last; offsets are multiples of it. What is left out is
+            zeros, and takes no time: a file may seem to have any size, and have no blocks at all.
+    """
+    descriptor = open_regular(path, os.O_RDONLY)
+    try:
+        check_size(path, os.fstat(descriptor).st_size, size)
+        offset = 0
+        while offset < size:
+            filled = _next_filled(descriptor, offset)
+            if filled is None:
+                return
+            offset = max(offset, filled - filled % piece_bytes)
+            length = min(piece_bytes, size - offset)
+            yield offset, _read_exactly(descriptor, path, offset, length)
+            offset += length
+    finally:
+        os.close(descriptor)
+
+
+def _next_filled(descriptor: int, offset: int) -> int | None:
+    """Where the next byte is that lies in no hole; None if all of the rest is one."""
+    if not hasattr(os, "SEEK_DATA"):
+        return offset
+    try:
+        return os.lseek(descriptor, offset, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return None
+        return offset  # a file system that does not know
+
+
+def _read_exactly(descriptor: int, path: Path, offset: int, length: int) -> bytes:
+    os.lseek(descriptor, offset, os.SEEK_SET)
+    out = bytearray()
+    while len(out) < length:
+        piece = os.read(descriptor, length - len(out))
+        if not piece:
+            raise CorruptStoreError(f"{path}: ended early while being read; run verify")
+        out += piece
+    return bytes(out)
+
+
+# ---------------------------------------------------------------- directories and names
+
+
+def names(path: Path) -> list[str]:
+    """The names in a directory, ascending; none if it is not there, or none.
+
+    Raises:
+        CorruptStoreError: it may not be read.
+    """
+    try:
+        return sorted(os.listdir(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise CorruptStoreError(f"{path}: cannot be listed: {error.strerror}") from error
+
+
+def check_directories(root: Path, *below: str) -> None:
+    """Make sure that paths below a store are directories of its own, and no links out of it.
+
+    Raises:
+        CorruptStoreError: one is a link, or no directory. One that is missing is not looked into.
+    """
+    seen = set()
+    for path in below:
+        here = os.fspath(root)
+        for part in path.split("/"):
+            here = os.path.join(here, part)
+            if here in seen:
+                continue
+            seen.add(here)
+            try:
+                kind = os.lstat(here).st_mode
+            except (FileNotFoundError, NotADirectoryError):
+                break
+            if not stat.S_ISDIR(kind):
+                raise CorruptStoreError(
+                    f"{here}: expected a directory, found a link or a file; a store holds no links"
+                )
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Device and inode of what stands at a path, links not followed; None if nothing does."""
+    try:
+        about = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return about.st_dev, about.st_ino
+
+
+def allocated_bytes(root: Path) -> dict[str, int]:
+    """Bytes of the blocks allocated to a store, as ``du`` counts them.
+
+    Returns:
+        for each directory its own blocks and those of the files in it, not of what is further
+        down; the sum is what the store takes.
+    """
+    out: dict[str, int] = {}
+    for folder, _, names in os.walk(root):
+        out[folder] = _blocks(folder) + sum(_blocks(os.path.join(folder, name)) for name in names)
+    return out
+
+
+def _blocks(path: str) -> int:
+    try:
+        about = os.lstat(path)
+    except OSError:  # evicted, or renamed, at this moment
+        return 0
+    # Windows has no st_blocks; the length is the next best thing.
+    return getattr(about, "st_blocks", -(-about.st_size // 512)) * 512

@@ -1,0 +1,84 @@
+"""What is looked at on the disk: regular files of the right size, no links, no waiting."""
+
+import contextlib
+import os
+
+import pytest
+
+from mmreplay import maps, reading
+from mmreplay.errors import CorruptStoreError
+
+
+def test_a_file_is_read_whole_up_to_its_limit(tmp_path):
+    path = tmp_path / "f"
+    path.write_bytes(b"x" * 5000)
+    assert reading.read_bytes(path, 5000) == b"x" * 5000
+    with pytest.raises(CorruptStoreError, match="expected at most 4,999 bytes, found 5,000"):
+        reading.read_bytes(path, 4999)
+    path.write_bytes(b"")
+    assert reading.read_bytes(path, 0) == b""
+    with pytest.raises(FileNotFoundError):
+        reading.read_bytes(tmp_path / "none", 10)
+
+
+def test_a_part_is_read_of_a_file_of_the_right_size_only(tmp_path):
+    path = tmp_path / "f"
+    path.write_bytes(bytes(range(100)))
+    assert reading.read_at(path, 10, 5, 100) == bytes(range(10, 15))
+    assert reading.read_at(path, 0, 100, 100) == bytes(range(100))
+    assert reading.read_at(path, 100, 0, 100) == b""
+    with pytest.raises(CorruptStoreError, match="expected 99 bytes, found 100"):
+        reading.read_at(path, 0, 1, 99)
+    with pytest.raises(CorruptStoreError, match="ended early"):
+        reading.read_at(path, 98, 5, 100)
+    with pytest.raises(FileNotFoundError):
+        reading.read_at(tmp_path / "none", 0, 1, 1)
+
+
+READERS = {
+    "read_bytes": lambda path: reading.read_bytes(path, 100),
+    "read_at": lambda path: reading.read_at(path, 0, 1, 3),
+    "map_file": maps.map_file,
+    "map_file to write": lambda path: maps.map_file(path, 3, writable=True),
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+@pytest.mark.parametrize("kind", ["link", "dangling link", "pipe", "directory", "socket"])
+def test_what_is_no_regular_file_is_refused_and_never_waited_for(tmp_path, read, kind):
+    real, path = tmp_path / "real", tmp_path / "f"
+    real.write_bytes(b"abc")
+    if kind == "link":
+        path.symlink_to(real)
+    elif kind == "dangling link":
+        path.symlink_to(tmp_path / "none")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        import socket
+
+        with contextlib.closing(socket.socket(socket.AF_UNIX)) as server:
+            with contextlib.chdir(tmp_path):  # the names of sockets are short
+                server.bind("f")
+    with pytest.raises(CorruptStoreError, match="expected a regular file, found"):
+        read(path)
+
+
+def test_directories_of_a_store_are_no_links(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "f").write_bytes(b"")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    reading.check_directories(tmp_path, "a", "a/b", "none", "none/below", "a/none")
+    for path in ("link", "link/b", "f", "f/x"):
+        with pytest.raises(CorruptStoreError, match="expected a directory, found a link or a file"):
+            reading.check_directories(tmp_path, "a", path)
+
+
+def test_an_identity_is_of_what_has_the_name_and_of_no_link(tmp_path):
+    (tmp_path / "one").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "one")
+    assert reading.identity(tmp_path / "one") not in (None, reading.identity(tmp_path / "link"))
+    assert reading.identity(tmp_path / "nothing") is None
+    assert reading.identity(tmp_path / "nothing" / "below") is None
