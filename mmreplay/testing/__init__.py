@@ -24,6 +24,7 @@
 - `lines`: lines of the package as points at which a process can die;
 - `script`: what a writer process is to do, and its rows;
 - `player`: the acts of which that consists;
+- `forks`: processes that start in milliseconds, to be killed;
 - `actor`: a writer process to be killed;
 - `recorder`: a recording process to be killed (needs `mmreplay[atari]`);
 - `aftermath`: what a dead writer left, checked and gone on with;

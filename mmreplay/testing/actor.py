@@ -2,8 +2,7 @@
 
 Invariant: what an actor has acknowledged was committed before.
 
-The server does nothing but fork, so that a child starts in milliseconds and has no threads of its
-parent. `Actors` is its client; `Chronicle` turns what the actors did into a `Model`.
+`Actors` is the client of the server; `Chronicle` turns what the actors did into a `Model`.
 """
 
 from __future__ import annotations
@@ -11,19 +10,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from mmreplay import maps
 from mmreplay.testing import faults, lines, mounts
+from mmreplay.testing.forks import Forks, serve
 from mmreplay.testing.player import CALLS, MAX_LANES, OPENING, PHASE, WORDS, Player
 from mmreplay.testing.script import Script, append_rows, with_session
 
@@ -148,87 +143,18 @@ class Chronicle:
             lane.end_session()
 
 
-# ---------------------------------------------------------------- the server and its client
+# ---------------------------------------------------------------- what an actor does
 
 
-class Actors:
+class Actors(Forks):
     """Client of the server that forks actors; a context manager."""
 
     def __init__(self) -> None:
-        self._server = subprocess.Popen(
-            [sys.executable, "-m", "mmreplay.testing.actor"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self._alive: dict[int, str] = {}
-
-    def _ask(self, order: dict[str, Any]) -> dict[str, Any]:
-        if self._server.stdin is None or self._server.stdout is None:
-            raise ValueError("the server has no pipes")
-        self._server.stdin.write(json.dumps(order) + "\n")
-        self._server.stdin.flush()
-        answer: dict[str, Any] = json.loads(self._server.stdout.readline())
-        return answer
+        super().__init__("mmreplay.testing.actor")
 
     def start(self, script: Script) -> int:
         """Fork an actor; returns its process id."""
-        pid = int(self._ask({"act": dataclasses.asdict(script)})["pid"])
-        self._alive[pid] = script.report
-        return pid
-
-    def kill(self, pid: int, *, however: bool = False) -> int:
-        """End an actor by SIGKILL; returns its exit status as of `os.waitstatus_to_exitcode`."""
-        os.kill(pid, signal.SIGKILL)
-        return self.wait(pid, however=however)
-
-    def wait(self, pid: int, *, however: bool = False) -> int:
-        """Wait for an actor; its exit status: 0, -9 if killed, 1 after an error.
-
-        Args:
-            pid: of the actor.
-            however: it may also fail, or be ended by another signal.
-
-        Raises:
-            AssertionError: it failed by itself; with its traceback.
-        """
-        answer = self._ask({"wait": pid})
-        report = self._alive.pop(pid)
-        if not however and answer["status"] not in (0, -signal.SIGKILL):
-            text = Path(report + ".error").read_text(encoding="utf-8")
-            raise AssertionError(f"an actor ended with status {answer['status']}:\n{text}")
-        return int(answer["status"])
-
-    def __enter__(self) -> Self:
-        """Return the client itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Kill what is still alive, and end the server."""
-        for pid in sorted(self._alive):
-            os.kill(pid, signal.SIGKILL)
-        if self._server.stdin is not None:
-            self._server.stdin.close()
-        self._server.wait()
-        if self._server.stdout is not None:
-            self._server.stdout.close()
-
-
-def serve() -> None:
-    """Fork an actor for each order on stdin, and answer on stdout."""
-    for line in sys.stdin:
-        order = json.loads(line)
-        if "act" in order:
-            script = Script(**order["act"])
-            errors = Path(script.report + ".error")
-            pid = os.fork()
-            if not pid:
-                _become(script, errors)
-            answer: dict[str, Any] = {"pid": pid}
-        else:
-            _, status = os.waitpid(order["wait"], 0)
-            answer = {"status": os.waitstatus_to_exitcode(status)}
-        print(json.dumps(answer), flush=True)  # noqa: T201 (the answer goes through the pipe)
+        return self.fork(dataclasses.asdict(script), script.report + ".error")
 
 
 def perform(script: Script) -> None:
@@ -244,30 +170,25 @@ def _cut_off(script: Script) -> None:
         mounts.cut_off(Path(script.mount), luck)
 
 
-def _become(script: Script, errors: Path) -> None:
-    status = 0
-    try:
-        file, line, at = script.die_at_line or ("", 0, 0)
-        watch = lines.Watch((file, line) if file else None, at)
-        watching = lines.watched(watch) if file or script.count else contextlib.nullcontext()
-        with contextlib.ExitStack() as stack:
-            disk = stack.enter_context(faults.faulty_disk())
-            if script.boot:
-                stack.enter_context(mounts.booted(bytes.fromhex(script.boot)))
-            if script.die_at:
-                disk.die(faults.CALLS, at=script.die_at, first=lambda: _cut_off(script))
-            player = Player(script, disk)
-            with watching:
-                player.perform(watch)
-        if script.count:
-            counts = [[*where, n] for where, n in sorted(watch.counts.items())]
-            found = {"lines": counts, "calls": player.calls}
-            Path(script.report + ".counts").write_text(json.dumps(found), encoding="ascii")
-    except BaseException:  # noqa: BLE001 (whatever it is, the parent is told)
-        errors.write_text(traceback.format_exc(), encoding="utf-8")
-        status = 1
-    os._exit(status)
+def _act(order: dict[str, Any]) -> None:
+    script = Script(**order)
+    file, line, at = script.die_at_line or ("", 0, 0)
+    watch = lines.Watch((file, line) if file else None, at)
+    watching = lines.watched(watch) if file or script.count else contextlib.nullcontext()
+    with contextlib.ExitStack() as stack:
+        disk = stack.enter_context(faults.faulty_disk())
+        if script.boot:
+            stack.enter_context(mounts.booted(bytes.fromhex(script.boot)))
+        if script.die_at:
+            disk.die(faults.CALLS, at=script.die_at, first=lambda: _cut_off(script))
+        player = Player(script, disk)
+        with watching:
+            player.perform(watch)
+    if script.count:
+        counts = [[*where, n] for where, n in sorted(watch.counts.items())]
+        found = {"lines": counts, "calls": player.calls}
+        Path(script.report + ".counts").write_text(json.dumps(found), encoding="ascii")
 
 
 if __name__ == "__main__":
-    serve()
+    serve(_act)

@@ -10,17 +10,12 @@ it. Between it and its writer stands nothing but a note of each call.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
-import signal
-import subprocess
-import sys
 import time
-import traceback
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +25,7 @@ from mmreplay import maps
 from mmreplay.lane import Writer
 from mmreplay.store import Store
 from mmreplay.testing import checks, faults
+from mmreplay.testing.forks import Forks, serve
 from mmreplay.vector import VectorWriter
 
 __all__ = ["OPENING", "RECORDING", "WAITING", "Ledger", "Order", "Recorders"]
@@ -228,117 +224,45 @@ def _note_calls(writer: Any, lanes: tuple[Writer, ...], ledger: Ledger) -> None:
     writer.reset, writer.step = reset_noting, step_noting
 
 
-def _become(order: Order) -> None:
-    status = 0
-    try:
-        from mmreplay.adapters.gymnasium import record  # noqa: PLC0415 (an extra)
+def _record(order: dict[str, Any]) -> None:
+    from mmreplay.adapters.gymnasium import record  # noqa: PLC0415 (an extra)
 
-        ledger = Ledger(Path(order.ledger), order.lanes)
-        mmreplay.create = _noting(ledger)
-        record(
-            order.env,
-            order.path,
-            order.steps,
-            envs=order.lanes,
-            capacity=order.capacity,
-            flush_s=order.flush_s,
-            append=True,
-        )
-        ledger.phase = DONE
-    except BaseException:  # noqa: BLE001 (whatever it is, the parent is told)
-        Path(order.ledger + ".error").write_text(traceback.format_exc(), encoding="utf-8")
-        status = 1
-    os._exit(status)
+    wanted = Order(**order)
+    ledger = Ledger(Path(wanted.ledger), wanted.lanes)
+    mmreplay.create = _noting(ledger)
+    record(
+        wanted.env,
+        wanted.path,
+        wanted.steps,
+        envs=wanted.lanes,
+        capacity=wanted.capacity,
+        flush_s=wanted.flush_s,
+        append=True,
+    )
+    ledger.phase = DONE
 
 
-# ---------------------------------------------------------------- the server and its client
-
-
-class Recorders:
+class Recorders(Forks):
     """Client of the server that forks recorders; a context manager."""
 
     def __init__(self) -> None:
-        self._server = subprocess.Popen(
-            [sys.executable, "-m", "mmreplay.testing.recorder"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # where the emulator introduces itself
-            text=True,
-        )
-        self._alive: dict[int, Order] = {}
-
-    def _ask(self, order: dict[str, Any]) -> dict[str, Any]:
-        if self._server.stdin is None or self._server.stdout is None:
-            raise ValueError("the server has no pipes")
-        self._server.stdin.write(json.dumps(order) + "\n")
-        self._server.stdin.flush()
-        answer: dict[str, Any] = json.loads(self._server.stdout.readline())
-        return answer
+        # Quiet: it is where the emulator introduces itself.
+        super().__init__("mmreplay.testing.recorder", quiet=True)
 
     def start(self, order: Order) -> int:
         """Fork a recorder; returns its process id."""
         Ledger(Path(order.ledger), order.lanes).phase = WAITING
-        pid = int(self._ask({"record": dataclasses.asdict(order)})["pid"])
-        self._alive[pid] = order
-        return pid
-
-    def kill(self, pid: int) -> None:
-        """End a recorder by SIGKILL.
-
-        Raises:
-            AssertionError: it had ended by itself; with its traceback if it failed.
-        """
-        os.kill(pid, signal.SIGKILL)
-        if self.wait(pid) != -signal.SIGKILL:
-            raise AssertionError("the recording was over before it could be killed")
-
-    def wait(self, pid: int) -> int:
-        """Wait for a recorder; its exit status.
-
-        Raises:
-            AssertionError: it failed by itself; with its traceback.
-        """
-        status = int(self._ask({"wait": pid})["status"])
-        order = self._alive.pop(pid)
-        if status not in (0, -signal.SIGKILL):
-            text = Path(order.ledger + ".error").read_text(encoding="utf-8")
-            raise AssertionError(f"a recorder ended with status {status}:\n{text}")
-        return status
-
-    def __enter__(self) -> Self:
-        """Return the client itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Kill what is still alive, and end the server."""
-        for pid in sorted(self._alive):
-            os.kill(pid, signal.SIGKILL)
-        if self._server.stdin is not None:
-            self._server.stdin.close()
-        self._server.wait()
-        if self._server.stdout is not None:
-            self._server.stdout.close()
+        return self.fork(dataclasses.asdict(order), order.ledger + ".error")
 
 
-def serve() -> None:
-    """Fork a recorder for each order on stdin, and answer on stdout."""
+def _serve() -> None:
     import ale_py.vector_env  # noqa: F401, PLC0415 (an extra; here, so that a child need not)
     import cv2  # noqa: F401, PLC0415
 
     import mmreplay.adapters.gymnasium  # noqa: F401, PLC0415
 
-    for line in sys.stdin:
-        order = json.loads(line)
-        if "record" in order:
-            pid = os.fork()
-            if not pid:
-                _become(Order(**order["record"]))
-            answer: dict[str, Any] = {"pid": pid}
-        else:
-            _, status = os.waitpid(order["wait"], 0)
-            answer = {"status": os.waitstatus_to_exitcode(status)}
-        print(json.dumps(answer), flush=True)  # noqa: T201 (the answer goes through the pipe)
+    serve(_record)
 
 
 if __name__ == "__main__":
-    serve()
+    _serve()

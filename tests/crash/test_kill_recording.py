@@ -71,7 +71,9 @@ class Recording:
         return self.kill_at is not None and time.perf_counter() >= self.kill_at
 
     def kill(self):
-        self.recorders.kill(self.pid)
+        assert self.recorders.kill(self.pid) == -9, (
+            "the recording was over before it could be killed"
+        )
         self.kills += 1
         self.phases.add(self.ledger.phase)
         if self.ledger.opened_s and self.kills > 1:
@@ -118,7 +120,7 @@ def test_recording_killed_again_and_again_loses_no_committed_row(tmp_path, measu
             time.sleep(0.001)
         seconds = time.perf_counter() - began
         for one in recordings:
-            recorders.kill(one.pid)
+            assert recorders.kill(one.pid) == -9
             one.finish()
     kills = sum(one.kills for one in recordings)
     openings = [s for one in recordings for s in one.openings]
