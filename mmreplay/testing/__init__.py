@@ -18,6 +18,7 @@
 - `extremes`: those that are made every time: links, pipes, giants, bombs;
 - `limits`: a child process with limits of memory, time and paths;
 - `ordeal`: all of mmreplay let loose on such a store;
+- `threads`: threads beside the block that starts them;
 - `onlooker`: readers that check all they are shown, while others write;
 - `ring`: a process that steps a small replay buffer for long;
 - `usage`: what a process and a store take: memory, descriptors, maps, threads, disk;

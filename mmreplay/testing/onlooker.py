@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing
 import random
 import time
 import traceback
+import warnings
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +32,7 @@ from mmreplay.prioritized import PrioritizedReplayBuffer
 from mmreplay.testing.actor import Chronicle, Script
 from mmreplay.testing.model import LANE_SHIFT
 
-__all__ = ["STACK", "Onlooker", "look_on"]
+__all__ = ["STACK", "Onlooker", "Onlookers", "look_on"]
 
 STACK = 3
 """Frames an observation, of the dataset that an onlooker gets."""
@@ -312,3 +315,65 @@ def look_on(script: Script, seconds: float, seed: int, result: str, data: Datase
     except BaseException:  # noqa: BLE001 (told to the parent)
         wrong = traceback.format_exc()
     Path(result).write_text(json.dumps({**counts, "wrong": wrong}), encoding="utf-8")
+
+
+class Onlookers:
+    """Processes that look on, each started in its own way; a context manager, which ends them.
+
+    Args:
+        folder: for what they have seen.
+        script: of the actors; the store is there.
+        seconds: how long each looks on.
+    """
+
+    def __init__(self, folder: Path, script: Script, seconds: float) -> None:
+        self._folder, self._script, self._seconds = folder, script, seconds
+        self._running: list[tuple[BaseProcess, Path]] = []
+
+    def start(self, method: str, data: Dataset | None = None) -> None:
+        """Start another one.
+
+        Args:
+            method: of `multiprocessing`.
+            data: what it reads; None for a dataset of its own.
+        """
+        number = len(self._running)
+        result = self._folder / f"onlooker-{number}"
+        arguments = (self._script, self._seconds, number, str(result), data)
+        context: Any = multiprocessing.get_context(method)
+        process = context.Process(target=look_on, args=arguments)
+        with warnings.catch_warnings():  # newer Pythons warn of forks beside threads: that is it
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+        self._running.append((process, result))
+
+    @property
+    def alive(self) -> bool:
+        """Whether one is still looking."""
+        return any(process.is_alive() for process, _ in self._running)
+
+    def join(self) -> list[dict[str, int]]:
+        """The counts of each, once all have ended.
+
+        Raises:
+            AssertionError: one has found something to be wrong, or did not come to its end.
+        """
+        out = []
+        for process, result in self._running:
+            process.join(timeout=self._seconds + 60)
+            if process.exitcode != 0:
+                raise AssertionError(f"an onlooker ended with status {process.exitcode}")
+            out.append(json.loads(result.read_text(encoding="utf-8")))
+        if wrong := [text for one in out if (text := one.pop("wrong"))]:
+            raise AssertionError("\n".join(wrong))
+        return out
+
+    def __enter__(self) -> Self:
+        """Return the processes."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Kill those that are alive."""
+        for process, _result in self._running:
+            process.kill()
+            process.join()

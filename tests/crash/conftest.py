@@ -8,6 +8,7 @@ import pytest
 from benchmarks.results import Result
 from mmreplay.testing.effort import THOROUGH
 from mmreplay.testing.scratch import scratch_directory
+from mmreplay.testing.script import Script
 
 
 @pytest.fixture
@@ -15,6 +16,32 @@ def tmp_path():
     """In memory: a disk that waits for nothing makes ten times as many crashes a second."""
     with scratch_directory() as path:
         yield path
+
+
+FRAMES = {
+    "raw": {"frame": [(6, 8), "uint8", "raw", 5]},
+    "raw, mapped side by side": {"frame": [(64, 64), "uint8", "raw", 4]},
+    "lz4": {"frame": [(6, 8), "uint8", "lz4", 2, 4]},
+    "zstd, one row a shard": {"frame": [(6, 8), "uint8", "zstd", 1, 1]},
+    "large": {"frame": [(512, 512), "uint8", "lz4", 1, 1]},
+    "dict": {
+        "image": [(5, 5, 3), "uint8", "lz4", 2, 8],
+        "joints": [(7,), "float32", "raw", 16],
+    },
+}
+
+
+@pytest.fixture
+def script_of(tmp_path):
+    """What is done to a store of one of these kinds of frames while others look on."""
+    return lambda name, **more: Script(
+        path=str(tmp_path / "s.zarr"),
+        report=str(tmp_path / "report"),
+        seed=4,
+        frame=FRAMES[name],
+        action_chunk=6,
+        **more,
+    )
 
 
 PASSED = pytest.StashKey[bool]()

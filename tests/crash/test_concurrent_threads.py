@@ -1,0 +1,314 @@
+"""Threads of one process write, read, sample and look: each batch is of one moment.
+
+Invariant: whatever a thread gets while another one steps, seals, evicts, closes or repairs is what
+the rows with those ids hold.
+"""
+
+import contextlib
+import os
+import random
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay.episodes import Index
+from mmreplay.testing import actor, checks, faults, onlooker
+from mmreplay.testing.effort import THOROUGH
+from mmreplay.testing.threads import Beside
+
+pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
+SECONDS = 20.0 if THOROUGH else 1.5
+
+
+@pytest.mark.parametrize("kind", ["uniform", "prioritized", "prioritized, many lanes"])
+def test_four_threads_sample_in_every_way_while_one_steps(script_of, kind):
+    lanes = 2 if "lanes" in kind else None
+    script = script_of("lz4", lanes=lanes, capacity=90, flush_s=0.001)
+    chronicle = actor.Chronicle(script)
+    report = np.memmap(script.report, "<u8", "r+")
+    factory = mmreplay.ReplayBuffer if kind == "uniform" else mmreplay.PrioritizedReplayBuffer
+    buffer = factory(script.path, **script.create_arguments(), stack=onlooker.STACK)
+    starts = [None] * (lanes or 1)
+    for _ in range(20):
+        actor.append_rows(buffer.writer, script.plot, starts, report)
+    chronicle.begin([0] * (lanes or 1))
+    lookers = [onlooker.Onlooker(script, buffer, seed) for seed in range(4)]
+    for one in lookers:
+        one.begin([0] * (lanes or 1))
+    tasks = [lambda going, one=one: one.run(lambda: not going()) for one in lookers]
+    began, rows = time.monotonic(), 0
+    with Beside(*tasks) as others:
+        while others.going():
+            actor.append_rows(buffer.writer, script.plot, starts, report)
+            rows += 1
+            if rows % 20 == 0:
+                time.sleep(0.001)
+            seconds = time.monotonic() - began
+            least = min(one.counts["batches"] for one in lookers)
+            if (seconds > SECONDS and least > 10 and rows > 200) or seconds > 60:
+                break
+    buffer.close()
+    assert min(one.counts["batches"] for one in lookers) > 10
+    assert sum(one.counts["evictions"] for one in lookers) > 0
+
+
+@pytest.mark.parametrize("lanes", [None, 3])
+@pytest.mark.parametrize(
+    "name", ["dict", "lz4", "raw", "raw, mapped side by side", "zstd, one row a shard"]
+)
+def test_sampling_while_another_thread_appends_and_evicts(script_of, name, lanes):
+    script = script_of(name, lanes=lanes, capacity=60)
+    plot = script.plot
+    counts = {"rows": 0, "batches": 0, "again": 0, "transitions": 0}
+    arguments = script.create_arguments() | {"flush_s": 0.001}
+    buffer = mmreplay.ReplayBuffer(script.path, **arguments, stack=3)
+
+    def write(going):
+        starts = [None] * (lanes or 1)
+        while going():
+            actor.append_rows(buffer.writer, plot, starts)
+            counts["rows"] += 1
+            if counts["rows"] % 50 == 0:
+                time.sleep(0.0005)
+
+    def sample(going):
+        out = None
+        while going():
+            if not len(buffer):
+                continue
+            batch = buffer.sample(16)
+            plot.check_batch(batch, stack=3)
+            out = buffer.sample(16, out=out)
+            plot.check_batch(out, stack=3)
+            counts["batches"] += 2
+
+    def look_up(going):
+        luck = random.Random(1)
+        while going():
+            with mmreplay.open(script.path) as store:
+                for _ in range(20):
+                    ids = store.ids
+                    if not ids.size:
+                        continue
+                    some = np.array(luck.choices(ids.tolist(), k=8))
+                    try:
+                        plot.check_batch(store.transitions(some, stack=3), stack=3)
+                        counts["transitions"] += 1
+                    except LookupError:
+                        counts["again"] += 1  # evicted since
+
+    least = {"rows": 150, "batches": 20, "transitions": 10}
+    began = time.monotonic()
+    with Beside(write, sample, look_up) as others:
+        while others.going():
+            time.sleep(0.01)
+            seconds = time.monotonic() - began
+            enough = all(counts[what] >= n for what, n in least.items())
+            if (enough and seconds > SECONDS / 3) or seconds > 30:
+                break
+    buffer.close()
+    assert all(counts[what] >= n for what, n in least.items()), counts
+
+
+@pytest.mark.parametrize("name", ["dict", "lz4", "raw", "zstd, one row a shard"])
+def test_readers_in_other_threads_follow_closing_and_reopening(script_of, name):
+    script = script_of(name, capacity=80)
+    plot = script.plot
+    seen, n_opened, n_verified = [], [0], [0]
+    mmreplay.create(script.path, **script.create_arguments()).close()
+
+    def look(store):
+        ids = store.ids[-8:]
+        if ids.size:
+            try:
+                plot.check_batch(store.transitions(ids, stack=3), stack=3)
+            except LookupError:
+                return []  # evicted since
+        return ids.tolist()
+
+    def follow(going):
+        with mmreplay.open(script.path) as store:
+            while going():
+                store.refresh()
+                seen.extend(look(store)[-1:])
+
+    def open_afresh(going):
+        while going():
+            with mmreplay.open(script.path) as store:
+                look(store)
+                n_opened[0] += 1
+
+    def verify(going):
+        while going():
+            checks.check_verified(Path(script.path))
+            n_verified[0] += 1
+
+    began = time.monotonic()
+    n_sessions = 0
+    with Beside(follow, open_afresh, verify) as others:
+        while others.going():
+            seconds = time.monotonic() - began
+            enough = n_sessions > 4 and len(set(seen)) > 4 and n_opened[0] > 4 and n_verified[0] > 1
+            if (enough and seconds > SECONDS / 2) or seconds > 60:
+                break
+            with mmreplay.create(script.path, append=True, flush_s=0.001) as writer:
+                starts = [None]
+                for _ in range(1 + n_sessions * 7 % 40):
+                    actor.append_rows(writer, plot, starts)
+            n_sessions += 1
+    assert min(n_sessions, len(set(seen)), n_opened[0]) > 4
+    assert n_verified[0] > 1
+    assert seen == sorted(seen)
+    checks.check_verified(Path(script.path))
+
+
+def test_newest_row_reads_as_a_final_row_however_fast_it_changes(script_of):
+    script = script_of("raw")
+    plot, seen = script.plot, set()
+    writer = mmreplay.create(script.path, **script.create_arguments())
+    actor.append_rows(writer, plot, [None])
+
+    def write(going):
+        starts = [None]
+        while going():
+            actor.append_rows(writer, plot, starts)
+
+    def read(going):
+        with mmreplay.open(script.path) as store:
+            while going():
+                rows = len(store.rewards)
+                rewards, actions = store.rewards[:rows], store.actions[:rows]
+                resets = store.resets[:rows]
+                for row in range(max(rows - 40, 1), rows - 1):
+                    if not resets[row + 1]:
+                        expected = (plot.action(0, row), plot.reward(0, row))
+                    else:
+                        expected = (0, 0.0)
+                    found = (actions[row], rewards[row])
+                    # A row may have been the newest in the one reading and not in the other.
+                    assert found == expected or row >= rows - 2
+                seen.add(rows)
+
+    with Beside(write, read):
+        time.sleep(SECONDS / 3)
+    writer.close()
+    assert len(seen) > 3
+
+
+def test_a_child_forked_while_a_thread_takes_new_rows_has_a_whole_index(script_of, monkeypatch):
+    script = script_of("lz4", capacity=90)
+    buffer = mmreplay.ReplayBuffer(script.path, **script.create_arguments(), stack=3)
+    starts = [None]
+    for _ in range(40):
+        actor.append_rows(buffer.writer, script.plot, starts)
+    buffer.sample(8)
+    for _ in range(60):
+        actor.append_rows(buffer.writer, script.plot, starts)
+    halfway, go_on = threading.Event(), threading.Event()
+    extend = Index.extend
+
+    def hold(self, *arguments):
+        halfway.set()
+        go_on.wait()
+        extend(self, *arguments)
+
+    monkeypatch.setattr(Index, "extend", hold)
+    thread = threading.Thread(target=buffer.sample, args=(8,))
+    thread.start()
+    halfway.wait()  # the columns have the new rows, the index has not
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if not pid:
+        status = 1
+        with contextlib.suppress(BaseException):
+            monkeypatch.undo()
+            script.plot.check_batch(buffer.sample(64), stack=3)
+            status = 0 if len(buffer) == 90 else 2
+        os._exit(status)
+    go_on.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    buffer.close()
+
+
+def test_an_epoch_is_of_one_moment_while_another_thread_takes_new_rows(script_of, monkeypatch):
+    script = script_of("lz4", capacity=50)
+    buffer = mmreplay.ReplayBuffer(script.path, **script.create_arguments(), stack=3)
+    starts = [None]
+    for _ in range(100):
+        actor.append_rows(buffer.writer, script.plot, starts)
+    epoch = buffer.batches(16, shuffle=False)
+    for _ in range(30):
+        actor.append_rows(buffer.writer, script.plot, starts)
+    recount, halfway, go_on = Index._recount, threading.Event(), threading.Event()
+
+    def hold(self, lane):
+        halfway.set()
+        go_on.wait(1)
+        recount(self, lane)
+
+    monkeypatch.setattr(Index, "_recount", hold)
+    thread = threading.Thread(target=lambda: len(buffer))
+    thread.start()
+    halfway.wait()  # some of what tells ids is of the one moment, the rest of another
+    seen = [int(id_) for batch in epoch for id_ in batch.id]
+    go_on.set()
+    thread.join()
+    assert seen == buffer.ids.tolist()
+    assert len(seen) == 50
+    buffer.close()
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+@pytest.mark.parametrize("name", ["lz4", "raw", "raw, mapped side by side"])
+def test_a_store_repaired_under_a_reader_is_never_mixed_with_the_old_one(script_of, name, end):
+    script = script_of(name)
+    plot = script.plot
+    writer = mmreplay.create(script.path, **script.create_arguments())
+    starts = [None]
+    for _ in range(200):
+        actor.append_rows(writer, plot, starts)
+    writer.close() if end == "close" else faults.kill(writer)
+    with mmreplay.open(script.path) as store:
+        before = store.ids
+        plot.check_batch(store.transitions(before[-3:], stack=3), stack=3)
+        files = sorted(Path(script.path, "frames").glob("c.*"), key=number_of)
+        damaged = files[len(files) // 2]
+        with damaged.open("r+b") as file:
+            file.write(b"\xff" * 8)
+        mmreplay.repair(script.path, skip_damaged=True)  # ids after the damage are others now
+        with mmreplay.open(script.path) as fresh:
+            after = fresh.ids
+            expected = fresh.transitions(after, stack=3)
+        assert len(after) < len(before)
+        # The rows that it knows are read one by one: from maps of its own, or not any more.
+        for id_ in before.tolist():
+            try:
+                found = store.transitions([id_], stack=3)
+            except mmreplay.InvalidIdError:
+                continue
+            if id_ not in after or not same_transition(found, 0, expected, after, id_):
+                plot.check_batch(found, stack=3)
+        until = time.monotonic() + 10
+        while store.ids.tolist() != after.tolist():
+            assert time.monotonic() < until, "the repaired store is never seen"
+            time.sleep(0.05)
+        checks.check_batch(store.transitions(after, stack=3), expected)
+
+
+def number_of(path):
+    return int(path.name.split(".")[1])
+
+
+def same_transition(found, place, batch, ids, id_):
+    other = int(np.searchsorted(ids, id_))
+    return all(
+        np.array_equal(getattr(found, what)[place], getattr(batch, what)[other])
+        for what in ("observation", "next_observation", "action", "reward", "non_terminal")
+    )
