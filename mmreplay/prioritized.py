@@ -7,7 +7,7 @@ loses no transition.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -224,8 +224,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         Raises:
             InvalidIdError: an id that is no valid transition.
         """
-        wanted, sampler = self.store.checked_ids(ids), self.sampler
-        return self.store.look(lambda index: sampler.priorities(index, wanted))
+        return self._of_each(ids, PrioritizedSampler.priorities)
 
     def probabilities(self, ids: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """How likely each of these transitions is to be drawn, (B,); of all they sum up to 1.
@@ -236,8 +235,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         Raises:
             InvalidIdError: an id that is no valid transition.
         """
+        return self._of_each(ids, PrioritizedSampler.probabilities)
+
+    def _of_each(
+        self,
+        ids: npt.ArrayLike,
+        what: Callable[[PrioritizedSampler, Index, Ids], npt.NDArray[np.float64]],
+    ) -> npt.NDArray[np.float64]:
         wanted, sampler = self.store.checked_ids(ids), self.sampler
-        return self.store.look(lambda index: sampler.probabilities(index, wanted))
+        return self.store.look(lambda index: what(sampler, index, wanted))
 
     def __repr__(self) -> str:
         """Path."""

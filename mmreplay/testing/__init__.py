@@ -6,6 +6,7 @@
 - `strategies`: hypothesis strategies for layouts, episodes and settings (needs `hypothesis`);
 - `frames`: frames that say which row they are, to see torn or misplaced ones;
 - `faults`: disks that fill up or fail, processes that die;
+- `trees`: a directory as a whole: what stands in it, and a byte of it changed;
 - `flips`: bits that flip in a closed store;
 - `damage`: files of a closed store damaged, and which rows that costs;
 - `power`: a disk that loses power;

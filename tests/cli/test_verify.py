@@ -8,12 +8,7 @@ import subprocess
 import sys
 
 import mmreplay
-
-
-def flip(path):
-    data = bytearray(path.read_bytes())
-    data[3] ^= 1
-    path.write_bytes(data)
+from mmreplay.testing.trees import flip
 
 
 def test_a_sound_store(command, store):

@@ -15,6 +15,7 @@ from mmreplay.testing import checks
 from mmreplay.testing.pair import Pair
 from mmreplay.testing.power import power_disk
 from mmreplay.testing.strategies import Layout
+from mmreplay.testing.trees import contents
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs the path of a descriptor")
 Field = mmreplay.Field
@@ -43,12 +44,6 @@ def write(path, layout):
     writer.flush()
     pair.together(15, end=0.15)
     return writer, model
-
-
-def contents(path):
-    return {
-        str(one.relative_to(path)): one.read_bytes() for one in path.rglob("*") if one.is_file()
-    }
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)

@@ -16,6 +16,7 @@ import pytest
 import mmreplay
 from mmreplay.testing import actor, aftermath, checks, faults
 from mmreplay.testing.effort import THOROUGH
+from mmreplay.testing.trees import contents
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 
@@ -130,12 +131,6 @@ def test_opening_that_fails_in_one_lane_keeps_nobody_out_of_the_others(actors, t
 
 
 # ---------------------------------------------------------------- snapshots and repairs
-
-
-def contents(path):
-    return {
-        str(one.relative_to(path)): one.read_bytes() for one in path.rglob("*") if one.is_file()
-    }
 
 
 def write(path, *, close):

@@ -15,18 +15,12 @@ import mmreplay
 from mmreplay.testing import checks, flips
 from mmreplay.testing.damage import Damage
 from mmreplay.testing.effort import THOROUGH
+from mmreplay.testing.trees import contents
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 
 N_TRIALS = 25 if THOROUGH else 2  # of each kind of store and each way to repair
 GONE_ON = ("raw", "evicted, lanes", "priorities")
-
-
-def contents(root):
-    return {
-        str(one.relative_to(root)): one.read_bytes() if one.is_file() else None
-        for one in root.rglob("*")
-    }
 
 
 def columns(root):

@@ -19,22 +19,12 @@ from mmreplay.testing import checks, flips
 from mmreplay.testing.effort import THOROUGH
 from mmreplay.testing.faults import ALLOCATING, CALLS, faulty_disk
 from mmreplay.testing.power import power_disk
+from mmreplay.testing.trees import contents, names
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 
 SWAP = 24  # calls from the mark to the end, and some before
 KINDS = ("lz4", "evicted, lanes", "priorities")
-
-
-def contents(path):
-    return {
-        str(one.relative_to(path)): one.read_bytes() if one.is_file() else None
-        for one in path.rglob("*")
-    }
-
-
-def names(path):
-    return sorted(one.name for one in path.iterdir())
 
 
 class Case:

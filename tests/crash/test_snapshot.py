@@ -19,6 +19,7 @@ from mmreplay import DiskFullError, SchemaError, StoreExistsError, snapshot
 from mmreplay.testing import actor, checks, faults, flips
 from mmreplay.testing.effort import THOROUGH
 from mmreplay.testing.faults import ALLOCATING, CALLS, faulty_disk
+from mmreplay.testing.trees import contents, names
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 
@@ -34,16 +35,6 @@ SCRIPTS = {
         "capacity": 700,
     },
 }
-
-
-def names(path):
-    return sorted(one.name for one in path.iterdir())
-
-
-def contents(path):
-    return {
-        str(one.relative_to(path)): one.read_bytes() for one in path.rglob("*") if one.is_file()
-    }
 
 
 def rows(path):
@@ -127,9 +118,9 @@ def test_neither_changes_with_the_other(tmp_path, name, state):
     else:
         go_on(source, kind)
     assert contents(copy) == files
-    files = contents(source), contents(second)
+    both = contents(source), contents(second)
     go_on(copy, kind)
-    assert (contents(source), contents(second)) == files
+    assert (contents(source), contents(second)) == both
     assert rows(second) == known
     for one in (source, copy, second):
         checks.check_verified(one)

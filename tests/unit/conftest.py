@@ -84,6 +84,14 @@ class Story:
             ends = end if not left else ""
             self.step(writer, ends == "terminated", ends == "truncated")
 
+    def play_every_end(self, writer):
+        """37 rows a lane: an episode of each end, one of a single row, and one that runs."""
+        for one in getattr(writer, "writers", (writer,)):
+            self.play(one, 9, "terminated")
+            self.play(one, 11, "truncated")
+            self.reset(one)
+            self.play(one, 13)
+
     # ------------------------------------------------------------ comparing
 
     def columns(self, path, schema):
@@ -200,6 +208,36 @@ def make(tmp_path, quick_disk, kill):
 def lz4():
     """Keywords for `make`: compressed frames in shards of 8 rows."""
     return {"frame": Field((3,), "uint8", "lz4", chunk=4, shard=8)}
+
+
+KINDS = {
+    "raw": Field((3,), "uint8", "raw", chunk=8),
+    "lz4": Field((3,), "uint8", "lz4", chunk=4, shard=8),
+    "zstd": Field((3,), "uint8", "zstd", chunk=4, shard=16),
+    "dict": {
+        "pixels": Field((2, 3), "uint8", "lz4", chunk=4, shard=8),
+        "seen": Field((), "bool", "raw", chunk=8),
+        "speed": Field((2,), "float32", "raw", chunk=16),
+    },
+}
+
+
+@pytest.fixture
+def kinds():
+    """Frames of every kind, by its name."""
+    return KINDS
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    """The name of each kind of frames in turn."""
+    return request.param
+
+
+@pytest.fixture(params=[None, 3], ids=["one lane", "three lanes"])
+def lanes(request):
+    """What `create` takes for one lane and for several, in turn."""
+    return request.param
 
 
 @pytest.fixture

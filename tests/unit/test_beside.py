@@ -6,6 +6,7 @@ import pytest
 
 import mmreplay
 from mmreplay import beside, files, locks
+from mmreplay.testing.trees import names
 
 Field = mmreplay.Field
 
@@ -20,10 +21,6 @@ def left(tmp_path):
     lock = locks.DirectoryLock(tmp_path / ".s.zarr.89abcdef.tmp", who=lambda: "")
     yield [".s.zarr.76543210.tmp", ".s.zarr.89abcdef.tmp", ".s.zarr.mine.tmp", "s.zarr.tmp"]
     lock.release()
-
-
-def names(path):
-    return sorted(one.name for one in path.iterdir())
 
 
 def test_create_removes_what_nobody_holds(tmp_path, left):

@@ -21,50 +21,33 @@ from mmreplay import Field, FormatError, StoreNotFoundError, verify
 from mmreplay.codecs import crc32c
 from mmreplay.format import digest
 from mmreplay.testing.faults import kill
+from mmreplay.testing.trees import flip
 
 ACTION = Field((), "uint8", chunk=8)
 LOG_PROB = {"log_prob": Field((), "float32", chunk=8)}
-FRAMES = {
-    "raw": Field((3,), "uint8", "raw", chunk=8),
-    "lz4": Field((3,), "uint8", "lz4", chunk=4, shard=8),
-    "zstd": Field((3,), "uint8", "zstd", chunk=4, shard=16),
-    "dict": {
-        "pixels": Field((2, 3), "uint8", "lz4", chunk=4, shard=8),
-        "speed": Field((2,), "float32", "raw", chunk=16),
-        "seen": Field((), "bool", "raw", chunk=8),
-    },
-}
 
 
-def play(story, writer):
-    """Three episodes of each end, and one of a single row."""
-    story.play(writer, 9, "terminated")
-    story.play(writer, 11, "truncated")
-    story.reset(writer)
-    story.play(writer, 13)
-
-
-@pytest.fixture(params=FRAMES)
-def closed(request, make, story):
+@pytest.fixture
+def closed(kind, make, story, kinds):
     """A closed store of 37 rows, of each kind of frames."""
-    writer = make(frame=FRAMES[request.param], action=ACTION, extras=LOG_PROB)
-    play(story, writer)
+    writer = make(frame=kinds[kind], action=ACTION, extras=LOG_PROB)
+    story.play_every_end(writer)
     writer.close()
     return writer.path
 
 
 @pytest.fixture
-def lz4_store(make, story):
-    writer = make(frame=FRAMES["lz4"], action=ACTION, extras=LOG_PROB)
-    play(story, writer)
+def lz4_store(make, story, kinds):
+    writer = make(frame=kinds["lz4"], action=ACTION, extras=LOG_PROB)
+    story.play_every_end(writer)
     writer.close()
     return writer.path
 
 
 @pytest.fixture
-def evicted(make, story):
+def evicted(make, story, kinds):
     """A closed store whose oldest rows are gone."""
-    writer = make(frame=FRAMES["lz4"], action=ACTION, capacity=20)
+    writer = make(frame=kinds["lz4"], action=ACTION, capacity=20)
     for _ in range(20):
         story.play(writer, 9, "terminated")
     writer.close()
@@ -80,13 +63,6 @@ def messages(path, file):
     report = verify(path)
     assert {one.file for one in report.findings} == {file}, texts(report)
     return [one.message for one in report.findings]
-
-
-def flip(path, at, value=None):
-    """Change a byte of a file."""
-    data = bytearray(path.read_bytes())
-    data[at] = data[at] ^ 0x10 if value is None else value
-    path.write_bytes(data)
 
 
 def forge(lane, array, chunk, change):
@@ -151,8 +127,8 @@ def test_a_store_that_was_opened_and_closed_again_is_sound(make, story, evicted)
     assert (report.findings, report.warnings) == ([], [])
 
 
-def test_a_replay_buffer_is_sound_with_its_random_state(tmp_path, quick_disk):
-    fields = {"frame": FRAMES["lz4"], "action": ACTION}
+def test_a_replay_buffer_is_sound_with_its_random_state(tmp_path, quick_disk, kinds):
+    fields = {"frame": kinds["lz4"], "action": ACTION}
     with mmreplay.ReplayBuffer(tmp_path / "buffer.zarr", capacity=30, **fields) as buffer:
         buffer.reset(np.zeros(3, np.uint8))
         for _ in range(40):
@@ -166,10 +142,10 @@ def test_a_replay_buffer_is_sound_with_its_random_state(tmp_path, quick_disk):
     assert (report.findings, report.warnings) == ([], [])
 
 
-def test_a_store_of_many_lanes_is_sound(make, story):
-    writer = make(lanes=3, frame=FRAMES["lz4"])
+def test_a_store_of_many_lanes_is_sound(make, story, kinds):
+    writer = make(lanes=3, frame=kinds["lz4"])
     for one in writer.writers:
-        play(story, one)
+        story.play_every_end(one)
     assert verify(writer.path).sound
     writer.close()
     report = verify(writer.path)
@@ -278,8 +254,8 @@ def test_any_byte_changed_in_any_file_is_found_or_harmless(closed, trial):
             path.write_bytes(whole)
 
 
-def test_any_byte_changed_in_a_store_of_lanes_is_found_or_harmless(make, story):
-    writer = make(lanes=2, frame=FRAMES["zstd"], capacity=30)
+def test_any_byte_changed_in_a_store_of_lanes_is_found_or_harmless(make, story, kinds):
+    writer = make(lanes=2, frame=kinds["zstd"], capacity=30)
     for _ in range(8):
         story.play(writer, 7, "truncated")
     writer.close()
@@ -366,7 +342,7 @@ def test_damaged_inner_chunks_side_by_side_are_one_finding(lz4_store):
 def test_a_shard_that_says_what_it_should_not(lz4_store, make, story):
     """With a whole-file checksum that fits: the shard's own checks have to find it."""
     other = make("other.zarr", frame=Field((3,), "uint8", "lz4", chunk=2, shard=8))
-    play(story, other)
+    story.play_every_end(other)
     other.close()
     shard = lz4_store / "frames" / "c.0.0"
     shutil.copy(other.path / "frames" / "c.0.0", shard)
@@ -550,9 +526,9 @@ def test_a_flag_that_is_neither_0_nor_1(lz4_store, array, what):
     )
 
 
-def test_a_bool_that_is_neither_0_nor_1(make, story):
-    writer = make(frame=FRAMES["dict"])
-    play(story, writer)
+def test_a_bool_that_is_neither_0_nor_1(make, story, kinds):
+    writer = make(frame=kinds["dict"])
+    story.play_every_end(writer)
     writer.close()
     forge(writer.path, "frames/seen", 0, lambda data: data.__setitem__(3, 2))
     assert messages(writer.path, "frames/seen/c.0") == [
@@ -731,10 +707,10 @@ def test_what_is_no_store_is_an_error_not_a_finding(tmp_path):
 
 
 @pytest.fixture
-def lanes(make, story):
-    writers = [make("run.zarr", lane=name, frame=FRAMES["lz4"], action=ACTION) for name in "abc"]
+def lanes(make, story, kinds):
+    writers = [make("run.zarr", lane=name, frame=kinds["lz4"], action=ACTION) for name in "abc"]
     for writer in writers:
-        play(story, writer)
+        story.play_every_end(writer)
         writer.close()
     return writers[0].path.parent
 
@@ -766,9 +742,9 @@ def test_a_lane_that_is_a_copy_of_another(lanes):
     assert uuid.startswith("uuid: expected one of its own")
 
 
-def test_a_lane_with_another_schema_than_its_store(lanes, make, story):
-    other = make("other.zarr", lane="d", frame=FRAMES["raw"], action=Field((2,), chunk=8))
-    play(story, other)
+def test_a_lane_with_another_schema_than_its_store(lanes, make, story, kinds):
+    other = make("other.zarr", lane="d", frame=kinds["raw"], action=Field((2,), chunk=8))
+    story.play_every_end(other)
     other.close()
     shutil.rmtree(lanes / "lane-00002")
     shutil.copytree(other.path, lanes / "lane-00002")
@@ -798,9 +774,9 @@ def test_a_store_in_the_place_of_a_lane(lanes, make):
 # ---------------------------------------------------------------- live and crashed
 
 
-def test_a_live_store_is_sound_and_its_damage_is_found(make, story):
-    writer = make(frame=FRAMES["lz4"], action=ACTION)
-    play(story, writer)
+def test_a_live_store_is_sound_and_its_damage_is_found(make, story, kinds):
+    writer = make(frame=kinds["lz4"], action=ACTION)
+    story.play_every_end(writer)
     report = verify(writer.path)
     assert (report.state, report.findings, report.warnings) == ("live", [], [])
     assert report.rows == 37
@@ -812,9 +788,9 @@ def test_a_live_store_is_sound_and_its_damage_is_found(make, story):
 
 
 @pytest.mark.parametrize("frames", ["raw", "lz4", "dict"])
-def test_a_writer_at_work_is_never_taken_for_damage(make, story, frames):
+def test_a_writer_at_work_is_never_taken_for_damage(make, story, frames, kinds):
     """It appends, seals, evicts, closes and opens again all the time."""
-    frame, stop, failures = FRAMES[frames], threading.Event(), []
+    frame, stop, failures = kinds[frames], threading.Event(), []
     writer = make(frame=frame, action=ACTION, capacity=50, flush_s=0.02)
     path = writer.path
 
@@ -885,9 +861,9 @@ def test_what_a_killed_writer_left_is_sound_and_its_damage_is_found(tmp_path, co
     assert [one.file for one in verify(path).findings] == [f"actions/{file.name}"]
 
 
-def test_a_crashed_store_after_a_reboot_is_sound(make, story, kill):
+def test_a_crashed_store_after_a_reboot_is_sound(make, story, kill, kinds):
     """The state page is not trusted then, and the checkpoint says what there is."""
-    writer = make(frame=FRAMES["lz4"], action=ACTION)
+    writer = make(frame=kinds["lz4"], action=ACTION)
     story.play(writer, 15)
     writer.flush()
     story.play(writer, 25, "terminated")
@@ -901,8 +877,8 @@ def test_a_crashed_store_after_a_reboot_is_sound(make, story, kill):
 
 
 @pytest.mark.parametrize("file", ["state", "checkpoint"])
-def test_a_crashed_store_that_cannot_be_recovered(make, story, kill, file):
-    writer = make(frame=FRAMES["lz4"], action=ACTION)
+def test_a_crashed_store_that_cannot_be_recovered(make, story, kill, file, kinds):
+    writer = make(frame=kinds["lz4"], action=ACTION)
     story.play(writer, 15)
     kill(writer)
     (writer.path / ".live" / file).write_bytes(b"")
@@ -911,8 +887,8 @@ def test_a_crashed_store_that_cannot_be_recovered(make, story, kill, file):
     assert [one.file for one in report.findings] == [".live"]
 
 
-def test_litter_of_a_crash_is_a_warning(make, story, kill):
-    writer = make(frame=FRAMES["lz4"], action=ACTION)
+def test_litter_of_a_crash_is_a_warning(make, story, kill, kinds):
+    writer = make(frame=kinds["lz4"], action=ACTION)
     story.play(writer, 15)
     (writer.path / "frames" / "c.9.0.12ab.tmp").write_bytes(b"")
     (writer.path / ".live" / "more").write_bytes(b"")

@@ -20,6 +20,7 @@ from mmreplay.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
+from mmreplay.testing.trees import contents
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -28,12 +29,6 @@ FRAME, ACTION = Field((3,), "uint8", "raw", chunk=8), Field((), "int64", chunk=8
 
 def attributes(path):
     return json.loads((path / "zarr.json").read_bytes())["attributes"]["mmreplay"]
-
-
-def contents(path):
-    return {
-        str(one.relative_to(path)): one.read_bytes() for one in path.rglob("*") if one.is_file()
-    }
 
 
 def check(story, writer):

@@ -19,38 +19,21 @@ from mmreplay import (
     repair,
     verify,
 )
+from mmreplay.testing.damage import lane_directories
+from mmreplay.testing.trees import contents, flip, names
 
 ACTION = Field((), "int64", chunk=8)
-FRAMES = {
-    "raw": Field((3,), "uint8", "raw", chunk=8),
-    "lz4": Field((3,), "uint8", "lz4", chunk=4, shard=8),
-    "zstd": Field((3,), "uint8", "zstd", chunk=4, shard=16),
-    "dict": {
-        "pixels": Field((2, 3), "uint8", "lz4", chunk=4, shard=8),
-        "speed": Field((2,), "float32", "raw", chunk=16),
-    },
-}
 EXTRAS = {"log_prob": Field((2,), "float32", chunk=8)}
 ROWS = 85
 
 
-@pytest.fixture(params=FRAMES)
-def kind(request):
-    return request.param
-
-
-@pytest.fixture(params=[None, 3], ids=["one lane", "three lanes"])
-def lanes(request):
-    return request.param
-
-
 @pytest.fixture
-def store_of(make, story):
+def store_of(make, story, kinds):
     """A store of 85 rows a lane: `store_of(kind, lanes, close)`."""
 
     def create(kind="lz4", lanes=None, *, close=True, capacity=None, rounds=1):
         writer = make(
-            frame=FRAMES[kind], action=ACTION, extras=EXTRAS, lanes=lanes, capacity=capacity
+            frame=kinds[kind], action=ACTION, extras=EXTRAS, lanes=lanes, capacity=capacity
         )
         for _ in range(rounds):
             story.play(writer, 9, "terminated")
@@ -63,28 +46,6 @@ def store_of(make, story):
         return writer
 
     return create
-
-
-def lane_paths(path):
-    return sorted(path.glob("lane-*")) or [path]
-
-
-def contents(path):
-    """Every file below a directory, and its bytes."""
-    return {
-        str(one.relative_to(path)): one.read_bytes() if one.is_file() else None
-        for one in path.rglob("*")
-    }
-
-
-def names(path):
-    return sorted(one.name for one in path.iterdir())
-
-
-def flip(path, at=3):
-    data = bytearray(path.read_bytes())
-    data[at] ^= 4
-    path.write_bytes(data)
 
 
 def transitions(path, ids=None):
@@ -262,9 +223,9 @@ def test_the_episode_right_before_damage_is_whole(make, story):
 
 
 @pytest.mark.parametrize("what", ["document", "actions", "priorities"])
-def test_priorities_come_along(tmp_path, what):
+def test_priorities_come_along(tmp_path, what, kinds):
     path = tmp_path / "store.zarr"
-    with PrioritizedReplayBuffer(path, frame=FRAMES["raw"], action=ACTION, flush_s=0) as buffer:
+    with PrioritizedReplayBuffer(path, frame=kinds["raw"], action=ACTION, flush_s=0) as buffer:
         buffer.reset(np.zeros(3, np.uint8))
         for step in range(60):
             buffer.step(0, 0.0, np.full(3, step, np.uint8))
@@ -295,7 +256,7 @@ def test_priorities_come_along(tmp_path, what):
 @pytest.mark.parametrize("which", ["its own", "all others"])
 def test_the_documents_of_a_lane_can_be_made_anew(store_of, story, tmp_path, kind, lanes, which):
     path = store_of(kind, lanes).path
-    lane = lane_paths(path)[-1]
+    lane = lane_directories(path)[-1]
     for number, document in enumerate(sorted(lane.rglob("zarr.json"))):
         if (document.parent == lane) == (which == "its own"):
             document.write_text("{") if number % 2 else document.unlink()

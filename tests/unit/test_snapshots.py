@@ -16,48 +16,21 @@ from mmreplay import (
     system,
     verify,
 )
+from mmreplay.testing.damage import lane_directories
+from mmreplay.testing.trees import names
 
 ACTION = Field((), "int64", chunk=8)
-FRAMES = {
-    "raw": Field((3,), "uint8", "raw", chunk=8),
-    "lz4": Field((3,), "uint8", "lz4", chunk=4, shard=8),
-    "zstd": Field((3,), "uint8", "zstd", chunk=4, shard=16),
-    "dict": {
-        "pixels": Field((2, 3), "uint8", "lz4", chunk=4, shard=8),
-        "speed": Field((2,), "float32", "raw", chunk=16),
-    },
-}
 EXTRAS = {"log_prob": Field((), "float32", chunk=8)}
 
 
-@pytest.fixture(params=[None, 3], ids=["one lane", "three lanes"])
-def lanes(request):
-    return request.param
-
-
-@pytest.fixture(params=FRAMES)
-def kind(request):
-    return request.param
-
-
 @pytest.fixture
-def writer(make, kind, lanes):
-    return make(frame=FRAMES[kind], action=ACTION, extras=EXTRAS, lanes=lanes)
-
-
-def play(story, writer):
-    story.play(writer, 9, "terminated")
-    story.play(writer, 11, "truncated")
-    story.play(writer, 13)
-
-
-def lane_paths(path):
-    return sorted(path.glob("lane-*")) or [path]
+def writer(make, kind, lanes, kinds):
+    return make(frame=kinds[kind], action=ACTION, extras=EXTRAS, lanes=lanes)
 
 
 def remember(story, source, target):
     """Expect of the lanes of `target` what those of `source` hold now."""
-    for lane in lane_paths(source):
+    for lane in lane_directories(source):
         rows = [dict(one) for one in story.lanes[lane]]
         rows[-1]["step"] = False
         story.lanes[target / lane.name if lane != source else target] = rows
@@ -70,13 +43,9 @@ def check(story, target):
         story.check(store)
 
 
-def names(path):
-    return sorted(one.name for one in path.iterdir())
-
-
 @pytest.mark.parametrize("state", ["closed", "live", "crashed"])
 def test_a_snapshot_holds_what_the_store_holds(writer, story, kill, tmp_path, state):
-    play(story, writer)
+    story.play_every_end(writer)
     if state == "closed":
         writer.close()
     if state == "crashed":
@@ -88,14 +57,14 @@ def test_a_snapshot_holds_what_the_store_holds(writer, story, kill, tmp_path, st
     with mmreplay.open(writer.path) as source, mmreplay.open(target) as copy:
         assert np.array_equal(source.ids, copy.ids)
         n_lanes = len(source.lanes)
-    assert (made.path, made.lanes, made.rows) == (str(target), n_lanes, 36 * n_lanes)
+    assert (made.path, made.lanes, made.rows) == (str(target), n_lanes, 37 * n_lanes)
     assert made.transitions == 33 * n_lanes
     assert made.own_bytes > 0
     assert names(tmp_path) == ["copy.zarr", "store.zarr"]
 
 
 def test_the_writer_goes_on_and_the_snapshot_stays(writer, story, tmp_path):
-    play(story, writer)
+    story.play_every_end(writer)
     writer.flush()
     target = tmp_path / "copy.zarr"
     remember(story, writer.path, target)
@@ -108,7 +77,7 @@ def test_the_writer_goes_on_and_the_snapshot_stays(writer, story, tmp_path):
 
 
 def test_a_snapshot_can_be_written_and_the_store_stays(writer, story, tmp_path):
-    play(story, writer)
+    story.play_every_end(writer)
     writer.close()
     target = tmp_path / "copy.zarr"
     remember(story, writer.path, target)
@@ -155,8 +124,8 @@ def test_an_empty_store(make, tmp_path):
     assert verify(tmp_path / "again.zarr").sound
 
 
-def test_beside_a_writer_that_seals_and_evicts(make, story, tmp_path, kind):
-    writer = make(frame=FRAMES[kind], action=ACTION, extras=EXTRAS, capacity=400)
+def test_beside_a_writer_that_seals_and_evicts(make, story, tmp_path, kind, kinds):
+    writer = make(frame=kinds[kind], action=ACTION, extras=EXTRAS, capacity=400)
     story.play(writer, 600, "terminated")
     ended = threading.Event()
     failures = []
@@ -203,7 +172,7 @@ def test_beside_a_writer_that_seals_and_evicts(make, story, tmp_path, kind):
 
 def test_progress_ends_at_the_total(make, story, tmp_path):
     writer = make(lanes=2)
-    play(story, writer)
+    story.play_every_end(writer)
     told = []
     snapshot(writer.path, tmp_path / "copy.zarr", lambda done, total: told.append((done, total)))
     assert told == sorted(told)

@@ -16,34 +16,17 @@ from mmreplay.transplant import transplant
 
 ACTION = Field((), "uint8", chunk=8)
 LOG_PROB = {"log_prob": Field((2,), "float32", chunk=4)}
-FRAMES = {
-    "raw": Field((3,), "uint8", "raw", chunk=8),
-    "lz4": Field((3,), "uint8", "lz4", chunk=4, shard=8),
-    "zstd": Field((3,), "uint8", "zstd", chunk=4, shard=16),
-    "dict": {
-        "pixels": Field((2, 3), "uint8", "lz4", chunk=4, shard=8),
-        "speed": Field((2,), "float32", "raw", chunk=16),
-    },
-}
-
-
-def play(story, writer):
-    """37 rows: an episode of each end, one of a single row, and one that runs."""
-    story.play(writer, 9, "terminated")
-    story.play(writer, 11, "truncated")
-    story.reset(writer)
-    story.play(writer, 13)
-
-
-@pytest.fixture(params=FRAMES)
-def writer(request, make):
-    """Of a lane that is empty yet, of each kind of frames."""
-    return make(frame=FRAMES[request.param], action=ACTION, extras=LOG_PROB)
 
 
 @pytest.fixture
-def lz4_writer(make):
-    return make(frame=FRAMES["lz4"], action=ACTION)
+def writer(kind, make, kinds):
+    """Of a lane that is empty yet, of each kind of frames."""
+    return make(frame=kinds[kind], action=ACTION, extras=LOG_PROB)
+
+
+@pytest.fixture
+def lz4_writer(make, kinds):
+    return make(frame=kinds["lz4"], action=ACTION)
 
 
 def contents(path):
@@ -73,7 +56,7 @@ def check(story, source, target, stop):
 
 
 def test_any_first_rows_of_a_closed_lane(writer, story, tmp_path):
-    play(story, writer)
+    story.play_every_end(writer)
     writer.close()
     before = contents(writer.path)
     reader = LaneReader(writer.path)
@@ -85,7 +68,7 @@ def test_any_first_rows_of_a_closed_lane(writer, story, tmp_path):
 
 
 def test_the_copy_can_be_written_and_the_source_stays(writer, story, tmp_path):
-    play(story, writer)
+    story.play_every_end(writer)
     writer.close()
     for stop in (8, 16, 24, 37):
         target = tmp_path / f"first-{stop}"
@@ -99,7 +82,7 @@ def test_the_copy_can_be_written_and_the_source_stays(writer, story, tmp_path):
 
 
 def test_the_source_can_be_written_and_the_copy_stays(writer, story, tmp_path):
-    play(story, writer)
+    story.play_every_end(writer)
     writer.close()
     target = tmp_path / "copy"
     transplant(LaneReader(writer.path), target, 37)
@@ -110,7 +93,7 @@ def test_the_source_can_be_written_and_the_copy_stays(writer, story, tmp_path):
 
 
 def test_a_live_lane(writer, story, tmp_path):
-    play(story, writer)
+    story.play_every_end(writer)
     writer.flush()
     story.play(writer, 3, reset=False)
     head = writer.rows
@@ -135,7 +118,7 @@ def test_a_half_of_the_tail_that_waits_for_its_shard(lz4_writer, story, tmp_path
 
 
 def test_whole_chunk_files_are_shared_and_the_newest_are_not(lz4_writer, story, tmp_path):
-    play(story, lz4_writer)
+    story.play_every_end(lz4_writer)
     lz4_writer.close()
     transplant(LaneReader(lz4_writer.path), tmp_path / "copy", 24)
     names = {
@@ -150,7 +133,7 @@ def test_whole_chunk_files_are_shared_and_the_newest_are_not(lz4_writer, story, 
 
 
 def test_where_files_cannot_be_shared_they_are_copied(writer, story, tmp_path):
-    play(story, writer)
+    story.play_every_end(writer)
     writer.close()
     with faulty_disk() as disk:
         disk.fail({"link"}, errno.EPERM, forever=True)
@@ -160,8 +143,8 @@ def test_where_files_cannot_be_shared_they_are_copied(writer, story, tmp_path):
     assert all(one.stat().st_nlink == 1 for one in writer.path.rglob("c.*"))
 
 
-def test_an_evicting_lane_keeps_its_ids(make, story, tmp_path):
-    writer = make(frame=FRAMES["lz4"], action=ACTION, capacity=20)
+def test_an_evicting_lane_keeps_its_ids(make, story, tmp_path, kinds):
+    writer = make(frame=kinds["lz4"], action=ACTION, capacity=20)
     for _ in range(20):
         story.play(writer, 9, "terminated")
     writer.close()
@@ -173,8 +156,8 @@ def test_an_evicting_lane_keeps_its_ids(make, story, tmp_path):
         story.check(copy, start=copy.lanes[0].base)
 
 
-def test_rows_that_are_evicted_meanwhile_are_tried_again(make, story, tmp_path):
-    writer = make(frame=FRAMES["raw"], action=ACTION, capacity=20)
+def test_rows_that_are_evicted_meanwhile_are_tried_again(make, story, tmp_path, kinds):
+    writer = make(frame=kinds["raw"], action=ACTION, capacity=20)
     story.play(writer, 20)
     reader = LaneReader(writer.path)
     for _ in range(20):
@@ -200,8 +183,8 @@ def test_the_random_state_comes_along(buffer_of, story, tmp_path):
     assert "generator" not in LaneReader(tmp_path / "rows").metadata
 
 
-def test_priorities_come_along_and_are_no_ones_but_the_copys(tmp_path, story):
-    arguments = {"frame": FRAMES["raw"], "action": ACTION, "flush_s": 0, "seed": 0}
+def test_priorities_come_along_and_are_no_ones_but_the_copys(tmp_path, story, kinds):
+    arguments = {"frame": kinds["raw"], "action": ACTION, "flush_s": 0, "seed": 0}
     with mmreplay.PrioritizedReplayBuffer(tmp_path / "store.zarr", **arguments) as buffer:
         story.play(buffer.writer, 30)
         buffer.update_priorities(buffer.store.ids, np.arange(30.0))
@@ -218,7 +201,7 @@ def test_priorities_come_along_and_are_no_ones_but_the_copys(tmp_path, story):
 
 
 def test_damage_to_rows_that_are_copied_is_no_sound_copy(writer, story, tmp_path):
-    play(story, writer)
+    story.play_every_end(writer)
     writer.close()
     path = writer.path / "rewards" / "c.4"
     data = bytearray(path.read_bytes())
@@ -230,7 +213,7 @@ def test_damage_to_rows_that_are_copied_is_no_sound_copy(writer, story, tmp_path
 
 
 def test_what_stands_past_the_last_row_does_not_come_along(writer, story, tmp_path):
-    play(story, writer)
+    story.play_every_end(writer)
     writer.close()
     path = writer.path / "rewards" / "c.4"
     data = bytearray(path.read_bytes())
@@ -242,7 +225,7 @@ def test_what_stands_past_the_last_row_does_not_come_along(writer, story, tmp_pa
 
 
 def test_a_full_disk_leaves_nothing(lz4_writer, story, tmp_path):
-    play(story, lz4_writer)
+    story.play_every_end(lz4_writer)
     lz4_writer.close()
     before = contents(lz4_writer.path)
     reader = LaneReader(lz4_writer.path)

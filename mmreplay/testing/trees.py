@@ -1,0 +1,30 @@
+"""A directory as a whole: what stands in it, and a byte of it changed.
+
+Invariant: nothing here knows what a store is; two directories with equal contents are the same.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["contents", "flip", "names"]
+
+
+def contents(path: Path) -> dict[str, bytes | None]:
+    """Everything below a directory, by its path from there: a file's bytes, of others None."""
+    return {
+        str(one.relative_to(path)): one.read_bytes() if one.is_file() else None
+        for one in path.rglob("*")
+    }
+
+
+def names(path: Path) -> list[str]:
+    """What stands in a directory, ascending."""
+    return sorted(one.name for one in path.iterdir())
+
+
+def flip(path: Path, at: int = 3) -> None:
+    """Change a bit of one of a file's bytes."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0x10
+    path.write_bytes(data)
