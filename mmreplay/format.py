@@ -23,16 +23,19 @@ from mmreplay.schema import Field, Schema
 __all__ = [
     "ATTRIBUTE",
     "CHECKSUM_ROWS",
+    "CODECS",
     "CONTEXT_ROWS",
     "DIGEST",
     "FORMAT",
     "LANE_SHIFT",
+    "MAX_CHUNK_BYTES",
+    "MAX_INNER_BYTES",
     "MAX_METADATA_BYTES",
     "MAX_STACK",
     "ArraySpec",
     "array_json",
+    "checked_codec",
     "checksum_spec",
-    "codec_document",
     "digest",
     "dump",
     "group_json",
@@ -42,8 +45,6 @@ __all__ = [
     "lane_names",
     "parse_array",
     "parse_root",
-    "plan",
-    "plan_from_layout",
     "priority_spec",
     "schema_from_json",
 ]
@@ -60,31 +61,20 @@ LANE_SHIFT = 40
 MAX_METADATA_BYTES = 1 << 20
 CHECKSUM_ROWS = 1024
 """Checksums a chunk file of them."""
+MAX_CHUNK_BYTES = 4 << 30
+MAX_INNER_BYTES = 64 << 20
+"""Who reads one row decodes a whole inner chunk, and somebody else may have chosen its length."""
 
-_MIB = 1 << 20
 _MAX_DEPTH = 100
 """Levels of the JSON of a document: what is deeper cannot be shown in a message."""
 _MAX_OWN_DEPTH = _MAX_DEPTH - 5
 """Those of a user's metadata, which stands some levels below the top."""
-_TARGET_BYTES = 32 * _MIB
-_TAILS_BYTES = 256 * _MIB
-_MAX_SHARD_ROWS = 4096
-_MAX_CHUNK_BYTES = 4 << 30
-_MAX_INNER = 16
-_MAX_INNER_BYTES = 64 * _MIB
-"""Who reads one row decodes a whole inner chunk, and somebody else may have chosen its length."""
-_INNER_BYTES = 512 * 1024
-_COMPRESS_FROM_BYTES = 1024
-_SCALAR_ROWS = 65_536
-_SCALAR_ROWS_OF_MANY = 16_384
 _INDEX_ROWS = 65_536
-_UNKNOWN_LANES = 16
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}\Z")
 _LANE = re.compile(r"lane-[0-9]{5}\Z")
 _DTYPES = frozenset(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
 )
-_CODECS: dict[str, dict[str, Any]] = {
+CODECS: dict[str, dict[str, Any]] = {
     "lz4": {
         "name": "blosc",
         "configuration": {
@@ -97,6 +87,7 @@ _CODECS: dict[str, dict[str, Any]] = {
     },
     "zstd": {"name": "zstd", "configuration": {"level": 1, "checksum": False}},
 }
+"""What the short names of codecs stand for."""
 _BLOSC_NAMES = ("lz4", "lz4hc", "zstd")
 _INDEX_CODECS = [
     {"name": "bytes", "configuration": {"endian": "little"}},
@@ -144,7 +135,7 @@ class ArraySpec:
         """As the user writes it: raw, lz4, zstd, or the zarr codec's own name."""
         if self.codec is None:
             return "raw"
-        for name, known in _CODECS.items():
+        for name, known in CODECS.items():
             if self.codec["name"] == known["name"] and _cname(self.codec) == _cname(known):
                 return name
         return str(self.codec["name"])
@@ -165,161 +156,7 @@ def _cname(codec: Mapping[str, Any]) -> object:
     return codec.get("configuration", {}).get("cname")
 
 
-# ---------------------------------------------------------------- planning
-
-
-def plan(schema: Schema, lanes: int | None) -> dict[str, ArraySpec]:
-    """Chunk lengths and codecs of every array of a lane, by path.
-
-    Args:
-        schema: what a row holds.
-        lanes: None for a store of one lane; otherwise how many lanes share the memory that the
-            tails may take; 0 where lanes come one by one and nobody knows how many.
-
-    Raises:
-        SchemaError: chunk and shard lengths that do not fit each other.
-    """
-    default_rows = _SCALAR_ROWS if lanes is None else _SCALAR_ROWS_OF_MANY
-    # One length for all four scalar columns, so that one comparison a step finds their border.
-    scalar_rows = schema.action.chunk or min(default_rows, _raw_rows(schema.action.row_bytes))
-    out: dict[str, ArraySpec] = {}
-    compressed: dict[str, tuple[Field, dict[str, Any]]] = {}
-    for path, one in schema.columns().items():
-        codec = _codec_of(one, path) if path.startswith("frames") else None
-        if codec is not None:
-            compressed[path] = (one, codec)
-        elif path.startswith("frames"):
-            out[path] = ArraySpec(path, one.shape, one.dtype, one.chunk or _raw_rows(one.row_bytes))
-        else:
-            rows = scalar_rows
-            if path.startswith("extras"):
-                rows = one.chunk or min(scalar_rows, _raw_rows(one.row_bytes))
-            out[path] = ArraySpec(path, one.shape, one.dtype, rows)
-    for name in ("non_terminals", "resets"):
-        out[name] = ArraySpec(name, (), np.dtype("uint8"), scalar_rows)
-    if compressed:
-        shard, inners = _shard_rows({path: one for path, (one, _) in compressed.items()}, lanes)
-        for path, (one, codec) in compressed.items():
-            out[path] = ArraySpec(path, one.shape, one.dtype, shard, inners[path], codec)
-    for spec in out.values():
-        if spec.inner_rows > 1 and spec.inner_rows * spec.row_bytes > _MAX_INNER_BYTES:
-            raise SchemaError(
-                f"{spec.path}: {spec.inner_rows:,} rows a chunk have "
-                f"{spec.inner_rows * spec.row_bytes:,} bytes; at most {_MAX_INNER_BYTES:,} are "
-                f"compressed as one: give a smaller chunk"
-            )
-        if spec.chunk_bytes > _MAX_CHUNK_BYTES:
-            raise SchemaError(
-                f"{spec.path}: a chunk of {spec.chunk_rows:,} rows has {spec.chunk_bytes:,} bytes; "
-                f"at most {_MAX_CHUNK_BYTES:,}: give a smaller chunk or shard"
-            )
-    return out
-
-
-def plan_from_layout(schema: Schema, layout: Any, where: str) -> dict[str, ArraySpec]:
-    """The arrays of a further lane, as attributes.mmreplay.layout of its store has them.
-
-    Raises:
-        FormatError: there is no such layout.
-    """
-    columns = schema.columns()
-    kinds = {path: (one.shape, one.dtype) for path, one in columns.items()}
-    kinds["non_terminals"] = kinds["resets"] = ((), np.dtype("uint8"))
-    try:
-        specs = {
-            path: ArraySpec(
-                path,
-                shape,
-                dtype,
-                layout[path]["chunk"],
-                layout[path]["inner"],
-                layout[path]["codec"],
-            )
-            for path, (shape, dtype) in kinds.items()
-        }
-    except (KeyError, TypeError) as error:
-        raise FormatError(f"{where}: layout: cannot be read: {error!s:.400}") from error
-    # Once through the text of zarr.json: the checks of opening hold for making, too.
-    return {path: parse_array(array_json(s, 0), path, where)[0] for path, s in specs.items()}
-
-
-def codec_document(codec: str | Mapping[str, Any], spec: ArraySpec) -> dict[str, Any] | None:
-    """A codec, as the user writes it, as it stands in the zarr.json of `spec`; None for raw."""
-    return _codec_of(Field(spec.row_shape, spec.dtype, codec), spec.path)
-
-
-def _codec_of(one: Field, path: str) -> dict[str, Any] | None:
-    codec = one.codec
-    if codec is None:
-        codec = "lz4" if one.row_bytes >= _COMPRESS_FROM_BYTES else "raw"
-    if codec == "raw":
-        return None
-    if isinstance(codec, str):
-        if codec not in _CODECS:
-            raise SchemaError(
-                f"{path}: expected codec 'raw', 'lz4', 'zstd' or a zarr codec as a dict, "
-                f"found {codec!r}"
-            )
-        return _CODECS[codec]
-    try:
-        return _checked_codec(dict(codec), path, one.dtype.itemsize)
-    except FormatError as error:
-        raise SchemaError(str(error)) from error
-
-
-def _raw_rows(row_bytes: int) -> int:
-    """About 32 MiB, in whole pages where that does not inflate the chunk; at most 65,536 rows."""
-    rows = max(1, min(_TARGET_BYTES // row_bytes, _SCALAR_ROWS))
-    for page in (64 * 1024, 4096):
-        granule = page // math.gcd(row_bytes, page)
-        if granule <= rows:
-            return rows - rows % granule
-    return rows
-
-
-def _shard_rows(fields: dict[str, Field], lanes: int | None) -> tuple[int, dict[str, int]]:
-    """One shard length for all compressed keys, and each one's inner chunk length."""
-    inners = {
-        path: one.chunk or min(_MAX_INNER, max(1, _INNER_BYTES // one.row_bytes))
-        for path, one in fields.items()
-    }
-    given = {one.shard for one in fields.values() if one.shard}
-    if len(given) > 1:
-        raise SchemaError(f"shard: all compressed frames share one length, found {sorted(given)}")
-    if given:
-        shard = given.pop()
-        for path, inner in inners.items():
-            if shard % inner:
-                if fields[path].chunk:
-                    raise SchemaError(
-                        f"{path}: expected a shard of a multiple of the {inner} rows of a chunk, "
-                        f"found {shard}"
-                    )
-                inners[path] = math.gcd(shard, inner)
-        return shard, inners
-    largest = max(one.row_bytes for one in fields.values())
-    shard = max(1, min(_MAX_SHARD_ROWS, _TARGET_BYTES // largest))
-    if lanes is not None:
-        row = sum(one.row_bytes for one in fields.values())
-        shard = min(shard, _TAILS_BYTES // (2 * (lanes or _UNKNOWN_LANES) * row))
-        if not shard and not lanes:
-            shard = 1
-        if not shard:
-            raise SchemaError(
-                f"{lanes} lanes of {row:,} bytes a frame: expected their tails to fit into "
-                f"{_TAILS_BYTES:,} bytes; use codec='raw', or give a shard length"
-            )
-    step = math.lcm(*inners.values())
-    if step > shard:  # keys whose chunks have no common multiple within a shard
-        inners = {
-            path: inner if fields[path].chunk else 1 << (min(inner, shard).bit_length() - 1)
-            for path, inner in inners.items()
-        }
-        step = math.lcm(*inners.values())
-    if lanes is not None and shard >= step:
-        # A power of two of chunks: the same length for nearby numbers of lanes.
-        return step << ((shard // step).bit_length() - 1), inners
-    return max(step, shard - shard % step), inners
+# ---------------------------------------------------------------- names
 
 
 def checksum_spec(path: str) -> ArraySpec:
@@ -594,9 +431,9 @@ def parse_array(data: bytes, path: str, where: str) -> tuple[ArraySpec, int]:
         raise FormatError(f"{where}: fill_value: expected 0, found {fill!r:.200}")
     if not shape or chunk[1:] != shape[1:] or len(chunk) != len(shape):
         raise FormatError(f"{where}: expected chunks of whole rows, found {chunk} of {shape}")
-    if math.prod(chunk) * dtype.itemsize > _MAX_CHUNK_BYTES:
+    if math.prod(chunk) * dtype.itemsize > MAX_CHUNK_BYTES:
         raise FormatError(
-            f"{where}: expected chunks of at most {_MAX_CHUNK_BYTES:,} bytes, found {chunk}"
+            f"{where}: expected chunks of at most {MAX_CHUNK_BYTES:,} bytes, found {chunk}"
         )
     codecs = document.get("codecs")
     if not isinstance(codecs, list) or len(codecs) != 1:
@@ -617,9 +454,9 @@ def _parse_sharding(
     inner = _sizes(sharding.get("chunk_shape"), "inner chunk_shape", where)
     if inner[1:] != chunk[1:] or len(inner) != len(chunk) or chunk[0] % inner[0]:
         raise FormatError(f"{where}: expected inner chunks that divide {chunk}, found {inner}")
-    if inner[0] > 1 and math.prod(inner) * dtype.itemsize > _MAX_INNER_BYTES:
+    if inner[0] > 1 and math.prod(inner) * dtype.itemsize > MAX_INNER_BYTES:
         raise FormatError(
-            f"{where}: expected inner chunks of one row, or of at most {_MAX_INNER_BYTES:,} bytes, "
+            f"{where}: expected inner chunks of one row, or of at most {MAX_INNER_BYTES:,} bytes, "
             f"found {inner}"
         )
     _expect(sharding.get("index_location", "end"), "end", "index_location", where)
@@ -637,11 +474,15 @@ def _parse_sharding(
         )
     if not isinstance(codecs[1], dict):
         raise FormatError(f"{where}: expected a compressor, found {codecs[1]!r:.200}")
-    return inner[0], _checked_codec(codecs[1], where, dtype.itemsize)
+    return inner[0], checked_codec(codecs[1], where, dtype.itemsize)
 
 
-def _checked_codec(document: dict[str, Any], where: str, itemsize: int) -> dict[str, Any]:
-    """A compressor of the standard set, with a configuration that can only mean one thing."""
+def checked_codec(document: dict[str, Any], where: str, itemsize: int) -> dict[str, Any]:
+    """A compressor of the standard set, with a configuration that can only mean one thing.
+
+    Raises:
+        FormatError: another one, or a configuration that it cannot have.
+    """
     name, given = document.get("name"), document.get("configuration", {})
     if not isinstance(given, dict):
         raise FormatError(

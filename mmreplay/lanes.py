@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay import files, format, locks
+from mmreplay import files, format, locks, planning
 from mmreplay._version import __version__
 from mmreplay.background import Background
 from mmreplay.beside import built_beside, remove_at_once
@@ -212,7 +212,7 @@ class _Request:
             with built_beside(self.path) as built:
                 if lanes is None and lane is None:
                     attributes = self.attributes(capacity)
-                    build_lane(built, schema, format.plan(schema, None), attributes)
+                    build_lane(built, schema, planning.plan(schema, None), attributes)
                 else:
                     self._build_group(built, schema, capacity, lanes)
                 files.sync_tree(built)
@@ -229,7 +229,7 @@ class _Request:
             raise SchemaError(
                 f"lanes: expected 1 to {MAX_LANES:,} written by one process, found {lanes:,}"
             )
-        specs = format.plan(schema, lanes or 0)
+        specs = planning.plan(schema, lanes or 0)
         shares = split_capacity(capacity, lanes) if lanes else []
         for number, share in enumerate(shares):
             build_lane(built / format.lane_name(number), schema, specs, self.attributes(share))
@@ -317,7 +317,7 @@ class _Request:
             )
         for name, one in asked.frames.items():
             spec = specs[asked.frame_paths[name]]
-            if one.codec is not None and spec.codec != format.codec_document(one.codec, spec):
+            if one.codec is not None and spec.codec != planning.codec_document(one.codec, spec):
                 raise SchemaError(
                     f"{path}: {spec.path}: expected codec {spec.codec_name!r}, found "
                     f"{one.codec!r}; leave it out to take the store's"
@@ -338,7 +338,7 @@ class _Request:
                     return path
             where = str(self.path / "zarr.json")
             schema = format.schema_from_json(root.get("schema"), where)
-            specs = format.plan_from_layout(schema, root.get("layout"), where)
+            specs = planning.plan_from_layout(schema, root.get("layout"), where)
             self._compare(self.path, schema, specs)
             number = 1 + max((int(path.name[5:]) for path in paths), default=-1)
             built = self.path / f".{format.lane_name(number)}.tmp"

@@ -107,7 +107,7 @@ def schema_problems(schema: Schema, document: object) -> Iterator[str]:
 
 
 def layout_problems(specs: Mapping[str, ArraySpec], document: Any) -> Iterator[str]:
-    """What is wrong with the layout of a store that `format.plan_from_layout` could read."""
+    """What is wrong with the layout of a store that `planning.plan_from_layout` could read."""
     canonical = {
         path: {"chunk": spec.chunk_rows, "inner": spec.inner_rows, "codec": spec.codec}
         for path, spec in specs.items()

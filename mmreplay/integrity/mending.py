@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay import codecs, columns, files, format, reading, shards
+from mmreplay import codecs, columns, files, format, planning, reading, shards
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
 from mmreplay.format import ArraySpec
 from mmreplay.integrity import tree
@@ -255,7 +255,7 @@ def _specs(
     layout: Specs = {}
     if root is not None:
         with contextlib.suppress(FormatError):
-            layout = format.plan_from_layout(schema, root.get("layout"), str(lane))
+            layout = planning.plan_from_layout(schema, root.get("layout"), str(lane))
     out: Specs = {}
     for path, (shape, dtype) in kinds.items():
         known = documents.get(path, (None, 0))[0]
@@ -310,7 +310,7 @@ def _guess(lane: Path, spec: ArraySpec) -> ArraySpec:
     one = ArraySpec(spec.path, spec.row_shape, spec.dtype, rows)
     if name is None:
         return one
-    codec = format.codec_document({"name": name} if name == "gzip" else name, one)
+    codec = planning.codec_document({"name": name} if name == "gzip" else name, one)
     return ArraySpec(spec.path, spec.row_shape, spec.dtype, rows, inner, codec)
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from mmreplay import files, format, locks, reading
+from mmreplay import files, format, locks, planning, reading
 from mmreplay.background import Background
 from mmreplay.columns import EvictedError
 from mmreplay.disk import holder_of
@@ -277,7 +277,7 @@ def _add_missing(
         name = format.lane_name(number)
         if name not in names:
             schema = format.schema_from_json(root["schema"], str(new))
-            specs = format.plan_from_layout(schema, root["layout"], str(new))
+            specs = planning.plan_from_layout(schema, root["layout"], str(new))
             empty_lane(new / name, schema, specs, root)
             made[name] = LaneRepair(name, 0, 0, 0, [], renumbered=False, missing=True)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmreplay import format, reading
+from mmreplay import format, planning, reading
 from mmreplay.errors import CorruptStoreError, FormatError
 from mmreplay.format import ArraySpec
 from mmreplay.integrity import documents, tree
@@ -108,7 +108,7 @@ def _layout(
         schema = format.schema_from_json(root.get("schema"), str(file))
         for text in documents.schema_problems(schema, root["schema"]):
             note(text)
-        specs = format.plan_from_layout(schema, root.get("layout"), str(file))
+        specs = planning.plan_from_layout(schema, root.get("layout"), str(file))
     except FormatError as error:
         note(documents.reason(error, file))
         return None

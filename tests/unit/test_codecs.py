@@ -11,7 +11,7 @@ import numcodecs
 import numpy as np
 import pytest
 
-from mmreplay import codecs, format
+from mmreplay import codecs, planning
 from mmreplay.errors import CorruptStoreError
 from mmreplay.schema import Field, Schema
 
@@ -46,7 +46,7 @@ GIVEN = {
 def documented(given, dtype="uint8"):
     """A codec as it stands in zarr.json."""
     schema = Schema.make(Field((2048,), dtype, given), Field())
-    document = format.plan(schema, None)["frames"].codec
+    document = planning.plan(schema, None)["frames"].codec
     assert document is not None
     return document
 

@@ -9,7 +9,19 @@ import pytest
 import zarr
 
 import mmreplay
-from mmreplay import Field, background, columns, files, format, lane, maps, reader, recovery, system
+from mmreplay import (
+    Field,
+    background,
+    columns,
+    files,
+    format,
+    lane,
+    maps,
+    planning,
+    reader,
+    recovery,
+    system,
+)
 from mmreplay.errors import CorruptStoreError
 from mmreplay.schema import Schema
 from mmreplay.state import CheckpointFile, State
@@ -59,7 +71,7 @@ def cut_to(story, path, head):
 
 def test_a_new_lane_is_a_live_one_of_no_row(tmp_path):
     schema = Schema.make({"a": Field((3,), codec="lz4"), "b": Field()}, Field(), {"x": Field()})
-    specs = format.plan(schema, None)
+    specs = planning.plan(schema, None)
     path = tmp_path / "lane"
     recovery.build_lane(path, schema, specs, {"capacity": None, "padding": "reset"})
     for folder in [path, *(one for one in path.rglob("*") if one.is_dir())]:
