@@ -1,14 +1,12 @@
 """A store, read-only: one lane or many as one; arrays by row id, transitions, trajectories.
 
-Invariant: what was read across a change of session is read again; an answer is of one moment.
+Invariant: everything is read through `Following.retrying` or under its lock, so an answer is of one
+moment.
 """
 
 from __future__ import annotations
 
 import os
-import threading
-import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
@@ -17,25 +15,21 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay import format
-from mmreplay.columns import Array, EvictedError, Ids, RawColumn
+from mmreplay.columns import Array, EvictedError, Ids
 from mmreplay.episodes import Index
-from mmreplay.errors import ClosedError, CorruptStoreError, InvalidIdError, SchemaError
+from mmreplay.errors import InvalidIdError, SchemaError
+from mmreplay.following import Following
 from mmreplay.gather import Batch, Gatherer, Settings
 from mmreplay.joined import Joined
-from mmreplay.reader import LaneReader, lane_paths
 from mmreplay.schema import FRAME, Schema, as_array
-from mmreplay.shards import ShardColumn
 from mmreplay.trajectories import LazyTrajectory, Trajectory
 from mmreplay.views import ColumnView, LaneView
 
 __all__ = ["Store", "open_store"]
 
-T = TypeVar("T")
 Places = TypeVar("Places")
 Read = TypeVar("Read")
 
-_ATTEMPTS = 100
-_LOOK_S = 1.0
 _ROW_MASK = (1 << format.LANE_SHIFT) - 1
 
 
@@ -49,7 +43,7 @@ class Rebuilder(Protocol[Places, Read]):
         """Read what lies there."""
 
 
-class Store:
+class Store(Following):
     """A store opened for reading; made by `mmreplay.open`.
 
     Takes no lock and writes nothing, whether the store is closed, live or left by a crash. A
@@ -63,131 +57,10 @@ class Store:
 
     def __init__(self, roots: Sequence[Path], *, padding: str | None = None) -> None:
         """Open the stores at `roots` as one; see `open_store`."""
-        self.path = roots[0]
-        self._roots = list(roots)
-        self._paths = [lane for root in roots for lane in lane_paths(root)]
-        if len(self._roots) > 1:
-            _check_distinct(self._paths)
-        self._lock = threading.RLock()
-        self._closed = False
-        self._next_look = time.monotonic() + _LOOK_S
-        self._reload()
-        first = self._joined.readers[0]
+        super().__init__(roots)
+        first = self.readers[0]
         self.schema: Schema = first.schema
         self.padding: str = padding or first.metadata["padding"]
-        _STORES.add(self)
-
-    # ------------------------------------------------------------ following a live store
-
-    def refresh(self) -> Self:
-        """Take the newest rows of a live store; notice new lanes, and that it was opened again.
-
-        `len`, `ids` and sampling do the first by themselves, and the last within a second.
-        """
-        with self._lock:
-            self._guard()
-            found = [lane for root in self._roots for lane in lane_paths(root)]
-            # At the end: the lanes that are known keep their numbers, and so do their ids.
-            fresh = [path for path in found if path not in self._paths]
-            self._paths += fresh
-            if fresh or any(reader.replaced() for reader in self._joined.readers):
-                self._reload()
-            else:
-                self._follow()
-        return self
-
-    def _follow(self) -> Joined:
-        """The view with the newest rows. The caller holds the lock."""
-        self._guard()
-        try:
-            if self._joined.follow() and not self._moved():
-                return self._joined
-        except EvictedError:
-            pass
-        self._reload()
-        return self._joined
-
-    def _moved(self) -> bool:
-        """Whether a closed lane was opened again, or a lane repaired; looked up once a second."""
-        now = time.monotonic()
-        if now < self._next_look:
-            return False
-        self._next_look = now + _LOOK_S
-        return not all(reader.is_in_place() for reader in self._joined.readers)
-
-    def _reload(self) -> None:
-        for _ in range(_ATTEMPTS):
-            try:
-                self._joined = Joined(self._paths)
-            except EvictedError:
-                continue
-            return
-        raise self._restless()
-
-    def _restless(self) -> CorruptStoreError:
-        return CorruptStoreError(
-            f"{self.path}: the store changed {_ATTEMPTS} times while it was being read"
-        )
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._closed
-
-    def leave_parent(self) -> None:
-        """In a forked child: another thread of the parent may have held the locks."""
-        # It may have been taking new rows, and have left index and columns halfway.
-        if not self._lock.acquire(blocking=False):
-            for reader in self._joined.readers:
-                reader.leave_session()
-        self._lock = threading.RLock()
-        for column in self._joined.columns.values():
-            column.leave_parent()
-
-    def _guard(self) -> None:
-        if self._closed:
-            raise ClosedError(f"{self.path}: this store was closed; open it again to read")
-
-    def retrying(self, read: Callable[[], tuple[Joined, T]]) -> T:
-        """Run a read again as long as rows or sessions go away under it.
-
-        Args:
-            read: returns what it read, and the view that it read from.
-
-        Raises:
-            CorruptStoreError: they keep going away.
-        """
-        for _ in range(_ATTEMPTS):
-            known = self._joined
-            try:
-                view, out = read()
-            except EvictedError:
-                pass
-            else:
-                if view.same_session():
-                    return out
-                known = view
-            with self._lock:
-                self._guard()
-                if self._joined is known:
-                    self._reload()
-        raise self._restless()
-
-    @property
-    def index(self) -> Index:
-        """The trajectory boundaries."""
-        return self._joined.index
-
-    @property
-    def columns(self) -> Mapping[str, RawColumn | ShardColumn]:
-        """Every column over all lanes, by path."""
-        self._guard()
-        return self._joined.columns
-
-    @property
-    def readers(self) -> Sequence[LaneReader]:
-        """The lanes' files; for `info` and `verify`."""
-        return self._joined.readers
 
     # ------------------------------------------------------------ transitions
 
@@ -282,11 +155,6 @@ class Store:
             return view, gatherer.fetch(view.columns, places, out)
 
         return self.retrying(read)
-
-    def look(self, read: Callable[[Index], T]) -> T:
-        """What `read` finds in the index as it is now; nobody changes it meanwhile."""
-        with self._lock:
-            return read(self._follow().index)
 
     def _invalid(self, wrong: int) -> InvalidIdError:
         lane, row = wrong >> format.LANE_SHIFT, wrong & _ROW_MASK
@@ -515,12 +383,6 @@ class Store:
 
         return zarr.open_group(self.path, mode="r", zarr_format=3, use_consolidated=False)
 
-    def close(self) -> None:
-        """Let go of all maps; a second call does nothing."""
-        with self._lock:
-            self._closed = True
-            self._joined.columns = {}
-
     def __enter__(self) -> Self:
         """Return the store itself."""
         return self
@@ -537,23 +399,6 @@ class Store:
         )
 
 
-def _check_distinct(lanes: Sequence[Path]) -> None:
-    """Refuse a lane that comes twice: its rows would be drawn twice as often, and without a word.
-
-    Raises:
-        SchemaError: naming the lane.
-    """
-    seen: dict[Path, Path] = {}
-    for lane in lanes:
-        real = lane.resolve()
-        if real in seen:
-            raise SchemaError(
-                f"{lane}: loaded already as {seen[real]}; name each store once, and not one of "
-                f"its lanes beside it"
-            )
-        seen[real] = lane
-
-
 def open_store(path: str | os.PathLike[str]) -> Store:
     """Open a store for reading.
 
@@ -565,15 +410,3 @@ def open_store(path: str | os.PathLike[str]) -> Store:
         FormatError, CorruptStoreError: it is none that this version reads, or not whole.
     """
     return Store([Path(path)])
-
-
-_STORES: weakref.WeakSet[Store] = weakref.WeakSet()
-
-
-def _leave_parent() -> None:
-    for store in list(_STORES):
-        store.leave_parent()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_parent)
