@@ -15,19 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay import (
-    codecs,
-    columns,
-    episodes,
-    files,
-    format,
-    locks,
-    maps,
-    priorities,
-    reading,
-    recovery,
-    shards,
-)
+from mmreplay import codecs, columns, episodes, files, format, priorities, reading, recovery, shards
 from mmreplay.background import SealJob
 from mmreplay.checksums import Checksums
 from mmreplay.columns import Window
@@ -39,6 +27,8 @@ from mmreplay.errors import (
     SchemaError,
 )
 from mmreplay.format import ArraySpec
+from mmreplay.locks import DirectoryLock, holder
+from mmreplay.maps import populate
 from mmreplay.reader import read_holder, read_metadata, read_specs
 from mmreplay.state import BASE, COMMITTED, TAIL_START
 
@@ -79,7 +69,7 @@ class LaneDisk:
         metadata = read_metadata(path)  # says that there is no lane, before a lock says less
         if metadata["kind"] != "lane":
             raise SchemaError(f"{path}: this store has many lanes; name one (lane=...)")
-        self._lock = locks.DirectoryLock(path, who=lambda: holder_of(path))
+        self._lock = DirectoryLock(path, who=lambda: holder_of(path))
         try:
             self._open(changes)
         except BaseException:
@@ -163,7 +153,7 @@ class LaneDisk:
         # No room yet is no error yet: the step that needs the chunk tries again, and says so.
         with contextlib.suppress(MmreplayError, OSError):
             window = self.open_window(spec, chunk)
-            maps.populate(window.rows)
+            populate(window.rows)
             self._ready[spec.path] = window
 
     def release(self) -> None:
@@ -400,7 +390,7 @@ def _tell_holder(path: Path) -> None:
     """Leave word of who holds a lane; a full disk is no reason not to."""
     where = path / ".live" / "writer"
     try:
-        files.write_file(where, locks.holder(), durable=False)
+        files.write_file(where, holder(), durable=False)
     except DiskFullError:
         files.unlink(where)  # of the process before: rather no name than a wrong one
 

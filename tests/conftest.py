@@ -1,8 +1,11 @@
-"""Settings that hold for every test."""
+"""Settings that hold for every test, and what tests in several folders need."""
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from mmreplay import files
 
 # No deadlines: an example may wait for a disk, a child process or a busy neighbour, and a test
 # that has really stopped is ended by the timeout in pyproject.toml.
@@ -25,3 +28,10 @@ settings.register_profile(
 )
 _default = "ci" if os.environ.get("CI") else "dev"
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", _default))
+
+
+@pytest.fixture
+def quick_disk(monkeypatch):
+    """Nothing here cuts the power, so nothing has to wait for the disk."""
+    monkeypatch.setattr(files, "_fsync", lambda descriptor: None)
+    monkeypatch.setattr(files, "_fdatasync", lambda descriptor: None)

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import mmreplay
-from mmreplay import Field, files
+from mmreplay import Field
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,9 @@ def command(monkeypatch):
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch, quick_disk):
     """The current folder, empty, so that messages name no other."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(files, "_fsync", lambda descriptor: None)
-    monkeypatch.setattr(files, "_fdatasync", lambda descriptor: None)
     return tmp_path
 
 

@@ -9,24 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmreplay import files
 from mmreplay.compat import nnabla_rl
 from mmreplay.compat.nnabla_rl import trajectories
 from mmreplay.errors import ClosedError, FormatError, SchemaError
-from mmreplay.testing.scratch import scratch_directory
 
 TERMINATED, TRUNCATED, INTERRUPTED = "terminated", "truncated", "interrupted"
 ENDS = (TERMINATED, TRUNCATED, INTERRUPTED)
-
-
-@pytest.fixture(autouse=True)
-def in_memory(monkeypatch, tmp_path):  # pytest's own folders first
-    """Temporary stores where nothing waits for a disk."""
-    monkeypatch.setattr(files, "_fsync", lambda descriptor: None)
-    monkeypatch.setattr(files, "_fdatasync", lambda descriptor: None)
-    with scratch_directory() as folder:
-        monkeypatch.setattr("tempfile.tempdir", str(folder))
-        yield folder
 
 
 def same(one, other):

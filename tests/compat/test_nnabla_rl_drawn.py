@@ -6,20 +6,8 @@ Invariant: probabilities, weights and goals are those that a few lines over list
 import numpy as np
 import pytest
 
-from mmreplay import files
 from mmreplay.compat import nnabla_rl
 from mmreplay.compat.nnabla_rl import priorities
-from mmreplay.testing.scratch import scratch_directory
-
-
-@pytest.fixture(autouse=True)
-def in_memory(monkeypatch, tmp_path):  # pytest's own folders first
-    """Temporary stores where nothing waits for a disk."""
-    monkeypatch.setattr(files, "_fsync", lambda descriptor: None)
-    monkeypatch.setattr(files, "_fdatasync", lambda descriptor: None)
-    with scratch_directory() as folder:
-        monkeypatch.setattr("tempfile.tempdir", str(folder))
-        yield folder
 
 
 def goodness(counts, shares):

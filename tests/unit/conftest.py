@@ -8,16 +8,10 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field, ReplayBuffer, VectorWriter, files
+from mmreplay import Field, ReplayBuffer, VectorWriter
+from mmreplay.testing import faults
 
 RAW = {"frame": Field((3,), "uint8", "raw", chunk=8), "action": Field((), "int64", chunk=8)}
-
-
-@pytest.fixture
-def quick_disk(monkeypatch):
-    """Nothing here cuts the power, so nothing has to wait for the disk."""
-    monkeypatch.setattr(files, "_fsync", lambda descriptor: None)
-    monkeypatch.setattr(files, "_fdatasync", lambda descriptor: None)
 
 
 class Story:
@@ -92,6 +86,13 @@ class Story:
             self.reset(one)
             self.play(one, 13)
 
+    def copy(self, source, target, stop=None):
+        """Expect of `target` the first rows of `source`, the last of them as a final row."""
+        rows = [dict(one) for one in self.lanes[source][:stop]]
+        flag = 1 if rows[-1]["reset"] else rows[-2]["flag"]
+        rows[-1].update(step=False, flag=flag)
+        self.lanes[target] = rows
+
     # ------------------------------------------------------------ comparing
 
     def columns(self, path, schema):
@@ -150,20 +151,7 @@ def story():
 @pytest.fixture
 def kill():
     """Leave a writer's directory as the death of its process would at this moment."""
-
-    def end(writer):
-        lanes = writer.writers if isinstance(writer, VectorWriter) else (writer,)
-        background = lanes[0]._background
-        background._stop = True
-        background._wake.set()
-        background._executor.shutdown(wait=True, cancel_futures=True)
-        if background._thread is not None:
-            background._thread.join()
-        for lane in lanes:
-            lane.abandon()
-            lane._disk.release()
-
-    return end
+    return faults.kill
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 import tracemalloc
 
@@ -21,6 +20,7 @@ from mmreplay import Field, FormatError, StoreNotFoundError, verify
 from mmreplay.codecs import crc32c
 from mmreplay.format import digest
 from mmreplay.testing.faults import kill
+from mmreplay.testing.threads import Beside
 from mmreplay.testing.trees import flip
 
 ACTION = Field((), "uint8", chunk=8)
@@ -790,34 +790,24 @@ def test_a_live_store_is_sound_and_its_damage_is_found(make, story, kinds):
 @pytest.mark.parametrize("frames", ["raw", "lz4", "dict"])
 def test_a_writer_at_work_is_never_taken_for_damage(make, story, frames, kinds):
     """It appends, seals, evicts, closes and opens again all the time."""
-    frame, stop, failures = kinds[frames], threading.Event(), []
-    writer = make(frame=frame, action=ACTION, capacity=50, flush_s=0.02)
+    writer = make(frame=kinds[frames], action=ACTION, capacity=50, flush_s=0.02)
     path = writer.path
 
-    def write():
+    def write(going):
         nonlocal writer
         generator = random.Random(0)
-        try:
-            while not stop.is_set():
-                story.play(writer, generator.randrange(1, 30), "terminated")
-                if generator.random() < 0.03:
-                    writer.close()
-                    writer = make(append=True, flush_s=0.02)
-        except Exception as error:
-            failures.append(error)
+        while going():
+            story.play(writer, generator.randrange(1, 30), "terminated")
+            if generator.random() < 0.03:
+                writer.close()
+                writer = make(append=True, flush_s=0.02)
 
-    thread = threading.Thread(target=write)
-    thread.start()
     seen, until = 0, time.monotonic() + 1.2
-    try:
+    with Beside(write):
         while time.monotonic() < until or seen < 3:
             report = verify(path)
             assert (report.findings, report.warnings) == ([], [])
             seen += 1
-    finally:
-        stop.set()
-        thread.join()
-    assert not failures
     writer.close()
     assert verify(path).sound
 

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import warnings
 
 import numpy as np
@@ -28,6 +27,7 @@ from mmreplay.format import LANE_SHIFT
 from mmreplay.samplers import Prioritization
 from mmreplay.testing.checks import check_verified
 from mmreplay.testing.faults import faulty_disk, kill
+from mmreplay.testing.threads import Beside
 
 ROWS = maps.GRANULARITY // 8  # the fewest that a chunk file of priorities may hold
 RAW = {"frame": Field((1,), "uint8", "raw", chunk=4096), "action": Field((), "int64", chunk=512)}
@@ -844,30 +844,24 @@ def test_a_closed_buffer_says_so(buffer_of):
 def test_threads_sample_and_update_while_another_appends(buffer_of, variant):
     buffer = buffer_of(capacity=ROWS, variant=variant, epsilon=0.0, lanes=None)
     play(buffer, 50)
-    failures, stop = [], threading.Event()
 
-    def learn(seed):
+    def learning(seed):
         random = np.random.default_rng(seed)
         out = []
-        try:
-            while not stop.is_set():
+
+        def learn(going):
+            while going():
                 out.append(buffer.sample(16).id)
                 if len(out) > 3:
                     buffer.update_priorities(out.pop(0), random.random(16) + 0.5)
-        except BaseException as error:
-            failures.append(error)
 
-    threads = [threading.Thread(target=learn, args=(seed,)) for seed in range(3)]
-    for thread in threads:
-        thread.start()
-    for number in range(30):
-        play(buffer, 100)
-        if number % 10 == 9:
-            buffer.flush()
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert not failures
+        return learn
+
+    with Beside(*map(learning, range(3))):
+        for number in range(30):
+            play(buffer, 100)
+            if number % 10 == 9:
+                buffer.flush()
     column, sampler = buffer._column, buffer.sampler
     found = priorities_of(buffer)
     assert len(found) == ROWS

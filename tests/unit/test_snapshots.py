@@ -1,6 +1,6 @@
 """Snapshots: a closed copy of a store as it was at one moment, whatever becomes of the store."""
 
-import threading
+import time
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from mmreplay import (
     verify,
 )
 from mmreplay.testing.damage import lane_directories
+from mmreplay.testing.threads import Beside
 from mmreplay.testing.trees import names
 
 ACTION = Field((), "int64", chunk=8)
@@ -31,9 +32,7 @@ def writer(make, kind, lanes, kinds):
 def remember(story, source, target):
     """Expect of the lanes of `target` what those of `source` hold now."""
     for lane in lane_directories(source):
-        rows = [dict(one) for one in story.lanes[lane]]
-        rows[-1]["step"] = False
-        story.lanes[target / lane.name if lane != source else target] = rows
+        story.copy(lane, target / lane.name if lane != source else target)
 
 
 def check(story, target):
@@ -127,22 +126,15 @@ def test_an_empty_store(make, tmp_path):
 def test_beside_a_writer_that_seals_and_evicts(make, story, tmp_path, kind, kinds):
     writer = make(frame=kinds[kind], action=ACTION, extras=EXTRAS, capacity=400)
     story.play(writer, 600, "terminated")
-    ended = threading.Event()
-    failures = []
 
-    def write():
-        try:
-            while not ended.is_set():
-                story.play(writer, 37, "terminated")
-                writer.flush()
-                ended.wait(0.001)
-        except BaseException as error:
-            failures.append(error)
+    def write(going):
+        while going():
+            story.play(writer, 37, "terminated")
+            writer.flush()
+            time.sleep(0.001)
 
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        made = []
+    made = []
+    with Beside(write):
         for number in range(4):
             target = tmp_path / f"copy-{number}"
             try:
@@ -151,22 +143,12 @@ def test_beside_a_writer_that_seals_and_evicts(make, story, tmp_path, kind, kind
                 assert "while it was being copied" in str(error)  # rows of so few come and go
                 continue
             made.append(target)
-    finally:
-        ended.set()
-        thread.join()
-    assert not failures
     assert made
-    rows = story.lanes[writer.path]
     for target in made:
         assert verify(target).findings == []
         with mmreplay.open(target) as store:
             lane = store.lanes[0]
-            story.lanes[target] = [dict(one) for one in rows[: lane.rows]]
-            story.lanes[target][-1]["step"] = False
-            if not rows[lane.rows - 1]["reset"]:
-                story.lanes[target][-1]["flag"] = rows[lane.rows - 2]["flag"]
-            else:
-                story.lanes[target][-1]["flag"] = 1
+            story.copy(writer.path, target, lane.rows)
             story.check(store, start=lane.base)
 
 

@@ -39,16 +39,8 @@ def contents(path):
     return found
 
 
-def first_rows(story, source, target, stop):
-    """Expect of `target` the first rows of `source`, the last of them as a final row."""
-    rows = [dict(one) for one in story.lanes[source][:stop]]
-    rows[-1]["step"] = False
-    rows[-1]["flag"] = 1 if rows[-1]["reset"] else rows[-2]["flag"]
-    story.lanes[target] = rows
-
-
 def check(story, source, target, stop):
-    first_rows(story, source, target, stop)
+    story.copy(source, target, stop)
     with mmreplay.open(target) as store:
         story.check(store)
     report = verify(target)
@@ -73,7 +65,7 @@ def test_the_copy_can_be_written_and_the_source_stays(writer, story, tmp_path):
     for stop in (8, 16, 24, 37):
         target = tmp_path / f"first-{stop}"
         transplant(LaneReader(writer.path), target, stop)
-        first_rows(story, writer.path, target, stop)
+        story.copy(writer.path, target, stop)
         before = contents(writer.path)
         with mmreplay.create(target, append=True, flush_s=0) as again:
             story.play(again, 30, "terminated")
