@@ -20,7 +20,7 @@ import numpy.typing as npt
 from mmreplay.dataset import Dataset, Seed
 from mmreplay.errors import CorruptStoreError
 from mmreplay.gather import Settings
-from mmreplay.lanes import FLUSH_S, create
+from mmreplay.lanes import FLUSH_S, create, give_up
 from mmreplay.schema import Field
 from mmreplay.store import Store
 from mmreplay.vector import VectorWriter
@@ -102,7 +102,7 @@ class ReplayBuffer(Dataset):
             self.stored_state = {} if saved is None else _restore(self.generator, saved, store.path)
             self._lanes[0].save_generator(_saver(self))
         except BaseException:
-            self.writer.close()
+            give_up(self._lanes)
             raise
         # The writer's own methods: one call less in what is called millions of times.
         if type(self).step is ReplayBuffer.step:

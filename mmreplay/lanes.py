@@ -10,7 +10,7 @@ import dataclasses
 import os
 import uuid
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from mmreplay.recovery import build_lane
 from mmreplay.schema import Field, Schema
 from mmreplay.vector import VectorWriter, at_once
 
-__all__ = ["FLUSH_S", "MAX_LANES", "create", "split_capacity"]
+__all__ = ["FLUSH_S", "MAX_LANES", "create", "give_up", "split_capacity"]
 
 _MAX_METADATA_BYTES = format.MAX_METADATA_BYTES // 2
 FLUSH_S = 30.0
@@ -275,7 +275,7 @@ class _Request:
 
         writers, failures = at_once(open_one, paths, shares)
         if failures:
-            at_once(_close_or_let_go, writers)
+            give_up(writers)
             raise failures[0]
         if lane is not None or root["kind"] == "lane":
             return writers[0]
@@ -365,12 +365,16 @@ class _Request:
             lock.release()
 
 
-def _close_or_let_go(writer: Writer) -> None:
-    """Close, or at least keep nobody out: the caller is given no writer that could try again."""
-    try:
-        writer.close()
-    finally:
-        writer.let_go()
+def give_up(writers: Sequence[Writer]) -> None:
+    """Close them, or at least keep nobody out: the caller is given none that could try again."""
+
+    def close(writer: Writer) -> None:
+        try:
+            writer.close()
+        finally:
+            writer.let_go()
+
+    at_once(close, writers)
 
 
 def _checked_capacity(capacity: object) -> int:

@@ -295,7 +295,7 @@ class Player:
                 raise
             self._disk.heal()
             self._look()
-            call()
+            self._again(call)  # a flush in the background may have failed meanwhile
         except FailedStoreError:
             self._disk.heal()
             self._failed = True

@@ -301,7 +301,12 @@ class Squeezed:
         while any(one.is_file() for one in self.disk.rglob("*.tmp")):
             assert time.monotonic() < until
         if self.follower is None:
-            assert set(os.listdir(self.disk)) == self.strangers
+            left = set(os.listdir(self.disk)) - self.strangers
+            if self.prioritized and left == {self.path.name}:  # no room for its random state
+                assert len(mmreplay.open(self.path)) == 0
+                checks.check_verified(self.path)
+                return
+            assert not left
             return
         if self.told[stage] % 5 == 1 or THOROUGH:
             with mmreplay.open(self.path) as store:

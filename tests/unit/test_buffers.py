@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Dataset, Field, ReplayBuffer
+from mmreplay import Dataset, Field, ReplayBuffer, recovery
 from mmreplay.errors import (
     ClosedError,
     CorruptStoreError,
+    DiskFullError,
     EmptyBufferError,
     LockedError,
     SchemaError,
@@ -53,6 +54,21 @@ def test_a_buffer_records_and_samples(buffer_of, story):
     ):
         with pytest.raises(ClosedError):
             call()
+
+
+@pytest.mark.parametrize("lanes", [None, 2])
+def test_a_buffer_that_finds_no_room_keeps_nobody_out(tmp_path, monkeypatch, lanes):
+    def full(*_, **__):
+        raise DiskFullError("no room")
+
+    path = tmp_path / "s.zarr"
+    with monkeypatch.context() as patch:
+        patch.setattr(recovery, "generator_path", full)
+        with pytest.raises(DiskFullError) as caught:  # which holds what failed, as a caller may
+            ReplayBuffer(path, stack=2, lanes=lanes, flush_s=0, **RAW)
+    with ReplayBuffer(path, stack=2, lanes=lanes, flush_s=0, **RAW) as buffer:
+        assert len(buffer) == 0
+    assert "no room" in str(caught.value)
 
 
 def test_a_buffer_keeps_its_capacity_exactly(buffer_of, story):
