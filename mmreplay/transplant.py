@@ -126,9 +126,8 @@ def _copy(
         raise EvictedError(str(reader.path))
     for path, spec in specs.items():
         _share_sums(reader, spec, whole[path], target, sums)
-        for size in _copy_rows(
-            reader, spec, target, max(whole[path] * spec.chunk_rows, base), stop
-        ):
+        first = max(whole[path] * spec.chunk_rows, base)
+        for size in _copy_rows(reader, spec, target, first, stop, unsummed):
             moved(size)
     store = read_metadata(target)["uuid"]
     checkpoint = target / ".live" / "checkpoint"
@@ -237,7 +236,12 @@ def _share_sums(
 
 
 def _copy_rows(
-    reader: LaneReader, spec: ArraySpec, target: Path, start: int, stop: int
+    reader: LaneReader,
+    spec: ArraySpec,
+    target: Path,
+    start: int,
+    stop: int,
+    unsummed: Collection[tuple[str, int]],
 ) -> Iterator[int]:
     """Copy rows [start, stop), to where a live lane has them; yields bytes."""
     if not spec.is_raw:
@@ -249,7 +253,7 @@ def _copy_rows(
     for chunk in range(start // spec.chunk_rows, -(-stop // spec.chunk_rows)):
         path = columns.chunk_path(reader.path, spec, chunk)
         try:
-            intact = is_intact(reader, spec, chunk)
+            intact = (spec.path, chunk) in unsummed or is_intact(reader, spec, chunk)
         except FileNotFoundError as error:
             raise reader.missing(path, (chunk + 1) * spec.chunk_rows) from error
         if not intact:  # the copy would have a checksum that fits

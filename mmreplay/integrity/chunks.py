@@ -90,58 +90,61 @@ class ChunkReader:
         if not rows.closed and chunk >= max(rows.head - 1, 0) // spec.chunk_rows:
             expected = None  # of rows that a power cut took back: the newest row changes again
         known, start = dataclasses.replace(rows), chunk * spec.chunk_rows
-        found, n_other, end, wrong = 0, 0, start, list[Problem]()
-        for row, data in self._pieces(spec, chunk, known):
-            found = codecs.crc32c_of_zeros((row - end) * spec.row_bytes, found)
+        found, n_other, end, wrong = 0, 0, 0, list[Problem]()
+        used = max(rows.head - start, 0) * spec.row_bytes if rows.closed else spec.chunk_bytes
+        has_rules = rules.apply_to(spec)
+        for offset, data in self._pieces(spec, chunk, known, by_row=has_rules):
+            found = codecs.crc32c_of_zeros(offset - end, found)
             found = codecs.crc32c(data, found)
-            values = np.frombuffer(data, spec.dtype).reshape(-1, *spec.row_shape)
-            if rows.closed:
-                past = max(rows.head - row, 0) * spec.row_bytes
-                n_other += int(np.count_nonzero(np.frombuffer(data, np.uint8)[past:]))
-            if len(wrong) < _MOST_PROBLEMS:
-                wrong += rules.check_values(spec, values, row, known)
-            known.remember(spec.path, values, row)
-            end = row + len(values)
-        stop = start + spec.chunk_rows
-        found = codecs.crc32c_of_zeros((stop - end) * spec.row_bytes, found)
+            end = offset + len(data)
+            n_other += int(np.count_nonzero(np.frombuffer(data, np.uint8)[max(used - offset, 0) :]))
+            if has_rules:
+                row = start + offset // spec.row_bytes
+                values = np.frombuffer(data, spec.dtype).reshape(-1, *spec.row_shape)
+                if len(wrong) < _MOST_PROBLEMS:
+                    wrong += rules.check_values(spec, values, row, known)
+                known.remember(spec.path, values, row)
+        found = codecs.crc32c_of_zeros(spec.chunk_bytes - end, found)
         self._read(spec.chunk_bytes)
         out = _check_sum(found, expected)
         if expected == 0 and rows.closed:
             out.append(Problem(NO_CHECKSUM))
         return out + rules.others_past(n_other, rows.head) + wrong, known
 
-    def _pieces(self, spec: ArraySpec, chunk: int, known: Rows) -> Iterator[tuple[int, bytes]]:
-        """(first row, bytes) of a raw chunk file, without what of its holes says nothing.
+    def _pieces(
+        self, spec: ArraySpec, chunk: int, known: Rows, *, by_row: bool
+    ) -> Iterator[tuple[int, bytes]]:
+        """(offset, bytes) of a raw chunk file, without what of its holes says nothing.
 
         Args:
             spec: the column.
             chunk: the file's number.
             known: of the rows; with each piece that was taken, of those in it.
+            by_row: in pieces of whole rows, for a rule that is about rows.
         """
-        start, stop = chunk * spec.chunk_rows, (chunk + 1) * spec.chunk_rows
-        piece_rows = max(_PIECE_BYTES // spec.row_bytes, 1)
-        path = chunk_path(self._lane, spec, chunk)
-        row = start
-        for offset, data in reading.read_filled(
-            path, spec.chunk_bytes, piece_rows * spec.row_bytes
-        ):
-            filled = start + offset // spec.row_bytes
-            yield from self._zeros(spec, range(row, filled, piece_rows), known)
-            yield filled, data
-            row = filled + len(data) // spec.row_bytes
-        yield from self._zeros(spec, range(row, stop, piece_rows), known)
+        size = _PIECE_BYTES
+        if by_row:
+            size = max(_PIECE_BYTES // spec.row_bytes, 1) * spec.row_bytes
+        path, end = chunk_path(self._lane, spec, chunk), 0
+        for offset, data in reading.read_filled(path, spec.chunk_bytes, size):
+            yield from self._zeros(spec, chunk, range(end, offset, size), known)
+            yield offset, data
+            end = offset + len(data)
+        yield from self._zeros(spec, chunk, range(end, spec.chunk_bytes, size), known)
 
     @staticmethod
-    def _zeros(spec: ArraySpec, pieces: range, known: Rows) -> Iterator[tuple[int, bytes]]:
-        """Of the pieces of a hole, which begin at these rows, those that a rule speaks of."""
-        if not pieces:
-            return
-        finals = known.finals(pieces.start, pieces.stop)
-        rows = np.concatenate((finals - 1, finals, [pieces.start, pieces.stop - 1]))
-        wanted = np.unique((np.clip(rows, pieces.start, None) - pieces.start) // pieces.step)
-        for number in wanted.tolist():
-            row = pieces[number]
-            yield row, bytes(min(pieces.step, pieces.stop - row) * spec.row_bytes)
+    def _zeros(
+        spec: ArraySpec, chunk: int, pieces: range, known: Rows
+    ) -> Iterator[tuple[int, bytes]]:
+        """Of the pieces of a hole, which begin at these bytes, those that a rule speaks of."""
+        if not pieces or spec.path not in {"resets", "non_terminals"}:
+            return  # zeros are what the rules for the others ask for
+        start = chunk * spec.chunk_rows
+        finals = known.finals(start + pieces.start, start + pieces.stop) - start
+        edges = [pieces.start, pieces.stop - 1]
+        bytes_ = np.clip(np.concatenate((finals - 1, finals, edges)), pieces.start, None)
+        for number in np.unique((bytes_ - pieces.start) // pieces.step).tolist():
+            yield pieces[number], bytes(min(pieces.step, pieces.stop - pieces[number]))
 
     def shard(self, spec: ArraySpec, chunk: int, rows: Rows) -> list[Problem]:
         """A shard: whole, then its index, then each inner chunk.
