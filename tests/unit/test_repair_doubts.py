@@ -252,6 +252,23 @@ def test_a_lane_that_is_gone_had_nobody_knows_how_many_rows(store_of):
     assert (done.lost, done.at_least) == (0, True)
 
 
+@pytest.mark.parametrize("array", ["rewards", "resets", "frames"])
+def test_a_flipped_bit_in_any_checksum_costs_no_row(store_of, array):
+    path = store_of("raw").path
+    known = columns(path)
+    file = path / "checksums" / array / "c.0"
+    sound = file.read_bytes()
+    for chunk in (0, 5, 10):
+        data = bytearray(sound)
+        data[4 * chunk + 2] ^= 8
+        file.write_bytes(data)
+        done = repaired(path, known)
+        assert (done.kept, done.lost, done.notes) == (85, 0, [])
+        shutil.rmtree(path)
+        shutil.move(done.before, path)
+        file.write_bytes(sound)
+
+
 # ---------------------------------------------------------------- attributes
 
 
