@@ -87,9 +87,8 @@ def digest_problems(data: bytes) -> Iterator[str]:
     with contextlib.suppress(FormatError, KeyError, TypeError):
         own = format.parse(data, "")["attributes"][format.ATTRIBUTE]
         # Some have none: written by hand, or before there was such a checksum.
-        stored, found = own.get(format.DIGEST), format.digest(own)
-        if stored not in (None, found):
-            yield f"{OWN_DIGEST} {stored!r:.80}, found {found}"
+        if isinstance(own, dict) and own.get(format.DIGEST) not in (None, format.digest(own)):
+            yield f"{OWN_DIGEST} {own[format.DIGEST]!r:.80}, found {format.digest(own)}"
 
 
 def _generator_problems(own: Mapping[str, Any]) -> Iterator[str]:

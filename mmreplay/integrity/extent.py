@@ -180,6 +180,7 @@ def _proven(lane: Path, found: Attributes, specs: Specs, rows: int) -> Extent:
             return Extent(closed=True, head=rows)
         head = rows
     if head <= base:
+        reading.check_directories(lane, ".live")  # a link there is why nothing of it was read
         raise CorruptStoreError(
             f"{lane}: neither closed, nor can the checkpoint or the state page be read, so nobody "
             f"knows how far this lane was written"

@@ -245,6 +245,20 @@ def test_untrusted_rows_of_a_damaged_store_are_counted(store_of, kill, tmp_path)
     assert (done.kept, done.lost, done.untrusted, done.at_least) == (24, 42, 19, False)
 
 
+@pytest.mark.parametrize("own", [[1, 2], "text", None, {"crc32c": []}, {"format": [3]}])
+def test_attributes_that_are_something_else(store_of, own):
+    path = store_of("raw").path
+    known = columns(path)
+    document = {"zarr_format": 3, "node_type": "group", "attributes": {"mmreplay": own}}
+    (path / "zarr.json").write_text(json.dumps(document))
+    assert "zarr.json" in {one.file for one in verify(path).findings}
+    if isinstance(own, dict) and "format" in own:
+        with pytest.raises(FormatError, match="a newer mmreplay"):
+            repair(path)
+    else:
+        assert repaired(path, known).notes[0].startswith(LOST)
+
+
 def test_a_lane_that_is_gone_had_nobody_knows_how_many_rows(store_of):
     path = store_of("lz4", lanes=3).path
     shutil.rmtree(path / "lane-00001")
