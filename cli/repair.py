@@ -45,18 +45,25 @@ def _parts(done: Repair) -> list[Any]:
     if done.before is None:
         end = "no row lost"
         if done.untrusted:
-            lost = count(done.untrusted, "row")
-            end = f"without {lost} after the last flush, which could not be trusted here"
+            end = _untrusted(done)
         return [f"{done.path}: sound, but left open by a crash; closed, {end}"]
     parts: list[Any] = [findings_table(done.findings, "damaged"), ""]
     if len(done.lanes) > 1:
-        rows = [(one.lane, f"{one.kept:,}", f"{one.lost:,}", _about(one)) for one in done.lanes]
+        rows = [(one.lane, f"{one.kept:,}", _brief(one), _about(one)) for one in done.lanes]
         parts += [table(("lane", "kept", "lost", ""), rows, right=(1, 2)), ""]
-    before = count(done.kept + done.lost, "row")
-    parts += [
-        f"{done.path}: repaired; {done.kept:,} of {before} kept, {done.lost:,} lost",
-        f"{done.before}: the damaged store, unchanged; what is sound in it takes no room twice",
-    ]
+    if done.at_least:
+        end = f"{count(done.kept, 'row')} kept; how many are lost is not known"
+        if done.lost:
+            end += f", but at least {done.lost:,}"
+    else:
+        before = count(done.kept + done.lost, "row")
+        end = f"{done.kept:,} of {before} kept, {done.lost:,} lost"
+    if done.untrusted:
+        end += f"; {_untrusted(done)}"
+    parts += [f"{done.path}: repaired; {end}", *done.notes]
+    parts.append(
+        f"{done.before}: the damaged store, unchanged; what is sound in it takes no room twice"
+    )
     if done.beyond:
         parts.append(
             f"{done.beyond:,} of the lost rows lie in whole episodes after the damage: "
@@ -65,9 +72,22 @@ def _parts(done: Repair) -> list[Any]:
     return parts
 
 
+def _brief(one: LaneRepair) -> str:
+    """How many rows are lost, as far as that is known."""
+    if not one.at_least:
+        return f"{one.lost:,}"
+    return f">= {one.lost:,}" if one.lost else "?"
+
+
+def _untrusted(done: Repair) -> str:
+    lost = count(done.untrusted, "row")
+    return f"without {lost} after the last flush, which could not be trusted here"
+
+
 def _about(one: LaneRepair) -> str:
     if one.missing:
-        return "was missing; an empty one stands in its place"
+        what = "nothing tells what was in it" if one.notes else "was missing"
+        return f"{what}; an empty one stands in its place"
     texts = [f"rows {span(*one.damaged[0])} damaged"] if one.damaged else []
     if len(one.damaged) > 1:
         texts.append(f"and {count(len(one.damaged) - 1, 'more place')}")

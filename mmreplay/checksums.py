@@ -1,4 +1,4 @@
-"""The checksums of a lane's chunk files, as the writer keeps them.
+"""The checksums of a lane's chunk files: as the writer keeps them, and as they stand on disk.
 
 Invariant: a checksum that is not 0 belongs to a chunk file that is finished and below the head; it
 becomes durable with the next flush.
@@ -10,11 +10,13 @@ import collections
 from collections.abc import Mapping
 from pathlib import Path
 
-from mmreplay import columns, files, format
+from mmreplay import codecs, columns, files, format, reading
 from mmreplay.columns import Window
 from mmreplay.format import ArraySpec
 
-__all__ = ["Checksums"]
+__all__ = ["Checksums", "crc32c_of_file", "stored_checksum"]
+
+_PIECE_BYTES = 1 << 20
 
 
 class Checksums:
@@ -70,3 +72,39 @@ class Checksums:
         """Make what was stored since the last call durable."""
         for path, file in {self._dirty.popleft() for _ in range(len(self._dirty))}:
             files.sync_file(columns.chunk_path(self._lane, format.checksum_spec(path), file))
+
+
+def stored_checksum(lane: Path, spec: ArraySpec, chunk: int) -> int:
+    """The checksum that stands there for a chunk file; 0 if it has none.
+
+    Raises:
+        CorruptStoreError: the file of checksums has another size, or is no regular file.
+    """
+    sums = format.checksum_spec(spec.path)
+    file, entry = divmod(chunk, sums.chunk_rows)
+    path = columns.chunk_path(lane, sums, file)
+    try:
+        data = reading.read_at(path, entry * sums.row_bytes, sums.row_bytes, sums.chunk_bytes)
+    except FileNotFoundError:
+        return 0
+    return int.from_bytes(data, "little")
+
+
+def crc32c_of_file(path: Path, size: int, used: int | None = None) -> int:
+    """The checksum that fits a file of `size` bytes; its holes take no time.
+
+    Args:
+        path: a regular file.
+        size: in bytes that it must have.
+        used: whatever stands from this byte on counts as zeros.
+
+    Raises:
+        FileNotFoundError, CorruptStoreError: it is missing, or has another size.
+    """
+    value = end = 0
+    used = size if used is None else used
+    for offset, data in reading.read_filled(path, size, _PIECE_BYTES):
+        here = data[: max(used - offset, 0)]
+        value = codecs.crc32c(here, codecs.crc32c_of_zeros(offset - end, value))
+        end = offset + len(here)
+    return codecs.crc32c_of_zeros(size - end, value) or 1

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from mmreplay.errors import CorruptStoreError
 
-__all__ = ["ChunkCodec", "crc32c", "make_codec"]
+__all__ = ["ChunkCodec", "crc32c", "crc32c_of_zeros", "make_codec"]
 
 # As zarr itself does at import: blosc's own pool costs more than it gives on chunks of 100 KB, and
 # without it numcodecs uses blosc's reentrant calls, which release the interpreter lock.
@@ -27,6 +27,9 @@ numcodecs.blosc.use_threads = False
 Bytes = npt.NDArray[np.uint8]
 
 _CRC = struct.Struct("<I")
+# The remainders of 1 and of x**8 modulo the polynomial of CRC-32C, bit 31 for x**0.
+_POLYNOMIAL, _ONE, _A_BYTE = 0x82F63B78, 1 << 31, 1 << 23
+_ALL_BITS = (1 << 32) - 1
 _SLICE_BYTES = 256 * 1024
 _BLOSC_HEADER = struct.Struct("<BBBBIII")
 _BLOSC_MEMCPYED = 0x2
@@ -47,6 +50,29 @@ def crc32c(data: bytes | Bytes, value: int = 0) -> int:
     for start in range(0, len(data), _SLICE_BYTES):
         value = google_crc32c.extend(value, data[start : start + _SLICE_BYTES])
     return int(value)
+
+
+def crc32c_of_zeros(length: int, value: int = 0) -> int:
+    """The CRC-32C of so many zero bytes after what has `value`; the length costs no time.
+
+    Bytes of zeros multiply what is in the register by x**8 each, modulo the polynomial.
+    """
+    shift, power = _ONE, _A_BYTE
+    while length:
+        if length & 1:
+            shift = _product(shift, power)
+        power, length = _product(power, power), length >> 1
+    return _product(shift, value ^ _ALL_BITS) ^ _ALL_BITS
+
+
+def _product(one: int, other: int) -> int:
+    """Of two remainders modulo the polynomial of CRC-32C."""
+    out = 0
+    for bit in range(31, -1, -1):
+        if one >> bit & 1:
+            out ^= other
+        other = other >> 1 ^ (_POLYNOMIAL if other & 1 else 0)
+    return out
 
 
 class ChunkCodec(Protocol):

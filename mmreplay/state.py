@@ -111,8 +111,11 @@ class State:
 
     def rows_beyond(self, head: int) -> int:
         """How many rows past `head` the page speaks of, trusted or not."""
-        words = self.words
-        return max(words[COMMITTED] - head, 0) if words[0] == _MAGIC else 0
+        return max(self.words[COMMITTED] - head, 0) if self.is_written() else 0
+
+    def is_written(self) -> bool:
+        """Whether a session ever began on the page, and its beginning can be read."""
+        return self.words[0] == _MAGIC
 
     def is_of_this_boot(self) -> bool:
         """Whether the page was written since this boot, here."""

@@ -17,6 +17,7 @@ import numpy as np
 
 from mmreplay import codecs, columns, files, format, priorities, reading, recovery, shards
 from mmreplay.background import Background
+from mmreplay.checksums import crc32c_of_file, stored_checksum
 from mmreplay.columns import Array, EvictedError
 from mmreplay.errors import CorruptStoreError, DiskFullError, MmreplayError
 from mmreplay.format import ArraySpec
@@ -125,9 +126,8 @@ def _copy(
         raise EvictedError(str(reader.path))
     for path, spec in specs.items():
         _share_sums(reader, spec, whole[path], target, sums)
-        for size in _copy_rows(
-            reader, spec, target, max(whole[path] * spec.chunk_rows, base), stop
-        ):
+        first = max(whole[path] * spec.chunk_rows, base)
+        for size in _copy_rows(reader, spec, target, first, stop, unsummed):
             moved(size)
     store = read_metadata(target)["uuid"]
     checkpoint = target / ".live" / "checkpoint"
@@ -236,7 +236,12 @@ def _share_sums(
 
 
 def _copy_rows(
-    reader: LaneReader, spec: ArraySpec, target: Path, start: int, stop: int
+    reader: LaneReader,
+    spec: ArraySpec,
+    target: Path,
+    start: int,
+    stop: int,
+    unsummed: Collection[tuple[str, int]],
 ) -> Iterator[int]:
     """Copy rows [start, stop), to where a live lane has them; yields bytes."""
     if not spec.is_raw:
@@ -248,7 +253,7 @@ def _copy_rows(
     for chunk in range(start // spec.chunk_rows, -(-stop // spec.chunk_rows)):
         path = columns.chunk_path(reader.path, spec, chunk)
         try:
-            intact = is_intact(reader, spec, chunk)
+            intact = (spec.path, chunk) in unsummed or is_intact(reader, spec, chunk)
         except FileNotFoundError as error:
             raise reader.missing(path, (chunk + 1) * spec.chunk_rows) from error
         if not intact:  # the copy would have a checksum that fits
@@ -277,23 +282,15 @@ def is_intact(reader: LaneReader, spec: ArraySpec, chunk: int, *, strict: bool =
     Raises:
         FileNotFoundError, CorruptStoreError: the file is missing, or has another size.
     """
-    sums = format.checksum_spec(spec.path)
-    file, entry = divmod(chunk, sums.chunk_rows)
-    path = columns.chunk_path(reader.path, sums, file)
     try:
-        stored = reading.read_at(path, entry * sums.row_bytes, sums.row_bytes, sums.chunk_bytes)
-    except (FileNotFoundError, CorruptStoreError):
+        expected = stored_checksum(reader.path, spec, chunk)
+    except CorruptStoreError:
         return not strict
-    expected = int.from_bytes(stored, "little")
     if not reader.is_closed or not expected:
         return not strict
-    found, left = 0, max(reader.head - chunk * spec.chunk_rows, 0) * spec.row_bytes
-    for piece in reading.read_pieces(
-        columns.chunk_path(reader.path, spec, chunk), spec.chunk_bytes
-    ):
-        found = codecs.crc32c(piece[:left].ljust(len(piece), b"\0"), found)
-        left = max(left - len(piece), 0)
-    return (found or 1) == expected
+    path = columns.chunk_path(reader.path, spec, chunk)
+    used = max(reader.head - chunk * spec.chunk_rows, 0) * spec.row_bytes
+    return crc32c_of_file(path, spec.chunk_bytes, used) == expected
 
 
 def read_rows(

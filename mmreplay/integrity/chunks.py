@@ -7,13 +7,14 @@ the process.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay import codecs, format, reading, shards
+from mmreplay import codecs, reading, shards
+from mmreplay.checksums import crc32c_of_file, stored_checksum
 from mmreplay.columns import chunk_path
 from mmreplay.errors import CorruptStoreError
 from mmreplay.format import ArraySpec
@@ -79,6 +80,8 @@ class ChunkReader:
     def raw(self, spec: ArraySpec, chunk: int, rows: Rows) -> tuple[list[Problem], Rows]:
         """A chunk file of an uncompressed column, piece by piece, and what is known after it.
 
+        Its holes are zeros: of these only the rows are looked at to which a rule applies.
+
         Raises:
             FileNotFoundError: there is none.
             CorruptStoreError: it has another size, or is no regular file.
@@ -87,26 +90,61 @@ class ChunkReader:
         if not rows.closed and chunk >= max(rows.head - 1, 0) // spec.chunk_rows:
             expected = None  # of rows that a power cut took back: the newest row changes again
         known, start = dataclasses.replace(rows), chunk * spec.chunk_rows
-        found, n_other, wrong = 0, 0, list[Problem]()
-        piece_rows = max(_PIECE_BYTES // spec.row_bytes, 1)
-        pieces = reading.read_pieces(
-            chunk_path(self._lane, spec, chunk), spec.chunk_bytes, piece_rows * spec.row_bytes
-        )
-        for data in pieces:
+        found, n_other, end, wrong = 0, 0, 0, list[Problem]()
+        used = max(rows.head - start, 0) * spec.row_bytes if rows.closed else spec.chunk_bytes
+        has_rules = rules.apply_to(spec)
+        for offset, data in self._pieces(spec, chunk, known, by_row=has_rules):
+            found = codecs.crc32c_of_zeros(offset - end, found)
             found = codecs.crc32c(data, found)
-            values = np.frombuffer(data, spec.dtype).reshape(-1, *spec.row_shape)
-            if rows.closed:
-                past = max(rows.head - start, 0) * spec.row_bytes
-                n_other += int(np.count_nonzero(np.frombuffer(data, np.uint8)[past:]))
-            if len(wrong) < _MOST_PROBLEMS:
-                wrong += rules.check_values(spec, values, start, known)
-            known.remember(spec.path, values, start)
-            start += len(values)
+            end = offset + len(data)
+            n_other += int(np.count_nonzero(np.frombuffer(data, np.uint8)[max(used - offset, 0) :]))
+            if has_rules:
+                row = start + offset // spec.row_bytes
+                values = np.frombuffer(data, spec.dtype).reshape(-1, *spec.row_shape)
+                if len(wrong) < _MOST_PROBLEMS:
+                    wrong += rules.check_values(spec, values, row, known)
+                known.remember(spec.path, values, row)
+        found = codecs.crc32c_of_zeros(spec.chunk_bytes - end, found)
         self._read(spec.chunk_bytes)
         out = _check_sum(found, expected)
         if expected == 0 and rows.closed:
             out.append(Problem(NO_CHECKSUM))
         return out + rules.others_past(n_other, rows.head) + wrong, known
+
+    def _pieces(
+        self, spec: ArraySpec, chunk: int, known: Rows, *, by_row: bool
+    ) -> Iterator[tuple[int, bytes]]:
+        """(offset, bytes) of a raw chunk file, without what of its holes says nothing.
+
+        Args:
+            spec: the column.
+            chunk: the file's number.
+            known: of the rows; with each piece that was taken, of those in it.
+            by_row: in pieces of whole rows, for a rule that is about rows.
+        """
+        size = _PIECE_BYTES
+        if by_row:
+            size = max(_PIECE_BYTES // spec.row_bytes, 1) * spec.row_bytes
+        path, end = chunk_path(self._lane, spec, chunk), 0
+        for offset, data in reading.read_filled(path, spec.chunk_bytes, size):
+            yield from self._zeros(spec, chunk, range(end, offset, size), known)
+            yield offset, data
+            end = offset + len(data)
+        yield from self._zeros(spec, chunk, range(end, spec.chunk_bytes, size), known)
+
+    @staticmethod
+    def _zeros(
+        spec: ArraySpec, chunk: int, pieces: range, known: Rows
+    ) -> Iterator[tuple[int, bytes]]:
+        """Of the pieces of a hole, which begin at these bytes, those that a rule speaks of."""
+        if not pieces or spec.path not in {"resets", "non_terminals"}:
+            return  # zeros are what the rules for the others ask for
+        start = chunk * spec.chunk_rows
+        finals = known.finals(start + pieces.start, start + pieces.stop) - start
+        edges = [pieces.start, pieces.stop - 1]
+        bytes_ = np.clip(np.concatenate((finals - 1, finals, edges)), pieces.start, None)
+        for number in np.unique((bytes_ - pieces.start) // pieces.step).tolist():
+            yield pieces[number], bytes(min(pieces.step, pieces.stop - pieces[number]))
 
     def shard(self, spec: ArraySpec, chunk: int, rows: Rows) -> list[Problem]:
         """A shard: whole, then its index, then each inner chunk.
@@ -118,9 +156,7 @@ class ChunkReader:
         expected = self.checksum(spec, chunk)
         path = chunk_path(self._lane, spec, chunk)
         size = shards.file_size(path, spec)
-        found = 0
-        for data in reading.read_pieces(path, size):
-            found = codecs.crc32c(data, found)
+        found = crc32c_of_file(path, size)
         self._read(size)
         out = _check_sum(found, expected)
         if expected == 0 and not rows.closed and chunk not in self._without:
@@ -175,18 +211,12 @@ class ChunkReader:
 
     def checksum(self, spec: ArraySpec, chunk: int) -> int | None:
         """Of a chunk file; 0 if it has none, None if nobody can say."""
-        sums = self._sums.get(spec.path)
-        if sums is None:
+        if spec.path not in self._sums:
             return None
-        file, entry = divmod(chunk, format.CHECKSUM_ROWS)
-        path = chunk_path(self._lane, sums, file)
         try:
-            data = reading.read_at(path, entry * sums.row_bytes, sums.row_bytes, sums.chunk_bytes)
-        except FileNotFoundError:
-            return 0
+            return stored_checksum(self._lane, spec, chunk)
         except (CorruptStoreError, OSError):
             return None  # a finding of its own, where that file is read
-        return int.from_bytes(data, "little")
 
 
 def _check_sum(found: int, expected: int | None) -> list[Problem]:
@@ -210,9 +240,10 @@ def _is_explained(path: Path, size: int, shard: shards.Shard, expected: int | No
     for start, stop in sorted(place for place in shard.slices if place is not None):
         if start != end or stop - start < _CRC_BYTES:
             return False  # as no writer of ours leaves them
-        payload = bytes(stop - start - _CRC_BYTES)
-        value = codecs.crc32c(payload, value)
-        value = codecs.crc32c(codecs.crc32c(payload).to_bytes(4, "little"), value)
+        size_inside = stop - start - _CRC_BYTES
+        value = codecs.crc32c_of_zeros(size_inside, value)
+        own = codecs.crc32c_of_zeros(size_inside)
+        value = codecs.crc32c(own.to_bytes(4, "little"), value)
         end += stop - start
     rest = reading.read_at(path, end, size - end, size)
     return (codecs.crc32c(rest, value) or 1) == expected

@@ -6,6 +6,7 @@ for word but for a user's own attributes and dimension names.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -20,6 +21,7 @@ from mmreplay.schema import Schema
 __all__ = [
     "OWN_DIGEST",
     "array_problems",
+    "digest_problems",
     "generator_problems",
     "group_problems",
     "layout_problems",
@@ -77,11 +79,16 @@ def root_problems(data: bytes, own: Mapping[str, Any], where: str) -> Iterator[s
         yield f"name: expected a text, found {own['name']!r:.80}"
     if "generator" in own:
         yield from _generator_problems(own)
-    # Some have none: written by hand, or before there was such a checksum.
-    stored = document["attributes"][format.ATTRIBUTE].get(format.DIGEST)
-    found = format.digest(own)
-    if stored not in (None, found):
-        yield f"{OWN_DIGEST} {stored!r:.80}, found {found}"
+    yield from digest_problems(data)
+
+
+def digest_problems(data: bytes) -> Iterator[str]:
+    """Whether the attributes in a zarr.json match their crc32c, be they of whatever format."""
+    with contextlib.suppress(FormatError, KeyError, TypeError):
+        own = format.parse(data, "")["attributes"][format.ATTRIBUTE]
+        # Some have none: written by hand, or before there was such a checksum.
+        if isinstance(own, dict) and own.get(format.DIGEST) not in (None, format.digest(own)):
+            yield f"{OWN_DIGEST} {own[format.DIGEST]!r:.80}, found {format.digest(own)}"
 
 
 def _generator_problems(own: Mapping[str, Any]) -> Iterator[str]:

@@ -55,6 +55,7 @@ def read_root(watch: Watch) -> bool:
 
     def check() -> tuple[list[Finding], bool]:
         watch.metadata = None
+        data = b""
         try:
             data = _read(watch, "zarr.json")
             own = format.parse_root(data, str(where))
@@ -67,7 +68,8 @@ def read_root(watch: Watch) -> bool:
         except FileNotFoundError:
             return [watch.finding("zarr.json", "missing")], False
         except (MmreplayError, OSError) as error:
-            return [watch.finding("zarr.json", documents.reason(error, where))], False
+            texts = [documents.reason(error, where), *documents.digest_problems(data)]
+            return [watch.finding("zarr.json", text) for text in texts], False
         return [watch.finding("zarr.json", text) for text in texts], True
 
     return watch.settle(check)

@@ -11,22 +11,23 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from mmreplay import files, format, locks, planning, reading
 from mmreplay.background import Background
 from mmreplay.columns import EvictedError
 from mmreplay.disk import holder_of
 from mmreplay.errors import CorruptStoreError, LockedError, MmreplayError, SchemaError
-from mmreplay.integrity.mending import refuse_newer
+from mmreplay.integrity.attributes import read_attributes, refuse_newer
+from mmreplay.integrity.mending import MENDED
 from mmreplay.integrity.report import Finding, Report
 from mmreplay.integrity.salvage import LaneRepair, Patient
 from mmreplay.integrity.store import ODD_ONE, verify
+from mmreplay.integrity.workplace import Workplace
 from mmreplay.lane import Writer
 from mmreplay.reader import read_metadata, read_specs
 from mmreplay.transplant import KEPT, empty_lane
@@ -49,7 +50,9 @@ class Repair:
         before: where the damaged store is now; None if nothing was damaged.
         findings: what `verify` had found.
         lanes: what became of each lane; empty if nothing was damaged.
-        untrusted: rows of a sound store that a crash left open that were not kept; see `Report`.
+        untrusted: rows of a store that a crash left open that were not kept; see `Report`.
+        notes: what is not what it was, or may not be, though no row is lost by it: attributes that
+            nothing tells any more, for example. A sentence each, which names the file.
     """
 
     path: str
@@ -58,6 +61,7 @@ class Repair:
     findings: list[Finding]
     lanes: list[LaneRepair]
     untrusted: int = 0
+    notes: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def kept(self) -> int:
@@ -66,8 +70,13 @@ class Repair:
 
     @property
     def lost(self) -> int:
-        """Rows lost, over all lanes."""
+        """Rows lost, over all lanes, as far as they can be counted."""
         return sum(one.lost for one in self.lanes)
+
+    @property
+    def at_least(self) -> bool:
+        """Whether more rows than `lost` may be lost, as nothing tells how many there were."""
+        return any(one.at_least for one in self.lanes)
 
     @property
     def beyond(self) -> int:
@@ -82,8 +91,10 @@ class Repair:
             "before": self.before,
             "kept": self.kept,
             "lost": self.lost,
+            "at_least": self.at_least,
             "beyond": self.beyond,
             "untrusted": self.untrusted,
+            "notes": self.notes,
             "findings": [one.to_json() for one in self.findings],
             "lanes": [one.to_json() for one in self.lanes],
         }
@@ -114,7 +125,7 @@ def repair(
         DiskFullError: no room; nothing was changed.
     """
     where = _place(Path(path))
-    with _Workplace(where) as work:
+    with Workplace(where) as work:
         for _ in range(_ATTEMPTS):
             report = verify(where, _part(progress, 0))
             lanes = _lanes(where)
@@ -126,7 +137,7 @@ def repair(
                 if stamps != [reading.identity(lane / "zarr.json") for lane in lanes]:
                     continue  # somebody wrote it in between
                 if not report.sound:
-                    made = _rebuild(work, where, report, progress, skip_damaged=skip_damaged)
+                    made, notes = _rebuild(work, where, report, progress, skip_damaged=skip_damaged)
                     before = work.swap()
                     return Repair(
                         str(where),
@@ -134,6 +145,8 @@ def repair(
                         before=str(before),
                         findings=report.findings,
                         lanes=made,
+                        untrusted=sum(one.untrusted for one in made),
+                        notes=notes,
                     )
             return Repair(
                 str(where),
@@ -192,26 +205,23 @@ def _lanes(where: Path) -> list[Path]:
 
 
 def _rebuild(
-    work: _Workplace, where: Path, report: Report, progress: Progress | None, *, skip_damaged: bool
-) -> list[LaneRepair]:
-    """A store of what is sound, at the place for it."""
+    work: Workplace, where: Path, report: Report, progress: Progress | None, *, skip_damaged: bool
+) -> tuple[list[LaneRepair], list[str]]:
+    """A store of what is sound, at the place for it, and notes about it."""
     files.remove_tree(work.new)
     lanes = _lanes(where)
     for one in (where, *lanes):
         refuse_newer(one)
     root: dict[str, Any] | None = None
+    notes: list[str] = []
     if lanes != [where]:
-        root = _root(where, lanes, report)
+        root, notes = _root(where, lanes, report)
         files.make_directory(work.new)
         files.write_file(work.new / "zarr.json", format.group_json(root))
-    patients: dict[str, Patient] = {}
+    patients, hopeless = _open(work, lanes, report, root)
     made: dict[str, LaneRepair] = {}
-    for lane in lanes:
-        name = "" if root is None else lane.name
-        findings = [one for one in report.findings if one.lane == name]
-        patients[name] = Patient(lane, name, findings, work.path / f"spare-{name}", root)
     if root is not None and lanes:
-        _add_missing(work.new, root, lanes, made)
+        made = _add_empty(work.new, root, lanes, hopeless)
     while True:
         for name, patient in patients.items():
             if name not in made:
@@ -223,7 +233,10 @@ def _rebuild(
         files.sync_tree(work.new)
         findings = verify(work.new, _part(progress, 1)).findings
         if not findings:
-            return [made[name] for name in sorted(made)]
+            done = [made[name] for name in sorted(made)]
+            for about in done:
+                notes += [f"{about.lane}: {text}" if about.lane else text for text in about.notes]
+            return done, notes
         for name in {one.lane for one in findings}:
             here = [one for one in findings if one.lane == name]
             if name not in patients or not patients[name].lose(here):
@@ -234,12 +247,37 @@ def _rebuild(
             del made[name]
 
 
-def _root(where: Path, lanes: Sequence[Path], report: Report) -> dict[str, Any]:
-    """attributes.mmreplay of a store of many lanes; if it is damaged, as its lanes have them."""
+def _open(
+    work: Workplace, lanes: Sequence[Path], report: Report, root: Mapping[str, Any] | None
+) -> tuple[dict[str, Patient], dict[str, str]]:
+    """Each lane, open for reading; and what is wrong with those that cannot be.
+
+    Raises:
+        CorruptStoreError: none of them can.
+    """
+    patients: dict[str, Patient] = {}
+    hopeless: dict[str, str] = {}
+    for lane in lanes:
+        name = "" if root is None else lane.name
+        findings = [one for one in report.findings if one.lane == name]
+        try:
+            patients[name] = Patient(lane, name, findings, work.path / f"spare-{name}", root)
+        except CorruptStoreError as error:
+            hopeless[name] = str(error)
+    if hopeless and not patients:
+        raise CorruptStoreError(next(iter(hopeless.values())))
+    return patients, hopeless
+
+
+def _root(where: Path, lanes: Sequence[Path], report: Report) -> tuple[dict[str, Any], list[str]]:
+    """attributes.mmreplay of a store of many lanes; if they are damaged, as its lanes have them."""
+    found = read_attributes(where, "lanes")
+    if found.own is not None and found.mended:
+        return found.own, [MENDED]
     damaged = any(one.file == "zarr.json" and not one.lane for one in report.findings)
     odd = {one.lane for one in report.findings if one.message.startswith(ODD_ONE)}
     if not damaged and odd < {lane.name for lane in lanes}:
-        return read_metadata(where)
+        return read_metadata(where), []
     for lane in lanes:
         with contextlib.suppress(MmreplayError, OSError):
             own = read_metadata(lane)
@@ -250,7 +288,7 @@ def _root(where: Path, lanes: Sequence[Path], report: Report) -> dict[str, Any]:
                 for path, one in specs.items()
             }
             kept = {name: own[name] for name in KEPT if name in own and name != "name"}
-            return {
+            root = {
                 "format": format.FORMAT,
                 "kind": "lanes",
                 "uuid": uuid.uuid4().hex,
@@ -258,123 +296,46 @@ def _root(where: Path, lanes: Sequence[Path], report: Report) -> dict[str, Any]:
                 "layout": layout,
                 **kept,
             }
+            note = (
+                f"zarr.json of the store is damaged: capacity, padding, env and layout of lanes to "
+                f"come are now those of {lane.name}"
+            )
+            return root, [note]
     raise CorruptStoreError(
         f"{where}: cannot be repaired: neither its zarr.json nor that of a lane can be read"
     )
 
 
-def _add_missing(
-    new: Path, root: Mapping[str, Any], lanes: Sequence[Path], made: dict[str, LaneRepair]
-) -> None:
-    """Empty lanes for those that are gone: the number of a lane is part of its rows' ids."""
-    names = {lane.name for lane in lanes}
+def _add_empty(
+    new: Path,
+    root: Mapping[str, Any],
+    lanes: Sequence[Path],
+    hopeless: Mapping[str, str],
+) -> dict[str, LaneRepair]:
+    """Empty lanes for those that are gone: the number of a lane is part of its rows' ids.
+
+    Args:
+        new: the store that is being built.
+        root: its attributes.
+        lanes: those that are there.
+        hopeless: those among them that tell nothing any more, and what is wrong with them.
+    """
+    names = {lane.name: lane for lane in lanes}
     last = max(int(name[5:]) for name in names)
     if last - len(names) > _MOST_MISSING:
         raise CorruptStoreError(
             f"{new.parent}: cannot be repaired: expected lanes 0 to {last:,}, found {len(names):,}"
         )
-    for number in range(last):
+    out: dict[str, LaneRepair] = {}
+    for number in range(last + 1):
         name = format.lane_name(number)
-        if name not in names:
+        if name in hopeless or name not in names:
             schema = format.schema_from_json(root["schema"], str(new))
             specs = planning.plan_from_layout(schema, root["layout"], str(new))
-            empty_lane(new / name, schema, specs, root)
-            made[name] = LaneRepair(name, 0, 0, 0, [], renumbered=False, missing=True)
-
-
-# ---------------------------------------------------------------- taking the name
-
-
-class _Workplace:
-    """A directory beside the store, where one repair at a time is at work.
-
-    Attributes:
-        path: the directory.
-        new: where the new store is built.
-    """
-
-    def __init__(self, where: Path) -> None:
-        self._where = where
-        self.path = where.with_name(f".{where.name}.repair.tmp")
-        self.new = self.path / "new"
-        self._old = self.path / "old"
-        self._mark = self.path / "mark"
-        self._lock: locks.DirectoryLock | None = None
-
-    def __enter__(self) -> Self:
-        """Lock; finish or undo what an interrupted repair began."""
-        if not self.path.exists() and reading.identity(self._where) is None:
-            read_metadata(self._where)  # says that there is no store
-        try:
-            files.make_directory(self.path)
-            self._lock = locks.DirectoryLock(self.path, who=lambda: ": another repair")
-        except FileNotFoundError as error:  # it is done, and removed its workplace just now
-            raise LockedError(f"{self._where}: was just repaired; look at it again") from error
-        self._settle()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Leave nothing behind; what the damaged store is in stays until it has its name."""
-        try:
-            self._settle()
-            files.remove_tree(self.path)
-        finally:
-            if self._lock is not None:
-                self._lock.release()
-
-    def _settle(self) -> None:
-        if reading.identity(self._old) is not None:
-            if reading.identity(self._where) is None:
-                files.rename(self._old, self._where)
-            else:
-                self._aside(self._old)
-        elif (
-            reading.identity(self.new) is not None
-            and reading.identity(self._mark) is not None
-            # Unless the store is where it was, it is what has been exchanged for the new one.
-            and reading.identity(self._where) != self._marked()
-        ):
-            self._aside(self.new)
-        files.unlink(self._mark)
-        for one in list(self.path.iterdir()):
-            if one.is_dir() and not one.is_symlink():
-                files.remove_tree(one)
-            else:
-                files.unlink(one)
-
-    def _marked(self) -> tuple[int, int] | None:
-        with contextlib.suppress(ValueError, MmreplayError):
-            device, inode = json.loads(reading.read_bytes(self._mark, format.MAX_METADATA_BYTES))
-            return device, inode
-        return None
-
-    def swap(self) -> Path:
-        """Give the new store the name of the damaged one; returns where that is now.
-
-        Raises:
-            FailedStoreError: it could not be done, or not be made durable; call `repair` again.
-        """
-        mark = json.dumps(reading.identity(self._where)).encode()
-        # The damaged store is about to move into the workplace: that must not be lost itself.
-        files.sync_directory(self.path.parent)
-        files.sync_directory(self.path)
-        files.write_file(self._mark, mark)
-        if files.exchange(self._where, self.new):
-            there = self.new
-        else:
-            files.rename(self._where, self._old)
-            files.rename(self.new, self._where)
-            there = self._old
-        files.sync_directory(self.path)
-        files.sync_directory(self._where.parent)
-        return self._aside(there)
-
-    def _aside(self, store: Path) -> Path:
-        aside, number = self._where.with_name(f"{self._where.name}.damaged"), 1
-        while reading.identity(aside) is not None:
-            number += 1
-            aside = self._where.with_name(f"{self._where.name}.damaged-{number}")
-        files.rename(store, aside)
-        files.sync_directory(aside.parent)
-        files.sync_directory(self.path)
-        return aside
+            own = read_attributes(names[name], "lane").own if name in names else None
+            empty_lane(new / name, schema, specs, own or root)
+            notes = (f"nothing tells what was in it: {hopeless[name]}",) if name in hopeless else ()
+            out[name] = LaneRepair(
+                name, 0, 0, 0, [], renumbered=False, missing=True, at_least=True, notes=notes
+            )
+    return out

@@ -17,6 +17,7 @@ from mmreplay.format import CONTEXT_ROWS, ArraySpec
 __all__ = [
     "Problem",
     "Rows",
+    "apply_to",
     "check_first",
     "check_index",
     "check_values",
@@ -85,6 +86,11 @@ class Rows:
         if self.closed:
             ends = np.append(ends, self.head - 1)
         return ends[(ends >= max(start, self.base)) & (ends < min(stop, self.settled))]
+
+
+def apply_to(spec: ArraySpec) -> bool:
+    """Whether there is any rule for the values of a raw column."""
+    return not spec.path.startswith("frames") or spec.dtype == np.bool_
 
 
 def check_values(spec: ArraySpec, data: Array, start: int, rows: Rows) -> list[Problem]:

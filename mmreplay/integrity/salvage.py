@@ -20,8 +20,8 @@ from mmreplay.columns import Array
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
 from mmreplay.format import ArraySpec
 from mmreplay.integrity.chunks import ANOTHER, NO_CHECKSUM, WRONG_CHECKSUM
-from mmreplay.integrity.documents import OWN_DIGEST
-from mmreplay.integrity.mending import fits, stand_in
+from mmreplay.integrity.layouts import fits
+from mmreplay.integrity.mending import Doubts, stand_in
 from mmreplay.integrity.report import Finding
 from mmreplay.integrity.store import verify
 from mmreplay.lane import Writer
@@ -44,12 +44,16 @@ class LaneRepair:
     Attributes:
         lane: its directory's name; empty in a store of one lane.
         kept: rows, of those that were there before.
-        lost: rows.
+        lost: rows, as far as they can be counted.
         beyond: rows of whole episodes among the lost ones, which ``skip_damaged`` would keep.
         damaged: [start, stop) of the rows that were found damaged.
         renumbered: whether rows that were kept have other ids now.
-        missing: whether there was no such lane any more; an empty one stands in its place, so that
-            the ids in later lanes hold.
+        missing: whether there was no such lane any more, or nothing in it that tells what it held;
+            an empty one stands in its place, so that the ids in later lanes hold.
+        at_least: whether more rows than `lost` may be lost, as nothing tells how many there were.
+        untrusted: rows after the last flush of a writer that died, which were not kept, as they
+            cannot be trusted in this place or after a restart; not among `lost`.
+        notes: what else is not what it was, or may not be, a sentence each.
     """
 
     lane: str
@@ -59,10 +63,14 @@ class LaneRepair:
     damaged: list[Span]
     renumbered: bool
     missing: bool = False
+    at_least: bool = False
+    untrusted: int = 0
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The attributes as a dict of JSON values."""
-        return {**dataclasses.asdict(self), "damaged": [list(one) for one in self.damaged]}
+        damaged = [list(one) for one in self.damaged]
+        return {**dataclasses.asdict(self), "damaged": damaged, "notes": list(self.notes)}
 
 
 class Patient:
@@ -93,7 +101,7 @@ class Patient:
     ) -> None:
         self.name = name
         self._same_until = 0
-        self._reader, findings = _open(lane, findings, spare, root)
+        self._reader, findings, self._doubts = _open(lane, findings, spare, root)
         self._beside = set(BESIDE)
         if any("generator" in one.message for one in findings):
             self._beside.remove("generator")
@@ -194,33 +202,31 @@ class Patient:
         return LaneRepair(
             self.name,
             kept,
-            head - base - kept,
+            head - base - kept + self._doubts.lost,
             0 if skip_damaged else n_later,
             damaged,
             skip_damaged and bool(later),
+            at_least=not self._doubts.known,
+            untrusted=self._doubts.untrusted,
+            notes=self._doubts.notes,
         )
 
 
 def _open(
     lane: Path, findings: Sequence[Finding], spare: Path, root: Mapping[str, Any] | None
-) -> tuple[LaneReader, Sequence[Finding]]:
-    """Open a lane, or a stand-in for it, with what is wrong with that."""
+) -> tuple[LaneReader, Sequence[Finding], Doubts]:
+    """Open a lane, or a stand-in for it, with what is wrong with that, and what it cannot tell."""
     if not any(one.file.endswith("zarr.json") or ".live" in one.file for one in findings):
         with contextlib.suppress(MmreplayError):
             reader = LaneReader(lane)
             if not findings or all(fits(lane, spec) for spec in reader.specs.values()):
-                return reader, findings
+                return reader, findings, Doubts(untrusted=reader.untrusted)
     trust_name = not any(one.message.startswith("name:") for one in findings)
     try:
-        stand_in(
-            lane,
-            spare,
-            root,
-            trust_first=not _about_first(findings),
-            trust_name=trust_name,
-            trust_capacity=not any(OWN_DIGEST in one.message for one in findings),
+        doubts = stand_in(
+            lane, spare, root, trust_first=not _about_first(findings), trust_name=trust_name
         )
-        return LaneReader(spare), verify(spare).findings
+        return LaneReader(spare), verify(spare).findings, doubts
     except (CorruptStoreError, FormatError) as error:
         raise CorruptStoreError(f"{lane}: cannot be repaired: {error}") from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -54,8 +55,11 @@ def verify(
     except (FormatError, CorruptStoreError) as error:
         if not any((where / sign).exists() for sign in _SIGNS):
             raise
-        text = documents.reason(error, where / "zarr.json", where)
-        findings.append(Finding("", "", "zarr.json", None, text))
+        texts = [documents.reason(error, where / "zarr.json", where)]
+        with contextlib.suppress(CorruptStoreError, OSError):
+            data = reading.read_bytes(where / "zarr.json", format.MAX_METADATA_BYTES)
+            texts += documents.digest_problems(data)
+        findings += [Finding("", "", "zarr.json", None, text) for text in texts]
     layout: Mapping[str, ArraySpec] | None = None
     if root is not None and root["kind"] == "lane":
         lanes = [where]

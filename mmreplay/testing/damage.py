@@ -85,7 +85,7 @@ class LaneDamage:
         """Damage a file that was not damaged before, in a way that does not hide another."""
         hows: list[Callable[[random.Random], None]] = [
             *(self._flip, self._flip, self._cut, self._remove, self._zero, self._swap),
-            *(self._lose_document, self._lose_sums, self._lose_index, self._add),
+            *(self._lose_document, self._lose_sums, self._lose_index, self._add, self._copy),
         ]
         luck.choice(hows)(luck)
 
@@ -156,9 +156,24 @@ class LaneDamage:
     def _zero(self, luck: random.Random) -> None:
         if (chosen := self._choose(luck)) is not None:
             array, chunk, file = chosen
-            if any(file.read_bytes()):
-                self._replace(array, chunk, file, bytes(file.stat().st_size))
-                self.done.append(f"zeroed {array}/{file.name}")
+            data = file.read_bytes()
+            start, stop = sorted(luck.sample(range(len(data) + 1), 2))
+            if self.arrays[array].inner_rows or luck.random() < 0.5:  # noqa: PLR2004
+                start, stop = 0, len(data)
+            if any(data[start:stop]):
+                zeros = bytes(stop - start)
+                self._replace(array, chunk, file, data[:start] + zeros + data[stop:])
+                self.done.append(f"zeroed bytes {start} to {stop} of {array}/{file.name}")
+
+    def _copy(self, luck: random.Random) -> None:
+        """A chunk file stands in the place of another, too."""
+        if (chosen := self._choose(luck)) is None:
+            return
+        array, chunk, file = chosen
+        other = luck.choice(sorted((self.path / array).glob("c.*")))
+        if (data := other.read_bytes()) != file.read_bytes():
+            self._replace(array, chunk, file, data)
+            self.done.append(f"copied {array}/{other.name} to {file.name}")
 
     def _swap(self, luck: random.Random) -> None:
         if (chosen := self._choose(luck)) is None:

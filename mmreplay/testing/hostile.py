@@ -45,8 +45,8 @@ class Change:
         sealed: whether the rows may differ although `verify` finds nothing: checksums were made to
             fit, or the bytes have none.
         links: whether it made a link.
-        giant: whether there are gigabytes in holes of files now. Whoever reads all of them, or
-            gives them blocks to write there, needs the time for it.
+        giant: whether there are gigabytes in holes of files now. Whoever copies them, or gives
+            them blocks to write there, needs the time for it.
     """
 
     text: str

@@ -203,7 +203,7 @@ class Ordeal:
         opened = self._call("open", look, _READING)
         if luck is None or luck < 0.4:  # noqa: PLR2004
             self._call("load", functools.partial(_sample, path), _SAMPLING)
-        if (luck is None or luck > 0.55) and not changes.giant:  # noqa: PLR2004
+        if luck is None or luck > 0.55:  # noqa: PLR2004
             report = self._call("verify", functools.partial(mmreplay.verify, path), _VERIFYING)
             if report is not None and report.sound:
                 self._compare(victim, changes, opened)

@@ -62,12 +62,29 @@ def test_a_store_of_many_lanes(command, write, folder, play):
     assert lines[-7:] == [
         "lane         kept   lost",
         "lane-00000     20      0",
-        "lane-00001      0      0   was missing; an empty one stands in its place",
+        "lane-00001      0      ?   was missing; an empty one stands in its place",
         "lane-00002     10     10   rows 0 to 7 damaged; the rows after them have new ids",
         "",
-        "run.zarr: repaired; 30 of 40 rows kept, 10 lost",
+        "run.zarr: repaired; 30 rows kept; how many are lost is not known, but at least 10",
         "run.zarr.damaged: the damaged store, unchanged; what is sound in it takes no room twice",
     ]
+
+
+def test_what_nothing_tells_any_more(command, write, folder, play, die):
+    writer = write()
+    play(writer, 9)
+    writer.flush()
+    play(writer, 9)
+    die(writer)
+    (folder / "store.zarr" / ".live" / "state").unlink()
+    (folder / "store.zarr" / "zarr.json").write_text("{")
+    result = command("repair", "store.zarr")
+    assert (result.status, result.err) == (0, "")
+    lines = result.out.splitlines()
+    done = lines.index("store.zarr: repaired; 16 rows kept; how many are lost is not known")
+    assert lines[done + 1].startswith("zarr.json cannot be read: capacity, padding, env, name and ")
+    assert lines[done + 2].startswith(".live cannot be read whole, so nothing tells how many rows")
+    assert len(lines) == done + 4
 
 
 def test_json(command, store, folder):
@@ -81,8 +98,10 @@ def test_json(command, store, folder):
         "before": "store.zarr.damaged",
         "kept": 8,
         "lost": 27,
+        "at_least": False,
         "beyond": 15,
         "untrusted": 0,
+        "notes": [],
         "findings": findings,
         "lanes": [
             {
@@ -93,6 +112,9 @@ def test_json(command, store, folder):
                 "damaged": [[8, 16]],
                 "renumbered": False,
                 "missing": False,
+                "at_least": False,
+                "untrusted": 0,
+                "notes": [],
             }
         ],
     }

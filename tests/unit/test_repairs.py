@@ -10,7 +10,6 @@ import mmreplay
 from mmreplay import (
     CorruptStoreError,
     Field,
-    FormatError,
     LockedError,
     PrioritizedReplayBuffer,
     SchemaError,
@@ -322,16 +321,6 @@ def test_a_lane_that_is_missing_leaves_the_ids_of_others_alone(store_of, tmp_pat
     assert len(check_kept(path, original)) == 160
 
 
-def test_a_newer_format_is_not_repaired(store_of, tmp_path):
-    path = store_of().path
-    edit(path / "zarr.json", format=2)
-    before = contents(path)
-    with pytest.raises(FormatError, match="a newer mmreplay may read it"):
-        repair(path)
-    assert contents(path) == before
-    assert names(tmp_path) == ["store.zarr"]
-
-
 def test_nothing_to_start_from(store_of, tmp_path):
     path = store_of().path
     for one in path.rglob("zarr.json"):
@@ -421,16 +410,6 @@ def test_what_is_live_is_damaged(store_of, kill, tmp_path, monkeypatch, lost, ho
     with mmreplay.open(writer.path) as store:
         assert store.lanes[0].rows >= least
     assert len(ids) >= least - 6
-
-
-def test_neither_state_nor_checkpoint(store_of, kill):
-    writer = store_of("lz4", close=False)
-    kill(writer)
-    for name in ("state", "checkpoint"):
-        path = writer.path / ".live" / name
-        path.write_bytes(bytes(path.stat().st_size))
-    with pytest.raises(CorruptStoreError, match="nobody knows how far"):
-        repair(writer.path)
 
 
 def test_a_store_that_is_being_written(store_of, tmp_path):

@@ -1,0 +1,234 @@
+"""How far a damaged lane was written, from whatever still tells.
+
+Invariant: no row is spoken for of which nothing shows that it was committed.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mmreplay import checksums, columns, reading, shards
+from mmreplay.errors import CorruptStoreError, MmreplayError
+from mmreplay.format import ArraySpec
+from mmreplay.integrity.attributes import Attributes
+from mmreplay.integrity.layouts import Documents, Specs, kept_files
+from mmreplay.state import BASE, COMMITTED, TAIL_START, CheckpointFile, State
+
+__all__ = ["Extent", "durable_head", "find_extent", "find_uuid"]
+
+_PIECE_BYTES = 1 << 20
+_CHECKPOINT_BYTES = 8192
+_UUIDS = (slice(8, 24), slice(4104, 4120))  # in its two slots
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Which rows there are.
+
+    Attributes:
+        closed: whether the lane was; else the rest is what a checkpoint says.
+        head: rows.
+        tail_start: rows below it are in shards.
+        base: the oldest row kept, of a lane that was not closed.
+        lost: rows past the head that were committed, and are gone.
+        untrusted: rows past the head that a state page speaks of which is not trusted.
+        known: whether more rows than these may have been there.
+    """
+
+    closed: bool
+    head: int
+    tail_start: int = 0
+    base: int = 0
+    lost: int = 0
+    untrusted: int = 0
+    known: bool = True
+
+
+def find_uuid(lane: Path, own: Mapping[str, Any] | None) -> str:
+    """The lane's uuid: from its attributes, or from its checkpoint, or else a new one."""
+    if own is not None:
+        return str(own["uuid"])
+    path = lane / ".live" / "checkpoint"
+    with contextlib.suppress(MmreplayError, OSError):
+        data = reading.read_at(path, 0, _CHECKPOINT_BYTES, _CHECKPOINT_BYTES)
+        for place in _UUIDS:
+            store = uuid.UUID(bytes=data[place]).hex
+            with contextlib.suppress(CorruptStoreError):
+                CheckpointFile(path, store)
+                return store
+    return uuid.uuid4().hex
+
+
+def durable_head(lane: Path, store: str) -> int:
+    """The head to which a writer of the lane may go back."""
+    best = _checkpoint(lane, store)
+    return best.best.head if best is not None else 0
+
+
+def find_extent(
+    lane: Path, found: Attributes, documents: Documents, specs: Specs, store: str
+) -> Extent:
+    """How far the lane at `lane` was written.
+
+    Args:
+        lane: its directory.
+        found: its attributes.
+        documents: of its arrays.
+        specs: how they are laid out.
+        store: its uuid.
+
+    Raises:
+        CorruptStoreError: nobody knows any more.
+    """
+    own = found.own
+    said = collections.Counter(rows for path, (_, rows) in documents.items() if path in specs)
+    if own is not None:
+        said[own["rows"]] += 1
+    rows = said.most_common(1)[0][0] if said else 0
+    live = _live(lane, specs, store)
+    if live is not None and not live.known:
+        with contextlib.suppress(CorruptStoreError):
+            live = max(live, _proven(lane, found, specs, rows), key=lambda one: one.head)
+    if live is not None and (own is None or not own["closed"]):
+        return live
+    if own is not None and own["closed"] and (found.sure or live is None or live.head <= rows):
+        return Extent(closed=True, head=rows)
+    return live if live is not None else _proven(lane, found, specs, rows)
+
+
+# ---------------------------------------------------------------- what .live says
+
+
+def _live(lane: Path, specs: Specs, store: str) -> Extent | None:
+    """By the state page and the checkpoint; None if neither can be read."""
+    try:
+        reading.check_directories(lane, ".live")
+    except CorruptStoreError:
+        return None
+    best = _checkpoint(lane, store)
+    state: State | None = None
+    with contextlib.suppress(OSError, CorruptStoreError):
+        state = State(lane / ".live" / "state", writable=False)
+    words = None if state is None or not state.is_of_this_boot() else state.words
+    if words is not None and (best is None or words[COMMITTED] >= best.best.head):
+        out = Extent(
+            closed=False, head=words[COMMITTED], tail_start=words[TAIL_START], base=words[BASE]
+        )
+    elif best is not None:
+        slot = best.best
+        beyond = state.rows_beyond(slot.head) if state is not None and words is None else 0
+        out = Extent(
+            closed=False,
+            head=slot.head,
+            tail_start=slot.tail_start,
+            base=slot.base,
+            untrusted=beyond,
+            known=words is None and state is not None and state.is_written(),
+        )
+    else:
+        return None
+    if all(spec.is_raw or _has_tail(lane, spec) for spec in specs.values()):
+        return out
+    head = min(out.head, out.tail_start)
+    return replace(out, head=head, lost=out.head - head)
+
+
+def _checkpoint(lane: Path, store: str) -> CheckpointFile | None:
+    with contextlib.suppress(OSError, CorruptStoreError):
+        return CheckpointFile(lane / ".live" / "checkpoint", store)
+    return None
+
+
+def _has_tail(lane: Path, spec: ArraySpec) -> bool:
+    with contextlib.suppress(OSError, CorruptStoreError):
+        path, size = shards.tail_path(lane, spec), 2 * spec.chunk_bytes
+        return reading.regular_size(path, size) == size
+    return False
+
+
+# ---------------------------------------------------------------- what the chunk files say
+
+
+def _proven(lane: Path, found: Attributes, specs: Specs, rows: int) -> Extent:
+    """By the chunk files and their checksums, where nothing else tells.
+
+    Args:
+        lane: its directory.
+        found: its attributes.
+        specs: how its arrays are laid out.
+        rows: at its last close: these were durable before the arrays said so.
+    """
+    base = 0
+    if found.own is None or found.own["capacity"] is not None:
+        oldest = [kept_files(lane, spec)[:1] for spec in specs.values()]
+        starts = zip(oldest, specs.values(), strict=True)
+        base = max((one[0] * spec.chunk_rows for one, spec in starts if one), default=0)
+    stop = min(_summed_up(lane, spec, base) for spec in specs.values())
+    head = _written(lane, specs, base, stop)
+    if rows >= max(head, 1):
+        ends = [_checksum(lane, spec, (rows - 1) // spec.chunk_rows) for spec in specs.values()]
+        # A writer that opens a lane takes these away before it changes anything.
+        if not found.sure and 2 * sum(map(bool, ends)) > len(ends):
+            return Extent(closed=True, head=rows)
+        head = rows
+    if head <= base:
+        reading.check_directories(lane, ".live")  # a link there is why nothing of it was read
+        raise CorruptStoreError(
+            f"{lane}: neither closed, nor can the checkpoint or the state page be read, so nobody "
+            f"knows how far this lane was written"
+        )
+    half = next((spec.chunk_rows for spec in specs.values() if not spec.is_raw), 1)
+    tail_start = -(-head // half) * half
+    return Extent(closed=False, head=head, tail_start=tail_start, base=base, known=False)
+
+
+def _checksum(lane: Path, spec: ArraySpec, chunk: int) -> int:
+    with contextlib.suppress(OSError, CorruptStoreError):
+        return checksums.stored_checksum(lane, spec, chunk)
+    return 0
+
+
+def _summed_up(lane: Path, spec: ArraySpec, base: int) -> int:
+    """Rows from `base` up to this one lie in chunk files that match their checksums."""
+    chunk = base // spec.chunk_rows
+    while expected := _checksum(lane, spec, chunk):
+        path = columns.chunk_path(lane, spec, chunk)
+        with contextlib.suppress(OSError, CorruptStoreError):
+            size = spec.chunk_bytes if spec.is_raw else shards.file_size(path, spec)
+            if checksums.crc32c_of_file(path, size) == expected:
+                chunk += 1
+                continue
+        break
+    return chunk * spec.chunk_rows
+
+
+def _written(lane: Path, specs: Specs, base: int, stop: int) -> int:
+    """The end of the rows below `stop` that were written at all.
+
+    The last chunk files of a lane may be padded with zeros, by a close that was cut off. But of
+    rows that were written, no three in a row have neither a reset nor a flag that is not 0.
+    """
+    out = base
+    for name in ("resets", "non_terminals"):
+        spec = specs[name]
+        piece = max(_PIECE_BYTES // spec.row_bytes, 1) * spec.row_bytes
+        for chunk in range((stop - 1) // spec.chunk_rows, out // spec.chunk_rows - 1, -1):
+            last = -1
+            for offset, data in reading.read_filled(
+                columns.chunk_path(lane, spec, chunk), spec.chunk_bytes, piece
+            ):
+                there = np.flatnonzero(np.frombuffer(data, spec.dtype))
+                if there.size:
+                    last = offset // spec.row_bytes + int(there[-1])
+            if last >= 0:
+                out = max(out, min(chunk * spec.chunk_rows + last + 1, stop))
+                break
+    return out

@@ -1,0 +1,116 @@
+"""Where a repaired store is built, and how it takes the name of the damaged one.
+
+Invariant: at any moment the store's name belongs to the damaged store or to the whole repaired one,
+or the next repair gives it back; and nothing is removed that a repair did not build itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Self
+
+from mmreplay import files, format, locks, reading
+from mmreplay.errors import LockedError, MmreplayError
+from mmreplay.reader import read_metadata
+
+__all__ = ["Workplace"]
+
+
+class Workplace:
+    """A directory beside the store, where one repair at a time is at work.
+
+    Args:
+        where: the store.
+
+    Attributes:
+        path: the directory.
+        new: where the new store is built.
+    """
+
+    def __init__(self, where: Path) -> None:
+        self._where = where
+        self.path = where.with_name(f".{where.name}.repair.tmp")
+        self.new = self.path / "new"
+        self._old = self.path / "old"
+        self._mark = self.path / "mark"
+        self._lock: locks.DirectoryLock | None = None
+
+    def __enter__(self) -> Self:
+        """Lock; finish or undo what an interrupted repair began."""
+        if not self.path.exists() and reading.identity(self._where) is None:
+            read_metadata(self._where)  # says that there is no store
+        try:
+            files.make_directory(self.path)
+            self._lock = locks.DirectoryLock(self.path, who=lambda: ": another repair")
+        except FileNotFoundError as error:  # it is done, and removed its workplace just now
+            raise LockedError(f"{self._where}: was just repaired; look at it again") from error
+        self._settle()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave nothing behind; what the damaged store is in stays until it has its name."""
+        try:
+            self._settle()
+            files.remove_tree(self.path)
+        finally:
+            if self._lock is not None:
+                self._lock.release()
+
+    def _settle(self) -> None:
+        if reading.identity(self._old) is not None:
+            if reading.identity(self._where) is None:
+                files.rename(self._old, self._where)
+            else:
+                self._aside(self._old)
+        elif (
+            reading.identity(self.new) is not None
+            and reading.identity(self._mark) is not None
+            # Unless the store is where it was, it is what has been exchanged for the new one.
+            and reading.identity(self._where) != self._marked()
+        ):
+            self._aside(self.new)
+        files.unlink(self._mark)
+        for one in list(self.path.iterdir()):
+            if one.is_dir() and not one.is_symlink():
+                files.remove_tree(one)
+            else:
+                files.unlink(one)
+
+    def _marked(self) -> tuple[int, int] | None:
+        with contextlib.suppress(ValueError, MmreplayError):
+            device, inode = json.loads(reading.read_bytes(self._mark, format.MAX_METADATA_BYTES))
+            return device, inode
+        return None
+
+    def swap(self) -> Path:
+        """Give the new store the name of the damaged one; returns where that is now.
+
+        Raises:
+            FailedStoreError: it could not be done, or not be made durable; call `repair` again.
+        """
+        mark = json.dumps(reading.identity(self._where)).encode()
+        # The damaged store is about to move into the workplace: that must not be lost itself.
+        files.sync_directory(self.path.parent)
+        files.sync_directory(self.path)
+        files.write_file(self._mark, mark)
+        if files.exchange(self._where, self.new):
+            there = self.new
+        else:
+            files.rename(self._where, self._old)
+            files.rename(self.new, self._where)
+            there = self._old
+        files.sync_directory(self.path)
+        files.sync_directory(self._where.parent)
+        return self._aside(there)
+
+    def _aside(self, store: Path) -> Path:
+        aside, number = self._where.with_name(f"{self._where.name}.damaged"), 1
+        while reading.identity(aside) is not None:
+            number += 1
+            aside = self._where.with_name(f"{self._where.name}.damaged-{number}")
+        files.rename(store, aside)
+        files.sync_directory(aside.parent)
+        files.sync_directory(self.path)
+        return aside
