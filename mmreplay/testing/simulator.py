@@ -13,6 +13,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import gc
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +33,7 @@ from mmreplay.testing.power import PowerDisk, power_disk
 from mmreplay.testing.scratch import scratch_directory
 from mmreplay.testing.strategies import Layout
 
-__all__ = ["LAYOUTS", "Counts", "ViolationError", "simulate", "simulate_all"]
+__all__ = ["LAYOUTS", "Counts", "ViolationError", "simulate", "simulate_all", "uncollected"]
 
 _ACTION = Field((), "int64", chunk=11)
 LAYOUTS = [
@@ -200,7 +201,9 @@ class _History:
     def _live(self) -> None:
         self.writer = None
         self._tasks = _Tasks(self)
-        at_most = self._luck.choice((25, 80, 250, 1000))
+        # To make a store takes some 150 calls; most lives are to end later.
+        least = 0 if self._path.exists() else 2
+        at_most = self._luck.choice((25, 80, 250, 1000)[least:])
         n_steps = self._luck.randrange(self._luck.choice((1, 10, 30, 80)))
         if not self.counts.crashes and self._evicts and self._luck.random() < 0.7:  # noqa: PLR2004
             at_most, n_steps = 20_000, 80  # far enough that rows go
@@ -262,7 +265,7 @@ class _History:
     def _meanwhile(self) -> None:
         writer = self.writer
         if writer is None:
-            if self._path.exists() and self._luck.random() < 0.2:  # noqa: PLR2004
+            if self._path.exists() and self._luck.random() < 0.12:  # noqa: PLR2004
                 self._look()  # while it is opened, or recovered
             return
         disk = writer._disk  # noqa: SLF001
@@ -293,9 +296,14 @@ class _History:
     # ------------------------------------------------------------ what a writer does
 
     def _open(self) -> None:
-        if self._luck.random() < 0.06 and self._path.exists():  # noqa: PLR2004
+        there = self._path.exists()
+        if there and self._luck.random() < 0.03:  # noqa: PLR2004
             self._look_and_verify()
-        mmreplay.create(self._path, **self._arguments, append=True, flush_s=0)
+        if there and self._luck.random() < 0.8:  # noqa: PLR2004
+            # What `create` does in the end; before that it looks at what it was asked for.
+            Writer(self._path, background=self._tasks)  # type: ignore[arg-type]
+        else:
+            mmreplay.create(self._path, **self._arguments, append=True, flush_s=0)
         self._check_head()
         self._check_rows()
 
@@ -346,7 +354,7 @@ class _History:
         self._lane.end_session()
         self._check_rows()
         checks.check_plain_zarr(self._path)
-        if self._luck.random() < 0.3:  # noqa: PLR2004 (it takes as long as the closing)
+        if self._luck.random() < 0.25:  # noqa: PLR2004 (it takes as long as the closing)
             checks.check_verified(self._path)
 
     # ------------------------------------------------------------ what is found
@@ -379,11 +387,13 @@ class _History:
         writer = self.writer
         if writer is None:
             raise RuntimeError("nobody writes")
-        for folder, _, names in os.walk(self._path):
+        found = {folder: names for folder, _, names in os.walk(self._path)}
+        for folder, names in found.items():
             if any(name.endswith(".tmp") for name in names):
                 raise ViolationError(f"{folder}: litter was left: {names}")
         for path, spec in writer.specs.items():
-            for chunk in checks.chunk_files(self._path, path):
+            names = found[f"{self._path}/{path}"]
+            for chunk in (int(name.split(".")[1]) for name in names if name.startswith("c.")):
                 start = chunk * spec.chunk_rows
                 if start + spec.chunk_rows <= writer.base or start > writer.rows:
                     raise ViolationError(
@@ -456,9 +466,22 @@ def simulate(seed: int, n_crashes: int, layouts: list[Layout] | None = None) -> 
 def simulate_all(seeds: Sequence[int], n_crashes: int) -> tuple[Counts, list[str]]:
     """Live many histories; returns what was tried, and every violation."""
     counts, violations = Counts(), []
-    for seed in seeds:
+    for seed in uncollected(seeds):
         try:
             counts += simulate(seed, n_crashes)
         except ViolationError as error:
             violations.append(str(error))
     return counts, violations
+
+
+def uncollected(seeds: Sequence[int]) -> Iterator[int]:
+    """Seeds of histories, with garbage collected between them: to look for it takes its time."""
+    gc.freeze()  # what was there before is not looked through again and again
+    gc.disable()
+    try:
+        for seed in seeds:
+            yield seed
+            gc.collect()
+    finally:
+        gc.enable()
+        gc.unfreeze()
