@@ -167,6 +167,7 @@ class _History:
         self._returned = 0  # rows that a kill may not take: what `step` or `reset` returned from
         self._powered = True  # since the last opening that went through
         self._left = 0  # calls until the crash
+        self._far = False  # whether this life is to come to where rows go
         self._opened = False  # whether the writer is open, and not only being opened
         self._at: list[str] = []  # what is going on, the outermost first
         self._tasks = _Tasks(self)
@@ -205,8 +206,9 @@ class _History:
         least = 0 if self._path.exists() else 2
         at_most = self._luck.choice((25, 80, 250, 1000)[least:])
         n_steps = self._luck.randrange(self._luck.choice((1, 10, 30, 80)))
-        if not self.counts.crashes and self._evicts and self._luck.random() < 0.7:  # noqa: PLR2004
-            at_most, n_steps = 20_000, 80  # far enough that rows go
+        self._far = self._evicts and not self.counts.crashes and self._luck.random() < 0.3  # noqa: PLR2004
+        if self._far:
+            at_most, n_steps = 20_000, 90
         self._left = self._luck.randrange(at_most // 20, at_most)
         self._opened = False
         try:
@@ -248,19 +250,31 @@ class _History:
 
     def _bustle(self) -> float:
         """More where two things meet: in the middle of a seal or a flush, and while files go."""
-        if self._disk.calls[-1] == "unlink":
-            return 0.15
+        if self._files_go():
+            return 0.2 if self._opened else 0.08
+        if "writer" not in self._at:
+            return 0.2
         return 0.02 if self._at == ["writer"] else 0.1
+
+    def _files_go(self) -> bool:
+        """Whether a file is about to be removed, or has just been."""
+        return "unlink" in self._disk.calls[-2:]
 
     def _danger(self) -> float:
         """More of the moments at which much is open: written and not synced, or half begun."""
-        if self._disk.calls[-2:] == ["rename", "fsync"]:
-            return 0.4  # a store that has its name, and may lose it
-        if self._disk.calls[-1] in {"fsync", "fdatasync"}:
-            return 0.006
-        if self._disk.calls[-1] == "unlink" and self._opened:
-            return 0.01  # files of rows that are evicted
-        return 0.0 if self._opened or self._disk.calls[-1] != "store" else 0.008
+        last = self._disk.calls[-3:]
+        if "unlink" in last and self._opened:
+            return 0.03  # files of rows that are evicted
+        if last[1:] == ["rename", "fsync"]:
+            return 0.6  # a store that has its name, and may lose it
+        if self._far:
+            return 0.0
+        if last[1:] == ["write", "fdatasync"] or last[:2] == ["write", "fdatasync"]:
+            # A checkpoint that is being made, or that speaks for all that was done before it.
+            return 0.015 if self._opened else 0.1
+        if last[-1] in {"fsync", "fdatasync"}:
+            return 0.005
+        return 0.0 if self._opened or last[-1] != "store" else 0.015
 
     def _meanwhile(self) -> None:
         writer = self.writer
@@ -270,8 +284,8 @@ class _History:
             return
         disk = writer._disk  # noqa: SLF001
         free = not disk._checkpoint_lock.locked()  # noqa: SLF001
-        if self._disk.calls[-1] == "unlink":
-            self._look()  # while files go
+        if self._files_go():
+            self._look()
             return
         choices: list[Callable[[], None]] = []
         if self._tasks and "seal" not in self._at and free:
