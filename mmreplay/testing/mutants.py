@@ -22,7 +22,7 @@ from mmreplay.checksums import Checksums
 from mmreplay.disk import LaneDisk
 from mmreplay.lane import Writer
 from mmreplay.state import BASE, COMMITTED, SESSION, TAIL_START, CheckpointFile, State
-from mmreplay.testing.simulator import ViolationError, simulate
+from mmreplay.testing.simulator import ViolationError, simulate, uncollected
 
 __all__ = ["MUTANTS", "caught", "mutated"]
 
@@ -41,7 +41,7 @@ def mutated(name: str) -> Iterator[None]:
 def caught(name: str, seeds: Sequence[int], n_crashes: int) -> str | None:
     """What the simulator says of a mutant in the first history that goes wrong; None if none."""
     with mutated(name):
-        for seed in seeds:
+        for seed in uncollected(seeds):
             try:
                 simulate(seed, n_crashes)
             except ViolationError as error:

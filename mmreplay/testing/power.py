@@ -28,9 +28,6 @@ from mmreplay import files, maps
 __all__ = ["PowerDisk", "power_disk"]
 
 _SECTOR_BYTES = 512
-_CHANGES = {"replace", "rename", "unlink", "rmdir", "link"}
-_SYNCS = {"fsync", "fdatasync"}
-_WATCHED = _CHANGES | _SYNCS | {"open", "makedirs", "write", "posix_fallocate"}
 
 Bytes = npt.NDArray[np.uint8]
 Version = TypeVar("Version")
@@ -39,14 +36,14 @@ Version = TypeVar("Version")
 class _File:
     """Every version of a file since it was synced."""
 
-    __slots__ = ("lengths", "maps", "newest", "sectors", "torn")
+    __slots__ = ("lengths", "map", "newest", "sectors", "torn")
 
     def __init__(self, durable: bytes) -> None:
         self.newest = durable
         self.lengths = [len(durable)]
         self.sectors: dict[int, list[bytes]] = {}  # of those that changed, the synced one first
         self.torn: tuple[int, int] | None = None  # [start, stop) overwritten by `write` since
-        self.maps: list[Bytes] = []  # through which it may change without a call
+        self.map: Bytes | None = None  # through which it may change without a call
 
     def observe(self, data: bytes) -> None:
         """It reads like this now."""
@@ -73,6 +70,8 @@ class _File:
 
     def survivor(self, luck: _Luck) -> bytes:
         """What a cut leaves of it."""
+        if not self.sectors and len(self.lengths) == 1 and self.torn is None:
+            return self.newest
         length = luck.version(self.lengths)
         out = bytearray(self.newest[:length].ljust(length, b"\0"))
         for start, versions in self.sectors.items():
@@ -113,6 +112,7 @@ class _Entry(NamedTuple):
     directory: int
     name: str
     uid: int | None
+    path: str
 
 
 class PowerDisk:
@@ -131,44 +131,21 @@ class PowerDisk:
         self._before_call = before_call
         self._lock = threading.RLock()
         self.calls: list[str] = []
-        self._next = 0
         self._opened: dict[int, str] = {}  # paths by descriptor
-        self._forget()
-
-    def _forget(self) -> None:
-        """All that is there is durable."""
-        # Files and directories get a number when they are first touched: inodes are used again.
-        self._uids: dict[int, int] = {}  # by inode
-        self._places: dict[str, int] = {}  # by path, of those that were looked up
+        # Files and directories get a number when they are first seen: inodes are used again.
+        self._next = 0
+        self._inodes: dict[int, int] = {}  # of files that were there before, which may be linked
+        self._places: dict[str, int] = {self._root: 0}  # by path, of those that were looked up
         self._files: dict[int, _File] = {}
         self._synced: dict[int, dict[str, int]] = {}  # of each directory, its durable names
         self._newest: dict[int, dict[str, int]] = {}  # and those that it has now
         self._pending: list[list[_Entry]] = []  # calls whose names are not durable yet, in order
-        self._mapped: list[_File] = []
+        self._mapped: list[tuple[_File, Callable[[], bytes]]] = []
 
     def __getattr__(self, name: str) -> Any:
-        """What `os` has; calls that matter are watched."""
-        found = getattr(os, name)
-        if name not in _WATCHED:
-            self.__dict__[name] = found  # asked for thousands of times a second
-            return found
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if name == "open" and not args[1] & os.O_CREAT:
-                descriptor = found(*args, **kwargs)
-                self._opened[descriptor] = os.fspath(args[0])
-                return descriptor
-            with self._lock:
-                self.begin(name)
-                entries = self._entries(name, args)
-                if name == "write":
-                    self._overwrite(*args)
-                out = found(*args, **kwargs)
-                self._finish(name, args, out, entries)
-                return out
-
-        self.__dict__[name] = call
-        return call
+        """Whatever else `os` has: it changes nothing."""
+        found = self.__dict__[name] = getattr(os, name)  # asked for thousands of times a second
+        return found
 
     def begin(self, name: str) -> None:
         """A call that matters is about to be made: the power may go now."""
@@ -178,140 +155,229 @@ class PowerDisk:
 
     # ------------------------------------------------------------ what is where
 
-    def _inside(self, path: str) -> bool:
-        return path.startswith(self._root)
+    def _exists(self, path: str) -> bool:
+        return path in self._places or os.path.lexists(path)
 
     def _uid(self, path: str) -> int:
         uid = self._places.get(path)
         if uid is None:
-            inode = os.lstat(path).st_ino
-            uid = self._uids.get(inode)
-            uid = self._places[path] = self._new_uid(inode) if uid is None else uid
+            folder, name = os.path.split(path)
+            above = self._directory(folder)
+            uid = self._newest[above].get(name)
+            if uid is None:  # made by nobody who is watched: it is durable
+                uid = self._seen(os.lstat(path).st_ino)
+                self._newest[above][name] = self._synced[above][name] = uid
+            self._places[path] = uid
         return uid
 
-    def _new_uid(self, inode: int) -> int:
+    def _new_uid(self) -> int:
         self._next += 1
-        self._uids[inode] = self._next
         return self._next
+
+    def _seen(self, inode: int) -> int:
+        """The number of what was there before it was known."""
+        return self._inodes.setdefault(inode, self._new_uid())
 
     def _directory(self, path: str) -> int:
         """Know a directory and those above it; what was not known yet is durable."""
         uid = self._uid(path)
         if uid not in self._newest:
-            if path != self._root:
-                self._directory(os.path.dirname(path))
-            names = {name: self._uid(f"{path}/{name}") for name in os.listdir(path)}
+            with os.scandir(path) as found:
+                names = {one.name: self._seen(one.inode()) for one in found}
             self._synced[uid], self._newest[uid] = names, dict(names)
         return uid
 
     def _file(self, path: str) -> _File:
         """Know a file and the directories above it; what was not known yet is durable."""
         uid = self._uid(path)
-        if uid not in self._files:
-            self._directory(os.path.dirname(path))
-            self._files[uid] = _File(_read(path))
-        return self._files[uid]
+        file = self._files.get(uid)
+        if file is None:
+            file = self._files[uid] = _File(_read(path))
+        return file
 
     def _know(self, path: str) -> int:
         """Know whatever stands at a path, and all below it: its place is about to change."""
-        if not stat.S_ISDIR(os.lstat(path).st_mode):
+        uid = self._uid(path)
+        if self._is_directory(path):
+            for name in self._newest[self._directory(path)]:
+                self._know(f"{path}/{name}")
+        else:
             self._file(path)
-            return self._uid(path)
-        uid = self._directory(path)
-        for name in self._newest[uid]:
-            self._know(f"{path}/{name}")
         return uid
 
-    # ------------------------------------------------------------ what calls change
+    def _is_directory(self, path: str) -> bool:
+        uid = self._uid(path)
+        if uid in self._newest or uid in self._files:
+            return uid in self._newest
+        return stat.S_ISDIR(os.lstat(path).st_mode)
 
-    def _entries(self, name: str, args: tuple[Any, ...]) -> list[_Entry]:
-        """The names that a call will change, as far as they are there before it."""
-        if name in {"open", "makedirs"}:
-            path, fresh = os.fspath(args[0]), []
-            while not os.path.lexists(path):
-                fresh.append(path)
-                path = os.path.dirname(path)
-            if name == "makedirs" or fresh:
-                self._directory(path)
-            else:
-                self._file(path)
-            # Their numbers follow once they are there.
-            return [_Entry(0, one, None) for one in reversed(fresh)]
-        if name in {"unlink", "rmdir"}:
-            path = os.fspath(args[0])
-            if not os.path.lexists(path):
-                return []  # the call will say so
-            self._know(path)
-            return [self._entry(path, None)]
-        if name in {"replace", "rename", "link"}:
-            source, target = map(os.fspath, args)
-            uid = self._know(source)
-            if os.path.lexists(target):
-                self._know(target)
-            gone = [] if name == "link" else [self._entry(source, None)]
-            return [*gone, self._entry(target, uid)]
-        return []
+    # ------------------------------------------------------------ the calls of os
+
+    def open(self, path: str | Path, flags: int, *mode: int) -> int:
+        """A call that matters if it may make a file."""
+        where = os.fspath(path)
+        if not flags & os.O_CREAT:
+            descriptor = os.open(path, flags, *mode)
+            self._opened[descriptor] = where
+            return descriptor
+        with self._lock:
+            self.begin("open")
+            is_new = not self._exists(where)
+            if not is_new:
+                self._file(where)
+            descriptor = os.open(path, flags, *mode)
+            self._opened[descriptor] = where
+            if is_new:
+                self._move([self._made(where, _File(b""))])
+            elif flags & os.O_TRUNC:
+                self._file(where).observe(b"")
+            return descriptor
+
+    def makedirs(self, path: str | Path, *, exist_ok: bool = False) -> None:
+        """Directories, each of which gets its name by itself."""
+        with self._lock:
+            self.begin("makedirs")
+            above, fresh = os.fspath(path), list[str]()
+            while not self._exists(above):
+                fresh.append(above)
+                above = os.path.dirname(above)
+            self._directory(above)
+            os.makedirs(path, exist_ok=exist_ok)
+            for one in reversed(fresh):
+                self._move([self._made(one, None)])
+
+    def write(self, descriptor: int, data: bytes | memoryview) -> int:
+        """What is overwritten may be torn until it is synced."""
+        with self._lock:
+            self.begin("write")
+            file = self._file(self._opened[descriptor])
+            start = os.lseek(descriptor, 0, os.SEEK_CUR)
+            file.torn = (start, start + len(data))
+            written = os.write(descriptor, data)
+            file.overwrite(bytes(data[:written]))
+            return written
+
+    def posix_fallocate(self, descriptor: int, offset: int, length: int) -> None:
+        """Zeros at the end of a file."""
+        with self._lock:
+            self.begin("posix_fallocate")
+            file = self._file(self._opened[descriptor])
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(descriptor, offset, length)
+            else:  # macOS has none
+                os.truncate(descriptor, max(offset + length, len(file.newest)))
+            file.observe(file.newest.ljust(offset + length, b"\0"))
+
+    def fsync(self, descriptor: int) -> None:
+        """What a file holds, or the names of a directory, are durable."""
+        with self._lock:
+            self.begin("fsync")
+            os.fsync(descriptor)
+            self._sync(self._opened[descriptor])
+
+    def fdatasync(self, descriptor: int) -> None:
+        """As `fsync`."""
+        with self._lock:
+            self.begin("fdatasync")
+            getattr(os, "fdatasync", os.fsync)(descriptor)  # macOS has none
+            self._sync(self._opened[descriptor])
+
+    def unlink(self, path: str | Path) -> None:
+        """A name goes."""
+        self._remove("unlink", path, os.unlink)
+
+    def rmdir(self, path: str | Path) -> None:
+        """A name goes."""
+        self._remove("rmdir", path, os.rmdir)
+
+    def _remove(self, name: str, path: str | Path, call: Callable[[str | Path], None]) -> None:
+        where = os.fspath(path)
+        with self._lock:
+            self.begin(name)
+            entries = []
+            if self._exists(where):  # or the call will say so
+                self._know(where)
+                entries = [self._entry(where, None)]
+            call(path)
+            self._move(entries)
+
+    def rename(self, source: str | Path, target: str | Path) -> None:
+        """A name goes and another comes, in one entry of the journal."""
+        self._give("rename", source, target, os.rename)
+
+    def replace(self, source: str | Path, target: str | Path) -> None:
+        """As `rename`."""
+        self._give("replace", source, target, os.replace)
+
+    def link(self, source: str | Path, target: str | Path, *, follow_symlinks: bool = True) -> None:
+        """A name comes."""
+
+        def call(source: str | Path, target: str | Path) -> None:
+            os.link(source, target, follow_symlinks=follow_symlinks)
+
+        self._give("link", source, target, call)
+
+    def _give(
+        self,
+        name: str,
+        source: str | Path,
+        target: str | Path,
+        call: Callable[[str | Path, str | Path], None],
+    ) -> None:
+        old, new = os.fspath(source), os.fspath(target)
+        with self._lock:
+            self.begin(name)
+            uid = self._know(old)
+            if self._exists(new):
+                self._know(new)
+            gone = [] if name == "link" else [self._entry(old, None)]
+            entries = [*gone, self._entry(new, uid)]
+            call(source, target)
+            self._move(entries)
+
+    # ------------------------------------------------------------ what they change
 
     def _entry(self, path: str, uid: int | None) -> _Entry:
         folder, name = os.path.split(path)
-        return _Entry(self._directory(folder), name, uid)
+        return _Entry(self._directory(folder), name, uid, path)
 
-    def _overwrite(self, descriptor: int, data: bytes) -> None:
-        start = os.lseek(descriptor, 0, os.SEEK_CUR)
-        self._file(self._opened[descriptor]).torn = (start, start + len(data))
-
-    def _finish(self, name: str, args: tuple[Any, ...], out: Any, entries: list[_Entry]) -> None:
-        if name in {"open", "makedirs"}:
-            entries = [self._made(one.name, is_file=name == "open") for one in entries]
-        if name == "open":
-            path = self._opened[out] = os.fspath(args[0])
-            if args[1] & os.O_TRUNC:
-                self._file(path).observe(b"")
-        elif name == "write":
-            self._file(self._opened[args[0]]).overwrite(bytes(args[1][:out]))
-        elif name == "posix_fallocate":
-            file = self._file(self._opened[args[0]])
-            file.observe(file.newest.ljust(args[1] + args[2], b"\0"))
-        elif name in _SYNCS:
-            self._sync(self._opened[args[0]])
-        for one in [[entry] for entry in entries] if name == "makedirs" else [entries]:
-            self._rename(one)
-
-    def _made(self, path: str, *, is_file: bool) -> _Entry:
-        uid = self._new_uid(os.lstat(path).st_ino)
-        if is_file:
-            self._files[uid] = _File(b"")
+    def _made(self, path: str, file: _File | None) -> _Entry:
+        """The entry of a new file, or of a directory if None."""
+        uid = self._new_uid()
+        if file is not None:
+            self._files[uid] = file
         else:
             self._synced[uid], self._newest[uid] = {}, {}
         return self._entry(path, uid)
 
-    def _rename(self, entries: list[_Entry]) -> None:
+    def _move(self, entries: list[_Entry]) -> None:
+        """These names have changed, all in one call."""
         for one in entries:
             names = self._newest[one.directory]
             names.pop(one.name, None)
+            self._places.pop(one.path, None)
             if one.uid is not None:
-                names[one.name] = one.uid
+                names[one.name] = self._places[one.path] = one.uid
         if entries:
             self._pending.append(entries)
-            self._places.clear()
+        if len(entries) > 1 and any(one.uid in self._newest for one in entries):
+            self._places = {self._root: 0}  # what is below a directory has moved with it
 
     def _sync(self, path: str) -> None:
-        if not self._inside(path):
+        if not path.startswith(self._root):
             return
-        if os.path.isdir(path):
-            uid = self._directory(path)
-            for entries in self._pending:
-                # What moves from one directory to another is in one entry of any journal.
-                if any(one.directory == uid for one in entries):
-                    self._apply(entries, self._synced)
-            self._synced[uid] = dict(self._newest[uid])
-            self._pending = [
-                entries
-                for entries in self._pending
-                if not any(one.directory == uid for one in entries)
-            ]
-        else:
+        if not self._is_directory(path):
             self._file(path).sync()
+            return
+        uid = self._directory(path)
+        # What moves from one directory to another is in one entry of any journal.
+        durable = [
+            entries for entries in self._pending if any(one.directory == uid for one in entries)
+        ]
+        for entries in durable:
+            self._apply(entries, self._synced)
+            self._pending.remove(entries)
+        self._synced[uid] = dict(self._newest[uid])
 
     @staticmethod
     def _apply(entries: list[_Entry], names: dict[int, dict[str, int]]) -> None:
@@ -326,14 +392,13 @@ class PowerDisk:
         """A file may change through this map from now on."""
         with self._lock:
             file = self._file(os.fspath(path))
-            file.maps.append(data)
-            if file not in self._mapped:
-                self._mapped.append(file)
+            if file.map is None:  # any map of it shows the same
+                file.map = data
+                self._mapped.append((file, data.tobytes))
 
     def _observe_maps(self) -> None:
-        for file in self._mapped:
-            data = file.maps[0].tobytes()
-            if data != file.newest:
+        for file, look in self._mapped:
+            if (data := look()) != file.newest:
                 file.observe(data)
 
     def exchange(self, one: Path, other: Path, call: Callable[[Path, Path], bool]) -> bool:
@@ -344,7 +409,7 @@ class PowerDisk:
             done = call(one, other)
             if done:
                 entries = zip((one, other), reversed(uids), strict=True)
-                self._rename([self._entry(os.fspath(path), uid) for path, uid in entries])
+                self._move([self._entry(os.fspath(path), uid) for path, uid in entries])
             return done
 
     def punch_hole(self, descriptor: int, call: Callable[[], bool]) -> bool:
@@ -378,26 +443,36 @@ class PowerDisk:
         """
         with self._lock:
             self._observe_maps()
-            self._settle(self._root, _Luck(luck))
-            self._forget()
+            names, content = self._settle(self._root, _Luck(luck))
+            # What is left is all that there is, and it is durable.
+            left = _below(0, names)
+            self._newest = {uid: found for uid, found in names.items() if uid in left}
+            self._synced = {uid: dict(found) for uid, found in self._newest.items()}
+            self._files = {uid: _File(data) for uid, data in content.items() if uid in left}
+            self._places = {self._root: 0}
+            self._pending.clear()
+            self._mapped.clear()
 
     def die(self) -> None:
         """The process goes, and all that it wrote stays: its maps change no more."""
         with self._lock:
             self._observe_maps()
-            for file in self._mapped:
-                file.maps.clear()
+            for file, _ in self._mapped:
+                file.map = None
             self._mapped.clear()
 
-    def _settle(self, place: str, luck: _Luck) -> None:
+    def _settle(
+        self, place: str, luck: _Luck
+    ) -> tuple[dict[int, dict[str, int]], dict[int, bytes]]:
+        """Make a copy of `root` what is on the disk; returns its names and what they stand for."""
         names = {uid: dict(names) for uid, names in self._synced.items()}
         for entries in self._pending:
             if luck.happened():
                 self._apply(entries, names)
         content = {uid: file.survivor(luck) for uid, file in self._files.items()}
-        root = self._uid(self._root)
-        if root in names:
-            self._settle_directory(root, place, names, content)
+        if 0 in names:
+            self._settle_directory(0, place, names, content)
+        return names, content
 
     def _settle_directory(
         self, uid: int, place: str, names: dict[int, dict[str, int]], content: dict[int, bytes]
@@ -426,6 +501,11 @@ class PowerDisk:
         os.mkdir(path)
         for name, one in names[uid].items():
             self._restore(one, f"{path}/{name}", names, content)
+
+
+def _below(uid: int, names: dict[int, dict[str, int]]) -> set[int]:
+    """A file, or a directory and all that is in it."""
+    return {uid}.union(*(_below(one, names) for one in names.get(uid, {}).values()))
 
 
 def _read(path: str) -> bytes:

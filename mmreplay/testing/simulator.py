@@ -13,6 +13,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import gc
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +33,7 @@ from mmreplay.testing.power import PowerDisk, power_disk
 from mmreplay.testing.scratch import scratch_directory
 from mmreplay.testing.strategies import Layout
 
-__all__ = ["LAYOUTS", "Counts", "ViolationError", "simulate", "simulate_all"]
+__all__ = ["LAYOUTS", "Counts", "ViolationError", "simulate", "simulate_all", "uncollected"]
 
 _ACTION = Field((), "int64", chunk=11)
 LAYOUTS = [
@@ -155,7 +156,6 @@ class _History:
         layout = self._luck.choice(layouts)
         self._arguments = layout.create_arguments()
         self._frames = layout.schema.frames
-        self._evicts = layout.capacity is not None
         self._action, self._extras = layout.action, layout.extras
         self._model = layout.model()
         self._lane = self._model.lanes[0]
@@ -166,6 +166,9 @@ class _History:
         self._returned = 0  # rows that a kill may not take: what `step` or `reset` returned from
         self._powered = True  # since the last opening that went through
         self._left = 0  # calls until the crash
+        # Whether the first life is to come to where rows go, far from all that comes before.
+        self._far = layout.capacity is not None and self._luck.random() < 0.15  # noqa: PLR2004
+        self._rarely = False  # whether this life flushes rarely, and is ahead of its checkpoints
         self._opened = False  # whether the writer is open, and not only being opened
         self._at: list[str] = []  # what is going on, the outermost first
         self._tasks = _Tasks(self)
@@ -200,10 +203,13 @@ class _History:
     def _live(self) -> None:
         self.writer = None
         self._tasks = _Tasks(self)
-        at_most = self._luck.choice((25, 80, 250, 1000))
-        n_steps = self._luck.randrange(self._luck.choice((1, 10, 30, 80)))
-        if not self.counts.crashes and self._evicts and self._luck.random() < 0.7:  # noqa: PLR2004
-            at_most, n_steps = 20_000, 80  # far enough that rows go
+        # To make a store takes some 150 calls; most lives are to end later.
+        least = 0 if self._path.exists() else 2
+        at_most = self._luck.choice((25, 80, 250, 1000)[least:])
+        n_steps = self._luck.randrange(self._luck.choice((1, 10, 30, 60)))
+        if self._far:
+            at_most, n_steps = 20_000, 90
+        self._rarely = self._luck.random() < 0.25  # noqa: PLR2004
         self._left = self._luck.randrange(at_most // 20, at_most)
         self._opened = False
         try:
@@ -220,6 +226,7 @@ class _History:
 
     def _end(self) -> None:
         self._left = 0  # calls of handlers that still run reach nothing
+        self._far = self._far and not self._opened
         if self.writer is not None:
             self.writer.abandon()
             self.writer._disk.release()  # noqa: SLF001
@@ -245,35 +252,47 @@ class _History:
 
     def _bustle(self) -> float:
         """More where two things meet: in the middle of a seal or a flush, and while files go."""
-        if self._disk.calls[-1] == "unlink":
-            return 0.15
+        if self._files_go():
+            return 0.2 if self._opened else 0.08
+        if "writer" not in self._at:
+            return 0.25
         return 0.02 if self._at == ["writer"] else 0.1
+
+    def _files_go(self) -> bool:
+        """Whether a file is about to be removed, or has just been."""
+        return "unlink" in self._disk.calls[-2:]
 
     def _danger(self) -> float:
         """More of the moments at which much is open: written and not synced, or half begun."""
-        if self._disk.calls[-2:] == ["rename", "fsync"]:
-            return 0.4  # a store that has its name, and may lose it
-        if self._disk.calls[-1] in {"fsync", "fdatasync"}:
-            return 0.006
-        if self._disk.calls[-1] == "unlink" and self._opened:
-            return 0.01  # files of rows that are evicted
-        return 0.0 if self._opened or self._disk.calls[-1] != "store" else 0.008
+        last = self._disk.calls[-3:]
+        if "unlink" in last and self._opened:
+            return 0.03  # files of rows that are evicted
+        if last[1:] == ["rename", "fsync"]:
+            return 0.6  # a store that has its name, and may lose it
+        if self._far:
+            return 0.0
+        if last[1:] == ["write", "fdatasync"] or last[:2] == ["write", "fdatasync"]:
+            # A checkpoint that is being made, or that speaks for all that was done before it.
+            return 0.012 if self._opened else 0.04
+        if last[-1] in {"fsync", "fdatasync"}:
+            return 0.004
+        return 0.0 if self._opened or last[-1] != "store" else 0.01
 
     def _meanwhile(self) -> None:
         writer = self.writer
         if writer is None:
-            if self._path.exists() and self._luck.random() < 0.2:  # noqa: PLR2004
+            if self._path.exists() and self._luck.random() < 0.12:  # noqa: PLR2004
                 self._look()  # while it is opened, or recovered
             return
         disk = writer._disk  # noqa: SLF001
         free = not disk._checkpoint_lock.locked()  # noqa: SLF001
-        if self._disk.calls[-1] == "unlink":
-            self._look()  # while files go
+        if self._files_go():
+            self._look()
             return
         choices: list[Callable[[], None]] = []
         if self._tasks and "seal" not in self._at and free:
             choices.append(self._tasks.run_one)
-        if free and not disk._flush_lock.locked():  # noqa: SLF001
+        if free and not disk._flush_lock.locked() and not self._rarely:  # noqa: SLF001
             choices.append(self._flush_by_clock)
         if "writer" not in self._at:
             waits = writer._head >= writer._half_stop  # noqa: SLF001
@@ -293,23 +312,30 @@ class _History:
     # ------------------------------------------------------------ what a writer does
 
     def _open(self) -> None:
-        if self._luck.random() < 0.06 and self._path.exists():  # noqa: PLR2004
+        there = self._path.exists()
+        if there and self._luck.random() < 0.03:  # noqa: PLR2004
             self._look_and_verify()
-        mmreplay.create(self._path, **self._arguments, append=True, flush_s=0)
+        if there and self._luck.random() < 0.9:  # noqa: PLR2004
+            # What `create` does in the end; before that it looks at what it was asked for.
+            Writer(self._path, background=self._tasks)  # type: ignore[arg-type]
+        else:
+            mmreplay.create(self._path, **self._arguments, append=True, flush_s=0)
         self._check_head()
-        self._check_rows()
+        if self._luck.random() < 0.6:  # noqa: PLR2004 (what is wrong stays wrong)
+            self._check_rows()
 
     def _work(self, n_steps: int) -> None:
+        flushes = 0.01 if self._rarely else 0.1
         for _ in range(n_steps):
             pick = self._luck.random()
-            if pick < 0.04:  # noqa: PLR2004
+            if pick < flushes / 2:
                 with self.busy("writer"):
                     self.writer.flush()  # type: ignore[union-attr]
                 self._flushed = self._returned
-            elif pick < 0.1 and self._tasks:  # noqa: PLR2004
-                self._tasks.run_one()
-            elif pick < 0.14:  # noqa: PLR2004
+            elif pick < flushes:
                 self._flush_by_clock()
+            elif pick > 0.94 and self._tasks:  # noqa: PLR2004
+                self._tasks.run_one()
             else:
                 self._step()
 
@@ -346,7 +372,7 @@ class _History:
         self._lane.end_session()
         self._check_rows()
         checks.check_plain_zarr(self._path)
-        if self._luck.random() < 0.3:  # noqa: PLR2004 (it takes as long as the closing)
+        if self._luck.random() < 0.2:  # noqa: PLR2004 (it takes as long as the closing)
             checks.check_verified(self._path)
 
     # ------------------------------------------------------------ what is found
@@ -379,11 +405,13 @@ class _History:
         writer = self.writer
         if writer is None:
             raise RuntimeError("nobody writes")
-        for folder, _, names in os.walk(self._path):
+        found = {folder: names for folder, _, names in os.walk(self._path)}
+        for folder, names in found.items():
             if any(name.endswith(".tmp") for name in names):
                 raise ViolationError(f"{folder}: litter was left: {names}")
         for path, spec in writer.specs.items():
-            for chunk in checks.chunk_files(self._path, path):
+            names = found[f"{self._path}/{path}"]
+            for chunk in (int(name.split(".")[1]) for name in names if name.startswith("c.")):
                 start = chunk * spec.chunk_rows
                 if start + spec.chunk_rows <= writer.base or start > writer.rows:
                     raise ViolationError(
@@ -456,9 +484,22 @@ def simulate(seed: int, n_crashes: int, layouts: list[Layout] | None = None) -> 
 def simulate_all(seeds: Sequence[int], n_crashes: int) -> tuple[Counts, list[str]]:
     """Live many histories; returns what was tried, and every violation."""
     counts, violations = Counts(), []
-    for seed in seeds:
+    for seed in uncollected(seeds):
         try:
             counts += simulate(seed, n_crashes)
         except ViolationError as error:
             violations.append(str(error))
     return counts, violations
+
+
+def uncollected(seeds: Sequence[int]) -> Iterator[int]:
+    """Seeds of histories, with garbage collected between them: to look for it takes its time."""
+    gc.freeze()  # what was there before is not looked through again and again
+    gc.disable()
+    try:
+        for seed in seeds:
+            yield seed
+            gc.collect()
+    finally:
+        gc.enable()
+        gc.unfreeze()
