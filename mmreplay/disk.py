@@ -220,7 +220,8 @@ class LaneDisk:
         head = self.head
         first = self._first_row(head)
         base = _base_of(first, self.base)
-        fresh = {self._fresh.popleft() for _ in range(len(self._fresh))}
+        # Each once, in an order that is the same for the same history.
+        fresh = dict.fromkeys(self._fresh.popleft() for _ in range(len(self._fresh)))
         if head > self._flushed or fresh:
             self._sync_rows(head)
         self._sums.sync()
