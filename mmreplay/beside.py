@@ -31,8 +31,10 @@ def built_beside(path: Path) -> Iterator[Path]:
     try:
         yield built
     finally:
+        # What cannot be removed goes with the next one; what was built, or failed, is the news.
         try:
-            files.remove_tree(built)
+            with contextlib.suppress(MmreplayError):
+                files.remove_tree(built)
         finally:
             lock.release()
 

@@ -186,6 +186,9 @@ def test_failing_call_of_a_snapshot_changes_nothing_and_the_next_one_works(
         assert contents_of_rows(target) == expected
         checks.check_verified(target)
         shutil.rmtree(target)
+        if call in {"unlink", "rmdir"}:  # what was left goes with the next one
+            mmreplay.snapshot(source, target)
+            shutil.rmtree(target)
         assert [one.name for one in tmp_path.iterdir()] == ["s.zarr"], (call, at, error, forever)
     result = measured(f"failing_calls-snapshot_{'closed' if close else 'crashed'}", lanes=2)
     result.add("calls that failed", len(trials), "", at_least=400)
