@@ -161,8 +161,10 @@ def count_calls(call):
 
 
 def some_trials(every, seed):
-    trials = [(*place, *mode) for place in every for mode in MODES]
-    return trials if THOROUGH else random.Random(seed).sample(trials, 10)
+    """Each call once, in a mode that is drawn; some of them where it has to be quick."""
+    luck = random.Random(seed)
+    trials = [(*place, *luck.choice(MODES)) for place in every]
+    return trials if THOROUGH else luck.sample(trials, 10)
 
 
 @pytest.mark.parametrize("close", [True, False], ids=["closed", "left by a crash"])
