@@ -40,7 +40,7 @@ class Extent:
         base: the oldest row kept, of a lane that was not closed.
         lost: rows past the head that were committed, and are gone.
         untrusted: rows past the head that a state page speaks of which is not trusted.
-        known: whether more rows than these may have been there.
+        known: whether there were no more rows than these.
     """
 
     closed: bool
