@@ -41,6 +41,7 @@ _DEVICE, _INODE, _BOOT = 5, 6, 7
 
 _RECORD = struct.Struct("<8s16s16sQQQQ")
 _CHECKPOINT_MAGIC = b"MMRCKPT1"
+_MOST_CHECKPOINTS = 1 << 63  # in a page that is one, so that there is always a next one
 
 
 class State:
@@ -197,7 +198,7 @@ class CheckpointFile:
         magic, store, boot, generation, head, tail_start, base = _RECORD.unpack(record)
         if magic != _CHECKPOINT_MAGIC or store != self._store:
             return None
-        if not base <= head < 1 << LANE_SHIFT:
+        if not base <= head < 1 << LANE_SHIFT or generation >= _MOST_CHECKPOINTS:
             return None
         return Checkpoint(head, tail_start, base, generation, boot)
 

@@ -17,7 +17,9 @@ from mmreplay.errors import FormatError, MmreplayError
 
 __all__ = ["Attributes", "read_attributes", "refuse_newer"]
 
-_MOST_BYTES = 4096  # the time to try every bit of a document grows with the square of its length
+# The time to try every bit of a document grows with the square of its length, and with its depth.
+_MOST_BYTES = 2048
+_MOST_BRACKETS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ def refuse_newer(path: Path) -> None:
 
 
 def _with_a_bit_flipped(data: bytes) -> Iterator[bytes]:
-    if len(data) > _MOST_BYTES:
+    if len(data) > _MOST_BYTES or data.count(b"[") + data.count(b"{") > _MOST_BRACKETS:
         return
     one = bytearray(data)
     for place in range(len(one)):

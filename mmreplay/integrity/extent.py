@@ -58,6 +58,7 @@ def find_uuid(lane: Path, own: Mapping[str, Any] | None) -> str:
         return str(own["uuid"])
     path = lane / ".live" / "checkpoint"
     with contextlib.suppress(MmreplayError, OSError):
+        reading.check_directories(lane, ".live")
         data = reading.read_at(path, 0, _CHECKPOINT_BYTES, _CHECKPOINT_BYTES)
         for place in _UUIDS:
             store = uuid.UUID(bytes=data[place]).hex
@@ -143,6 +144,7 @@ def _live(lane: Path, specs: Specs, store: str) -> Extent | None:
 
 def _checkpoint(lane: Path, store: str) -> CheckpointFile | None:
     with contextlib.suppress(OSError, CorruptStoreError):
+        reading.check_directories(lane, ".live")
         return CheckpointFile(lane / ".live" / "checkpoint", store)
     return None
 

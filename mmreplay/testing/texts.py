@@ -57,10 +57,13 @@ def spoil_json(data: bytes, random_: random.Random) -> tuple[bytes, str] | None:
     except (ValueError, RecursionError):  # as it is after an earlier change
         return None
     words = [spoil_node(document, random_) for _ in range(random_.choice((1, 1, 1, 2, 3)))]
-    text = json.dumps(document).encode()
     if chance(random_, 0.2):
         words.append(_mark(document, random_))
+    try:
         text = json.dumps(document).encode()
+    except RecursionError:  # what could be read may be too deep to be written
+        return None
+    if _MARK.encode() in text:
         literal = deep(random_) if chance(random_, 0.5) else random_.choice(_LITERALS)
         text = text.replace(f'"{_MARK}"'.encode(), literal, 1)
         words.append(f"{literal[:20]!r}, {len(literal)} bytes")
@@ -76,12 +79,14 @@ def deep(random_: random.Random) -> bytes:
 
 
 def _nodes(document: Any) -> Iterator[tuple[Any, Any]]:
-    """(container, key) of every value."""
-    pairs = document.items() if isinstance(document, dict) else enumerate(document)
-    for key, value in list(pairs):
-        yield document, key
-        if isinstance(value, (dict, list)):
-            yield from _nodes(value)
+    """(container, key) of every value, without recursion: an earlier change may be a deep one."""
+    containers = [document]
+    while containers:
+        one = containers.pop()
+        for key, value in list(one.items() if isinstance(one, dict) else enumerate(one)):
+            yield one, key
+            if isinstance(value, (dict, list)):
+                containers.append(value)
 
 
 def _mark(document: Any, random_: random.Random) -> str:

@@ -228,14 +228,24 @@ def test_nothing_is_read_through_a_link(store, tmp_path, call, name):
                 call(store)
         return 0.0, [("outside", one) for one in guard.seen if str(tmp_path / "out") in one]
 
-    assert run_limited(trial, [0], [tmp_path]).failures == []
+    assert run_limited(trial, [0], [store]).failures == []
 
 
-def test_repair_takes_nothing_from_behind_a_link(crashed, tmp_path):
+@pytest.mark.parametrize("lost", [False, True], ids=["", "zarr.json lost"])
+def test_repair_takes_nothing_from_behind_a_link(crashed, tmp_path, lost):
     shutil.move(crashed / ".live", tmp_path / "out")
     (crashed / ".live").symlink_to(tmp_path / "out")
-    with pytest.raises(mmreplay.CorruptStoreError, match="found a link"):
-        mmreplay.repair(crashed)
+    if lost:
+        (crashed / "zarr.json").write_bytes(b"{")
+
+    def trial(number, guard):
+        guard.resolve = True
+        with guard.limited():
+            with pytest.raises(mmreplay.CorruptStoreError, match="found a link"):
+                mmreplay.repair(crashed)
+        return 0.0, [("outside", one) for one in guard.seen if str(tmp_path / "out") in one]
+
+    assert run_limited(trial, [0], [crashed]).failures == []
     assert {one.stat().st_nlink for one in (tmp_path / "out").iterdir()} == {1}
 
 

@@ -198,7 +198,7 @@ def test_a_checkpoint_that_was_opened_again_goes_on_in_the_right_slot(path):
 
 
 def test_the_slot_of_the_later_generation_is_the_best_wherever_it_stands(tmp_path, boot):
-    for first, second in ((5, 6), (6, 5), (2**63, 3)):
+    for first, second in ((5, 6), (6, 5), (2**63 - 1, 3)):
         (tmp_path / "c").write_bytes(record(first) + record(second))
         assert CheckpointFile(tmp_path / "c", STORE).best.generation == max(first, second)
 
@@ -232,11 +232,20 @@ def test_every_flipped_bit_of_a_slot_is_noticed(path):
         bytes(4096),
         record(9, store="f" * 32),
         record(9, magic=b"MMRCKPT2"),
+        record(2**63),  # it would have no next one, one day
         record(9, base=11),
         record(9)[:70],
         b"",
     ],
-    ids=["zeros", "of another store", "another magic", "base past head", "cut", "nothing"],
+    ids=[
+        "zeros",
+        "of another store",
+        "another magic",
+        "no next one",
+        "base past head",
+        "cut",
+        "nothing",
+    ],
 )
 def test_a_slot_that_is_none_is_not_believed(path, slot):
     path.write_bytes(record(1) + slot)
