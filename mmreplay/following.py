@@ -69,12 +69,15 @@ class Following:
     def _follow(self) -> Joined:
         """The view with the newest rows. The caller holds the lock."""
         self._guard()
-        try:
-            if self._joined.follow() and not self._moved():
-                return self._joined
-        except EvictedError:
-            pass
-        self._reload()
+        for _ in range(_ATTEMPTS):
+            try:
+                if self._joined.follow() and not self._moved():
+                    return self._joined
+            except EvictedError:  # files went while they were looked up: they are not needed now
+                if self._joined.is_ahead():
+                    continue
+            break
+        self._reload()  # which forgets where the oldest episode began
         return self._joined
 
     def _moved(self) -> bool:

@@ -94,6 +94,11 @@ class Joined:
         self.heads[number] = head
         self.index.extend(number, reader.base, head, starts)
 
+    def is_ahead(self) -> bool:
+        """Whether every lane is followed, and no row of it came and went unseen."""
+        pairs = zip(self.readers, self.heads, strict=True)
+        return all(reader.poll() and head >= reader.base for reader, head in pairs)
+
     def same_session(self) -> bool:
         """Whether every lane is still in the session that was opened."""
         return all(reader.poll() for reader in self.readers)

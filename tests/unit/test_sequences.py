@@ -216,7 +216,7 @@ def test_the_number_of_a_step_is_unknown_where_its_episodes_beginning_is_gone(ma
         for _ in range(198):
             story.step(writer)
             assert len(data)
-        writer.flush()  # nothing is evicted any more while it reads
+        writer.flush()
         assert np.array_equal(every(data, 3).step, every(data, 3).id)  # it was seen
     with mmreplay.load(writer.path, stack=None) as data:
         batch = every(data, 3)

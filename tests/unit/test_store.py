@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field, reader
+from mmreplay import Field, columns, reader
 from mmreplay.columns import EvictedError
 from mmreplay.errors import ClosedError, CorruptStoreError, InvalidIdError, SchemaError
 from mmreplay.format import LANE_SHIFT
@@ -364,6 +364,29 @@ def test_a_store_that_changes_while_it_is_opened_is_opened_again(make, story, mo
         CorruptStoreError, match="the store changed 100 times while it was being read"
     ):
         opened(writer)
+
+
+@pytest.mark.parametrize("times", [1, 100])
+def test_files_that_go_while_they_are_looked_up_cost_no_knowledge(make, story, monkeypatch, times):
+    writer = make()
+    story.play(writer, 5)
+    with opened(writer) as store:
+        known = store._joined
+        real, left = columns.RawColumn.refresh, [times]
+
+        def refresh(self):
+            if left[0]:
+                left[0] -= 1
+                raise EvictedError("gone")
+            real(self)
+
+        story.play(writer, 5)
+        with monkeypatch.context() as patch:
+            patch.setattr(columns.RawColumn, "refresh", refresh)
+            assert len(store)
+        # One that never comes to an end is a store that is another by now.
+        assert (store._joined is known) is (times == 1)
+        story.check(store)
 
 
 def test_sampling_is_safe_while_another_thread_appends_and_evicts(make, story, lz4):
