@@ -310,8 +310,9 @@ class Squeezed:
             return
         if self.told[stage] % 5 == 1 or THOROUGH:
             with mmreplay.open(self.path) as store:
-                if self.prioritized and stage == "reopen":
-                    # A buffer has its random state to write when its lane is open already.
+                if self.prioritized and stage in {"reopen", "recover"}:
+                    # A buffer has its random state and priorities to write when its lane is open
+                    # already, and closes it again.
                     checks.check_ids(store, self.model)
                     checks.check_verified(self.path)
                     return
