@@ -13,21 +13,11 @@ import zarr
 from mmreplay import codecs, format, shards
 from mmreplay.columns import EvictedError
 from mmreplay.errors import CorruptStoreError
-from mmreplay.format import LANE_SHIFT, ArraySpec
+from mmreplay.format import CODECS, LANE_SHIFT, ArraySpec
 from mmreplay.shards import Shard, ShardColumn
 
 ABSENT = (1 << 64) - 1
-LZ4 = {
-    "name": "blosc",
-    "configuration": {
-        "typesize": 1,
-        "cname": "lz4hc",
-        "clevel": 5,
-        "shuffle": "noshuffle",
-        "blocksize": 0,
-    },
-}
-ZSTD = {"name": "zstd", "configuration": {"level": 1, "checksum": False}}
+LZ4, ZSTD = CODECS["lz4"], CODECS["zstd"]
 
 
 def spec_of(shard=12, inner=4, shape=(3,), dtype="uint8", codec=LZ4):
