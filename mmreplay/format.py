@@ -6,6 +6,7 @@ nothing later needs to doubt a shape, a dtype, a chunk length or a codec.
 
 from __future__ import annotations
 
+import collections
 import functools
 import json
 import math
@@ -32,6 +33,7 @@ __all__ = [
     "MAX_INNER_BYTES",
     "MAX_METADATA_BYTES",
     "MAX_STACK",
+    "SCALARS",
     "ArraySpec",
     "array_json",
     "checked_codec",
@@ -43,6 +45,7 @@ __all__ = [
     "json_size",
     "lane_name",
     "lane_names",
+    "odd_lengths",
     "parse_array",
     "parse_root",
     "priority_spec",
@@ -59,6 +62,8 @@ MAX_STACK = CONTEXT_ROWS + 1
 LANE_SHIFT = 40
 """A transition's id is lane << 40 | row."""
 MAX_METADATA_BYTES = 1 << 20
+SCALARS = ("actions", "rewards", "non_terminals", "resets")
+"""What each step writes beside frames; of one chunk length, so that all meet a border at once."""
 CHECKSUM_ROWS = 1024
 """Checksums a chunk file of them."""
 MAX_CHUNK_BYTES = 4 << 30
@@ -154,6 +159,26 @@ class ArraySpec:
 
 def _cname(codec: Mapping[str, Any]) -> object:
     return codec.get("configuration", {}).get("cname")
+
+
+def odd_lengths(specs: Mapping[str, ArraySpec]) -> list[tuple[str, str]]:
+    """Arrays whose chunk files are longer or shorter than those of the arrays that they go with.
+
+    Returns:
+        path and what is wrong, for each: all shards have one length, and so have all `SCALARS`.
+    """
+    out: list[tuple[str, str]] = []
+    shards = [path for path, spec in specs.items() if not spec.is_raw]
+    scalars = [path for path in SCALARS if path in specs]
+    for what, paths in (("all shards", shards), (", ".join(SCALARS), scalars)):
+        lengths = collections.Counter(specs[path].chunk_rows for path in paths)
+        usual = max(lengths, key=lambda rows: lengths[rows], default=0)
+        out += [
+            (path, f"{what}: expected one length, {usual:,} rows, found {found:,}")
+            for path in paths
+            if (found := specs[path].chunk_rows) != usual
+        ]
+    return out
 
 
 # ---------------------------------------------------------------- names
@@ -263,7 +288,7 @@ def json_size(document: Mapping[str, Any]) -> int:
 
 
 def parse(data: bytes, where: str) -> dict[str, Any]:
-    """A JSON object, strictly: no duplicate keys, no NaN, no endless depth.
+    """A JSON object, strictly: no duplicate keys, no NaN or infinity, no endless depth.
 
     Raises:
         FormatError: it is none.
@@ -278,8 +303,15 @@ def parse(data: bytes, where: str) -> dict[str, Any]:
     def refuse(text: str) -> None:
         raise ValueError(f"{text} is no JSON number")
 
+    def finite(text: str) -> float:
+        if not math.isfinite(number := float(text)):
+            raise ValueError(f"{text:.40} is too large for a number")
+        return number
+
     try:
-        document = json.loads(data, object_pairs_hook=unique, parse_constant=refuse)
+        document = json.loads(
+            data, object_pairs_hook=unique, parse_constant=refuse, parse_float=finite
+        )
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{where}: expected JSON, found something else: {error}") from error
     if not isinstance(document, dict):

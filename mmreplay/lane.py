@@ -26,7 +26,7 @@ from mmreplay.errors import (
     MmreplayError,
     SchemaError,
 )
-from mmreplay.format import ArraySpec
+from mmreplay.format import SCALARS, ArraySpec
 from mmreplay.lazyframes import LazyFrames
 from mmreplay.overlap import Overlap
 from mmreplay.schema import FRAME, Field, Schema
@@ -34,7 +34,6 @@ from mmreplay.state import COMMITTED
 
 __all__ = ["Writer"]
 
-_SCALARS = ("actions", "rewards", "non_terminals", "resets")
 _NEVER = 1 << 62
 _MOST = float(np.finfo(np.float32).max)
 
@@ -188,7 +187,7 @@ class Writer:
         if n:
             self._finish_row(n - 1)
         self._put_frames(n, frames)
-        for name in _SCALARS:
+        for name in SCALARS:
             window = self._columns[name].new
             window.rows[n - window.start] = name in ("non_terminals", "resets")
         self._disk.starts.append(n)

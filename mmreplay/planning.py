@@ -19,6 +19,7 @@ from mmreplay.format import (
     ArraySpec,
     array_json,
     checked_codec,
+    odd_lengths,
     parse_array,
 )
 from mmreplay.schema import Field, Schema
@@ -48,7 +49,6 @@ def plan(schema: Schema, lanes: int | None) -> dict[str, ArraySpec]:
         SchemaError: chunk and shard lengths that do not fit each other.
     """
     default_rows = _SCALAR_ROWS if lanes is None else _SCALAR_ROWS_OF_MANY
-    # One length for all four scalar columns, so that one comparison a step finds their border.
     scalar_rows = schema.action.chunk or min(default_rows, _raw_rows(schema.action.row_bytes))
     out: dict[str, ArraySpec] = {}
     compressed: dict[str, tuple[Field, dict[str, Any]]] = {}
@@ -108,7 +108,10 @@ def plan_from_layout(schema: Schema, layout: Any, where: str) -> dict[str, Array
     except (KeyError, TypeError) as error:
         raise FormatError(f"{where}: layout: cannot be read: {error!s:.400}") from error
     # Once through the text of zarr.json: the checks of opening hold for making, too.
-    return {path: parse_array(array_json(s, 0), path, where)[0] for path, s in specs.items()}
+    specs = {path: parse_array(array_json(s, 0), path, where)[0] for path, s in specs.items()}
+    for path, text in odd_lengths(specs):
+        raise FormatError(f"{where}: layout: {path}: {text}")
+    return specs
 
 
 def codec_document(codec: str | Mapping[str, Any], spec: ArraySpec) -> dict[str, Any] | None:

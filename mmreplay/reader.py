@@ -87,9 +87,8 @@ def read_specs(path: Path, schema: Schema) -> tuple[dict[str, format.ArraySpec],
         specs[name], rows = spec, found
         if not spec.is_raw and not name.startswith("frames"):
             raise FormatError(f"{where}: expected raw chunks, found {spec.codec_name}")
-    lengths = {s.chunk_rows for s in specs.values() if not s.is_raw}
-    if len(lengths) > 1:
-        raise FormatError(f"{path}: expected one shard length, found {sorted(lengths)}")
+    for name, text in format.odd_lengths(specs):
+        raise FormatError(f"{path / name / 'zarr.json'}: {text}")
     return specs, rows or 0
 
 

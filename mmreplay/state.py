@@ -19,7 +19,7 @@ import numpy.typing as npt
 from mmreplay import files, maps, reading, system
 from mmreplay.codecs import crc32c
 from mmreplay.errors import CorruptStoreError
-from mmreplay.format import LANE_SHIFT
+from mmreplay.format import CONTEXT_ROWS, LANE_SHIFT
 
 __all__ = [
     "BASE",
@@ -134,12 +134,18 @@ def check_rows(live: Path, base: int, head: int, capacity: int | None) -> None:
     Raises:
         CorruptStoreError: it may not.
     """
-    if not base <= head < 1 << LANE_SHIFT:
+    if not _may_be(base, head):
         raise CorruptStoreError(
-            f"{live}: expected base <= head < 2**{LANE_SHIFT}, found {base:,} and {head:,}"
+            f"{live}: expected a head < 2**{LANE_SHIFT}, and a base of 0 or at least "
+            f"{CONTEXT_ROWS} rows before it; found {head:,} and {base:,}"
         )
     if base and capacity is None:
         raise CorruptStoreError(f"{live}: expected base 0 where no capacity is set, found {base:,}")
+
+
+def _may_be(base: int, head: int) -> bool:
+    """Whether they may be of one lane: rows are evicted below the context of one that is kept."""
+    return head < 1 << LANE_SHIFT and (base == 0 or base + CONTEXT_ROWS <= head)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +204,7 @@ class CheckpointFile:
         magic, store, boot, generation, head, tail_start, base = _RECORD.unpack(record)
         if magic != _CHECKPOINT_MAGIC or store != self._store:
             return None
-        if not base <= head < 1 << LANE_SHIFT or generation >= _MOST_CHECKPOINTS:
+        if not _may_be(base, head) or generation >= _MOST_CHECKPOINTS:
             return None
         return Checkpoint(head, tail_start, base, generation, boot)
 

@@ -30,7 +30,6 @@ __all__ = [
     "read_documents",
 ]
 
-_SCALARS = ("actions", "rewards", "non_terminals", "resets")
 _MOST_INNER = 4096
 _ENOUGH = 16  # files to guess a layout from
 _FRAMES = "frames"
@@ -48,7 +47,7 @@ _Guess = tuple[int, int, str | None]
 def read_documents(lane: Path) -> Documents:
     """Every array of the lane whose zarr.json can be read, and its rows."""
     out: Documents = {}
-    names = [*_SCALARS, "frames", *(f"frames/{name}" for name in _folders(lane / "frames"))]
+    names = [*format.SCALARS, "frames", *(f"frames/{name}" for name in _folders(lane / "frames"))]
     names += [f"extras/{name}" for name in _folders(lane / "extras")]
     for name in names:
         with contextlib.suppress(MmreplayError, OSError):
@@ -136,19 +135,19 @@ def find_specs(
             if one is not None and (one.row_shape, one.dtype) == (shape, dtype) and fits(lane, one):
                 out[path] = one
                 break
-    scalar = next((out[path].chunk_rows for path in _SCALARS if path in out), None)
+    # Of arrays without a file any length fits.
+    for path in [path for path, _ in format.odd_lengths(out) if not kept_files(lane, out[path])]:
+        del out[path]
+    scalar = next((out[path].chunk_rows for path in format.SCALARS if path in out), None)
     for path, (shape, dtype) in kinds.items():
         if path in out:
             continue
-        if path in _SCALARS and scalar is not None:
+        if path in format.SCALARS and scalar is not None:
             out[path] = ArraySpec(path, shape, dtype, scalar)
         else:
             out[path] = _guess(lane, ArraySpec(path, shape, dtype, 1))
-    lengths = {spec.chunk_rows for spec in out.values() if not spec.is_raw}
-    if len(lengths) > 1:
-        raise CorruptStoreError(
-            f"{lane}: the shard lengths of its frames differ: {sorted(lengths)}"
-        )
+    for path, text in format.odd_lengths(out):
+        raise CorruptStoreError(f"{lane / path}: {text}")
     return out
 
 

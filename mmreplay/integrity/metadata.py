@@ -99,10 +99,8 @@ def read_arrays(watch: Watch, schema: Schema) -> Arrays:
         if found is not None:
             out.specs[path] = found[0]
     out.complete = len(out.specs) == len(wanted)
-    lengths = {spec.chunk_rows for spec in out.specs.values() if not spec.is_raw}
-    if len(lengths) > 1:
-        text = f"expected one shard length for all frames, found {sorted(lengths)}"
-        watch.note([watch.finding("frames/zarr.json", text)])
+    odd = format.odd_lengths(out.specs)
+    watch.note([watch.finding(f"{path}/zarr.json", text, path) for path, text in odd])
     for path in wanted:
         spec = out.specs.get(path)
         n_chunks = None if spec is None or rows is None else -(-rows // spec.chunk_rows)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from mmreplay.buffers import ReplayBuffer
-from mmreplay.format import CONTEXT_ROWS
+from mmreplay.format import CONTEXT_ROWS, SCALARS
 from mmreplay.integrity import Finding
 from mmreplay.lane import Writer
 from mmreplay.lanes import create
@@ -46,7 +46,6 @@ __all__ = [
 
 _ACTION = Field((), "int64", chunk=16)
 _EXTRAS = {"log_prob": Field((2,), "float32", chunk=8)}
-_SCALARS = frozenset("actions rewards non_terminals resets".split())
 _SETTINGS = frozenset("level clevel typesize blocksize".split())
 _SHARE_OF_FILES = 0.5
 _BEGINNING = 1024
@@ -197,7 +196,7 @@ def place_of(file: str) -> str:
         parts = parts[1:]
     if parts[-1] == "zarr.json":
         return "documents"
-    if parts[0] in _SCALARS or parts[0] == "extras":
+    if parts[0] in SCALARS or parts[0] == "extras":
         return "numbers"
     return {"episodes": "index"}.get(parts[0], parts[0])
 

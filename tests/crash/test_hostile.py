@@ -334,13 +334,13 @@ def test_a_random_state_that_is_no_text_is_damage(store):
 
 @pytest.mark.parametrize(
     "words",
-    [{4: 1 << 40}, {4: (1 << 64) - 1}, {2: (1 << 64) - 1}, {2: 41}],
-    ids=["head", "largest head", "base", "base past the head"],
+    [{4: 1 << 40}, {4: (1 << 64) - 1}, {2: (1 << 64) - 1}, {2: 41}, {2: 1}],
+    ids=["head", "largest head", "base", "base past the head", "base within the context"],
 )
 def test_a_state_page_that_cannot_be_is_damage(crashed, words):
     set_words(crashed, words)
     for call in (mmreplay.open, lambda path: mmreplay.create(path, append=True, flush_s=0)):
-        with pytest.raises(mmreplay.CorruptStoreError, match="expected base <= head"):
+        with pytest.raises(mmreplay.CorruptStoreError, match="expected a head <"):
             call(crashed)
 
 

@@ -172,6 +172,8 @@ def test_what_is_no_schema_at_all_is_refused(document):
         b'{"a": 1, "a": 2}',
         b'{"a": {"b": 1, "b": 1}}',
         b'{"a": NaN}',
+        b'{"a": 1e999}',
+        b'{"a": -1e999}',
         b'{"a": Infinity}',
         b'{"a": -Infinity}',
         b'{"a": ' + b"1" * 5000 + b"}",

@@ -279,6 +279,7 @@ def test_a_planned_layout_comes_back_from_the_attributes_of_a_store():
         lambda layout: layout["frames"].update(chunk="8"),
         lambda layout: layout["frames"].update(chunk=10**12),
         lambda layout: layout["frames"].update(inner=5),
+        lambda layout: layout["rewards"].update(chunk=16),
         lambda layout: layout["frames"].update(codec="lz4"),
         lambda layout: layout["frames"].update(codec={"name": "numcodecs.lz4"}),
         lambda layout: layout.update(resets=None),

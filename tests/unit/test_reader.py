@@ -136,8 +136,23 @@ def test_two_shard_lengths_are_refused(make, story):
         writer.path / "frames" / "b" / "zarr.json",
         lambda d: d["chunk_grid"]["configuration"]["chunk_shape"].__setitem__(0, 16),
     )
-    with pytest.raises(FormatError, match=r"expected one shard length, found \[8, 16\]"):
+    with pytest.raises(
+        FormatError, match=r"frames/b/zarr\.json: all shards: expected one length, 8 "
+    ):
         mmreplay.open(writer.path)
+
+
+@pytest.mark.parametrize("name", ["actions", "rewards", "non_terminals", "resets"])
+def test_a_chunk_length_of_its_own_is_refused(closed, name):
+    edit(
+        closed.path / name / "zarr.json",
+        lambda d: d["chunk_grid"]["configuration"]["chunk_shape"].__setitem__(0, 5),
+    )
+    with pytest.raises(FormatError, match=rf"{name}/zarr\.json: .*expected one length, .* found 5"):
+        mmreplay.open(closed.path)
+    assert f"{name}/zarr.json" in {one.file for one in mmreplay.verify(closed.path).findings}
+    assert mmreplay.repair(closed.path).lost == 0
+    assert mmreplay.verify(closed.path).sound
 
 
 def test_arrays_shorter_than_the_root_says_are_refused(closed):

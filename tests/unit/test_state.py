@@ -146,11 +146,13 @@ def test_a_page_that_is_not_there_is_missing(tmp_path):
 
 @pytest.fixture
 def path(tmp_path, boot):
-    CheckpointFile.create(tmp_path / "checkpoint", STORE, head=10, tail_start=8, base=2)
+    CheckpointFile.create(tmp_path / "checkpoint", STORE, head=110, tail_start=8, base=2)
     return tmp_path / "checkpoint"
 
 
-def record(generation, *, store=STORE, head=10, tail_start=8, base=2, boot=HERE, magic=b"MMRCKPT1"):
+def record(
+    generation, *, store=STORE, head=110, tail_start=8, base=2, boot=HERE, magic=b"MMRCKPT1"
+):
     """A slot, packed by hand from docs/format.md."""
     data = magic + uuid.UUID(store).bytes + boot
     data += struct.pack("<QQQQ", generation, head, tail_start, base)
@@ -159,17 +161,17 @@ def record(generation, *, store=STORE, head=10, tail_start=8, base=2, boot=HERE,
 
 def test_a_checkpoint_is_created_whole_with_one_slot(path):
     assert path.read_bytes() == record(1) + bytes(4096)
-    assert CheckpointFile(path, STORE).best == Checkpoint(10, 8, 2, 1, HERE)
+    assert CheckpointFile(path, STORE).best == Checkpoint(110, 8, 2, 1, HERE)
 
 
 def test_a_write_changes_what_it_names_and_copies_the_rest(path):
     one = CheckpointFile(path, STORE)
     for number, (changes, expected) in enumerate(
         [
-            ({"head": 20}, (20, 8, 2)),
-            ({"tail_start": 16}, (20, 16, 2)),
-            ({"base": 5, "head": 30}, (30, 16, 5)),
-            ({}, (30, 16, 5)),
+            ({"head": 120}, (120, 8, 2)),
+            ({"tail_start": 16}, (120, 16, 2)),
+            ({"base": 5, "head": 130}, (130, 16, 5)),
+            ({}, (130, 16, 5)),
         ],
         start=2,
     ):
@@ -183,18 +185,18 @@ def test_a_write_never_touches_the_best_slot(path):
     one = CheckpointFile(path, STORE)
     for generation in range(1, 8):
         before = path.read_bytes()
-        one.write(head=10 + generation)
+        one.write(head=110 + generation)
         after = path.read_bytes()
         best_slot = slice(0, 4096) if generation % 2 else slice(4096, 8192)
         other_slot = slice(4096, 8192) if generation % 2 else slice(0, 4096)
         assert after[best_slot] == before[best_slot]
-        assert after[other_slot] == record(generation + 1, head=10 + generation)
+        assert after[other_slot] == record(generation + 1, head=110 + generation)
 
 
 def test_a_checkpoint_that_was_opened_again_goes_on_in_the_right_slot(path):
-    CheckpointFile(path, STORE).write(head=11)
-    CheckpointFile(path, STORE).write(head=12)
-    assert path.read_bytes() == record(3, head=12) + record(2, head=11)
+    CheckpointFile(path, STORE).write(head=111)
+    CheckpointFile(path, STORE).write(head=112)
+    assert path.read_bytes() == record(3, head=112) + record(2, head=111)
 
 
 def test_the_slot_of_the_later_generation_is_the_best_wherever_it_stands(tmp_path, boot):
@@ -205,19 +207,19 @@ def test_the_slot_of_the_later_generation_is_the_best_wherever_it_stands(tmp_pat
 
 @pytest.mark.parametrize("cut", range(0, 80, 5))
 def test_a_torn_slot_leaves_the_other_one_standing(path, cut):
-    CheckpointFile(path, STORE).write(head=11)
+    CheckpointFile(path, STORE).write(head=111)
     data = path.read_bytes()
     torn = record(3, head=99, tail_start=96)[:cut] + data[cut:]
     path.write_bytes(torn)
     found = CheckpointFile(path, STORE).best
     # Only a slot that is whole, the old one or the new one, is ever believed.
-    assert found == Checkpoint(11, 8, 2, 2, HERE)
+    assert found == Checkpoint(111, 8, 2, 2, HERE)
     if cut == 0:
         assert torn == data
 
 
 def test_every_flipped_bit_of_a_slot_is_noticed(path):
-    CheckpointFile(path, STORE).write(head=11)
+    CheckpointFile(path, STORE).write(head=111)
     data = path.read_bytes()
     for place in range(76):
         wrong = bytearray(data)
@@ -233,7 +235,7 @@ def test_every_flipped_bit_of_a_slot_is_noticed(path):
         record(9, store="f" * 32),
         record(9, magic=b"MMRCKPT2"),
         record(2**63),  # it would have no next one, one day
-        record(9, base=11),
+        record(9, base=47),
         record(9)[:70],
         b"",
     ],
@@ -242,7 +244,7 @@ def test_every_flipped_bit_of_a_slot_is_noticed(path):
         "of another store",
         "another magic",
         "no next one",
-        "base past head",
+        "base within the context of the head",
         "cut",
         "nothing",
     ],
@@ -288,9 +290,9 @@ def test_a_write_that_failed_leaves_the_best_slot_the_best(path, monkeypatch, ca
         patch.setattr(os, call, fail)
         with pytest.raises(error):
             one.write(head=77)
-    assert one.best == Checkpoint(10, 8, 2, 1, HERE)
-    one.write(head=12)
-    assert path.read_bytes() == record(1) + record(2, head=12)
+    assert one.best == Checkpoint(110, 8, 2, 1, HERE)
+    one.write(head=112)
+    assert path.read_bytes() == record(1) + record(2, head=112)
 
 
 def test_a_slot_is_synced_before_it_is_called_the_best(path, monkeypatch):
@@ -299,14 +301,14 @@ def test_a_slot_is_synced_before_it_is_called_the_best(path, monkeypatch):
     monkeypatch.setattr(
         files, "_fdatasync", lambda _: seen.append((one.best.generation, path.read_bytes()))
     )
-    one.write(head=12)
-    assert seen == [(1, record(1) + record(2, head=12))]
+    one.write(head=112)
+    assert seen == [(1, record(1) + record(2, head=112))]
 
 
 def test_the_boot_id_of_a_write_is_that_of_its_moment(path, boot):
     one = CheckpointFile(path, STORE)
     boot(ELSEWHERE)
-    one.write(head=12)
+    one.write(head=112)
     assert CheckpointFile(path, STORE).best.boot == ELSEWHERE
 
 
