@@ -31,10 +31,13 @@ test: $(VENV)/.extras-test
 	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal $(ARGS)
 
 THOROUGHLY = HYPOTHESIS_PROFILE=soak MMREPLAY_RESULTS=tests/crash/results $(BIN)/python -m pytest
+# These take all processors themselves, or measure how long something takes.
+ALONE = $(addprefix tests/crash/test_, simulator.py hostile.py concurrency.py long_run.py \
+    kill_recording.py)
 
 crash: $(VENV)/.extras-test
-	$(THOROUGHLY) tests/crash/test_simulator.py  # takes all processors itself
-	$(THOROUGHLY) tests/crash --ignore tests/crash/test_simulator.py \
+	$(THOROUGHLY) $(ALONE)
+	$(THOROUGHLY) tests/crash $(addprefix --ignore=, $(ALONE)) \
 	    -n $(WORKERS) --maxprocesses 8 --dist worksteal $(ARGS)
 
 lint: $(VENV)/.extras-dev

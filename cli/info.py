@@ -127,8 +127,11 @@ def _freshness(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         )
     if live["untrusted_rows"]:
         rows = count(live["untrusted_rows"], "row")
-        yield "", f"its writer ended without close(), and {rows} after its last flush are not"
-        yield "", "trusted after a restart, nor in a copy: the original has them until then"
+        yield (
+            "",
+            f"its writer ended without close(), and {rows} after its last flush are not trusted:",
+        )
+        yield "", "the system has restarted since, or this is a copy, and the original has them"
     elif not is_live:
         yield "", "its writer ended without close(); the next one recovers all rows"
 

@@ -137,7 +137,7 @@ class SealJob:
         self._hurry = False
         self._encoded = threading.Event()
         self.done = threading.Event()
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
 
     def work(self, *, fast: bool) -> None:
         """Encode parts until none is left to take; `fast` for a writer that cannot wait.
@@ -156,9 +156,11 @@ class SealJob:
                     self._left -= 1
                     if not self._left:
                         self._encoded.set()
-        except Exception as error:  # noqa: BLE001 (the writer raises it at its next border)
+        except BaseException as error:  # the writer raises it at its next border
             self.error = error
-            self._encoded.set()
+            self._encoded.set()  # nobody may wait for a part that was begun, and will not come
+            if not isinstance(error, Exception):  # a KeyboardInterrupt in a writer that helps
+                raise
 
     def run(self) -> None:
         """The sealing thread's part: encode, wait for the writer's share, finish."""
@@ -167,7 +169,7 @@ class SealJob:
             self._encoded.wait()
             if self.error is None:
                 self._finish([part for part in self._parts if part is not None])
-        except Exception as error:  # noqa: BLE001 (the writer raises it at its next border)
+        except BaseException as error:  # noqa: BLE001 (the writer raises it at its next border)
             self.error = error
         finally:
             self.done.set()

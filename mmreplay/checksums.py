@@ -70,7 +70,7 @@ class Checksums:
 
     def sync(self) -> None:
         """Make what was stored since the last call durable."""
-        for path, file in {self._dirty.popleft() for _ in range(len(self._dirty))}:
+        for path, file in dict.fromkeys(self._dirty.popleft() for _ in range(len(self._dirty))):
             files.sync_file(columns.chunk_path(self._lane, format.checksum_spec(path), file))
 
 

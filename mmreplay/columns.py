@@ -85,8 +85,13 @@ def chunk_path(lane: Path, spec: ArraySpec, chunk: int) -> Path:
 
 
 def chunk_files(lane: Path, spec: ArraySpec) -> list[int]:
-    """The chunk files that are there, ascending."""
-    found = (spec.chunk_of(entry.name) for entry in (lane / spec.path).iterdir())
+    """The chunk files that are there, ascending.
+
+    Raises:
+        FileNotFoundError: the array is not.
+        CorruptStoreError: it may not be read.
+    """
+    found = map(spec.chunk_of, reading.names(lane / spec.path, missing_ok=False))
     return sorted(chunk for chunk in found if chunk is not None)
 
 

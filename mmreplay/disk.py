@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay import codecs, columns, episodes, files, format, priorities, reading, recovery, shards
+from mmreplay import codecs, columns, episodes, files, format, priorities, recovery, shards
 from mmreplay.background import SealJob
-from mmreplay.checksums import Checksums
+from mmreplay.checksums import Checksums, crc32c_of_file
 from mmreplay.columns import Window
 from mmreplay.errors import (
     CorruptStoreError,
@@ -275,10 +275,7 @@ class LaneDisk:
 
     def stored_generator(self) -> str | None:
         """The random state that was saved with the last flush or close."""
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            path = recovery.generator_path(self.path)
-            return reading.read_bytes(path, format.MAX_METADATA_BYTES).decode()
-        return None
+        return recovery.read_generator(self.path)
 
     # ------------------------------------------------------------ closing
 
@@ -350,10 +347,7 @@ class LaneDisk:
                     path = columns.chunk_path(self.path, spec, chunk)
                     size = spec.chunk_bytes if spec.is_raw else shards.file_size(path, spec)
                     # Read, not mapped: on tmpfs a map needs room even for what lies in a hole.
-                    value = 0
-                    for piece in reading.read_pieces(path, size):
-                        value = codecs.crc32c(piece, value)
-                    self._sums.set(spec, chunk, value)
+                    self._sums.set(spec, chunk, crc32c_of_file(path, size))
         self._sums.sync()
         for spec in self.specs.values():
             # A power cut may have taken all the rows that such a file was made for.

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mmreplay import reading, system
-from mmreplay.errors import DiskFullError, FailedStoreError
+from mmreplay.errors import CorruptStoreError, DiskFullError, FailedStoreError
 
 __all__ = [
     "allocate",
@@ -86,11 +86,14 @@ def syncing(path: Path) -> Iterator[None]:
     is well. So there is nothing to try again.
 
     Raises:
-        FailedStoreError: any OSError.
+        CorruptStoreError: there is a link where a file should be.
+        FailedStoreError: any other OSError.
     """
     try:
         yield
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise CorruptStoreError(f"{path}: expected a file, found a link") from error
         raise FailedStoreError(
             f"{path}: fsync failed: {error.strerror or error}; what is committed stays readable: "
             f"check the disk and open the store again"

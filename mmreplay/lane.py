@@ -535,7 +535,7 @@ class Writer:
             self._disk.flush()
         except DiskFullError:
             return  # the next flush, or the step that finds no room, says so
-        except FailedStoreError as error:
+        except (MmreplayError, OSError) as error:  # else the thread would end without a word
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:

@@ -6,6 +6,7 @@ one does and the other opens it, or is told.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import uuid
@@ -25,6 +26,7 @@ from mmreplay.errors import (
     DiskFullError,
     FailedStoreError,
     FormatError,
+    MmreplayError,
     SchemaError,
     StoreExistsError,
     StoreNotFoundError,
@@ -101,7 +103,9 @@ def create(
 
     Raises:
         StoreExistsError: something is at `path` already.
+        StoreNotFoundError: there is no directory above it.
         SchemaError: fields that are missing, cannot be stored, or do not match.
+        FormatError, CorruptStoreError: what is there is no store, or a damaged one.
         LockedError: somebody else writes there.
         DiskFullError: no room; nothing was changed.
         FailedStoreError: a write or fsync failed.
@@ -353,11 +357,14 @@ class _Request:
                 build_lane(built, schema, specs, filled.attributes(share, name))
                 files.sync_tree(built)
                 is_new = files.replace_directory(built, path)
-            except FailedStoreError as error:
+            except BaseException as error:
                 if path.exists():
                     raise
-                files.remove_tree(built)
-                raise _unmade(path, error) from error
+                with contextlib.suppress(MmreplayError):
+                    files.remove_tree(built)  # on a full disk, its room too
+                if isinstance(error, FailedStoreError):
+                    raise _unmade(path, error) from error
+                raise
             if not is_new:
                 raise StoreExistsError(f"{path}: there already, though nobody may make it now")
             return path

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mmreplay import system
-from mmreplay.errors import FailedStoreError, LockedError
+from mmreplay.errors import CorruptStoreError, FailedStoreError, LockedError
 from mmreplay.files import writing
 
 __all__ = ["DirectoryLock", "holder", "is_locked"]
@@ -39,7 +39,7 @@ class DirectoryLock:
                 f"closed stores can be read"
             )
         self.path = path.absolute()
-        self._descriptor = os.open(path, os.O_RDONLY | system.CLOEXEC)
+        self._descriptor = _open(path)
         deadline = time.monotonic() + patience_s
         while True:
             try:
@@ -48,7 +48,7 @@ class DirectoryLock:
                     break
                 # Another directory has the name by now, as after a repair: that is the one to lock.
                 self.release()
-                self._descriptor = os.open(path, os.O_RDONLY | system.CLOEXEC)
+                self._descriptor = _open(path)
                 continue
             except FileNotFoundError as error:
                 self.release()
@@ -94,11 +94,18 @@ class DirectoryLock:
         self.release()
 
 
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | system.CLOEXEC)
+    except PermissionError as error:
+        raise CorruptStoreError(f"{path}: may not be read: {error.strerror}") from error
+
+
 def is_locked(path: Path) -> bool:
     """Whether a writer is at work on this lane now. Takes the lock for an instant to see."""
     if system.fcntl is None:
         return False
-    descriptor = os.open(path, os.O_RDONLY | system.CLOEXEC)
+    descriptor = _open(path)
     try:
         system.fcntl.flock(descriptor, system.fcntl.LOCK_SH | system.fcntl.LOCK_NB)
     except OSError as error:

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay import codecs, columns, files, format, maps, reading
+from mmreplay import columns, files, format, maps, reading
+from mmreplay.checksums import crc32c_of_file, stored_checksum
 from mmreplay.columns import Ids
 from mmreplay.errors import CorruptStoreError, FormatError
 from mmreplay.format import LANE_SHIFT, ArraySpec
@@ -140,7 +141,7 @@ def _sum_up(lane: Path, spec: ArraySpec, n_chunks: int) -> None:
     sums = np.zeros(-(-n_chunks // _SUMS.chunk_rows) * _SUMS.chunk_rows, _SUMS.dtype)
     for chunk in columns.chunk_files(lane, spec):
         with contextlib.suppress(CorruptStoreError):  # another size: nothing to sum up
-            sums[chunk] = _crc32c(columns.chunk_path(lane, spec, chunk), spec)
+            sums[chunk] = crc32c_of_file(columns.chunk_path(lane, spec, chunk), spec.chunk_bytes)
     folder = lane / _SUMS.path
     reading.check_directories(lane, _SUMS.path)
     files.make_directory(folder)
@@ -149,14 +150,6 @@ def _sum_up(lane: Path, spec: ArraySpec, n_chunks: int) -> None:
     for number, part in enumerate(parts):
         files.write_file(columns.chunk_path(lane, _SUMS, number), part.tobytes())
     files.sync_directory(folder.parent)
-
-
-def _crc32c(path: Path, spec: ArraySpec) -> int:
-    """Of a chunk file, as it is stored: a real 0 as 1, for 0 stands for none."""
-    value = 0
-    for piece in reading.read_pieces(path, spec.chunk_bytes):
-        value = codecs.crc32c(piece, value)
-    return value or 1
 
 
 def is_usable(lane: Path, spec: ArraySpec, chunk: int, *, closed: bool) -> bool:
@@ -170,16 +163,14 @@ def is_usable(lane: Path, spec: ArraySpec, chunk: int, *, closed: bool) -> bool:
         values = np.frombuffer(reading.read_at(path, 0, spec.chunk_bytes, spec.chunk_bytes))
         if not ((values >= 0) & (values < np.inf)).all():
             return False
-        return not closed or _stored_crc32c(lane, chunk) in (0, _crc32c(path, spec))
+        expected = _stored_crc32c(lane, spec, chunk) if closed else 0
+        return not expected or crc32c_of_file(path, spec.chunk_bytes) == expected
     return False
 
 
-def _stored_crc32c(lane: Path, chunk: int) -> int:
-    file, entry = divmod(chunk, _SUMS.chunk_rows)
-    path = columns.chunk_path(lane, _SUMS, file)
-    with contextlib.suppress(FileNotFoundError, CorruptStoreError):
-        data = reading.read_at(path, entry * _SUMS.row_bytes, _SUMS.row_bytes, _SUMS.chunk_bytes)
-        return int.from_bytes(data, "little")
+def _stored_crc32c(lane: Path, spec: ArraySpec, chunk: int) -> int:
+    with contextlib.suppress(CorruptStoreError):
+        return stored_checksum(lane, spec, chunk)
     return 0
 
 

@@ -47,8 +47,10 @@ def read_metadata(path: Path) -> dict[str, Any]:
         raise FormatError(f"{path}: no zarr.json in it: not a store") from error
     except NotADirectoryError as error:
         raise FormatError(f"{path}: expected a directory, found a file: not a store") from error
-    except PermissionError as error:
-        raise StoreNotFoundError(f"{path}: may not be read: {error.strerror}") from error
+    except CorruptStoreError as error:
+        if isinstance(error.__cause__, PermissionError):
+            raise StoreNotFoundError(str(error)) from error
+        raise
     return format.parse_root(data, str(where))
 
 
@@ -225,7 +227,7 @@ class LaneReader:
         except (FileNotFoundError, NotADirectoryError):
             return False  # being closed, opened or recovered at this moment
         except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EROFS):
+            if error.errno != errno.EROFS:
                 raise
             raise CorruptStoreError(f"{live}: cannot be read: {error.strerror}") from error
         trusted = state.trusted(best)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mmreplay import system
-from mmreplay.errors import CorruptStoreError
+from mmreplay.errors import CorruptStoreError, FailedStoreError
 
 __all__ = [
     "allocated_bytes",
@@ -24,11 +24,8 @@ __all__ = [
     "read_at",
     "read_bytes",
     "read_filled",
-    "read_pieces",
     "regular_size",
 ]
-
-_PIECE_BYTES = 1 << 20
 
 
 # ---------------------------------------------------------------- regular files
@@ -39,7 +36,8 @@ def open_regular(path: Path, flags: int) -> int:
 
     Raises:
         FileNotFoundError: there is none.
-        CorruptStoreError: not a regular file.
+        CorruptStoreError: not a regular file, or one that may not be read.
+        FailedStoreError: one that may be read, but not written.
     """
     try:
         descriptor = os.open(
@@ -51,6 +49,10 @@ def open_regular(path: Path, flags: int) -> int:
                 f"{path}: expected a regular file, found a link, a directory or a device; "
                 f"a store holds none"
             ) from error
+        if error.errno in (errno.EACCES, errno.EPERM):
+            if flags & (os.O_WRONLY | os.O_RDWR):
+                raise FailedStoreError(f"{path}: may not be written: {error.strerror}") from error
+            raise CorruptStoreError(f"{path}: may not be read: {error.strerror}") from error
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -111,22 +113,16 @@ def _open_within(path: Path, limit: int) -> tuple[int, int]:
 
 
 def read_at(path: Path, offset: int, length: int, size: int) -> bytes:
-    """`length` bytes from `offset` of a file that must have `size` bytes."""
+    """`length` bytes from `offset` of a file that must have `size` bytes.
+
+    Raises:
+        FileNotFoundError: there is none.
+        CorruptStoreError: it has another size, or is no regular file.
+    """
     descriptor = open_regular(path, os.O_RDONLY)
     try:
         check_size(path, os.fstat(descriptor).st_size, size)
         return _read_exactly(descriptor, path, offset, length)
-    finally:
-        os.close(descriptor)
-
-
-def read_pieces(path: Path, size: int, piece_bytes: int = _PIECE_BYTES) -> Iterator[bytes]:
-    """A file that must have `size` bytes, in pieces of `piece_bytes`, without mapping it."""
-    descriptor = open_regular(path, os.O_RDONLY)
-    try:
-        check_size(path, os.fstat(descriptor).st_size, size)
-        for offset in range(0, size, piece_bytes):
-            yield _read_exactly(descriptor, path, offset, min(piece_bytes, size - offset))
     finally:
         os.close(descriptor)
 
@@ -139,6 +135,9 @@ def read_filled(path: Path, size: int, piece_bytes: int) -> Iterator[tuple[int, 
         size: in bytes that it must have.
         piece_bytes: of every piece but the last; offsets are multiples of it. What is left out is
             zeros, and takes no time: a file may seem to have any size, and have no blocks at all.
+
+    Raises:
+        FileNotFoundError, CorruptStoreError: as `read_at`.
     """
     descriptor = open_regular(path, os.O_RDONLY)
     try:
@@ -182,16 +181,19 @@ def _read_exactly(descriptor: int, path: Path, offset: int, length: int) -> byte
 # ---------------------------------------------------------------- directories and names
 
 
-def names(path: Path) -> list[str]:
+def names(path: Path, *, missing_ok: bool = True) -> list[str]:
     """The names in a directory, ascending; none if it is not there, or none.
 
     Raises:
+        FileNotFoundError, NotADirectoryError: it is not there, or none, and that is not ok.
         CorruptStoreError: it may not be read.
     """
     try:
         return sorted(os.listdir(path))
     except (FileNotFoundError, NotADirectoryError):
-        return []
+        if missing_ok:
+            return []
+        raise
     except OSError as error:
         raise CorruptStoreError(f"{path}: cannot be listed: {error.strerror}") from error
 
@@ -200,7 +202,8 @@ def check_directories(root: Path, *below: str) -> None:
     """Make sure that paths below a store are directories of its own, and no links out of it.
 
     Raises:
-        CorruptStoreError: one is a link, or no directory. One that is missing is not looked into.
+        CorruptStoreError: one is a link or no directory, or may not be read. One that is missing is
+            not looked into.
     """
     seen = set()
     for path in below:
@@ -214,6 +217,8 @@ def check_directories(root: Path, *below: str) -> None:
                 kind = os.lstat(here).st_mode
             except (FileNotFoundError, NotADirectoryError):
                 break
+            except PermissionError as error:
+                raise CorruptStoreError(f"{here}: may not be read: {error.strerror}") from error
             if not stat.S_ISDIR(kind):
                 raise CorruptStoreError(
                     f"{here}: expected a directory, found a link or a file; a store holds no links"
@@ -237,8 +242,8 @@ def allocated_bytes(root: Path) -> dict[str, int]:
         down; the sum is what the store takes.
     """
     out: dict[str, int] = {}
-    for folder, _, names in os.walk(root):
-        out[folder] = _blocks(folder) + sum(_blocks(os.path.join(folder, name)) for name in names)
+    for folder, _, inside in os.walk(root):
+        out[folder] = _blocks(folder) + sum(_blocks(os.path.join(folder, one)) for one in inside)
     return out
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay import codecs, columns, files, format, priorities, shards
+from mmreplay import codecs, columns, files, format, priorities, reading, shards
 from mmreplay.checksums import Checksums
 from mmreplay.columns import Array
 from mmreplay.errors import CorruptStoreError, DiskFullError, MmreplayError
@@ -28,6 +28,7 @@ __all__ = [
     "Live",
     "build_lane",
     "generator_path",
+    "read_generator",
     "recover",
     "reopen",
     "shard_start",
@@ -116,6 +117,13 @@ def write_metadata(path: Path, metadata: dict[str, Any], **changes: Any) -> dict
 def generator_path(path: Path) -> Path:
     """Where the random state of a sampler stands while the lane is open."""
     return path / ".live" / "generator"
+
+
+def read_generator(path: Path) -> str | None:
+    """The random state of a lane that is open; None if there is none, or it is damaged."""
+    with contextlib.suppress(FileNotFoundError, ValueError, CorruptStoreError):
+        return reading.read_bytes(generator_path(path), format.MAX_METADATA_BYTES).decode()
+    return None
 
 
 def reopen(

@@ -26,6 +26,7 @@ Bytes = npt.NDArray[np.uint8]
 
 ABSENT = (1 << 64) - 1
 _ROOM_BYTES = 1 << 20
+_ROOM_OF_A_CHUNK = 128  # its entry in the index, its crc32c, the header of its codec
 """What a shard may have beyond its uncompressed size, and an eighth of that."""
 _ROW_MASK = (1 << LANE_SHIFT) - 1
 _SCRATCH_BYTES = 16 << 20
@@ -51,7 +52,9 @@ def file_size(path: Path, spec: ArraySpec) -> int:
         FileNotFoundError: there is none.
         CorruptStoreError: it is too large, or no regular file.
     """
-    return reading.regular_size(path, spec.chunk_bytes + spec.chunk_bytes // 8 + _ROOM_BYTES)
+    n_chunks = spec.chunk_rows // max(spec.inner_rows, 1)
+    room = spec.chunk_bytes // 8 + n_chunks * _ROOM_OF_A_CHUNK + _ROOM_BYTES
+    return reading.regular_size(path, spec.chunk_bytes + room)
 
 
 def tail_path(lane: Path, spec: ArraySpec) -> Path:
@@ -104,7 +107,7 @@ class Shard:
         self._path = path
         self._codec = codec
         self._inner_bytes = spec.inner_rows * spec.row_bytes
-        self._data: Bytes = maps.map_file(path)
+        self._data: Bytes = maps.map_file(path, file_size(path, spec) or 1)
         n_chunks = spec.chunk_rows // spec.inner_rows
         end = self._data.size - (16 * n_chunks + 4)
         if end < 0:

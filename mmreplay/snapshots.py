@@ -73,9 +73,11 @@ def snapshot(
 
     Raises:
         StoreNotFoundError: no store there, or no directory above the target.
+        FormatError: something there that is no store.
         StoreExistsError: the target exists.
         SchemaError: the target lies within the store.
         DiskFullError: no room; nothing is left behind.
+        FailedStoreError: a write or fsync failed.
         CorruptStoreError: rows that cannot be read, or a lane that evicts faster than it can be
             copied.
     """
@@ -129,7 +131,7 @@ def _copy_lane(source: Path, target: Path, tally: _Tally) -> None:
     for _ in range(_ATTEMPTS):
         reader = LaneReader(source)
         try:
-            transplant(reader, target, moved=tally.add)
+            transplant(reader, target, strict=True, moved=tally.add)
         except EvictedError:
             continue
         return

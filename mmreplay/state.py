@@ -11,7 +11,6 @@ import struct
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -66,7 +65,7 @@ class State:
 
     @staticmethod
     def create(path: Path) -> State:
-        """A fresh, untrusted page: its boot id is stored by `start`, last of all."""
+        """A fresh, untrusted page, until `start` has stored its boot id and its session."""
         files.write_file(path, bytes(PAGE_BYTES), overwritten=True)
         return State(path, writable=True)
 
@@ -208,17 +207,19 @@ class CheckpointFile:
             return None
         return Checkpoint(head, tail_start, base, generation, boot)
 
-    def write(self, **changes: Any) -> None:
-        """Write the other slot and make it durable; what is not in `changes` is copied.
+    def write(
+        self, *, head: int | None = None, tail_start: int | None = None, base: int | None = None
+    ) -> None:
+        """Write the other slot and make it durable; what is not given is copied.
 
         Raises:
             DiskFullError, FailedStoreError: the write or fsync failed; the best slot still stands.
         """
         old = self.best
         new = Checkpoint(
-            changes.get("head", old.head),
-            changes.get("tail_start", old.tail_start),
-            changes.get("base", old.base),
+            old.head if head is None else head,
+            old.tail_start if tail_start is None else tail_start,
+            old.base if base is None else base,
             old.generation + 1,
             system.boot_id(),
         )

@@ -87,8 +87,8 @@ publish = _make_publish()
 def boot_id() -> bytes:
     """16 bytes that change with every start of the operating system.
 
-    Where there is no such thing, they are of this process alone: then nothing volatile is ever
-    trusted, and recovery falls back on the checkpoint.
+    Where there is no such thing, they are of this process alone: then no other process trusts
+    what is volatile, and its recovery falls back on the checkpoint.
     """
     try:
         if LINUX:

@@ -43,7 +43,7 @@ KEPT = ("capacity", "padding", "env", "versions", "name")
 BESIDE = frozenset({"generator", "priorities"})
 """What is kept beside the rows: the random state of the sampler, and the column of priorities."""
 
-_STEP_BYTES = 32 << 20
+_STEP_BYTES = 4 << 20
 
 
 def transplant(
@@ -54,6 +54,7 @@ def transplant(
     beside: Collection[str] = BESIDE,
     anew: Collection[tuple[str, int]] = (),
     unsummed: Collection[tuple[str, int]] = (),
+    strict: bool = False,
     moved: Callable[[int], None] | None = None,
 ) -> None:
     """Make a closed lane of the rows below `stop` of a lane.
@@ -66,6 +67,8 @@ def transplant(
         anew: (array, chunk file) of shards that are damaged in rows that were evicted, and hold
             others.
         unsummed: (array, chunk file) of those whose checksum is damaged, and is made anew.
+        strict: whether a file of a closed lane that has no checksum is damage: the copy would have
+            one, and nobody could tell any more.
         moved: called with the size of each file, or part of one, that has its place.
 
     Raises:
@@ -79,7 +82,8 @@ def transplant(
         if not reader.poll():
             raise EvictedError(str(reader.path))
         stop = reader.head if stop is None else stop
-        _copy(reader, target, stop, anew, unsummed, moved or _nobody)
+        strict = strict and reader.is_closed
+        _copy(reader, target, stop, anew, unsummed, moved or _nobody, strict=strict)
         _copy_beside(reader, target, beside)
         if reader.replaced():
             raise EvictedError(str(reader.path))
@@ -99,6 +103,8 @@ def _copy(
     anew: Collection[tuple[str, int]],
     unsummed: Collection[tuple[str, int]],
     moved: Callable[[int], None],
+    *,
+    strict: bool,
 ) -> None:
     """Put the rows below `stop` into a lane of none that is open."""
     specs, tail_start = reader.specs, _tail_start(reader, stop)
@@ -122,12 +128,13 @@ def _copy(
                 moved(_share(reader, spec, chunk, target))
         except EvictedError:  # a moment ago: without these rows, then
             base = max(base, start + spec.chunk_rows)
-    if base >= stop > 0:
+    if base and base + format.CONTEXT_ROWS > stop:  # too few are left to be a lane of its own
         raise EvictedError(str(reader.path))
     for path, spec in specs.items():
-        _share_sums(reader, spec, whole[path], target, sums)
+        shared = range(base // spec.chunk_rows, whole[path])
+        _share_sums(reader, spec, shared, target, sums, strict=strict)
         first = max(whole[path] * spec.chunk_rows, base)
-        for size in _copy_rows(reader, spec, target, first, stop, unsummed):
+        for size in _copy_rows(reader, spec, target, first, stop, unsummed, strict=strict):
             moved(size)
     store = read_metadata(target)["uuid"]
     checkpoint = target / ".live" / "checkpoint"
@@ -191,7 +198,8 @@ def _share(reader: LaneReader, spec: ArraySpec, chunk: int, target: Path) -> int
     source = columns.chunk_path(reader.path, spec, chunk)
     there = columns.chunk_path(target, spec, chunk)
     try:
-        files.share_file(source, there, spec.chunk_bytes if spec.is_raw else None)
+        size = spec.chunk_bytes if spec.is_raw else shards.file_size(source, spec)
+        files.share_file(source, there, size)
     except FileNotFoundError as error:
         raise reader.missing(source, (chunk + 1) * spec.chunk_rows) from error
     return there.stat().st_size
@@ -202,7 +210,7 @@ def _make_anew(reader: LaneReader, spec: ArraySpec, chunk: int, target: Path) ->
     source = columns.chunk_path(reader.path, spec, chunk)
     codec = codecs.make_codec(spec.codec or {})
     shard = shards.Shard(source, spec, codec)
-    stored = reading.read_bytes(source, source.stat().st_size)
+    stored = reading.read_bytes(source, shards.file_size(source, spec))
     zeros = codecs.encode(codec, np.zeros(spec.inner_rows * spec.row_bytes, np.uint8))
     gone = max(reader.base - chunk * spec.chunk_rows, 0) // spec.inner_rows
     parts = [stored[place[0] : place[1]] for place in shard.slices[gone:] if place is not None]
@@ -214,20 +222,28 @@ def _make_anew(reader: LaneReader, spec: ArraySpec, chunk: int, target: Path) ->
 def _share_sums(
     reader: LaneReader,
     spec: ArraySpec,
-    stop: int,
+    shared: range,
     target: Path,
     others: Mapping[tuple[str, int], int],
+    *,
+    strict: bool,
 ) -> None:
-    """Copy the checksums of the chunk files below `stop`, or take others that are known."""
+    """Copy the checksums of the chunk files that are shared, or take others that are known."""
     sums = format.checksum_spec(spec.path)
-    for file in range(-(-stop // sums.chunk_rows)):
+    for file in range(-(-shared.stop // sums.chunk_rows)):
         path = columns.chunk_path(reader.path, sums, file)
+        start = file * sums.chunk_rows
+        here = slice(max(shared.start - start, 0), max(shared.stop - start, 0))
         try:
             data = reading.read_at(path, 0, sums.chunk_bytes, sums.chunk_bytes)
         except (FileNotFoundError, MmreplayError):
+            data = b""
+        values = np.frombuffer(data or bytes(sums.chunk_bytes), sums.dtype).copy()
+        if strict and not values[here].all():
+            raise _damaged(path, "expected a checksum of each chunk file, found none of some")
+        if not data:
             continue
-        values = np.frombuffer(data, sums.dtype).copy()
-        values[max(stop - file * sums.chunk_rows, 0) :] = 0
+        values[here.stop :] = 0
         for (array, chunk), value in others.items():
             if array == spec.path and chunk // sums.chunk_rows == file:
                 values[chunk % sums.chunk_rows] = value
@@ -242,6 +258,8 @@ def _copy_rows(
     start: int,
     stop: int,
     unsummed: Collection[tuple[str, int]],
+    *,
+    strict: bool,
 ) -> Iterator[int]:
     """Copy rows [start, stop), to where a live lane has them; yields bytes."""
     if not spec.is_raw:
@@ -253,19 +271,24 @@ def _copy_rows(
     for chunk in range(start // spec.chunk_rows, -(-stop // spec.chunk_rows)):
         path = columns.chunk_path(reader.path, spec, chunk)
         try:
-            intact = (spec.path, chunk) in unsummed or is_intact(reader, spec, chunk)
+            known = (spec.path, chunk) in unsummed
+            intact = known or is_intact(reader, spec, chunk, strict=strict)
         except FileNotFoundError as error:
             raise reader.missing(path, (chunk + 1) * spec.chunk_rows) from error
         if not intact:  # the copy would have a checksum that fits
-            raise CorruptStoreError(
-                f"{path}: does not match its checksum; run `mmreplay verify` to see all of the "
-                f"damage, and `mmreplay repair` for what is sound"
-            )
+            raise _damaged(path, "does not match its checksum")
         window = columns.open_window(target, spec, chunk)
         first, last = max(window.start, start), min(window.start + spec.chunk_rows, stop)
         for row, rows in read_rows(reader, spec, first, last):
             window.rows[row - window.start : row - window.start + len(rows)] = rows
             yield rows.nbytes
+
+
+def _damaged(path: Path, what: str) -> CorruptStoreError:
+    return CorruptStoreError(
+        f"{path}: {what}; run `mmreplay verify` to see all of the damage, and `mmreplay repair` "
+        f"for what is sound"
+    )
 
 
 def is_intact(reader: LaneReader, spec: ArraySpec, chunk: int, *, strict: bool = False) -> bool:
@@ -317,10 +340,7 @@ def stored_generator(reader: LaneReader) -> str | None:
     if reader.is_closed:
         found = reader.metadata.get("generator")
         return found if isinstance(found, str) else None
-    path = recovery.generator_path(reader.path)
-    with contextlib.suppress(FileNotFoundError, ValueError, CorruptStoreError):
-        return reading.read_bytes(path, format.MAX_METADATA_BYTES).decode()
-    return None
+    return recovery.read_generator(reader.path)
 
 
 def _copy_beside(reader: LaneReader, target: Path, wanted: Collection[str]) -> None:

@@ -67,9 +67,7 @@ def root_problems(data: bytes, own: Mapping[str, Any], where: str) -> Iterator[s
         where: the file's path.
     """
     document = format.parse(data, where)
-    yield from _key_problems(
-        document, {"zarr_format", "node_type", "attributes"}, set(), "zarr.json"
-    )
+    yield from _key_problems(document, _ROOT_KEYS, set(), "zarr.json")
     kind = own["kind"]
     yield from _key_problems(own, _KEYS[kind], _OPTIONAL[kind], "attributes.mmreplay")
     for name in ("env", "versions"):

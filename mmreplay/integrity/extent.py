@@ -17,7 +17,7 @@ import numpy as np
 
 from mmreplay import checksums, columns, reading, shards
 from mmreplay.errors import CorruptStoreError, MmreplayError
-from mmreplay.format import ArraySpec
+from mmreplay.format import CONTEXT_ROWS, ArraySpec
 from mmreplay.integrity.attributes import Attributes
 from mmreplay.integrity.layouts import Documents, Specs, kept_files
 from mmreplay.state import BASE, COMMITTED, TAIL_START, CheckpointFile, State
@@ -181,7 +181,7 @@ def _proven(lane: Path, found: Attributes, specs: Specs, rows: int) -> Extent:
         if not found.sure and 2 * sum(map(bool, ends)) > len(ends):
             return Extent(closed=True, head=rows)
         head = rows
-    if head <= base:
+    if head <= base or (base and head < base + CONTEXT_ROWS):
         reading.check_directories(lane, ".live")  # a link there is why nothing of it was read
         raise CorruptStoreError(
             f"{lane}: neither closed, nor can the checkpoint or the state page be read, so nobody "

@@ -36,6 +36,7 @@ _FRAMES = "frames"
 _BLOSC = (1, 4)  # as in the flags of its header: lz4, zstd
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _GZIP_MAGIC = b"\x1f\x8b"
+_ENDS = 18  # bytes, of which the longest header of these codecs is, with the size
 
 Specs = dict[str, ArraySpec]
 Documents = dict[str, tuple[ArraySpec, int]]
@@ -168,9 +169,8 @@ def _guess(lane: Path, spec: ArraySpec) -> ArraySpec:
     for chunk in kept_files(lane, spec)[:_ENOUGH]:
         path = columns.chunk_path(lane, spec, chunk)
         with contextlib.suppress(MmreplayError, OSError):
-            size = path.lstat().st_size
-            data = reading.read_bytes(path, size)
-            shard = _guess_shard(data, spec) if spec.path.startswith(_FRAMES) else None
+            size = reading.regular_size(path, 2 * format.MAX_CHUNK_BYTES)
+            shard = _guess_shard(path, size, spec) if spec.path.startswith(_FRAMES) else None
             if shard is not None:
                 found[shard] += 1
             elif size and not size % spec.row_bytes:
@@ -187,37 +187,43 @@ def _guess(lane: Path, spec: ArraySpec) -> ArraySpec:
     return ArraySpec(spec.path, spec.row_shape, spec.dtype, rows, inner, codec)
 
 
-def _guess_shard(data: bytes, spec: ArraySpec) -> _Guess | None:
+def _guess_shard(path: Path, size: int, spec: ArraySpec) -> _Guess | None:
     """Rows of a shard and of its inner chunks, and their codec; None if it is no shard."""
-    for n_chunks in range(1, min(_MOST_INNER, len(data) // 16) + 1):
-        table = data[-(16 * n_chunks + 4) : -4]
-        if codecs.crc32c(table).to_bytes(4, "little") != data[-4:]:
+    most = min(_MOST_INNER, size // 16)
+    length = min(16 * most + 4, size)
+    end = reading.read_at(path, size - length, length, size)
+    for n_chunks in range(1, most + 1):
+        table = end[-(16 * n_chunks + 4) : -4]
+        if codecs.crc32c(table).to_bytes(4, "little") != end[-4:]:
             continue
         index = np.frombuffer(table, "<u8").reshape(n_chunks, 2)
-        for offset, size in index.tolist():
-            if offset == shards.ABSENT or offset + size > len(data):
+        for start, n_stored in index.tolist():
+            if start == shards.ABSENT or start + n_stored > size:
                 continue
-            for name, n_bytes in _sizes(data[offset : offset + size]):
+            length = min(n_stored, _ENDS)
+            first = reading.read_at(path, start, length, size)
+            last = reading.read_at(path, start + n_stored - length, length, size)
+            for name, n_bytes in _sizes(first, last):
                 inner, odd = divmod(n_bytes, spec.row_bytes)
                 if inner and not odd:
                     return n_chunks * inner, inner, name
     return None
 
 
-def _sizes(payload: bytes) -> Iterator[tuple[str, int]]:
-    """The codec of a compressed chunk, and its size without it, as its header says."""
-    if payload[:4] == _ZSTD_MAGIC:
-        kind = payload[4] >> 6
-        single, start = payload[4] >> 5 & 1, 5 + (0, 1, 2, 4)[payload[4] & 3]
+def _sizes(first: bytes, last: bytes) -> Iterator[tuple[str, int]]:
+    """The codec of a compressed chunk, and its size without it, as its ends say."""
+    if first[:4] == _ZSTD_MAGIC and len(first) > 4:  # noqa: PLR2004
+        kind = first[4] >> 6
+        single, start = first[4] >> 5 & 1, 5 + (0, 1, 2, 4)[first[4] & 3]
         width = (single, 2, 4, 8)[kind]
         start += not single
         if width:
-            size = int.from_bytes(payload[start : start + width], "little")
+            size = int.from_bytes(first[start : start + width], "little")
             yield "zstd", size + (256 if width == 2 else 0)  # noqa: PLR2004 (as RFC 8878 has it)
-    elif payload[:2] == _GZIP_MAGIC:
-        yield "gzip", int.from_bytes(payload[-8:-4], "little")  # its last word, before the crc32c
-    elif len(payload) >= 16 and payload[2] >> 5 in _BLOSC:  # noqa: PLR2004
-        yield "lz4", struct.unpack_from("<I", payload, 4)[0]
+    elif first[:2] == _GZIP_MAGIC:
+        yield "gzip", int.from_bytes(last[-8:-4], "little")  # its last word, before the crc32c
+    elif len(first) >= 16 and first[2] >> 5 in _BLOSC:  # noqa: PLR2004
+        yield "lz4", struct.unpack_from("<I", first, 4)[0]
 
 
 def fits(lane: Path, spec: ArraySpec) -> bool:

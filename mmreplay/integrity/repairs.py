@@ -123,6 +123,7 @@ def repair(
         LockedError: somebody writes there.
         CorruptStoreError: it is damaged in a way that leaves nothing to start from.
         DiskFullError: no room; nothing was changed.
+        FailedStoreError: a write or fsync failed.
     """
     where = _place(Path(path))
     with Workplace(where) as work:

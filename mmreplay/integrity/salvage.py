@@ -8,15 +8,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mmreplay import files, format
 from mmreplay.background import Background
-from mmreplay.columns import Array
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
 from mmreplay.format import ArraySpec
 from mmreplay.integrity.chunks import ANOTHER, NO_CHECKSUM, WRONG_CHECKSUM
@@ -284,10 +281,6 @@ def _episodes(
     return out
 
 
-def _rows(reader: LaneReader, path: str, start: int, stop: int) -> Array:
-    return np.concatenate([rows for _, rows in read_rows(reader, reader.specs[path], start, stop)])
-
-
 def _append(reader: LaneReader, target: Path, episodes: Sequence[Span]) -> None:
     """Append episodes to a closed lane."""
     try:
@@ -300,26 +293,31 @@ def _append(reader: LaneReader, target: Path, episodes: Sequence[Span]) -> None:
 
 
 def _append_episode(reader: LaneReader, writer: Writer, start: int, stop: int) -> None:
+    extras = reader.schema.extra_paths
+    before: dict[str, Any] = {}
+    for row, (frame, values) in enumerate(_rows(reader, start, stop), start):
+        if not before:
+            writer.reset(frame)
+        else:
+            ended, is_last = not before["non_terminals"], row == stop - 1
+            writer.step(
+                before["actions"],
+                before["rewards"],
+                frame,
+                terminated=ended and is_last,
+                truncated=not ended and is_last,
+                life_lost=ended,
+                **{name: before[path] for name, path in extras.items()},
+            )
+        before = values
+
+
+def _rows(reader: LaneReader, start: int, stop: int) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """The frame of each row, as a writer takes it, and its other values by path."""
     schema = reader.schema
-    frames = {key: _rows(reader, path, start, stop) for key, path in schema.frame_paths.items()}
-    steps = {path: _rows(reader, path, start, stop) for path in ("actions", "rewards")}
-    flags = _rows(reader, "non_terminals", start, stop)
-    extras = {name: _rows(reader, path, start, stop) for name, path in schema.extra_paths.items()}
-
-    def frame(at: int) -> Any:
-        one = {key: rows[at] for key, rows in frames.items()}
-        return one if schema.is_dict else one[FRAME]
-
-    writer.reset(frame(0))
-    last = stop - start - 2
-    for step in range(last + 1):
-        ended = not flags[step]
-        writer.step(
-            steps["actions"][step],
-            steps["rewards"][step],
-            frame(step + 1),
-            terminated=ended and step == last,
-            truncated=not ended and step == last,
-            life_lost=ended,
-            **{name: rows[step] for name, rows in extras.items()},
-        )
+    columns = (read_rows(reader, spec, start, stop) for spec in reader.specs.values())
+    rows = (itertools.chain.from_iterable(part for _, part in parts) for parts in columns)
+    for values in zip(*rows, strict=True):
+        row = dict(zip(reader.specs, values, strict=True))
+        frames = {key: row[path] for key, path in schema.frame_paths.items()}
+        yield frames if schema.is_dict else frames[FRAME], row

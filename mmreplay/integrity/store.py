@@ -33,8 +33,8 @@ def verify(
     """Read a store whole; check every checksum and rule of docs/format.md and docs/semantics.md.
 
     Works on closed, live and crashed stores, and disturbs no writer: of a live lane it checks the
-    rows that were committed when it was opened, as long as they are not evicted. One chunk file is
-    in memory at a time.
+    rows that were committed when it was opened, as long as they are not evicted. A few
+    MiB of a file are in memory at a time.
 
     Args:
         path: the store's directory.

@@ -68,8 +68,8 @@ def _scan(root: Path, folder: str) -> list[os.DirEntry[str]]:
         reading.check_directories(root, folder)
         with os.scandir(root / folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)
-    except (FileNotFoundError, NotADirectoryError, CorruptStoreError):
-        return []  # its zarr.json is missing, too, and is named for it
+    except (FileNotFoundError, NotADirectoryError, PermissionError, CorruptStoreError):
+        return []  # its files are missing or cannot be read, too, and are named for it
 
 
 def _in_group(lane: Path, folder: str, names: set[str], state: str) -> Iterator[Entry]:

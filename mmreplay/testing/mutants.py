@@ -1,11 +1,12 @@
 """The protocol of docs/format.md with one of its rules left out: the simulator has to see each.
 
-Invariant: every mutant breaks one sentence of "State of a live lane" and changes nothing else, so
+Invariant: every mutant breaks one sentence of "State of a live lane" or "Order of writes" there and
+changes nothing else, so
 that a simulator that finds nothing wrong with it would find nothing wrong with the real code.
 
 Rules that no single history of one lane can break have no mutant here, but tests of their own that
 go red without them: whose file a state page is, which boot the best slot is of, and the number of a
-session in tests/unit/test_state.py and tests/crash/test_copies.py; the lock in test_misuse.py;
+session in tests/unit/test_state.py; the lock in test_misuse.py;
 errors of the disk in test_failing_calls.py; the random state in tests/unit/test_buffers.py,
 priorities in tests/property/test_priorities.py.
 """

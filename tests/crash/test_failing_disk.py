@@ -93,9 +93,7 @@ class Session:
     def again(self, name, call):
         if name == "create":
             assert os.listdir(self.path.parent) == []  # nothing was changed
-            call()
-        else:  # close too: the same writer finishes what it could not
-            call()
+        call()  # close too: the same writer finishes what it could not
 
     def check_readable(self):
         if self.follower is not None:

@@ -20,6 +20,7 @@ import pytest
 from click.testing import CliRunner
 
 import mmreplay
+from mmreplay.testing import faults
 from mmreplay.testing.effort import THOROUGH
 from mmreplay.testing.limits import Failure, Guard, Limits, run_limited
 from mmreplay_cli import main
@@ -84,16 +85,13 @@ def misbehave(number, guard):
             guard.seen.clear()
             os.listdir("/")
             return 0.0, [("outside", one) for one in guard.seen]
-        if number == 4:
-            open(os.path.join(os.environ["CANARY"], "link", "x")).close()
         while number == 5:
             pass
     return 0.5, []
 
 
-def test_a_child_that_dies_hangs_or_takes_too_much_is_found_out(tmp_path, monkeypatch):
+def test_a_child_that_dies_hangs_or_takes_too_much_is_found_out(tmp_path):
     (tmp_path / "in").mkdir()
-    monkeypatch.setenv("CANARY", str(tmp_path / "in"))
 
     def trial(number, guard):
         try:
@@ -138,12 +136,13 @@ def store(tmp_path):
     return path
 
 
-def record(path, **settings):
-    frame, action = mmreplay.Field((3, 4), "uint8", "lz4", 4, 8), mmreplay.Field(())
+def record(path, codec="lz4", n_steps=39, **settings):
+    shard = None if codec == "raw" else 8
+    frame, action = mmreplay.Field((3, 4), "uint8", codec, 4, shard), mmreplay.Field(())
     writer = mmreplay.create(path, frame, action, flush_s=0, **settings)
     writer.reset(np.zeros((3, 4), np.uint8))
-    for step in range(39):
-        writer.step(1, step, np.full((3, 4), step, np.uint8), truncated=False)
+    for step in range(n_steps):
+        writer.step(1, step, np.full((3, 4), step, np.uint8))
     return writer
 
 
@@ -452,10 +451,10 @@ def test_word_of_who_writes_that_is_none_is_left_out(crashed, words):
         assert store.info()["live"]["writers"] == []
 
 
-def test_rows_that_only_a_capacity_takes_are_not_missing_without_one(crashed):
-    state = np.memmap(crashed / ".live" / "state", "<u8", "r+")
-    state[2] = 8  # base
-    state.flush()
+def test_rows_that_only_a_capacity_takes_are_not_missing_without_one(tmp_path):
+    crashed = tmp_path / "s.zarr"
+    faults.kill(record(crashed, n_steps=99))
+    set_words(crashed, {2: 8})  # base
     with pytest.raises(mmreplay.CorruptStoreError, match="where no capacity is set, found 8"):
         mmreplay.open(crashed)
     with pytest.raises(mmreplay.CorruptStoreError, match="where no capacity is set, found 8"):
@@ -471,3 +470,39 @@ def test_rewards_that_are_signalling_nans_are_read_without_a_warning(tmp_path, n
         assert np.isnan(data.sample(8).reward).all()
         assert np.isnan(data.episodes["return"]).any()
     mmreplay.verify(tmp_path / "s.zarr")
+
+
+@pytest.mark.parametrize("name", ["frames", "actions"])
+def test_a_file_of_holes_that_a_layout_is_guessed_from_takes_no_memory(tmp_path, name):
+    path = tmp_path / "s.zarr"
+    record(path, "raw").close()
+    (path / name / "zarr.json").unlink()
+    for file in (path / name).glob("c.*"):
+        os.truncate(file, 64 << 30)
+    code = """
+import sys, mmreplay
+try:
+    mmreplay.repair(sys.argv[1])
+except mmreplay.MmreplayError as error:
+    print(error)
+"""
+    limited = f"ulimit -v {2 << 20}; exec {sys.executable} -c '{code}' {path}"
+    done = subprocess.run(["/bin/sh", "-c", limited], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert ("nor a chunk file tells" in done.stdout) == (name == "frames")
+
+
+@pytest.mark.parametrize("name", ["state", "checkpoint", "frames.tail"])
+def test_a_link_beside_the_rows_is_damage_to_a_writer_too(crashed, tmp_path, name):
+    (crashed / ".live" / name).rename(tmp_path / "outside")
+    (crashed / ".live" / name).symlink_to(tmp_path / "outside")
+    before = (tmp_path / "outside").read_bytes()
+    with pytest.raises(mmreplay.CorruptStoreError, match="found a link"):
+        mmreplay.create(crashed, append=True, flush_s=0)
+    assert (tmp_path / "outside").read_bytes() == before
+
+
+def test_a_random_state_that_is_too_long_keeps_no_lane_open(crashed):
+    (crashed / ".live" / "generator").write_bytes(b"x" * (2 << 20))
+    mmreplay.create(crashed, append=True, flush_s=0).close()
+    assert mmreplay.verify(crashed).sound

@@ -285,3 +285,25 @@ def test_a_finish_that_fails_is_the_jobs_error():
     job.run()
     assert job.done.is_set()
     assert isinstance(job.error, OSError)
+
+
+def test_a_writer_that_is_interrupted_while_it_helps_leaves_nobody_waiting():
+    begun, held = threading.Event(), threading.Event()
+
+    def encode(part, fast):
+        if fast:
+            raise KeyboardInterrupt
+        begun.set()
+        assert held.wait(WAIT)
+        return b""
+
+    job, done = job_of(2, encode)
+    sealing = in_thread(job.run)
+    assert begun.wait(WAIT)
+    with pytest.raises(KeyboardInterrupt):
+        job.work(fast=True)
+    held.set()
+    assert job.done.wait(WAIT)
+    sealing.join(WAIT)
+    assert isinstance(job.error, KeyboardInterrupt)
+    assert done == []

@@ -12,7 +12,13 @@ import pytest
 
 import mmreplay
 from mmreplay import Field, background, columns, files, lane
-from mmreplay.errors import ClosedError, DiskFullError, FailedStoreError, SchemaError
+from mmreplay.errors import (
+    ClosedError,
+    CorruptStoreError,
+    DiskFullError,
+    FailedStoreError,
+    SchemaError,
+)
 from mmreplay.state import COMMITTED
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -535,6 +541,21 @@ def test_a_failed_flush_of_the_clock_is_told_by_the_next_call(make, story, monke
     with pytest.raises(FailedStoreError, match="broken"):
         story.step(writer)
     writer.flush_in_background(timer=True)
+    checked(story, writer)
+
+
+def test_whatever_stops_a_flush_by_the_clock_is_told_by_the_next_call(make, story, monkeypatch):
+    writer = make()
+    story.play(writer, 3)
+
+    def gone(*_):
+        raise CorruptStoreError("a directory is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "sync_directory", gone)
+        writer.flush_in_background(timer=True)
+    with pytest.raises(FailedStoreError, match="a directory is gone"):
+        story.step(writer)
     checked(story, writer)
 
 

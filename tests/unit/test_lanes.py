@@ -265,6 +265,21 @@ def test_a_lane_that_cannot_be_made_is_not_said_to_hold_rows(make, monkeypatch):
     assert make(append=True, lane="b").path.name == "lane-00001"
 
 
+@pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt()])
+def test_of_a_lane_that_was_begun_nothing_takes_room(make, monkeypatch, lz4, failure):
+    path = make(lane="a", **lz4).path.parent
+
+    def fail(descriptor, size):
+        raise failure
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_fallocate", fail)
+        with pytest.raises((DiskFullError, KeyboardInterrupt)):
+            make(append=True, lane="b")
+    assert sorted(one.name for one in path.iterdir()) == ["lane-00000", "zarr.json"]
+    assert make(append=True, lane="b").path.name == "lane-00001"
+
+
 def test_a_store_has_its_name_only_once_it_is_whole_and_durable(make, tmp_path, monkeypatch):
     path, seen = tmp_path / "store.zarr", []
     real_replace, real_tree, synced = files.replace_directory, files.sync_tree, []

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import shutil
 import struct
 import threading
@@ -67,10 +68,11 @@ def test_what_is_no_store_is_told_apart(tmp_path):
 
 
 def test_what_may_not_be_read_is_no_bare_permission_error(tmp_path, monkeypatch):
-    def refuse(*_):
+    def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(reading, "read_bytes", refuse)
+    (tmp_path / "zarr.json").write_bytes(b"{}")
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(StoreNotFoundError, match="may not be read: Permission denied"):
         read_metadata(tmp_path)
 

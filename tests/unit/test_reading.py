@@ -6,7 +6,7 @@ import os
 import pytest
 
 from mmreplay import maps, reading
-from mmreplay.errors import CorruptStoreError
+from mmreplay.errors import CorruptStoreError, FailedStoreError
 
 
 def test_a_file_is_read_whole_up_to_its_limit(tmp_path):
@@ -82,3 +82,18 @@ def test_an_identity_is_of_what_has_the_name_and_of_no_link(tmp_path):
     assert reading.identity(tmp_path / "one") not in (None, reading.identity(tmp_path / "link"))
     assert reading.identity(tmp_path / "nothing") is None
     assert reading.identity(tmp_path / "nothing" / "below") is None
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_what_may_not_be_read_is_an_error_of_ours(tmp_path, monkeypatch, read):
+    (tmp_path / "f").write_bytes(b"abc")
+
+    def refuse(path, flags, mode=0o777):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(
+        (CorruptStoreError, FailedStoreError),
+        match=r"/f: may not be (read|written): Permission denied",
+    ):
+        read(tmp_path / "f")

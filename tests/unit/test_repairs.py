@@ -221,6 +221,34 @@ def test_the_episode_right_before_damage_is_whole(make, story):
     assert (done.kept, done.lost) == (8 + 8, 4 * 8)
 
 
+def test_an_episode_after_the_damage_is_copied_in_pieces(make, story, monkeypatch, kinds):
+    monkeypatch.setattr("mmreplay.transplant._STEP_BYTES", 100)
+    extras = {"log_prob": Field((), "float32", chunk=8)}
+    writer = make(frame=kinds["dict"], action=ACTION, extras=extras)
+    story.play(writer, 15, "terminated")
+    story.play(writer, 47, "truncated")
+    writer.close()
+    with mmreplay.open(writer.path) as store:
+        expected = store.trajectory(1)
+        before = [
+            expected.action.copy(),
+            expected.reward.copy(),
+            expected.extras["log_prob"].copy(),
+        ]
+        frames = {key: one.copy() for key, one in expected.observation.items()}
+    flip(writer.path / "rewards" / "c.1")
+    assert repair(writer.path, skip_damaged=True).kept == 8 + 48
+    with mmreplay.open(writer.path) as store:
+        found = store.trajectory(1)
+        assert found.truncated
+        for left, right in zip(
+            before, (found.action, found.reward, found.extras["log_prob"]), strict=True
+        ):
+            assert np.array_equal(left, right)
+        for key, one in frames.items():
+            assert np.array_equal(one, found.observation[key])
+
+
 @pytest.mark.parametrize("what", ["document", "actions", "priorities"])
 def test_priorities_come_along(tmp_path, what, kinds):
     path = tmp_path / "store.zarr"

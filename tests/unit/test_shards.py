@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import zarr
 
-from mmreplay import codecs, format, shards
+import mmreplay
+from mmreplay import Field, codecs, format, shards
 from mmreplay.columns import EvictedError
 from mmreplay.errors import CorruptStoreError
 from mmreplay.format import CODECS, LANE_SHIFT, ArraySpec
@@ -148,6 +149,19 @@ def test_shards_of_equal_lengths_and_other_contents_have_other_checksums():
         sums.add(google_crc32c.value(shards.assemble(spec_of(), chunks)))
         sums.add(google_crc32c.value(shards.assemble(spec_of(), chunks[::-1])))
     assert len(sums) == 40
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd", {"name": "gzip", "configuration": {"level": 9}}])
+def test_a_shard_of_small_chunks_that_cannot_be_compressed_is_none_too_large(tmp_path, codec):
+    path, field = tmp_path / "s.zarr", Field((28,), "uint8", codec, chunk=1, shard=65_536)
+    frames = np.random.default_rng(0).integers(0, 256, (65_537, 28), "uint8")
+    with mmreplay.create(path, field, Field((), "uint8"), flush_s=0) as writer:
+        writer.reset(frames[0])
+        for frame in frames[1:]:
+            writer.step(0, 0.0, frame)
+    assert mmreplay.verify(path).sound
+    with mmreplay.open(path) as store:
+        assert np.array_equal(store.lanes[0].frames[:], frames)
 
 
 def test_a_chunk_that_is_absent_is_damage_when_it_is_needed(tmp_path):

@@ -62,6 +62,17 @@ def test_a_snapshot_holds_what_the_store_holds(writer, story, kill, tmp_path, st
     assert names(tmp_path) == ["copy.zarr", "store.zarr"]
 
 
+@pytest.mark.parametrize("array", ["frames", "rewards", "extras/log_prob"])
+def test_a_closed_store_without_its_checksums_is_not_copied(make, story, tmp_path, kinds, array):
+    writer = make(frame=kinds["lz4"], action=ACTION, extras=EXTRAS)
+    story.play_every_end(writer)
+    writer.close()
+    (writer.path / "checksums" / array / "c.0").unlink()
+    with pytest.raises(CorruptStoreError, match="mmreplay repair"):  # what fits would be made anew
+        snapshot(writer.path, tmp_path / "copy.zarr")
+    assert not (tmp_path / "copy.zarr").exists()
+
+
 def test_the_writer_goes_on_and_the_snapshot_stays(writer, story, tmp_path):
     story.play_every_end(writer)
     writer.flush()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import CorruptStoreError, DiskFullError, Field, verify
+from mmreplay import CorruptStoreError, DiskFullError, Field, files, verify
 from mmreplay.columns import EvictedError
 from mmreplay.reader import LaneReader
 from mmreplay.testing.faults import ALLOCATING, faulty_disk
@@ -157,6 +157,29 @@ def test_rows_that_are_evicted_meanwhile_are_tried_again(make, story, tmp_path, 
     writer.flush()
     with pytest.raises(EvictedError):
         transplant(reader, tmp_path / "copy", 21)
+    assert not (tmp_path / "copy").exists()
+
+
+def test_rows_of_which_an_eviction_leaves_too_few_are_tried_again(
+    make, story, tmp_path, kinds, monkeypatch
+):
+    writer = make(frame=kinds["raw"], action=ACTION, capacity=80)
+    story.play(writer, 90)
+    writer.flush()
+    reader = LaneReader(writer.path)
+    assert reader.base == 0
+    real = files.share_file
+
+    def share(source, target, size=None):
+        """One chunk file after the other goes, just before it gets its second name."""
+        if source.name == "c.4":
+            raise FileNotFoundError(source)
+        return real(source, target, size)
+
+    monkeypatch.setattr(files, "share_file", share)
+    monkeypatch.setattr(reader, "missing", lambda path, stop: EvictedError(str(path)))
+    with pytest.raises(EvictedError):  # row 40 is within the context of row 91
+        transplant(reader, tmp_path / "copy", 91)
     assert not (tmp_path / "copy").exists()
 
 
