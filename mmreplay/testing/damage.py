@@ -219,6 +219,7 @@ class LaneDamage:
 
     def _add(self, luck: random.Random) -> None:
         name = luck.choice(sorted(self.arrays))
+        self._touched.add(name)  # it may look like a chunk file, and is none to be damaged
         (self.path / name / luck.choice(["notes.txt", "c.1.1.1.1.1", "more.bin"])).write_text("x")
         self.done.append(f"put a file into {name}")
 

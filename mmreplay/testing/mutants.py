@@ -20,7 +20,7 @@ import stat
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 from mmreplay import disk, files, lanes, recovery, system
@@ -29,19 +29,37 @@ from mmreplay.checksums import Checksums
 from mmreplay.disk import LaneDisk
 from mmreplay.lane import Writer
 from mmreplay.state import BASE, COMMITTED, SESSION, TAIL_START, CheckpointFile, State
-from mmreplay.testing.simulator import ViolationError, simulate, uncollected
+from mmreplay.testing.simulator import LAYOUTS, ViolationError, simulate, uncollected
+from mmreplay.testing.strategies import Layout
 
-__all__ = ["MUTANTS", "caught", "mutated"]
+__all__ = ["MUTANTS", "Mutant", "caught", "mutated"]
 
 Change = tuple[Any, str, Any]
-MUTANTS: dict[str, tuple[str, Callable[[], list[Change]]]] = {}
-"""By name: the rule that is broken, and what is changed."""
+
+
+class Mutant(NamedTuple):
+    """The code without one rule.
+
+    Attributes:
+        rule: that is broken.
+        changes: gives what is changed for it.
+        layouts: of the stores in which it can be noticed.
+    """
+
+    rule: str
+    changes: Callable[[], list[Change]]
+    layouts: list[Layout]
+
+
+MUTANTS: dict[str, Mutant] = {}
+_WITH_TAIL = [one for one in LAYOUTS if any(x.codec != "raw" for x in one.schema.frames.values())]
+_EVICTING = [one for one in LAYOUTS if one.capacity is not None]
 
 
 @contextlib.contextmanager
 def mutated(name: str) -> Iterator[None]:
     """While this lasts, the rule is broken."""
-    with _changed(MUTANTS[name][1]()):
+    with _changed(MUTANTS[name].changes()):
         yield
 
 
@@ -50,15 +68,18 @@ def caught(name: str, seeds: Sequence[int], n_crashes: int) -> str | None:
     with mutated(name):
         for seed in uncollected(seeds):
             try:
-                simulate(seed, n_crashes)
+                simulate(seed, n_crashes, MUTANTS[name].layouts)
             except ViolationError as error:
                 return str(error)
     return None
 
 
-def _breaks(rule: str) -> Callable[[Callable[[], list[Change]]], Callable[[], list[Change]]]:
+def _breaks(
+    rule: str, layouts: list[Layout] = LAYOUTS
+) -> Callable[[Callable[[], list[Change]]], Callable[[], list[Change]]]:
     def register(changes: Callable[[], list[Change]]) -> Callable[[], list[Change]]:
-        MUTANTS[changes.__name__.strip("_").replace("_", " ")] = rule, changes
+        name = changes.__name__.strip("_").replace("_", " ")
+        MUTANTS[name] = Mutant(rule, changes, layouts)
         return changes
 
     return register
@@ -208,7 +229,7 @@ def _newest_row_not_final() -> list[Change]:
 # ---------------------------------------------------------------- seal
 
 
-@_breaks("seal: fsync the shard before it gets its name")
+@_breaks("seal: fsync the shard before it gets its name", _WITH_TAIL)
 def _shard_unsynced() -> list[Change]:
     real = files.write_file
 
@@ -225,7 +246,7 @@ def _is_regular(descriptor: int) -> bool:
     return stat.S_ISREG(os.fstat(descriptor).st_mode)
 
 
-@_breaks("seal: fsync the directory after the rename")
+@_breaks("seal: fsync the directory after the rename", _WITH_TAIL)
 def _shard_with_a_name_unsynced() -> list[Change]:
     real = files.write_file
 
@@ -238,7 +259,7 @@ def _shard_with_a_name_unsynced() -> list[Change]:
     return [(files, "write_file", write_file)]
 
 
-@_breaks("seal: a checkpoint slot, and only then may the half be used again")
+@_breaks("seal: a checkpoint slot, and only then may the half be used again", _WITH_TAIL)
 def _half_given_back_without_a_checkpoint() -> list[Change]:
     real = CheckpointFile.write
 
@@ -249,7 +270,7 @@ def _half_given_back_without_a_checkpoint() -> list[Change]:
     return [(CheckpointFile, "write", write)]
 
 
-@_breaks("seal: the slot copies the newest slot and changes only tail_start")
+@_breaks("seal: the slot copies the newest slot and changes only tail_start", _WITH_TAIL)
 def _seal_that_writes_the_head() -> list[Change]:
     def change(lane: LaneDisk, changes: dict[str, Any]) -> None:
         changes.setdefault("head", lane.head)
@@ -257,7 +278,7 @@ def _seal_that_writes_the_head() -> list[Change]:
     return _slots(change)
 
 
-@_breaks("seal: then state.tail_start, and only then may the half be used again")
+@_breaks("seal: then state.tail_start, and only then may the half be used again", _WITH_TAIL)
 def _half_used_before_it_is_sealed() -> list[Change]:
     return [(Writer, "_wait_for_seal", _nothing)]
 
@@ -278,7 +299,7 @@ def _slot_over_the_best() -> list[Change]:
 # ---------------------------------------------------------------- flush
 
 
-@_breaks("flush: fdatasync the tail")
+@_breaks("flush: fdatasync the tail", _WITH_TAIL)
 def _tail_unsynced() -> list[Change]:
     return [_during(LaneDisk, "_sync_rows", _unless(_is_tail, files, "sync_file"))]
 
@@ -331,7 +352,7 @@ def _head_read_late() -> list[Change]:
     return _slots(change)
 
 
-@_breaks("flush: read tail_start after the rows are synced")
+@_breaks("flush: read tail_start after the rows are synced", _WITH_TAIL)
 def _tail_start_read_early() -> list[Change]:
     def remember(lane: LaneDisk) -> None:
         lane.early = lane.tail_start  # type: ignore[attr-defined]
@@ -358,7 +379,7 @@ def _checkpoint_before_the_rows() -> list[Change]:
 # ---------------------------------------------------------------- evict
 
 
-@_breaks("evict: files below the base of the last checkpointed state")
+@_breaks("evict: files below the base of the last checkpointed state", _EVICTING)
 def _evict_before_the_checkpoint() -> list[Change]:
     def evict(lane: LaneDisk) -> None:
         base = disk._base_of(lane._first_row(lane.head), lane.base)  # noqa: SLF001
@@ -368,7 +389,7 @@ def _evict_before_the_checkpoint() -> list[Change]:
     return [_before(LaneDisk, "_flush", evict)]
 
 
-@_breaks("evict: after state.base was stored")
+@_breaks("evict: after state.base was stored", _EVICTING)
 def _evict_before_the_base_is_stored() -> list[Change]:
     real = LaneDisk._evict  # noqa: SLF001
 
@@ -383,7 +404,7 @@ def _evict_before_the_base_is_stored() -> list[Change]:
     return [_before(LaneDisk, "_flush", remember), (LaneDisk, "_evict", evict)]
 
 
-@_breaks("base: the oldest row that is kept, as context for stacks")
+@_breaks("base: the oldest row that is kept, as context for stacks", _EVICTING)
 def _context_evicted() -> list[Change]:
     return [(disk, "_base_of", max)]
 
@@ -433,7 +454,7 @@ def _unused_rows_kept() -> list[Change]:
     return [(LaneDisk, "_zero_unused", _nothing)]
 
 
-@_breaks("close: seal the tail into a last, short shard")
+@_breaks("close: seal the tail into a last, short shard", _WITH_TAIL)
 def _shards_of_a_closed_lane_unsynced() -> list[Change]:
     return [_during(LaneDisk, "_seal_here", _unless(_is_regular, files, "_fsync"))]
 
@@ -474,7 +495,7 @@ def _opened_too_early() -> list[Change]:
     return [_before(recovery, "reopen", open_)]
 
 
-@_breaks("reopen: unpack the last, short shard into a fresh tail")
+@_breaks("reopen: unpack the last, short shard into a fresh tail", _WITH_TAIL)
 def _short_shard_not_unpacked() -> list[Change]:
     return [_during(recovery, "reopen", (recovery, "_unpack", _nothing))]
 
@@ -525,12 +546,12 @@ def _boot_id_stored_first() -> list[Change]:
     return [(State, "start", start)]
 
 
-@_breaks("recover: if tail_start > head, unpack that shard into the tail")
+@_breaks("recover: if tail_start > head, unpack that shard into the tail", _WITH_TAIL)
 def _tail_not_rebuilt() -> list[Change]:
     return [_during(recovery, "recover", (recovery, "_unpack", _nothing))]
 
 
-@_breaks("recover: fdatasync the rebuilt tail, then checkpoint")
+@_breaks("recover: fdatasync the rebuilt tail, then checkpoint", _WITH_TAIL)
 def _rebuilt_tail_unsynced() -> list[Change]:
     return [_during(recovery, "recover", _unless(_is_tail, files, "sync_file"))]
 
