@@ -45,6 +45,7 @@ __all__ = [
     "json_size",
     "lane_name",
     "lane_names",
+    "layout_json",
     "odd_lengths",
     "parse_array",
     "parse_root",
@@ -260,6 +261,14 @@ def group_json(attributes: Mapping[str, Any] | None = None) -> bytes:
     if attributes is not None:
         own = {ATTRIBUTE: {**attributes, DIGEST: digest(attributes)}}
     return dump({"zarr_format": 3, "node_type": "group", "attributes": own})
+
+
+def layout_json(specs: Mapping[str, ArraySpec]) -> dict[str, Any]:
+    """How the arrays of a lane are laid out, as a store of lanes keeps it for those to come."""
+    return {
+        path: {"chunk": spec.chunk_rows, "inner": spec.inner_rows, "codec": spec.codec}
+        for path, spec in specs.items()
+    }
 
 
 def digest(attributes: Mapping[str, Any]) -> str:

@@ -237,16 +237,12 @@ class _Request:
         shares = split_capacity(capacity, lanes) if lanes else []
         for number, share in enumerate(shares):
             build_lane(built / format.lane_name(number), schema, specs, self.attributes(share))
-        layout = {
-            name: {"chunk": s.chunk_rows, "inner": s.inner_rows, "codec": s.codec}
-            for name, s in specs.items()
-        }
         own = {
             "format": format.FORMAT,
             "kind": "lanes",
             "uuid": uuid.uuid4().hex,
             "schema": schema.to_json(),
-            "layout": layout,
+            "layout": format.layout_json(specs),
             **self.attributes(shares[0] if shares else capacity),
         }
         files.write_file(built / "zarr.json", format.group_json(own))

@@ -9,8 +9,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.format import (
     CODECS,
@@ -52,7 +50,7 @@ def plan(schema: Schema, lanes: int | None) -> dict[str, ArraySpec]:
     scalar_rows = schema.action.chunk or min(default_rows, _raw_rows(schema.action.row_bytes))
     out: dict[str, ArraySpec] = {}
     compressed: dict[str, tuple[Field, dict[str, Any]]] = {}
-    for path, one in schema.columns().items():
+    for path, one in schema.arrays().items():
         codec = _codec_of(one, path) if path.startswith("frames") else None
         if codec is not None:
             compressed[path] = (one, codec)
@@ -63,8 +61,6 @@ def plan(schema: Schema, lanes: int | None) -> dict[str, ArraySpec]:
             if path.startswith("extras"):
                 rows = one.chunk or min(scalar_rows, _raw_rows(one.row_bytes))
             out[path] = ArraySpec(path, one.shape, one.dtype, rows)
-    for name in ("non_terminals", "resets"):
-        out[name] = ArraySpec(name, (), np.dtype("uint8"), scalar_rows)
     if compressed:
         shard, inners = _shard_rows({path: one for path, (one, _) in compressed.items()}, lanes)
         for path, (one, codec) in compressed.items():
@@ -90,20 +86,17 @@ def plan_from_layout(schema: Schema, layout: Any, where: str) -> dict[str, Array
     Raises:
         FormatError: there is no such layout.
     """
-    columns = schema.columns()
-    kinds = {path: (one.shape, one.dtype) for path, one in columns.items()}
-    kinds["non_terminals"] = kinds["resets"] = ((), np.dtype("uint8"))
     try:
         specs = {
             path: ArraySpec(
                 path,
-                shape,
-                dtype,
+                one.shape,
+                one.dtype,
                 layout[path]["chunk"],
                 layout[path]["inner"],
                 layout[path]["codec"],
             )
-            for path, (shape, dtype) in kinds.items()
+            for path, one in schema.arrays().items()
         }
     except (KeyError, TypeError) as error:
         raise FormatError(f"{where}: layout: cannot be read: {error!s:.400}") from error

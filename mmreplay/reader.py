@@ -63,24 +63,21 @@ def read_specs(path: Path, schema: Schema) -> tuple[dict[str, format.ArraySpec],
     Raises:
         FormatError: an array is missing, or not of this format, or of other rows.
     """
-    own = schema.columns()
-    columns_ = (*own, "non_terminals", "resets")
-    reading.check_directories(path, ".live", "episodes/starts", *columns_)
-    reading.check_directories(path, *(f"checksums/{name}" for name in columns_))
+    arrays = schema.arrays()
+    reading.check_directories(path, ".live", "episodes/starts", *arrays)
+    reading.check_directories(path, *(f"checksums/{name}" for name in arrays))
     specs: dict[str, format.ArraySpec] = {}
     rows: int | None = None
-    fields = {name: (one.shape, one.dtype) for name, one in own.items()}
-    fields["non_terminals"] = fields["resets"] = ((), np.dtype("uint8"))
-    for name, (shape, dtype) in fields.items():
+    for name, one in arrays.items():
         where = path / name / "zarr.json"
         try:
             data = reading.read_bytes(where, format.MAX_METADATA_BYTES)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise FormatError(f"{where}: missing; every column of the schema has one") from error
         spec, found = format.parse_array(data, name, str(where))
-        if (spec.row_shape, spec.dtype) != (shape, dtype):
+        if (spec.row_shape, spec.dtype) != (one.shape, one.dtype):
             raise FormatError(
-                f"{where}: expected rows of {shape} {dtype}, as the schema says; found "
+                f"{where}: expected rows of {one.shape} {one.dtype}, as the schema says; found "
                 f"{spec.row_shape} {spec.dtype}"
             )
         if rows is not None and found != rows:

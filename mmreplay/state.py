@@ -196,6 +196,18 @@ class CheckpointFile:
         files.write_file(path, data.ljust(2 * PAGE_BYTES, b"\0"), overwritten=True)
         return CheckpointFile(path, store)
 
+    @staticmethod
+    def stored_uuids(path: Path) -> list[str]:
+        """Of which lane each slot of a checkpoint says that it is; whether it is one is not asked.
+
+        Raises:
+            FileNotFoundError: there is none.
+            CorruptStoreError: it has another size, or is no regular file.
+        """
+        data = reading.read_at(path, 0, 2 * PAGE_BYTES, 2 * PAGE_BYTES)
+        begin = len(_CHECKPOINT_MAGIC)
+        return [data[i + begin : i + begin + 16].hex() for i in (0, PAGE_BYTES)]
+
     def _parse(self, slot: bytes) -> Checkpoint | None:
         record, stored = slot[: _RECORD.size], slot[_RECORD.size : _RECORD.size + 4]
         if len(stored) < 4 or crc32c(record) != int.from_bytes(stored, "little"):  # noqa: PLR2004

@@ -113,11 +113,7 @@ def schema_problems(schema: Schema, document: object) -> Iterator[str]:
 
 def layout_problems(specs: Mapping[str, ArraySpec], document: Any) -> Iterator[str]:
     """What is wrong with the layout of a store that `planning.plan_from_layout` could read."""
-    canonical = {
-        path: {"chunk": spec.chunk_rows, "inner": spec.inner_rows, "codec": spec.codec}
-        for path, spec in specs.items()
-    }
-    yield from _difference(canonical, document, (), "layout")
+    yield from _difference(format.layout_json(specs), document, (), "layout")
 
 
 def group_problems(data: bytes, where: str) -> list[str]:

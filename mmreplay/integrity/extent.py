@@ -25,8 +25,6 @@ from mmreplay.state import BASE, COMMITTED, TAIL_START, CheckpointFile, State
 __all__ = ["Extent", "durable_head", "find_extent", "find_uuid"]
 
 _PIECE_BYTES = 1 << 20
-_CHECKPOINT_BYTES = 8192
-_UUIDS = (slice(8, 24), slice(4104, 4120))  # in its two slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +57,7 @@ def find_uuid(lane: Path, own: Mapping[str, Any] | None) -> str:
     path = lane / ".live" / "checkpoint"
     with contextlib.suppress(MmreplayError, OSError):
         reading.check_directories(lane, ".live")
-        data = reading.read_at(path, 0, _CHECKPOINT_BYTES, _CHECKPOINT_BYTES)
-        for place in _UUIDS:
-            store = uuid.UUID(bytes=data[place]).hex
+        for store in CheckpointFile.stored_uuids(path):
             with contextlib.suppress(CorruptStoreError):
                 CheckpointFile(path, store)
                 return store

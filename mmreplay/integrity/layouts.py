@@ -123,8 +123,7 @@ def find_specs(
     Raises:
         CorruptStoreError: nothing tells, or they cannot be arrays of one lane.
     """
-    kinds = {path: (one.shape, one.dtype) for path, one in schema.columns().items()}
-    kinds |= dict.fromkeys(("non_terminals", "resets"), ((), np.dtype("uint8")))
+    kinds = {path: (one.shape, one.dtype) for path, one in schema.arrays().items()}
     layout: Specs = {}
     if root is not None:
         with contextlib.suppress(FormatError):

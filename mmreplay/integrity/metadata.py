@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mmreplay import format, reading
 from mmreplay.errors import MmreplayError
 from mmreplay.format import ArraySpec
@@ -172,7 +170,4 @@ def _read(watch: Watch, file: str) -> bytes:
 
 def _wanted(schema: Schema) -> dict[str, ArraySpec]:
     """Path, row shape and dtype of every array of rows; the chunk lengths are each lane's own."""
-    out = {path: ArraySpec(path, one.shape, one.dtype, 1) for path, one in schema.columns().items()}
-    for name in ("non_terminals", "resets"):
-        out[name] = ArraySpec(name, (), np.dtype("uint8"), 1)
-    return out
+    return {path: ArraySpec(path, one.shape, one.dtype, 1) for path, one in schema.arrays().items()}

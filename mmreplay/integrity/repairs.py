@@ -284,17 +284,13 @@ def _root(where: Path, lanes: Sequence[Path], report: Report) -> tuple[dict[str,
             own = read_metadata(lane)
             schema = format.schema_from_json(own["schema"], str(lane))
             specs, _ = read_specs(lane, schema)
-            layout = {
-                path: {"chunk": one.chunk_rows, "inner": one.inner_rows, "codec": one.codec}
-                for path, one in specs.items()
-            }
             kept = {name: own[name] for name in KEPT if name in own and name != "name"}
             root = {
                 "format": format.FORMAT,
                 "kind": "lanes",
                 "uuid": uuid.uuid4().hex,
                 "schema": own["schema"],
-                "layout": layout,
+                "layout": format.layout_json(specs),
                 **kept,
             }
             note = (

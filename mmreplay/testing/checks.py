@@ -215,7 +215,7 @@ def chunk_rows(lane: Path, path: str) -> int:
 
 def row_paths(schema: Schema) -> list[str]:
     """Every array of rows."""
-    return [*schema.columns(), "non_terminals", "resets"]
+    return list(schema.arrays())
 
 
 def check_disk(view: LaneView, lane: LaneModel) -> None:

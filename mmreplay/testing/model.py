@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.gather import Batch
-from mmreplay.schema import FRAME, Field, Schema
+from mmreplay.schema import FRAME, Schema
 
 __all__ = ["EpisodeRow", "LaneModel", "Model", "Row", "TrajectoryModel"]
 
@@ -251,8 +251,7 @@ class LaneModel:
             path: of the array in the lane.
             base: of the reader, whose picture may be older than the store's.
         """
-        fields = self.schema.columns()
-        fields["non_terminals"] = fields["resets"] = Field((), "uint8")
+        fields = self.schema.arrays()
         out = np.zeros((len(self.rows), *fields[path].shape), fields[path].dtype)
         for number in range(self.base if base is None else base, len(self.rows)):
             out[number] = self._value(self.rows[number], path)
