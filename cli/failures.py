@@ -7,9 +7,11 @@ here when nobody nearer knew more. Anything else is a bug and keeps its tracebac
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import click
 
@@ -28,11 +30,18 @@ def explained() -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.EPIPE:
             raise  # click ends quietly: whoever read the output has seen enough
-        raise click.ClickException(plain(_of_system(error))) from error
+        raise click.ClickException(plain(_as_typed(_of_system(error)))) from error
     except Exception as error:
         if not _is_known(error):
             raise
-        raise click.ClickException(plain(str(error))) from error
+        raise click.ClickException(plain(_as_typed(str(error)))) from error
+
+
+def _as_typed(text: str) -> str:
+    """With paths in the working directory as one writes them there."""
+    with suppress(OSError):  # it may be gone
+        return text.replace(f"{Path.cwd()}{os.sep}", "")
+    return text
 
 
 def _is_known(error: Exception) -> bool:

@@ -34,7 +34,7 @@ def info(path: str, as_json: bool) -> None:
     if as_json:
         echo_json(about)
         return
-    parts: list[Any] = [_title(about), "", grid(_facts(about)), "", _columns(about)]
+    parts: list[Any] = [_title(path, about), "", grid(_facts(about)), "", _columns(about)]
     if about["lanes"] > 1:
         parts += ["", _lanes(about)]
     for name, unit in (("return", "return"), ("length", "steps")):
@@ -43,8 +43,8 @@ def info(path: str, as_json: bool) -> None:
     echo_table(*parts)
 
 
-def _title(about: Mapping[str, Any]) -> str:
-    return f"{about['path']}: {about['state']}, {count(about['lanes'], 'lane')}"
+def _title(path: str, about: Mapping[str, Any]) -> str:
+    return f"{path}: {about['state']}, {count(about['lanes'], 'lane')}"
 
 
 def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

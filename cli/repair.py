@@ -66,8 +66,9 @@ def _parts(done: Repair) -> list[Any]:
     )
     if done.beyond:
         parts.append(
-            f"{done.beyond:,} of the lost rows lie in whole episodes after the damage: "
-            f"`mmreplay repair --skip-damaged {done.before}` keeps these, too, with new ids"
+            f"{done.beyond:,} of the lost rows lie in whole episodes after the damage; to keep "
+            f"these, too, with new ids: `rm -r {done.path}; mv {done.before} {done.path}; "
+            f"mmreplay repair --skip-damaged {done.path}`"
         )
     return parts
 

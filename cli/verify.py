@@ -33,12 +33,15 @@ def verify(path: str, as_json: bool) -> None:
     else:
         _print(report)
     if not report.sound:
-        raise click.ClickException(f"{path}: {count(len(report.findings), 'finding')}: not sound")
+        found = count(len(report.findings), "finding")
+        raise click.ClickException(
+            f"{path}: {found}: not sound; `mmreplay repair {path}` keeps what is"
+        )
 
 
 def _print(report: Report) -> None:
     parts: list[Any] = []
-    for one, heading in ((report.findings, "damaged"), (report.warnings, "odd, and harmless")):
+    for one, heading in ((report.findings, "damaged"), (report.warnings, "odd, but no damage")):
         if one:
             parts += [findings_table(one, heading), ""]
     word = "sound" if report.sound else "NOT SOUND"

@@ -36,7 +36,7 @@ class Background:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="mmreplay-seal")
         self._wake = threading.Event()
         self._lock = threading.Lock()
-        self._stop = False
+        self._stop = self._due = False
         self._thread: threading.Thread | None = None
 
     def attach(self, lane: Flushable) -> None:
@@ -50,13 +50,14 @@ class Background:
         # The loop holds no reference to a lane while it waits, so a writer that was dropped
         # without close goes, and its lock with it; the thread is woken to see that, and ends.
         wake = self._wake
-        self._thread = threading.Thread(
+        thread = threading.Thread(
             target=_flush_loop,
             args=(weakref.ref(self, lambda _: wake.set()), wake),
             daemon=True,
             name="mmreplay-flush",
         )
-        self._thread.start()
+        thread.start()
+        self._thread = thread
 
     def detach(self, lane: Flushable) -> None:
         """Leave this lane alone; the last one to go ends the threads."""
@@ -72,7 +73,13 @@ class Background:
 
     def submit(self, task: Callable[[], None]) -> Future[None]:
         """Run a task in the sealing thread, after those before it."""
-        return self._executor.submit(task)
+        try:
+            return self._executor.submit(task)
+        except RuntimeError:  # the interpreter is ending, and its pools have; it is done here
+            done: Future[None] = Future()
+            task()
+            done.set_result(None)
+            return done
 
     def wake(self) -> None:
         """Let the flushing thread see whether eviction needs a flush."""
@@ -81,10 +88,17 @@ class Background:
                 self._start()
         self._wake.set()
 
+    def flush_soon(self) -> None:
+        """Flush all lanes as if the time had come, unless nothing is flushed by the clock."""
+        if self._flush_s > 0:
+            self._due = True
+            self._wake.set()
+
     def tick(self, *, timer: bool) -> bool:
         """One round of the flushing thread; False when it is over."""
         with self._lock:
             lanes = list(self._lanes)
+            timer, self._due = timer or self._due, False
         for lane in lanes:
             if self._stop:
                 break

@@ -96,7 +96,7 @@ class ReplayBuffer(Dataset):
         writer = self.writer
         self._lanes = writer.writers if isinstance(writer, VectorWriter) else (writer,)
         try:
-            store = Store([Path(path)], padding=padding)
+            store = Store([Path(path).absolute()], padding=padding)
             super().__init__(store, dataclasses.replace(settings, padding=store.padding), seed)
             saved = self._lanes[0].stored_generator()
             self.stored_state = {} if saved is None else _restore(self.generator, saved, store.path)
@@ -184,8 +184,11 @@ def _saver(buffer: ReplayBuffer) -> Callable[[], str | None]:
 
     def state() -> str | None:
         found = there()
+        # Another one that was put in its place has a state that is none of JSON, and is not kept.
+        if found is None or not isinstance(found.generator.bit_generator, np.random.PCG64):
+            return None
         # A string, as its numbers of 128 bits are more than many readers take.
-        return None if found is None else json.dumps(found.saved_state())
+        return json.dumps(found.saved_state())
 
     return state
 

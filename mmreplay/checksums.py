@@ -70,8 +70,11 @@ class Checksums:
 
     def sync(self) -> None:
         """Make what was stored since the last call durable."""
-        for path, file in dict.fromkeys(self._dirty.popleft() for _ in range(len(self._dirty))):
+        n_dirty = len(self._dirty)
+        for path, file in dict.fromkeys(self._dirty[number] for number in range(n_dirty)):
             files.sync_file(columns.chunk_path(self._lane, format.checksum_spec(path), file))
+        for _ in range(n_dirty):  # not before: interrupted, it is done by the next call
+            self._dirty.popleft()
 
 
 def stored_checksum(lane: Path, spec: ArraySpec, chunk: int) -> int:

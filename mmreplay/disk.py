@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -34,6 +35,7 @@ from mmreplay.state import BASE, COMMITTED, TAIL_START
 
 __all__ = ["LaneDisk", "holder_of"]
 
+_LOG = logging.getLogger("mmreplay")
 _AHEAD_BYTES = 1 << 20
 
 
@@ -59,6 +61,7 @@ class LaneDisk:
         half: rows of half a tail, which make a shard; 0 if nothing is compressed.
         base: the oldest row kept.
         starts: rows from base on with a reset; the writer appends to it.
+        recovered: whether some of these rows are in the page cache only, until the next flush.
         on_flush: gives the random state to keep with a flush.
     """
 
@@ -96,12 +99,24 @@ class LaneDisk:
         self._closed = False
         self._flush_lock, self._checkpoint_lock = threading.Lock(), threading.Lock()
         files.sync_name(path)
+        # A recovery takes a while, and who died does not hold it up.
+        told = not metadata["closed"] and (path / ".live").is_dir()
+        if told:
+            _tell_holder(path)
         begin = recovery.reopen if metadata["closed"] else recovery.recover
         live = begin(path, metadata, self.specs, self._sums, changes)
         self.metadata, self.tails = live.metadata, live.tails
         self._state, self._checkpoint = live.state, live.checkpoint
         self.words = live.state.words
         self.base, self._flushed = live.base, live.flushed
+        self.recovered = live.trusted
+        if live.lost:
+            _LOG.warning(
+                "%s: %d rows after the last flush are not kept: the system has restarted since, or "
+                "this is a copy, and the original has them",
+                path,
+                live.lost,
+            )
         self._fresh.extend(path / spec.path for spec in self.specs.values())
         self.on_flush: Callable[[], str | None] | None = None
         self.capacity: int | None = self.metadata["capacity"]
@@ -109,7 +124,8 @@ class LaneDisk:
         self.starts: list[int] = resets.tolist()
         self._first = episodes.floor_row(self.base)
         self._first = self._first_row(self.head)
-        _tell_holder(path)
+        if not told:
+            _tell_holder(path)
 
     @property
     def head(self) -> int:
@@ -220,13 +236,17 @@ class LaneDisk:
         head = self.head
         first = self._first_row(head)
         base = _base_of(first, self.base)
-        # Each once, in an order that is the same for the same history.
-        fresh = dict.fromkeys(self._fresh.popleft() for _ in range(len(self._fresh)))
+        # Each once, in an order that is the same for the same history. They are forgotten only once
+        # they are durable: a flush that is interrupted leaves them to the next one.
+        n_fresh = len(self._fresh)
+        fresh = dict.fromkeys(self._fresh[number] for number in range(n_fresh))
         if head > self._flushed or fresh:
             self._sync_rows(head)
         self._sums.sync()
         for directory in fresh:
             files.sync_directory(directory)
+        for _ in range(n_fresh):
+            self._fresh.popleft()
         if self.on_flush is not None:
             state = self.on_flush()
             if state is not None:

@@ -325,7 +325,10 @@ def sync_file(path: Path, *, missing_ok: bool = False) -> None:
             if missing_ok:
                 return
             raise
-        except PermissionError:  # an archive that was made read-only; Linux syncs it all the same
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            # An archive, or a disk, that was made read-only; Linux syncs it all the same.
             descriptor = os.open(
                 path, os.O_RDONLY | system.BINARY | system.CLOEXEC | system.NOFOLLOW
             )

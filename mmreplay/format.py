@@ -42,13 +42,13 @@ __all__ = [
     "dump",
     "group_json",
     "index_spec",
-    "json_size",
     "lane_name",
     "lane_names",
     "layout_json",
     "odd_lengths",
     "parse_array",
     "parse_root",
+    "plain",
     "priority_spec",
     "schema_from_json",
 ]
@@ -281,19 +281,22 @@ def digest(attributes: Mapping[str, Any]) -> str:
 # ---------------------------------------------------------------- reading metadata
 
 
-def json_size(document: Mapping[str, Any]) -> int:
-    """Bytes that a document takes in zarr.json.
+def plain(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A document as it comes back from zarr.json: keys are texts, tuples are lists.
 
     Raises:
         SchemaError: it holds something that JSON does not.
     """
     try:
-        size = len(dump(document))
+        data = dump(document)
     except (TypeError, ValueError, RecursionError) as error:
         raise SchemaError(f"metadata: cannot be written as JSON: {error}") from error
     if _depth(document) > _MAX_OWN_DEPTH:
         raise SchemaError(f"metadata: expected at most {_MAX_OWN_DEPTH} levels, found more")
-    return size
+    try:
+        return parse(data, "metadata")
+    except FormatError as error:  # two keys that are the same as texts
+        raise SchemaError(str(error)) from error
 
 
 def parse(data: bytes, where: str) -> dict[str, Any]:

@@ -95,6 +95,8 @@ class Writer:
             raise
         background.attach(self)
         _WRITERS.add(self)
+        if self._disk.recovered:  # else one killed again and again would never be durable
+            background.flush_soon()
 
     def _attach(self) -> None:
         """Map the chunks of the newest rows, and look up what the next step must know."""
@@ -590,8 +592,10 @@ class Writer:
         self._closed = True
         self._running = False
         self._border = 0
-        self._background.detach(self)
-        self._disk.release()
+        try:
+            self._background.detach(self)
+        finally:
+            self._disk.release()
 
     def abandon(self) -> None:
         """In a forked child: this writer is the parent's."""

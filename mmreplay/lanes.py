@@ -40,6 +40,7 @@ from mmreplay.vector import VectorWriter, at_once
 
 __all__ = ["FLUSH_S", "MAX_LANES", "create", "give_up", "split_capacity"]
 
+_MAX_NAME = 255
 _MAX_METADATA_BYTES = format.MAX_METADATA_BYTES // 2
 FLUSH_S = 30.0
 """Seconds between flushes by the clock."""
@@ -110,9 +111,11 @@ def create(
         DiskFullError: no room; nothing was changed.
         FailedStoreError: a write or fsync failed.
     """
-    where = Path(path)
+    where = Path(path).absolute()  # whatever becomes of the working directory
     if lane is not None and lanes is not None:
         raise SchemaError("lane and lanes: give one of them: a lane of this process, or all lanes")
+    if lane is not None:
+        _check_name(lane)
     if capacity is not None:
         capacity = _checked_capacity(capacity)
     stack_padding: str | None = None
@@ -136,7 +139,7 @@ def create(
         reward_dtype,
         codec,
         padding,
-        metadata,
+        None if metadata is None else format.plain(dict(metadata)),
         flush_s,
         stack_padding,
     )
@@ -180,7 +183,7 @@ class _Request:
         """Check what no other part checks."""
         if self.padding not in (None, "reset", "zero"):
             raise SchemaError(f"padding: expected 'reset' or 'zero', found {self.padding!r}")
-        if format.json_size({"env": dict(self.metadata or {})}) > _MAX_METADATA_BYTES:
+        if len(format.dump({"env": self.metadata or {}})) > _MAX_METADATA_BYTES:
             raise SchemaError(
                 f"metadata: expected at most {_MAX_METADATA_BYTES:,} bytes of JSON; keep large "
                 f"things in files of their own"
@@ -378,6 +381,11 @@ def give_up(writers: Sequence[Writer]) -> None:
             writer.let_go()
 
     at_once(close, writers)
+
+
+def _check_name(lane: object) -> None:
+    if not isinstance(lane, str) or not 0 < len(lane) <= _MAX_NAME:
+        raise SchemaError(f"lane: expected a name of 1 to {_MAX_NAME} letters, found {lane!r:.80}")
 
 
 def _checked_capacity(capacity: object) -> int:

@@ -62,5 +62,5 @@ def _matching(path: Any) -> list[Path]:
         names = sorted(glob.glob(text))  # noqa: PTH207 (Path.glob takes no absolute pattern)
         if not names:
             raise StoreNotFoundError(f"{text}: nothing matches this pattern")
-        return [Path(name) for name in names]
-    return [Path(text)]
+        return [Path(name).absolute() for name in names]
+    return [Path(text).absolute()]

@@ -69,7 +69,8 @@ class DirectoryLock:
                         ) from error
                     raise LockedError(
                         f"{path}: another writer holds this lane{who()}; "
-                        f"end it; to write beside it, write a lane of your own (lane=...)"
+                        f"end it, or read beside it (mmreplay.open, mmreplay.load); in a store of "
+                        f"lanes, write one of your own (lane=...)"
                     ) from error
                 time.sleep(0.01)
         _HELD.add(self)

@@ -20,7 +20,7 @@ from mmreplay.drawing import naming
 from mmreplay.episodes import Index
 from mmreplay.errors import ClosedError, SchemaError
 from mmreplay.gather import Batch
-from mmreplay.lanes import FLUSH_S
+from mmreplay.lanes import FLUSH_S, give_up
 from mmreplay.priorities import PriorityColumn
 from mmreplay.samplers.masses import MOST
 from mmreplay.samplers.prioritized import Prioritization, PrioritizedSampler
@@ -108,7 +108,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         try:
             self.store.look(self._begin)
         except BaseException:
-            self.writer.close()
+            give_up(self._lanes)
             self.store.close()
             raise
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from mmreplay import codecs, columns, files, format, priorities, reading, shards
-from mmreplay.checksums import Checksums
+from mmreplay.checksums import Checksums, crc32c_of_file, stored_checksum
 from mmreplay.columns import Array
 from mmreplay.errors import CorruptStoreError, DiskFullError, MmreplayError
 from mmreplay.format import ArraySpec
@@ -48,6 +48,9 @@ class Live:
         head: rows committed.
         base: the oldest row kept.
         flushed: rows below it were durable before; chunk files from it on have to be synced.
+        trusted: whether it was recovered from the page cache, and nothing is durable yet of what
+            came after the last flush.
+        lost: rows after the last flush that were not trusted, as far as the state page tells.
     """
 
     metadata: dict[str, Any]
@@ -57,6 +60,8 @@ class Live:
     head: int
     base: int
     flushed: int
+    trusted: bool = False
+    lost: int = 0
 
 
 def build_lane(
@@ -140,6 +145,8 @@ def reopen(
     base = max(metadata["first"] - format.CONTEXT_ROWS, 0)
     tail_start = shard_start(specs, head)
     newest = _newest_files(path, specs, head)
+    for file, spec in newest:
+        _check_sum(path, file, spec, head)
     try:
         _build_live(path, metadata["uuid"], specs, head=head, tail_start=tail_start, base=base)
         state, checkpoint, tails = _map_live(path, metadata, specs)
@@ -164,6 +171,23 @@ def reopen(
     _sweep(path, specs, head, base)
     state.start(base=base, tail_start=tail_start, committed=head)
     return Live(metadata, state, checkpoint, tails, head, base, flushed=head)
+
+
+def _check_sum(path: Path, file: Path, spec: ArraySpec, head: int) -> None:
+    """Make sure that the rows of the newest raw chunk file are those that were written.
+
+    Its checksum is about to be forgotten, and the next close makes one that fits whatever is there.
+
+    Raises:
+        CorruptStoreError: they are not.
+    """
+    start = (head - 1) // spec.chunk_rows * spec.chunk_rows
+    expected = stored_checksum(path, spec, start // spec.chunk_rows)
+    if crc32c_of_file(file, spec.chunk_bytes, (head - start) * spec.row_bytes) != expected:
+        raise CorruptStoreError(
+            f"{file}: does not match its checksum; run `mmreplay verify` to see all of the damage, "
+            f"and `mmreplay repair` for what is sound"
+        )
 
 
 def _newest_files(
@@ -207,6 +231,7 @@ def recover(
         files.sync_directory(path / format.checksum_spec(spec.path).path)
     best = checkpoint.best
     trusted = state.trusted(best)
+    lost = 0 if trusted else state.rows_beyond(best.head)
     if trusted:
         words = state.words
         head, tail_start = words[COMMITTED], max(words[TAIL_START], best.tail_start)
@@ -238,7 +263,7 @@ def recover(
     else:
         state.start(base=base, tail_start=tail_start, committed=head)
     # Every kept chunk file counts as written since the last flush.
-    return Live(metadata, state, checkpoint, tails, head, base, flushed=base)
+    return Live(metadata, state, checkpoint, tails, head, base, base, trusted=trusted, lost=lost)
 
 
 def _check_tail(path: Path, specs: Mapping[str, ArraySpec], head: int, tail_start: int) -> None:

@@ -107,14 +107,14 @@ class Shard:
         self._path = path
         self._codec = codec
         self._inner_bytes = spec.inner_rows * spec.row_bytes
-        self._data: Bytes = maps.map_file(path, file_size(path, spec) or 1)
-        n_chunks = spec.chunk_rows // spec.inner_rows
-        end = self._data.size - (16 * n_chunks + 4)
+        n_chunks, size = spec.chunk_rows // spec.inner_rows, file_size(path, spec)
+        end = size - (16 * n_chunks + 4)
         if end < 0:
             raise CorruptStoreError(
-                f"{path}: expected a shard with an index of {n_chunks} chunks, found "
-                f"{self._data.size} bytes"
+                f"{path}: expected a shard with an index of {n_chunks} chunks, found {size} bytes; "
+                f"run `mmreplay verify`"
             )
+        self._data: Bytes = maps.map_file(path, size)
         table = self._data[end:-4]
         expected = int.from_bytes(self._data[-4:].tobytes(), "little")
         if codecs.crc32c(table) != expected:

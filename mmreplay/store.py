@@ -409,4 +409,4 @@ def open_store(path: str | os.PathLike[str]) -> Store:
         StoreNotFoundError: there is none.
         FormatError, CorruptStoreError: it is none that this version reads, or not whole.
     """
-    return Store([Path(path)])
+    return Store([Path(path).absolute()])

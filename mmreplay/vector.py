@@ -5,6 +5,7 @@ Invariant: a step is checked for all lanes before the first one is written.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -246,9 +247,15 @@ def at_once(call: Callable[..., T], *arguments: Sequence[Any]) -> tuple[list[T],
     out: list[T] = []
     failures: list[Exception] = []
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="mmreplay-lanes") as pool:
-        for future in [pool.submit(call, *each) for each in zip(*arguments, strict=True)]:
+        waiting: list[Callable[[], T]] = []
+        for each in zip(*arguments, strict=True):
             try:
-                out.append(future.result())
+                waiting.append(pool.submit(call, *each).result)
+            except RuntimeError:  # the interpreter is ending, and its pools have
+                waiting.append(functools.partial(call, *each))
+        for result in waiting:
+            try:
+                out.append(result())
             except Exception as error:  # noqa: BLE001 (the other lanes go on)
                 failures.append(error)
     return out, failures

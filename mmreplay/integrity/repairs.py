@@ -21,7 +21,13 @@ from mmreplay import files, format, locks, planning, reading
 from mmreplay.background import Background
 from mmreplay.columns import EvictedError
 from mmreplay.disk import holder_of
-from mmreplay.errors import CorruptStoreError, LockedError, MmreplayError, SchemaError
+from mmreplay.errors import (
+    CorruptStoreError,
+    LockedError,
+    MmreplayError,
+    SchemaError,
+    StoreNotFoundError,
+)
 from mmreplay.integrity.attributes import read_attributes, refuse_newer
 from mmreplay.integrity.mending import MENDED
 from mmreplay.integrity.report import Finding, Report
@@ -162,7 +168,12 @@ def repair(
 
 def _place(path: Path) -> Path:
     """The store's own path, which can be given to another directory."""
-    where = path if path.name not in ("", "..") and not path.is_symlink() else path.resolve()
+    try:
+        where = path if path.name not in ("", "..") and not path.is_symlink() else path.resolve()
+    except (OSError, RuntimeError) as error:  # a link to itself
+        raise StoreNotFoundError(f"{path}: cannot be resolved: {error}") from error
+    if not where.name:
+        raise StoreNotFoundError(f"{path}: has no directory above it, so it is no store")
     kind = None
     if where.name.startswith("lane-"):
         with contextlib.suppress(MmreplayError, OSError):

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from pathlib import Path
 from typing import Self
 
 from mmreplay import files, format, locks, reading
-from mmreplay.errors import LockedError, MmreplayError
+from mmreplay.errors import CorruptStoreError, LockedError, MmreplayError
 from mmreplay.reader import read_metadata
 
 __all__ = ["Workplace"]
+
+_OURS = re.compile(r"new|old|mark(\.[0-9a-f]{8}\.tmp)?|spare-.*")
 
 
 class Workplace:
@@ -41,6 +44,13 @@ class Workplace:
         """Lock; finish or undo what an interrupted repair began."""
         if not self.path.exists() and reading.identity(self._where) is None:
             read_metadata(self._where)  # says that there is no store
+        reading.check_directories(self.path.parent, self.path.name)
+        for name in reading.names(self.path):
+            if not _OURS.fullmatch(name):
+                raise CorruptStoreError(
+                    f"{self.path}: expected what an interrupted repair has left, found {name!r}; "
+                    f"move this directory away and call again"
+                )
         try:
             files.make_directory(self.path)
             self._lock = locks.DirectoryLock(self.path, who=lambda: ": another repair")

@@ -223,7 +223,9 @@ class PowerDisk:
         with self._lock:
             self.begin("open")
             is_new = not self._exists(where)
-            if not is_new:
+            if is_new:
+                self._directory(os.path.dirname(where))  # before there is a name that it has not yet
+            else:
                 self._file(where)
             descriptor = os.open(path, flags, *mode)
             self._opened[descriptor] = where

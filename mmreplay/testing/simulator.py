@@ -14,6 +14,7 @@ import collections
 import contextlib
 import dataclasses
 import gc
+import logging
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -123,6 +124,8 @@ class _Tasks:
 
     def wake(self) -> None:
         pass  # flushes come when the seed says so
+
+    flush_soon = wake
 
     def submit(self, task: Callable[[], None]) -> _Done:
         done = _Done(self)
@@ -458,6 +461,9 @@ def _machine(history: _History, root: Path) -> Iterator[PowerDisk]:
         mock.patch.object(system, "boot_id", history.boot_id),
         mock.patch.object(lanes, "Background", history.background),
         mock.patch.object(lanes, "at_once", in_turn),
+        mock.patch.object(
+            logging.getLogger("mmreplay"), "disabled", new=True
+        ),  # of rows that were lost
     ):
         yield disk
 

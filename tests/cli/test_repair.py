@@ -33,8 +33,9 @@ def test_a_damaged_store(command, store, folder):
         "store.zarr: repaired; 8 of 35 rows kept, 27 lost\n"
         "store.zarr.damaged: the damaged store, unchanged; what is sound in it takes no room "
         "twice\n"
-        "15 of the lost rows lie in whole episodes after the damage: "
-        "`mmreplay repair --skip-damaged store.zarr.damaged` keeps these, too, with new ids\n"
+        "15 of the lost rows lie in whole episodes after the damage; to keep these, too, with new "
+        "ids: `rm -r store.zarr; mv store.zarr.damaged store.zarr; mmreplay repair --skip-damaged "
+        "store.zarr`\n"
     )
     assert mmreplay.verify(store).sound
 

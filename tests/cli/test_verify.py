@@ -10,6 +10,8 @@ import sys
 import mmreplay
 from mmreplay.testing.trees import flip
 
+ADVICE = "`mmreplay repair store.zarr` keeps what is"
+
 
 def test_a_sound_store(command, store):
     result = command("verify", store)
@@ -33,7 +35,7 @@ def test_findings_are_a_table(command, store, folder):
     (folder / store / "notes.txt").write_text("mine")
     result = command("verify", store)
     assert result.status == 1
-    assert result.err == "Error: store.zarr: 3 findings: not sound\n"
+    assert result.err == f"Error: store.zarr: 3 findings: not sound; {ADVICE}\n"
     lines = result.out.splitlines()
     assert lines[:5] == [
         "damaged       rows      what",
@@ -52,7 +54,7 @@ def test_findings_in_json(command, store, folder):
     flip(folder / store / "rewards" / "c.1")
     result = command("verify", store, "--json")
     assert result.status == 1
-    assert result.err == "Error: store.zarr: 1 finding: not sound\n"
+    assert result.err == f"Error: store.zarr: 1 finding: not sound; {ADVICE}\n"
     (finding,) = json.loads(result.out)["findings"]
     assert (finding["file"], finding["rows"]) == ("rewards/c.1", [8, 16])
 
@@ -62,9 +64,9 @@ def test_a_warning_is_told_and_no_failure(command, store, folder):
     result = command("verify", store)
     assert (result.status, result.err) == (0, "")
     assert result.out.startswith(
-        "odd, and harmless   rows   what\n"
-        "zarr.json.1.tmp            left by a write that was cut off; the next writer\n"
-        "                           removes it\n"
+        "odd, but no damage   rows   what\n"
+        "zarr.json.1.tmp             left by a write that was cut off; the next writer\n"
+        "                            removes it\n"
         "\n"
         "store.zarr: sound, closed; "
     )

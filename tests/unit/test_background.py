@@ -307,3 +307,32 @@ def test_a_writer_that_is_interrupted_while_it_helps_leaves_nobody_waiting():
     sealing.join(WAIT)
     assert isinstance(job.error, KeyboardInterrupt)
     assert done == []
+
+
+def test_what_was_recovered_is_flushed_without_waiting_for_the_clock():
+    background, lane = Background(3600), Clocked()
+    background.attach(lane)
+    background.flush_soon()
+    assert lane.called.acquire(timeout=WAIT)
+    assert lane.calls == [True]
+    background.wake()
+    assert lane.called.acquire(timeout=WAIT)
+    assert lane.calls == [True, False]
+    background.detach(lane)
+
+
+def test_without_a_clock_nothing_is_flushed_soon():
+    background, lane = Background(0), Clocked()
+    background.attach(lane)
+    background.flush_soon()
+    background.wake()
+    assert lane.called.acquire(timeout=WAIT)
+    assert lane.calls == [False]
+    background.detach(lane)
+
+
+def test_a_task_is_done_at_once_where_no_thread_takes_it_any_more():
+    background, done = Background(0), []
+    background._executor.shutdown()
+    background.submit(lambda: done.append(1)).result(0)
+    assert done == [1]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field, VectorWriter, Writer, files, format, lanes, locks
+from mmreplay import Field, VectorWriter, Writer, files, format, lanes, locks, recovery, verify
 from mmreplay.errors import (
     DiskFullError,
     FailedStoreError,
@@ -564,3 +564,97 @@ def test_several_processes_write_lanes_of_one_store_at_once(tmp_path):
             assert (lane.frames[:] == number).all()
             assert lane.actions[:].tolist() == ([number] * 10 + [0]) * 3
     assert os.listdir(tmp_path) == ["run.zarr"]
+
+
+# ---------------------------------------------------------------- wherever, and whenever
+
+
+def test_a_store_stays_the_same_when_the_working_directory_changes(tmp_path, monkeypatch, lz4):
+    given = lz4 | {"action": Field((), "int64", chunk=8), "flush_s": 0}
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "b")
+    with mmreplay.create("s.zarr", **given) as other:
+        other.reset(np.full(3, 2, np.uint8))
+        for _ in range(40):
+            other.step(2, 2.0, np.full(3, 2, np.uint8))
+    before = contents(tmp_path / "b")
+    monkeypatch.chdir(tmp_path / "a")
+    buffer = mmreplay.ReplayBuffer(
+        "s.zarr", stack=None, frame=given["frame"], action=Field((), "int64"), flush_s=0
+    )
+    data = None
+    buffer.reset(np.ones(3, np.uint8))
+    for step in range(40):
+        buffer.step(1, 1.0, np.ones(3, np.uint8))
+        if step == 20:
+            buffer.flush()
+            data = mmreplay.load("s.zarr", stack=None)
+            store = mmreplay.open("s.zarr")
+            monkeypatch.chdir(tmp_path / "b")
+    store.refresh()
+    assert store.rows_of(0) == 41
+    assert (data.sample(32).observation == 1).all()
+    assert (buffer.sample(32).observation == 1).all()
+    buffer.close()
+    assert (data.sample(32).observation == 1).all()
+    assert contents(tmp_path / "b") == before
+    assert mmreplay.verify(tmp_path / "a" / "s.zarr").sound
+
+
+@pytest.mark.parametrize("n_lanes", [None, 2])
+@pytest.mark.parametrize("codec", ["raw", "lz4"])
+def test_a_store_can_be_closed_while_the_interpreter_ends(child, tmp_path, codec, n_lanes):
+    code = """
+import atexit, sys
+import numpy as np
+import mmreplay
+
+path, codec, lanes = sys.argv[1], sys.argv[2], eval(sys.argv[3])
+field = mmreplay.Field((4,), "uint8", codec, 2, None if codec == "raw" else 4)
+writer = mmreplay.create(path, field, mmreplay.Field((), "int64", chunk=8), lanes=lanes)
+lead = () if lanes is None else (lanes,)
+frame = np.zeros((*lead, 4), np.uint8)
+
+def end():
+    for _ in range(20):
+        writer.step(np.zeros(lead, int), np.zeros(lead), frame, *[np.zeros(lead, bool)] * 2)
+    writer.close()
+
+writer.reset(frame)
+atexit.register(end)
+"""
+    child(code, tmp_path / "s.zarr", codec, n_lanes)
+    report = mmreplay.verify(tmp_path / "s.zarr")
+    assert (report.sound, report.state, report.rows) == (True, "closed", 21 * (n_lanes or 1))
+
+
+def test_metadata_is_kept_as_json_has_it(make, story):
+    writer = make(metadata={"meanings": {number: str(number) for number in range(12)}, 1: (2, 3)})
+    story.play(writer, 9)
+    assert writer.metadata["env"]["1"] == [2, 3]
+    writer.close()
+    assert verify(writer.path).sound
+    make(append=True, metadata={7: {"k": 2, 1: "x"}}).close()
+    assert verify(writer.path).sound
+    with pytest.raises(SchemaError, match="a key stands twice"):
+        make("other.zarr", metadata={1: 2, "1": 3})
+
+
+@pytest.mark.parametrize("name", ["", "x" * 256, 5, b"a"])
+def test_a_name_that_no_lane_can_have_is_refused(make, tmp_path, name):
+    with pytest.raises(SchemaError, match="lane: expected a name of 1 to 255 letters"):
+        make(lane=name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_recovery_says_who_is_at_it_and_not_who_died(make, story, kill, impatient, monkeypatch):
+    writer = make()
+    story.play(writer, 9)
+    path = writer.path / ".live" / "writer"
+    path.write_text(path.read_text().replace(f'"pid": {os.getpid()}', '"pid": 1'))
+    kill(writer)
+    told = []
+    monkeypatch.setattr(recovery, "_remove_litter", lambda _: told.append(path.read_text()))
+    make(append=True)
+    assert f'"pid": {os.getpid()}' in told[0]

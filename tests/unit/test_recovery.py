@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 import uuid
 
 import numpy as np
@@ -515,3 +516,45 @@ def test_killed_at_any_point_each_leaves_a_lane_that_opens_again_without_losing_
         with mmreplay.open(copy) as store:
             story.check(store)
     assert number == count[0] > 15
+
+
+@pytest.mark.parametrize("name", ["actions", "rewards", "resets", "frames"])
+def test_a_closed_lane_that_was_damaged_is_not_summed_up_anew(make, story, name):
+    writer = make()
+    story.play(writer, 20)
+    writer.close()
+    with next((writer.path / name).glob("c.2*")).open("r+b") as file:
+        file.write(b"\x55")
+    with pytest.raises(CorruptStoreError, match=f"{name}/c.2.*does not match its checksum"):
+        mmreplay.create(writer.path, append=True)
+    assert mmreplay.verify(writer.path).state == "closed"
+    assert not mmreplay.verify(writer.path).sound
+
+
+def test_rows_that_a_copy_does_not_have_are_told(make, story, kill, tmp_path, caplog):
+    writer = make()
+    story.play(writer, 9)
+    writer.flush()
+    story.play(writer, 10, reset=False)
+    kill(writer)
+    shutil.copytree(writer.path, tmp_path / "copy.zarr")
+    with mmreplay.create(tmp_path / "copy.zarr", append=True, flush_s=0) as copy:
+        assert copy.rows == 10
+    assert "copy.zarr: 10 rows after the last flush are not kept" in caplog.text
+    caplog.clear()
+    with mmreplay.create(writer.path, append=True, flush_s=0) as again:
+        assert again.rows == 20
+    assert caplog.text == ""
+
+
+def test_a_recovery_is_flushed_soon_where_a_clock_flushes(make, story, kill):
+    writer = make()
+    story.play(writer, 9)
+    kill(writer)
+    again = mmreplay.create(writer.path, append=True, flush_s=3600)
+    best = again._disk._checkpoint
+    until = time.monotonic() + 30
+    while best.best.head < 10 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert best.best.head == 10
+    again.close()

@@ -225,7 +225,7 @@ def _earlier(path: Path) -> _Earlier | None:
         with mmreplay.open(path) as store:
             lanes = store.lanes
             return _Earlier(
-                lanes=None if lanes[0].path == path else len(lanes),
+                lanes=None if lanes[0].path == path.absolute() else len(lanes),
                 rows=sum(lane.rows for lane in lanes),
                 metadata=dict(store.readers[0].metadata.get("env") or {}),
             )

@@ -1,0 +1,30 @@
+"""The directory of a repair: what somebody else has put in its place is left alone."""
+
+import pytest
+
+import mmreplay
+from mmreplay import CorruptStoreError
+
+
+def test_a_link_in_the_place_of_the_workplace_is_not_followed(make, story, tmp_path):
+    writer = make()
+    story.play(writer, 9)
+    writer.close()
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.tex").write_text("years")
+    (tmp_path / ".store.zarr.repair.tmp").symlink_to(tmp_path / "home")
+    with pytest.raises(CorruptStoreError, match=r"\.store\.zarr\.repair\.tmp: .* found a link"):
+        mmreplay.repair(writer.path)
+    assert (tmp_path / "home" / "thesis.tex").read_text() == "years"
+
+
+def test_what_no_repair_has_built_is_not_removed(make, story, tmp_path):
+    writer = make()
+    story.play(writer, 9)
+    writer.close()
+    place = tmp_path / ".store.zarr.repair.tmp"
+    place.mkdir()
+    (place / "thesis.tex").write_text("years")
+    with pytest.raises(CorruptStoreError, match=r"found 'thesis\.tex'; move this directory away"):
+        mmreplay.repair(writer.path)
+    assert (place / "thesis.tex").read_text() == "years"
