@@ -224,7 +224,7 @@ class PowerDisk:
             self.begin("open")
             is_new = not self._exists(where)
             if is_new:
-                self._directory(os.path.dirname(where))  # before there is a name that it has not yet
+                self._directory(os.path.dirname(where))  # as it is before it has the name
             else:
                 self._file(where)
             descriptor = os.open(path, flags, *mode)
