@@ -81,7 +81,7 @@ class LaneFiles(Protocol):
 
 def chunk_path(lane: Path, spec: ArraySpec, chunk: int) -> Path:
     """Where a chunk file stands."""
-    return lane / spec.path / spec.key(chunk)
+    return lane.joinpath(spec.path, spec.key(chunk))
 
 
 def chunk_files(lane: Path, spec: ArraySpec) -> list[int]:

@@ -15,9 +15,9 @@ from mmreplay.testing.mutants import MUTANTS, caught
 from mmreplay.testing.simulator import Counts, simulate, simulate_all
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
-N_CRASHES = 20  # of a history
+N_CRASHES = 25  # of a history
 N_TRIALS = 20_000 if THOROUGH else 200
-SEEDS = range(4_000, 5_000)  # tried for a mutant, at most; others than those of the real code
+SEEDS = range(5_000, 6_000)  # tried for a mutant, at most; others than those of the real code
 
 
 def test_the_same_seed_lives_the_same_history():
