@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -189,8 +190,50 @@ def train(path: str, frames: str, steps: int, capacity: int, codec: str) -> dict
     return {"taken": watch.taken}
 
 
+# ---------------------------------------------------------------- of this code, or of another
+
+
+def pace(root: str, path: str, frames: str, steps: int) -> dict[str, float]:
+    """Microseconds of a step and of a batch of 32, with the package that lies below `root`."""
+    sys.path.insert(0, root)
+    import numpy as np
+
+    import mmreplay
+
+    assert Path(mmreplay.__file__).is_relative_to(root)
+    source = np.load(frames)
+    out: dict[str, float] = {}
+    for codec in ("raw", "lz4"):
+        shutil.rmtree(path, ignore_errors=True)
+        field, action = (
+            mmreplay.Field(source.shape[1:], "uint8", codec),
+            mmreplay.Field((), "int64"),
+        )
+        taken = np.empty(steps)
+        with mmreplay.create(path, field, action, flush_s=0) as writer:
+            writer.reset(source[0])
+            for number in range(steps):
+                frame = source[(number + 1) % len(source)]
+                started = perf_counter()
+                writer.step(number % 7, 1.0, frame)
+                taken[number] = perf_counter() - started
+        out[f"{codec}: step, median"] = float(np.median(taken)) * 1e6
+        out[f"{codec}: step, mean, stalls cut at 2 ms"] = (
+            float(np.minimum(taken, 2e-3).mean()) * 1e6
+        )
+        taken = np.empty(max(steps // 10, 20))
+        with mmreplay.load(path, stack=4, n_step=3) as data:
+            kept = data.sample(32)
+            for number in range(len(taken)):
+                started = perf_counter()
+                kept = data.sample(32, out=kept)
+                taken[number] = perf_counter() - started
+        out[f"{codec}: sample of 32, n_step 3"] = float(np.median(taken[len(taken) // 5 :])) * 1e6
+    return out
+
+
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    one.__name__: one for one in (load, write_and_die, record, sample, train)
+    one.__name__: one for one in (load, write_and_die, record, sample, train, pace)
 }
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ SUBJECTS = {
     "disk": "Disk",
     "open": "Opening",
     "memory": "Memory",
+    "before": "Before and after",
 }
 
 _HEAD = """\

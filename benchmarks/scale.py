@@ -29,6 +29,9 @@ class Scale:
         record_steps: of each run with and without recording.
         memory_steps: recorded while memory is watched.
         memory_batches: sampled while memory is watched.
+        before: the commit that this code is held against.
+        pairs: of processes, one of each of the two.
+        pace_steps: appended by each process, of each codec.
     """
 
     name: str
@@ -48,6 +51,9 @@ class Scale:
     record_steps: int
     memory_steps: int
     memory_batches: int
+    before: str
+    pairs: int
+    pace_steps: int
 
 
 FULL = Scale(
@@ -68,6 +74,9 @@ FULL = Scale(
     record_steps=16_000,
     memory_steps=200_000,
     memory_batches=20_000,
+    before="d952296",
+    pairs=15,
+    pace_steps=12_000,
 )
 
 QUICK = Scale(
@@ -88,4 +97,7 @@ QUICK = Scale(
     record_steps=200,
     memory_steps=600,
     memory_batches=40,
+    before="HEAD",
+    pairs=2,
+    pace_steps=200,
 )

@@ -1,0 +1,63 @@
+"""`step` and `sample` of this code beside those of an earlier commit, in turns.
+
+What makes a store safe may not make it slower: the earlier commit is the last one before the work
+on crashes, damage and hostile stores. Its package is taken out of the repository, and each of the
+two is timed in fresh processes, one after the other, the order turned round each time. A ratio is
+taken within each pair.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import fresh
+from benchmarks.experience import read_tape, recorded
+from benchmarks.results import Result
+from benchmarks.scale import Scale
+from benchmarks.timing import spread
+
+__all__ = ["run"]
+
+ROOT = Path(__file__).parent.parent
+_RATIO = 1.03
+
+
+def run(result: Result, scale: Scale, data: Path) -> None:
+    """Pairs of processes."""
+    game = scale.games[0]
+    tape = read_tape(recorded(data, game, "raw", scale))
+    frames = data / f"{game}-frames.npy"
+    np.save(frames, tape.frames[: min(len(tape), 8_192)])
+    earlier = data / "before"
+    _take_out(scale.before, earlier)
+    result.details["commit"] = scale.before
+    sides = {"before": earlier, "now": ROOT}
+    pairs: list[dict[str, dict[str, float]]] = []
+    for number in range(scale.pairs):
+        pair = {}
+        for side in sorted(sides, reverse=number % 2 == 1):
+            store = data / "pace.zarr"
+            arguments = {"root": sides[side], "path": store, "frames": frames}
+            pair[side] = fresh.call("pace", **arguments, steps=scale.pace_steps)
+            shutil.rmtree(store)
+        pairs.append(pair)
+    for what in pairs[0]["now"]:
+        for side in sides:
+            result.add(f"{what}, {side}", spread([one[side][what] for one in pairs]), "us")
+        ratios = spread([one["now"][what] / one["before"][what] for one in pairs])
+        result.add(f"{what}, now by before", ratios, "times", at_most=_RATIO)
+
+
+def _take_out(commit: str, target: Path) -> None:
+    """The package as it was at a commit."""
+    command = ["git", "archive", commit, "mmreplay"]
+    packed = subprocess.run(command, check=True, capture_output=True, cwd=ROOT).stdout
+    shutil.rmtree(target, ignore_errors=True)
+    with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
+        tar.extractall(target, filter="data")
