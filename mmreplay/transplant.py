@@ -240,7 +240,9 @@ def _share_sums(
             data = b""
         values = np.frombuffer(data or bytes(sums.chunk_bytes), sums.dtype).copy()
         if strict and not values[here].all():
-            raise _damaged(path, "expected a checksum of each chunk file, found none of some")
+            raise _damaged(
+                reader, path, "expected a checksum of each chunk file, found none of some"
+            )
         if not data:
             continue
         values[here.stop :] = 0
@@ -276,7 +278,7 @@ def _copy_rows(
         except FileNotFoundError as error:
             raise reader.missing(path, (chunk + 1) * spec.chunk_rows) from error
         if not intact:  # the copy would have a checksum that fits
-            raise _damaged(path, "does not match its checksum")
+            raise _damaged(reader, path, "does not match its checksum")
         window = columns.open_window(target, spec, chunk)
         first, last = max(window.start, start), min(window.start + spec.chunk_rows, stop)
         for row, rows in read_rows(reader, spec, first, last):
@@ -284,7 +286,10 @@ def _copy_rows(
             yield rows.nbytes
 
 
-def _damaged(path: Path, what: str) -> CorruptStoreError:
+def _damaged(reader: LaneReader, path: Path, what: str) -> Exception:
+    """What to raise: a lane that was just opened again has forgotten its newest checksums."""
+    if reader.replaced():
+        return EvictedError(str(path))
     return CorruptStoreError(
         f"{path}: {what}; run `mmreplay verify` to see all of the damage, and `mmreplay repair` "
         f"for what is sound"
