@@ -12,9 +12,10 @@ from pathlib import Path
 
 from mmreplay import codecs, columns, files, format, reading
 from mmreplay.columns import Window
+from mmreplay.errors import CorruptStoreError
 from mmreplay.format import ArraySpec
 
-__all__ = ["Checksums", "crc32c_of_file", "stored_checksum"]
+__all__ = ["Checksums", "crc32c_of_file", "damaged", "rows_match", "stored_checksum"]
 
 _PIECE_BYTES = 1 << 20
 
@@ -111,3 +112,25 @@ def crc32c_of_file(path: Path, size: int, used: int | None = None) -> int:
         value = codecs.crc32c(here, codecs.crc32c_of_zeros(offset - end, value))
         end = offset + len(here)
     return codecs.crc32c_of_zeros(size - end, value) or 1
+
+
+def rows_match(lane: Path, spec: ArraySpec, chunk: int, head: int) -> bool:
+    """Whether the rows below `head` in a raw chunk file of a closed lane match its checksum.
+
+    Past the last row lie zeros: what else stands there has not harmed a row.
+
+    Raises:
+        FileNotFoundError, CorruptStoreError: the file is missing, or has another size; or that of
+            the checksums has.
+    """
+    path = columns.chunk_path(lane, spec, chunk)
+    used = max(head - chunk * spec.chunk_rows, 0) * spec.row_bytes
+    return crc32c_of_file(path, spec.chunk_bytes, used) == stored_checksum(lane, spec, chunk)
+
+
+def damaged(path: Path, what: str = "does not match its checksum") -> CorruptStoreError:
+    """The error for a file whose rows nobody may take over: they would get a checksum that fits."""
+    return CorruptStoreError(
+        f"{path}: {what}; run `mmreplay verify` to see all of the damage, and `mmreplay repair` "
+        f"for what is sound"
+    )

@@ -17,7 +17,7 @@ import numpy as np
 
 from mmreplay import codecs, columns, files, format, priorities, reading, recovery, shards
 from mmreplay.background import Background
-from mmreplay.checksums import crc32c_of_file, stored_checksum
+from mmreplay.checksums import damaged, rows_match, stored_checksum
 from mmreplay.columns import Array, EvictedError
 from mmreplay.errors import CorruptStoreError, DiskFullError, MmreplayError
 from mmreplay.format import ArraySpec
@@ -278,7 +278,7 @@ def _copy_rows(
         except FileNotFoundError as error:
             raise reader.missing(path, (chunk + 1) * spec.chunk_rows) from error
         if not intact:  # the copy would have a checksum that fits
-            raise _damaged(reader, path, "does not match its checksum")
+            raise _damaged(reader, path)
         window = columns.open_window(target, spec, chunk)
         first, last = max(window.start, start), min(window.start + spec.chunk_rows, stop)
         for row, rows in read_rows(reader, spec, first, last):
@@ -286,20 +286,13 @@ def _copy_rows(
             yield rows.nbytes
 
 
-def _damaged(reader: LaneReader, path: Path, what: str) -> Exception:
+def _damaged(reader: LaneReader, path: Path, *what: str) -> Exception:
     """What to raise: a lane that was just opened again has forgotten its newest checksums."""
-    if reader.replaced():
-        return EvictedError(str(path))
-    return CorruptStoreError(
-        f"{path}: {what}; run `mmreplay verify` to see all of the damage, and `mmreplay repair` "
-        f"for what is sound"
-    )
+    return EvictedError(str(path)) if reader.replaced() else damaged(path, *what)
 
 
 def is_intact(reader: LaneReader, spec: ArraySpec, chunk: int, *, strict: bool = False) -> bool:
-    """Whether the rows in a raw chunk file of a closed lane match its checksum.
-
-    Past the last row lie zeros: what else stands there has not harmed a row.
+    """Whether the rows in a raw chunk file match its checksum; see `checksums.rows_match`.
 
     Args:
         reader: the lane.
@@ -311,14 +304,12 @@ def is_intact(reader: LaneReader, spec: ArraySpec, chunk: int, *, strict: bool =
         FileNotFoundError, CorruptStoreError: the file is missing, or has another size.
     """
     try:
-        expected = stored_checksum(reader.path, spec, chunk)
+        known = reader.is_closed and stored_checksum(reader.path, spec, chunk)
     except CorruptStoreError:
+        known = 0
+    if not known:
         return not strict
-    if not reader.is_closed or not expected:
-        return not strict
-    path = columns.chunk_path(reader.path, spec, chunk)
-    used = max(reader.head - chunk * spec.chunk_rows, 0) * spec.row_bytes
-    return crc32c_of_file(path, spec.chunk_bytes, used) == expected
+    return rows_match(reader.path, spec, chunk, reader.head)
 
 
 def read_rows(
