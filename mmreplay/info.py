@@ -22,13 +22,12 @@ from mmreplay.reader import LaneReader, read_holder, read_metadata
 from mmreplay.state import CheckpointFile
 from mmreplay.store import Store
 
-__all__ = ["STACK", "describe", "describe_ended", "endings", "lane_state"]
+__all__ = ["STACK", "describe", "describe_ended", "endings", "lane_state", "store_state"]
 
 STACK = 4
 """Frames an observation in the stacked storage that a store is compared with."""
 
 _ATTEMPTS = 20
-_STATES = ("live", "crashed", "closed")  # of many lanes the first one that any of them is in
 
 
 def describe(store: Store) -> dict[str, Any]:
@@ -81,7 +80,7 @@ def describe_ended(store: Store) -> tuple[dict[str, Any], npt.NDArray[np.void]]:
     kept_rows = sum(head - base for base, _, head in windows)
     row_bytes = sum(spec.row_bytes for spec in store.readers[0].specs.values())
     stacked = transitions * _stacked_bytes(store)
-    state = next(one for one in _STATES if one in states)
+    state = store_state(states)
     capacities = [reader.metadata["capacity"] for reader in store.readers]
     root = read_metadata(roots[0])
     about = {
@@ -127,6 +126,19 @@ def lane_state(path: Path, *, closed: bool) -> str:
     if locks.is_locked(path):
         return "live"
     return "closed" if closed else "crashed"
+
+
+def store_state(states: Iterable[str]) -> str:
+    """Of a store of many lanes the first of live, crashed and closed that any of them is in.
+
+    Args:
+        states: of its lanes.
+
+    Returns:
+        That, or ``unknown`` if none is in any of these.
+    """
+    found = set(states)
+    return next((one for one in ("live", "crashed", "closed") if one in found), "unknown")
 
 
 def endings(

@@ -54,6 +54,7 @@ class Repair:
         path: the store.
         changed: whether there was anything to do.
         before: where the damaged store is now; None if nothing was damaged.
+        kept: rows, over all lanes, that are in the store now.
         findings: what `verify` had found.
         lanes: what became of each lane; empty if nothing was damaged.
         untrusted: rows of a store that a crash left open that were not kept; see `Report`.
@@ -64,15 +65,11 @@ class Repair:
     path: str
     changed: bool
     before: str | None
+    kept: int
     findings: list[Finding]
     lanes: list[LaneRepair]
     untrusted: int = 0
     notes: list[str] = dataclasses.field(default_factory=list)
-
-    @property
-    def kept(self) -> int:
-        """Rows kept, over all lanes."""
-        return sum(one.kept for one in self.lanes)
 
     @property
     def lost(self) -> int:
@@ -150,6 +147,7 @@ def repair(
                         str(where),
                         changed=True,
                         before=str(before),
+                        kept=sum(one.kept for one in made),
                         findings=report.findings,
                         lanes=made,
                         untrusted=sum(one.untrusted for one in made),
@@ -159,6 +157,7 @@ def repair(
                 str(where),
                 changed=_close(where, lanes),
                 before=None,
+                kept=report.rows,
                 findings=[],
                 lanes=[],
                 untrusted=report.untrusted,

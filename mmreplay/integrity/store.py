@@ -12,6 +12,7 @@ from typing import Any
 from mmreplay import format, planning, reading
 from mmreplay.errors import CorruptStoreError, FormatError
 from mmreplay.format import ArraySpec
+from mmreplay.info import store_state
 from mmreplay.integrity import documents, tree
 from mmreplay.integrity.lane import Examination, examine
 from mmreplay.integrity.report import Finding, Report
@@ -24,7 +25,6 @@ ODD_ONE = ("schema: expected that of the store", "expected the layout in")
 """How the findings about a lane begin that differs from what its store says of all lanes."""
 
 _SIGNS = ("resets/zarr.json", "rewards/zarr.json", ".live", "lane-00000")
-_STATES = ("live", "crashed", "closed")
 
 
 def verify(
@@ -77,10 +77,9 @@ def verify(
             findings += _odd_one(where, root, layout, one)
     findings += _twins(examinations)
     tally.finish()
-    states = {one.state for one in examinations}
     return Report(
         path=str(where),
-        state=next((state for state in _STATES if state in states), "unknown"),
+        state=store_state(one.state for one in examinations),
         lanes=len(examinations),
         rows=sum(one.n_rows for one in examinations),
         files=tally.files,

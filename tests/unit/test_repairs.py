@@ -377,6 +377,7 @@ def test_a_sound_store_is_left_alone(store_of, tmp_path, lanes):
     before = contents(path)
     done = repair(path)
     assert (done.changed, done.before, done.lanes, done.findings) == (False, None, [], [])
+    assert done.kept == mmreplay.open(path).info()["kept_rows"] > 0
     assert contents(path) == before
     assert names(tmp_path) == ["store.zarr"]
 
@@ -386,6 +387,7 @@ def test_a_store_left_by_a_crash_is_closed(store_of, story, kill, tmp_path, kind
     kill(writer)
     done = repair(writer.path)
     assert (done.changed, done.before, done.lost) == (True, None, 0)
+    assert done.kept == mmreplay.open(writer.path).info()["kept_rows"] > 0
     assert verify(writer.path).state == "closed"
     assert names(tmp_path) == ["store.zarr"]
     for rows in story.lanes.values():
