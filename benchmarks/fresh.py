@@ -86,6 +86,17 @@ def load(path: str, batch: int) -> dict[str, Any]:
     }
 
 
+def reopen(path: str) -> dict[str, float]:
+    """Open a closed store for writing, and close it as it was."""
+    import mmreplay
+
+    started = perf_counter()
+    buffer = mmreplay.ReplayBuffer(path)
+    open_ms = _since(started)
+    buffer.close()
+    return {"open_ms": open_ms}
+
+
 def write_and_die(path: str, frames: str, rows: int) -> None:
     """Open a store for writing, append an episode of `rows` rows, and be killed."""
     import numpy as np
@@ -233,7 +244,7 @@ def pace(root: str, path: str, frames: str, steps: int) -> dict[str, float]:
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    one.__name__: one for one in (load, write_and_die, record, sample, train, pace)
+    one.__name__: one for one in (load, reopen, write_and_die, record, sample, train, pace)
 }
 
 if __name__ == "__main__":
