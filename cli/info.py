@@ -131,7 +131,8 @@ def _freshness(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             "",
             f"its writer ended without close(), and {rows} after its last flush are not trusted:",
         )
-        yield "", "the system has restarted since, or this is a copy, and the original has them"
+        yield "", "the system has restarted since, an fsync of them failed, or this is a copy, and"
+        yield "", "the original has them"
     elif not is_live:
         yield "", "its writer ended without close(); the next one recovers all rows"
 

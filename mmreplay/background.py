@@ -60,7 +60,7 @@ class Background:
         self._thread = thread
 
     def detach(self, lane: Flushable) -> None:
-        """Leave this lane alone; the last one to go ends the threads."""
+        """Leave this lane alone, once its tasks have ended; the last to go ends the threads."""
         with self._lock:
             self._lanes.discard(lane)
             last = not self._lanes
@@ -70,6 +70,12 @@ class Background:
             self._executor.shutdown(wait=True)
             if self._thread is not None and self._thread is not threading.current_thread():
                 self._thread.join()
+        else:
+            self.finish_tasks()
+
+    def finish_tasks(self) -> None:
+        """Wait until the tasks that were submitted before have ended."""
+        self.submit(_nothing).result()
 
     def submit(self, task: Callable[[], None]) -> Future[None]:
         """Run a task in the sealing thread, after those before it."""
@@ -109,6 +115,10 @@ class Background:
     def interval_s(self) -> float | None:
         """How long the flushing thread waits."""
         return self._flush_s or None
+
+
+def _nothing() -> None:
+    pass
 
 
 def _flush_loop(owner: weakref.ref[Background], wake: threading.Event) -> None:

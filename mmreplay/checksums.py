@@ -10,7 +10,7 @@ import collections
 from collections.abc import Mapping
 from pathlib import Path
 
-from mmreplay import codecs, columns, files, format, reading
+from mmreplay import codecs, columns, files, format, maps, reading
 from mmreplay.columns import Window
 from mmreplay.errors import CorruptStoreError
 from mmreplay.format import ArraySpec
@@ -61,11 +61,14 @@ class Checksums:
         """Zero those of chunk files that hold the newest row, which may change, or rows past it.
 
         Of compressed arrays those from `tail_start` on: such shards are ignored, and written anew.
+        What stays is as good as new: the next sync makes it durable even if one failed before.
         """
         for spec in self._specs.values():
             finished = max(head - 1, 0) if spec.is_raw else tail_start
-            for file in columns.chunk_files(self._lane, format.checksum_spec(spec.path)):
+            sums = format.checksum_spec(spec.path)
+            for file in columns.chunk_files(self._lane, sums):
                 window = self._window(spec.path, file)
+                maps.dirty_again(columns.chunk_path(self._lane, sums, file), 0, sums.chunk_bytes)
                 window.rows[max(finished // spec.chunk_rows - window.start, 0) :] = 0
                 self._dirty.append((spec.path, file))
 

@@ -23,6 +23,7 @@ from mmreplay.columns import Window
 from mmreplay.errors import (
     CorruptStoreError,
     DiskFullError,
+    FailedStoreError,
     FormatError,
     MmreplayError,
     SchemaError,
@@ -96,8 +97,10 @@ class LaneDisk:
         self._fresh: collections.deque[Path] = collections.deque()
         self._sums = Checksums(path, self.specs, self._fresh)
         self._ready: dict[str, Window] = {}
-        self._closed = False
+        self._closed = self._released = False
+        self._failure: FailedStoreError | None = None
         self._flush_lock, self._checkpoint_lock = threading.Lock(), threading.Lock()
+        self._window_lock = threading.Lock()
         files.sync_name(path)
         # A recovery takes a while, and who died does not hold it up.
         told = not metadata["closed"] and (path / ".live").is_dir()
@@ -112,8 +115,8 @@ class LaneDisk:
         self.recovered = live.trusted
         if live.lost:
             _LOG.warning(
-                "%s: %d rows after the last flush are not kept: the system has restarted since, or "
-                "this is a copy, and the original has them",
+                "%s: %d rows after the last flush are not kept: the system has restarted since, an "
+                "fsync of them failed, or this is a copy, and the original has them",
                 path,
                 live.lost,
             )
@@ -152,12 +155,15 @@ class LaneDisk:
         Raises:
             DiskFullError: no room; nothing was changed.
         """
-        ready = self._ready.pop(spec.path, None)
-        if ready is not None and ready.chunk == chunk:
-            return ready
-        window = columns.open_window(self.path, spec, chunk)
-        self._fresh.append(self.path / spec.path)  # after: a flush may empty it at any time
-        return window
+        # One at a time: who finds no room removes the file that he has made, and not one that the
+        # other found there and writes to.
+        with self._window_lock:
+            ready = self._ready.pop(spec.path, None)
+            if ready is not None and ready.chunk == chunk:
+                return ready
+            window = columns.open_window(self.path, spec, chunk)
+            self._fresh.append(self.path / spec.path)  # after: a flush may empty it at any time
+            return window
 
     def prepare_window(self, spec: ArraySpec, chunk: int) -> None:
         """Open the next large chunk file ahead of its first row, with all its pages.
@@ -173,8 +179,13 @@ class LaneDisk:
             self._ready[spec.path] = window
 
     def release(self) -> None:
-        """Let other writers in."""
-        self._lock.release()
+        """Let other writers in, once what runs here has ended."""
+        self._released = True  # a flush that waits for its turn does nothing any more
+        try:
+            with self._flush_lock:
+                pass
+        finally:
+            self._lock.release()
 
     # ------------------------------------------------------------ sealing
 
@@ -227,10 +238,28 @@ class LaneDisk:
     # ------------------------------------------------------------ flushing and evicting
 
     def flush(self) -> None:
-        """Make all committed rows durable, then evict what the capacity leaves no room for."""
+        """Make all committed rows durable, then evict what the capacity leaves no room for.
+
+        Raises:
+            DiskFullError: no room, for the random state at most: the rows are durable.
+            FailedStoreError: an fsync failed, now or before: it is never tried again.
+        """
+        self._in_turn(self._flush_once_more)
+
+    def _in_turn(self, call: Callable[[], None]) -> None:
+        """One flush at a time, and none after one that failed: its fsyncs would say all is well."""
         with self._flush_lock:
-            if not self._closed:  # by another thread, while this one waited
-                self._flush()
+            if self._failure is not None:
+                raise FailedStoreError(str(self._failure)) from self._failure
+            try:
+                call()
+            except FailedStoreError as error:
+                self._failure = error
+                raise
+
+    def _flush_once_more(self) -> None:
+        if not (self._closed or self._released):  # while this one waited
+            self._flush()
 
     def _flush(self) -> None:
         head = self.head
@@ -241,22 +270,41 @@ class LaneDisk:
         n_fresh = len(self._fresh)
         fresh = dict.fromkeys(self._fresh[number] for number in range(n_fresh))
         if head > self._flushed or fresh:
-            self._sync_rows(head)
+            try:
+                self._sync_rows(head)
+            except FailedStoreError:
+                self._state.distrust()
+                raise
         self._sums.sync()
         for directory in fresh:
             files.sync_directory(directory)
         for _ in range(n_fresh):
             self._fresh.popleft()
-        if self.on_flush is not None:
-            state = self.on_flush()
-            if state is not None:
-                files.write_file(recovery.generator_path(self.path), state.encode())
+        saved = self._save_generator()
         with self._checkpoint_lock:
             self._checkpoint.write(head=head, base=base)
         self._flushed, self._first = head, first
         if base > self.base:
             self.words[BASE] = self.base = base
             self._evict()
+        if not saved:  # there may be room now, where something was evicted
+            self._save_generator(last=True)
+
+    def _save_generator(self, *, last: bool = False) -> bool:
+        """Save the random state; False if there is no room, and this is not the last attempt.
+
+        Raises:
+            DiskFullError: no room, in the last attempt.
+        """
+        state = None if self.on_flush is None else self.on_flush()
+        if state is not None:
+            try:
+                files.write_file(recovery.generator_path(self.path), state.encode())
+            except DiskFullError:
+                if last:
+                    raise
+                return False  # the rows need no room, and what is evicted makes some
+        return True
 
     def _sync_rows(self, head: int) -> None:
         for spec in self.tail_specs:
@@ -306,14 +354,16 @@ class LaneDisk:
             DiskFullError, FailedStoreError: it could not be finished; the lane is as before a
                 recovery then, and nothing that was committed is lost.
         """
-        with self._flush_lock:
-            if not self._closed:  # otherwise only what was private is still there
-                # A step that failed since the last flush has touched the newest row.
-                self._flushed = min(self._flushed, self.head - 1)
-                self._flush()
-                self._close()
-            files.remove_tree(self.path / ".live")
-            files.sync_directory(self.path)
+        self._in_turn(self._end)
+
+    def _end(self) -> None:
+        if not self._closed:  # otherwise only what was private is still there
+            # A step that failed since the last flush has touched the newest row.
+            self._flushed = min(self._flushed, self.head - 1)
+            self._flush()
+            self._close()
+        files.remove_tree(self.path / ".live")
+        files.sync_directory(self.path)
 
     def _close(self) -> None:
         head = self.head

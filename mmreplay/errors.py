@@ -67,7 +67,7 @@ class DiskFullError(MmreplayError, OSError):
 
 
 class FailedStoreError(MmreplayError):
-    """A write or fsync failed; writing is over, what is committed stays readable."""
+    """A write or fsync failed; writing is over, and what was flushed before is kept."""
 
 
 class ClosedError(MmreplayError, ValueError):

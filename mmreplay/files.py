@@ -73,8 +73,8 @@ def writing(what: str, path: Path) -> Iterator[None]:
                 f"make room and call again"
             ) from error
         raise FailedStoreError(
-            f"{path}: {what} failed: {error.strerror or error}; what is committed stays readable: "
-            f"check the disk and open the store again"
+            f"{path}: {what} failed: {error.strerror or error}; what was flushed is kept: check "
+            f"the disk and open the store again"
         ) from error
 
 
@@ -95,7 +95,7 @@ def syncing(path: Path) -> Iterator[None]:
         if error.errno == errno.ELOOP:
             raise CorruptStoreError(f"{path}: expected a file, found a link") from error
         raise FailedStoreError(
-            f"{path}: fsync failed: {error.strerror or error}; what is committed stays readable: "
+            f"{path}: fsync failed: {error.strerror or error}; what was flushed before is kept: "
             f"check the disk and open the store again"
         ) from error
 

@@ -353,7 +353,12 @@ class Writer:
                 f"open the store again to write"
             )
         if self._failure is not None:
-            raise FailedStoreError(str(self._failure)) from self._failure
+            raise FailedStoreError(
+                str(self._failure)
+                if isinstance(self._failure, MmreplayError)
+                else f"{self.path}: a flush in the background failed: {self._failure!r}; what is "
+                f"committed is kept: open the store again"
+            ) from self._failure
         if self._closing:
             raise ClosedError(
                 f"{self.path}: close() found no room on the disk; make room and call it again"
@@ -366,6 +371,16 @@ class Writer:
             self._fail(error)
             raise
 
+    def _open_window(self, spec: ArraySpec, chunk: int) -> Window:
+        """As `LaneDisk.open_window`; on a full disk with what an eviction makes room for."""
+        try:
+            return self._disk.open_window(spec, chunk)
+        except DiskFullError:
+            if self._disk.capacity is None or not self._disk.can_evict():
+                raise
+            self._disk.flush()
+            return self._disk.open_window(spec, chunk)
+
     def _make_room(self, n: int) -> None:
         """Map the chunks of row n and free the half of the tail that it falls into."""
         disk = self._disk
@@ -376,7 +391,7 @@ class Writer:
                 column.old = column.new
             if n >= column.stop:
                 spec, chunk = column.spec, n // column.spec.chunk_rows
-                column.new = disk.open_window(spec, chunk)
+                column.new = self._open_window(spec, chunk)
                 self._background.submit(functools.partial(disk.prepare_window, spec, chunk + 1))
         for spec, window in finished:
             self._background.submit(functools.partial(disk.sum_up, spec, window))
@@ -517,7 +532,9 @@ class Writer:
         """Make all rows durable: they survive a power cut from here on.
 
         Raises:
-            FailedStoreError: an fsync failed; writing is over, what is committed stays readable.
+            FailedStoreError: an fsync failed; writing is over. What the last flush made durable is
+                kept; of the rows after it nobody knows what is on the disk, and the next opening
+                goes on without them.
             ClosedError: this writer is closed.
         """
         self._guard()
@@ -531,13 +548,12 @@ class Writer:
         """Flush by the clock, or because a chunk file can be evicted after it."""
         if self._closed or self._failure is not None:
             return
-        if not timer and not self._disk.can_evict():
-            return
         try:
-            self._disk.flush()
+            if timer or self._disk.can_evict():
+                self._disk.flush()
         except DiskFullError:
             return  # the next flush, or the step that finds no room, says so
-        except (MmreplayError, OSError) as error:  # else the thread would end without a word
+        except Exception as error:  # noqa: BLE001 (else the thread would end without a word)
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
@@ -558,8 +574,8 @@ class Writer:
         Raises:
             DiskFullError: no room for the last shard or the index. Nothing is lost; make room and
                 call again.
-            FailedStoreError: a write or fsync failed. All committed rows are kept, and the next
-                opening recovers them.
+            FailedStoreError: a write or fsync failed. The next opening recovers: as after `flush`
+                if it was an fsync of rows, and otherwise all that was committed.
         """
         if self._closed:
             return
@@ -583,7 +599,7 @@ class Writer:
         if self._head and self._columns:
             self._finish_row(self._head - 1)
         self._wait_for_seal()
-        self._background.submit(_nothing).result()  # the checksums that are still being made
+        self._background.finish_tasks()  # the checksums that are still being made
         self._columns.clear()
         self._disk.close()
 
@@ -614,10 +630,6 @@ class Writer:
     def __repr__(self) -> str:
         """Path and rows."""
         return f"<mmreplay.Writer {self.path} rows={self._head}{' closed' * self._closed}>"
-
-
-def _nothing() -> None:
-    pass
 
 
 _publish = system.publish

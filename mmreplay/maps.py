@@ -25,6 +25,7 @@ __all__ = [
     "Reservation",
     "advise_needed",
     "advise_random",
+    "dirty_again",
     "map_file",
     "populate",
     "populate_read",
@@ -104,6 +105,30 @@ def map_file(
         return np.asarray(Map(address, size, writable=writable))
     finally:
         os.close(descriptor)
+
+
+def dirty_again(path: Path, start: int, stop: int) -> None:
+    """Let the next fsync of a file write its bytes [start, stop) out, whatever came of the last.
+
+    After one that failed the kernel holds pages for clean that never reached the disk: an fsync
+    alone would write nothing, and say that all is well. So a byte of each page is stored onto
+    itself.
+
+    Args:
+        path: a file that nobody else writes.
+        start: the first byte.
+        stop: the one after the last.
+
+    Raises:
+        FileNotFoundError: there is none.
+        CorruptStoreError: it is shorter, or no regular file.
+    """
+    if stop <= start:
+        return
+    data = map_file(path, writable=True)
+    reading.check_size(path, data.size, max(data.size, stop))
+    for pages in (data[start : stop : mmap.PAGESIZE], data[stop - 1 : stop]):
+        pages[...] = pages.copy()
 
 
 class Reservation:

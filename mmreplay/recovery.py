@@ -19,7 +19,7 @@ import numpy as np
 from mmreplay import codecs, columns, files, format, priorities, reading, shards
 from mmreplay.checksums import Checksums, damaged, rows_match
 from mmreplay.columns import Array
-from mmreplay.errors import CorruptStoreError, DiskFullError, MmreplayError
+from mmreplay.errors import CorruptStoreError, DiskFullError, FailedStoreError, MmreplayError
 from mmreplay.format import ArraySpec
 from mmreplay.schema import Schema
 from mmreplay.state import BASE, COMMITTED, TAIL_START, CheckpointFile, State, check_rows
@@ -202,7 +202,7 @@ def recover(
     # What a killed process left may be only in the page cache: make durable what is about to be
     # trusted.
     files.sync_file(path / "zarr.json")
-    files.sync_tree(path / ".live")
+    _sync_live(path)
     try:
         state, checkpoint, tails = _map_live(path, metadata, specs)
     except FileNotFoundError as error:
@@ -228,13 +228,14 @@ def recover(
         tail_start = shard_start(specs, head)
         _unpack(path, specs, tails, tail_start, head)
     _check_tail(path, specs, head, tail_start)
-    if not trusted:
+    checkpoint.renew()
+    if trusted:
+        state.words[BASE] = base  # before files go: its last flush may not have come so far
+    else:
         for spec in specs.values():
             if not spec.is_raw:
                 files.sync_file(shards.tail_path(path, spec))
         checkpoint.write(head=head, tail_start=tail_start, base=base)
-    if trusted:
-        state.words[BASE] = base  # before files go: its last flush may not have come so far
     _remove_litter(path)
     _sweep(path, specs, head, base)
     sums.forget(head, tail_start)
@@ -249,6 +250,20 @@ def recover(
         state.start(base=base, tail_start=tail_start, committed=head)
     # Every kept chunk file counts as written since the last flush.
     return Live(metadata, state, checkpoint, tails, head, base, base, trusted=trusted, lost=lost)
+
+
+def _sync_live(path: Path) -> None:
+    """Make `.live` durable; if that fails, nobody may trust in it the next time, when it will not.
+
+    Raises:
+        FailedStoreError: an fsync failed.
+    """
+    try:
+        files.sync_tree(path / ".live")
+    except FailedStoreError:
+        with contextlib.suppress(OSError, CorruptStoreError):
+            State(path / ".live" / "state", writable=True).distrust()
+        raise
 
 
 def _check_tail(path: Path, specs: Mapping[str, ArraySpec], head: int, tail_start: int) -> None:

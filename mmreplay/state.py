@@ -94,6 +94,14 @@ class State:
             return False
         return (about.st_dev, about.st_ino) == self._identity
 
+    def distrust(self) -> None:
+        """Let whoever opens the lane next go back to the checkpoint, as after a power cut.
+
+        After an fsync of rows that failed, the kernel may take pages for clean that never reached
+        the disk, and drop them at any time: nobody knows which of these rows are still right.
+        """
+        self.words[_BOOT] = self.words[_BOOT + 1] = 0
+
     def end(self) -> None:
         """Tell readers that still map the page to look at zarr.json again."""
         self.words[SESSION] = 0
@@ -218,6 +226,15 @@ class CheckpointFile:
         if not _may_be(base, head) or generation >= _MOST_CHECKPOINTS:
             return None
         return Checkpoint(head, tail_start, base, generation, boot)
+
+    def renew(self) -> None:
+        """Make the best slot durable, also if the fsync after it was written has failed.
+
+        Raises:
+            FailedStoreError: the fsync failed.
+        """
+        maps.dirty_again(self._path, self._offset, self._offset + PAGE_BYTES)
+        files.sync_file(self._path)
 
     def write(
         self, *, head: int | None = None, tail_start: int | None = None, base: int | None = None

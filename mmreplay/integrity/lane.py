@@ -139,7 +139,8 @@ class Examination:
         self.untrusted = reader.untrusted
         text = (
             f"speaks of {reader.untrusted:,} rows after the last flush that are not trusted: it is "
-            f"from before a restart of the system, or this is a copy, and the original has them"
+            f"from before a restart of the system, an fsync of them failed, or this is a copy, and "
+            f"the original has them"
         )
         self.watch.warnings.append(self.watch.finding(".live/state", text))
 

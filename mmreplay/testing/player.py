@@ -18,7 +18,14 @@ from pathlib import Path
 import numpy as np
 
 from mmreplay import files, maps, priorities, system
-from mmreplay.errors import DiskFullError, FailedStoreError, LockedError, SchemaError
+from mmreplay.errors import (
+    DiskFullError,
+    FailedStoreError,
+    FormatError,
+    LockedError,
+    SchemaError,
+    StoreNotFoundError,
+)
 from mmreplay.lane import Writer
 from mmreplay.lanes import create
 from mmreplay.prioritized import PrioritizedReplayBuffer
@@ -71,6 +78,7 @@ class Player:
         self._boot = system.boot_id
         self._go_on = threading.Event()
         self._failed = False
+        self._broken = script.fails[0] if script.fails is not None else ""
         self.calls: dict[str, int] = {}
 
     def perform(self, watch: lines.Watch) -> None:
@@ -165,6 +173,7 @@ class Player:
 
     def broken(self, call: str, at: str) -> None:
         """The so manieth of these calls fails."""
+        self._broken = call
         self._disk.fail({call}, errno.EIO, at=int(at))
 
     def heal(self) -> None:
@@ -299,7 +308,7 @@ class Player:
         except FailedStoreError:
             self._disk.heal()
             self._failed = True
-            self._look()
+            self._look_after_failure()
             if self._writer is not None:
                 self._writer.close()
 
@@ -314,6 +323,25 @@ class Player:
             raise AssertionError(f"{path}: {known} rows were written, {found} are there")
         if not any(one.metadata["closed"] for one in store.readers):
             checks.check_verified(path)  # otherwise it would wait for the writer that closes it
+
+    def _look_after_failure(self) -> None:
+        """Whoever comes now finds what is committed, or what is durable if an fsync failed."""
+        path = Path(self._script.path)
+        if self._broken not in faults.SYNCING:
+            self._look()
+            return
+        try:
+            store = Store([path])
+        except (StoreNotFoundError, FormatError):
+            if self._writer is None:  # it was just to be made
+                return
+            raise
+        with store:
+            found = np.array([view.rows for view in store.lanes])
+        known, durable = self._report[: found.size], self._report[MAX_LANES:][: found.size]
+        if (found < durable).any() or (found > known).any():
+            raise AssertionError(f"{path}: {durable} to {known} rows were expected, {found} found")
+        known[:] = found
 
 
 def _wait(event: threading.Event, seconds: float) -> Callable[[], None]:

@@ -10,6 +10,7 @@ remembers what of them was synced.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 import shutil
@@ -27,7 +28,7 @@ from mmreplay import files, maps
 
 __all__ = ["PowerDisk", "power_disk"]
 
-_SECTOR_BYTES = 512
+_SECTOR_BYTES, _PAGE_BYTES = 512, 4096
 
 Bytes = npt.NDArray[np.uint8]
 Version = TypeVar("Version")
@@ -36,12 +37,13 @@ Version = TypeVar("Version")
 class _File:
     """Every version of a file since it was synced."""
 
-    __slots__ = ("lengths", "map", "newest", "sectors", "torn")
+    __slots__ = ("dropped", "lengths", "map", "newest", "sectors", "torn")
 
     def __init__(self, durable: bytes) -> None:
         self.newest = durable
         self.lengths = [len(durable)]
         self.sectors: dict[int, list[bytes]] = {}  # of those that changed, the synced one first
+        self.dropped: dict[int, list[bytes]] = {}  # changed, but clean, as a sync of them failed
         self.torn: tuple[int, int] | None = None  # [start, stop) overwritten by `write` since
         self.map: Bytes | None = None  # through which it may change without a call
 
@@ -54,11 +56,13 @@ class _File:
             before = old[start : start + _SECTOR_BYTES]
             after = data[start : start + _SECTOR_BYTES]
             if before != after:
+                self.touch(start, start + 1)
                 self.sectors.setdefault(start, [before]).append(after)
 
     def overwrite(self, data: bytes) -> None:
         """`write` has stored so much of what it was to store, from where it was to begin."""
         start = self.torn[0] if self.torn is not None else 0
+        self.touch(start, start + len(data))
         old = self.newest.ljust(start, b"\0")
         self.observe(old[:start] + data + old[start + len(data) :])
 
@@ -66,15 +70,29 @@ class _File:
         """What it reads like now is durable."""
         self.lengths = [len(self.newest)]
         self.sectors.clear()
-        self.torn = None
+        if not self.dropped:
+            self.torn = None
+
+    def drop(self) -> None:
+        """A sync failed: the kernel takes all pages for clean, whatever of them is durable."""
+        for start, versions in self.sectors.items():
+            self.dropped.setdefault(start, versions[:1]).extend(versions[1:])
+        self.sectors.clear()
+
+    def touch(self, start: int, stop: int) -> None:
+        """The pages of these bytes are written to: the next sync is of all that is in them."""
+        first, last = start // _PAGE_BYTES, (stop - 1) // _PAGE_BYTES
+        for one in [one for one in self.dropped if first <= one // _PAGE_BYTES <= last]:
+            self.sectors[one] = self.dropped.pop(one)
 
     def survivor(self, luck: _Luck) -> bytes:
         """What a cut leaves of it."""
-        if not self.sectors and len(self.lengths) == 1 and self.torn is None:
+        changed = self.sectors | self.dropped
+        if not changed and len(self.lengths) == 1 and self.torn is None:
             return self.newest
         length = luck.version(self.lengths)
         out = bytearray(self.newest[:length].ljust(length, b"\0"))
-        for start, versions in self.sectors.items():
+        for start, versions in changed.items():
             if start < length:
                 room = min(_SECTOR_BYTES, length - start)
                 out[start : start + room] = luck.version(versions)[:room].ljust(room, b"\0")
@@ -124,6 +142,8 @@ class PowerDisk:
 
     Attributes:
         calls: names of the calls that mattered, in order; the first is number 1.
+        syncs_until_failure: files are synced so many times until it fails once, and their pages
+            count as clean all the same, as those of Linux do; 0 for never.
     """
 
     def __init__(self, root: Path, before_call: Callable[[int], None]) -> None:
@@ -131,6 +151,7 @@ class PowerDisk:
         self._before_call = before_call
         self._lock = threading.RLock()
         self.calls: list[str] = []
+        self.syncs_until_failure = 0
         self._opened: dict[int, str] = {}  # paths by descriptor
         # Files and directories get a number when they are first seen: inodes are used again.
         self._next = 0
@@ -369,6 +390,10 @@ class PowerDisk:
         if not path.startswith(self._root):
             return
         if not self._is_directory(path):
+            self.syncs_until_failure -= 1
+            if self.syncs_until_failure == 0:
+                self._file(path).drop()
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
             self._file(path).sync()
             return
         uid = self._directory(path)
@@ -397,6 +422,13 @@ class PowerDisk:
             if file.map is None:  # any map of it shows the same
                 file.map = data
                 self._mapped.append((file, data.tobytes))
+
+    def dirtied(self, path: Path, start: int, stop: int, call: Callable[[], None]) -> None:
+        """Pages of a file are written with what they hold."""
+        with self._lock:
+            self.begin("dirty again")
+            call()
+            self._file(os.fspath(path)).touch(start, stop)
 
     def _observe_maps(self) -> None:
         for file, look in self._mapped:
@@ -576,7 +608,7 @@ def power_disk(
     """
     disk = PowerDisk(root, before_call)
     real_map, real_exchange, real_punch = maps.map_file, files.exchange, files._punch_hole  # noqa: SLF001
-    real_put = maps.Reservation.put
+    real_put, real_dirty = maps.Reservation.put, maps.dirty_again
 
     def map_file(path: Path, size: int | None = None, *, writable: bool = False) -> Bytes:
         data = real_map(path, size, writable=writable)
@@ -597,8 +629,12 @@ def power_disk(
     def punch_hole(descriptor: int, offset: int, length: int) -> bool:
         return disk.punch_hole(descriptor, lambda: real_punch(descriptor, offset, length))
 
+    def dirty_again(path: Path, start: int, stop: int) -> None:
+        disk.dirtied(path, start, stop, lambda: real_dirty(path, start, stop))
+
     changed = {
         (files, "os"): disk,
+        (maps, "dirty_again"): dirty_again,
         (maps, "map_file"): map_file,
         (files, "exchange"): lambda one, other: disk.exchange(one, other, real_exchange),
         (files, "_punch_hole"): punch_hole,

@@ -288,3 +288,75 @@ def test_checksum_of_a_shard_that_is_written_anew_after_a_cut_does_not_come_back
     with mounts.booted(bytes(15) + b"2"), mmreplay.open(tmp_path / "image/s.zarr") as store:
         assert store.lanes[0].rows == 6
         checks.check_verified(tmp_path / "image/s.zarr")
+
+
+@pytest.mark.parametrize("name", sorted(LAYOUTS))
+def test_failed_fsync_and_then_a_power_cut_lose_nothing_that_was_flushed(tmp_path, name):
+    layout = LAYOUTS[name]
+    luck = random.Random(name if not THOROUGH else None)
+    # The files of making a store come first: nothing has its name then.
+    numbers = range(1, 100) if THOROUGH else luck.sample(range(15, 100), 6)
+    n_failed = 0
+    for number in numbers:
+        root, image = tmp_path / f"root-{number}", tmp_path / f"image-{number}"
+        root.mkdir()
+        with power_disk(root, lambda _: None) as disk:
+            failing = Failing(root / "s.zarr", layout)
+            disk.syncs_until_failure = number
+            for ending in ("close", "flush", "close", "die"):
+                failing.live(ending)
+            disk.image(image, luck.choice((None, luck)))
+        n_failed += failing.n_failed
+        check_image(image / "s.zarr", failing.model, failing.promised, luck)
+        shutil.rmtree(root)
+        shutil.rmtree(image)
+    assert n_failed >= len(numbers) // 2
+
+
+class Failing:
+    """A store whose writers meet a disk that fails, and open it again."""
+
+    def __init__(self, path, layout):
+        self.path, self.layout, self.model = path, layout, layout.model()
+        self.random = np.random.default_rng(3)
+        self.promised = [0] * len(self.model.lanes)
+        self.n_failed = 0
+
+    def live(self, ending):
+        """One session: two flushes, and rows after them."""
+        writer = None
+        try:
+            writer = mmreplay.create(
+                self.path, **self.layout.create_arguments(), append=True, flush_s=0
+            )
+            self.begin(writer)
+            pair = Pair(writer, self.model, self.random)
+            for _ in range(2):
+                pair.together(13, end=0.15)
+                self.call(writer.flush)
+            pair.together(9)
+            if ending == "die":
+                faults.kill(writer)
+            else:
+                self.call(getattr(writer, ending))
+        except mmreplay.FailedStoreError:
+            self.n_failed += 1
+        if writer is not None and ending != "die":
+            writer.close()
+        for lane in self.model.lanes:
+            lane.end_session()
+
+    def begin(self, writer):
+        """Take for written what the next writer has found."""
+        for lane, one, least in zip(
+            self.model.lanes, faults.lanes_of(writer), self.promised, strict=True
+        ):
+            assert least <= one.rows <= len(lane.rows)
+            if one.rows < len(lane.rows):
+                lane.base = 0
+                lane.cut(one.rows)
+
+    def call(self, call):
+        rows = [len(lane.rows) for lane in self.model.lanes]
+        call()
+        self.promised = rows
