@@ -196,6 +196,25 @@ def test_a_failed_fsync_ends_writing_for_good_and_readers_go_on(make, story, mon
         story.check(store)
 
 
+def test_whatever_ends_a_flush_in_the_background_is_told(make, story, monkeypatch):
+    writer = make()
+    story.play(writer, 30)
+
+    def fail(*_):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk.LaneDisk, "_first_row", fail)
+        for timer in (True, False):
+            writer.flush_in_background(timer=timer)
+    with pytest.raises(FailedStoreError, match="in the background failed: MemoryError"):
+        story.step(writer)
+    writer.close()
+    again = make(append=True)
+    with mmreplay.open(again.path) as store:
+        story.check(store)
+
+
 @pytest.mark.parametrize("call", ["flush", "close"])
 def test_a_call_that_waits_for_a_flush_that_fails_does_not_try_its_fsyncs_again(
     make, story, monkeypatch, call
@@ -534,6 +553,90 @@ def test_no_room_for_a_chunk_ahead_is_no_error_yet(make, story, large, monkeypat
     story.step(writer)
     with mmreplay.open(writer.path) as store:
         story.check(store)
+
+
+def test_no_room_for_a_chunk_ahead_takes_no_file_from_the_step(make, story, large, monkeypatch):
+    writer = make()
+    story.play(writer, 7)
+    spec, real = writer.specs["rewards"], files._fallocate
+    begun, stepping = threading.Event(), threading.Event()
+
+    def full_ahead(descriptor, size):
+        if threading.current_thread() is ahead:
+            begun.set()
+            stepping.wait(0.5)  # the step waits for its turn, or would be done by then
+            raise OSError(errno.ENOSPC, "full")
+        real(descriptor, size)
+
+    ahead = threading.Thread(target=writer._disk.prepare_window, args=(spec, 2))
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_fallocate", full_ahead)
+        ahead.start()
+        assert begun.wait(WAIT)
+        window = writer._disk.open_window(spec, 2)
+        stepping.set()
+        ahead.join()
+    assert window.chunk == 2
+    assert chunks(writer)[-1] == 2
+
+
+def test_a_ring_on_a_full_disk_evicts(make, story, monkeypatch):
+    writer = make(capacity=8)
+    writer.save_generator(lambda: "state")
+    story.play(writer, 30)
+    story.play(writer, 65)
+    before, real = chunks(writer), files._fallocate
+    n_full = []
+
+    def full(descriptor, size):
+        if chunks(writer)[0] == before[0]:
+            n_full.append(1)
+            raise OSError(errno.ENOSPC, "full")
+        real(descriptor, size)
+
+    def full_write(path, data, **how):
+        if chunks(writer)[0] == before[0]:
+            raise DiskFullError("full")
+        write_file(path, data, **how)
+
+    write_file = files.write_file
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_fallocate", full)
+        patch.setattr(files, "write_file", full_write)
+        patch.setattr(writer._background, "wake", lambda: None)
+        story.play(writer, 9)
+    assert n_full
+    assert chunks(writer)[0] > before[0]
+    assert checkpoint(writer).base > 0
+    assert writer.stored_generator() == "state"
+
+
+def test_a_lane_is_let_go_when_its_tasks_have_ended(make, story, lz4, monkeypatch):
+    writer = make(**lz4, lanes=2)
+    lane = writer.writers[0]
+    held, released = threading.Event(), []
+    real = disk.LaneDisk.release
+
+    def release(self):
+        released.append(held.is_set())
+        real(self)
+
+    monkeypatch.setattr(disk.LaneDisk, "release", release)
+    lane._background.submit(lambda: held.wait(WAIT))
+    threading.Timer(0.2, held.set).start()
+    lane.let_go()
+    assert released == [True]
+    writer.writers[1].close()
+
+
+def test_a_flush_that_waited_for_a_lane_to_be_let_go_does_nothing(make, story):
+    writer = make()
+    story.play(writer, 8)
+    before = checkpoint(writer)
+    inner = writer._disk
+    writer.let_go()
+    inner.flush()
+    assert checkpoint(writer) == before
 
 
 # ---------------------------------------------------------------- closing
