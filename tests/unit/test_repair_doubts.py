@@ -243,11 +243,9 @@ def test_a_page_without_its_magic_is_damage(page_of, kind):
     for use in (mmreplay.open, lambda path: mmreplay.create(path, append=True)):
         with pytest.raises(CorruptStoreError, match=r"\.live/state: expected .* `mmreplay repair`"):
             use(path)
-    assert contents(path / ".live") == {
-        name.removeprefix(".live/"): data
-        for name, data in before.items()
-        if name.startswith(".live/")
-    }
+    assert before.keys() <= contents(path).keys()
+    for name in ("state", "checkpoint"):  # not all: who tried is noted
+        assert (path / ".live" / name).read_bytes() == before[f".live/{name}"]
     done = repaired(path, known)
     assert 66 <= done.kept <= 80  # flushed, or in chunk files that were finished
     assert (done.at_least, done.lost) == (True, 0)
