@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -36,7 +37,10 @@ def repair(path: str, skip_damaged: bool, as_json: bool) -> None:
     if as_json:
         echo_json(done.to_json())
     else:
-        echo_table(*_parts(done))
+        parts = _parts(done)
+        if skip_damaged and done.before is None:
+            parts += _elsewhere(done)
+        echo_table(*parts)
 
 
 def _parts(done: Repair) -> list[Any]:
@@ -65,12 +69,30 @@ def _parts(done: Repair) -> list[Any]:
         f"{done.before}: the damaged store, unchanged; what is sound in it takes no room twice"
     )
     if done.beyond:
+        from mmreplay.integrity.report import quoted
+
+        store, before = quoted(done.path), quoted(done.before)
         parts.append(
             f"{done.beyond:,} of the lost rows lie in whole episodes after the damage; to keep "
-            f"these, too, with new ids: `rm -r {done.path}; mv {done.before} {done.path}; "
-            f"mmreplay repair --skip-damaged {done.path}`"
+            f"these, too, with new ids: `rm -r {store} && mv {before} {store} && "
+            f"mmreplay repair --skip-damaged {store}`"
         )
     return parts
+
+
+def _elsewhere(done: Repair) -> list[str]:
+    """Where the rows may be that --skip-damaged finds nothing of in a sound store."""
+    from mmreplay.integrity.report import quoted
+    from mmreplay.integrity.workplace import newest_aside
+
+    aside = newest_aside(Path(done.path))
+    if aside is None:
+        return []
+    text = (
+        f"{aside}: the store from before a repair; for its whole episodes after the damage: "
+        f"`mmreplay repair --skip-damaged {quoted(aside)}`"
+    )
+    return [text]
 
 
 def _brief(one: LaneRepair) -> str:

@@ -33,9 +33,11 @@ def verify(path: str, as_json: bool) -> None:
     else:
         _print(report)
     if not report.sound:
+        from mmreplay.integrity.report import quoted
+
         found = count(len(report.findings), "finding")
         raise click.ClickException(
-            f"{path}: {found}: not sound; `mmreplay repair {path}` keeps what is"
+            f"{path}: {found}: not sound; `mmreplay repair {quoted(path)}` keeps what is"
         )
 
 

@@ -272,12 +272,9 @@ def _check_tail(path: Path, specs: Mapping[str, ArraySpec], head: int, tail_star
     Raises:
         CorruptStoreError: it cannot.
     """
-    half = max((spec.chunk_rows for spec in specs.values() if not spec.is_raw), default=0)
-    if half and (tail_start % half or not tail_start <= head <= tail_start + 2 * half):
-        raise CorruptStoreError(
-            f"{path / '.live'}: tail_start: expected a multiple of {half:,} at most {2 * half:,} "
-            f"rows before the head, {head:,}, found {tail_start:,}; run `mmreplay verify`"
-        )
+    text = shards.tail_problem(specs, head, tail_start)
+    if text:
+        raise CorruptStoreError(f"{path / '.live'}: {text}; run `mmreplay verify`")
 
 
 def shard_start(specs: Mapping[str, ArraySpec], head: int) -> int:

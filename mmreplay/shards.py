@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import collections
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,7 +20,16 @@ from mmreplay.columns import Array, Ids, LaneFiles, chunk_path
 from mmreplay.errors import CorruptStoreError
 from mmreplay.format import LANE_SHIFT, ArraySpec
 
-__all__ = ["Shard", "ShardColumn", "TailFiles", "assemble", "file_size", "map_tail", "tail_path"]
+__all__ = [
+    "Shard",
+    "ShardColumn",
+    "TailFiles",
+    "assemble",
+    "file_size",
+    "map_tail",
+    "tail_path",
+    "tail_problem",
+]
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -60,6 +69,17 @@ def file_size(path: Path, spec: ArraySpec) -> int:
 def tail_path(lane: Path, spec: ArraySpec) -> Path:
     """Where the raw rows of a compressed array stand until their shard is written."""
     return lane / ".live" / (spec.path.replace("/", "~") + ".tail")
+
+
+def tail_problem(specs: Mapping[str, ArraySpec], head: int, tail_start: int) -> str:
+    """Why the tail cannot hold the rows from `tail_start` to `head`; empty if it can."""
+    half = max((spec.chunk_rows for spec in specs.values() if not spec.is_raw), default=0)
+    if half and (tail_start % half or not tail_start <= head <= tail_start + 2 * half):
+        return (
+            f"tail_start: expected a multiple of {half:,} at most {2 * half:,} rows before the "
+            f"head, {head:,}, found {tail_start:,}"
+        )
+    return ""
 
 
 def map_tail(lane: Path, spec: ArraySpec, *, writable: bool = False) -> Array:

@@ -55,13 +55,19 @@ class State:
 
         Raises:
             FileNotFoundError: there is none.
-            CorruptStoreError: another size.
+            CorruptStoreError: another size, or not the page of any session.
         """
         self.path = path
         about = path.lstat()  # of no file that a link leads to: that is not mapped either
         self._identity = (about.st_dev, about.st_ino)
         self._page: npt.NDArray[np.uint8] = maps.map_file(path, PAGE_BYTES, writable=writable)
         self.words: memoryview[int] = self._page.view("<u8").data
+        if self.words[0] not in (0, _MAGIC):  # of 0 is a page on which none has begun yet
+            raise CorruptStoreError(
+                f"{path}: expected a page that begins with MMRSTATE, or with zeros, found "
+                f"{bytes(self._page[:8])!r}; run `mmreplay repair`, which keeps the rows of the "
+                f"last flush"
+            )
 
     @staticmethod
     def create(path: Path) -> State:
@@ -176,7 +182,12 @@ class Checkpoint:
 
 
 class CheckpointFile:
-    """`.live/checkpoint`: two slots, the better one is never overwritten."""
+    """`.live/checkpoint`: two slots, the better one is never overwritten.
+
+    Attributes:
+        best: the slot that counts.
+        is_newest: whether it is the last that was written: the other one is that before it.
+    """
 
     def __init__(self, path: Path, store: str) -> None:
         """Read both slots of the checkpoint of the store with this uuid.
@@ -195,6 +206,12 @@ class CheckpointFile:
                 f"{path}: expected a valid checkpoint in one of two slots, found none"
             )
         self.best, self._offset = max(valid, key=lambda pair: pair[0].generation)
+        other = slots[not self._offset][0]
+        self.is_newest = (
+            other.generation == self.best.generation - 1
+            if other is not None
+            else self.best.generation == 1 and not any(data[PAGE_BYTES:])
+        )
 
     @staticmethod
     def create(path: Path, store: str, *, head: int, tail_start: int, base: int) -> CheckpointFile:
@@ -254,7 +271,7 @@ class CheckpointFile:
         )
         offset = PAGE_BYTES - self._offset
         files.write_at(self._path, offset, _pack(new, self._store).ljust(PAGE_BYTES, b"\0"))
-        self.best, self._offset = new, offset
+        self.best, self._offset, self.is_newest = new, offset, True
 
 
 def _pack(slot: Checkpoint, store: bytes) -> bytes:

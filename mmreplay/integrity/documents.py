@@ -43,7 +43,11 @@ OWN_DIGEST = "attributes.mmreplay: expected crc32c"
 _FEW = 8
 # Of arrays whose chunk files are read whole.
 _MOST_ROWS = {"episodes/starts": 65_536, "priorities": 1 << 20}
-_ADVICE = ("; run `mmreplay verify`", "; run verify")
+_ADVICE = (
+    "; run `mmreplay verify`",
+    "; run verify",
+    "; run `mmreplay repair`, which keeps the rows of the last flush",
+)
 
 
 def reason(error: Exception, *named: object) -> str:

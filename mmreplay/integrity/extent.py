@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,9 +21,23 @@ from mmreplay.errors import CorruptStoreError, MmreplayError
 from mmreplay.format import CONTEXT_ROWS, ArraySpec
 from mmreplay.integrity.attributes import Attributes
 from mmreplay.integrity.layouts import Documents, Specs, kept_files
-from mmreplay.state import BASE, COMMITTED, TAIL_START, CheckpointFile, State
+from mmreplay.state import (
+    BASE,
+    COMMITTED,
+    TAIL_START,
+    CheckpointFile,
+    State,
+    check_rows,
+)
 
-__all__ = ["Extent", "durable_head", "find_extent", "find_uuid"]
+__all__ = [
+    "Extent",
+    "durable_head",
+    "find_extent",
+    "find_uuid",
+    "newest_problem",
+    "page_problems",
+]
 
 _PIECE_BYTES = 1 << 20
 
@@ -90,7 +105,7 @@ def find_extent(
     if own is not None:
         said[own["rows"]] += 1
     rows = said.most_common(1)[0][0] if said else 0
-    live = _live(lane, specs, store)
+    live = _live(lane, found, specs, store)
     if live is not None and not live.known:
         with contextlib.suppress(CorruptStoreError):
             live = max(live, _proven(lane, found, specs, rows), key=lambda one: one.head)
@@ -104,7 +119,7 @@ def find_extent(
 # ---------------------------------------------------------------- what .live says
 
 
-def _live(lane: Path, specs: Specs, store: str) -> Extent | None:
+def _live(lane: Path, found: Attributes, specs: Specs, store: str) -> Extent | None:
     """By the state page and the checkpoint; None if neither can be read."""
     try:
         reading.check_directories(lane, ".live")
@@ -115,11 +130,10 @@ def _live(lane: Path, specs: Specs, store: str) -> Extent | None:
     with contextlib.suppress(OSError, CorruptStoreError):
         state = State(lane / ".live" / "state", writable=False)
     words = None if state is None or not state.is_of_this_boot() else state.words
+    out = None
     if words is not None and (best is None or words[COMMITTED] >= best.best.head):
-        out = Extent(
-            closed=False, head=words[COMMITTED], tail_start=words[TAIL_START], base=words[BASE]
-        )
-    elif best is not None:
+        out = _by_page(lane, found, specs, words, best)
+    if out is None and best is not None:
         slot = best.best
         beyond = state.rows_beyond(slot.head) if state is not None and words is None else 0
         out = Extent(
@@ -130,12 +144,84 @@ def _live(lane: Path, specs: Specs, store: str) -> Extent | None:
             untrusted=beyond,
             known=words is None and state is not None and state.is_written(),
         )
-    else:
+    if out is None:
         return None
     if all(spec.is_raw or _has_tail(lane, spec) for spec in specs.values()):
         return out
     head = min(out.head, out.tail_start)
     return replace(out, head=head, lost=out.head - head)
+
+
+def _by_page(
+    lane: Path,
+    found: Attributes,
+    specs: Specs,
+    words: memoryview[int],
+    checkpoint: CheckpointFile | None,
+) -> Extent | None:
+    """By a state page of this boot, which has no checksum; None if nothing fits its head.
+
+    What it says of base and tail_start stood in the checkpoint before. So that is believed first,
+    unless the slot in which it stood may be damaged.
+    """
+    head, tails, bases = words[COMMITTED], [words[TAIL_START]], [words[BASE]]
+    if checkpoint is not None:
+        slot, first = checkpoint.best, 0 if checkpoint.is_newest else 1
+        tails = [max(words[TAIL_START], slot.tail_start)]
+        bases = [max(words[BASE], slot.base)]
+        tails.insert(first, slot.tail_start)
+        bases.insert(first, slot.base)
+    # Without a capacity the base is 0; which one it is says nothing of the base.
+    capacity = found.own["capacity"] if found.own is not None and found.sure else 1
+    bases = [0] if capacity is None else [*bases, _oldest(lane, specs)]
+    if newest_problem(lane, specs, head):
+        return None
+    for base, tail_start in itertools.product(bases, tails):
+        with contextlib.suppress(CorruptStoreError):
+            check_rows(lane, base, head, capacity)
+            if not shards.tail_problem(specs, head, tail_start):
+                return Extent(closed=False, head=head, tail_start=tail_start, base=base)
+    return None
+
+
+def newest_problem(lane: Path, specs: Specs, head: int) -> str:
+    """Why there cannot be as many rows as `head`; empty if there can be.
+
+    A row is committed once it has a place in a chunk file of each raw column. One may be lost, but
+    where there is none the head is wrong.
+    """
+    raw = [spec for spec in specs.values() if spec.is_raw]
+    newest = ((spec, max(head - 1, 0) // spec.chunk_rows) for spec in raw)
+    if not head or any(columns.chunk_path(lane, spec, chunk).exists() for spec, chunk in newest):
+        return ""
+    return f"committed: expected a chunk file of the newest row, {head - 1:,}, found none"
+
+
+def page_problems(lane: Path, store: str) -> list[str]:
+    """What a state page of this boot cannot say beside the checkpoint; empty if nobody trusts it.
+
+    Rows are committed before they are flushed; base and tail_start stand in the checkpoint first.
+    """
+    checkpoint = _checkpoint(lane, store)
+    try:
+        page = State(lane / ".live" / "state", writable=False)
+    except (OSError, CorruptStoreError):
+        return []  # a finding of its own
+    if checkpoint is None or not page.is_of_this_boot() or page.boot != checkpoint.best.boot:
+        return []
+    slot, words, out = checkpoint.best, page.words, list[str]()
+    if words[COMMITTED] < slot.head:
+        out.append(
+            f"committed: expected at least the head of the checkpoint, {slot.head:,}, found "
+            f"{words[COMMITTED]:,}"
+        )
+    pairs = {"base": (words[BASE], slot.base), "tail_start": (words[TAIL_START], slot.tail_start)}
+    for name, (found, known) in pairs.items():
+        if found > known and checkpoint.is_newest:
+            out.append(
+                f"{name}: expected at most that of the checkpoint, {known:,}, found {found:,}"
+            )
+    return out
 
 
 def _checkpoint(lane: Path, store: str) -> CheckpointFile | None:
@@ -166,9 +252,7 @@ def _proven(lane: Path, found: Attributes, specs: Specs, rows: int) -> Extent:
     """
     base = 0
     if found.own is None or found.own["capacity"] is not None:
-        oldest = [kept_files(lane, spec)[:1] for spec in specs.values()]
-        starts = zip(oldest, specs.values(), strict=True)
-        base = max((one[0] * spec.chunk_rows for one, spec in starts if one), default=0)
+        base = _oldest(lane, specs)
     stop = min(_summed_up(lane, spec, base) for spec in specs.values())
     head = _written(lane, specs, base, stop)
     if rows >= max(head, 1):
@@ -186,6 +270,12 @@ def _proven(lane: Path, found: Attributes, specs: Specs, rows: int) -> Extent:
     half = next((spec.chunk_rows for spec in specs.values() if not spec.is_raw), 1)
     tail_start = -(-head // half) * half
     return Extent(closed=False, head=head, tail_start=tail_start, base=base, known=False)
+
+
+def _oldest(lane: Path, specs: Specs) -> int:
+    """The oldest row of which all columns that have chunk files have one."""
+    oldest = [(spec, kept_files(lane, spec)[:1]) for spec in specs.values()]
+    return max((one[0] * spec.chunk_rows for spec, one in oldest if one), default=0)
 
 
 def _checksum(lane: Path, spec: ArraySpec, chunk: int) -> int:

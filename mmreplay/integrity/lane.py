@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from mmreplay import columns, format, reading
+from mmreplay import columns, format, reading, shards
 from mmreplay.columns import Array, Ids, chunk_path
 from mmreplay.errors import LockedError, MmreplayError
 from mmreplay.format import ArraySpec
 from mmreplay.info import lane_state
-from mmreplay.integrity import documents, metadata, rules, tree
+from mmreplay.integrity import documents, extent, metadata, rules, tree
 from mmreplay.integrity.chunks import ChunkReader
 from mmreplay.integrity.metadata import Arrays
 from mmreplay.integrity.report import Finding
@@ -118,7 +118,9 @@ class Examination:
         try:
             reader = LaneReader(watch.path)
         except (MmreplayError, OSError) as error:  # it has looked again for long enough
-            watch.note([watch.finding(".live", documents.reason(error, watch.path))])
+            live = watch.path / ".live"
+            text = documents.reason(error, watch.path, live).removeprefix(f"{live}/")
+            watch.note([watch.finding(".live", text)])
             return False
         if reader.metadata != watch.metadata:
             raise ChangedHandsError
@@ -149,15 +151,13 @@ class Examination:
         texts = []
         if reader.base > reader.head:
             texts.append(f"base: expected at most the head, {reader.head:,}, found {reader.base:,}")
-        lengths = [spec.chunk_rows for spec in self.arrays.specs.values() if not spec.is_raw]
-        if lengths and reader.tails:
-            half, start = lengths[0], reader.tail_start()
-            if start % half or not start <= reader.head <= start + 2 * half:
-                texts.append(
-                    f"tail_start: expected a multiple of {half:,} at most {2 * half:,} rows before "
-                    f"the head, {reader.head:,}, found {start:,}"
-                )
-        return [self.watch.finding(".live/state", text) for text in texts]
+        if reader.tails:
+            texts.append(shards.tail_problem(reader.specs, reader.head, reader.tail_start()))
+        if reader.is_live:
+            texts.append(extent.newest_problem(self.watch.path, reader.specs, reader.head))
+        if not any(texts):
+            texts += extent.page_problems(self.watch.path, reader.metadata["uuid"])
+        return [self.watch.finding(".live/state", text) for text in texts if text]
 
     def _generator(self) -> tuple[list[Finding], None]:
         """The random state, if one was saved with the last flush."""

@@ -238,6 +238,11 @@ def _rebuild(
             if name not in made:
                 try:
                     made[name] = patient.rebuild(work.new / name, skip_damaged=skip_damaged)
+                except CorruptStoreError as error:
+                    lane = where / name
+                    spare = str(work.path / f"spare-{name}")
+                    text = str(error).replace(str(work.new / name), str(lane))
+                    raise CorruptStoreError(text.replace(spare, str(lane))) from error
                 except EvictedError as error:
                     text = f"{where}: somebody wrote it while it was being repaired; end that first"
                     raise LockedError(text) from error

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["Finding", "Report"]
+__all__ = ["Finding", "Report", "quoted"]
+
+
+def quoted(path: str | os.PathLike[str]) -> str:
+    """A path as it stands in a command for a shell, which takes it for no option either."""
+    text = os.fspath(path)
+    return shlex.quote(f"./{text}" if text.startswith("-") else text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmreplay import files, format
+from mmreplay import columns, files, format
 from mmreplay.background import Background
+from mmreplay.checksums import stored_checksum
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
 from mmreplay.format import ArraySpec
 from mmreplay.integrity.chunks import ANOTHER, NO_CHECKSUM, WRONG_CHECKSUM
 from mmreplay.integrity.layouts import fits
 from mmreplay.integrity.mending import Doubts, stand_in
-from mmreplay.integrity.report import Finding
-from mmreplay.integrity.store import verify
+from mmreplay.integrity.report import Finding, quoted
+from mmreplay.integrity.store import TWIN, verify
 from mmreplay.lane import Writer
 from mmreplay.reader import LaneReader
 from mmreplay.schema import FRAME
@@ -30,6 +31,8 @@ __all__ = ["LaneRepair", "Patient"]
 
 # What can be made anew of the rows, or is about none.
 _DERIVED = ("episodes", "checksums", "priorities")
+_SUMS = "checksums/"
+_FEW = 4  # places that are named in a sentence
 
 Span = tuple[int, int]
 
@@ -98,12 +101,15 @@ class Patient:
     ) -> None:
         self.name = name
         self._same_until = 0
+        found = list(findings)
         self._reader, findings, self._doubts = _open(lane, findings, spare, root)
         self._beside = set(BESIDE)
         if any("generator" in one.message for one in findings):
             self._beside.remove("generator")
         narrow = {one.file for one in findings if _is_narrow(one)}
         narrow -= {one.file for one in findings if one.message == ANOTHER}
+        self._unchecked = _unchecked(self._reader, [*found, *findings])
+        self._notes = (*self._doubts.notes, *_twin(lane, found))
         self._spans: list[Span] = []
         self._blind: list[Span] = []  # those in which nobody knows where an episode begins
         for one in findings:
@@ -193,9 +199,11 @@ class Patient:
             empty_lane(target, reader.schema, reader.specs, reader.metadata)
         self._same_until = stop  # rows after it have been numbered anew
         kept = max(stop - base, 0)
+        spans = [(base, stop)]
         if skip_damaged and later:
             _append(reader, target, later)
             kept += n_later
+            spans += later
         return LaneRepair(
             self.name,
             kept,
@@ -205,8 +213,24 @@ class Patient:
             skip_damaged and bool(later),
             at_least=not self._doubts.known,
             untrusted=self._doubts.untrusted,
-            notes=self._doubts.notes,
+            notes=(*self._notes, *self._about_unchecked(spans)),
         )
+
+    def _about_unchecked(self, kept: Sequence[Span]) -> Iterator[str]:
+        """Which of the rows that were kept nothing but the rules could check."""
+        kept = [one for one in kept if one[0] < one[1]]
+        for path, unchecked in self._unchecked.items():
+            pairs = itertools.product(unchecked, kept)
+            spans = [(max(a[0], b[0]), min(a[1], b[1])) for a, b in pairs]
+            spans = _merged(spans, self._reader.base, self._reader.head)
+            if spans:
+                which = (
+                    "its rows" if spans == _merged(kept, 0, self._reader.head) else _named(spans)
+                )
+                yield (
+                    f"{path}: {which} had no checksum any more; they are kept as they stand, and "
+                    f"may not be what was written"
+                )
 
 
 def _open(
@@ -225,7 +249,61 @@ def _open(
         )
         return LaneReader(spare), verify(spare).findings, doubts
     except (CorruptStoreError, FormatError) as error:
-        raise CorruptStoreError(f"{lane}: cannot be repaired: {error}") from error
+        text = str(error).replace(str(spare), str(lane))  # that will be gone, and is a copy of it
+        raise CorruptStoreError(f"{lane}: cannot be repaired: {text}") from error
+
+
+def _unchecked(reader: LaneReader, findings: Iterable[Finding]) -> dict[str, list[Span]]:
+    """The rows of each array whose chunk files lost their checksum, by what findings say."""
+    named = {
+        one.array.removeprefix(_SUMS)
+        for one in findings
+        if one.message == NO_CHECKSUM or one.array.startswith(_SUMS)
+    }
+    out: dict[str, list[Span]] = {}
+    for path in named & reader.specs.keys():
+        spec = reader.specs[path]
+        stop = reader.head
+        if not reader.is_closed:  # the others have none yet
+            stop = max(stop - 1, 0) if spec.is_raw else min(reader.tail_start(), stop)
+            stop -= stop % spec.chunk_rows
+        chunks = range(reader.base // spec.chunk_rows, -(-stop // spec.chunk_rows))
+        out[path] = [
+            (chunk * spec.chunk_rows, (chunk + 1) * spec.chunk_rows)
+            for chunk in chunks
+            if not _may_have_sum(reader, spec, chunk)
+        ]
+    return dict(sorted(out.items()))
+
+
+def _may_have_sum(reader: LaneReader, spec: ArraySpec, chunk: int) -> bool:
+    """Whether a finished chunk file has a checksum; in an open lane some get theirs later."""
+    sums = format.checksum_spec(spec.path)
+    try:
+        known = stored_checksum(reader.path, spec, chunk) > 0
+        file = columns.chunk_path(reader.path, sums, chunk // sums.chunk_rows)
+        return known or (not reader.is_closed and file.exists())
+    except (CorruptStoreError, OSError):
+        return False
+
+
+def _named(spans: Sequence[Span]) -> str:
+    texts = [f"{start:,} to {stop - 1:,}" for start, stop in spans[:_FEW]]
+    more = f" and {len(spans) - _FEW:,} more places" if len(spans) > _FEW else ""
+    return f"rows {', '.join(texts)}{more}"
+
+
+def _twin(lane: Path, findings: Iterable[Finding]) -> Iterator[str]:
+    """What to say of a lane that has the uuid of another one."""
+    for one in findings:
+        if one.message.startswith(TWIN):
+            other = one.message.rpartition(" ")[2]
+            yield (
+                f"was a copy of {other} when it was made (the same uuid): rows that both have are "
+                f"in the store twice; if it has none of its own, take it out with "
+                f"`rm -r {quoted(lane)}`, and if other lanes come after it, put an empty one in "
+                f"its place with `mmreplay repair {quoted(lane.parent)}`"
+            )
 
 
 def _is_narrow(finding: Finding) -> bool:
@@ -315,8 +393,8 @@ def _append_episode(reader: LaneReader, writer: Writer, start: int, stop: int) -
 def _rows(reader: LaneReader, start: int, stop: int) -> Iterator[tuple[Any, dict[str, Any]]]:
     """The frame of each row, as a writer takes it, and its other values by path."""
     schema = reader.schema
-    columns = (read_rows(reader, spec, start, stop) for spec in reader.specs.values())
-    rows = (itertools.chain.from_iterable(part for _, part in parts) for parts in columns)
+    found = (read_rows(reader, spec, start, stop) for spec in reader.specs.values())
+    rows = (itertools.chain.from_iterable(part for _, part in parts) for parts in found)
     for values in zip(*rows, strict=True):
         row = dict(zip(reader.specs, values, strict=True))
         frames = {key: row[path] for key, path in schema.frame_paths.items()}

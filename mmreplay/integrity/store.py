@@ -19,10 +19,13 @@ from mmreplay.integrity.report import Finding, Report
 from mmreplay.integrity.watch import Tally
 from mmreplay.reader import read_metadata
 
-__all__ = ["ODD_ONE", "verify"]
+__all__ = ["ODD_ONE", "TWIN", "verify"]
 
 ODD_ONE = ("schema: expected that of the store", "expected the layout in")
 """How the findings about a lane begin that differs from what its store says of all lanes."""
+
+TWIN = "uuid: expected one of its own"
+"""How the finding about a lane begins that has the uuid of another."""
 
 _SIGNS = ("resets/zarr.json", "rewards/zarr.json", ".live", "lane-00000")
 

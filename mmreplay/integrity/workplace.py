@@ -6,9 +6,12 @@ or the next repair gives it back; and nothing is removed that a repair did not b
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import itertools
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
@@ -16,7 +19,7 @@ from mmreplay import files, format, locks, reading
 from mmreplay.errors import CorruptStoreError, LockedError, MmreplayError
 from mmreplay.reader import read_metadata
 
-__all__ = ["Workplace"]
+__all__ = ["Workplace", "newest_aside"]
 
 _OURS = re.compile(r"new|old|mark(\.[0-9a-f]{8}\.tmp)?|spare-.*")
 
@@ -116,11 +119,21 @@ class Workplace:
         return self._aside(there)
 
     def _aside(self, store: Path) -> Path:
-        aside, number = self._where.with_name(f"{self._where.name}.damaged"), 1
-        while reading.identity(aside) is not None:
-            number += 1
-            aside = self._where.with_name(f"{self._where.name}.damaged-{number}")
+        aside = next(one for one in _asides(self._where) if reading.identity(one) is None)
         files.rename(store, aside)
         files.sync_directory(aside.parent)
         files.sync_directory(self.path)
         return aside
+
+
+def newest_aside(where: Path) -> Path | None:
+    """What the last repair of the store at `where` has put aside, if it is still there."""
+    there = itertools.takewhile(lambda one: reading.identity(one) is not None, _asides(where))
+    return next(iter(collections.deque(there, maxlen=1)), None)
+
+
+def _asides(where: Path) -> Iterator[Path]:
+    """The names that damaged stores get, one after the other."""
+    yield where.with_name(f"{where.name}.damaged")
+    for number in itertools.count(2):
+        yield where.with_name(f"{where.name}.damaged-{number}")

@@ -34,10 +34,50 @@ def test_a_damaged_store(command, store, folder):
         "store.zarr.damaged: the damaged store, unchanged; what is sound in it takes no room "
         "twice\n"
         "15 of the lost rows lie in whole episodes after the damage; to keep these, too, with new "
-        "ids: `rm -r store.zarr; mv store.zarr.damaged store.zarr; mmreplay repair --skip-damaged "
-        "store.zarr`\n"
+        "ids: `rm -r store.zarr && mv store.zarr.damaged store.zarr && mmreplay repair "
+        "--skip-damaged store.zarr`\n"
     )
     assert mmreplay.verify(store).sound
+
+
+def test_a_path_in_a_command_is_quoted(command, store, folder):
+    path = "my $(touch x) store.zarr"
+    (folder / store).rename(folder / path)
+    (folder / path / "rewards" / "c.1").unlink()
+    result = command("verify", path)
+    assert result.err.endswith(
+        "not sound; `mmreplay repair 'my $(touch x) store.zarr'` keeps what is\n"
+    )
+    result = command("repair", path)
+    assert result.out.endswith(
+        "with new ids: `rm -r 'my $(touch x) store.zarr' && mv 'my $(touch x) store.zarr.damaged' "
+        "'my $(touch x) store.zarr' && mmreplay repair --skip-damaged 'my $(touch x) store.zarr'`\n"
+    )
+
+
+def test_skip_damaged_after_a_repair_without(command, store, folder):
+    """A sound store has nothing more to give: the one from before the repair has."""
+    sound = f"{store}: sound; nothing to do\n"
+    assert command("repair", "--skip-damaged", store).out == sound
+    for aside, chunk in (("store.zarr.damaged", "c.1"), ("store.zarr.damaged-2", "c.0")):
+        (folder / store / "rewards" / chunk).unlink()
+        assert command("repair", store).status == 0
+        assert command("repair", store).out == sound
+        assert command("repair", "--skip-damaged", store).out == (
+            f"{sound}{aside}: the store from before a repair; for its whole episodes after the "
+            f"damage: `mmreplay repair --skip-damaged {aside}`\n"
+        )
+
+
+def test_rows_without_a_checksum(command, store, folder):
+    (folder / store / "checksums" / "rewards" / "c.0").unlink()
+    text = (
+        "rewards: its rows had no checksum any more; they are kept as they stand, and may not be "
+        "what was written"
+    )
+    shutil.copytree(folder / store, folder / "other.zarr")
+    assert json.loads(command("repair", "other.zarr", "--json").out)["notes"] == [text]
+    assert text in command("repair", store).out.splitlines()
 
 
 def test_skip_damaged(command, store, folder):

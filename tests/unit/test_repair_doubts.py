@@ -210,6 +210,111 @@ def test_a_crashed_lane_that_says_it_is_closed(store_of, kill):
     assert (done.kept, done.lost, done.at_least) == (85, 0, False)
 
 
+# ---------------------------------------------------------------- a damaged state page
+
+
+@pytest.fixture
+def page_of(store_of, kill):
+    """A store of 85 rows left by a kill, and what changes a word of its state page."""
+
+    def create(kind, **given):
+        writer = store_of(kind, close=False, **given)
+        kill(writer)
+
+        def change(word, value):
+            with (writer.path / ".live" / "state").open("r+b") as file:
+                file.seek(8 * word)
+                old = int.from_bytes(file.read(8), "little")
+                file.seek(8 * word)
+                file.write(value(old).to_bytes(8, "little"))
+
+        return writer.path, change
+
+    return create
+
+
+def test_a_page_without_its_magic_is_damage(page_of, kind):
+    path, change = page_of(kind)
+    known = columns(path)
+    change(0, lambda magic: magic ^ 1 << 40)
+    (finding,) = verify(path).findings
+    assert finding.message.startswith("state: expected a page that begins with MMRSTATE")
+    before = contents(path)
+    for use in (mmreplay.open, lambda path: mmreplay.create(path, append=True)):
+        with pytest.raises(CorruptStoreError, match=r"\.live/state: expected .* `mmreplay repair`"):
+            use(path)
+    assert before.keys() <= contents(path).keys()
+    for name in ("state", "checkpoint"):  # not all: who tried is noted
+        assert (path / ".live" / name).read_bytes() == before[f".live/{name}"]
+    done = repaired(path, known)
+    assert 66 <= done.kept <= 80  # flushed, or in chunk files that were finished
+    assert (done.at_least, done.lost) == (True, 0)
+    assert done.notes[0].startswith(UNKNOWN)
+
+
+@pytest.mark.parametrize("capacity", [None, 20])
+@pytest.mark.parametrize("value", [1, 64, 1 << 63])
+def test_a_base_that_cannot_be_is_not_believed(page_of, kind, capacity, value):
+    path, change = page_of(kind, capacity=capacity)
+    known = columns(path)
+    change(2, lambda base: base ^ value)
+    assert any(".live" in one.file for one in verify(path).findings)
+    done = repaired(path, known)
+    assert (done.kept, done.lost, done.at_least, done.notes) == (85 - known[0], 0, False, [])
+    assert attributes(path)["capacity"] == capacity
+
+
+@pytest.mark.parametrize("value", [1, 32, 128, 1 << 63])
+@pytest.mark.parametrize("kind", ["lz4", "dict"])
+def test_a_tail_start_that_cannot_be_is_not_believed(page_of, kind, value):
+    path, change = page_of(kind)
+    known = columns(path)
+    change(3, lambda start: start ^ value)
+    assert ".live/state" in {one.file for one in verify(path).findings}
+    done = repaired(path, known)
+    assert (done.kept, done.lost, done.at_least, done.notes) == (85, 0, False, [])
+
+
+@pytest.mark.parametrize("value", [1 << 12, 1 << 39, 1 << 40])
+def test_more_rows_than_there_can_be(page_of, kind, value):
+    path, change = page_of(kind)
+    known = columns(path)
+    change(4, lambda committed: committed ^ value)
+    assert any(".live" in one.file for one in verify(path).findings)
+    done = repaired(path, known)
+    assert 66 <= done.kept <= 80
+    assert (done.at_least, done.lost) == (True, 0)
+    assert done.notes[0].startswith(UNKNOWN)
+
+
+def test_fewer_rows_than_were_flushed(page_of, kind):
+    path, change = page_of(kind)
+    known = columns(path)
+    change(4, lambda committed: committed ^ 64)
+    (finding,) = verify(path).findings
+    assert finding.message == (
+        "committed: expected at least the head of the checkpoint, 66, found 21"
+    )
+    done = repaired(path, known)
+    assert 66 <= done.kept <= 80
+    assert done.at_least
+
+
+def test_a_page_whose_checkpoint_lost_its_newest_slot(page_of, kind):
+    """Then the page is all that tells of base and tail_start."""
+    path, _ = page_of(kind, capacity=20)
+    known = columns(path)
+    file = path / ".live" / "checkpoint"
+    data = bytearray(file.read_bytes())
+    newest = max((0, 4096), key=lambda slot: data[slot + 40])
+    data[newest + 48] ^= 1
+    file.write_bytes(data)
+    (path / "rewards" / "c.10").unlink()
+    done = repaired(path, known)
+    assert (done.kept, done.lost) == (80 - known[0], 5)
+    assert done.lanes[0].damaged == [(80, 85)]
+
+
 # ---------------------------------------------------------------- what is lost is counted
 
 

@@ -95,6 +95,57 @@ def test_a_checksum_file_that_is_lost_costs_no_row(store_of, tmp_path, kind):
             shutil.rmtree(tmp_path / "harmed.zarr.damaged", ignore_errors=True)
 
 
+def note(array, which="its rows"):
+    return (
+        f"{array}: {which} had no checksum any more; they are kept as they stand, and may not be "
+        f"what was written"
+    )
+
+
+@pytest.mark.parametrize("how", ["directory", "file", "cut"])
+@pytest.mark.parametrize("array", ["rewards", "frames"])
+def test_rows_that_lost_their_checksums_are_told(store_of, array, how):
+    path = store_of("lz4").path
+    file = next((path / "checksums" / array).rglob("c.0"))
+    if how == "directory":
+        shutil.rmtree(path / "checksums" / array)
+    elif how == "file":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:8])
+    done = repair(path)
+    assert (done.kept, done.lost, done.notes) == (ROWS, 0, [note(array)])
+    assert repair(path).changed is False
+
+
+def test_only_the_rows_that_were_kept_without_a_checksum_are_told(store_of):
+    path = store_of("lz4").path
+    for array, chunks in (("actions", (0, 2, 3, 8)), ("frames", (1,)), ("rewards", (7,))):
+        with (path / "checksums" / array / "c.0").open("r+b") as file:
+            for chunk in chunks:
+                file.seek(4 * chunk)
+                file.write(bytes(4))
+    flip(path / "resets" / "c.6")  # rows 48 to 55
+    done = repair(path)
+    assert done.kept == 48
+    assert done.notes == [note("actions", "rows 0 to 7, 16 to 31"), note("frames", "rows 8 to 15")]
+    assert list(done.lanes[0].notes) == done.notes
+
+
+def test_a_lane_left_by_a_crash_that_lost_its_checksums(store_of, kill, monkeypatch):
+    monkeypatch.setattr(reader, "_PATIENCE_S", 0)
+    writer = store_of("lz4", close=False)
+    writer._background.submit(lambda: None).result()
+    kill(writer)
+    original = writer.path.with_name("original.zarr")
+    shutil.copytree(writer.path, original)
+    shutil.rmtree(writer.path / "checksums" / "rewards")
+    (writer.path / "checksums" / "actions" / "zarr.json").unlink()  # the checksums are there
+    done = repair(writer.path)
+    assert (done.kept, done.lost) == (ROWS, 0)
+    assert done.notes == [note("rewards", "rows 0 to 79")]
+
+
 def test_damage_past_the_last_row_costs_none(store_of, tmp_path, kind):
     path = store_of(kind).path
     original = tmp_path / "original.zarr"
@@ -347,6 +398,46 @@ def test_a_lane_that_is_missing_leaves_the_ids_of_others_alone(store_of, tmp_pat
         ("lane-00002", ROWS, False),
     ]
     assert len(check_kept(path, original)) == 160
+
+
+def test_a_lane_that_is_a_copy_of_another_is_kept_and_told(store_of, story, tmp_path):
+    path = store_of(lanes=3).path
+    shutil.copytree(path / "lane-00001", path / "lane-00003")
+    done = repair(path)
+    assert (done.kept, done.lost) == (4 * ROWS, 0)
+    (text,) = done.notes
+    assert text.startswith(
+        "lane-00003: was a copy of lane-00001 when it was made (the same uuid): rows that both "
+        "have are in the store twice; if it has none of its own, take it out with `rm -r "
+    )
+    assert f"`rm -r {path}/lane-00003`" in text
+    uuids = {reader.read_metadata(path / f"lane-0000{n}")["uuid"] for n in range(4)}
+    assert len(uuids) == 4
+    shutil.rmtree(path / "lane-00003")
+    assert verify(path).sound
+
+
+def test_no_error_names_the_workplace(store_of, monkeypatch):
+    path = store_of("lz4").path
+    (path / "zarr.json").write_text("{")  # so that a stand-in is made
+
+    def fail(where, *_):
+        raise CorruptStoreError(f"{where}/rewards/c.0: gone; {where.parent / 'spare-'}/x: as well")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "mmreplay.integrity.salvage.transplant", lambda _, target, *__, **___: fail(target)
+        )
+        with pytest.raises(CorruptStoreError) as error:
+            repair(path)
+    assert str(error.value) == f"{path}/rewards/c.0: gone; {path}/x: as well"
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "mmreplay.integrity.salvage.stand_in", lambda _, spare, *__, **___: fail(spare)
+        )
+        with pytest.raises(CorruptStoreError) as error:
+            repair(path)
+    assert ".repair.tmp" not in str(error.value)
 
 
 def test_nothing_to_start_from(store_of, tmp_path):

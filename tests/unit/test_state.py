@@ -136,6 +136,16 @@ def test_a_page_of_another_size_is_refused(tmp_path, size):
         State(tmp_path / "state", writable=False)
 
 
+def test_a_page_that_no_session_began_is_refused(page, tmp_path):
+    """Or a flipped bit would make a page of rows one of none."""
+    page.words[0] ^= 1
+    for writable in (False, True):
+        with pytest.raises(CorruptStoreError, match="state: expected a page that begins with MMR"):
+            State(tmp_path / "state", writable=writable)
+    page.words[0] = 0
+    assert not State(tmp_path / "state", writable=False).is_written()
+
+
 def test_a_page_that_is_not_there_is_missing(tmp_path):
     with pytest.raises(FileNotFoundError):
         State(tmp_path / "state", writable=True)
@@ -191,6 +201,21 @@ def test_a_write_never_touches_the_best_slot(path):
         other_slot = slice(4096, 8192) if generation % 2 else slice(0, 4096)
         assert after[best_slot] == before[best_slot]
         assert after[other_slot] == record(generation + 1, head=110 + generation)
+
+
+def test_whether_the_best_slot_is_the_newest(path):
+    one = CheckpointFile(path, STORE)
+    assert one.is_newest
+    for damaged in (0, 4096):  # the first write goes to the slot at 4,096
+        one.write(head=111)
+        assert one.is_newest
+        data = path.read_bytes()
+        assert CheckpointFile(path, STORE).is_newest
+        path.write_bytes(data[:damaged] + b"?" + data[damaged + 1 :])
+        assert not CheckpointFile(path, STORE).is_newest
+        path.write_bytes(data)
+    path.write_bytes(record(1) + b"\0" * 4095 + b"?")
+    assert not CheckpointFile(path, STORE).is_newest
 
 
 def test_a_checkpoint_that_was_opened_again_goes_on_in_the_right_slot(path):
