@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.dataset import Dataset, Seed
+from mmreplay.dataset import Dataset, Seed, check_seed
 from mmreplay.errors import CorruptStoreError
 from mmreplay.gather import Settings
 from mmreplay.lanes import FLUSH_S, create, give_up
@@ -78,6 +78,7 @@ class ReplayBuffer(Dataset):
         """See the class."""
         settings = Settings(stack, n_step, gamma, padding or "reset", stack_axis)
         settings.check_evicting(evicts=capacity is not None)
+        check_seed(seed)  # before anything is made
         self.writer = create(
             path,
             frame,
