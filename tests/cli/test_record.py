@@ -198,7 +198,7 @@ def test_a_store_that_is_there_is_only_appended_to_when_asked(record):
         assert len(store) == 20
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_cleanly_and_keeps_everything(number, start, tmp_path):
     (tmp_path / "slow.py").write_text(SLOW)
     process = start("CartPole-v1", "cart.zarr", "--steps", "1000000", "--policy", "slow:policy")
@@ -213,6 +213,47 @@ def test_a_signal_ends_it_cleanly_and_keeps_everything(number, start, tmp_path):
         assert len(store) == steps >= 40
         assert store.info()["state"] == "closed"
     assert mmreplay.verify("cart.zarr").findings == []
+
+
+def test_under_nohup_it_goes_on_when_the_terminal_is_closed(start, tmp_path):
+    (tmp_path / "slow.py").write_text(SLOW)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup: a child inherits it
+    try:
+        process = start("CartPole-v1", "cart.zarr", "--steps", "600", "--policy", "slow:policy")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    wait_for_rows(tmp_path / "cart.zarr", 50, process)
+    process.send_signal(signal.SIGHUP)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    assert out.startswith("Recorded 600 steps")
+
+
+def test_a_terminal_that_is_closed_keeps_everything(tmp_path):
+    """Its own session, and all its output there, as in a window that somebody closes."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    arguments = "CartPole-v1 cart.zarr --steps 1000000 --policy slow:policy".split()
+    child, terminal = pty.fork()
+    if not child:
+        os.chdir(tmp_path)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        os.execv(sys.executable, [sys.executable, "-m", "mmreplay_cli", "record", *arguments])
+    try:
+        path, until = tmp_path / "cart.zarr", time.monotonic() + 60
+        rows = 0
+        while rows < 50:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+            if path.exists():
+                with mmreplay.open(path) as store:
+                    rows = store.lanes[0].rows
+    finally:
+        os.close(terminal)
+        os.waitpid(child, 0)
+    with mmreplay.open(tmp_path / "cart.zarr") as store:
+        assert store.info()["state"] == "closed"
+        assert len(store) >= 40
+    assert mmreplay.verify(tmp_path / "cart.zarr").findings == []
 
 
 @pytest.mark.parametrize("envs", ["1", "3"])
