@@ -55,6 +55,12 @@ class _LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuse what no shell can pass, and no path can hold."""
+        if any("\0" in one for one in args):
+            raise click.UsageError("an argument has a NUL byte", ctx)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> object:
         """Run, with the errors of this package as messages."""
         with explained():

@@ -7,6 +7,7 @@ them, from an array in memory into a kept array. Both are timed in turns, in the
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,13 @@ _WARM_UP_BATCHES = 16
 _LEAST_TURNS = 3
 
 
+def _seconds(_context: click.Context, _parameter: click.Parameter, value: float) -> float:
+    # FloatRange lets NaN through, which is neither too small nor too large.
+    if math.isnan(value):
+        raise click.BadParameter("nan is no number of seconds")
+    return value
+
+
 @click.command("bench")
 @click.argument("path", type=click.Path())
 @click.option("--batch-size", type=click.IntRange(1, 65_536), default=32, show_default=True)
@@ -42,6 +50,7 @@ _LEAST_TURNS = 3
 @click.option(
     "--seconds",
     type=click.FloatRange(0, 3600, min_open=True),
+    callback=_seconds,
     default=1.0,
     show_default=True,
     help="How long to sample.",

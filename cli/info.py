@@ -71,9 +71,9 @@ def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "episodes", f"{about['episodes']:,}" + (f": {', '.join(ends)}" if ends else "")
     yield from _savings(about)
     yield from _freshness(about)
-    versions = about["versions"] or {}
+    versions = about["versions"] if isinstance(about["versions"], dict) else {}
     written = ", ".join(f"{name} {version}" for name, version in versions.items())
-    yield "made with", f"{written} (format {about['format']})"
+    yield "made with", f"{written or 'unknown'} (format {about['format']})"
 
 
 def _environment(env: Any) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import weakref
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.dataset import Dataset, Seed
+from mmreplay.dataset import Dataset, Seed, check_seed
 from mmreplay.errors import CorruptStoreError
 from mmreplay.gather import Settings
 from mmreplay.lanes import FLUSH_S, create, give_up
@@ -26,6 +27,11 @@ from mmreplay.store import Store
 from mmreplay.vector import VectorWriter
 
 __all__ = ["ReplayBuffer"]
+
+_NAME = "PCG64"
+"""The bit generator that is saved."""
+_OF_SAMPLERS = ("largest", "batches")
+_MOST_BATCHES = 1 << 62
 
 
 class ReplayBuffer(Dataset):
@@ -78,6 +84,7 @@ class ReplayBuffer(Dataset):
         """See the class."""
         settings = Settings(stack, n_step, gamma, padding or "reset", stack_axis)
         settings.check_evicting(evicts=capacity is not None)
+        check_seed(seed)  # before anything is made
         self.writer = create(
             path,
             frame,
@@ -194,14 +201,40 @@ def _saver(buffer: ReplayBuffer) -> Callable[[], str | None]:
 
 
 def _restore(generator: np.random.Generator, saved: str, path: Path) -> dict[str, Any]:
-    """Set the random state; returns all that was saved."""
+    """Set the random state; returns what was saved, of what a buffer saves."""
     try:
-        state: dict[str, Any] = json.loads(saved)
+        found = json.loads(saved)
+        # Somebody else may have written it: what it has besides would be written again and again.
+        state: dict[str, Any] = {
+            "bit_generator": _NAME,
+            **{name: _number(found[name]) for name in ("has_uint32", "uinteger")},
+            "state": {name: _number(found["state"][name]) for name in ("state", "inc")},
+        }
+        if found["bit_generator"] != _NAME:
+            raise ValueError(f"expected that of {_NAME}, found {found['bit_generator']!r:.80}")
         generator.bit_generator.state = state
     except (
         ValueError, TypeError, KeyError, OverflowError, AttributeError, RecursionError
     ) as error:  # fmt: skip
         raise CorruptStoreError(
-            f"{path}: the saved random state cannot be read: {error}; run `mmreplay verify`"
+            f"{path}: the saved random state cannot be read: {error!s:.200}; run `mmreplay verify`"
         ) from error
+    sampler = found.get("sampler")
+    if isinstance(sampler, dict):
+        state["sampler"] = {
+            name: value for name, value in sampler.items() if name in _OF_SAMPLERS and _fits(value)
+        }
     return state
+
+
+def _number(value: object) -> int:
+    if type(value) is not int:
+        raise ValueError(f"expected a whole number, found {value!r:.80}")
+    return value
+
+
+def _fits(value: object) -> bool:
+    """Whether a sampler's number is one that it could have saved."""
+    return (type(value) is int and 0 <= value < _MOST_BATCHES) or (
+        type(value) is float and math.isfinite(value)
+    )

@@ -26,7 +26,7 @@ from mmreplay.sequences import SequenceBatch
 from mmreplay.store import Store
 from mmreplay.trajectories import LazyTrajectory, Trajectory
 
-__all__ = ["Dataset", "Seed", "checked_size"]
+__all__ = ["Dataset", "Seed", "check_seed", "checked_size"]
 
 Seed = int | Sequence[int] | np.random.SeedSequence | None
 
@@ -352,6 +352,17 @@ def _those_left(ids: Ids) -> Callable[[Index], Ids]:
         return np.asarray(ids[~index.invalid(ids)])
 
     return left
+
+
+def check_seed(seed: Any) -> None:
+    """SchemaError if a seed as the user gave it is none."""
+    try:
+        np.random.default_rng(seed)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise SchemaError(
+            f"seed: expected a whole number, 0 or more, several of them, or None; found "
+            f"{seed!r:.80}"
+        ) from error
 
 
 def checked_size(size: object, name: str = "batch_size") -> int:

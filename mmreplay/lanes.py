@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import uuid
 import warnings
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay import files, format, locks, planning
+from mmreplay import files, format, locks, places, planning
 from mmreplay._version import __version__
 from mmreplay.background import Background
 from mmreplay.beside import built_beside, remove_at_once
@@ -29,7 +30,6 @@ from mmreplay.errors import (
     MmreplayError,
     SchemaError,
     StoreExistsError,
-    StoreNotFoundError,
 )
 from mmreplay.format import ArraySpec
 from mmreplay.lane import Writer
@@ -105,13 +105,14 @@ def create(
     Raises:
         StoreExistsError: something is at `path` already.
         StoreNotFoundError: there is no directory above it.
-        SchemaError: fields that are missing, cannot be stored, or do not match.
+        SchemaError: fields that are missing, cannot be stored, or do not match; an argument that
+            is none.
         FormatError, CorruptStoreError: what is there is no store, or a damaged one.
         LockedError: somebody else writes there.
         DiskFullError: no room; nothing was changed.
         FailedStoreError: a write or fsync failed.
     """
-    where = Path(path).absolute()  # whatever becomes of the working directory
+    where = places.to_make(path)
     if lane is not None and lanes is not None:
         raise SchemaError("lane and lanes: give one of them: a lane of this process, or all lanes")
     if lane is not None:
@@ -139,20 +140,18 @@ def create(
         reward_dtype,
         codec,
         padding,
-        None if metadata is None else format.plain(dict(metadata)),
-        flush_s,
+        _checked_metadata(metadata),
+        _checked_flush_s(flush_s),
         stack_padding,
     )
-    if where.exists() or where.is_symlink():
+    if os.path.lexists(where):
         if lane is None and not append:
             raise StoreExistsError(
                 f"{where}: there is something already; append to it, if it is a store "
                 f"(append=True, --append), or choose another path"
             )
         return asked.open(capacity, lanes, lane)
-    if not where.parent.is_dir():
-        what = "is no directory" if where.parent.exists() else "there is no such directory"
-        raise StoreNotFoundError(f"{where.parent}: {what}; make one first, or choose another path")
+    places.check_above(where)
     made = asked.make(capacity, lanes, lane)
     if not made and lane is None and not append:
         raise StoreExistsError(f"{where}: somebody else made it at this moment")
@@ -188,8 +187,6 @@ class _Request:
                 f"metadata: expected at most {_MAX_METADATA_BYTES:,} bytes of JSON; keep large "
                 f"things in files of their own"
             )
-        if self.flush_s < 0:
-            raise SchemaError(f"flush_s: expected seconds, 0 for never; found {self.flush_s!r}")
 
     def _schema(self) -> Schema:
         if self.frame is None or self.action is None:
@@ -400,6 +397,25 @@ def _checked_capacity(capacity: object) -> int:
             f"rows; found {capacity:,}; None keeps everything"
         )
     return int(capacity)
+
+
+def _checked_metadata(metadata: object) -> dict[str, Any] | None:
+    if metadata is None:
+        return None
+    if not isinstance(metadata, Mapping):
+        raise SchemaError(f"metadata: expected a dict, found {type(metadata).__name__}")
+    return format.plain(dict(metadata))
+
+
+def _checked_flush_s(seconds: object) -> float:
+    # NaN is not 0 or more, either.
+    if not isinstance(seconds, (int, float, np.integer, np.floating)) or not seconds >= 0:
+        raise SchemaError(f"flush_s: expected seconds, 0 for never; found {seconds!r}")
+    try:
+        out = float(seconds)
+    except OverflowError:
+        out = math.inf
+    return 0.0 if math.isinf(out) else out  # forever is never
 
 
 def _unmade(path: Path, error: FailedStoreError) -> FailedStoreError:

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmreplay.dataset import Dataset, Seed
+from mmreplay import places
+from mmreplay.dataset import Dataset, Seed, check_seed
 from mmreplay.errors import SchemaError, StoreNotFoundError
 from mmreplay.gather import Settings
 from mmreplay.store import Store
@@ -45,6 +46,7 @@ def load(
         StoreNotFoundError: nothing there, or nothing that the pattern matches.
         SchemaError: stores whose rows differ, a store named twice, or a setting out of its range.
     """
+    check_seed(seed)
     store = Store(_matching(path), padding=padding)
     return Dataset(store, Settings(stack, n_step, gamma, store.padding, stack_axis), seed)
 
@@ -57,10 +59,15 @@ def _matching(path: Any) -> list[Path]:
         if not found:
             raise StoreNotFoundError("load: expected one path or more, found an empty list")
         return found
+    where = places.given(path)
     text = os.fspath(path)
-    if not Path(text).exists() and glob.has_magic(text):
-        names = sorted(glob.glob(text))  # noqa: PTH207 (Path.glob takes no absolute pattern)
+    # Not Path.exists, which raises of a name that is too long.
+    if not os.path.exists(text) and glob.has_magic(text):  # noqa: PTH110
+        try:
+            names = sorted(glob.glob(text))  # noqa: PTH207 (Path.glob takes no absolute pattern)
+        except ValueError:  # a NUL in the name of a directory
+            names = []
         if not names:
             raise StoreNotFoundError(f"{text}: nothing matches this pattern")
         return [Path(name).absolute() for name in names]
-    return [Path(text).absolute()]
+    return [where.absolute()]

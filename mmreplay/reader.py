@@ -51,6 +51,12 @@ def read_metadata(path: Path) -> dict[str, Any]:
         if isinstance(error.__cause__, PermissionError):
             raise StoreNotFoundError(str(error)) from error
         raise
+    except (OSError, ValueError) as error:
+        if problem := reading.name_problem(where):
+            raise StoreNotFoundError(
+                f"{str(path)!r:.300}: there is no store here: {problem}; check the path"
+            ) from error
+        raise
     return format.parse_root(data, str(where))
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "check_directories",
     "check_size",
     "identity",
+    "name_problem",
     "names",
     "open_regular",
     "read_at",
@@ -231,7 +232,23 @@ def identity(path: Path) -> tuple[int, int] | None:
         about = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except (OSError, ValueError):
+        if name_problem(path):
+            return None
+        raise
     return about.st_dev, about.st_ino
+
+
+def name_problem(path: Path) -> str:
+    """Why nothing can ever stand at a path; empty if something can."""
+    try:
+        os.lstat(path)
+    except ValueError:  # a NUL, or half of a surrogate pair
+        return "it has a character that no name can have"
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return "it is longer than the file system takes"
+    return ""
 
 
 def allocated_bytes(root: Path) -> dict[str, int]:

@@ -19,7 +19,13 @@ import numpy as np
 from mmreplay import codecs, columns, files, format, priorities, reading, shards
 from mmreplay.checksums import Checksums, damaged, rows_match
 from mmreplay.columns import Array
-from mmreplay.errors import CorruptStoreError, DiskFullError, FailedStoreError, MmreplayError
+from mmreplay.errors import (
+    CorruptStoreError,
+    DiskFullError,
+    FailedStoreError,
+    FormatError,
+    MmreplayError,
+)
 from mmreplay.format import ArraySpec
 from mmreplay.schema import Schema
 from mmreplay.state import BASE, COMMITTED, TAIL_START, CheckpointFile, State, check_rows
@@ -111,11 +117,25 @@ def _build_live(
 
 
 def write_metadata(path: Path, metadata: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """Replace attributes.mmreplay of a lane, durably; returns them."""
+    """Replace attributes.mmreplay of a lane, durably; returns them.
+
+    Raises:
+        FormatError: they would be longer than anybody reads; nothing was changed.
+    """
     new = {**metadata, **changes}
     if not new["closed"]:
         new.pop("generator", None)  # it stands in .live while the lane is open
-    files.write_file(path / "zarr.json", format.group_json(new))
+    data = format.group_json(new)
+    # What was read may come out longer: written by others, it may be spelled in fewer bytes.
+    if len(data) > format.MAX_METADATA_BYTES and new.pop("generator", None) is not None:
+        data = format.group_json(new)  # a random state of such a length is none of ours
+    if len(data) > format.MAX_METADATA_BYTES:
+        raise FormatError(
+            f"{path / 'zarr.json'}: expected attributes of at most "
+            f"{format.MAX_METADATA_BYTES:,} bytes, found {len(data):,} as they would be written; "
+            f"it stays as it is: give a smaller metadata="
+        )
+    files.write_file(path / "zarr.json", data)
     return new
 
 

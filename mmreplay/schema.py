@@ -47,7 +47,7 @@ class Field:
         shard: rows a shard of compressed frames, a multiple of `chunk`; unused by ``raw``.
 
     Raises:
-        SchemaError: a shape, dtype, chunk or shard that cannot be stored.
+        SchemaError: a shape, dtype, codec, chunk or shard that cannot be stored.
     """
 
     shape: tuple[int, ...] = ()
@@ -68,8 +68,7 @@ class Field:
         put = object.__setattr__
         put(self, "shape", _checked_shape(shape))
         put(self, "dtype", _checked_dtype(dtype))
-        to_dict = getattr(codec, "to_dict", None)
-        put(self, "codec", to_dict() if callable(to_dict) else codec)
+        put(self, "codec", _checked_codec(codec))
         put(self, "chunk", _checked_rows("chunk", chunk))
         put(self, "shard", _checked_rows("shard", shard))
         if self.row_bytes > _MAX_FRAME_BYTES:
@@ -100,10 +99,10 @@ class Field:
         """
         array = as_array(value, name)
         if array.shape != self.shape:
-            raise SchemaError(
-                f"{name}: expected shape {self.shape}, found {array.shape}; "
-                f"pass one row as it was declared"
-            )
+            advice = "pass one row as it was declared"
+            if array.shape[1:] == self.shape:
+                advice += "; rows of several environments go to a store with lanes="
+            raise SchemaError(f"{name}: expected shape {self.shape}, found {array.shape}; {advice}")
         if array.dtype == self.dtype:
             return array
         if array.dtype.newbyteorder("=") == self.dtype:
@@ -128,6 +127,11 @@ class Field:
         array = as_array(values, name)
         if array.shape == (count, *self.shape) and array.dtype == self.dtype:
             return array
+        if array.shape == self.shape:
+            raise SchemaError(
+                f"{name}: expected {count} rows of shape {self.shape}, one for each lane, found "
+                f"one row; to write one lane, call the step and reset of its own writer"
+            )
         return Field((count, *self.shape), self.dtype).coerce(values, name)
 
     def coerce_loosely(self, value: object, name: str) -> npt.NDArray[Any]:
@@ -199,6 +203,7 @@ class Schema:
         Raises:
             SchemaError: something that cannot be stored.
         """
+        codec = _checked_codec(codec)
         if isinstance(frame, Mapping):
             if not frame:
                 raise SchemaError("frame: a dict observation needs at least one key")
@@ -295,7 +300,7 @@ def _kind_rank(dtype: np.dtype[Any]) -> int:
     return {"b": 0, "u": 1, "i": 1, "f": 2}[dtype.kind]
 
 
-def _with_codec(one: Field, codec: Codec | object) -> Field:
+def _with_codec(one: Field, codec: Codec) -> Field:
     if codec is None or one.codec is not None:
         return one
     return Field(one.shape, one.dtype, codec, one.chunk, one.shard)
@@ -343,6 +348,16 @@ def _checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
             f"dtype: expected bool, an integer or a float of at most 64 bits, found {out}"
         )
     return out.newbyteorder("=")
+
+
+def _checked_codec(given: Any) -> Codec:
+    to_dict = getattr(given, "to_dict", None)
+    codec = to_dict() if callable(to_dict) else given
+    if codec is None or isinstance(codec, (str, Mapping)):
+        return codec
+    raise SchemaError(
+        f"codec: expected 'raw', 'lz4', 'zstd' or a zarr codec as a dict, found {given!r:.80}"
+    )
 
 
 def _checked_rows(name: str, rows: object) -> int | None:

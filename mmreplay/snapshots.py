@@ -12,14 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mmreplay import files, format, reading
+from mmreplay import files, format, places, reading
 from mmreplay.beside import built_beside
 from mmreplay.columns import EvictedError
 from mmreplay.errors import (
     CorruptStoreError,
     SchemaError,
     StoreExistsError,
-    StoreNotFoundError,
 )
 from mmreplay.reader import LaneReader, lane_paths
 from mmreplay.store import Store
@@ -75,23 +74,23 @@ def snapshot(
         StoreNotFoundError: no store there, or no directory above the target.
         FormatError: something there that is no store.
         StoreExistsError: the target exists.
-        SchemaError: the target lies within the store.
+        SchemaError: the target lies within the store, or nothing can have its name.
         DiskFullError: no room; nothing is left behind.
         FailedStoreError: a write or fsync failed.
         CorruptStoreError: rows that cannot be read, or a lane that evicts faster than it can be
             copied.
     """
-    source, where = Path(path), Path(target)
-    if where.exists() or where.is_symlink():
+    source, where = places.given(path), places.given(target, "target")
+    places.to_make(target, "target")
+    if os.path.lexists(where):
         raise StoreExistsError(f"{where}: there is something already; choose another path")
-    if not where.parent.is_dir():
-        raise StoreNotFoundError(f"{where.parent}: there is no such directory; make one first")
+    places.check_above(where)
+    lanes = lane_paths(source)
     if where.parent.resolve().is_relative_to(source.resolve()):
         raise SchemaError(f"{where}: lies within the store that is to be copied; choose another")
     tally = _Tally(source, progress)
     with built_beside(where) as folder:
         built = folder / where.name  # a lane is locked itself while it is being closed
-        lanes = lane_paths(source)
         if lanes == [source]:
             _copy_lane(source, built, tally)
         else:

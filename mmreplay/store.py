@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay import format
+from mmreplay import format, places
 from mmreplay.columns import Array, EvictedError, Ids
 from mmreplay.episodes import Index
 from mmreplay.errors import InvalidIdError, SchemaError
@@ -408,5 +408,6 @@ def open_store(path: str | os.PathLike[str]) -> Store:
     Raises:
         StoreNotFoundError: there is none.
         FormatError, CorruptStoreError: it is none that this version reads, or not whole.
+        SchemaError: what was given is no path.
     """
-    return Store([Path(path).absolute()])
+    return Store([places.given(path).absolute()])

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmreplay import files, format, locks, planning, reading
+from mmreplay import files, format, locks, places, planning, reading
 from mmreplay.background import Background
 from mmreplay.columns import EvictedError
 from mmreplay.disk import holder_of
@@ -128,7 +128,7 @@ def repair(
         DiskFullError: no room; nothing was changed.
         FailedStoreError: a write or fsync failed.
     """
-    where = _place(Path(path))
+    where = _place(places.given(path))
     with Workplace(where) as work:
         for _ in range(_ATTEMPTS):
             report = verify(where, _part(progress, 0))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmreplay import format, planning, reading
+from mmreplay import format, places, planning, reading
 from mmreplay.errors import CorruptStoreError, FormatError
 from mmreplay.format import ArraySpec
 from mmreplay.info import store_state
@@ -47,9 +47,9 @@ def verify(
         StoreNotFoundError: nothing there.
         FormatError: something there that is no store.
         LockedError: a writer opens and closes it all the time.
+        SchemaError: what was given is no path.
     """
-    where = Path(path)
-    tally = Tally(where, progress)
+    where = places.given(path)
     findings: list[Finding] = []
     warnings: list[Finding] = []
     root: dict[str, Any] | None = None
@@ -63,6 +63,7 @@ def verify(
             data = reading.read_bytes(where / "zarr.json", format.MAX_METADATA_BYTES)
             texts += documents.digest_problems(data)
         findings += [Finding("", "", "zarr.json", None, text) for text in texts]
+    tally = Tally(where, progress)  # not before: nothing may be able to have that name
     layout: Mapping[str, ArraySpec] | None = None
     if root is not None and root["kind"] == "lane":
         lanes = [where]

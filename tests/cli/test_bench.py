@@ -96,3 +96,10 @@ def test_an_empty_store_has_nothing_to_sample(command, write):
     assert (result.status, result.out) == (1, "")
     assert result.err.startswith("Error: ")
     assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-1", "0", "words"])
+def test_seconds_that_are_none(command, store, seconds):
+    result = command("bench", store, "--seconds", seconds)
+    assert (result.status, result.out) == (2, "")
+    assert "Invalid value for '--seconds'" in result.err

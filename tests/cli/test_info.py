@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import pty
 import re
 import shutil
@@ -254,3 +255,14 @@ def test_the_charts_leave_out_the_episode_that_runs(command, write, play):
     chart = out[out.index("steps per episode") :]
     assert chart.splitlines()[1:] == ["  4  " + "█" * 40 + " 1"]
     writer.close()
+
+
+@pytest.mark.parametrize("versions", [{}, [1], None])
+def test_who_made_it_may_be_unknown(command, store, versions):
+    where = pathlib.Path(store, "zarr.json")
+    document = json.loads(where.read_bytes())
+    document["attributes"]["mmreplay"]["versions"] = versions
+    where.write_text(json.dumps(document))
+    result = command("info", store)
+    assert result.status == 0
+    assert "made with     unknown (format 1)\n" in result.out

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 
 import pytest
 
@@ -22,6 +23,25 @@ def policy(observation):
     time.sleep(0.001)
     return 0
 """
+
+
+ITS_TERMINAL = """
+import fcntl, sys, termios
+from mmreplay_cli import main
+
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+main(sys.argv[1:])
+"""
+
+
+@contextmanager
+def hangup(handler):
+    """What a process that is started meanwhile does with SIGHUP, however these tests are run."""
+    before = signal.signal(signal.SIGHUP, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture
@@ -198,10 +218,11 @@ def test_a_store_that_is_there_is_only_appended_to_when_asked(record):
         assert len(store) == 20
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_cleanly_and_keeps_everything(number, start, tmp_path):
     (tmp_path / "slow.py").write_text(SLOW)
-    process = start("CartPole-v1", "cart.zarr", "--steps", "1000000", "--policy", "slow:policy")
+    with hangup(signal.SIG_DFL):
+        process = start("CartPole-v1", "cart.zarr", "--steps", "1000000", "--policy", "slow:policy")
     wait_for_rows(tmp_path / "cart.zarr", 50, process)
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
@@ -213,6 +234,47 @@ def test_a_signal_ends_it_cleanly_and_keeps_everything(number, start, tmp_path):
         assert len(store) == steps >= 40
         assert store.info()["state"] == "closed"
     assert mmreplay.verify("cart.zarr").findings == []
+
+
+def test_under_nohup_it_goes_on_when_the_terminal_is_closed(start, tmp_path):
+    (tmp_path / "slow.py").write_text(SLOW)
+    with hangup(signal.SIG_IGN):
+        process = start("CartPole-v1", "cart.zarr", "--steps", "600", "--policy", "slow:policy")
+    wait_for_rows(tmp_path / "cart.zarr", 50, process)
+    process.send_signal(signal.SIGHUP)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    assert out.startswith("Recorded 600 steps")
+
+
+def test_a_terminal_that_is_closed_keeps_everything(tmp_path):
+    """A session of its own, with all its output there, as in a window that somebody closes."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    terminal, its_end = pty.openpty()
+    arguments = "record CartPole-v1 cart.zarr --steps 1000000 --policy slow:policy".split()
+    with hangup(signal.SIG_DFL):
+        process = subprocess.Popen(
+            [sys.executable, "-c", ITS_TERMINAL, *arguments],
+            stdin=its_end,
+            stdout=its_end,
+            stderr=its_end,
+            cwd=tmp_path,
+            start_new_session=True,
+        )
+    os.close(its_end)
+    try:
+        wait_for_rows(tmp_path / "cart.zarr", 50, process)
+    finally:
+        os.close(terminal)
+        try:
+            process.wait(60)
+        finally:
+            process.kill()
+            process.wait()
+    with mmreplay.open(tmp_path / "cart.zarr") as store:
+        assert store.info()["state"] == "closed"
+        assert len(store) >= 40
+    assert mmreplay.verify(tmp_path / "cart.zarr").findings == []
 
 
 @pytest.mark.parametrize("envs", ["1", "3"])

@@ -55,3 +55,10 @@ def test_no_store(command, folder):
         "Error: nothing.zarr: there is no store here; check the path, or record one first\n"
     )
     assert list(folder.iterdir()) == []
+
+
+def test_above_the_place_is_a_file(command, store, folder):
+    (folder / "afile").write_text("")
+    result = command("snapshot", store, "afile/x")
+    assert (result.status, result.out) == (1, "")
+    assert result.err == "Error: afile: is no directory; choose another path\n"

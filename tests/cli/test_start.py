@@ -230,3 +230,23 @@ def test_no_colours_in_a_pipe(folder, store):
         run = [sys.executable, "-m", "mmreplay_cli", name, store]
         out = subprocess.run(run, capture_output=True, env=environment, check=True).stdout
         assert b"\x1b" not in out
+
+
+@pytest.mark.parametrize("name", ["repair", *COMMANDS])
+def test_names_that_nothing_can_have(command, folder, name):
+    result = command(name, "x" * 300)
+    assert (result.status, result.out) == (1, "")
+    assert result.err.startswith("Error: ")
+    result = command(name, "a\0b")
+    assert (result.status, result.out) == (2, "")
+    assert "an argument has a NUL byte" in result.err
+    assert list(folder.iterdir()) == []
+
+
+def test_nothing_is_made_at_such_a_name(command, store, folder):
+    for arguments in (("snapshot", store), ("record", "CartPole-v1", "--steps", "3")):
+        result = command(*arguments, "x" * 300)
+        assert (result.status, result.out) == (1, "")
+        assert "nothing can be made there: it is longer" in result.err
+        assert command(*arguments, "a\0b").status == 2
+    assert [one.name for one in folder.iterdir()] == [store]

@@ -249,6 +249,29 @@ def test_a_signal_asks_to_stop_once_and_then_does_what_it_did_before():
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+def test_a_closed_terminal_may_say_so_twice():
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        with stop_on_signals() as stop:
+            signal.raise_signal(signal.SIGHUP)
+            assert stop()
+            assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        with stop_on_signals() as stop:
+            signal.raise_signal(signal.SIGHUP)
+            assert not stop()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**40, "a", 1.5, None])
+def test_a_seed_that_no_emulator_takes(tmp_path, seed):
+    with pytest.raises(SchemaError, match="seed: expected 0 to "):
+        record("CartPole-v1", tmp_path / "cart.zarr", 3, seed=seed)
+
+
 def test_outside_of_the_main_thread_there_are_no_signals():
     told = []
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import gc
+import json
 import threading
 
 import numpy as np
@@ -358,4 +359,69 @@ def test_what_env_step_returns_last_is_not_taken_for_a_lost_life(buffer_of):
 def test_a_store_that_this_process_writes_already_is_told_apart(buffer_of):
     buffer_of()
     with pytest.raises(LockedError, match="open for writing already, in this process"):
+        buffer_of()
+
+
+# ---------------------------------------------------------------- a random state of somebody else
+
+
+def with_state(path, change):
+    """Change the random state in a closed store, as text."""
+    document = json.loads((path / "zarr.json").read_bytes())
+    own = document["attributes"]["mmreplay"]
+    own["generator"] = change(own["generator"])
+    own.pop("crc32c")
+    (path / "zarr.json").write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        '"x": ' + "[" * 500 + "]" * 500,
+        '"x": "' + "\u00e9" * 150_000 + '"',
+        '"sampler": {"x": "' + "\u00e9" * 150_000 + '", "largest": [[[]]], "batches": 1e300}',
+        '"sampler": [], "x": {}',
+    ],
+    ids=["deep", "long", "a sampler", "no sampler"],
+)
+def test_what_no_buffer_saved_is_not_saved_again(buffer_of, story, twin_of, same, more):
+    buffer = buffer_of(seed=4)
+    story.play(buffer.writer, 50)
+    buffer.close()
+    with_state(buffer.writer.path, lambda text: f"{text[:-1]}, {more}}}")
+    again = buffer_of()
+    again.flush()
+    saved = json.loads(again.writer.stored_generator())
+    assert saved.pop("sampler", {}).keys() <= {"batches"}
+    assert saved == again.generator.bit_generator.state
+    assert same(again.sample(16), twin_of(4).sample(16))
+    again.close()
+    assert (again.writer.path / "zarr.json").stat().st_size < 4096
+    assert mmreplay.verify(again.writer.path).findings == []
+
+
+def test_what_a_sampler_saved_stays_in_a_buffer_without_one(buffer_of, tmp_path, story):
+    buffer = buffer_of()
+    story.play(buffer.writer, 5)
+    buffer.close()
+    with mmreplay.PrioritizedReplayBuffer(buffer.writer.path) as prioritized:
+        prioritized.sample(4)
+        prioritized.update_priorities([0, 1], [3.0, 5.0])
+        kept = prioritized.saved_state()["sampler"]
+    assert kept["largest"] > 1
+    buffer_of().close()
+    with mmreplay.PrioritizedReplayBuffer(buffer.writer.path) as prioritized:
+        assert prioritized.saved_state()["sampler"] == kept
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("has_uint32", 0.0), ("uinteger", True), ("state", []), ("bit_generator", [[]])],
+)
+def test_a_random_state_of_other_values_is_none(buffer_of, story, name, value):
+    buffer = buffer_of()
+    story.play(buffer.writer, 5)
+    buffer.close()
+    with_state(buffer.writer.path, lambda text: json.dumps({**json.loads(text), name: value}))
+    with pytest.raises(CorruptStoreError, match="the saved random state cannot be read"):
         buffer_of()

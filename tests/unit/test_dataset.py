@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import lanes
+from mmreplay import Field, lanes
 from mmreplay.errors import (
     ClosedError,
     EmptyBufferError,
@@ -463,3 +463,32 @@ def test_ranks_read_in_turn_share_an_epoch(loaded):
         ranks = [data.batches(5, epoch=3, rank=r, world_size=2) for r in (0, 1)]
         seen = [i for pair in zip(*ranks, strict=True) for one in pair for i in one.id.tolist()]
         assert sorted(seen) == data.ids.tolist()
+
+
+@pytest.mark.parametrize("seed", [-1, "a", 1.5, [1, -2], object()])
+def test_a_seed_that_is_none_is_named_before_anything_is_made(loaded, tmp_path, seed):
+    fields = {"frame": Field((3,)), "action": Field((), "int64")}
+    calls = [
+        lambda: loaded(seed=seed),
+        lambda: mmreplay.load(tmp_path / "none.zarr", seed=seed),
+        lambda: mmreplay.ReplayBuffer(tmp_path / "new.zarr", seed=seed, **fields),
+        lambda: mmreplay.PrioritizedReplayBuffer(tmp_path / "new.zarr", seed=seed, **fields),
+    ]
+    for call in calls:
+        with pytest.raises(SchemaError, match="seed: expected a whole number, 0 or more"):
+            call()
+    assert not (tmp_path / "new.zarr").exists()
+
+
+def test_a_seed_is_whatever_numpy_takes(loaded):
+    def seeds():
+        yield from (7, np.int64(7), [1, 2], (3,), np.arange(3), 10**40, True)
+        yield np.random.SeedSequence(5)
+        yield np.random.PCG64(5)
+        yield np.random.default_rng(5)
+
+    for one, other in zip(seeds(), seeds(), strict=True):
+        drawn = [loaded(seed=seed).sample(8).id.tolist() for seed in (one, other)]
+        assert drawn[0] == drawn[1]
+    given = np.random.default_rng(5)
+    assert loaded(seed=given).generator is given

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -137,9 +138,9 @@ def test_the_directory_above_must_be_there(make):
 
 def test_the_path_above_must_be_a_directory(make, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(StoreNotFoundError, match="file: is no directory; make one first"):
+    with pytest.raises(StoreNotFoundError, match="file: is no directory; choose another path"):
         make("file/store.zarr")
-    with pytest.raises(StoreNotFoundError, match="deeper: there is no such directory"):
+    with pytest.raises(StoreNotFoundError, match="deeper: cannot be looked into: Not a dir"):
         make("file/deeper/store.zarr")
     assert [one.name for one in tmp_path.iterdir()] == ["file"]
 
@@ -658,3 +659,40 @@ def test_a_recovery_says_who_is_at_it_and_not_who_died(make, story, kill, impati
     monkeypatch.setattr(recovery, "_remove_litter", lambda _: told.append(path.read_text()))
     make(append=True)
     assert f'"pid": {os.getpid()}' in told[0]
+
+
+# ---------------------------------------------------------------- arguments that are none
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"metadata": [1]}, "metadata: expected a dict, found list"),
+        ({"metadata": "words"}, "metadata: expected a dict, found str"),
+        ({"flush_s": "3"}, "flush_s: expected seconds, 0 for never; found '3'"),
+        ({"flush_s": None}, "flush_s: expected seconds"),
+        ({"flush_s": float("nan")}, "flush_s: expected seconds, 0 for never; found nan"),
+        ({"flush_s": -1}, "flush_s: expected seconds"),
+        ({"flush_s": np.float32("-inf")}, "flush_s: expected seconds"),
+        ({"codec": 5}, "codec: expected 'raw', 'lz4', 'zstd' or a zarr codec as a dict, found 5"),
+    ],
+)
+def test_an_argument_that_is_none_is_named_before_anything_is_made(tmp_path, given, message):
+    with pytest.raises(SchemaError, match=message):
+        mmreplay.create(tmp_path / "store.zarr", **{"frame": FRAME, "action": ACTION} | given)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), np.float64("inf"), 10**400])
+def test_forever_is_never(make, story, seconds):
+    writer = make(flush_s=seconds)
+    story.play(writer, 3)
+    assert writer._background.interval_s is None
+    assert not [one for one in threading.enumerate() if one.name == "mmreplay-flush"]
+    writer.close()
+    check(story, writer)
+
+
+@pytest.mark.parametrize("seconds", [np.float32(0.5), np.int64(2), 3, 4.5])
+def test_seconds_are_any_number(make, seconds):
+    assert make(flush_s=seconds)._background.interval_s == seconds

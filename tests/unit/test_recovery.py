@@ -23,7 +23,7 @@ from mmreplay import (
     recovery,
     system,
 )
-from mmreplay.errors import CorruptStoreError
+from mmreplay.errors import CorruptStoreError, FormatError
 from mmreplay.schema import Schema
 from mmreplay.state import CheckpointFile, State
 
@@ -558,3 +558,42 @@ def test_a_recovery_is_flushed_soon_where_a_clock_flushes(make, story, kill):
         time.sleep(0.01)
     assert best.best.head == 10
     again.close()
+
+
+def respell(path, change):
+    """Change the attributes in a zarr.json, and write other letters than ASCII in few bytes."""
+    document = json.loads((path / "zarr.json").read_bytes())
+    own = document["attributes"]["mmreplay"]
+    change(own)
+    own.pop("crc32c")
+    (path / "zarr.json").write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
+
+
+def test_attributes_that_nobody_could_read_again_are_not_written(make, story):
+    writer = make()
+    story.play(writer, 13)
+    writer.close()
+    respell(writer.path, lambda own: own.update(env={"x": "\u00e9" * 400_000}))
+    before = (writer.path / "zarr.json").read_bytes()
+    for _ in range(2):
+        with pytest.raises(FormatError, match=r"expected attributes of at most 1,048,576 bytes"):
+            make(append=True)
+        assert (writer.path / "zarr.json").read_bytes() == before
+        with mmreplay.open(writer.path) as store:
+            story.check(store)
+        assert mmreplay.verify(writer.path).findings == []
+    make(append=True, metadata={}).close()
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+
+
+def test_a_random_state_that_makes_them_too_long_is_left_out(make, story):
+    writer = make()
+    story.play(writer, 13)
+    writer.save_generator(lambda: "\u00e9" * 400_000)
+    writer.close()
+    assert "generator" not in attributes(writer.path)
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+    make(append=True).close()
+    assert mmreplay.verify(writer.path).findings == []

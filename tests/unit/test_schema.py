@@ -342,3 +342,22 @@ def test_schemas_hold_the_same_data_by_names_shapes_and_dtypes_alone():
     ):
         assert not one.same_data(other)
         assert not other.same_data(one)
+
+
+@pytest.mark.parametrize("codec", [5, b"lz4", ["lz4"], lambda: "lz4"])
+def test_a_codec_is_a_name_or_a_dict(codec):
+    with pytest.raises(SchemaError, match="codec: expected 'raw', 'lz4', 'zstd' or a zarr codec"):
+        Field((3,), codec=codec)
+
+
+def test_rows_of_many_lanes_given_as_one_are_told_apart():
+    one = Field((3,))
+    with pytest.raises(SchemaError, match=r"frame: expected shape .* store with lanes="):
+        one.coerce(np.zeros((4, 3), np.uint8), "frame")
+    with pytest.raises(
+        SchemaError, match=r"shape \(3,\), found \(4, 2\); pass one row as"
+    ) as found:
+        one.coerce(np.zeros((4, 2), np.uint8), "frame")
+    assert "lanes" not in str(found.value)
+    with pytest.raises(SchemaError, match=r"frames: expected 4 rows .*, one for each lane, found"):
+        one.coerce_many(np.zeros(3, np.uint8), 4, "frames")

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 import mmreplay
+from mmreplay import places
 from mmreplay.adapters.gymnasium.environments import EnvLike, World, make_world, versions
 from mmreplay.adapters.gymnasium.loops import Tally, prepare
 from mmreplay.adapters.gymnasium.policies import PolicyLike, load_policy
@@ -123,6 +124,7 @@ def record(
     if steps < 1:
         raise MmreplayError(f"steps: expected 1 or more, found {steps}")
     _check_seed(seed)
+    places.to_make(path)
     policy_name, called = load_policy(policy)
     earlier = _earlier(Path(path)) if append else None
     if earlier is not None and envs is None and isinstance(env, str):
@@ -268,9 +270,9 @@ def _next_seed(seed: int, rows: int) -> int:
     return int(np.random.SeedSequence((seed, rows)).generate_state(1)[0]) >> 2
 
 
-def _check_seed(seed: int) -> None:
-    if not 0 <= seed <= _MAX_SEED:
-        raise MmreplayError(f"seed: expected 0 to {_MAX_SEED:,}, found {seed}")
+def _check_seed(seed: Any) -> None:
+    if not isinstance(seed, (int, np.integer)) or not 0 <= seed <= _MAX_SEED:
+        raise SchemaError(f"seed: expected 0 to {_MAX_SEED:,}, found {seed!r:.80}")
 
 
 def _metadata(

@@ -17,6 +17,7 @@ from mmreplay.compat.nnabla_rl.experiences import Experience, Layout, checked, c
 from mmreplay.compat.nnabla_rl.info import InfoColumns
 from mmreplay.compat.nnabla_rl.states import States
 from mmreplay.compat.temporary import Place
+from mmreplay.dataset import check_seed
 from mmreplay.errors import ClosedError, EmptyBufferError, FormatError, SchemaError
 
 __all__ = ["Open", "Recorder"]
@@ -134,6 +135,7 @@ class Recorder:
 
     def seed(self, seed: int) -> None:
         """Draw as this seed has it."""
+        check_seed(seed)
         self._seed = seed
         if self.is_open:
             self.buffer.generator = np.random.default_rng(seed)

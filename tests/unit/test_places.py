@@ -1,0 +1,128 @@
+"""Paths as users give them: what no file can be called is refused with a reason, and made nowhere."""
+
+import pathlib
+
+import pytest
+
+import mmreplay
+from mmreplay import Field, ReplayBuffer
+from mmreplay.errors import SchemaError, StoreExistsError, StoreNotFoundError
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+FIELDS = {"frame": Field((3,), "uint8", "raw", chunk=8), "action": Field((), "int64", chunk=8)}
+IMPOSSIBLE = {
+    "a NUL": "a\0b.zarr",
+    "a NUL above": "a\0b/c.zarr",
+    "a half": "a\ud800b.zarr",
+    "long": "x" * 300,
+    "long above": "x" * 300 + "/c.zarr",
+    "long in all": "x/" * 3000 + "c.zarr",
+}
+NO_PATHS = [None, 5, b"bytes.zarr", ["store.zarr"]]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current folder, with one closed store in it."""
+    monkeypatch.chdir(tmp_path)
+    mmreplay.create("store.zarr", **FIELDS).close()
+    return tmp_path
+
+
+@pytest.fixture(params=IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def impossible(request):
+    return request.param
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        mmreplay.open,
+        mmreplay.load,
+        lambda path: mmreplay.load([pathlib.Path(path)]),
+        lambda path: mmreplay.load(f"{path}*/y"),
+        mmreplay.verify,
+        lambda path: mmreplay.verify(path, lambda done, total: None),
+        mmreplay.repair,
+        lambda path: mmreplay.snapshot(path, "copy.zarr"),
+        lambda path: mmreplay.snapshot(path, "copy.zarr", lambda done, total: None),
+    ],
+)
+def test_where_nothing_can_be_there_is_no_store(folder, impossible, read):
+    with pytest.raises(StoreNotFoundError):
+        read(impossible)
+    assert [one.name for one in folder.iterdir()] == ["store.zarr"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: mmreplay.create(path, **FIELDS),
+        lambda path: mmreplay.create(path, **FIELDS, append=True),
+        lambda path: mmreplay.create(path, **FIELDS, lane="mine"),
+        lambda path: ReplayBuffer(path, **FIELDS),
+        lambda path: mmreplay.PrioritizedReplayBuffer(path, **FIELDS),
+        lambda path: mmreplay.snapshot("store.zarr", path),
+        lambda path: mmreplay.record("CartPole-v1", path, 3),
+        lambda path: mmreplay.record("CartPole-v1", path, 3, append=True),
+    ],
+)
+def test_where_nothing_can_be_nothing_is_made(folder, impossible, make):
+    with pytest.raises(SchemaError, match=r"(path|target): '.*nothing can be made there"):
+        make(impossible)
+    assert [one.name for one in folder.iterdir()] == ["store.zarr"]
+
+
+def test_a_name_needs_room_for_the_one_it_has_while_it_is_built(folder):
+    with pytest.raises(SchemaError, match="longer than the file system takes"):
+        mmreplay.create("x" * 250, **FIELDS)
+    longest = "x" * 241
+    mmreplay.create(longest, **FIELDS).close()
+    # Who has such a name all the same, by hand, is opened.
+    pathlib.Path(longest).rename("x" * 255)
+    mmreplay.create("x" * 255, append=True).close()
+    with pytest.raises(StoreExistsError):
+        mmreplay.create("x" * 255, **FIELDS)
+
+
+@pytest.mark.parametrize("path", NO_PATHS)
+@pytest.mark.parametrize(
+    "call",
+    [
+        mmreplay.open,
+        mmreplay.verify,
+        mmreplay.repair,
+        lambda path: mmreplay.create(path, **FIELDS),
+        lambda path: ReplayBuffer(path, **FIELDS),
+        lambda path: mmreplay.snapshot(path, "copy.zarr"),
+        lambda path: mmreplay.record("CartPole-v1", path, 3, append=True),
+    ],
+)
+def test_what_is_no_path_is_named(folder, path, call):
+    with pytest.raises(SchemaError, match=r"path: expected a path, .* found "):
+        call(path)
+    with pytest.raises(SchemaError, match=r"target: expected a path, .* found "):
+        mmreplay.snapshot("store.zarr", path)
+    assert [one.name for one in folder.iterdir()] == ["store.zarr"]
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("file/c.zarr", "file: is no directory; choose another path"),
+        ("file/deeper/c.zarr", "file/deeper: cannot be looked into: Not a directory"),
+        ("none/c.zarr", "none: there is no such directory; make one first, or choose another"),
+    ],
+)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: mmreplay.create(path, **FIELDS),
+        lambda path: mmreplay.snapshot("store.zarr", path),
+    ],
+)
+def test_what_is_above_it_is_said(folder, path, why, make):
+    (folder / "file").write_text("a file")
+    with pytest.raises(StoreNotFoundError, match=why):
+        make(path)
