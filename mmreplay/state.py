@@ -250,7 +250,7 @@ class CheckpointFile:
         Raises:
             FailedStoreError: the fsync failed.
         """
-        maps.dirty_again(self._path, self._offset, self._offset + PAGE_BYTES)
+        maps.dirty_again(self._path, self._offset, self._offset + _RECORD.size)
         files.sync_file(self._path)
 
     def write(

@@ -1,14 +1,20 @@
 """The protocol of docs/format.md with one of its rules left out: the simulator has to see each.
 
 Invariant: every mutant breaks one sentence of "State of a live lane" or "Order of writes" there and
-changes nothing else, so
-that a simulator that finds nothing wrong with it would find nothing wrong with the real code.
+changes nothing else, so that a simulator that finds nothing wrong with it would find nothing wrong
+with the real code.
 
-Rules that no single history of one lane can break have no mutant here, but tests of their own that
-go red without them: whose file a state page is, which boot the best slot is of, and the number of a
-session in tests/unit/test_state.py; the lock in test_misuse.py;
-errors of the disk in test_failing_calls.py; the random state in tests/unit/test_buffers.py,
-priorities in tests/property/test_priorities.py.
+Rules that no single history of one lane can break, or hardly ever one, have no mutant here, but
+tests of their own that go red without them:
+
+- whose file a state page is, which boot the best slot is of, that the page is not trusted below
+  that slot, the number of a session, and 0 after the last one: tests/unit/test_state.py;
+- of recovery and its opening that tail_start and base are the greater ones, that files go last,
+  that checksums go from row head - 1, and of shards from tail_start, that scalars past the head
+  are zeroed: tests/unit/test_recovery.py;
+- that the checksums that recovery took away do not come back: tests/crash/test_power_cut.py;
+- the lock: test_misuse.py; errors of the disk: test_failing_calls.py;
+- the random state: tests/unit/test_buffers.py; priorities: tests/property/test_priorities.py.
 """
 
 from __future__ import annotations
@@ -28,6 +34,7 @@ from mmreplay import state as states
 from mmreplay.checksums import Checksums
 from mmreplay.disk import LaneDisk
 from mmreplay.lane import Writer
+from mmreplay.schema import Field
 from mmreplay.state import BASE, COMMITTED, SESSION, TAIL_START, CheckpointFile, State
 from mmreplay.testing.simulator import LAYOUTS, ViolationError, simulate, uncollected
 from mmreplay.testing.strategies import Layout
@@ -54,6 +61,8 @@ class Mutant(NamedTuple):
 MUTANTS: dict[str, Mutant] = {}
 _WITH_TAIL = [one for one in LAYOUTS if any(x.codec != "raw" for x in one.schema.frames.values())]
 _EVICTING = [one for one in LAYOUTS if one.capacity is not None]
+# Of a power cut, many rows that were never committed may be left past the head of a chunk file.
+_LONG = [Layout(Field((200,), "uint8", "raw", 60), Field((), "int64", chunk=90), {})]
 
 
 @contextlib.contextmanager
@@ -149,6 +158,17 @@ def _no_sync(owner: Any, name: str, *, of: str) -> Change:
         return stat.S_ISDIR(os.fstat(descriptor).st_mode) == (of == "directories")
 
     return _during(owner, name, _unless(skip, files, "_fsync"), _unless(skip, files, "_fdatasync"))
+
+
+def _not_durable(owner: Any, name: str) -> Change:
+    """A function whose files are written without an fsync, of themselves or of their names."""
+    return _during(
+        owner, name, (files, "write_file", functools.partial(_volatile, files.write_file))
+    )
+
+
+def _volatile(write_file: Callable[..., None], path: Path, data: bytes, **how: bool) -> None:
+    write_file(path, data, **{**how, "durable": False})
 
 
 def _is_shard(path: Path, *_: Any, **__: Any) -> bool:
@@ -364,6 +384,11 @@ def _tail_start_read_early() -> list[Change]:
     return [_before(LaneDisk, "_flush", remember), *_slots(change)]
 
 
+@_breaks("flush: write the other slot, with the base that the capacity asks for", _EVICTING)
+def _flush_that_leaves_out_the_base() -> list[Change]:
+    return _slots(lambda _, changes: changes.pop("base", None))
+
+
 @_breaks("flush: write the other slot after the rows are synced")
 def _checkpoint_before_the_rows() -> list[Change]:
     real = LaneDisk._flush, LaneDisk._sync_rows  # noqa: SLF001
@@ -454,6 +479,26 @@ def _unused_rows_kept() -> list[Change]:
     return [(LaneDisk, "_zero_unused", _nothing)]
 
 
+@_breaks("close: zeros past the last row, durable before closed = true", _LONG)
+def _zeros_unsynced() -> list[Change]:
+    return [_during(files, "zero_from", (files, "_fdatasync", _nothing))]
+
+
+@_breaks("close: the missing checksums, durable before closed = true")
+def _checksums_of_a_close_unsynced() -> list[Change]:
+    return [_during(LaneDisk, "_finish_checksums", (Checksums, "sync", _nothing))]
+
+
+@_breaks("close: episodes/starts, durable before closed = true")
+def _index_unsynced() -> list[Change]:
+    return [_not_durable(LaneDisk, "_write_index")]
+
+
+@_breaks("close: the shapes of all arrays, durable before closed = true")
+def _shapes_unsynced() -> list[Change]:
+    return [_not_durable(LaneDisk, "_write_shape")]
+
+
 @_breaks("close: seal the tail into a last, short shard", _WITH_TAIL)
 def _shards_of_a_closed_lane_unsynced() -> list[Change]:
     return [_during(LaneDisk, "_seal_here", _unless(_is_regular, files, "_fsync"))]
@@ -493,6 +538,23 @@ def _opened_too_early() -> list[Change]:
         recovery.write_metadata(path, metadata, closed=False)
 
     return [_before(recovery, "reopen", open_)]
+
+
+@_breaks("reopen: closed = false, and only then zero the checksums")
+def _checksums_forgotten_too_early() -> list[Change]:
+    real = recovery.reopen
+
+    def reopen(
+        path: Path, metadata: dict[str, Any], specs: Any, sums: Checksums, *rest: Any
+    ) -> Any:
+        def forget(*_: Any, **__: Any) -> None:
+            sums.forget(metadata["rows"], recovery.shard_start(specs, metadata["rows"]))
+            sums.sync()
+
+        with _changed([_before(recovery, "write_metadata", forget)]):
+            return real(path, metadata, specs, sums, *rest)
+
+    return [(recovery, "reopen", reopen)]
 
 
 @_breaks("reopen: unpack the last, short shard into a fresh tail", _WITH_TAIL)
@@ -559,6 +621,17 @@ def _rebuilt_tail_unsynced() -> list[Change]:
 @_breaks("recover: checkpoint")
 def _no_checkpoint_after_recovery() -> list[Change]:
     return [_during(recovery, "recover", (CheckpointFile, "write", _nothing))]
+
+
+@_breaks("recover: a checkpoint of the tail_start that was rounded down", _WITH_TAIL)
+def _checkpoint_of_a_tail_that_is_gone() -> list[Change]:
+    real = CheckpointFile.write
+
+    def write(self: CheckpointFile, *, tail_start: int, **changes: int) -> None:
+        del tail_start  # that of the slot before is copied
+        real(self, **changes)
+
+    return [_during(recovery, "recover", (CheckpointFile, "write", write))]
 
 
 @_breaks("recover: delete *.tmp")

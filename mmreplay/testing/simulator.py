@@ -168,6 +168,7 @@ class _History:
         self._flushed = 0  # rows that a power cut may not take
         self._returned = 0  # rows that a kill may not take: what `step` or `reset` returned from
         self._powered = True  # since the last opening that went through
+        self._is_closed = False  # what the life before left
         self._left = 0  # calls until the crash
         # Whether the first life is to come to where rows go, far from all that comes before.
         self._far = layout.capacity is not None and self._luck.random() < 0.15  # noqa: PLR2004
@@ -320,7 +321,9 @@ class _History:
 
     def _open(self) -> None:
         there = self._path.exists()
-        if there and self._luck.random() < 0.03:  # noqa: PLR2004
+        # A store that was closed has to be whole, with all that nobody reads but to verify it.
+        was_closed, self._is_closed = self._is_closed, False
+        if there and (self._luck.random() < 0.03 or was_closed):  # noqa: PLR2004
             self._look_and_verify()
         if there and self._luck.random() < 0.9:  # noqa: PLR2004
             # What `create` does in the end; before that it looks at what it was asked for.
@@ -375,6 +378,7 @@ class _History:
     def _close(self) -> None:
         self.writer.close()  # type: ignore[union-attr]
         self.counts.closes += 1
+        self._is_closed = True
         self._flushed = self._returned = len(self._lane.rows)
         self._lane.end_session()
         self._check_rows()

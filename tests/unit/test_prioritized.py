@@ -756,7 +756,7 @@ def test_no_room_for_priorities_is_a_clear_error_and_costs_nothing(buffer_of):
     check_verified(buffer.store.path)
 
 
-@pytest.mark.parametrize("at", range(1, 8))
+@pytest.mark.parametrize("at", range(2, 8))  # the first is tried again by the call itself
 def test_a_full_disk_at_closing_keeps_everything_and_the_next_close_is_whole(buffer_of, at):
     buffer = buffer_of()
     play(buffer, 100)

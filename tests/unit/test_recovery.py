@@ -23,9 +23,10 @@ from mmreplay import (
     recovery,
     system,
 )
+from mmreplay.checksums import stored_checksum
 from mmreplay.errors import CorruptStoreError, FormatError
 from mmreplay.schema import Schema
-from mmreplay.state import CheckpointFile, State
+from mmreplay.state import BASE, TAIL_START, CheckpointFile, State
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -318,6 +319,44 @@ def test_a_tail_that_was_sealed_past_the_flushed_head_is_unpacked(
     assert (best.head, best.tail_start) == (5, 0)
 
 
+def test_a_kill_before_the_state_says_what_the_checkpoint_says_is_no_step_back(make, story, kill):
+    writer = make(frame=Field((3,), "uint8", "lz4", chunk=4, shard=8), capacity=10)
+    story.play(writer, 120)
+    writer.flush()
+    writer._wait_for_seal()
+    best = writer._disk._checkpoint.best
+    kill(writer)
+    assert (best.tail_start, best.base) == (120, 46)
+    state = State(writer.path / ".live" / "state", writable=True)
+    state.words[TAIL_START], state.words[BASE] = 112, 40  # as a seal and a flush found them
+    writer = make(append=True)
+    assert writer.rows == 121
+    assert (writer._disk.tail_start, writer._disk.base) == (120, 46)
+    assert [state.words[word] for word in (TAIL_START, BASE)] == [120, 46]
+
+
+@pytest.mark.parametrize("how", ["killed", "power cut"])
+def test_checksums_of_shards_that_the_tail_still_holds_go(make, story, kill, lz4, power_cut, how):
+    writer = make(**lz4)
+    story.play(writer, 15)
+    writer._wait_for_seal()
+    spec, chunks = writer.specs["frames"], range(2)
+    job = writer._disk.seal_job(8)
+    with pytest.MonkeyPatch.context() as patch:  # killed once the shard has its name and checksum
+        patch.setattr(CheckpointFile, "write", lambda *_, **__: 1 / 0)
+        job.run()
+    assert isinstance(job.error, ZeroDivisionError)
+    writer.flush()
+    kill(writer)
+    if how == "power cut":
+        power_cut()
+    sums = [stored_checksum(writer.path, spec, chunk) for chunk in chunks]
+    assert 0 not in sums
+    again = make(append=True)
+    assert (again.rows, again._disk.tail_start) == (16, 8)
+    assert [stored_checksum(writer.path, spec, chunk) for chunk in chunks] == [sums[0], 0]
+
+
 @pytest.mark.parametrize("head", [8, 16, 9])
 def test_no_checksum_of_a_lost_timeline_is_left(make, story, kill, fields, power_cut, head):
     # Row head - 1 is rewritten as a final row, and so is the chunk file that ends with it.
@@ -424,6 +463,35 @@ def test_files_past_the_head_and_litter_go(make, story, kill):
     writer.close()
     with mmreplay.open(writer.path) as store:
         story.check(store)
+
+
+@pytest.mark.parametrize("how", ["killed", "power cut"])
+def test_no_file_goes_before_what_makes_it_needless_is_written(
+    make, story, kill, lz4, power_cut, monkeypatch, how
+):
+    writer = make(**lz4, capacity=1000)
+    story.play(writer, 116)
+    writer.flush()
+    story.play(writer, 60, reset=False)
+    writer._background.submit(lambda: None).result()
+    live = writer.path / ".live"
+    writer._disk._checkpoint.write(base=40 if how == "killed" else 0)
+    kill(writer)
+    if how == "power cut":
+        power_cut()
+    seen, unlink = [], files.unlink
+
+    def look(path):
+        if not path.name.endswith(".tmp") and ".live" not in path.parts:
+            best = CheckpointFile(live / "checkpoint", writer.metadata["uuid"]).best
+            words = State(live / "state", writable=False).words
+            seen.append((best.head, best.tail_start, best.base, words[BASE]))
+        unlink(path)
+
+    monkeypatch.setattr(files, "unlink", look)
+    make(append=True)
+    expected = (117, 176, 40, 40) if how == "killed" else (117, 112, 0, 0)
+    assert set(seen) == {expected}
 
 
 def test_everything_that_a_killed_process_left_counts_as_not_yet_durable(
