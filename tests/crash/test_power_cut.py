@@ -4,16 +4,21 @@ Invariant: whatever part of the unsynced survives, the store opens again, and ho
 was written that has at least every row of the last flush that returned.
 """
 
+import collections
 import dataclasses
 import random
 import shutil
 import sys
+import uuid
 
 import numpy as np
 import pytest
 
 import mmreplay
 from mmreplay import files
+from mmreplay.checksums import Checksums, stored_checksum
+from mmreplay.format import ArraySpec
+from mmreplay.state import CheckpointFile
 from mmreplay.testing import checks, faults, mounts
 from mmreplay.testing.effort import THOROUGH
 from mmreplay.testing.pair import Pair
@@ -288,6 +293,58 @@ def test_checksum_of_a_shard_that_is_written_anew_after_a_cut_does_not_come_back
     with mounts.booted(bytes(15) + b"2"), mmreplay.open(tmp_path / "image/s.zarr") as store:
         assert store.lanes[0].rows == 6
         checks.check_verified(tmp_path / "image/s.zarr")
+
+
+def test_checksums_that_a_failed_sync_left_in_the_page_cache_are_durable_after_the_next(tmp_path):
+    root, image = tmp_path / "root", tmp_path / "image"
+    spec = ArraySpec("rewards", (), np.dtype("float32"), 10)
+    (root / "checksums" / "rewards").mkdir(parents=True)
+
+    def sums():
+        return Checksums(root, {"rewards": spec}, collections.deque())
+
+    with power_disk(root, lambda _: None) as disk:
+        before = sums()
+        before.set(spec, 5, 7)
+        disk.syncs_until_failure = 1
+        with pytest.raises(mmreplay.FailedStoreError):
+            before.sync()
+        again = sums()
+        again.forget(20_000, 0)  # those of another file
+        again.sync()
+        files.sync_directory(root / "checksums" / "rewards")
+        disk.image(image)
+    assert stored_checksum(image, spec, 5) == 7
+
+
+def test_a_checkpoint_that_is_only_in_the_page_cache_is_durable_before_the_next_is_written(
+    tmp_path,
+):
+    root, store = tmp_path / "root", uuid.uuid4().hex
+    root.mkdir()
+    path, images = root / "checkpoint", []
+
+    def look(_):
+        if disk is not None and disk.calls[-1] == "fdatasync":
+            for number in range(40):
+                images.append(tmp_path / f"image-{len(images)}")
+                disk.image(images[-1], random.Random(number))
+
+    disk = None
+    with power_disk(root, look) as watched:
+        first = CheckpointFile.create(path, store, head=0, tail_start=0, base=0)
+        files.sync_directory(root)
+        first.write(head=10)
+        watched.syncs_until_failure = 1
+        with pytest.raises(mmreplay.FailedStoreError):
+            first.write(head=20)
+        disk = watched
+        again = CheckpointFile(path, store)
+        assert again.best.head == 20
+        again.renew()
+        again.write(head=30)
+    assert images
+    assert {CheckpointFile(one / "checkpoint", store).best.head for one in images} == {10, 20, 30}
 
 
 @pytest.mark.parametrize("name", sorted(LAYOUTS))

@@ -8,9 +8,7 @@ import pytest
 
 from mmreplay import Field, columns, files, format
 from mmreplay.checksums import Checksums
-from mmreplay.errors import FailedStoreError
 from mmreplay.format import ArraySpec
-from mmreplay.testing.power import power_disk
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -171,20 +169,3 @@ def test_the_checksum_arrays_are_those_that_the_format_names():
         1024,
         np.dtype("uint32"),
     )
-
-
-def test_what_a_failed_sync_left_in_the_page_cache_is_durable_after_the_next(tmp_path):
-    root, image = tmp_path / "root", tmp_path / "image"
-    (root / "checksums" / "rewards").mkdir(parents=True)
-    with power_disk(root, lambda _: None) as disk:
-        sums = Checksums(root, {"rewards": RAW}, collections.deque())
-        sums.set(RAW, 5, 7)
-        disk.syncs_until_failure = 1
-        with pytest.raises(FailedStoreError):
-            sums.sync()
-        again = Checksums(root, {"rewards": RAW}, collections.deque())
-        again.forget(20_000, 0)
-        again.sync()
-        files.sync_directory(root / "checksums" / "rewards")
-        disk.image(image)
-    assert stored(image, RAW) == {5: 7}
