@@ -18,7 +18,7 @@ from mmreplay.checksums import stored_checksum
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
 from mmreplay.format import ArraySpec
 from mmreplay.integrity.chunks import ANOTHER, NO_CHECKSUM, WRONG_CHECKSUM
-from mmreplay.integrity.layouts import fits
+from mmreplay.integrity.layouts import fits, kept_files
 from mmreplay.integrity.mending import Doubts, stand_in
 from mmreplay.integrity.report import Finding, quoted
 from mmreplay.integrity.store import TWIN, verify
@@ -267,7 +267,8 @@ def _unchecked(reader: LaneReader, findings: Iterable[Finding]) -> dict[str, lis
         if not reader.is_closed:  # the others have none yet
             stop = max(stop - 1, 0) if spec.is_raw else min(reader.tail_start(), stop)
             stop -= stop % spec.chunk_rows
-        chunks = range(reader.base // spec.chunk_rows, -(-stop // spec.chunk_rows))
+        # Those that there are: how many there should be may be anything in a damaged store.
+        chunks = [one for one in kept_files(reader.path, spec) if one * spec.chunk_rows < stop]
         out[path] = [
             (chunk * spec.chunk_rows, (chunk + 1) * spec.chunk_rows)
             for chunk in chunks

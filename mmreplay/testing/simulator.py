@@ -119,6 +119,9 @@ class _Tasks:
 
     def detach(self, lane: Writer) -> None:
         del lane
+        self.finish_tasks()
+
+    def finish_tasks(self) -> None:
         while self._queue:
             self.run_one()
 

@@ -33,6 +33,7 @@ else:  # chunks so short that as many files come and go as in a run of many mill
     LOOKS, WINDOW_S = 2, 0.02
 # Chunk files that are allocated before their first row: those of a megabyte or more.
 AHEAD = {"lz4": 0, "raw": 1 if THOROUGH else 0}
+MAPS = 8  # more or fewer: how many depends on where between two chunk files the rows are
 OPENING_S = 0.6  # to import and to open takes about half of it
 
 
@@ -119,7 +120,7 @@ def test_a_long_run_takes_no_more_in_the_end_than_at_first(tmp_path, measured, c
         ("file", "MB", 4),
         ("deleted", "MB", 4),
         ("descriptors", "", 0),
-        ("maps", "", 8),  # how many depends on where between two chunk files the rows are
+        ("maps", "", MAPS),
         ("threads", "", 0),
         ("other files", "", 4),  # one more of checksums for each 1,024 chunk files
         ("disk", "MB", 2),
@@ -156,13 +157,13 @@ def taken(look, what):
 
 
 def check_counts(first, last):
-    """In a run so short that nothing else moves, no count may grow by one.
+    """In a run so short that nothing else moves, no count may grow by one, but for maps.
 
     A flush that comes late leaves some more for a while: the last looks' least counts.
     """
     for what in ("descriptors", "maps", "deleted", "threads", "other files"):
         seen = [[taken(one, what) for one in some] for some in (first, last)]
-        assert min(seen[1]) <= max(seen[0]), what
+        assert min(seen[1]) <= max(seen[0]) + (MAPS if what == "maps" else 0), what
     # The checksums of chunk files that are gone stay, in four bytes each: a page at times.
     seen = [[one.taken["disk"] for one in some] for some in (first, last)]
     assert min(seen[1]) <= max(seen[0]) + 2 * 4096
