@@ -340,6 +340,8 @@ class _History:
     def _work(self, n_steps: int) -> None:
         flushes = 0.01 if self._rarely else 0.1
         for _ in range(n_steps):
+            if self._left <= 0:  # in a seal, which keeps whatever ends it for the writer
+                raise _Crash
             pick = self._luck.random()
             if pick < flushes / 2:
                 with self.busy("writer"):
