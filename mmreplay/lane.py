@@ -376,9 +376,9 @@ class Writer:
         try:
             return self._disk.open_window(spec, chunk)
         except DiskFullError:
-            if self._disk.capacity is None or not self._disk.can_evict():
+            if self._disk.capacity is None:
                 raise
-            self._disk.flush()
+            self._disk.flush()  # or what is being evicted by another thread just now
             return self._disk.open_window(spec, chunk)
 
     def _make_room(self, n: int) -> None:

@@ -151,6 +151,7 @@ def crashed(tmp_path):
     """A store as a killed writer leaves it, whose state page is trusted."""
     writer = record(tmp_path / "alive.zarr")
     writer.flush()
+    faults.lanes_of(writer)[0]._background.finish_tasks()  # a copy takes a while
     path = tmp_path / "crashed.zarr"
     shutil.copytree(tmp_path / "alive.zarr", path)
     writer.close()
