@@ -582,6 +582,7 @@ def test_no_room_for_a_chunk_ahead_takes_no_file_from_the_step(make, story, larg
 
 def test_a_ring_on_a_full_disk_evicts(make, story, monkeypatch):
     writer = make(capacity=8)
+    monkeypatch.setattr(writer._background, "wake", lambda: None)  # nobody else evicts
     writer.save_generator(lambda: "state")
     story.play(writer, 30)
     story.play(writer, 65)
@@ -603,7 +604,6 @@ def test_a_ring_on_a_full_disk_evicts(make, story, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(files, "_fallocate", full)
         patch.setattr(files, "write_file", full_write)
-        patch.setattr(writer._background, "wake", lambda: None)
         story.play(writer, 9)
     assert n_full
     assert chunks(writer)[0] > before[0]
