@@ -280,31 +280,24 @@ class LaneDisk:
             files.sync_directory(directory)
         for _ in range(n_fresh):
             self._fresh.popleft()
-        saved = self._save_generator()
+        try:
+            self._save_generator()
+            saved = True
+        except DiskFullError:
+            saved = False  # the rows need no room, and what is evicted makes some
         with self._checkpoint_lock:
             self._checkpoint.write(head=head, base=base)
         self._flushed, self._first = head, first
         if base > self.base:
             self.words[BASE] = self.base = base
             self._evict()
-        if not saved:  # there may be room now, where something was evicted
-            self._save_generator(last=True)
+        if not saved:
+            self._save_generator()
 
-    def _save_generator(self, *, last: bool = False) -> bool:
-        """Save the random state; False if there is no room, and this is not the last attempt.
-
-        Raises:
-            DiskFullError: no room, in the last attempt.
-        """
+    def _save_generator(self) -> None:
         state = None if self.on_flush is None else self.on_flush()
         if state is not None:
-            try:
-                files.write_file(recovery.generator_path(self.path), state.encode())
-            except DiskFullError:
-                if last:
-                    raise
-                return False  # the rows need no room, and what is evicted makes some
-        return True
+            files.write_file(recovery.generator_path(self.path), state.encode())
 
     def _sync_rows(self, head: int) -> None:
         for spec in self.tail_specs:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import os
 import uuid
 import warnings
@@ -43,6 +42,7 @@ __all__ = ["FLUSH_S", "MAX_LANES", "create", "give_up", "split_capacity"]
 _MAX_NAME = 255
 _MAX_METADATA_BYTES = format.MAX_METADATA_BYTES // 2
 FLUSH_S = 30.0
+_FOREVER_S = 1e9
 """Seconds between flushes by the clock."""
 MAX_LANES = 4096
 """Lanes that one process writes; each takes about a dozen of the 65,530 maps that Linux gives."""
@@ -411,11 +411,7 @@ def _checked_flush_s(seconds: object) -> float:
     # NaN is not 0 or more, either.
     if not isinstance(seconds, (int, float, np.integer, np.floating)) or not seconds >= 0:
         raise SchemaError(f"flush_s: expected seconds, 0 for never; found {seconds!r}")
-    try:
-        out = float(seconds)
-    except OverflowError:
-        out = math.inf
-    return 0.0 if math.isinf(out) else out  # forever is never
+    return float(seconds) if seconds < _FOREVER_S else 0.0
 
 
 def _unmade(path: Path, error: FailedStoreError) -> FailedStoreError:

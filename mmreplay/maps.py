@@ -123,8 +123,6 @@ def dirty_again(path: Path, start: int, stop: int) -> None:
         FileNotFoundError: there is none.
         CorruptStoreError: it is shorter, or no regular file.
     """
-    if stop <= start:
-        return
     data = map_file(path, writable=True)
     reading.check_size(path, data.size, max(data.size, stop))
     for pages in (data[start : stop : mmap.PAGESIZE], data[stop - 1 : stop]):

@@ -171,6 +171,10 @@ class Player:
         """From the so manieth of these calls on the disk is full; until somebody is told."""
         self._disk.fail({call}, errno.ENOSPC, at=int(at), forever=True)
 
+    def scarce(self, call: str, at: str) -> None:
+        """The so manieth of these calls finds no room, and those after it do."""
+        self._disk.fail({call}, errno.ENOSPC, at=int(at))
+
     def broken(self, call: str, at: str) -> None:
         """The so manieth of these calls fails."""
         self._broken = call

@@ -123,6 +123,13 @@ SCENES = {
         "flush; full open 1; rows 12; full write 3; close; full posix_fallocate 1; open; "
         "full write 1; rows 2; close",
     ),
+    "no room for a lane": scene(LZ4, "full posix_fallocate 1; open; rows 1; close", lane="a"),
+    "no room but what goes": scene(
+        RAW, "open; rows 90; scarce posix_fallocate 1; rows 14; close", watch_from=2, capacity=20
+    ),
+    "no room for the random state": scene(
+        RAW, "short; buffer; rows 9; scarce write 1; flush; rows 2; close"
+    ),
     "no room for shards": scene(
         LZ4,
         "open; rows 4; full write 1; rows 12; full write 2; close; full posix_fallocate 1; open; "
@@ -157,6 +164,9 @@ SCENES = {
     "no flush in the background": scene(
         RAW, "open; rows 5; broken fdatasync 1; pause 0.02; rows 4; open; close", flush_s=0.002
     ),
+    "no recovery": scene(
+        LZ4, "open; rows 15; drop; broken fdatasync 2; open; open; rows 2; close", watch_from=3
+    ),
     "no shard": scene(
         LZ4,
         "open; rows 3; broken write 1; rows 12; open; rows 2; broken write 4; close; open; close",
@@ -184,7 +194,9 @@ ELSEWHERE = {
         reading read_filled
         reading _next_filled
         reading names | except (FileNotFoundError, NotADirectoryError):
+        reading names | if missing_ok:
         reading names | return []
+        reading names | raise
         lane Writer.specs
         lane Writer.metadata
         lane Writer.base
@@ -213,6 +225,13 @@ ELSEWHERE = {
         vector VectorWriter._unfit
         disk LaneDisk.missing
         lanes _words
+        checksums damaged
+        shards tail_problem | return (
+        shards tail_problem | f"tail_start: expected a multiple of {half:,} at most {2 * half:,} rows before the "
+        shards tail_problem | f"head, {head:,}, found {tail_start:,}"
+        reading name_problem | return "it has a character that no name can have"
+        reading name_problem | return "it is longer than the file system takes"
+        lane Writer._guard | else f"{self.path}: a flush in the background failed: {self._failure!r}; what is "
     """,
     "runs when the module is imported": """
         system _make_publish
@@ -221,6 +240,15 @@ ELSEWHERE = {
     "in a forked child, which writes nothing": """
         lane _abandon_in_child
         locks _release_in_child
+    """,
+    "when the interpreter is ending": """
+        background Background.submit | except RuntimeError:
+        background Background.submit | done: Future[None] = Future()
+        background Background.submit | task()
+        background Background.submit | done.set_result(None)
+        background Background.submit | return done
+        vector at_once | except RuntimeError:
+        vector at_once | waiting.append(functools.partial(call, *each))
     """,
     "other systems or processors": """
         lane Writer.step | _publish()
@@ -256,10 +284,13 @@ ELSEWHERE = {
         files exchange
         reading identity
         files temporary_directory
+        state CheckpointFile.stored_uuids
     """,
     "damage": """
         state CheckpointFile._parse | return None
         recovery _map_live | State.create(live / "state")
+        recovery reopen | raise damaged(file)
+        recovery write_metadata | data = format.group_json(new)
         files writing | raise
         maps _mmap | number = ctypes.get_errno()
         maps _mmap | raise OSError(number, os.strerror(number))
@@ -269,21 +300,24 @@ ELSEWHERE = {
         lane Writer.close | except BaseException:
         lane Writer.close | self.let_go()
         lane Writer.close | raise
-        background SealJob.work | except Exception as error:
+        background SealJob.work | except BaseException as error:
         background SealJob.work | self.error = error
         background SealJob.work | self._encoded.set()
+        background SealJob.work | if not isinstance(error, Exception):
+        background SealJob.work | raise
     """,
     "a race of two threads or processes within one statement": """
         lane Writer._columns_to_front | self._border = 0
         background Background.tick | break
         background _flush_loop | return
+        disk LaneDisk._in_turn | raise FailedStoreError(str(self._failure)) from self._failure
         files replace_directory | return False
         files sync_file | except FileNotFoundError:
         files sync_file | if missing_ok:
         files sync_file | return
         files sync_file | raise
         locks DirectoryLock.__init__ | self.release()
-        locks DirectoryLock.__init__ | self._descriptor = os.open(path, os.O_RDONLY | system.CLOEXEC)
+        locks DirectoryLock.__init__ | self._descriptor = _open(path)
         locks DirectoryLock.__init__ | continue
         locks DirectoryLock.__init__ | with writing("flock", path):
         locks DirectoryLock.__init__ | raise
@@ -291,7 +325,8 @@ ELSEWHERE = {
     "a file of somebody else": """
         files remove_tree | unlink(path)
         files remove_tree | return
-        files sync_file | except PermissionError:
+        files sync_file | except OSError as error:
+        files sync_file | if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
         files sync_file | descriptor = os.open(
         files sync_file | path, os.O_RDONLY | system.BINARY | system.CLOEXEC | system.NOFOLLOW
     """,
@@ -389,6 +424,10 @@ def all_points(stage, needed):
         for line, count in counts[name].items():
             found[line][name] = count
     return found
+
+
+def test_what_is_no_line_to_die_at_is_still_there():
+    assert len(write_path()) > 1_000
 
 
 def test_death_at_lines_of_the_write_path_loses_nothing(actors, tmp_path, measured):
