@@ -115,7 +115,7 @@ class Chronicle:
             self.begin(json.loads(line))
         Path(self.script.report + ".log").write_bytes(b"")
         plot = self.script.plot
-        least = self.flushed if power_cut else self.committed
+        least = self.flushed if power_cut or self.script.syncs_fail else self.committed
         for number, (lane, head, promised, known) in enumerate(
             zip(self.model.lanes, heads, least, self.committed, strict=True)
         ):

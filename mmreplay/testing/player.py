@@ -122,6 +122,8 @@ class Player:
             return
         if not isinstance(buffer, PrioritizedReplayBuffer):
             raise TypeError("a batch needs a buffer")
+        if self._script.syncs_fail and not len(buffer):
+            return  # nothing had been flushed
         self._again(lambda: self._sample(buffer))
 
     def _sample(self, buffer: PrioritizedReplayBuffer) -> None:

@@ -89,6 +89,12 @@ class Script:
         """What happens in which row."""
         return Plot(self.seed, {name: Described(one) for name, one in self.fields.items()})
 
+    @property
+    def syncs_fail(self) -> bool:
+        """Whether an fsync fails: of what was not flushed before, nothing is promised then."""
+        calls = {act.split()[1] for act in self.acts if act.startswith("broken ")}
+        return not faults.SYNCING.isdisjoint(calls if self.fails is None else {self.fails[0]})
+
     def create_arguments(self) -> dict[str, Any]:
         """Keywords for `create`."""
         fields = self.fields
