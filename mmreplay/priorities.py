@@ -103,7 +103,8 @@ def _clear(lane: Path, spec: ArraySpec, stop: int) -> None:
     for chunk in columns.chunk_files(lane, spec):
         start = chunk * spec.chunk_rows
         path = columns.chunk_path(lane, spec, chunk)
-        if start >= stop:
+        # Or its maker died before it had its blocks: nothing is in it yet.
+        if start >= stop or reading.regular_size(path, 2 * spec.chunk_bytes) < spec.chunk_bytes:
             files.unlink(path)
         elif stop < start + spec.chunk_rows:
             files.zero_from(path, _BYTES * (stop - start))

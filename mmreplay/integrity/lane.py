@@ -365,6 +365,10 @@ class Examination:
         if spec.path in self.arrays.sums:
             self._check_sums(spec)
 
+    def _is_short(self, spec: ArraySpec, chunk: int) -> bool:
+        path = chunk_path(self.watch.path, spec, chunk)
+        return reading.regular_size(path, spec.chunk_bytes) < spec.chunk_bytes
+
     def _with_checksums(self, spec: ArraySpec) -> set[int]:
         """The chunks that files of checksums, which are there, have room for."""
         sums = self.arrays.sums.get(spec.path)
@@ -376,6 +380,8 @@ class Examination:
     def _look_at_priorities(self, spec: ArraySpec, chunk: int) -> tuple[list[Finding], None]:
         problems: list[Problem] = []
         try:
+            if not self.watch.closed and self._is_short(spec, chunk):
+                return [], None  # its maker died before it had its blocks; the next one goes on
             problems, _ = self._chunks.raw(spec, chunk, self._rows)
             values = self._chunks.whole(spec, chunk).view(spec.dtype)
             wrong = np.flatnonzero(~((values >= 0) & (values < np.inf)))

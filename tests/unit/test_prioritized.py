@@ -923,3 +923,19 @@ def test_probabilities_are_those_of_the_definition(buffer_of, variant):
     )
     masses = masses**0.7
     assert buffer.probabilities(range(5)) == pytest.approx(masses / masses.sum(), rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer])
+def test_a_chunk_of_priorities_whose_maker_died_before_it_had_its_blocks(buffer_of, kill, kind):
+    buffer = buffer_of()
+    play(buffer, 10)
+    buffer.sample(1)
+    kill(buffer)
+    os.truncate(buffer.store.path / "priorities/c.0", 0)
+    check_verified(buffer.store.path)
+    again = buffer_of(kind=kind)
+    assert len(again) == 10
+    if kind is PrioritizedReplayBuffer:
+        assert set(again.sample(100).id.tolist()) <= set(range(10))
+    again.close()
+    check_verified(buffer.store.path)
