@@ -14,10 +14,8 @@ import subprocess
 import tarfile
 from pathlib import Path
 
-import numpy as np
-
 from benchmarks import fresh
-from benchmarks.experience import read_tape, recorded
+from benchmarks.experience import read_tape, recorded, saved_frames
 from benchmarks.results import Result
 from benchmarks.scale import Scale
 from benchmarks.timing import spread
@@ -32,8 +30,7 @@ def run(result: Result, scale: Scale, data: Path) -> None:
     """Pairs of processes."""
     game = scale.games[0]
     tape = read_tape(recorded(data, game, "raw", scale))
-    frames = data / f"{game}-frames.npy"
-    np.save(frames, tape.frames[: min(len(tape), 8_192)])
+    frames = saved_frames(data, game, tape)
     earlier = data / "before"
     _take_out(scale.before, earlier)
     result.details["commit"] = scale.before

@@ -28,6 +28,7 @@ __all__ = [
     "CODECS",
     "ENVIRONMENT_SPEED",
     "ENV_IDS",
+    "SAVED_FRAMES",
     "Tape",
     "check_whole",
     "frames_of",
@@ -37,10 +38,12 @@ __all__ = [
     "read_tape",
     "recorded",
     "repeated",
+    "saved_frames",
 ]
 
 ENV_IDS = {"mspacman": "ALE/MsPacman-v5", "breakout": "ALE/Breakout-v5"}
 CODECS = ("raw", "lz4", "zstd")
+SAVED_FRAMES = 8_192
 SEED = 0
 ENVIRONMENT_SPEED = 8_000
 """Rows a second that a paced writer stays below: more than eight games on two cores give."""
@@ -254,3 +257,10 @@ def _counted_encodes() -> Iterator[dict[str, int]]:
         yield counts
     finally:
         codecs.encode = encode
+
+
+def saved_frames(data: Path, game: str, tape: Tape) -> Path:
+    """The first frames of a tape, as a file for another process."""
+    path = data / f"{game}-frames.npy"
+    np.save(path, tape.frames[:SAVED_FRAMES])
+    return path

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import fresh
-from benchmarks.experience import CODECS, ENV_IDS, read_tape, recorded
+from benchmarks.experience import CODECS, ENV_IDS, read_tape, recorded, saved_frames
 from benchmarks.results import Result
 from benchmarks.scale import Scale
 from benchmarks.timing import Spread
@@ -31,8 +31,7 @@ def run(result: Result, scale: Scale, data: Path) -> None:
     """Recording, sampling, and a training loop that does both."""
     game = scale.games[0]
     tape = read_tape(recorded(data, game, "raw", scale))
-    frames = data / f"{game}-frames.npy"
-    np.save(frames, tape.frames[: min(len(tape), 8_192)])
+    frames = saved_frames(data, game, tape)
     del tape
     path = data / f"memory-{game}.zarr"
     for codec in ("lz4", "raw"):

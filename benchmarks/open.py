@@ -15,7 +15,15 @@ import numpy as np
 
 import mmreplay
 from benchmarks import fresh
-from benchmarks.experience import Tape, frames_of, read_tape, recorded, repeated
+from benchmarks.experience import (
+    SAVED_FRAMES,
+    Tape,
+    frames_of,
+    read_tape,
+    recorded,
+    repeated,
+    saved_frames,
+)
 from benchmarks.results import Result
 from benchmarks.scale import Scale
 from benchmarks.timing import Spread, spread
@@ -44,8 +52,7 @@ def run(result: Result, scale: Scale, data: Path) -> None:
         imports += _closed(result, name, path, scale)
     result.add("import numpy", spread([one["numpy_ms"] for one in imports]), "ms")
     result.add("import mmreplay after that", spread([one["import_ms"] for one in imports]), "ms")
-    frames = data / f"{game}-frames.npy"
-    np.save(frames, tape.frames[: min(len(tape), 8_192)])
+    frames = saved_frames(data, game, tape)
     for name, path in stores.items():
         if not name.startswith("raw"):
             _killed(result, name, path, frames, tape, scale)
@@ -102,7 +109,7 @@ def _killed(result: Result, name: str, path: Path, frames: Path, tape: Tape, sca
 
 def _check_newest(path: Path, tape: Tape, appended: int) -> None:
     """The rows that were committed just before the kill."""
-    source = tape.frames[: min(len(tape), 8_192)]
+    source = tape.frames[:SAVED_FRAMES]
     with mmreplay.open(path) as store:
         lane = store.lanes[-1]
         frames, rewards = frames_of(lane), lane.rewards[:]
