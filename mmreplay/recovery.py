@@ -237,12 +237,13 @@ def recover(
     best = checkpoint.best
     trusted = state.trusted(best)
     lost = 0 if trusted else state.rows_beyond(best.head)
+    words = state.words
+    head, tail_start, base = best.head, best.tail_start, best.base
     if trusted:
-        words = state.words
-        head, tail_start = words[COMMITTED], max(words[TAIL_START], best.tail_start)
-        base = max(words[BASE], best.base)
-    else:
-        head, tail_start, base = best.head, best.tail_start, best.base
+        head = words[COMMITTED]
+        # They stood in a checkpoint first. Only a damaged slot leaves nobody but the page to tell.
+        if not checkpoint.is_newest:
+            tail_start, base = max(words[TAIL_START], tail_start), max(words[BASE], base)
     check_rows(path / ".live", base, head, metadata["capacity"])
     if not trusted and tail_start > head:
         tail_start = shard_start(specs, head)
@@ -250,7 +251,7 @@ def recover(
     _check_tail(path, specs, head, tail_start)
     checkpoint.renew()
     if trusted:
-        state.words[BASE] = base  # before files go: its last flush may not have come so far
+        words[BASE] = base  # before files go: its last flush may not have come so far
     else:
         for spec in specs.values():
             if not spec.is_raw:

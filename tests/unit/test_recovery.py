@@ -335,6 +335,20 @@ def test_a_kill_before_the_state_says_what_the_checkpoint_says_is_no_step_back(m
     assert [state.words[word] for word in (TAIL_START, BASE)] == [120, 46]
 
 
+def test_what_a_flipped_bit_adds_to_the_base_or_the_tail_costs_nothing(make, story, kill):
+    writer = make(frame=Field((3,), "uint8", "lz4", chunk=4, shard=8), capacity=10)
+    story.play(writer, 120)
+    writer.flush()
+    writer._wait_for_seal()
+    kill(writer)
+    for word, flipped in ((BASE, 46 | 64), (TAIL_START, 120 | 128)):
+        State(writer.path / ".live" / "state", writable=True).words[word] = flipped
+        writer = make(append=True)
+        assert writer.rows == 121
+        assert (writer._disk.tail_start, writer._disk.base) == (120, 46)
+        kill(writer)
+
+
 @pytest.mark.parametrize("how", ["killed", "power cut"])
 def test_checksums_of_shards_that_the_tail_still_holds_go(make, story, kill, lz4, power_cut, how):
     writer = make(**lz4)
