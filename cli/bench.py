@@ -28,7 +28,6 @@ _INDICES = 128
 """Different frames to take; always the same ones would lie in the cache."""
 _TURN = 8
 _WARM_UP_BATCHES = 16
-_LEAST_TURNS = 3
 
 
 def _seconds(_context: click.Context, _parameter: click.Parameter, value: float) -> float:
@@ -81,7 +80,7 @@ def measure(data: mmreplay.Dataset, batch_size: int, seconds: float) -> dict[str
     Args:
         data: with the settings to use.
         batch_size: B.
-        seconds: of sampling and R together, about.
+        seconds: of sampling and R together, about; a batch of each is timed in any case.
 
     Raises:
         EmptyBufferError: there is nothing to sample.
@@ -89,17 +88,14 @@ def measure(data: mmreplay.Dataset, batch_size: int, seconds: float) -> dict[str
     import numpy as np
 
     batch = data.sample(batch_size)
-    for _ in range(_WARM_UP_BATCHES):
-        data.sample(batch_size, out=batch)
     ours: list[int] = []
     takes: list[int] = []
+    _time(lambda: data.sample(batch_size, out=batch), [], _WARM_UP_BATCHES, seconds)
     take = _reference(data, batch)
     stop = time.perf_counter() + seconds
-    turns = 0
-    while turns < _LEAST_TURNS or time.perf_counter() < stop:
-        _time(lambda: data.sample(batch_size, out=batch), ours)
-        _time(take, takes)
-        turns += 1
+    while not takes or time.perf_counter() < stop:
+        for call, into in ((lambda: data.sample(batch_size, out=batch), ours), (take, takes)):
+            _time(call, into, _TURN, (stop - time.perf_counter()) / 2)
     times = np.array(ours) / 1e3
     median, low, high = (float(np.percentile(times, at)) for at in (50, 10, 90))
     reference = float(np.median(takes)) / 1e3
@@ -122,11 +118,15 @@ def measure(data: mmreplay.Dataset, batch_size: int, seconds: float) -> dict[str
     }
 
 
-def _time(call: Callable[[], object], into: list[int]) -> None:
-    for _ in range(_TURN):
+def _time(call: Callable[[], object], into: list[int], times: int, seconds: float) -> None:
+    """Time some calls; fewer once they have taken so many seconds, but one."""
+    stop = time.perf_counter() + seconds
+    for _ in range(times):
         start = time.perf_counter_ns()
         call()
         into.append(time.perf_counter_ns() - start)
+        if time.perf_counter() > stop:
+            break
 
 
 def _reference(data: mmreplay.Dataset, batch: mmreplay.Batch) -> Callable[[], object]:

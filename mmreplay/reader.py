@@ -229,6 +229,10 @@ class LaneReader:
             }
         except (FileNotFoundError, NotADirectoryError):
             return False  # being closed, opened or recovered at this moment
+        except CorruptStoreError:
+            if _stamp(self.path) != self._stamp:
+                return False  # closed since, and opened again: a tail has its name before its size
+            raise
         except OSError as error:
             if error.errno != errno.EROFS:
                 raise

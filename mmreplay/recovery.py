@@ -28,7 +28,15 @@ from mmreplay.errors import (
 )
 from mmreplay.format import ArraySpec
 from mmreplay.schema import Schema
-from mmreplay.state import BASE, COMMITTED, TAIL_START, CheckpointFile, State, check_rows
+from mmreplay.state import (
+    BASE,
+    COMMITTED,
+    TAIL_START,
+    Checkpoint,
+    CheckpointFile,
+    State,
+    check_rows,
+)
 
 __all__ = [
     "Live",
@@ -237,21 +245,18 @@ def recover(
     best = checkpoint.best
     trusted = state.trusted(best)
     lost = 0 if trusted else state.rows_beyond(best.head)
-    words = state.words
-    head, tail_start, base = best.head, best.tail_start, best.base
-    if trusted:
-        head = words[COMMITTED]
-        # They stood in a checkpoint first. Only a damaged slot leaves nobody but the page to tell.
-        if not checkpoint.is_newest:
-            tail_start, base = max(words[TAIL_START], tail_start), max(words[BASE], base)
+    head, tail_start, base = _so_far(state, best, trusted=trusted)
     check_rows(path / ".live", base, head, metadata["capacity"])
     if not trusted and tail_start > head:
         tail_start = shard_start(specs, head)
         _unpack(path, specs, tails, tail_start, head)
-    _check_tail(path, specs, head, tail_start)
+    problems = [shards.tail_problem(specs, head, tail_start)]
+    _refuse(path, problems + state.ahead_of(checkpoint) if trusted else problems)
     checkpoint.renew()
     if trusted:
-        words[BASE] = base  # before files go: its last flush may not have come so far
+        state.words[BASE] = base  # before files go: its last flush may not have come so far
+        if (tail_start, base) != (best.tail_start, best.base):  # the slot after it is damaged
+            checkpoint.write(tail_start=tail_start, base=base)
     else:
         for spec in specs.values():
             if not spec.is_raw:
@@ -287,13 +292,21 @@ def _sync_live(path: Path) -> None:
         raise
 
 
-def _check_tail(path: Path, specs: Mapping[str, ArraySpec], head: int, tail_start: int) -> None:
-    """Make sure that the tail can hold the rows that it is said to.
+def _so_far(state: State, best: Checkpoint, *, trusted: bool) -> tuple[int, int, int]:
+    """The head, tail_start and base that a recovery goes on from."""
+    if not trusted:
+        return best.head, best.tail_start, best.base
+    words = state.words
+    return words[COMMITTED], max(words[TAIL_START], best.tail_start), max(words[BASE], best.base)
+
+
+def _refuse(path: Path, problems: list[str]) -> None:
+    """Make sure that there is no problem with what `.live` says.
 
     Raises:
-        CorruptStoreError: it cannot.
+        CorruptStoreError: there is one.
     """
-    text = shards.tail_problem(specs, head, tail_start)
+    text = next(filter(None, problems), "")
     if text:
         raise CorruptStoreError(f"{path / '.live'}: {text}; run `mmreplay verify`")
 

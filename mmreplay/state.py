@@ -123,6 +123,17 @@ class State:
             self.is_of_this_boot() and self.boot == best.boot and self.words[COMMITTED] >= best.head
         )
 
+    def ahead_of(self, checkpoint: CheckpointFile) -> list[str]:
+        """What the page says of base and tail_start that stood in no checkpoint before it did."""
+        slot = checkpoint.best
+        pairs = {"base": (self.words[BASE], slot.base)}
+        pairs["tail_start"] = (self.words[TAIL_START], slot.tail_start)
+        return [
+            f"{name}: expected at most that of the checkpoint, {known:,}, found {found:,}"
+            for name, (found, known) in pairs.items()
+            if found > known and checkpoint.is_newest
+        ]
+
     def rows_beyond(self, head: int) -> int:
         """How many rows past `head` the page speaks of, trusted or not."""
         return max(self.words[COMMITTED] - head, 0) if self.is_written() else 0

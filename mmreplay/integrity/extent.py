@@ -209,19 +209,12 @@ def page_problems(lane: Path, store: str) -> list[str]:
         return []  # a finding of its own
     if checkpoint is None or not page.is_of_this_boot() or page.boot != checkpoint.best.boot:
         return []
-    slot, words, out = checkpoint.best, page.words, list[str]()
-    if words[COMMITTED] < slot.head:
+    out, least, found = list[str](), checkpoint.best.head, page.words[COMMITTED]
+    if found < least:
         out.append(
-            f"committed: expected at least the head of the checkpoint, {slot.head:,}, found "
-            f"{words[COMMITTED]:,}"
+            f"committed: expected at least the head of the checkpoint, {least:,}, found {found:,}"
         )
-    pairs = {"base": (words[BASE], slot.base), "tail_start": (words[TAIL_START], slot.tail_start)}
-    for name, (found, known) in pairs.items():
-        if found > known and checkpoint.is_newest:
-            out.append(
-                f"{name}: expected at most that of the checkpoint, {known:,}, found {found:,}"
-            )
-    return out
+    return out + page.ahead_of(checkpoint)
 
 
 def _checkpoint(lane: Path, store: str) -> CheckpointFile | None:

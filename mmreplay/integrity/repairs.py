@@ -122,7 +122,8 @@ def repair(
 
     Raises:
         StoreNotFoundError, FormatError: there is no store.
-        SchemaError: a lane of a store of many; repair the store.
+        SchemaError: a lane of a store of many; repair the store. Or a name of such a length that
+            nothing with a longer one can stand beside it.
         LockedError: somebody writes there.
         CorruptStoreError: it is damaged in a way that leaves nothing to start from.
         DiskFullError: no room; nothing was changed.

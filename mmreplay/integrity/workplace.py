@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from mmreplay import files, format, locks, reading
-from mmreplay.errors import CorruptStoreError, LockedError, MmreplayError
+from mmreplay.errors import CorruptStoreError, LockedError, MmreplayError, SchemaError
 from mmreplay.reader import read_metadata
 
 __all__ = ["Workplace", "newest_aside"]
@@ -45,6 +45,11 @@ class Workplace:
 
     def __enter__(self) -> Self:
         """Lock; finish or undo what an interrupted repair began."""
+        if problem := reading.name_problem(self.path):
+            raise SchemaError(
+                f"path: {self._where}: a repair needs a name beside it, {self.path.name!r:.300}: "
+                f"{problem}; give the store another name first"
+            )
         if not self.path.exists() and reading.identity(self._where) is None:
             read_metadata(self._where)  # says that there is no store
         reading.check_directories(self.path.parent, self.path.name)

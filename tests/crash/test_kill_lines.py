@@ -226,6 +226,7 @@ ELSEWHERE = {
         disk LaneDisk.missing
         lanes _words
         checksums damaged
+        state State.ahead_of | f"{name}: expected at most that of the checkpoint, {known:,}, found {found:,}"
         shards tail_problem | return (
         shards tail_problem | f"tail_start: expected a multiple of {half:,} at most {2 * half:,} rows before the "
         shards tail_problem | f"head, {head:,}, found {tail_start:,}"
@@ -289,6 +290,7 @@ ELSEWHERE = {
     "damage": """
         state CheckpointFile._parse | return None
         recovery _map_live | State.create(live / "state")
+        recovery recover | checkpoint.write(tail_start=tail_start, base=base)
         recovery reopen | raise damaged(file)
         recovery write_metadata | data = format.group_json(new)
         files writing | raise

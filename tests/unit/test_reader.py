@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field, codecs, columns, locks, maps, reader, reading, system
+from mmreplay import Field, codecs, columns, files, locks, maps, reader, reading, shards, system
 from mmreplay.columns import EvictedError
 from mmreplay.errors import CorruptStoreError, FormatError, StoreNotFoundError
 from mmreplay.reader import LaneReader, lane_paths, read_metadata, read_specs
@@ -444,6 +444,22 @@ def test_a_lane_that_changes_hands_between_any_two_reads_is_one_session_or_the_o
         for _ in range(4):
             story.play(writers[1], 9)
             story.check(store)
+
+
+@pytest.mark.parametrize("at", range(1, N_READS + 1))
+def test_a_tail_that_has_its_name_and_not_yet_its_size_is_no_damage(
+    make, story, lz4, between_reads, at
+):
+    writer = make(**lz4)
+    story.play(writer, 20)
+
+    def begin_to_open_again():
+        writer.close()
+        files.make_directory(writer.path / ".live")
+        shards.tail_path(writer.path, writer.specs["frames"]).touch()
+
+    with between_reads(writer.path, at, begin_to_open_again) as store:
+        story.check(store)
 
 
 def test_a_reader_that_comes_while_a_session_begins_finds_it(make, story, kill, lz4, monkeypatch):

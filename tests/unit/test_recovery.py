@@ -335,18 +335,46 @@ def test_a_kill_before_the_state_says_what_the_checkpoint_says_is_no_step_back(m
     assert [state.words[word] for word in (TAIL_START, BASE)] == [120, 46]
 
 
-def test_what_a_flipped_bit_adds_to_the_base_or_the_tail_costs_nothing(make, story, kill):
+def test_what_stood_in_a_damaged_slot_is_taken_from_the_state_and_written_again(make, story, kill):
+    writer = make(frame=Field((3,), "uint8", "lz4", chunk=4, shard=8), capacity=10)
+    story.play(writer, 120)
+    writer.flush()
+    writer._wait_for_seal()
+    story.play(writer, 9)
+    writer._wait_for_seal()
+    writer.flush()
+    kill(writer)
+    path, store = writer.path / ".live" / "checkpoint", writer.metadata["uuid"]
+    best = CheckpointFile(path, store).best
+    slots = bytearray(path.read_bytes())
+    slots[4096 * (best.generation % 2 == 0)] ^= 1
+    path.write_bytes(slots)
+    damaged = CheckpointFile(path, store)
+    assert not damaged.is_newest
+    assert (damaged.best.tail_start, damaged.best.base) < (best.tail_start, best.base)
+    kill(make(append=True))
+    again = CheckpointFile(path, store)
+    assert again.is_newest
+    assert (again.best.tail_start, again.best.base) == (best.tail_start, best.base)
+    assert make(append=True).rows == 131
+
+
+def test_what_a_flipped_bit_adds_to_the_base_evicts_nothing(make, story, kill):
     writer = make(frame=Field((3,), "uint8", "lz4", chunk=4, shard=8), capacity=10)
     story.play(writer, 120)
     writer.flush()
     writer._wait_for_seal()
     kill(writer)
-    for word, flipped in ((BASE, 46 | 64), (TAIL_START, 120 | 128)):
-        State(writer.path / ".live" / "state", writable=True).words[word] = flipped
-        writer = make(append=True)
-        assert writer.rows == 121
-        assert (writer._disk.tail_start, writer._disk.base) == (120, 46)
-        kill(writer)
+    State(writer.path / ".live" / "state", writable=True).words[BASE] = 47
+    before = {one: one.read_bytes() for one in writer.path.rglob("c.*")}
+    with pytest.raises(
+        CorruptStoreError, match="base: expected at most that of the checkpoint, 46"
+    ):
+        make(append=True)
+    assert before == {one: one.read_bytes() for one in writer.path.rglob("c.*")}
+    assert mmreplay.repair(writer.path).lost == 0
+    writer = make(append=True)
+    assert (writer.rows, writer._disk.base) == (121, 46)
 
 
 @pytest.mark.parametrize("how", ["killed", "power cut"])

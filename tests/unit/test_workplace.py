@@ -3,7 +3,7 @@
 import pytest
 
 import mmreplay
-from mmreplay import CorruptStoreError
+from mmreplay import CorruptStoreError, SchemaError
 
 
 def test_a_link_in_the_place_of_the_workplace_is_not_followed(make, story, tmp_path):
@@ -28,3 +28,13 @@ def test_what_no_repair_has_built_is_not_removed(make, story, tmp_path):
     with pytest.raises(CorruptStoreError, match=r"found 'thesis\.tex'; move this directory away"):
         mmreplay.repair(writer.path)
     assert (place / "thesis.tex").read_text() == "years"
+
+
+def test_a_name_that_leaves_no_room_for_that_of_a_repair_is_told(make, story, tmp_path):
+    writer = make()
+    story.play(writer, 9)
+    writer.close()
+    where = writer.path.rename(tmp_path / ("n" * 250))
+    with pytest.raises(SchemaError, match=r"longer than the file system takes; give the store"):
+        mmreplay.repair(where)
+    assert mmreplay.verify(where).sound
