@@ -35,10 +35,13 @@ THOROUGHLY = HYPOTHESIS_PROFILE=soak MMREPLAY_RESULTS=tests/crash/results $(BIN)
 ALONE = $(addprefix tests/crash/test_, simulator.py hostile.py concurrency.py long_run.py \
     kill_recording.py)
 
+# What the first part finds, or a machine that is too slow for it, does not keep the second from it.
 crash: $(VENV)/.extras-test
-	$(THOROUGHLY) $(ALONE)
+	@status=0; set -x; \
+	$(THOROUGHLY) $(ALONE) || status=1; \
 	$(THOROUGHLY) tests/crash $(addprefix --ignore=, $(ALONE)) \
-	    -n $(WORKERS) --maxprocesses 8 --dist worksteal $(ARGS)
+	    -n $(WORKERS) --maxprocesses 8 --dist worksteal $(ARGS) || status=1; \
+	exit $$status
 
 lint: $(VENV)/.extras-dev
 	$(BIN)/ruff check .
