@@ -230,7 +230,7 @@ def recover(
     # What a killed process left may be only in the page cache: make durable what is about to be
     # trusted.
     files.sync_file(path / "zarr.json")
-    _sync_live(path)
+    _sync_or_distrust(path, path / ".live")
     try:
         state, checkpoint, tails = _map_live(path, metadata, specs)
     except FileNotFoundError as error:
@@ -255,12 +255,13 @@ def recover(
     checkpoint.renew()
     if trusted:
         state.words[BASE] = base  # before files go: its last flush may not have come so far
-        if (tail_start, base) != (best.tail_start, best.base):  # the slot after it is damaged
-            checkpoint.write(tail_start=tail_start, base=base)
+        if (tail_start, base) != (best.tail_start, best.base):
+            _replace_damaged(path, specs, checkpoint, head, tail_start, base)
     else:
         for spec in specs.values():
             if not spec.is_raw:
                 files.sync_file(shards.tail_path(path, spec))
+        state.distrust()  # by whomever that checkpoint would be the best one of its boot for
         checkpoint.write(head=head, tail_start=tail_start, base=base)
     _remove_litter(path)
     _sweep(path, specs, head, base)
@@ -278,18 +279,32 @@ def recover(
     return Live(metadata, state, checkpoint, tails, head, base, base, trusted=trusted, lost=lost)
 
 
-def _sync_live(path: Path) -> None:
-    """Make `.live` durable; if that fails, nobody may trust in it the next time, when it will not.
+def _sync_or_distrust(path: Path, folder: Path) -> None:
+    """Make a folder of a lane durable; if that fails, it may not the next time: trust no state.
 
     Raises:
         FailedStoreError: an fsync failed.
     """
     try:
-        files.sync_tree(path / ".live")
+        files.sync_tree(folder)
     except FailedStoreError:
         with contextlib.suppress(OSError, CorruptStoreError):
             State(path / ".live" / "state", writable=True).distrust()
         raise
+
+
+def _replace_damaged(
+    path: Path,
+    specs: Mapping[str, ArraySpec],
+    checkpoint: CheckpointFile,
+    head: int,
+    tail_start: int,
+    base: int,
+) -> None:
+    """Write what only the state says into a checkpoint, as a flush would: the next ones copy it."""
+    for spec in specs.values():
+        _sync_or_distrust(path, path / spec.path)
+    checkpoint.write(head=head, tail_start=tail_start, base=base)
 
 
 def _so_far(state: State, best: Checkpoint, *, trusted: bool) -> tuple[int, int, int]:

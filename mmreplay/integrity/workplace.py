@@ -45,13 +45,13 @@ class Workplace:
 
     def __enter__(self) -> Self:
         """Lock; finish or undo what an interrupted repair began."""
+        if reading.identity(self.path) is None and reading.identity(self._where) is None:
+            read_metadata(self._where)  # says that there is no store
         if problem := reading.name_problem(self.path):
             raise SchemaError(
                 f"path: {self._where}: a repair needs a name beside it, {self.path.name!r:.300}: "
                 f"{problem}; give the store another name first"
             )
-        if not self.path.exists() and reading.identity(self._where) is None:
-            read_metadata(self._where)  # says that there is no store
         reading.check_directories(self.path.parent, self.path.name)
         for name in reading.names(self.path):
             if not _OURS.fullmatch(name):

@@ -26,7 +26,7 @@ def test_json(command, store):
     assert about.keys() == KEYS
     assert (about["path"], about["transitions"], about["codec"]) == (store, 30, "raw")
     assert (about["batch_size"], about["stack"], about["n_step"]) == (32, 4, 1)
-    assert about["batches"] >= 8
+    assert about["batches"] >= 1
     assert 0 < about["p10_us"] <= about["median_us"] <= about["p90_us"]
 
 

@@ -290,7 +290,8 @@ ELSEWHERE = {
     "damage": """
         state CheckpointFile._parse | return None
         recovery _map_live | State.create(live / "state")
-        recovery recover | checkpoint.write(tail_start=tail_start, base=base)
+        recovery recover | _replace_damaged(path, specs, checkpoint, head, tail_start, base)
+        recovery _replace_damaged
         recovery reopen | raise damaged(file)
         recovery write_metadata | data = format.group_json(new)
         files writing | raise

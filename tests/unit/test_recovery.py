@@ -335,28 +335,62 @@ def test_a_kill_before_the_state_says_what_the_checkpoint_says_is_no_step_back(m
     assert [state.words[word] for word in (TAIL_START, BASE)] == [120, 46]
 
 
-def test_what_stood_in_a_damaged_slot_is_taken_from_the_state_and_written_again(make, story, kill):
+def damage_newest_slot(writer):
+    path = writer.path / ".live" / "checkpoint"
+    best = CheckpointFile(path, writer.metadata["uuid"]).best
+    slots = bytearray(path.read_bytes())
+    slots[4096 * (best.generation % 2 == 0)] ^= 1
+    path.write_bytes(slots)
+    assert CheckpointFile(path, writer.metadata["uuid"]).best.generation == best.generation - 1
+
+
+@pytest.mark.parametrize("n_more", [9, 100])  # with the last the old head is below the new base
+def test_what_stood_in_a_damaged_slot_is_taken_from_the_state_and_written_again(
+    make, story, kill, monkeypatch, n_more
+):
+    for name in ("flush_soon", "wake"):
+        monkeypatch.setattr(background.Background, name, lambda _: None)
     writer = make(frame=Field((3,), "uint8", "lz4", chunk=4, shard=8), capacity=10)
     story.play(writer, 120)
     writer.flush()
     writer._wait_for_seal()
-    story.play(writer, 9)
+    story.play(writer, n_more)
     writer._wait_for_seal()
     writer.flush()
+    n_rows = writer.rows
     kill(writer)
     path, store = writer.path / ".live" / "checkpoint", writer.metadata["uuid"]
     best = CheckpointFile(path, store).best
-    slots = bytearray(path.read_bytes())
-    slots[4096 * (best.generation % 2 == 0)] ^= 1
-    path.write_bytes(slots)
+    damage_newest_slot(writer)
     damaged = CheckpointFile(path, store)
     assert not damaged.is_newest
     assert (damaged.best.tail_start, damaged.best.base) < (best.tail_start, best.base)
     kill(make(append=True))
     again = CheckpointFile(path, store)
     assert again.is_newest
+    assert again.best.head >= best.head
     assert (again.best.tail_start, again.best.base) == (best.tail_start, best.base)
-    assert make(append=True).rows == 131
+    assert make(append=True).rows == n_rows
+
+
+def test_a_state_that_was_not_trusted_is_not_trusted_after_a_death_in_the_recovery(
+    make, story, kill, power_cut, monkeypatch
+):
+    monkeypatch.setattr(background.Background, "flush_soon", lambda _: None)
+    writer = make(frame=Field((3,), "uint8", "raw", chunk=8))
+    story.play(writer, 4)
+    writer.flush()
+    kill(writer)
+    power_cut()
+    writer = make(append=True)
+    story.play(writer, 30)
+    kill(writer)
+    damage_newest_slot(writer)  # the only one of this boot
+    with monkeypatch.context() as patch:
+        patch.setattr(State, "start", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            make(append=True)
+    assert make(append=True).rows == 5
 
 
 def test_what_a_flipped_bit_adds_to_the_base_evicts_nothing(make, story, kill):
