@@ -90,12 +90,16 @@ def measure(data: mmreplay.Dataset, batch_size: int, seconds: float) -> dict[str
     batch = data.sample(batch_size)
     ours: list[int] = []
     takes: list[int] = []
-    _time(lambda: data.sample(batch_size, out=batch), [], _WARM_UP_BATCHES, seconds)
+
+    def sample() -> None:
+        data.sample(batch_size, out=batch)
+
+    _time(sample, [], _WARM_UP_BATCHES, seconds)
     take = _reference(data, batch)
     take()  # its arrays get their memory now
     stop = time.perf_counter() + seconds
     while not takes or time.perf_counter() < stop:
-        for call, into in ((lambda: data.sample(batch_size, out=batch), ours), (take, takes)):
+        for call, into in ((sample, ours), (take, takes)):
             _time(call, into, _TURN, (stop - time.perf_counter()) / 2)
     times = np.array(ours) / 1e3
     median, low, high = (float(np.percentile(times, at)) for at in (50, 10, 90))

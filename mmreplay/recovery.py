@@ -261,7 +261,7 @@ def recover(
         for spec in specs.values():
             if not spec.is_raw:
                 files.sync_file(shards.tail_path(path, spec))
-        state.distrust()  # by whomever that checkpoint would be the best one of its boot for
+        state.distrust()  # or, after a death from here on, a checkpoint of its boot vouches for it
         checkpoint.write(head=head, tail_start=tail_start, base=base)
     _remove_litter(path)
     _sweep(path, specs, head, base)

@@ -22,11 +22,11 @@ def measured(command, *arguments):
 
 
 def test_json(command, store):
-    about = measured(command, store)
+    about = json.loads(command("bench", store, "--json").out)  # for a second
     assert about.keys() == KEYS
     assert (about["path"], about["transitions"], about["codec"]) == (store, 30, "raw")
     assert (about["batch_size"], about["stack"], about["n_step"]) == (32, 4, 1)
-    assert about["batches"] >= 1
+    assert about["batches"] >= 24
     assert 0 < about["p10_us"] <= about["median_us"] <= about["p90_us"]
 
 

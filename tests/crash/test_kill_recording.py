@@ -101,13 +101,6 @@ class Recording:
         checks.check_plain_zarr(Path(self.order.path))
 
 
-def is_on(recordings, seconds):
-    """For so many seconds; longer, where that is too short for what is to be measured."""
-    n_kills = sum(one.kills for one in recordings)
-    enough = n_kills >= LEAST and any(one.openings for one in recordings)
-    return seconds < SECONDS or (not enough and seconds < 5 * SECONDS)
-
-
 def spread_ms(seconds):
     ordered = sorted(1e3 * one for one in seconds)
     return Spread(ordered[len(ordered) // 2], ordered[0], ordered[-1], len(ordered))
@@ -119,7 +112,7 @@ def test_recording_killed_again_and_again_loses_no_committed_row(tmp_path, measu
         ordered = orders(tmp_path)
         recordings = [Recording(one, recorders, luck) for one in ordered.values()]
         began = time.perf_counter()
-        while is_on(recordings, time.perf_counter() - began):
+        while time.perf_counter() - began < SECONDS or not any(one.openings for one in recordings):
             for one in recordings:
                 if one.is_due():
                     one.kill()
