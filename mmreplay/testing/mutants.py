@@ -72,14 +72,14 @@ def mutated(name: str) -> Iterator[None]:
         yield
 
 
-def caught(name: str, seeds: Sequence[int], n_crashes: int) -> str | None:
-    """What the simulator says of a mutant in the first history that goes wrong; None if none."""
+def caught(name: str, seeds: Sequence[int], n_crashes: int) -> tuple[int, str] | None:
+    """The first history in which the simulator notices a mutant, and what it says; None if none."""
     with mutated(name):
         for seed in uncollected(seeds):
             try:
                 simulate(seed, n_crashes, MUTANTS[name].layouts)
             except ViolationError as error:
-                return str(error)
+                return seed, str(error)
     return None
 
 

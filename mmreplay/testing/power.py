@@ -238,7 +238,7 @@ class PowerDisk:
         """A call that matters if it may make a file."""
         where = os.fspath(path)
         if not flags & os.O_CREAT:
-            descriptor = os.open(path, flags, *mode)
+            descriptor = os.open(where, flags, *mode)
             self._opened[descriptor] = where
             return descriptor
         with self._lock:
@@ -248,7 +248,7 @@ class PowerDisk:
                 self._directory(os.path.dirname(where))  # as it is before it has the name
             else:
                 self._file(where)
-            descriptor = os.open(path, flags, *mode)
+            descriptor = os.open(where, flags, *mode)
             self._opened[descriptor] = where
             if is_new:
                 self._move([self._made(where, _File(b""))])
@@ -292,17 +292,15 @@ class PowerDisk:
             file.observe(file.newest.ljust(offset + length, b"\0"))
 
     def fsync(self, descriptor: int) -> None:
-        """What a file holds, or the names of a directory, are durable."""
+        """What a file holds, or the names of a directory, are durable: on this disk only."""
         with self._lock:
             self.begin("fsync")
-            os.fsync(descriptor)
             self._sync(self._opened[descriptor])
 
     def fdatasync(self, descriptor: int) -> None:
         """As `fsync`."""
         with self._lock:
             self.begin("fdatasync")
-            getattr(os, "fdatasync", os.fsync)(descriptor)  # macOS has none
             self._sync(self._opened[descriptor])
 
     def unlink(self, path: str | Path) -> None:

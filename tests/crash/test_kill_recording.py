@@ -29,11 +29,14 @@ Field = mmreplay.Field
 
 
 def orders(folder):
-    """Three stores: one as `mmreplay record` makes it, two that seal and evict all the time."""
+    """Three stores: one as `mmreplay record` makes it, two that seal and evict all the time.
+
+    Most of the time goes into starting emulators, so only one store has two of them.
+    """
     about = {
         "default": {"lanes": 1},
         "shards": {"lanes": 2, "capacity": 800, "flush_s": 0.02},
-        "raw": {"lanes": 2, "capacity": 500, "flush_s": 0.1},
+        "raw": {"lanes": 1, "capacity": 300, "flush_s": 0.1},
     }
     fields = {
         "shards": Field(SCREEN, "uint8", "lz4", chunk=4, shard=32),
@@ -45,7 +48,8 @@ def orders(folder):
         made[name] = recorder.Order(GAME, path, str(folder / f"{name}.ledger"), **more)
         if name in fields:
             action = Field((), "int64", chunk=128)
-            mmreplay.create(path, fields[name], action, lanes=more["lanes"]).close()
+            lanes = more["lanes"] if more["lanes"] > 1 else None
+            mmreplay.create(path, fields[name], action, lanes=lanes).close()
     return made
 
 
