@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay import codecs, columns, episodes, files, format, priorities, recovery, shards
+from mmreplay import codecs, columns, episodes, files, format, parsing, priorities, recovery, shards
 from mmreplay.background import SealJob
 from mmreplay.checksums import Checksums, crc32c_of_file
 from mmreplay.columns import Window
@@ -84,7 +84,7 @@ class LaneDisk:
         path = self.path
         metadata = read_metadata(path)
         where = str(path / "zarr.json")
-        self.schema = format.schema_from_json(metadata.get("schema"), where)
+        self.schema = parsing.schema_from_json(metadata.get("schema"), where)
         self.specs, _ = read_specs(path, self.schema)
         for name in (*map(_sums_path, self.specs), format.index_spec().path):
             if not (path / name).is_dir():

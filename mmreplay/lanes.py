@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay import files, format, locks, places, planning
+from mmreplay import files, format, locks, parsing, places, planning
 from mmreplay._version import __version__
 from mmreplay.background import Background
 from mmreplay.beside import built_beside, remove_at_once
@@ -298,7 +298,7 @@ class _Request:
             SchemaError: rows or codecs differ.
         """
         where = str(path / "zarr.json")
-        there = format.schema_from_json(read_metadata(path).get("schema"), where)
+        there = parsing.schema_from_json(read_metadata(path).get("schema"), where)
         specs, _ = read_specs(path, there)
         self._compare(path, there, specs)
 
@@ -337,7 +337,7 @@ class _Request:
                 if read_metadata(path).get("name") == name:
                     return path
             where = str(self.path / "zarr.json")
-            schema = format.schema_from_json(root.get("schema"), where)
+            schema = parsing.schema_from_json(root.get("schema"), where)
             specs = planning.plan_from_layout(schema, root.get("layout"), where)
             self._compare(self.path, schema, specs)
             number = 1 + max((int(path.name[5:]) for path in paths), default=-1)
@@ -404,7 +404,7 @@ def _checked_metadata(metadata: object) -> dict[str, Any] | None:
         return None
     if not isinstance(metadata, Mapping):
         raise SchemaError(f"metadata: expected a dict, found {type(metadata).__name__}")
-    return format.plain(dict(metadata))
+    return parsing.plain(dict(metadata))
 
 
 def _checked_flush_s(seconds: object) -> float:

@@ -1,6 +1,6 @@
 """How long chunks and shards are, and with which codec, where the user leaves it open.
 
-Invariant: what is planned here is what `format.parse_array` accepts.
+Invariant: what is planned here is what `parsing.parse_array` accepts.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from mmreplay.format import (
     MAX_INNER_BYTES,
     ArraySpec,
     array_json,
-    checked_codec,
     odd_lengths,
-    parse_array,
 )
+from mmreplay.parsing import checked_codec, parse_array
 from mmreplay.schema import Field, Schema
 
 __all__ = ["codec_document", "plan", "plan_from_layout"]

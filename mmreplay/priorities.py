@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay import columns, files, format, maps, reading
+from mmreplay import columns, files, format, maps, parsing, reading
 from mmreplay.checksums import crc32c_of_file, stored_checksum
 from mmreplay.columns import Ids
 from mmreplay.errors import CorruptStoreError, FormatError
@@ -50,7 +50,7 @@ def find(lane: Path) -> ArraySpec | None:
         data = reading.read_bytes(where, format.MAX_METADATA_BYTES)
     except FileNotFoundError as error:
         raise FormatError(f"{where}: missing; {advice}") from error
-    spec, _ = format.parse_array(data, _SPEC.path, str(where))
+    spec, _ = parsing.parse_array(data, _SPEC.path, str(where))
     fits = (spec.row_shape, spec.dtype, spec.is_raw) == (_SPEC.row_shape, _SPEC.dtype, True)
     if not fits or spec.chunk_bytes % maps.GRANULARITY or spec.chunk_rows > _MOST_ROWS:
         raise FormatError(

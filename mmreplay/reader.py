@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay import columns, format, locks, reading, shards
+from mmreplay import columns, format, locks, parsing, reading, shards
 from mmreplay.columns import Array, EvictedError, Ids
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError, StoreNotFoundError
 from mmreplay.schema import Schema
@@ -57,7 +57,7 @@ def read_metadata(path: Path) -> dict[str, Any]:
                 f"{str(path)!r:.300}: there is no store here: {problem}; check the path"
             ) from error
         raise
-    return format.parse_root(data, str(where))
+    return parsing.parse_root(data, str(where))
 
 
 def read_specs(path: Path, schema: Schema) -> tuple[dict[str, format.ArraySpec], int]:
@@ -80,7 +80,7 @@ def read_specs(path: Path, schema: Schema) -> tuple[dict[str, format.ArraySpec],
             data = reading.read_bytes(where, format.MAX_METADATA_BYTES)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise FormatError(f"{where}: missing; every column of the schema has one") from error
-        spec, found = format.parse_array(data, name, str(where))
+        spec, found = parsing.parse_array(data, name, str(where))
         if (spec.row_shape, spec.dtype) != (one.shape, one.dtype):
             raise FormatError(
                 f"{where}: expected rows of {one.shape} {one.dtype}, as the schema says; found "
@@ -101,7 +101,7 @@ def read_holder(lane: Path) -> dict[str, Any] | None:
     """Who opened a lane for writing last: pid, host, since; None if that is not known."""
     where = lane / ".live" / "writer"
     try:
-        about = format.parse(reading.read_bytes(where, format.MAX_METADATA_BYTES), str(where))
+        about = parsing.parse(reading.read_bytes(where, format.MAX_METADATA_BYTES), str(where))
     except (OSError, MmreplayError):
         return None
     words = [about.get("host"), about.get("since")]
@@ -188,7 +188,7 @@ class LaneReader:
             self.metadata = read_metadata(self.path)
             if self.metadata["kind"] != "lane":
                 raise FormatError(f"{self.path}: expected a lane, found a store of lanes")
-            self.schema = format.schema_from_json(
+            self.schema = parsing.schema_from_json(
                 self.metadata.get("schema"), str(self.path / "zarr.json")
             )
             self.specs, rows = read_specs(self.path, self.schema)
@@ -348,7 +348,7 @@ class LaneReader:
             data = reading.read_bytes(where, format.MAX_METADATA_BYTES)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise FormatError(f"{where}: missing; a closed lane has its index") from error
-        spec, count = format.parse_array(data, "episodes/starts", str(where))
+        spec, count = parsing.parse_array(data, "episodes/starts", str(where))
         if count > self.head - self.base:
             raise FormatError(
                 f"{where}: expected at most {self.head - self.base:,} episodes, found {count:,}"

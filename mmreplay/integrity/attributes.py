@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mmreplay import format, reading
+from mmreplay import format, parsing, reading
 from mmreplay.errors import FormatError, MmreplayError
 
 __all__ = ["Attributes", "read_attributes", "refuse_newer"]
@@ -93,7 +93,7 @@ def _with_a_bit_flipped(data: bytes) -> Iterator[bytes]:
 def _stored(data: bytes) -> dict[str, Any] | None:
     """attributes.mmreplay as they stand there."""
     with contextlib.suppress(MmreplayError, KeyError, TypeError):
-        own = format.parse(data, "")["attributes"][format.ATTRIBUTE]
+        own = parsing.parse(data, "")["attributes"][format.ATTRIBUTE]
         if isinstance(own, dict):
             return own
     return None
@@ -109,7 +109,7 @@ def _matches(data: bytes) -> bool | None:
 
 def _parsed(data: bytes, kind: str) -> dict[str, Any] | None:
     with contextlib.suppress(MmreplayError):
-        own = format.parse_root(data, "")
+        own = parsing.parse_root(data, "")
         if own["kind"] == kind:
             return own
     return None

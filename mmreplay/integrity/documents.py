@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay import format
+from mmreplay import format, parsing
 from mmreplay.errors import FormatError
 from mmreplay.format import ArraySpec
 from mmreplay.schema import Schema
@@ -63,14 +63,14 @@ def reason(error: Exception, *named: object) -> str:
 
 
 def root_problems(data: bytes, own: Mapping[str, Any], where: str) -> Iterator[str]:
-    """What is wrong with the zarr.json of a lane or store that `format.parse_root` accepts.
+    """What is wrong with the zarr.json of a lane or store that `parsing.parse_root` accepts.
 
     Args:
         data: the file.
         own: attributes.mmreplay.
         where: the file's path.
     """
-    document = format.parse(data, where)
+    document = parsing.parse(data, where)
     yield from _key_problems(document, _ROOT_KEYS, set(), "zarr.json")
     kind = own["kind"]
     yield from _key_problems(own, _KEYS[kind], _OPTIONAL[kind], "attributes.mmreplay")
@@ -81,13 +81,18 @@ def root_problems(data: bytes, own: Mapping[str, Any], where: str) -> Iterator[s
         yield f"name: expected a text, found {own['name']!r:.80}"
     if "generator" in own:
         yield from _generator_problems(own)
-    yield from digest_problems(data)
+    yield from _digest_problems(document)
 
 
 def digest_problems(data: bytes) -> Iterator[str]:
     """Whether the attributes in a zarr.json match their crc32c, be they of whatever format."""
-    with contextlib.suppress(FormatError, KeyError, TypeError):
-        own = format.parse(data, "")["attributes"][format.ATTRIBUTE]
+    with contextlib.suppress(FormatError):
+        yield from _digest_problems(parsing.parse(data, ""))
+
+
+def _digest_problems(document: Mapping[str, Any]) -> Iterator[str]:
+    with contextlib.suppress(KeyError, TypeError):
+        own = document["attributes"][format.ATTRIBUTE]
         # Some have none: written by hand, or before there was such a checksum.
         if isinstance(own, dict) and own.get(format.DIGEST) not in (None, format.digest(own)):
             yield f"{OWN_DIGEST} {own[format.DIGEST]!r:.80}, found {format.digest(own)}"
@@ -110,7 +115,7 @@ def generator_problems(text: Any) -> Iterator[str]:
 
 
 def schema_problems(schema: Schema, document: object) -> Iterator[str]:
-    """What is wrong with a schema that `format.schema_from_json` could read."""
+    """What is wrong with a schema that `parsing.schema_from_json` could read."""
     if schema.to_json() != document:
         yield f"schema: expected {json.dumps(schema.to_json())}, found {json.dumps(document)}"
 
@@ -123,7 +128,7 @@ def layout_problems(specs: Mapping[str, ArraySpec], document: Any) -> Iterator[s
 def group_problems(data: bytes, where: str) -> list[str]:
     """What is wrong with the zarr.json of a group inside a lane."""
     try:
-        document = format.parse(data, where)
+        document = parsing.parse(data, where)
     except FormatError as error:
         return [reason(error, where)]
     return list(_difference(json.loads(format.group_json()), document, ("attributes",)))
@@ -145,13 +150,13 @@ def array_problems(
         the array as the file has it, or None if it cannot be used, its rows, and the problems.
     """
     try:
-        spec, found = format.parse_array(data, expected.path, where)
+        spec, found = parsing.parse_array(data, expected.path, where)
     except FormatError as error:
         return None, 0, [reason(error, where)]
     text = _unusable(spec, expected)
     if text:
         return None, 0, [text]
-    document = format.parse(data, where)
+    document = parsing.parse(data, where)
     canonical = json.loads(format.array_json(spec, found))
     problems = list(_difference(canonical, document, ("attributes", "dimension_names")))
     if rows is not None and found != rows:

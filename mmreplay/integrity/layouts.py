@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay import codecs, columns, format, planning, reading, shards
+from mmreplay import codecs, columns, format, parsing, planning, reading, shards
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
 from mmreplay.format import ArraySpec
 from mmreplay.schema import Field, Schema
@@ -55,7 +55,7 @@ def read_documents(lane: Path) -> Documents:
             reading.check_directories(lane, name)
             where = lane / name / "zarr.json"
             data = reading.read_bytes(where, format.MAX_METADATA_BYTES)
-            out[name] = format.parse_array(data, name, str(where))
+            out[name] = parsing.parse_array(data, name, str(where))
     return out
 
 
@@ -90,7 +90,7 @@ def find_schema(
     for one in given:
         with contextlib.suppress(FormatError):
             if one is not None:
-                read.append(format.schema_from_json(one.get("schema"), str(lane / "zarr.json")))
+                read.append(parsing.schema_from_json(one.get("schema"), str(lane / "zarr.json")))
     for schema in read:
         kinds = {path: (one.shape, one.dtype) for path, one in schema.columns().items()}
         if sure or all(known.get(path, kind) == kind for path, kind in kinds.items()):

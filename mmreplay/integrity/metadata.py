@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mmreplay import format, reading
+from mmreplay import format, parsing, reading
 from mmreplay.errors import MmreplayError
 from mmreplay.format import ArraySpec
 from mmreplay.integrity import documents, tree
@@ -52,11 +52,10 @@ def read_root(watch: Watch) -> bool:
     where = watch.path / "zarr.json"
 
     def check() -> tuple[list[Finding], bool]:
-        watch.metadata = None
-        data = b""
+        watch.metadata, watch.document = None, b""
         try:
-            data = _read(watch, "zarr.json")
-            own = format.parse_root(data, str(where))
+            watch.document = data = _read(watch, "zarr.json")
+            own = parsing.parse_root(data, str(where))
             watch.metadata = own
             if own["kind"] != "lane":
                 return [
@@ -66,7 +65,7 @@ def read_root(watch: Watch) -> bool:
         except FileNotFoundError:
             return [watch.finding("zarr.json", "missing")], False
         except (MmreplayError, OSError) as error:
-            texts = [documents.reason(error, where), *documents.digest_problems(data)]
+            texts = [documents.reason(error, where), *documents.digest_problems(watch.document)]
             return [watch.finding("zarr.json", text) for text in texts], False
         return [watch.finding("zarr.json", text) for text in texts], True
 
@@ -78,7 +77,7 @@ def read_schema(watch: Watch) -> Schema | None:
     where = str(watch.path / "zarr.json")
     document: Any = (watch.metadata or {}).get("schema")
     try:
-        schema = format.schema_from_json(document, where)
+        schema = parsing.schema_from_json(document, where)
     except MmreplayError as error:
         watch.note([watch.finding("zarr.json", documents.reason(error, where))])
         return None

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmreplay import files, format, locks, places, planning, reading
+from mmreplay import files, format, locks, parsing, places, planning, reading
 from mmreplay.background import Background
 from mmreplay.columns import EvictedError
 from mmreplay.disk import holder_of
@@ -298,7 +298,7 @@ def _root(where: Path, lanes: Sequence[Path], report: Report) -> tuple[dict[str,
     for lane in lanes:
         with contextlib.suppress(MmreplayError, OSError):
             own = read_metadata(lane)
-            schema = format.schema_from_json(own["schema"], str(lane))
+            schema = parsing.schema_from_json(own["schema"], str(lane))
             specs, _ = read_specs(lane, schema)
             kept = {name: own[name] for name in KEPT if name in own and name != "name"}
             root = {
@@ -343,7 +343,7 @@ def _add_empty(
     for number in range(last + 1):
         name = format.lane_name(number)
         if name in hopeless or name not in names:
-            schema = format.schema_from_json(root["schema"], str(new))
+            schema = parsing.schema_from_json(root["schema"], str(new))
             specs = planning.plan_from_layout(schema, root["layout"], str(new))
             own = read_attributes(names[name], "lane").own if name in names else None
             empty_lane(new / name, schema, specs, own or root)

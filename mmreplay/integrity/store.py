@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmreplay import format, places, planning, reading
+from mmreplay import format, parsing, places, planning, reading
 from mmreplay.errors import CorruptStoreError, FormatError
 from mmreplay.format import ArraySpec
 from mmreplay.info import store_state
@@ -112,7 +112,7 @@ def _layout(
     for text in documents.root_problems(data, root, str(file)):
         note(text)
     try:
-        schema = format.schema_from_json(root.get("schema"), str(file))
+        schema = parsing.schema_from_json(root.get("schema"), str(file))
         for text in documents.schema_problems(schema, root["schema"]):
             note(text)
         specs = planning.plan_from_layout(schema, root.get("layout"), str(file))

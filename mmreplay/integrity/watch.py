@@ -6,13 +6,14 @@ in the same hands; when a writer opened or closed it meanwhile, `ChangedHandsErr
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mmreplay import locks
+from mmreplay import format, locks, reading
 from mmreplay.errors import MmreplayError
 from mmreplay.integrity.report import Finding
 from mmreplay.reader import LaneReader, read_metadata
@@ -71,7 +72,8 @@ class Watch:
         path: as given.
         lane: the directory's name in a store of many lanes; empty in a store of one.
         tally: as given.
-        metadata: attributes.mmreplay; None if they cannot be read.
+        document: the bytes of the lane's zarr.json.
+        metadata: attributes.mmreplay in them; None if they cannot be read.
         reader: follows a lane that is not closed.
         findings: what is damaged.
         warnings: what is odd.
@@ -81,6 +83,7 @@ class Watch:
         self.path = path
         self.lane = "" if path == root else path.name
         self.tally = tally
+        self.document = b""
         self.metadata: dict[str, Any] | None = None
         self.reader: LaneReader | None = None
         self.findings: list[Finding] = []
@@ -131,16 +134,21 @@ class Watch:
         Raises:
             ChangedHandsError: it is not.
         """
-        try:
-            now = read_metadata(self.path)
-        except MmreplayError:
-            if self.metadata is None:
-                return  # as before: it cannot be read
-            raise ChangedHandsError from None
-        if now != self.metadata or (self.reader is not None and not self.reader.poll()):
+        if not self._says_the_same() or (self.reader is not None and not self.reader.poll()):
             raise ChangedHandsError
         if self.closed and locks.is_locked(self.path):
             raise ChangedHandsError  # it is being opened for writing, or has just been closed
+
+    def _says_the_same(self) -> bool:
+        """Whether the lane's zarr.json gives the attributes that it gave."""
+        where = self.path / "zarr.json"
+        with contextlib.suppress(MmreplayError, OSError):
+            if reading.read_bytes(where, format.MAX_METADATA_BYTES) == self.document:
+                return True  # a long one takes its time to parse
+        try:
+            return read_metadata(self.path) == self.metadata
+        except MmreplayError:
+            return self.metadata is None
 
     def evicted(self, stop: int) -> bool:
         """Whether the rows below `stop` were evicted since the lane was opened."""

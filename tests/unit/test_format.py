@@ -10,7 +10,7 @@ import pytest
 import zarr
 from zarr.core.metadata.v3 import ArrayV3Metadata
 
-from mmreplay import format
+from mmreplay import format, parsing
 from mmreplay.errors import FormatError
 from mmreplay.format import ArraySpec
 from mmreplay.schema import Field, Schema
@@ -83,7 +83,7 @@ SPECS = [
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.path)
 def test_what_parse_array_returns_is_what_was_written(spec, rows):
     data = format.array_json(spec, rows)
-    assert format.parse_array(data, spec.path, "here") == (spec, rows)
+    assert parsing.parse_array(data, spec.path, "here") == (spec, rows)
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.path)
@@ -99,7 +99,7 @@ def test_zarr_reads_the_same_array_and_would_write_the_same_metadata(spec):
     from zarr.core.buffer import default_buffer_prototype
 
     written = metadata.to_buffer_dict(default_buffer_prototype())["zarr.json"].to_bytes()
-    assert format.parse_array(written, spec.path, "here") == (spec, 1000)
+    assert parsing.parse_array(written, spec.path, "here") == (spec, 1000)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_zarr_reads_the_same_array_and_would_write_the_same_metadata(spec):
     ],
 )  # fmt: skip
 def test_a_schema_comes_back_from_its_json(schema):
-    again = format.schema_from_json(json.loads(json.dumps(schema.to_json())), "here")
+    again = parsing.schema_from_json(json.loads(json.dumps(schema.to_json())), "here")
     assert again.same_data(schema)
     assert again.is_dict == schema.is_dict
 
@@ -142,16 +142,16 @@ def test_a_schema_that_is_none_is_refused(key, value):
     document = Schema.make(Field((84, 84)), ACTION).to_json()
     document[key] = value
     with pytest.raises(FormatError, match="here: the schema cannot be read"):
-        format.schema_from_json(document, "here")
+        parsing.schema_from_json(document, "here")
     del document[key]
     with pytest.raises(FormatError, match="here: the schema cannot be read"):
-        format.schema_from_json(document, "here")
+        parsing.schema_from_json(document, "here")
 
 
 @pytest.mark.parametrize("document", [None, [], "x", 3])
 def test_what_is_no_schema_at_all_is_refused(document):
     with pytest.raises(FormatError, match="here"):
-        format.schema_from_json(document, "here")
+        parsing.schema_from_json(document, "here")
 
 
 # ---------------------------------------------------------------- strict JSON
@@ -185,11 +185,11 @@ def test_what_is_no_schema_at_all_is_refused(document):
 )
 def test_what_is_no_json_object_is_refused_and_never_crashes(data):
     with pytest.raises(FormatError, match="here: expected"):
-        format.parse(data, "here")
+        parsing.parse(data, "here")
     with pytest.raises(FormatError, match="here: expected"):
-        format.parse_array(data, "frames", "here")
+        parsing.parse_array(data, "frames", "here")
     with pytest.raises(FormatError, match="here: expected"):
-        format.parse_root(data, "here")
+        parsing.parse_root(data, "here")
 
 
 def test_what_is_written_is_json_that_anybody_reads():
@@ -311,7 +311,7 @@ def refused(spec, path, value, match):
     document = json.loads(format.array_json(spec, 5))
     set_at(document, path, value)
     with pytest.raises(FormatError, match=match) as caught:
-        format.parse_array(json.dumps(document).encode(), spec.path, "/a/zarr.json")
+        parsing.parse_array(json.dumps(document).encode(), spec.path, "/a/zarr.json")
     assert str(caught.value).startswith("/a/zarr.json: ")
     assert len(str(caught.value)) < 1000
 
@@ -341,7 +341,7 @@ def test_what_changes_no_meaning_is_accepted():
     document["storage_transformers"] = []
     document["fill_value"] = 0.0
     del document["codecs"][0]["configuration"]["index_location"]
-    assert format.parse_array(json.dumps(document).encode(), "frames", "here") == (spec, 5)
+    assert parsing.parse_array(json.dumps(document).encode(), "frames", "here") == (spec, 5)
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.path)
@@ -354,7 +354,7 @@ def test_no_mutation_of_an_array_ends_in_another_error(spec):
             changed = copy.deepcopy(document)
             set_at(changed, path, value)
             try:
-                found, rows = format.parse_array(json.dumps(changed).encode(), spec.path, "here")
+                found, rows = parsing.parse_array(json.dumps(changed).encode(), spec.path, "here")
             except FormatError as error:
                 assert str(error).startswith("here: ")
                 n_refused += 1
@@ -403,7 +403,7 @@ def test_the_checksum_of_the_attributes_is_of_what_they_say():
 @pytest.mark.parametrize("kind", ["lane", "lanes"])
 def test_the_root_comes_back_as_it_was_written(kind):
     own = root(kind) | {"env": {"id": "ALE/Pong-v5"}, "name": "actor-3"}
-    assert format.parse_root(format.group_json(own), "here") == own
+    assert parsing.parse_root(format.group_json(own), "here") == own
 
 
 def test_the_root_is_a_group_that_zarr_opens(tmp_path):
@@ -461,7 +461,7 @@ def test_a_root_that_the_format_does_not_have_is_refused(key, value, match):
     own = root()
     set_at(own, (key,), value)
     with pytest.raises(FormatError, match=match) as caught:
-        format.parse_root(format.group_json(own), "/a/zarr.json")
+        parsing.parse_root(format.group_json(own), "/a/zarr.json")
     assert str(caught.value).startswith("/a/zarr.json: ")
 
 
@@ -479,11 +479,11 @@ def test_a_root_that_the_format_does_not_have_is_refused(key, value, match):
 )
 def test_a_group_of_somebody_else_is_told_apart(document, match):
     with pytest.raises(FormatError, match=match):
-        format.parse_root(json.dumps(document).encode(), "here")
+        parsing.parse_root(json.dumps(document).encode(), "here")
 
 
 def test_the_borders_of_a_root_are_accepted():
     own = root() | {"rows": (1 << 40) - 1, "first": (1 << 40) - 1, "capacity": (1 << 40) - 1}
-    assert format.parse_root(format.group_json(own), "here") == own
+    assert parsing.parse_root(format.group_json(own), "here") == own
     own = root() | {"rows": 0, "first": 0, "capacity": 1, "closed": False, "padding": "zero"}
-    assert format.parse_root(format.group_json(own), "here") == own
+    assert parsing.parse_root(format.group_json(own), "here") == own

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from mmreplay import format, planning
+from mmreplay import format, parsing, planning
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.schema import Field, Schema
 
@@ -256,7 +256,7 @@ def test_every_array_that_can_be_planned_can_be_parsed():
     specs = planned({"a": Field((64, 64, 3), "float32"), "b": Field((), "bool")}, 8,
                     Field((2,), "int8"), {"x": Field((2,), "float16")})  # fmt: skip
     for path, spec in specs.items():
-        assert format.parse_array(format.array_json(spec, 7), path, "here") == (spec, 7)
+        assert parsing.parse_array(format.array_json(spec, 7), path, "here") == (spec, 7)
 
 
 def test_a_planned_layout_comes_back_from_the_attributes_of_a_store():

@@ -15,9 +15,9 @@ from mmreplay import (
     background,
     columns,
     files,
-    format,
     lane,
     maps,
+    parsing,
     planning,
     reader,
     recovery,
@@ -78,7 +78,7 @@ def test_a_new_lane_is_a_live_one_of_no_row(tmp_path):
     recovery.build_lane(path, schema, specs, {"capacity": None, "padding": "reset"})
     for folder in [path, *(one for one in path.rglob("*") if one.is_dir())]:
         assert (folder / "zarr.json").exists() is (folder.name != ".live")
-    own = format.parse_root((path / "zarr.json").read_bytes(), "here")
+    own = parsing.parse_root((path / "zarr.json").read_bytes(), "here")
     assert (own["rows"], own["first"], own["closed"], own["kind"]) == (0, 0, False, "lane")
     best = CheckpointFile(path / ".live" / "checkpoint", own["uuid"]).best
     assert (best.head, best.tail_start, best.base, best.generation) == (0, 0, 0, 1)
