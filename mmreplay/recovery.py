@@ -167,6 +167,8 @@ def reopen(
     changes: Mapping[str, Any],
 ) -> Live:
     """Open a closed lane: everything private is built and durable before it is called open."""
+    # Who closed it may have died before that was durable: open again, it would need its `.live`.
+    files.sync_directory(path)
     files.remove_tree(path / ".live")
     _remove_litter(path)
     head: int = metadata["rows"]

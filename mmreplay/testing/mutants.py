@@ -12,7 +12,8 @@ tests of their own that go red without them:
 - of recovery and its opening that tail_start and base are the greater ones, that files go last,
   that checksums go from row head - 1, and of shards from tail_start, that scalars past the head
   are zeroed: tests/unit/test_recovery.py;
-- that the checksums that recovery took away do not come back: tests/crash/test_power_cut.py;
+- that the checksums that recovery took away do not come back, and that a close is durable before
+  the next writer removes anything: tests/crash/test_power_cut.py;
 - the lock: test_misuse.py; errors of the disk: test_failing_calls.py;
 - the random state: tests/unit/test_buffers.py; priorities: tests/property/test_priorities.py.
 """

@@ -13,6 +13,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import functools
 import gc
 import logging
 import os
@@ -25,7 +26,7 @@ from unittest import mock
 import numpy as np
 
 import mmreplay
-from mmreplay import lanes, system
+from mmreplay import lanes, places, system
 from mmreplay.background import SealJob
 from mmreplay.lane import Writer
 from mmreplay.schema import Field
@@ -107,6 +108,25 @@ class _Done:
     result = wait
 
 
+class _Path(type(Path())):  # type: ignore[misc]
+    """A path that keeps what is made of it: a history joins the same few hundred all the time."""
+
+    def joinpath(self, *names: Any) -> Any:
+        kept: dict[Any, Any] = self.__dict__
+        if names not in kept:
+            kept[names] = super().joinpath(*names)
+        return kept[names]
+
+    def __truediv__(self, name: Any) -> Any:
+        return self.joinpath(name)
+
+    def __fspath__(self) -> str:
+        kept: dict[Any, Any] = self.__dict__
+        if "text" not in kept:
+            kept["text"] = str(self)
+        return kept["text"]  # type: ignore[no-any-return]
+
+
 class _Tasks:
     """Stands for `Background`: what it would do in threads waits here until its time comes."""
 
@@ -165,7 +185,7 @@ class _History:
         self._action, self._extras = layout.action, layout.extras
         self._model = layout.model()
         self._lane = self._model.lanes[0]
-        self._path = root / "s.zarr"
+        self._path = _Path(root) / "s.zarr"
         self._disk: PowerDisk
         self._boot = 0
         self._flushed = 0  # rows that a power cut may not take
@@ -470,6 +490,7 @@ def _machine(history: _History, root: Path) -> Iterator[PowerDisk]:
         mock.patch.object(system, "boot_id", history.boot_id),
         mock.patch.object(lanes, "Background", history.background),
         mock.patch.object(lanes, "at_once", in_turn),
+        mock.patch.object(places, "Path", functools.lru_cache(maxsize=None)(_Path)),
         mock.patch.object(
             logging.getLogger("mmreplay"), "disabled", new=True
         ),  # of rows that were lost

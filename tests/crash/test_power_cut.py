@@ -188,6 +188,36 @@ def test_a_store_whose_maker_died_before_its_name_was_durable_stays(tmp_path, la
         assert min(view.rows for view in store.lanes) >= 12
 
 
+@pytest.mark.parametrize("name", ["raw", "lz4"])
+def test_a_close_that_was_not_durable_is_so_before_the_next_writer_removes_anything(tmp_path, name):
+    root = tmp_path / "root"
+    root.mkdir()
+    path = root / "s.zarr"
+    is_over = lambda: False  # noqa: E731 (what the writer dies of)
+
+    def die(number):
+        if is_over():
+            raise Death
+
+    arguments = {**LAYOUTS[name].create_arguments(), "flush_s": 0, "append": True}
+    with power_disk(root, die) as disk:
+        writer = mmreplay.create(path, **arguments)
+        Pair(writer, LAYOUTS[name].model(), np.random.default_rng(1)).together(12)
+        writer.flush()
+        is_over = lambda: b'"closed": true' in (path / "zarr.json").read_bytes()  # noqa: E731
+        with pytest.raises(Death):
+            writer.close()
+        faults.kill(writer)
+        is_over = lambda: not (path / ".live/checkpoint").exists()  # noqa: E731
+        with pytest.raises(Death):
+            mmreplay.create(path, **arguments)
+        for seed in range(24):
+            disk.image(tmp_path / str(seed), random.Random(seed))
+    for seed in range(24):
+        with mmreplay.create(tmp_path / str(seed) / "s.zarr", **arguments) as writer:
+            assert writer.rows >= 12
+
+
 def test_killed_in_an_eviction_and_in_the_recovery_no_row_is_missed(tmp_path):
     path, deadly = tmp_path / "s.zarr", []
 
