@@ -6,6 +6,7 @@ store only the rewards and the flags are read.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -213,8 +214,10 @@ def _last_row(reader: LaneReader) -> float:
     """When the newest row came, as far as the clocks of the files that hold it tell; 0 if never."""
     if not reader.head:
         return 0.0
-    private = sorted((reader.path / ".live").glob("*"))
-    paths = [path for path in private if path.name == "state" or path.suffix == ".tail"]
+    paths: list[Path] = []
+    with contextlib.suppress(OSError):  # it goes with a close
+        private = (reader.path / ".live").iterdir()
+        paths += [path for path in private if path.name == "state" or path.suffix == ".tail"]
     paths += [
         chunk_path(reader.path, spec, (reader.head - 1) // spec.chunk_rows)
         for spec in reader.specs.values()
