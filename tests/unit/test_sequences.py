@@ -210,7 +210,7 @@ def test_a_dict_of_frames_is_a_dict_of_windows(make, story):
 
 
 def test_the_number_of_a_step_is_unknown_where_its_episodes_beginning_is_gone(make, story):
-    writer = make(capacity=10, frame=Field((64, 64), "uint8", "raw", chunk=1))
+    writer = make(capacity=10, flush_s=0, frame=Field((64, 64), "uint8", "raw", chunk=1))
     story.play(writer, 2)
     with mmreplay.load(writer.path, stack=None) as data:
         for _ in range(198):
