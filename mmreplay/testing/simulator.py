@@ -490,7 +490,7 @@ def _machine(history: _History, root: Path) -> Iterator[PowerDisk]:
         mock.patch.object(system, "boot_id", history.boot_id),
         mock.patch.object(lanes, "Background", history.background),
         mock.patch.object(lanes, "at_once", in_turn),
-        mock.patch.object(places, "Path", functools.lru_cache(maxsize=None)(_Path)),
+        mock.patch.object(places, "Path", functools.cache(_Path)),
         mock.patch.object(
             logging.getLogger("mmreplay"), "disabled", new=True
         ),  # of rows that were lost

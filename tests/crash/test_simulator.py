@@ -30,7 +30,7 @@ def seeds_of(mutant):
     A change of the code under test changes what happens in a history, and the search begins anew.
     """
     noticed = json.loads(RESULTS.read_text("utf-8"))["details"].get("noticed", {})
-    return [*filter(None, [noticed.get(mutant)]), *SEEDS]
+    return [noticed[mutant], *SEEDS] if mutant in noticed else SEEDS
 
 
 def test_the_same_seed_lives_the_same_history():
