@@ -53,6 +53,12 @@ LAYOUTS = [
 ]
 """Small chunk and shard lengths, so that a few rows meet every border."""
 
+# The most calls until the crash, and the most steps: of each, one is chosen for a life.
+_LIVES = (25, 60, 120, 500), (1, 8, 20, 40)
+_SHORT_LIVES = (25, 50, 100, 400), (1, 8, 16, 32)
+# Chances, at a call, that it is the last one, and that something else happens before it.
+_MOST_DANGER, _MOST_BUSTLE = 0.6, 0.25
+
 
 class ViolationError(Exception):
     """Something was lost, torn or wrong after a crash; the message says in which history."""
@@ -193,6 +199,8 @@ class _History:
         self._powered = True  # since the last opening that went through
         self._is_closed = False  # what the life before left
         self._left = 0  # calls until the crash
+        # Short lives crash while what the one before left to the page cache is still there alone.
+        self._short = self._luck.random() < 0.5  # noqa: PLR2004
         # Whether the first life is to come to where rows go, far from all that comes before.
         self._far = layout.capacity is not None and self._luck.random() < 0.15  # noqa: PLR2004
         self._rarely = False  # whether this life flushes rarely, and is ahead of its checkpoints
@@ -232,8 +240,9 @@ class _History:
         self._tasks = _Tasks(self)
         # To make a store takes some 150 calls; most lives are to end later.
         least = 0 if self._path.exists() else 2
-        at_most = self._luck.choice((25, 80, 250, 1000)[least:])
-        n_steps = self._luck.randrange(self._luck.choice((1, 10, 30, 60)))
+        calls, steps = _SHORT_LIVES if self._short else _LIVES
+        at_most = self._luck.choice(calls[least:])
+        n_steps = self._luck.randrange(self._luck.choice(steps))
         if self._far:
             at_most, n_steps = 20_000, 90
         self._rarely = self._luck.random() < 0.25  # noqa: PLR2004
@@ -274,11 +283,11 @@ class _History:
         """The end, or what else happens at this moment."""
         self._left -= 1
         luck = self._luck.random()
-        if self._left <= 0 or luck > 1 - self._danger():
+        if self._left <= 0 or (luck > 1 - _MOST_DANGER and luck > 1 - self._danger()):
             self._left = 0
             raise _Crash
         self.counts.calls += 1
-        if luck < self._bustle():
+        if luck < _MOST_BUSTLE and luck < self._bustle():
             self._meanwhile()
 
     def _bustle(self) -> float:
@@ -286,7 +295,7 @@ class _History:
         if self._files_go():
             return 0.2 if self._opened else 0.08
         if "writer" not in self._at:
-            return 0.25
+            return _MOST_BUSTLE
         return 0.02 if self._at == ["writer"] else 0.1
 
     def _files_go(self) -> bool:
@@ -299,7 +308,7 @@ class _History:
         if "unlink" in last and self._opened:
             return 0.03  # files of rows that are evicted
         if last[1:] == ["rename", "fsync"]:
-            return 0.6  # a store that has its name, and may lose it
+            return _MOST_DANGER  # a store that has its name, and may lose it
         if self._far:
             return 0.0
         if last[1:] == ["write", "fdatasync"] or last[:2] == ["write", "fdatasync"]:

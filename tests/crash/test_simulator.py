@@ -17,8 +17,8 @@ from mmreplay.testing.mutants import MUTANTS, caught
 from mmreplay.testing.simulator import Counts, simulate, simulate_all
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
-N_CRASHES = 25  # of a history
-N_TRIALS = 20_000 if THOROUGH else 200
+N_CRASHES = 50  # of a history
+N_TRIALS = 20_000 if THOROUGH else 400
 # Tried for a mutant, at most; others than those of the real code.
 SEEDS = range(5_170, 6_170)
 RESULTS = Path(__file__).with_name("results") / "simulator.json"
@@ -42,7 +42,7 @@ def test_no_crash_loses_a_row_and_every_broken_rule_is_noticed(measured):
     result = measured("simulator", crashes_of_a_history=N_CRASHES)
     n_histories = -(-N_TRIALS // N_CRASHES)
     # Short enough that no processor is left alone at the end.
-    blocks = [range(n_histories)[i : i + 25] for i in range(0, n_histories, 25)]
+    blocks = [range(n_histories)[i : i + 5] for i in range(0, n_histories, 5)]
     processors = os.cpu_count() if THOROUGH else 1
     context = multiprocessing.get_context("spawn")
     start = time.perf_counter()
