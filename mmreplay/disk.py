@@ -272,7 +272,7 @@ class LaneDisk:
         if head > self._flushed or fresh:
             try:
                 self._sync_rows(head)
-            except FailedStoreError:
+            except files.FailedSyncError:
                 self._state.distrust()
                 raise
         self._sums.sync()

@@ -20,6 +20,7 @@ from mmreplay import reading, system
 from mmreplay.errors import CorruptStoreError, DiskFullError, FailedStoreError
 
 __all__ = [
+    "FailedSyncError",
     "allocate",
     "copy_file",
     "exchange",
@@ -40,6 +41,11 @@ __all__ = [
     "writing",
     "zero_from",
 ]
+
+
+class FailedSyncError(FailedStoreError):
+    """An fsync failed: what was written since the last one may never reach the disk."""
+
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _COPY_BYTES = 8 << 20
@@ -72,9 +78,11 @@ def writing(what: str, path: Path) -> Iterator[None]:
                 f"{path}: no room on the disk for {what}; nothing was changed: "
                 f"make room and call again"
             ) from error
+        advice = "check the disk and open the store again"
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            advice = "it needs the right to write there"
         raise FailedStoreError(
-            f"{path}: {what} failed: {error.strerror or error}; what was flushed is kept: check "
-            f"the disk and open the store again"
+            f"{path}: {what} failed: {error.strerror or error}; what was flushed is kept: {advice}"
         ) from error
 
 
@@ -86,8 +94,24 @@ def syncing(path: Path) -> Iterator[None]:
     is well. So there is nothing to try again.
 
     Raises:
+        FailedSyncError: any OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise FailedSyncError(
+            f"{path}: fsync failed: {error.strerror or error}; what was flushed before is kept: "
+            f"check the disk and open the store again"
+        ) from error
+
+
+@contextlib.contextmanager
+def _opening(path: Path) -> Iterator[None]:
+    """Turn every OSError of opening what is to be synced into an error: nothing has changed by it.
+
+    Raises:
         CorruptStoreError: there is a link where a file should be.
-        FailedStoreError: any other OSError.
+        FailedStoreError: any other OSError, such as too many open files.
     """
     try:
         yield
@@ -95,8 +119,8 @@ def syncing(path: Path) -> Iterator[None]:
         if error.errno == errno.ELOOP:
             raise CorruptStoreError(f"{path}: expected a file, found a link") from error
         raise FailedStoreError(
-            f"{path}: fsync failed: {error.strerror or error}; what was flushed before is kept: "
-            f"check the disk and open the store again"
+            f"{path}: cannot be opened to make it durable: {error.strerror or error}; what is "
+            f"committed is kept: see to that and open the store again"
         ) from error
 
 
@@ -315,10 +339,12 @@ def sync_file(path: Path, *, missing_ok: bool = False) -> None:
     """Make a file's bytes durable, dirty pages of every map of it included.
 
     Raises:
-        FailedStoreError: the fsync failed. It must never be retried: the kernel may have marked
+        FailedSyncError: the fsync failed. It must never be retried: the kernel may have marked
             the pages clean, and a second call would say that all is well.
+        FailedStoreError: it cannot be opened, so that nothing was tried.
+        CorruptStoreError: a link.
     """
-    with syncing(path):
+    with _opening(path):
         try:
             descriptor = os.open(path, os.O_RDWR | system.BINARY | system.CLOEXEC | system.NOFOLLOW)
         except FileNotFoundError:
@@ -332,6 +358,7 @@ def sync_file(path: Path, *, missing_ok: bool = False) -> None:
             descriptor = os.open(
                 path, os.O_RDONLY | system.BINARY | system.CLOEXEC | system.NOFOLLOW
             )
+    with syncing(path):
         try:
             _fdatasync(descriptor)
         finally:
@@ -342,8 +369,9 @@ def sync_directory(path: Path) -> None:
     """Make the names in a directory durable."""
     if sys.platform == "win32":  # directories cannot be opened there
         return
-    with syncing(path):
+    with _opening(path):
         descriptor = os.open(path, os.O_RDONLY | system.CLOEXEC)
+    with syncing(path):
         try:
             _fsync(descriptor)
         finally:

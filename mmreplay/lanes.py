@@ -32,7 +32,7 @@ from mmreplay.errors import (
 )
 from mmreplay.format import ArraySpec
 from mmreplay.lane import Writer
-from mmreplay.reader import lane_paths, read_metadata, read_specs
+from mmreplay.reader import lane_paths, read_metadata, read_specs, store_around
 from mmreplay.recovery import build_lane
 from mmreplay.schema import Field, Schema
 from mmreplay.vector import VectorWriter, at_once
@@ -106,7 +106,7 @@ def create(
         StoreExistsError: something is at `path` already.
         StoreNotFoundError: there is no directory above it.
         SchemaError: fields that are missing, cannot be stored, or do not match; an argument that
-            is none.
+            is none; a path within another store.
         FormatError, CorruptStoreError: what is there is no store, or a damaged one.
         LockedError: somebody else writes there.
         DiskFullError: no room; nothing was changed.
@@ -152,6 +152,8 @@ def create(
             )
         return asked.open(capacity, lanes, lane)
     places.check_above(where)
+    if (store := store_around(where)) is not None:
+        raise SchemaError(f"{where}: lies within the store {store}; choose another path")
     made = asked.make(capacity, lanes, lane)
     if not made and lane is None and not append:
         raise StoreExistsError(f"{where}: somebody else made it at this moment")

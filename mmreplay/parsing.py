@@ -38,6 +38,8 @@ _MAX_OWN_DEPTH = _MAX_DEPTH - 5
 _DTYPES = frozenset(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
 )
+_SHORT_BYTES = 8192
+"""Ours have some 1,500."""
 _BLOSC_NAMES = ("lz4", "lz4hc", "zstd")
 
 
@@ -186,7 +188,6 @@ def _field_from_json(document: Mapping[str, Any]) -> Field:
     return Field(tuple(shape), dtype)
 
 
-@functools.lru_cache(maxsize=4096)  # an opening looks twice: whether it fits, and then at it
 def parse_array(data: bytes, path: str, where: str) -> tuple[ArraySpec, int]:
     """Check an array's zarr.json against format 1.
 
@@ -201,6 +202,11 @@ def parse_array(data: bytes, path: str, where: str) -> tuple[ArraySpec, int]:
     Raises:
         FormatError: whatever this format does not have.
     """
+    # An opening looks twice: whether it fits, and then at it. What is long is not kept in memory.
+    return (_parse_array_once if len(data) <= _SHORT_BYTES else _parse_array)(data, path, where)
+
+
+def _parse_array(data: bytes, path: str, where: str) -> tuple[ArraySpec, int]:
     document = parse(data, where)
     known = {
         "zarr_format",
@@ -249,6 +255,9 @@ def parse_array(data: bytes, path: str, where: str) -> tuple[ArraySpec, int]:
         return ArraySpec(path, shape[1:], dtype, chunk[0], inner, codec), shape[0]
     _check_bytes(codecs[0], dtype, where)
     return ArraySpec(path, shape[1:], dtype, chunk[0]), shape[0]
+
+
+_parse_array_once = functools.lru_cache(maxsize=4096)(_parse_array)
 
 
 def _parse_sharding(

@@ -6,6 +6,7 @@ session is over, and `load` starts again from zarr.json.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import time
 from pathlib import Path
@@ -19,7 +20,14 @@ from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError, Store
 from mmreplay.schema import Schema
 from mmreplay.state import BASE, COMMITTED, SESSION, TAIL_START, CheckpointFile, State, check_rows
 
-__all__ = ["LaneReader", "lane_paths", "read_holder", "read_metadata", "read_specs"]
+__all__ = [
+    "LaneReader",
+    "lane_paths",
+    "read_holder",
+    "read_metadata",
+    "read_specs",
+    "store_around",
+]
 
 _ATTEMPTS = 50
 _PIECE_ROWS = 1 << 16
@@ -27,6 +35,15 @@ _IDLE_ATTEMPTS = 5
 _PATIENCE_S = 0.02
 _MOST_LETTERS = 255
 _NO_SESSION = -1  # no word of the page ever has it
+
+
+def store_around(path: Path) -> Path | None:
+    """The store, or lane, that a path lies in; None if there is none."""
+    for above in path.resolve().parents:
+        with contextlib.suppress(MmreplayError, OSError):
+            read_metadata(above)
+            return above
+    return None
 
 
 def read_metadata(path: Path) -> dict[str, Any]:

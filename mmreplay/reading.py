@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mmreplay import system
-from mmreplay.errors import CorruptStoreError, FailedStoreError
+from mmreplay.errors import CorruptStoreError, FailedStoreError, StoreNotFoundError
 
 __all__ = [
     "allocated_bytes",
     "check_directories",
+    "check_rights",
     "check_size",
     "identity",
     "name_problem",
@@ -27,6 +28,8 @@ __all__ = [
     "read_filled",
     "regular_size",
 ]
+
+_EFFECTIVE = os.access in os.supports_effective_ids
 
 
 # ---------------------------------------------------------------- regular files
@@ -224,6 +227,43 @@ def check_directories(root: Path, *below: str) -> None:
                 raise CorruptStoreError(
                     f"{here}: expected a directory, found a link or a file; a store holds no links"
                 )
+
+
+def check_rights(root: Path) -> None:
+    """Make sure that all of a store may be read: what may not looks damaged, and is not.
+
+    Raises:
+        StoreNotFoundError: a file or directory that may not.
+    """
+    todo = [os.fspath(root)]
+    while todo:
+        folder = todo.pop()
+        try:
+            with os.scandir(folder) as entries:
+                found = [one for one in entries if not one.is_symlink()]
+        except PermissionError as error:
+            raise _no_right(folder, error.strerror) from error
+        except (OSError, ValueError):  # gone, or no directory: others say what is wrong with it
+            continue
+        _check_right(folder, os.R_OK | os.X_OK)
+        for one in found:
+            if one.is_dir(follow_symlinks=False):
+                todo.append(one.path)
+            elif one.is_file(follow_symlinks=False):
+                _check_right(one.path, os.R_OK)
+
+
+def _check_right(path: str, mode: int) -> None:
+    # What was evicted in between may not be read either.
+    if not os.access(path, mode, effective_ids=_EFFECTIVE) and os.path.lexists(path):
+        raise _no_right(path, os.strerror(errno.EACCES))
+
+
+def _no_right(path: str, reason: str | None) -> StoreNotFoundError:
+    return StoreNotFoundError(
+        f"{path}: may not be read: {reason}; nothing says that it is damaged: get the right to "
+        f"read the whole store first (chmod, chown), and try again"
+    )
 
 
 def identity(path: Path) -> tuple[int, int] | None:

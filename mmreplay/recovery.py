@@ -17,12 +17,17 @@ from typing import Any
 import numpy as np
 
 from mmreplay import codecs, columns, files, format, priorities, reading, shards
-from mmreplay.checksums import Checksums, damaged, rows_match
+from mmreplay.checksums import (
+    Checksums,
+    crc32c_of_file,
+    damaged,
+    rows_match,
+    stored_checksum,
+)
 from mmreplay.columns import Array
 from mmreplay.errors import (
     CorruptStoreError,
     DiskFullError,
-    FailedStoreError,
     FormatError,
     MmreplayError,
 )
@@ -177,8 +182,9 @@ def reopen(
     newest = _newest_files(path, specs, head)
     # Their checksums are about to be forgotten: the next close makes some that fit what is there.
     for file, spec in newest:
-        if not rows_match(path, spec, (head - 1) // spec.chunk_rows, head):
+        if not _matches(path, file, spec, head):
             raise damaged(file)
+    newest = [(file, spec) for file, spec in newest if spec.is_raw]
     try:
         _build_live(path, metadata["uuid"], specs, head=head, tail_start=tail_start, base=base)
         state, checkpoint, tails = _map_live(path, metadata, specs)
@@ -208,13 +214,47 @@ def reopen(
 def _newest_files(
     path: Path, specs: Mapping[str, ArraySpec], head: int
 ) -> list[tuple[Path, ArraySpec]]:
-    """The raw chunk files that the newest row of a closed lane is in."""
-    files_of = [
+    """The chunk files of a closed lane that more rows go into: its last ones, but whole shards."""
+    return [
         (columns.chunk_path(path, spec, (head - 1) // spec.chunk_rows), spec)
         for spec in specs.values()
-        if spec.is_raw and head
+        if head and (spec.is_raw or head % spec.chunk_rows)
     ]
-    return [(file, spec) for file, spec in files_of if file.exists()]
+
+
+def _matches(path: Path, file: Path, spec: ArraySpec, head: int) -> bool:
+    """Whether a last chunk file of a closed lane is there, and matches its checksum."""
+    chunk = (head - 1) // spec.chunk_rows
+    try:
+        if spec.is_raw:
+            return rows_match(path, spec, chunk, head)
+        found = crc32c_of_file(file, shards.file_size(file, spec))
+        return found == stored_checksum(path, spec, chunk)
+    except FileNotFoundError as error:
+        raise damaged(file, "missing") from error
+
+
+def _check_files(path: Path, specs: Mapping[str, ArraySpec], rows: range, tail_start: int) -> None:
+    """Make sure that no chunk file of a lane that was left open is missing or cut.
+
+    The newest would be filled up with zeros when it is mapped, which then count as rows.
+
+    Raises:
+        CorruptStoreError: one is.
+    """
+    for spec in specs.values():
+        stop = rows.stop if spec.is_raw else min(rows.stop, tail_start)
+        for chunk in range(rows.start // spec.chunk_rows, -(-stop // spec.chunk_rows)):
+            file = columns.chunk_path(path, spec, chunk)
+            try:
+                if spec.is_raw:
+                    size = reading.regular_size(file, spec.chunk_bytes)
+                    if size < spec.chunk_bytes:
+                        raise damaged(file, f"expected {spec.chunk_bytes:,} bytes, found {size:,}")
+                else:
+                    file.lstat()
+            except FileNotFoundError as error:
+                raise damaged(file, "missing") from error
 
 
 def recover(
@@ -249,6 +289,7 @@ def recover(
     lost = 0 if trusted else state.rows_beyond(best.head)
     head, tail_start, base = _so_far(state, best, trusted=trusted)
     check_rows(path / ".live", base, head, metadata["capacity"])
+    _check_files(path, specs, range(base, head), tail_start)
     if not trusted and tail_start > head:
         tail_start = shard_start(specs, head)
         _unpack(path, specs, tails, tail_start, head)
@@ -289,7 +330,7 @@ def _sync_or_distrust(path: Path, folder: Path) -> None:
     """
     try:
         files.sync_tree(folder)
-    except FailedStoreError:
+    except files.FailedSyncError:
         with contextlib.suppress(OSError, CorruptStoreError):
             State(path / ".live" / "state", writable=True).distrust()
         raise
@@ -358,12 +399,7 @@ def _unpack(
     for name, tail in tails.items():
         spec = specs[name]
         file = columns.chunk_path(path, spec, start // spec.chunk_rows)
-        try:
-            shard = shards.Shard(file, spec, codecs.make_codec(spec.codec or {}))
-        except FileNotFoundError as error:
-            raise CorruptStoreError(
-                f"{file}: missing; it holds rows {start:,} to {stop:,}; run `mmreplay verify`"
-            ) from error
+        shard = shards.Shard(file, spec, codecs.make_codec(spec.codec or {}))
         for inner in range(-(-(stop - start) // spec.inner_rows)):
             row = (start + inner * spec.inner_rows) % len(tail)
             target = tail[row : row + spec.inner_rows].reshape(-1).view(np.uint8)

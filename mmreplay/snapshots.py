@@ -20,7 +20,7 @@ from mmreplay.errors import (
     SchemaError,
     StoreExistsError,
 )
-from mmreplay.reader import LaneReader, lane_paths
+from mmreplay.reader import LaneReader, lane_paths, store_around
 from mmreplay.store import Store
 from mmreplay.transplant import transplant
 
@@ -74,7 +74,7 @@ def snapshot(
         StoreNotFoundError: no store there, or no directory above the target.
         FormatError: something there that is no store.
         StoreExistsError: the target exists.
-        SchemaError: the target lies within the store, or nothing can have its name.
+        SchemaError: the target lies within a store, or nothing can have its name.
         DiskFullError: no room; nothing is left behind.
         FailedStoreError: a write or fsync failed.
         CorruptStoreError: rows that cannot be read, or a lane that evicts faster than it can be
@@ -86,8 +86,8 @@ def snapshot(
         raise StoreExistsError(f"{where}: there is something already; choose another path")
     places.check_above(where)
     lanes = lane_paths(source)
-    if where.parent.resolve().is_relative_to(source.resolve()):
-        raise SchemaError(f"{where}: lies within the store that is to be copied; choose another")
+    if (store := store_around(where)) is not None:
+        raise SchemaError(f"{where}: lies within the store {store}; choose another path")
     tally = _Tally(source, progress)
     with built_beside(where) as folder:
         built = folder / where.name  # a lane is locked itself while it is being closed

@@ -24,6 +24,7 @@ from mmreplay.integrity.layouts import Documents, Specs, kept_files
 from mmreplay.state import (
     BASE,
     COMMITTED,
+    PAGE_BYTES,
     TAIL_START,
     CheckpointFile,
     State,
@@ -32,6 +33,7 @@ from mmreplay.state import (
 
 __all__ = [
     "Extent",
+    "checkpoint_problem",
     "durable_head",
     "find_extent",
     "find_uuid",
@@ -215,6 +217,15 @@ def page_problems(lane: Path, store: str) -> list[str]:
             f"committed: expected at least the head of the checkpoint, {least:,}, found {found:,}"
         )
     return out + page.ahead_of(checkpoint)
+
+
+def checkpoint_problem(lane: Path, store: str) -> str:
+    """Whether a checkpoint that can be read was cut: the half that is gone may have said more."""
+    if _checkpoint(lane, store) is None:
+        return ""  # a finding of its own
+    size = (lane / ".live" / "checkpoint").lstat().st_size
+    expected = 2 * PAGE_BYTES
+    return f"expected {expected:,} bytes, found {size:,}" if size != expected else ""
 
 
 def _checkpoint(lane: Path, store: str) -> CheckpointFile | None:

@@ -157,7 +157,10 @@ class Examination:
             texts.append(extent.newest_problem(self.watch.path, reader.specs, reader.head))
         if not any(texts):
             texts += extent.page_problems(self.watch.path, reader.metadata["uuid"])
-        return [self.watch.finding(".live/state", text) for text in texts if text]
+        found = [self.watch.finding(".live/state", text) for text in texts if text]
+        if text := extent.checkpoint_problem(self.watch.path, reader.metadata["uuid"]):
+            found.append(self.watch.finding(".live/checkpoint", text))
+        return found
 
     def _generator(self) -> tuple[list[Finding], None]:
         """The random state, if one was saved with the last flush."""

@@ -117,11 +117,16 @@ def stand_in(
                 _take(file, columns.chunk_path(target, spec, chunk), own=own_file)
         for chunk in layouts.kept_files(lane, sums):
             _take(columns.chunk_path(lane, sums, chunk), columns.chunk_path(target, sums, chunk))
-    with contextlib.suppress(FormatError, CorruptStoreError):  # damaged, they cost no row
+    notes = [*_notes(found, attributes, extent, has_root=root is not None)]
+    try:
         copy_priorities(lane, target, closed=closed)
+    except (FormatError, CorruptStoreError):  # damaged, they cost no row
+        notes.append(
+            "priorities: nothing tells any more how they are laid out; they are lost, and each "
+            "transition counts as a new one"
+        )
     if not closed:
         _build_live(lane, target, store, specs, extent)
-    notes = _notes(found, attributes, extent, has_root=root is not None)
     return Doubts(extent.lost, extent.untrusted, extent.known, tuple(notes))
 
 

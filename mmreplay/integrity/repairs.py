@@ -121,7 +121,7 @@ def repair(
         progress: called with bytes read and bytes in all, about.
 
     Raises:
-        StoreNotFoundError, FormatError: there is no store.
+        StoreNotFoundError, FormatError: there is no store, or something in it may not be read.
         SchemaError: a lane of a store of many; repair the store. Or a name of such a length that
             nothing with a longer one can stand beside it.
         LockedError: somebody writes there.

@@ -240,7 +240,7 @@ def check_first(
         return [], [
             Problem(
                 f"older rows were evicted, though {count:,} transitions are fewer than the "
-                f"capacity of {capacity:,}: was it raised since?"
+                f"capacity of {capacity:,}: was it raised since, or were rows lost to damage?"
             )
         ]
     return [], []

@@ -109,7 +109,11 @@ class Patient:
         narrow = {one.file for one in findings if _is_narrow(one)}
         narrow -= {one.file for one in findings if one.message == ANOTHER}
         self._unchecked = _unchecked(self._reader, [*found, *findings])
-        self._notes = (*self._doubts.notes, *_twin(lane, found))
+        self._notes = (
+            *self._doubts.notes,
+            *_twin(lane, found),
+            *_lost_priorities(found, self._reader),
+        )
         self._spans: list[Span] = []
         self._blind: list[Span] = []  # those in which nobody knows where an episode begins
         for one in findings:
@@ -305,6 +309,14 @@ def _twin(lane: Path, findings: Iterable[Finding]) -> Iterator[str]:
                 f"`rm -r {quoted(lane)}`, and if other lanes come after it, put an empty one in "
                 f"its place with `mmreplay repair {quoted(lane.parent)}`"
             )
+
+
+def _lost_priorities(findings: Iterable[Finding], reader: LaneReader) -> Iterator[str]:
+    """What to say of priorities whose file is damaged or gone; of their document others speak."""
+    lost = [one.rows or (0, reader.head) for one in findings if one.array == "priorities"]
+    lost = _merged(lost, reader.base, reader.head)
+    if lost and not any(one.file == "priorities/zarr.json" for one in findings):
+        yield f"priorities: those of {_named(lost)} are lost; these transitions count as new ones"
 
 
 def _is_narrow(finding: Finding) -> bool:

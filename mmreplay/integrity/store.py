@@ -44,12 +44,13 @@ def verify(
         progress: called after each file with bytes read and bytes in all, about.
 
     Raises:
-        StoreNotFoundError: nothing there.
+        StoreNotFoundError: nothing there, or something in it that may not be read.
         FormatError: something there that is no store.
         LockedError: a writer opens and closes it all the time.
         SchemaError: what was given is no path.
     """
     where = places.given(path)
+    reading.check_rights(where)
     findings: list[Finding] = []
     warnings: list[Finding] = []
     root: dict[str, Any] | None = None

@@ -54,7 +54,7 @@ LAYOUTS = [
 """Small chunk and shard lengths, so that a few rows meet every border."""
 
 # The most calls until the crash, and the most steps: of each, one is chosen for a life.
-_LIVES = (25, 60, 120, 500), (1, 8, 20, 40)
+_LIVES = (25, 80, 250, 1000), (1, 10, 30, 60)
 _SHORT_LIVES = (25, 50, 100, 400), (1, 8, 16, 32)
 # Chances, at a call, that it is the last one, and that something else happens before it.
 _MOST_DANGER, _MOST_BUSTLE = 0.6, 0.25

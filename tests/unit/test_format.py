@@ -198,6 +198,16 @@ def test_what_is_written_is_json_that_anybody_reads():
         format.dump({"a": math.nan})
 
 
+def test_no_long_document_is_kept_in_memory():
+    spec = ArraySpec("rewards", (), np.dtype("float32"), 8)
+    data = format.array_json(spec, 5)
+    before = parsing._parse_array_once.cache_info().misses
+    assert parsing.parse_array(data + b" " * 8192, "rewards", "a long one") == (spec, 5)
+    assert parsing._parse_array_once.cache_info().misses == before
+    assert parsing.parse_array(data, "rewards", "a short one") == (spec, 5)
+    assert parsing._parse_array_once.cache_info().misses == before + 1
+
+
 # ---------------------------------------------------------------- refusals of parse_array
 
 

@@ -877,6 +877,41 @@ def test_a_crashed_store_that_cannot_be_recovered(make, story, kill, file, kinds
     assert [one.file for one in report.findings] == [".live"]
 
 
+def test_a_checkpoint_that_was_cut_is_found_though_half_of_it_can_be_read(make, story, kill, kinds):
+    writer = make(frame=kinds["lz4"], action=ACTION)
+    story.play(writer, 15)
+    writer.flush()
+    story.play(writer, 9)
+    writer.flush()
+    kill(writer)
+    checkpoint = writer.path / ".live" / "checkpoint"
+    os.truncate(checkpoint, 4096)
+    (finding,) = verify(writer.path).findings
+    assert (finding.file, finding.message) == (
+        ".live/checkpoint",
+        "expected 8,192 bytes, found 4,096",
+    )
+    assert mmreplay.repair(writer.path).kept == len(story.lanes[writer.path])
+    assert verify(writer.path).sound
+
+
+@pytest.mark.parametrize("place", ["", "frames", "frames/c.0.0", "checksums", "resets/zarr.json"])
+def test_what_may_not_be_read_is_not_taken_for_damaged(lz4_store, place, monkeypatch):
+    real = os.access
+
+    def access(path, mode, **more):
+        return os.fspath(path) != str(lz4_store / place) and real(path, mode, **more)
+
+    before = sorted(lz4_store.parent.rglob("*"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", access)
+        for look in (verify, mmreplay.repair):
+            with pytest.raises(StoreNotFoundError, match="may not be read: Permission denied"):
+                look(lz4_store)
+    assert sorted(lz4_store.parent.rglob("*")) == before
+    assert verify(lz4_store).sound
+
+
 def test_litter_of_a_crash_is_a_warning(make, story, kill, kinds):
     writer = make(frame=kinds["lz4"], action=ACTION)
     story.play(writer, 15)

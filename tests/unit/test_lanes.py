@@ -696,3 +696,11 @@ def test_forever_is_never(make, story, seconds):
 @pytest.mark.parametrize("seconds", [np.float32(0.5), np.int64(2), 3, 4.5])
 def test_seconds_are_any_number(make, seconds):
     assert make(flush_s=seconds)._background.interval_s == seconds
+
+
+@pytest.mark.parametrize("place", ["lane-00002", "lane-00000/more.zarr", "more.zarr"])
+def test_no_store_is_made_within_another(make, tmp_path, place):
+    make("outer.zarr", lanes=2)
+    with pytest.raises(SchemaError, match=r"lies within the store .*outer\.zarr"):
+        make(f"outer.zarr/{place}")
+    assert not (tmp_path / "outer.zarr" / place).exists()

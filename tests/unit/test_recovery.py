@@ -1,5 +1,6 @@
 """How a lane begins to be written: built, reopened, recovered; and a death in the middle of it."""
 
+import errno
 import json
 import shutil
 import time
@@ -24,7 +25,7 @@ from mmreplay import (
     system,
 )
 from mmreplay.checksums import stored_checksum
-from mmreplay.errors import CorruptStoreError, FormatError
+from mmreplay.errors import CorruptStoreError, FailedStoreError, FormatError
 from mmreplay.schema import Schema
 from mmreplay.state import BASE, TAIL_START, CheckpointFile, State
 
@@ -240,16 +241,6 @@ def test_a_reopening_that_finds_no_room_leaves_the_lane_closed_and_clean(
     with mmreplay.open(writer.path) as store:
         story.check(store)
     make(append=True)
-
-
-def test_a_short_shard_that_is_missing_keeps_the_lane_closed(make, story, lz4):
-    writer = make(**lz4)
-    story.play(writer, 20)
-    writer.close()
-    columns.chunk_path(writer.path, writer.specs["frames"], 2).unlink()
-    with pytest.raises(CorruptStoreError, match=r"c\.2\.0: missing; it holds rows 16 to 21"):
-        make(append=True)
-    assert attributes(writer.path)["closed"] is True
 
 
 # ---------------------------------------------------------------- recovered
@@ -741,3 +732,105 @@ def test_a_random_state_that_makes_them_too_long_is_left_out(make, story):
         story.check(store)
     make(append=True).close()
     assert mmreplay.verify(writer.path).findings == []
+
+
+# ---------------------------------------------------------------- refused
+
+
+def last_files(writer):
+    """The chunk file of the newest row of each array; of compressed ones the last shard."""
+    for spec in writer.specs.values():
+        chunk = (writer.rows - 1) // spec.chunk_rows
+        yield columns.chunk_path(writer.path, spec, chunk), spec
+
+
+def test_a_closed_lane_is_not_opened_without_one_of_its_last_chunk_files(make, story, fields):
+    writer = make(**fields)
+    story.play(writer, 20)
+    writer.close()
+    for file, _ in last_files(writer):
+        kept = file.read_bytes()
+        file.unlink()
+        with pytest.raises(CorruptStoreError, match="missing; run `mmreplay verify`"):
+            make(append=True)
+        assert attributes(writer.path)["closed"] is True
+        assert not file.exists()
+        file.write_bytes(kept)
+    writer = make(append=True)
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+
+
+def test_a_closed_lane_is_not_opened_with_another_shard_in_the_place_of_its_last(make, story, lz4):
+    writer = make(**lz4)
+    story.play(writer, 20)
+    writer.close()
+    file, spec = next((file, spec) for file, spec in last_files(writer) if not spec.is_raw)
+    shutil.copy(columns.chunk_path(writer.path, spec, 0), file)
+    with pytest.raises(CorruptStoreError, match="does not match its checksum"):
+        make(append=True)
+    assert attributes(writer.path)["closed"] is True
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut"])
+def test_a_lane_left_open_is_not_filled_up_with_zeros(make, story, kill, fields, damage):
+    writer = make(**fields)
+    story.play(writer, 12)
+    writer.flush()
+    story.play(writer, 9)
+    kill(writer)
+    seen = 0
+    for spec in writer.specs.values():
+        for chunk in columns.chunk_files(writer.path, spec):
+            file = columns.chunk_path(writer.path, spec, chunk)
+            if chunk * spec.chunk_rows >= writer.rows or (damage == "cut" and not spec.is_raw):
+                continue
+            kept = file.read_bytes()
+            file.unlink() if damage == "missing" else file.write_bytes(kept[:-1])
+            expected = "missing" if damage == "missing" else f"found {len(kept) - 1:,}"
+            for _ in range(2):  # the first refusal gives up nothing
+                with pytest.raises(CorruptStoreError, match=f"{expected}.*mmreplay repair"):
+                    make(append=True)
+            file.write_bytes(kept)
+            seen += 1
+    assert seen > len(writer.specs)
+    writer = make(append=True)
+    assert writer.rows == len(story.lanes[writer.path])
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+
+
+def test_a_flush_that_cannot_open_a_file_gives_up_no_row(make, story, kill, fields, monkeypatch):
+    writer = make(**fields)
+    story.play(writer, 12)
+    writer.flush()
+    story.play(writer, 9)
+
+    def sync_file(path, **_):
+        with files._opening(path):
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "sync_file", sync_file)
+        with pytest.raises(FailedStoreError, match=r"cannot be opened .*Too many open files"):
+            writer.flush()
+    kill(writer)
+    writer = make(append=True)
+    assert writer.rows == len(story.lanes[writer.path])
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+
+
+def test_an_fsync_that_failed_is_told_from_an_open_that_did(tmp_path, monkeypatch):
+    file = tmp_path / "file"
+    with pytest.raises(FailedStoreError, match="cannot be opened") as caught:
+        files.sync_file(file)
+    assert not isinstance(caught.value, files.FailedSyncError)
+    file.write_bytes(b"x")
+
+    def fail(_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(files, "_fdatasync", fail)
+    with pytest.raises(files.FailedSyncError, match="fsync failed"):
+        files.sync_file(file)

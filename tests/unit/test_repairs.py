@@ -300,7 +300,7 @@ def test_an_episode_after_the_damage_is_copied_in_pieces(make, story, monkeypatc
             assert np.array_equal(one, found.observation[key])
 
 
-@pytest.mark.parametrize("what", ["document", "actions", "priorities"])
+@pytest.mark.parametrize("what", ["document", "actions", "priorities", "all", "own document"])
 def test_priorities_come_along(tmp_path, what, kinds):
     path = tmp_path / "store.zarr"
     with PrioritizedReplayBuffer(path, frame=kinds["raw"], action=ACTION, flush_s=0) as buffer:
@@ -314,15 +314,25 @@ def test_priorities_come_along(tmp_path, what, kinds):
         (path / "rewards" / "zarr.json").unlink()
     elif what == "actions":
         flip(path / "actions" / "c.5")
+    elif what == "all":
+        shutil.rmtree(path / "priorities")
+    elif what == "own document":
+        (path / "priorities" / "zarr.json").write_text("{")
     else:
         flip(path / "priorities" / "c.0", 8 * 3)
     done = repair(path)
+    assert [one.partition(":")[0] for one in done.notes] == (
+        [] if what in {"document", "actions"} else ["priorities"]
+    )
     assert done.changed
     assert done.lost == (61 - 40 if what == "actions" else 0)
     with PrioritizedReplayBuffer(path, flush_s=0) as again:
         found = again.priorities(again.ids)
         assert again.stored_state["sampler"]["largest"] == known.max()
-    if what == "priorities":  # whichever of them it was, the file is not what was written
+    if what not in {
+        "document",
+        "actions",
+    }:  # whichever of them it was, the file is not what was written
         assert (found == known.max()).all()
     else:
         assert np.array_equal(found, known[: len(found)])

@@ -196,6 +196,9 @@ def test_no_place_for_it(make, tmp_path):
         snapshot(writer.path, tmp_path / "nowhere" / "copy.zarr")
     with pytest.raises(SchemaError, match="lies within the store"):
         snapshot(writer.path, writer.path / "copy.zarr")
+    other = make("other.zarr")
+    with pytest.raises(SchemaError, match=r"lies within the store .*other\.zarr"):
+        snapshot(writer.path, other.path / "frames" / "copy.zarr")
 
 
 def test_no_store(tmp_path):
