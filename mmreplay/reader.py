@@ -41,8 +41,9 @@ def store_around(path: Path) -> Path | None:
     """The store, or lane, that a path lies in; None if there is none."""
     for above in path.resolve().parents:
         with contextlib.suppress(MmreplayError, OSError):
-            read_metadata(above)
-            return above
+            if (above / "zarr.json").is_file():
+                read_metadata(above)
+                return above
     return None
 
 
