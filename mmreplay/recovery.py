@@ -289,12 +289,14 @@ def recover(
     lost = 0 if trusted else state.rows_beyond(best.head)
     head, tail_start, base = _so_far(state, best, trusted=trusted)
     check_rows(path / ".live", base, head, metadata["capacity"])
-    _check_files(path, specs, range(base, head), tail_start)
-    if not trusted and tail_start > head:
+    rebuilt = not trusted and tail_start > head
+    if rebuilt:
         tail_start = shard_start(specs, head)
-        _unpack(path, specs, tails, tail_start, head)
     problems = [shards.tail_problem(specs, head, tail_start)]
     _refuse(path, problems + state.ahead_of(checkpoint) if trusted else problems)
+    _check_files(path, specs, range(base, head), head if rebuilt else tail_start)
+    if rebuilt:
+        _unpack(path, specs, tails, tail_start, head)
     checkpoint.renew()
     if trusted:
         state.words[BASE] = base  # before files go: its last flush may not have come so far
