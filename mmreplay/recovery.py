@@ -179,12 +179,8 @@ def reopen(
     head: int = metadata["rows"]
     base = max(metadata["first"] - format.CONTEXT_ROWS, 0)
     tail_start = shard_start(specs, head)
+    _check_last_files(path, specs, head)
     newest = _newest_files(path, specs, head)
-    # Their checksums are about to be forgotten: the next close makes some that fit what is there.
-    for file, spec in newest:
-        if not _matches(path, file, spec, head):
-            raise damaged(file)
-    newest = [(file, spec) for file, spec in newest if spec.is_raw]
     try:
         _build_live(path, metadata["uuid"], specs, head=head, tail_start=tail_start, base=base)
         state, checkpoint, tails = _map_live(path, metadata, specs)
@@ -214,24 +210,37 @@ def reopen(
 def _newest_files(
     path: Path, specs: Mapping[str, ArraySpec], head: int
 ) -> list[tuple[Path, ArraySpec]]:
-    """The chunk files of a closed lane that more rows go into: its last ones, but whole shards."""
+    """The raw chunk files that the newest row of a closed lane is in."""
     return [
         (columns.chunk_path(path, spec, (head - 1) // spec.chunk_rows), spec)
         for spec in specs.values()
-        if head and (spec.is_raw or head % spec.chunk_rows)
+        if spec.is_raw and head
     ]
 
 
-def _matches(path: Path, file: Path, spec: ArraySpec, head: int) -> bool:
-    """Whether a last chunk file of a closed lane is there, and matches its checksum."""
-    chunk = (head - 1) // spec.chunk_rows
-    try:
-        if spec.is_raw:
-            return rows_match(path, spec, chunk, head)
-        found = crc32c_of_file(file, shards.file_size(file, spec))
-        return found == stored_checksum(path, spec, chunk)
-    except FileNotFoundError as error:
-        raise damaged(file, "missing") from error
+def _check_last_files(path: Path, specs: Mapping[str, ArraySpec], head: int) -> None:
+    """Make sure that those chunk files of a closed lane are whole that are about to change.
+
+    Their checksums will be forgotten: the next close makes some that fit what is there.
+
+    Raises:
+        CorruptStoreError: one is missing, or does not match its checksum.
+    """
+    for spec in specs.values():
+        if not head or not (spec.is_raw or head % spec.chunk_rows):
+            continue  # a whole shard stays as it is
+        chunk = (head - 1) // spec.chunk_rows
+        file = columns.chunk_path(path, spec, chunk)
+        try:
+            if spec.is_raw:
+                sound = rows_match(path, spec, chunk, head)
+            else:
+                found = crc32c_of_file(file, shards.file_size(file, spec))
+                sound = found == stored_checksum(path, spec, chunk)
+        except FileNotFoundError as error:
+            raise damaged(file, "missing") from error
+        if not sound:
+            raise damaged(file)
 
 
 def _check_files(path: Path, specs: Mapping[str, ArraySpec], rows: range, tail_start: int) -> None:
@@ -247,14 +256,11 @@ def _check_files(path: Path, specs: Mapping[str, ArraySpec], rows: range, tail_s
         for chunk in range(rows.start // spec.chunk_rows, -(-stop // spec.chunk_rows)):
             file = columns.chunk_path(path, spec, chunk)
             try:
-                if spec.is_raw:
-                    size = reading.regular_size(file, spec.chunk_bytes)
-                    if size < spec.chunk_bytes:
-                        raise damaged(file, f"expected {spec.chunk_bytes:,} bytes, found {size:,}")
-                else:
-                    file.lstat()
+                size = file.lstat().st_size
             except FileNotFoundError as error:
                 raise damaged(file, "missing") from error
+            if spec.is_raw and size != spec.chunk_bytes:
+                raise damaged(file, f"expected {spec.chunk_bytes:,} bytes, found {size:,}")
 
 
 def recover(

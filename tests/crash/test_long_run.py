@@ -160,9 +160,8 @@ def taken(look, what):
 def check_counts(first, last):
     """In a run so short that nothing else moves, no count may grow by one, but for maps.
 
-    Those of files that were just evicted are let go of in turn: of these, as many of a page.
-
-    A flush that comes late leaves some more for a while: the last looks' least counts.
+    A flush that comes late leaves some more for a while: the last looks' least counts. Maps of files
+    that were just evicted are let go of in turn: of these there may be as many, of a page.
     """
     spare = {"maps": MAPS, "deleted": MAPS * mmap.PAGESIZE}
     for what in ("descriptors", "maps", "deleted", "threads", "other files"):

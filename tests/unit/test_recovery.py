@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import shutil
 import time
 import uuid
@@ -744,6 +745,14 @@ def last_files(writer):
         yield columns.chunk_path(writer.path, spec, chunk), spec
 
 
+def check_going_on(make, story):
+    """Nothing is missing for the next writer."""
+    writer = make(append=True)
+    assert writer.rows == len(story.lanes[writer.path])
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+
+
 def test_a_closed_lane_is_not_opened_without_one_of_its_last_chunk_files(make, story, fields):
     writer = make(**fields)
     story.play(writer, 20)
@@ -756,9 +765,7 @@ def test_a_closed_lane_is_not_opened_without_one_of_its_last_chunk_files(make, s
         assert attributes(writer.path)["closed"] is True
         assert not file.exists()
         file.write_bytes(kept)
-    writer = make(append=True)
-    with mmreplay.open(writer.path) as store:
-        story.check(store)
+    check_going_on(make, story)
 
 
 def test_a_closed_lane_is_not_opened_with_another_shard_in_the_place_of_its_last(make, story, lz4):
@@ -794,10 +801,7 @@ def test_a_lane_left_open_is_not_filled_up_with_zeros(make, story, kill, fields,
             file.write_bytes(kept)
             seen += 1
     assert seen > len(writer.specs)
-    writer = make(append=True)
-    assert writer.rows == len(story.lanes[writer.path])
-    with mmreplay.open(writer.path) as store:
-        story.check(store)
+    check_going_on(make, story)
 
 
 def test_a_flush_that_cannot_open_a_file_gives_up_no_row(make, story, kill, fields, monkeypatch):
@@ -806,19 +810,15 @@ def test_a_flush_that_cannot_open_a_file_gives_up_no_row(make, story, kill, fiel
     writer.flush()
     story.play(writer, 9)
 
-    def sync_file(path, **_):
-        with files._opening(path):
-            raise OSError(errno.EMFILE, "Too many open files")
+    def full(*_, **__):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "sync_file", sync_file)
+        patch.setattr(os, "open", full)
         with pytest.raises(FailedStoreError, match=r"cannot be opened .*Too many open files"):
             writer.flush()
     kill(writer)
-    writer = make(append=True)
-    assert writer.rows == len(story.lanes[writer.path])
-    with mmreplay.open(writer.path) as store:
-        story.check(store)
+    check_going_on(make, story)
 
 
 def test_an_fsync_that_failed_is_told_from_an_open_that_did(tmp_path, monkeypatch):

@@ -321,21 +321,17 @@ def test_priorities_come_along(tmp_path, what, kinds):
     else:
         flip(path / "priorities" / "c.0", 8 * 3)
     done = repair(path)
-    assert [one.partition(":")[0] for one in done.notes] == (
-        [] if what in {"document", "actions"} else ["priorities"]
-    )
+    kept = what in {"document", "actions"}
+    assert [one.partition(":")[0] for one in done.notes] == ([] if kept else ["priorities"])
     assert done.changed
     assert done.lost == (61 - 40 if what == "actions" else 0)
     with PrioritizedReplayBuffer(path, flush_s=0) as again:
         found = again.priorities(again.ids)
         assert again.stored_state["sampler"]["largest"] == known.max()
-    if what not in {
-        "document",
-        "actions",
-    }:  # whichever of them it was, the file is not what was written
-        assert (found == known.max()).all()
-    else:
+    if kept:
         assert np.array_equal(found, known[: len(found)])
+    else:  # whichever of them it was, the file is not what was written
+        assert (found == known.max()).all()
 
 
 # ---------------------------------------------------------------- documents
