@@ -19,7 +19,17 @@ from mmreplay.buffers import ReplayBuffer
 from mmreplay.lane import Writer
 from mmreplay.vector import VectorWriter
 
-__all__ = ["ALLOCATING", "CALLS", "SYNCING", "Disk", "faulty_disk", "kill", "lanes_of", "quiet"]
+__all__ = [
+    "ALLOCATING",
+    "CALLS",
+    "REOPENING",
+    "SYNCING",
+    "Disk",
+    "faulty_disk",
+    "kill",
+    "lanes_of",
+    "quiet",
+]
 
 ALLOCATING = frozenset({"posix_fallocate", "write", "open"})
 """Calls that need room on the disk (open: only where it makes a file)."""
@@ -30,6 +40,8 @@ CALLS = (
     ALLOCATING | SYNCING | _LIBRARY | {"replace", "rename", "link", "unlink", "makedirs", "rmdir"}
 )
 """Every call that changes something on the disk."""
+REOPENING = "reopen"
+"""An open of what is there, which changes nothing: counted only where it is to fail."""
 
 
 class Disk:
@@ -58,8 +70,9 @@ class Disk:
             return found
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if (name != "open" or args[1] & os.O_CREAT) and self._due(name, args):
-                self._fail(name, args)
+            what = REOPENING if name == "open" and not args[1] & os.O_CREAT else name
+            if (what in CALLS or what in self._names) and self._due(what, args):
+                self._fail(what, args)
             return found(*args, **kwargs)
 
         return call

@@ -145,6 +145,7 @@ _REFUSALS = {
     "StoreNotFoundError",
     "ValueError",
     "_unfit",
+    "damaged",
     "missing",
 }
 """What names a mistake of the caller, or damage, or somebody else at work; and what makes such."""
