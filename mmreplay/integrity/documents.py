@@ -7,6 +7,7 @@ for word but for a user's own attributes and dimension names.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -122,7 +123,7 @@ def schema_problems(schema: Schema, document: object) -> Iterator[str]:
 
 def layout_problems(specs: Mapping[str, ArraySpec], document: Any) -> Iterator[str]:
     """What is wrong with the layout of a store that `planning.plan_from_layout` could read."""
-    yield from _difference(format.layout_json(specs), document, (), "layout")
+    yield from _differences(format.layout_json(specs), document, (), "layout")
 
 
 def group_problems(data: bytes, where: str) -> list[str]:
@@ -131,7 +132,7 @@ def group_problems(data: bytes, where: str) -> list[str]:
         document = parsing.parse(data, where)
     except FormatError as error:
         return [reason(error, where)]
-    return list(_difference(json.loads(format.group_json()), document, ("attributes",)))
+    return list(_differences(json.loads(format.group_json()), document, ("attributes",)))
 
 
 def array_problems(
@@ -158,7 +159,7 @@ def array_problems(
         return None, 0, [text]
     document = parsing.parse(data, where)
     canonical = json.loads(format.array_json(spec, found))
-    problems = list(_difference(canonical, document, ("attributes", "dimension_names")))
+    problems = list(_differences(canonical, document, ("attributes", "dimension_names")))
     if rows is not None and found != rows:
         problems.append(f"shape: expected {rows:,} rows, found {found:,}")
     return spec, found, problems
@@ -181,15 +182,25 @@ def _unusable(spec: ArraySpec, expected: ArraySpec) -> str:
     return ""
 
 
-def _difference(expected: Any, found: Any, ignored: tuple[str, ...], at: str = "") -> Iterator[str]:
-    """The first places in which two JSON values differ."""
+def _differences(
+    expected: Any, found: Any, ignored: tuple[str, ...], at: str = ""
+) -> Iterator[str]:
+    """The first places in which two JSON values differ, and how many more there are."""
+    texts = _difference(expected, found, ignored, at)
+    yield from itertools.islice(texts, _FEW)
+    more = sum(1 for _ in texts)
+    if more:
+        yield f"{more:,} more such"
+
+
+def _difference(expected: Any, found: Any, ignored: tuple[str, ...], at: str) -> Iterator[str]:
     if isinstance(expected, dict) and isinstance(found, dict):
         for key in sorted((expected.keys() | found.keys()) - set(ignored)):
             where = f"{at}.{key}" if at else key
             if key not in found:
                 yield f"{where}: missing"
             elif key not in expected:
-                yield f"{where}: unknown to format 1"
+                yield f"{where:.80}: unknown to format 1"
             else:
                 yield from _difference(expected[key], found[key], (), where)
     elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):

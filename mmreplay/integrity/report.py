@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = ["Finding", "Report", "quoted"]
@@ -37,7 +37,13 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """The attributes as a dict of JSON values."""
-        return {**asdict(self), "rows": None if self.rows is None else list(self.rows)}
+        return {
+            "lane": self.lane,
+            "array": self.array,
+            "file": self.file,
+            "rows": None if self.rows is None else list(self.rows),
+            "message": self.message,
+        }
 
     def __str__(self) -> str:
         """One line."""

@@ -644,6 +644,13 @@ def test_a_document_that_says_something_else(lz4_store, file, change, text):
     assert text in messages(lz4_store, f"{file}/zarr.json")
 
 
+def test_a_document_with_very_many_mistakes(lz4_store):
+    keys = {f"k{n:05}": 0 for n in range(9_999)}
+    edit(lz4_store / "extras" / "zarr.json", lambda document: document.update(keys))
+    found = messages(lz4_store, "extras/zarr.json")
+    assert found == [*(f"k{n:05}: unknown to format 1" for n in range(8)), "9,991 more such"]
+
+
 def test_a_users_own_attributes_and_dimension_names_are_welcome(lz4_store):
     edit(
         lz4_store / "rewards" / "zarr.json",
