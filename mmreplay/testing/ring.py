@@ -31,6 +31,7 @@ __all__ = ["Look", "Order", "check_rows", "expected_files"]
 _EPISODE_ROWS = 701
 _BATCH = 32
 _POOL = 4_099
+_PLAIN_ROWS = 50_000
 FRAMES: npt.NDArray[np.uint8] = np.random.default_rng(0).integers(0, 4, (_POOL, 8, 8), "uint8")
 """Row r holds frame r % len(FRAMES)."""
 
@@ -77,6 +78,8 @@ class Look:
         opened_at: rows there were when this process opened the store.
         seconds: that the window's rows and batches took.
         cpu_s: of the processor, in all threads of this process.
+        plain_s: that a ring in memory took for some rows, right after: what the machine can do
+            at this moment.
         batches: drawn and checked in the window.
         sampled: transitions that can be sampled.
         files: data files that there should be.
@@ -88,6 +91,7 @@ class Look:
     opened_at: int
     seconds: float
     cpu_s: float
+    plain_s: float
     batches: int
     sampled: int
     files: int
@@ -184,6 +188,21 @@ def check_rows(store: Store) -> None:
         raise AssertionError(f"{store.path}: rows {rows[0]} to {rows[-1]} are not all right")
 
 
+def _plain() -> float:
+    """Seconds for some rows in a ring of numpy arrays, with a batch every hundred rows."""
+    frames = np.zeros((_POOL, 8, 8), "uint8")
+    actions, rewards = np.zeros(_POOL, "int64"), np.zeros(_POOL, "float32")
+    luck = np.random.default_rng(0)
+    began = time.perf_counter()
+    for row in range(_PLAIN_ROWS):
+        place = row % _POOL
+        frames[place], actions[place], rewards[place] = FRAMES[place], row, row % 1024
+        if not row % 100:
+            ids = luck.integers(0, _POOL - 1, _BATCH)
+            _ = frames[ids], frames[ids + 1], actions[ids], rewards[ids]
+    return time.perf_counter() - began
+
+
 def _look(
     buffer: ReplayBuffer, order: Order, opened_at: int, times: tuple[float, float], batches: int
 ) -> None:
@@ -192,12 +211,14 @@ def _look(
     sampled = len(buffer)
     writer = _writer_of(buffer)
     with faults.quiet(buffer):
+        plain_s = _plain()
         found = sum(len(chunk_files(writer.path, spec)) for spec in writer.specs.values())
         taken = usage(Path(order.path))
         look = Look(
             writer.rows,
             opened_at,
             *times,
+            plain_s,
             batches,
             sampled,
             expected_files(buffer),
