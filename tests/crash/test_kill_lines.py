@@ -228,7 +228,6 @@ ELSEWHERE = {
         vector VectorWriter._unfit
         disk LaneDisk.missing
         files writing | advice = "it needs the right to write there"
-        files _opening | if error.errno == errno.ELOOP:
         reading _no_right
         lanes _words
         checksums damaged
