@@ -36,8 +36,9 @@ def main(arguments: list[str] | None = None) -> int:
     if len(chosen) > 1:  # a process for each: none starts with the memory of the one before
         return max(_alone(subject, options) for subject in chosen)
     if chosen == ["report"]:
-        folder = results or HERE / "results"
-        report.write(folder, folder.parent / "README.md")
+        for path, text in report.documents(HERE.parent).items():
+            path.write_text(text, encoding="utf-8")
+            print(path)
         return 0
     _measure(chosen[0], options.data, results, quick=options.quick)
     return 0

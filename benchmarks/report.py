@@ -1,91 +1,285 @@
-"""The table of benchmarks/README.md, made of the results; figures that documents quote of them."""
+"""Figures in documents, made of the results: the page of benchmarks, and what others quote."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.results import load
 
-__all__ = ["QUOTING", "SUBJECTS", "render", "with_figures", "write"]
+__all__ = ["SUBJECTS", "documents", "quoted", "render", "table"]
 
-QUOTING = ("README.md", "docs/reliability.md")
-"""The documents that quote figures, by path from the root."""
-
-SUBJECTS = {
-    "sample": "Sampling",
-    "vectors": "Sampling vectors",
-    "sequences": "Sampling sequences",
-    "prioritized": "Prioritized sampling",
-    "append": "Appending",
-    "record": "Recording",
-    "disk": "Disk",
-    "open": "Opening",
-    "memory": "Memory",
-    "before": "Before and after",
+_GAMES = r"^(?P<column>mspacman|breakout)[:,] "
+_CODECS = r"(?:^|, )(?P<column>raw|lz4|zstd)(?P<keep>: )"
+SUBJECTS = {  # title, and which part of a figure's name is the head of its column
+    "sample": ("Sampling", _GAMES),
+    "vectors": ("Sampling vectors", r"(?:, beside )?(?P<column>stack=\w+)(?:, )?"),
+    "sequences": ("Sampling sequences", _GAMES),
+    "prioritized": (
+        "Prioritized sampling",
+        r", (?P<column>100,000 rows|10,000,000 rows|many by few)$",
+    ),
+    "append": ("Appending", _CODECS),
+    "record": ("Recording", _GAMES),
+    "disk": ("Disk", _GAMES),
+    "open": ("Opening", r"^(?P<column>(?:closed|killed), \w+, \w+ lanes?): "),
+    "memory": ("Memory", _CODECS),
+    "before": ("Before and after", r", (?P<column>before|now|now by before)$"),
 }
+_CALLED = {"mspacman": "Ms. Pac-Man", "breakout": "Breakout"}
 
 _HEAD = """\
 # Benchmarks
 
-This page is made by `python -m benchmarks report` from the files in `results/`; each figure is the
-median of several runs, with the lowest and the highest run behind it. What is compared is timed in
-turns, in one process. A bound is what the figure was held against; one that does not hold stands
-here like any other. Every benchmark checks that what it timed was right.
+This page is made by `python -m benchmarks report` from the files in `results/`, which hold more
+than it shows. A figure is the median of several runs, with the lowest..highest run behind it. What
+is compared is timed in turns, in one process. ≤ and ≥ are bounds that the median was held against;
+one that does not hold stands here like any other. Every benchmark checks that what it timed was
+right.
 
     python -m benchmarks                  all of it: about an hour, 12 GB of disk
     python -m benchmarks sample append    some of it
     python -m benchmarks --quick          seconds: shows that they work, measures nothing
+    python -m benchmarks report           writes this page, and the figures in other documents
 
-R is the time of one `np.take` of a batch's (32, 5) frames of 84x84 bytes from an array in RAM into
-an array that is kept: no sampler can be faster than that. Games are recorded with eight
-environments, frame skip 4, gray, and a random policy.
+R is the time of one `np.take` of a batch's (32, 5) frames of 84x84 bytes from an array in memory
+into an array that is kept: no sampler can be faster than that. "A by B" is A divided by B. Games
+are recorded with eight environments, frame skip 4, gray, and a random policy.
 """
 
 
 def render(results: Path) -> str:
-    """The page."""
-    documents = [
-        load(path) for subject in SUBJECTS if (path := results / f"{subject}.json").exists()
+    """The page of all results in a folder."""
+    found = [load(path) for subject in SUBJECTS if (path := results / f"{subject}.json").exists()]
+    shared = _setup(found[0]) | {key: at for one in found for key, at in _setup(one).items()}
+    parts = [_HEAD, _verdict(found), f"Measured on: {_listed(shared)}.\n"]
+    return "\n".join([*parts, *(_section(one, shared) for one in found)])
+
+
+def _setup(document: Mapping[str, Any]) -> dict[str, str]:
+    """Machine and versions: what two results should have in common to be compared."""
+    machine = document["machine"]
+    return {
+        "processor": machine["processor"],
+        "cores": f"{machine['cores']} cores",
+        "memory": f"{machine['memory_gib']} GiB",
+        "system": machine["system"],
+        "file system": machine["filesystem"],
+    } | {name: f"{name} {version}" for name, version in document["versions"].items()}
+
+
+def _listed(setup: Mapping[str, str]) -> str:
+    return ", ".join(setup.values())
+
+
+def _verdict(found: list[dict[str, Any]]) -> str:
+    figures = [one for document in found for one in document["figures"].values()]
+    bound = [one for one in figures if one["bound"] is not None]
+    missed = [one for one in bound if not one["holds"]]
+    slower = [
+        one
+        for one in figures
+        if re.search(r"by (cpprb|numpy)'s", one["what"]) and one["median"] > 1
     ]
-    parts = [_HEAD, _verdict(documents)]
-    parts += [_section(document) for document in documents]
-    return "\n".join(parts)
+    lines = [f"{len(bound) - len(missed)} of {len(bound)} bounds hold."]
+    if missed:
+        lines += ["", "Those that do not:", ""]
+        lines += [f"- {one['what']}: {_value(one)}, bound {_bound(one)}" for one in missed]
+    if slower:
+        lines += ["", "Slower than cpprb or numpy beside it:", ""]
+        lines += [f"- {one['what']}: {_value(one)}" for one in slower]
+    return "\n".join([*lines, ""])
 
 
-def write(results: Path, page: Path) -> None:
-    """Write the page anew, and the figures in the documents above it."""
-    page.write_text(render(results), encoding="utf-8")
-    print(page)
-    root = page.parent.parent
-    for document in (root / name for name in QUOTING):
-        text = document.read_text(encoding="utf-8")
-        document.write_text(with_figures(text, root), encoding="utf-8")
-        print(document)
+def _section(document: Mapping[str, Any], shared: Mapping[str, str]) -> str:
+    title, column_of = SUBJECTS[document["subject"]]
+    where = f"`results/{document['subject']}.json`, {document['date']}."
+    if others := document["percent_used_by_others"]:
+        where += f" Others used {others:.0f} % of the machine meanwhile."
+    if other := {key: at for key, at in _setup(document).items() if at != shared[key]}:
+        where += f" Measured on: {_listed(other)}."
+    lines = [f"## {title}", "", where, ""]
+    if document["settings"].get("name") != "full":
+        lines += ["**Quick: these figures mean nothing.**", ""]
+    side_by_side: dict[str, dict[str, dict[str, Any]]] = {}
+    alone: dict[str, dict[str, dict[str, Any]]] = {}
+    for one in document["figures"].values():
+        if part := re.search(column_of, one["what"]):
+            row = re.sub(column_of, r"\g<keep>" if "keep" in part.groupdict() else "", one["what"])
+            side_by_side.setdefault(row.removeprefix(": "), {})[part["column"]] = one
+        else:
+            alone[one["what"]] = {"": one}
+    for rows in filter(None, (side_by_side, alone)):
+        lines += [*_rows(rows), ""]
+    return "\n".join(lines)
+
+
+def _rows(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
+    """A table; a column for each name that figures of a row are told apart by.
+
+    What holds for all figures of a row stands at its end, and what does not in their cells.
+    """
+    columns = list(dict.fromkeys(name for row in rows.values() for name in row))
+    heads = [_CALLED.get(name, name) or "median" for name in columns]
+    lines = [f"| | {' | '.join([*heads, ''])} |", "|---|" + "---:|" * len(columns) + "---|"]
+    for what, row in rows.items():
+        remarks = [[one["unit"], _bound(one), one["note"]] for one in row.values()]
+        shared = [texts[0] if len(set(texts)) == 1 else "" for texts in zip(*remarks, strict=True)]
+        cells = [_cell(row[name], shared) if name in row else "" for name in columns]
+        lines.append(f"| {' | '.join([what, *cells, '; '.join(filter(None, shared))])} |")
+    return lines
+
+
+def _cell(one: Mapping[str, Any], shared: list[str]) -> str:
+    unit, bound, note = (
+        "" if text in shared else text for text in (one["unit"], _bound(one), one["note"])
+    )
+    cell = f"{_plain(one['median'])} {unit}".strip()
+    if one["low"] != one["high"]:
+        cell += f" ({_plain(one['low'])}..{_plain(one['high'])})"
+    cell = "; ".join(filter(None, [cell, bound, note]))
+    return f"**{cell}; missed**" if one["holds"] is False else cell
+
+
+def _value(one: Mapping[str, Any]) -> str:
+    return f"{_plain(one['median'])} {one['unit']}"
+
+
+def _bound(one: Mapping[str, Any]) -> str:
+    if one["bound"] is None:
+        return ""
+    return f"{'≥' if one['at_least'] else '≤'} {_plain(one['bound'])}"
+
+
+def _plain(number: float) -> str:
+    """Three digits, and never an exponent."""
+    if abs(number) >= 100:
+        return f"{number:,.0f}"
+    return f"{number:.3g}"
+
+
+# Figures in other documents.
+
+BEGIN, END = "<!-- figures: python -m benchmarks report -->\n", "<!-- end of figures -->\n"
+_ROWS = (  # what, mmreplay, beside it; {file:figure} is a median with its unit
+    (
+        "120,000 steps on disk, lz4: Breakout; Ms. Pac-Man",
+        "{disk:breakout-lz4-on-disk}; {disk:mspacman-lz4-on-disk}",
+        "{disk:breakout-raw-frames}; {disk:mspacman-raw-frames}, frames uncompressed",
+    ),
+    (
+        "a batch of 32 stacks of 4, raw frames on disk",
+        "{sample:beside-it-one-writer-raw-without-out}",
+        "{sample:stable-baselines3-replaybuffer-sample-32-from-ram}, stable-baselines3, memory",
+    ),
+    (
+        "a batch from lz4; from zstd (arrays reused)",
+        (
+            "{sample:mspacman-one-writer-lz4-n-step-1-a-batch}; "
+            "{sample:mspacman-one-writer-zstd-n-step-1-a-batch}"
+        ),
+        "{sample:mspacman-r}, numpy copies its frames in memory",
+    ),
+    (
+        "by priority: a batch, raw; updating 32 of a million",
+        (
+            "{prioritized:mspacman-40-000-rows-a-batch-of-32-with-stacks-of-4-without-out}; "
+            "{prioritized:1-000-000-rows-update-of-32}"
+        ),
+        (
+            "{prioritized:mspacman-40-000-rows-a-batch-of-32-with-stacks-of-4-cpprb}; "
+            "{prioritized:1-000-000-rows-update-of-32-cpprb}, cpprb, memory"
+        ),
+    ),
+    (
+        "one step at full speed, mean: lz4; raw",
+        "{append:lz4-mean}; {append:raw-mean}",
+        "{append:stable-baselines3-replaybuffer-add-full-mean}, stable-baselines3, memory",
+    ),
+    (
+        "eight Breakout environments, recorded",
+        "{record:breakout-recorded}",
+        "{record:breakout-nothing-recorded}, not recorded",
+    ),
+    (
+        "opening a million rows, lz4: closed; after a kill",
+        "{open:closed-lz4-one-lane-open}; {open:killed-lz4-one-lane-open-for-reading}",
+        "",
+    ),
+    (
+        (
+            "committed rows lost in {kill_recording:kills} kills; "
+            "promises broken in {simulator:power-cuts} simulated power cuts"
+        ),
+        "{kill_recording:committed-rows-lost}; {simulator:violations}",
+        "",
+    ),
+)
+_QUOTE = re.compile(r"\{(?P<subject>\w+):(?P<key>[\w-]+)\}")
+
+
+def documents(root: Path) -> dict[Path, str]:
+    """The documents that show figures, as they should be by the results under `root`."""
+    readme, reliability = root / "README.md", root / "docs" / "reliability.md"
+    before, _, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return {
+        root / "benchmarks" / "README.md": render(root / "benchmarks" / "results"),
+        readme: f"{before}{BEGIN}{table(root)}{END}{after}",
+        reliability: quoted(reliability.read_text(encoding="utf-8"), root),
+    }
+
+
+def table(root: Path) -> str:
+    """The few figures of the README, each with the file that it comes from."""
+    where = load(_file(root, "sample"))["machine"]
+    lines = [
+        (
+            f"Medians of several runs on one machine: {where['processor']}, {where['cores']} cores, "
+            f"{where['system']}, {where['filesystem']}. Files are in the page cache."
+        ),
+        "",
+        "| | mmreplay | beside it | results |",
+        "|---|---:|---|---|",
+    ]
+    for row in _ROWS:
+        files = [_file(root, subject) for subject, _ in _QUOTE.findall(" ".join(row))]
+        links = [f"[{file.name}]({file.relative_to(root).as_posix()})" for file in files]
+        cells = [
+            _QUOTE.sub(lambda at: _median(_file(root, at["subject"]), at["key"]), one)
+            for one in row
+        ]
+        lines.append(f"| {' | '.join([*cells, ', '.join(dict.fromkeys(links))])} |")
+    return "\n".join([*lines, ""])
+
+
+def _file(root: Path, subject: str) -> Path:
+    folder = "benchmarks" if subject in SUBJECTS else "tests/crash"
+    return root / folder / "results" / f"{subject}.json"
+
+
+def _median(root: Path, subject: str, key: str) -> str:
+    return _value(load(_file(root, subject))["figures"][key]).strip()
 
 
 _FIGURE = re.compile(
-    r"(?P<number>TODO-FIGURE|-?\d[\d,.]*)(?P<unit>[^\d<|]*)"
+    r"(?P<number>-?\d[\d,.]*)(?P<unit>[^\d<|]*)"
     r"(?P<mark><!-- figure: (?P<file>[^\s:]+):(?P<key>\S+)(?: \* (?P<factor>\S+))? -->)"
 )
 
 
-def with_figures(text: str, root: Path) -> str:
+def quoted(text: str, root: Path) -> str:
     """Markdown with each number that has a figure comment behind it taken from the results.
-
-    A figure whose file is not there yet stays as it is: it is written TODO-FIGURE until then.
 
     Raises:
         LookupError: a file of results without that figure.
     """
 
     def newest(found: re.Match[str]) -> str:
-        file = root / found["file"]
-        if not file.exists():
-            return found[0]
-        value: Any = json.loads(file.read_text(encoding="utf-8"))
+        value: Any = json.loads((root / found["file"]).read_text(encoding="utf-8"))
         try:
             for part in found["key"].split("."):
                 value = value[int(part)] if isinstance(value, list) else value[part]
@@ -94,61 +288,3 @@ def with_figures(text: str, root: Path) -> str:
         return _plain(value * float(found["factor"] or 1)) + found["unit"] + found["mark"]
 
     return _FIGURE.sub(newest, text)
-
-
-def _verdict(documents: list[dict[str, Any]]) -> str:
-    figures = [one for document in documents for one in document["figures"].values()]
-    bound = [one for one in figures if one["bound"] is not None]
-    missed = [one for one in bound if not one["holds"]]
-    lines = [f"{len(bound) - len(missed)} of {len(bound)} bounds hold."]
-    if missed:
-        lines += ["", "Those that do not:", ""]
-        lines += [f"- {one['what']}: {_value(one)}, bound {_bound(one)}" for one in missed]
-    return "\n".join([*lines, ""])
-
-
-def _section(document: dict[str, Any]) -> str:
-    machine, versions = document["machine"], document["versions"]
-    packages = ", ".join(f"{name} {version}" for name, version in versions.items())
-    where = (
-        f"`results/{document['subject']}.json`, {document['date']}: {machine['processor']}, "
-        f"{machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']}, "
-        f"{machine['filesystem']}; {packages}."
-    )
-    others = document["percent_used_by_others"]
-    if others is not None:
-        where += f" Others used {others:.0f} % of the machine meanwhile."
-    lines = [
-        f"## {SUBJECTS[document['subject']]}",
-        "",
-        where,
-        "",
-    ]
-    if document["settings"].get("name") != "full":
-        lines += ["**Quick: these figures mean nothing.**", ""]
-    lines += ["| | median | lowest to highest run | bound | holds |", "|---|---:|---:|---:|---|"]
-    for one in document["figures"].values():
-        holds = {None: "", True: "yes", False: "**no**"}[one["holds"]]
-        note = f" ({one['note']})" if one["note"] else ""
-        lines.append(
-            f"| {one['what']}{note} | {_value(one)} | {_plain(one['low'])} to "
-            f"{_plain(one['high'])} | {_bound(one)} | {holds} |"
-        )
-    return "\n".join([*lines, ""])
-
-
-def _value(one: dict[str, Any]) -> str:
-    return f"{_plain(one['median'])} {one['unit']}"
-
-
-def _bound(one: dict[str, Any]) -> str:
-    if one["bound"] is None:
-        return ""
-    return f"{'at least' if one['at_least'] else 'at most'} {_plain(one['bound'])}"
-
-
-def _plain(number: float) -> str:
-    """Three digits, and never an exponent."""
-    if abs(number) >= 100:
-        return f"{number:,.0f}"
-    return f"{number:.3g}"
