@@ -222,38 +222,41 @@ _QUOTE = re.compile(r"\{(?P<subject>\w+):(?P<key>[\w-]+)\}")
 
 
 def documents(root: Path) -> dict[Path, str]:
-    """The documents that show figures, as they should be by the results under `root`."""
+    """The documents that show figures, as they should be by the results under `root`.
+
+    Raises:
+        LookupError: the README has no block for them, or a file of results lacks a figure.
+    """
     readme, reliability = root / "README.md", root / "docs" / "reliability.md"
-    before, _, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
+    before, begin, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise LookupError(f"{readme} has no lines {BEGIN.strip()} and {END.strip()}")
     return {
         root / "benchmarks" / "README.md": render(root / "benchmarks" / "results"),
-        readme: f"{before}{BEGIN}{table(root)}{END}{after}",
+        readme: before + begin + table(root) + end + after,
         reliability: quoted(reliability.read_text(encoding="utf-8"), root),
     }
 
 
 def table(root: Path) -> str:
     """The few figures of the README, each with the file that it comes from."""
-    where = load(_file(root, "sample"))["machine"]
-    lines = [
-        (
-            f"Medians of several runs on one machine: {where['processor']}, {where['cores']} cores, "
-            f"{where['system']}, {where['filesystem']}. Files are in the page cache."
-        ),
-        "",
-        "| | mmreplay | beside it | results |",
-        "|---|---:|---|---|",
-    ]
+    lines = ["| | mmreplay | beside it | results |", "|---|---:|---|---|"]
+    machines = {}
     for row in _ROWS:
         files = [_file(root, subject) for subject, _ in _QUOTE.findall(" ".join(row))]
         links = [f"[{file.name}]({file.relative_to(root).as_posix()})" for file in files]
-        cells = [
-            _QUOTE.sub(lambda at: _median(_file(root, at["subject"]), at["key"]), one)
-            for one in row
-        ]
+        cells = [_QUOTE.sub(lambda at: _median(root, *at.groups()), cell) for cell in row]
         lines.append(f"| {' | '.join([*cells, ', '.join(dict.fromkeys(links))])} |")
-    return "\n".join([*lines, ""])
+        timed = [file for file in files if file.stem in SUBJECTS]
+        machines |= {_machine(load(file)["machine"]): None for file in timed}
+    lines += ["", "Times are medians of several runs, with the files in the page cache, on"]
+    return "\n".join([*lines, f"{'; '.join(machines)}.", ""])
+
+
+def _machine(machine: Mapping[str, Any]) -> str:
+    names = ("processor", "cores", "system", "filesystem")
+    return "{}, {} cores, {}, {}".format(*(machine[name] for name in names))
 
 
 def _file(root: Path, subject: str) -> Path:

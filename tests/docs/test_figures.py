@@ -71,6 +71,12 @@ def test_another_result_changes_the_documents_that_show_it(root, file, figure, c
     assert [name for name in SHOWING if newest[root / name] != shown[name]] == changed
 
 
+def test_readme_without_a_block_is_left_alone(root):
+    (root / "README.md").write_text(f"a\n{report.BEGIN}b\n")
+    with pytest.raises(LookupError, match=r"README\.md has no lines"):
+        report.documents(root)
+
+
 def test_page_names_bounds_that_do_not_hold_and_what_is_slower(tmp_path, capsys):
     result = results.Result("append", {"name": "full"})
     result.add("raw: one", 3.0, "MB", at_most=4)
