@@ -240,7 +240,7 @@ ELSEWHERE = {
         lane Writer._guard | else f"{self.path}: a flush in the background failed: {self._failure!r}; what is "
     """,
     "runs when the module is imported": """
-        system _make_publish
+        system _make_barrier
         system _libc
     """,
     "in a forked child, which writes nothing": """
@@ -259,6 +259,7 @@ ELSEWHERE = {
     "other systems or processors": """
         lane Writer.step | _publish()
         lane Writer._commit | _publish()
+        state State.start | system.barrier()
         files _fallocate | have = os.fstat(descriptor).st_size
         files _fallocate | os.lseek(descriptor, have, os.SEEK_SET)
         files _fallocate | _write_all(descriptor, bytes(max(size - have, 0)))
