@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.dataset import Dataset, Seed, check_seed
-from mmreplay.errors import CorruptStoreError
+from mmreplay.errors import CorruptStoreError, SchemaError
 from mmreplay.gather import Settings
 from mmreplay.lanes import FLUSH_S, create, give_up
 from mmreplay.schema import Field
@@ -156,6 +156,18 @@ class ReplayBuffer(Dataset):
             As `Writer.step`, or `VectorWriter.step`.
         """
         self.writer.step(action, reward, next_frame, terminated, truncated, **more)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse: a store has one writer.
+
+        Raises:
+            SchemaError: always.
+        """
+        raise SchemaError(
+            f"{self.writer.path}: a {type(self).__name__} cannot be pickled, as its store has one "
+            f"writer; call mmreplay.load({str(self.writer.path)!r}, ...) in the other process to "
+            f"read and sample there"
+        )
 
     def saved_state(self) -> dict[str, Any]:
         """What is saved with each flush: the random state, and what a sampler added to it."""

@@ -6,10 +6,12 @@ ids that the sampler drew.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import EllipsisType
 from typing import Any, Self
 
@@ -34,6 +36,9 @@ Seed = int | Sequence[int] | np.random.SeedSequence | None
 class Dataset:
     """Stores loaded for training, read-only; made by `mmreplay.load`. A context manager.
 
+    A pickle of it, for a process that is spawned, holds paths, settings and random state: who loads
+    that opens the stores again, and draws what this object would have drawn next.
+
     Attributes:
         store: the `Store` it reads.
         settings: how transitions are rebuilt.
@@ -42,14 +47,35 @@ class Dataset:
 
     def __init__(self, store: Store, settings: Settings, seed: Seed) -> None:
         """Sample from `store`."""
+        self._read_from(store, settings)
+        self.generator = np.random.default_rng(seed)
+        self._epoch_seed = int(np.random.default_rng(seed).integers(1 << 62))
+        self._epoch = 0
+
+    def _read_from(self, store: Store, settings: Settings) -> None:
         self.store = store
         self.settings = settings
         self._gatherer = store.gatherer(settings)
         self._sequences = Sequences(store, settings)
-        self.generator = np.random.default_rng(seed)
-        self._epoch_seed = int(np.random.default_rng(seed).integers(1 << 62))
-        self._epoch = 0
         _DATASETS.add(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a pickle holds."""
+        with self.generator.bit_generator.lock:
+            generator = copy.deepcopy(self.generator)
+        return {
+            "store": self.store,
+            "settings": self.settings,
+            "generator": generator,
+            "epoch_seed": self._epoch_seed,
+            "epoch": self._epoch,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Go on from there, with the stores opened again."""
+        self._read_from(state["store"], state["settings"])
+        self.generator = state["generator"]
+        self._epoch_seed, self._epoch = state["epoch_seed"], state["epoch"]
 
     def leave_parent(self, lineage: tuple[int, ...]) -> None:
         """In a forked child: draw from a stream of its own, not once more what the parent draws."""
@@ -312,6 +338,11 @@ class Dataset:
         """
         size = checked_size(n, "n")
         return self._sequences.trajectories(self.generator, size, replace=replace)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The directories of the stores, in the order of their lanes."""
+        return self.store.paths
 
     @property
     def ids(self) -> Ids:

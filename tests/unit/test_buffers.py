@@ -3,6 +3,7 @@
 import dataclasses
 import gc
 import json
+import pickle
 import threading
 
 import numpy as np
@@ -70,6 +71,11 @@ def test_a_buffer_that_finds_no_room_keeps_nobody_out(tmp_path, monkeypatch, lan
     with ReplayBuffer(path, stack=2, lanes=lanes, flush_s=0, **RAW) as buffer:
         assert len(buffer) == 0
     assert "no room" in str(caught.value)
+
+
+def test_a_buffer_is_not_pickled_and_says_what_to_do_instead(buffer_of):
+    with buffer_of() as buffer, pytest.raises(SchemaError, match="one writer; call mmreplay.load"):
+        pickle.dumps(buffer)
 
 
 def test_a_buffer_keeps_its_capacity_exactly(buffer_of, story):
