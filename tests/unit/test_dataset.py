@@ -407,7 +407,7 @@ def test_a_pickled_dataset_goes_on_from_its_state(loaded, same):
     drawn = data.batches(4)
     next(drawn)  # in the middle of an epoch: the next call begins the next one
     data.sample(5)
-    with pickle.loads(pickle.dumps(data)) as other:  # noqa: S301 (our own)
+    with pickle.loads(pickle.dumps(data)) as other:
         assert (other.settings, other.paths) == (data.settings, data.paths)
         for one, twin in zip(other.batches(4, epochs=2), data.batches(4, epochs=2), strict=True):
             assert same(one, twin)
@@ -425,14 +425,14 @@ def test_ids_of_a_pickled_dataset_are_those_of_the_one_that_saw_lanes_come(make,
     writers.append(make("a.zarr", lane="y", append=True))
     story.play(writers[2], 6)
     data.refresh()
-    other = pickle.loads(pickle.dumps(data))  # noqa: S301 (our own)
+    other = pickle.loads(pickle.dumps(data))
     assert other.ids.tolist() == data.ids.tolist()
     assert same(other.sample(20), data.sample(20))
 
 
 def test_what_stands_around_a_dataset_is_pickled_with_it(loaded, same):
     data = mmreplay.Decorated(loaded(stack=None), mmreplay.transforms.ClipReward(0, 1))
-    other = pickle.loads(pickle.dumps(data))  # noqa: S301 (our own)
+    other = pickle.loads(pickle.dumps(data))
     assert same(other.sample(8), data.sample(8))
 
 

@@ -81,7 +81,9 @@ def test_a_reader_takes_no_row_before_the_barrier_behind_its_commit(make, story,
     heads = []
     with mmreplay.open(writer.path) as store:
         reader = store.readers[0]
-        monkeypatch.setattr(system, "barrier", lambda: heads.append((reader.head, store.index.n_transitions)))
+        monkeypatch.setattr(
+            system, "barrier", lambda: heads.append((reader.head, store.index.n_transitions))
+        )
         story.step(writer)
         story.step(writer)
         assert len(store) == 4
