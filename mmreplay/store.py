@@ -390,6 +390,20 @@ class Store(Following):
 
         return describe(self)
 
+    def endings(self, episodes: npt.NDArray[np.void]) -> npt.NDArray[np.str_]:
+        """How each of some episodes ended, as `info` counts them.
+
+        Args:
+            episodes: (n,) as `episodes` gives them.
+
+        Returns:
+            (n,) of ``terminated``, ``truncated`` and ``open``: still running. Where a writer died
+            in an episode, it was cut off.
+        """
+        from mmreplay.info import endings  # noqa: PLC0415 (stands below this module)
+
+        return endings(self, episodes)
+
     def zarr(self) -> Any:
         """The same store as a read-only zarr group, for whoever wants zarr's own interface.
 

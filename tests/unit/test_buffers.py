@@ -74,7 +74,10 @@ def test_a_buffer_that_finds_no_room_keeps_nobody_out(tmp_path, monkeypatch, lan
 
 
 def test_a_buffer_is_not_pickled_and_says_what_to_do_instead(buffer_of):
-    with buffer_of() as buffer, pytest.raises(SchemaError, match=r"one writer; call mmreplay\.load"):
+    with (
+        buffer_of() as buffer,
+        pytest.raises(SchemaError, match=r"one writer; call mmreplay\.load"),
+    ):
         pickle.dumps(buffer)
 
 

@@ -24,7 +24,7 @@ except ImportError as error:
 
 from mmreplay.adapters.gymnasium.autoreset import advice_for_a_loop
 from mmreplay.adapters.gymnasium.framestack import FrameStack
-from mmreplay.adapters.gymnasium.progress import Progress
+from mmreplay.adapters.gymnasium.progress import RecordProgress
 from mmreplay.adapters.gymnasium.recorder import RecordResult, record, step_only
 from mmreplay.adapters.gymnasium.signals import stop_on_signals
 from mmreplay.adapters.gymnasium.spaces import EnvFields, env_fields
@@ -32,7 +32,7 @@ from mmreplay.adapters.gymnasium.spaces import EnvFields, env_fields
 __all__ = [
     "EnvFields",
     "FrameStack",
-    "Progress",
+    "RecordProgress",
     "RecordResult",
     "advice_for_a_loop",
     "env_fields",

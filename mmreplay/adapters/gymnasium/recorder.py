@@ -21,7 +21,7 @@ from mmreplay import places
 from mmreplay.adapters.gymnasium.environments import EnvLike, World, make_world, versions
 from mmreplay.adapters.gymnasium.loops import Tally, prepare
 from mmreplay.adapters.gymnasium.policies import PolicyLike, load_policy
-from mmreplay.adapters.gymnasium.progress import Meter, Progress
+from mmreplay.adapters.gymnasium.progress import Meter, RecordProgress
 from mmreplay.errors import MmreplayError, SchemaError, StoreNotFoundError
 
 __all__ = ["RecordResult", "record", "step_only"]
@@ -78,7 +78,7 @@ def record(
     codec: str | Mapping[str, Any] | None = None,
     capacity: int | None = None,
     append: bool = False,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[RecordProgress], None] | None = None,
     flush_s: float = 30.0,
     life_loss: bool = False,
     stop: Callable[[], bool] | None = None,
