@@ -44,7 +44,8 @@ class ReplayBuffer(Dataset):
         path: the store's directory; its parent must exist.
         capacity: most transitions to keep; None keeps everything. It may change with each opening;
             None then leaves it as it is.
-        stack, n_step, gamma, padding, stack_axis: how transitions are rebuilt; see `load`.
+        stack, n_step, gamma, padding, stack_axis, clip_reward: how transitions are rebuilt; see
+            `load`.
         seed: of the sampling; counts only at creation, then the stored generator goes on.
         frame, action, codec, extras, reward_dtype, env, metadata: as for `create`; left out, or
             matching, when the store exists.
@@ -78,11 +79,12 @@ class ReplayBuffer(Dataset):
         lanes: int | None = None,
         padding: str | None = None,
         stack_axis: int = 0,
+        clip_reward: tuple[float, float] | None = None,
         metadata: Mapping[str, Any] | None = None,
         flush_s: float = FLUSH_S,
     ) -> None:
         """See the class."""
-        settings = Settings(stack, n_step, gamma, padding or "reset", stack_axis)
+        settings = Settings(stack, n_step, gamma, padding or "reset", stack_axis, clip_reward)
         settings.check_evicting(evicts=capacity is not None)
         check_seed(seed)  # before anything is made
         self.writer = create(

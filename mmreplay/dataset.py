@@ -30,6 +30,9 @@ from mmreplay.trajectories import LazyTrajectory, Trajectory
 
 __all__ = ["Dataset", "Seed", "check_seed", "checked_size"]
 
+_MADE = ("_gatherer", "_sequences")
+"""Of the store and the settings."""
+
 Seed = int | Sequence[int] | np.random.SeedSequence | None
 
 
@@ -60,22 +63,15 @@ class Dataset:
         _DATASETS.add(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a pickle holds."""
+        """What a pickle holds: all but what is made of the store and the settings."""
+        state = {name: one for name, one in self.__dict__.items() if name not in _MADE}
         with self.generator.bit_generator.lock:
-            generator = copy.deepcopy(self.generator)
-        return {
-            "store": self.store,
-            "settings": self.settings,
-            "generator": generator,
-            "epoch_seed": self._epoch_seed,
-            "epoch": self._epoch,
-        }
+            return {**state, "generator": copy.deepcopy(self.generator)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Go on from there, with the stores opened again."""
-        self._read_from(state["store"], state["settings"])
-        self.generator = state["generator"]
-        self._epoch_seed, self._epoch = state["epoch_seed"], state["epoch"]
+        self.__dict__.update(state)
+        self._read_from(self.store, self.settings)
 
     def leave_parent(self, lineage: tuple[int, ...]) -> None:
         """In a forked child: draw from a stream of its own, not once more what the parent draws."""
@@ -200,6 +196,7 @@ class Dataset:
         gamma: float | None = None,
         padding: str | None = None,
         stack_axis: int | None = None,
+        clip_reward: tuple[float, float] | None = None,
     ) -> Batch:
         """The transitions with these ids, by this object's settings but for those given here.
 
@@ -211,11 +208,18 @@ class Dataset:
             gamma: discount a step.
             padding: ``reset`` or ``zero``.
             stack_axis: 0 or -1.
+            clip_reward: (low, high).
 
         Raises:
             InvalidIdError: an id that is no valid transition, named.
         """
-        given = {"n_step": n_step, "gamma": gamma, "padding": padding, "stack_axis": stack_axis}
+        given = {
+            "n_step": n_step,
+            "gamma": gamma,
+            "padding": padding,
+            "stack_axis": stack_axis,
+            "clip_reward": clip_reward,
+        }
         changes: dict[str, Any] = {
             name: value for name, value in given.items() if value is not None
         }

@@ -210,6 +210,7 @@ ELSEWHERE = {
         lanes create | from mmreplay.adapters.gymnasium import (
         lanes create | found = env_fields(env)
         lanes create | if (advice := advice_for_a_loop(env)) is not None:
+        lanes create | if frame is None and (advice := advice_on_stacks(env)) is not None:
         lanes create | warnings.warn(advice, stacklevel=2)
         lanes create | stack_padding = found.padding
         lanes create | frame, action = frame or found.frame, action or found.action
