@@ -292,6 +292,7 @@ ELSEWHERE = {
         files exchange
         reading identity
         files temporary_directory
+        beside held_temporary
         state CheckpointFile.stored_uuids
     """,
     "damage": """
