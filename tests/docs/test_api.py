@@ -13,8 +13,16 @@ KINDS = {
     inspect.Parameter.KEYWORD_ONLY: "keyword",
 }
 # Whose methods stand there by their names alone.
-OWNERS = (mmreplay, mmreplay.Dataset, mmreplay.Store, mmreplay.Hindsight, mmreplay.LazyFrames)
-OWNERS += (mmreplay.transforms, mmreplay.Mixture, mmreplay.PrioritizedReplayBuffer)
+OWNERS = (
+    mmreplay,
+    mmreplay.Dataset,
+    mmreplay.Store,
+    mmreplay.Hindsight,
+    mmreplay.LazyFrames,
+    mmreplay.transforms,
+    mmreplay.Mixture,
+    mmreplay.PrioritizedReplayBuffer,
+)
 
 
 def written():
