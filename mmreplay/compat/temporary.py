@@ -1,7 +1,8 @@
 """Where a store lies: at the user's path, or in a directory of its own that goes with it.
 
 Invariant: a directory that was made here is removed by `close`, when the object is dropped, or
-when the process ends, and by no child of that process.
+when the process ends, and by no child of that process. If a signal ends the process, the next
+place removes it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import weakref
 from pathlib import Path
 
 from mmreplay import files
+from mmreplay.beside import held_temporary
+from mmreplay.locks import DirectoryLock
 
 __all__ = ["Place"]
 
@@ -32,9 +35,9 @@ class Place:
         if path is not None:
             self.path = Path(path)
             return
-        folder = files.temporary_directory()
+        folder, lock = held_temporary()
         self.path = folder / "store.zarr"
-        self._remove = weakref.finalize(self, _remove, folder, os.getpid())
+        self._remove = weakref.finalize(self, _remove, folder, lock, os.getpid())
 
     @property
     def is_temporary(self) -> bool:
@@ -51,7 +54,8 @@ class Place:
             self._remove()
 
 
-def _remove(folder: Path, owner: int) -> None:
+def _remove(folder: Path, lock: DirectoryLock, owner: int) -> None:
     if os.getpid() == owner:
-        with contextlib.suppress(OSError):  # whatever stays is not wanted any more
+        with contextlib.suppress(OSError):  # whatever stays goes with the next one
             files.remove_tree(folder)
+        lock.release()
