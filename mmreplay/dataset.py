@@ -16,6 +16,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from mmreplay.arguments import whole_number, whole_number_or_none
 from mmreplay.columns import Ids
 from mmreplay.drawing import Sequences, draw_seed, naming
 from mmreplay.episodes import Index
@@ -26,7 +27,7 @@ from mmreplay.sequences import SequenceBatch
 from mmreplay.store import Store
 from mmreplay.trajectories import LazyTrajectory, Trajectory
 
-__all__ = ["Dataset", "Seed", "check_seed", "checked_size"]
+__all__ = ["Dataset", "Seed"]
 
 Seed = int | Sequence[int] | np.random.SeedSequence | None
 
@@ -47,6 +48,7 @@ class Dataset:
         self._gatherer = store.gatherer(settings)
         self._sequences = Sequences(store, settings)
         self.generator = np.random.default_rng(seed)
+        self._is_seeded = seed is not None
         self._epoch_seed = int(np.random.default_rng(seed).integers(1 << 62))
         self._epoch = 0
         _DATASETS.add(self)
@@ -73,7 +75,7 @@ class Dataset:
             EmptyBufferError: there is no transition yet.
             SchemaError: without replacement, and there are fewer than `batch_size`.
         """
-        size = checked_size(batch_size)
+        size = whole_number("batch_size", batch_size)
         # Once, however often the store has to read again.
         if replace:
             draws = self.generator.random(size)
@@ -105,25 +107,27 @@ class Dataset:
             epochs: how many; None for no end.
             shuffle: False keeps the order of the ids.
             rank: this process's number, of `world_size`.
-            world_size: processes that share each epoch; each transition goes to one of them.
+            world_size: processes that share each epoch; each transition goes to one of them. If
+                they shuffle, they must have been given the same seed.
             drop_last: leave out batches that not every rank can fill, so that all ranks get the
                 same number of batches of the same size.
             epoch: the number of the first epoch, 0 or more; None goes on after the last one that
                 this object began.
 
         Raises:
-            SchemaError: a value out of its range.
+            SchemaError: a value out of its range; several ranks without a seed.
             EmptyBufferError: there is no transition.
         """
-        size = checked_size(batch_size)
-        if world_size < 1 or not 0 <= rank < world_size:
+        size = whole_number("batch_size", batch_size)
+        world_size = whole_number("world_size", world_size)
+        rank = whole_number("rank", rank, 0, world_size - 1)
+        if world_size > 1 and shuffle and not self._is_seeded:
             raise SchemaError(
-                f"rank and world_size: expected 0 <= rank < world_size, found {rank}, {world_size}"
+                f"seed: expected one that all {world_size:,} ranks share, found None, with which "
+                f"each rank shuffles in its own way; give every rank the same, such as seed=0"
             )
-        if epochs is not None and epochs < 0:
-            raise SchemaError(f"epochs: expected 0 or more, or None; found {epochs}")
-        if epoch is not None and epoch < 0:
-            raise SchemaError(f"epoch: expected 0 or more, or None; found {epoch}")
+        epochs = whole_number_or_none("epochs", epochs, 0)
+        epoch = whole_number_or_none("epoch", epoch, 0)
         if not len(self.store):
             raise EmptyBufferError(
                 f"{self.store.path}: there is no transition yet; record a reset and a step first"
@@ -236,7 +240,8 @@ class Dataset:
             SchemaError: a value out of its range.
         """
         windows = Windows(length, burn_in, boundary, stride)
-        return self._sequences.sample(self.generator, checked_size(batch_size), windows, out)
+        size = whole_number("batch_size", batch_size)
+        return self._sequences.sample(self.generator, size, windows, out)
 
     def sequence_batches(
         self,
@@ -264,9 +269,9 @@ class Dataset:
             EmptyBufferError: no episode has such a window.
             SchemaError: a value out of its range.
         """
-        size, windows = checked_size(batch_size), Windows(length, burn_in, boundary, stride)
-        if epochs is not None and epochs < 0:
-            raise SchemaError(f"epochs: expected 0 or more, or None; found {epochs}")
+        size = whole_number("batch_size", batch_size)
+        windows = Windows(length, burn_in, boundary, stride)
+        epochs = whole_number_or_none("epochs", epochs, 0)
         self._sequences.check(windows)
         return self._sequence_batches(size, windows, epochs, shuffle)
 
@@ -297,7 +302,8 @@ class Dataset:
             EmptyBufferError: no whole episode has as many steps.
             SchemaError: a value out of its range.
         """
-        return self._sequences.portions(self.generator, checked_size(batch_size), Windows(length))
+        size = whole_number("batch_size", batch_size)
+        return self._sequences.portions(self.generator, size, Windows(length))
 
     def sample_trajectories(self, n: int, *, replace: bool = True) -> list[LazyTrajectory]:
         """Draw whole episodes uniformly; their columns are read when they are first asked for.
@@ -310,7 +316,7 @@ class Dataset:
             EmptyBufferError: there is no whole episode.
             SchemaError: without replacement, and there are fewer than `n`.
         """
-        size = checked_size(n, "n")
+        size = whole_number("n", n)
         return self._sequences.trajectories(self.generator, size, replace=replace)
 
     @property
@@ -352,24 +358,6 @@ def _those_left(ids: Ids) -> Callable[[Index], Ids]:
         return np.asarray(ids[~index.invalid(ids)])
 
     return left
-
-
-def check_seed(seed: Any) -> None:
-    """SchemaError if a seed as the user gave it is none."""
-    try:
-        np.random.default_rng(seed)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise SchemaError(
-            f"seed: expected a whole number, 0 or more, several of them, or None; found "
-            f"{seed!r:.80}"
-        ) from error
-
-
-def checked_size(size: object, name: str = "batch_size") -> int:
-    """A batch size as the user gave it; SchemaError if it is none."""
-    if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
-        raise SchemaError(f"{name}: expected a whole number, 1 or more; found {size!r}")
-    return int(size)
 
 
 _DATASETS: weakref.WeakSet[Dataset] = weakref.WeakSet()

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from mmreplay.arguments import whole_number, whole_number_or_none
 from mmreplay.columns import Array, Ids
 from mmreplay.episodes import Index
 from mmreplay.errors import SchemaError
@@ -81,11 +82,8 @@ class Settings:
         """Check what the user gave."""
         gamma: Any = self.gamma
         padding, stack_axis = self.padding, self.stack_axis
-        for name, value in (("stack", self.stack), ("n_step", self.n_step)):
-            if value is None and name == "stack":
-                continue
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-                raise SchemaError(f"{name}: expected a whole number, 1 or more; found {value!r}")
+        object.__setattr__(self, "stack", whole_number_or_none("stack", self.stack))
+        object.__setattr__(self, "n_step", whole_number("n_step", self.n_step))
         if not isinstance(gamma, (int, float, np.number)) or not 0 <= gamma <= 1:
             raise SchemaError(f"gamma: expected a number in [0, 1], found {gamma!r}")
         if padding not in ("reset", "zero"):

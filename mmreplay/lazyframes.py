@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from mmreplay.arguments import whole_number
 from mmreplay.errors import SchemaError
 
 __all__ = ["LazyFrames"]
@@ -86,16 +87,14 @@ class LazyFrames:
         Raises:
             SchemaError: a `stack`, `stack_axis` or `padding` out of its range.
         """
-        k: Any = stack
-        if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
-            raise SchemaError(f"stack: expected a whole number, 1 or more; found {stack!r}")
+        k = whole_number("stack", stack)
         if padding not in ("reset", "zero"):
             raise SchemaError(f"padding: expected 'reset' or 'zero', found {padding!r}")
         one = _frozen(frame)
         pad = one
         if padding == "zero":
             pad = np.broadcast_to(np.zeros((), one.dtype), one.shape)  # takes no memory
-        return cls((*([pad] * (int(k) - 1)), one), stack_axis)
+        return cls((*([pad] * (k - 1)), one), stack_axis)
 
     def followed_by(self, frame: npt.ArrayLike) -> Self:
         """The stack one step later: without the oldest frame, and with this one as the newest.

@@ -12,12 +12,12 @@ ROOT = Path(__file__).parents[2]
 
 # One way down: a module or folder of mmreplay imports only from those before it in this list.
 LAYERS = (
-    "_version errors lazyframes schema overlap system reading places maps files locks beside "
-    "format parsing planning codecs paging columns checksums priorities shards state background "
-    "episodes reader recovery disk lane vector lanes gather joined following views trajectories "
-    "store info samplers sequences drawing dataset loading buffers prioritized batches goals "
-    "hindsight transforms decorated mixture transplant snapshots integrity adapters compat "
-    "testing"
+    "_version errors arguments lazyframes schema overlap system reading places maps files locks "
+    "beside format parsing planning codecs paging columns checksums priorities shards state "
+    "background episodes reader recovery disk lane vector lanes gather joined following views "
+    "trajectories store info samplers sequences drawing dataset loading buffers prioritized "
+    "batches goals hindsight transforms decorated mixture transplant snapshots integrity adapters "
+    "compat testing"
 ).split()
 EXTRAS = {"ale_py", "cv2", "gymnasium", "hypothesis", "stable_baselines3", "tensorstore", "torch"}
 # Needed, but not by everyone who imports mmreplay: loaded where they are used.
