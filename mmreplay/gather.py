@@ -25,7 +25,7 @@ __all__ = ["Batch", "Column", "Gatherer", "Observation", "Places", "Returns", "S
 Observation = Array | dict[str, Array]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """Transitions as arrays, the batch axis first.
 
@@ -110,7 +110,7 @@ class Column(Protocol):
         """Rows by id, copied, into `out` if given."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Places:
     """Where the parts of a batch lie.
 

@@ -67,7 +67,7 @@ class SequenceBatch:
         return len(self.id)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class SequencePlaces:
     """Where windows lie, all as ids, (B,) each.
 

@@ -185,7 +185,7 @@ def _divided(frames: Array) -> Array:
     return out
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Normalize:
     """Observations less their mean, divided by their standard deviation, as float32.
 

@@ -62,6 +62,21 @@ def test_importing_mmreplay_loads_no_extra_and_nothing_heavy():
     assert not modules_after("import mmreplay") & (EXTRAS | LAZY | {"pytest", "mmreplay_cli"})
 
 
+@pytest.mark.parametrize("package", ["mmreplay", "mmreplay.compat.baselines"])
+def test_a_name_that_is_loaded_late_is_listed_before_and_kept_after(package):
+    code = (
+        f"import {package} as package\n"
+        "listed = set(dir(package))\n"
+        "late = set(package.__all__) - set(vars(package))\n"
+        "[getattr(package, name) for name in late]\n"
+        "print(late and set(package.__all__) <= listed and late <= set(vars(package)))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (result.stdout, result.stderr) == ("True\n", "")
+
+
 def test_the_command_starts_without_any_extra():
     assert not modules_after("import mmreplay_cli") & (EXTRAS | {"zarr", "pytest"})
 
