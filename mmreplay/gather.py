@@ -18,6 +18,7 @@ from mmreplay.columns import Array, Ids
 from mmreplay.episodes import Index
 from mmreplay.errors import SchemaError
 from mmreplay.format import MAX_STACK
+from mmreplay.lazyframes import joined_shape, parted
 from mmreplay.schema import FRAME, Schema
 
 __all__ = ["Batch", "Column", "Gatherer", "Observation", "Places", "Returns", "Settings"]
@@ -273,8 +274,8 @@ class Gatherer:
             if padded is not None:
                 frames[padded] = 0
             if self._copies:
-                seen[...] = _to_last(frames[:, : self._k])
-                following[...] = _to_last(frames[:, -self._k :])
+                parted(seen, self._k, column.row_shape)[...] = frames[:, : self._k]
+                parted(following, self._k, column.row_shape)[...] = frames[:, -self._k :]
 
     # ------------------------------------------------------------ the arrays of a batch
 
@@ -310,9 +311,8 @@ class Gatherer:
     def _allocate_frames(self, size: int, column: Column) -> tuple[Array, Array]:
         shape, k = column.row_shape, self._k
         if self._copies:
-            images = 3
-            last = (*shape[:2], k * shape[2]) if len(shape) == images else (*shape, k)
-            return np.empty((size, *last), column.dtype), np.empty((size, *last), column.dtype)
+            last = (size, *joined_shape(k, shape))
+            return np.empty(last, column.dtype), np.empty(last, column.dtype)
         frames = np.empty((size, self._length, *shape), column.dtype)
         if self.settings.stack is None:
             return frames[:, 0], frames[:, 1]
@@ -357,12 +357,3 @@ class Gatherer:
 
 
 _PLAIN = ("action", "reward", "discount", "non_terminal", "id", "weight")
-
-
-def _to_last(frames: Array) -> Array:
-    """(B, k, *frame) with the stack axis last; channels of images joined, oldest frame first."""
-    images = 5
-    if frames.ndim != images:
-        return np.moveaxis(frames, 1, -1)
-    size, k, height, width, channels = frames.shape
-    return np.moveaxis(frames, 1, 3).reshape(size, height, width, k * channels)

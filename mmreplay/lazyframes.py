@@ -15,7 +15,7 @@ import numpy.typing as npt
 from mmreplay.arguments import whole_number
 from mmreplay.errors import SchemaError
 
-__all__ = ["LazyFrames"]
+__all__ = ["LazyFrames", "joined_shape", "parted"]
 
 Array = npt.NDArray[Any]
 
@@ -141,9 +141,7 @@ class LazyFrames:
     def shape(self) -> tuple[int, ...]:
         """Of the joined array."""
         one, k = self._frames[0].shape, len(self._frames)
-        if self._stack_axis == 0:
-            return (k, *one)
-        return (*one[:2], k * one[2]) if len(one) == _IMAGE else (*one, k)
+        return (k, *one) if self._stack_axis == 0 else joined_shape(k, one)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -172,12 +170,9 @@ class LazyFrames:
                 "leave copy=False out"
             )
         out = np.empty(self.shape, self.dtype if dtype is None else dtype)
-        one, k = self._frames[0].shape, len(self._frames)
         places = out
         if self._stack_axis == -1:
-            is_image = len(one) == _IMAGE
-            places = out.reshape(*one[:2], k, one[2]) if is_image else out
-            places = np.moveaxis(places, 2 if is_image else -1, 0)
+            places = parted(out, len(self._frames), self._frames[0].shape)
         for i, frame in enumerate(self._frames):
             places[i] = frame
         return out
@@ -254,6 +249,19 @@ class LazyFrames:
             f"<mmreplay.LazyFrames of {len(self._frames)} frames {one.shape} {one.dtype} "
             f"stack_axis={self._stack_axis}>"
         )
+
+
+def joined_shape(k: int, frame: tuple[int, ...]) -> tuple[int, ...]:
+    """Of k frames with the stack axis last; the channels of images are joined."""
+    return (*frame[:2], k * frame[2]) if len(frame) == _IMAGE else (*frame, k)
+
+
+def parted(joined: Array, k: int, frame: tuple[int, ...]) -> Array:
+    """A view as (..., k, *frame) of what has `joined_shape` behind any axes, to fill it."""
+    n_before = joined.ndim - len(joined_shape(k, frame))
+    if len(frame) == _IMAGE:
+        joined = joined.reshape(*joined.shape[:-1], k, frame[2])
+    return np.moveaxis(joined, -2 if len(frame) == _IMAGE else -1, n_before)
 
 
 def _frozen(frame: npt.ArrayLike) -> Array:

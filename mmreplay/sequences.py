@@ -17,6 +17,7 @@ from mmreplay.columns import Array, Ids
 from mmreplay.episodes import Index
 from mmreplay.errors import SchemaError
 from mmreplay.gather import Column, Observation, Returns, Settings
+from mmreplay.lazyframes import joined_shape, parted
 from mmreplay.schema import FRAME, Schema
 
 __all__ = ["SequenceBatch", "SequenceGatherer", "SequencePlaces"]
@@ -222,9 +223,10 @@ class SequenceGatherer:
             seen, following = self._of(batch, name)
             if self._copies:
                 stacks, nexts = self._views(frames)
-                _put_last(stacks, seen)
+                shape = columns[path].row_shape
+                parted(seen, self._k, shape)[...] = stacks
                 if ahead is None:
-                    _put_last(nexts, following)
+                    parted(following, self._k, shape)[...] = nexts
             if ahead is not None:
                 self._take_ahead(frames, ahead, following)
 
@@ -235,7 +237,8 @@ class SequenceGatherer:
         places = rows[:, :, None] + np.arange(self._k)
         flat = frames.reshape(size * length, *frames.shape[2:])
         if self._copies:
-            _put_last(flat.take(places, axis=0), following)
+            stacks = parted(following, self._k, frames.shape[2:])
+            stacks[...] = flat.take(places, axis=0)
             return
         if self._settings.stack is None:
             places = rows
@@ -306,28 +309,10 @@ class SequenceGatherer:
     def _allocate_frames(self, frames: Array) -> tuple[Array, Array]:
         seen, following = self._views(frames)
         if self._copies:
-            seen, following = (np.empty(_last_shape(one.shape), one.dtype) for one in (seen, seen))
+            shape = (*seen.shape[:2], *joined_shape(self._k, frames.shape[2:]))
+            seen, following = np.empty(shape, frames.dtype), np.empty(shape, frames.dtype)
         elif self._n > 1:
             following = np.empty(seen.shape, seen.dtype)
         if self._settings.stack is None:
             return seen[:, :, 0], following[:, :, 0]
         return seen, following
-
-
-_IMAGE = 6  # axes of a window of stacks of images: B, T, k, H, W, C
-
-
-def _last_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    size, steps, k, *frame = shape
-    if len(shape) == _IMAGE:
-        return (size, steps, *frame[:2], k * frame[2])
-    return (size, steps, *frame, k)
-
-
-def _put_last(stacks: Array, out: Array) -> None:
-    """(B, T, k, *frame) with the stack axis last; channels of images joined, oldest frame first."""
-    if stacks.ndim == _IMAGE:
-        shape = np.array(stacks.shape)
-        out.reshape(shape[[0, 1, 3, 4, 2, 5]])[...] = np.moveaxis(stacks, 2, 4)
-        return
-    out[...] = np.moveaxis(stacks, 2, -1)

@@ -281,7 +281,7 @@ def test_a_length_out_of_its_range_is_refused(load):
         for length in (0, 1.5, [3]):
             with pytest.raises(SchemaError, match="length: expected a whole number"):
                 call(3, length)
-    with pytest.raises(SchemaError, match="epochs: expected 0 or more"):
+    with pytest.raises(SchemaError, match="epochs: expected a whole number, 0 or more"):
         data.sequence_batches(3, 2, epochs=-1)
 
 
