@@ -7,6 +7,7 @@ ids that the sampler drew.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -18,16 +19,26 @@ import numpy.typing as npt
 
 from mmreplay.arguments import whole_number, whole_number_or_none
 from mmreplay.columns import Ids
-from mmreplay.drawing import Sequences, draw_seed, naming
+from mmreplay.drawing import draw_seed, naming
 from mmreplay.episodes import Index
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.gather import Batch, Settings
-from mmreplay.samplers import Windows, distinct_ids, epoch_ids, uniform_ids
-from mmreplay.sequences import SequenceBatch
+from mmreplay.samplers import (
+    PortionSampler,
+    TrajectorySampler,
+    Windows,
+    WindowSampler,
+    distinct_ids,
+    epoch_ids,
+    uniform_ids,
+)
+from mmreplay.sequences import SequenceBatch, SequenceGatherer
 from mmreplay.store import Store
 from mmreplay.trajectories import LazyTrajectory, Trajectory
 
 __all__ = ["Dataset", "Seed"]
+
+_KINDS = 8  # of windows, whose sums are kept
 
 Seed = int | Sequence[int] | np.random.SeedSequence | None
 
@@ -46,18 +57,28 @@ class Dataset:
         self.store = store
         self.settings = settings
         self._gatherer = store.gatherer(settings)
-        self._sequences = Sequences(store, settings)
+        self._begin_sums()
         self.generator = np.random.default_rng(seed)
         self._is_seeded = seed is not None
         self._epoch_seed = int(np.random.default_rng(seed).integers(1 << 62))
         self._epoch = 0
         _DATASETS.add(self)
 
+    def _begin_sums(self) -> None:
+        """Samplers and gatherers of sequences, none of which knows the store's episodes yet."""
+        self._trajectories = TrajectorySampler()
+        # None of these knows this object: a cycle would keep the store's maps alive.
+        self._window_sampler = functools.lru_cache(_KINDS)(WindowSampler)
+        self._portion_sampler = functools.lru_cache(_KINDS)(PortionSampler)
+        self._sequence_gatherer = functools.lru_cache(_KINDS)(
+            functools.partial(SequenceGatherer, self.store.schema, self.settings)
+        )
+
     def leave_parent(self, lineage: tuple[int, ...]) -> None:
         """In a forked child: draw from a stream of its own, not once more what the parent draws."""
         bits = np.random.SeedSequence(self._epoch_seed, spawn_key=lineage)
         self.generator = np.random.default_rng(bits)
-        self._sequences = Sequences(self.store, self.settings)  # a thread may have been in them
+        self._begin_sums()  # a thread may have been in those of the parent
 
     def __len__(self) -> int:
         """Transitions that can be sampled."""
@@ -241,7 +262,11 @@ class Dataset:
         """
         windows = Windows(length, burn_in, boundary, stride)
         size = whole_number("batch_size", batch_size)
-        return self._sequences.sample(self.generator, size, windows, out)
+        draws = self.generator.random(size)
+        sampler = self._window_sampler(windows)
+        draw = naming(self.store.path, lambda index: sampler.draw(index, draws))
+        gatherer = self._sequence_gatherer(windows.length, windows.burn_in)
+        return self.store.gather(draw, gatherer, out)
 
     def sequence_batches(
         self,
@@ -272,21 +297,23 @@ class Dataset:
         size = whole_number("batch_size", batch_size)
         windows = Windows(length, burn_in, boundary, stride)
         epochs = whole_number_or_none("epochs", epochs, 0)
-        self._sequences.check(windows)
+        self.store.look(naming(self.store.path, self._window_sampler(windows).total))
         return self._sequence_batches(size, windows, epochs, shuffle)
 
     def _sequence_batches(
         self, size: int, windows: Windows, epochs: int | None, shuffle: bool
     ) -> Iterator[SequenceBatch]:
+        gatherer = self._sequence_gatherer(windows.length, windows.burn_in)
+        every = naming(self.store.path, self._window_sampler(windows).every)
         done = 0
         while epochs is None or done < epochs:
-            ids = self._sequences.every(windows)
+            ids = self.store.look(every)
             if shuffle:
                 ids = np.random.default_rng([self._epoch_seed, self._epoch]).permutation(ids)
             self._epoch += 1
             done += 1
             for start in range(0, len(ids), size):
-                yield self._sequences.at(ids[start : start + size], windows)
+                yield self.store.gather_ids(ids[start : start + size], gatherer)
 
     def sample_portions(self, batch_size: int, length: int) -> SequenceBatch:
         """Draw windows of whole episodes: an episode by its length, then a window in it.
@@ -303,7 +330,11 @@ class Dataset:
             SchemaError: a value out of its range.
         """
         size = whole_number("batch_size", batch_size)
-        return self._sequences.portions(self.generator, size, Windows(length))
+        windows = Windows(length)
+        sampler = self._portion_sampler(windows)
+        draws = self.generator.random((2, size))
+        draw = naming(self.store.path, lambda index: sampler.draw(index, draws))
+        return self.store.gather(draw, self._sequence_gatherer(windows.length, windows.burn_in))
 
     def sample_trajectories(self, n: int, *, replace: bool = True) -> list[LazyTrajectory]:
         """Draw whole episodes uniformly; their columns are read when they are first asked for.
@@ -317,7 +348,14 @@ class Dataset:
             SchemaError: without replacement, and there are fewer than `n`.
         """
         size = whole_number("n", n)
-        return self._sequences.trajectories(self.generator, size, replace=replace)
+        sampler = self._trajectories
+        if replace:
+            draws = self.generator.random(size)
+            draw = naming(self.store.path, lambda index: sampler.draw(index, draws))
+        else:
+            seed = draw_seed(self.generator)
+            draw = naming(self.store.path, lambda index: sampler.draw_distinct(index, size, seed))
+        return self.store.lazy_trajectories(draw)
 
     @property
     def ids(self) -> Ids:
