@@ -128,5 +128,11 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         import importlib  # noqa: PLC0415
 
-        return getattr(importlib.import_module(_LAZY[name]), name)
+        # Kept, so that the next use of the name does not come here.
+        globals()[name] = found = getattr(importlib.import_module(_LAZY[name]), name)
+        return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

@@ -13,7 +13,7 @@ import numpy as np
 
 from mmreplay.columns import Array
 from mmreplay.errors import SchemaError
-from mmreplay.gather import Batch, Settings
+from mmreplay.gather import Batch, Settings, arrays_of
 from mmreplay.schema import Schema
 
 __all__ = ["Source", "concatenated", "fill", "schema_of", "unshared"]
@@ -74,7 +74,7 @@ def concatenated(batches: Sequence[Batch], names: Sequence[str]) -> Batch:
     Raises:
         SchemaError: arrays that differ by more than their length.
     """
-    parts = [_arrays(batch) for batch in batches]
+    parts = [arrays_of(batch) for batch in batches]
     kinds = [_kinds(part, from_axis=1) for part in parts]
     for name, kind in zip(names, kinds, strict=True):
         if kind != kinds[0]:
@@ -94,7 +94,7 @@ def fill(out: object, batch: Batch) -> Batch:
     """
     if not isinstance(out, Batch):
         raise SchemaError(f"out: expected a batch, found {type(out).__name__}")
-    found, expected = _arrays(out), _arrays(batch)
+    found, expected = arrays_of(out), arrays_of(batch)
     kinds = _kinds(expected), _kinds(found)
     if kinds[0] != kinds[1] or not all(array.flags.writeable for array in found.values()):
         raise SchemaError(
@@ -112,18 +112,6 @@ def _frames(observation: Array | dict[str, Array]) -> dict[str, Array]:
 
 def _observation(batch: Batch, frames: dict[str, Array]) -> Array | dict[str, Array]:
     return frames if isinstance(batch.observation, dict) else frames[""]
-
-
-def _arrays(batch: Batch) -> dict[str, Array]:
-    """Every array of a batch by the way to it."""
-    out: dict[str, Array] = {}
-    for field in dataclasses.fields(batch):
-        value = getattr(batch, field.name)
-        if isinstance(value, dict):
-            out |= {f"{field.name}[{key!r}]": array for key, array in value.items()}
-        else:
-            out[field.name] = value
-    return out
 
 
 def _rebuilt(like: Batch, array: Callable[[str], Array]) -> Batch:

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.dataset import Dataset, Seed, check_seed
+from mmreplay.arguments import check_seed
+from mmreplay.dataset import Dataset, Seed
 from mmreplay.errors import CorruptStoreError, SchemaError
 from mmreplay.gather import Settings
 from mmreplay.lanes import FLUSH_S, create, give_up

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -18,19 +19,30 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from mmreplay.arguments import whole_number, whole_number_or_none
 from mmreplay.columns import Ids
-from mmreplay.drawing import Sequences, draw_seed, naming
+from mmreplay.drawing import draw_seed, naming
 from mmreplay.episodes import Index
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.gather import Batch, Settings
-from mmreplay.samplers import Windows, distinct_ids, epoch_ids, uniform_ids
-from mmreplay.sequences import SequenceBatch
+from mmreplay.samplers import (
+    PortionSampler,
+    TrajectorySampler,
+    Windows,
+    WindowSampler,
+    distinct_ids,
+    epoch_ids,
+    uniform_ids,
+)
+from mmreplay.sequences import SequenceBatch, SequenceGatherer
 from mmreplay.store import Store
 from mmreplay.trajectories import LazyTrajectory, Trajectory
 
-__all__ = ["Dataset", "Seed", "check_seed", "checked_size"]
+__all__ = ["Dataset", "Seed"]
 
-_MADE = ("_gatherer", "_sequences")
+_KINDS = 8  # of windows, whose sums are kept
+
+_MADE = ("_gatherer", "_trajectories", "_window_sampler", "_portion_sampler", "_sequence_gatherer")
 """Of the store and the settings."""
 
 Seed = int | Sequence[int] | np.random.SeedSequence | None
@@ -52,6 +64,7 @@ class Dataset:
         """Sample from `store`."""
         self._read_from(store, settings)
         self.generator = np.random.default_rng(seed)
+        self._is_seeded = seed is not None
         self._epoch_seed = int(np.random.default_rng(seed).integers(1 << 62))
         self._epoch = 0
 
@@ -59,7 +72,7 @@ class Dataset:
         self.store = store
         self.settings = settings
         self._gatherer = store.gatherer(settings)
-        self._sequences = Sequences(store, settings)
+        self._begin_sums()
         _DATASETS.add(self)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -73,11 +86,21 @@ class Dataset:
         self.__dict__.update(state)
         self._read_from(self.store, self.settings)
 
+    def _begin_sums(self) -> None:
+        """Samplers and gatherers of sequences, none of which knows the store's episodes yet."""
+        self._trajectories = TrajectorySampler()
+        # None of these knows this object: a cycle would keep the store's maps alive.
+        self._window_sampler = functools.lru_cache(_KINDS)(WindowSampler)
+        self._portion_sampler = functools.lru_cache(_KINDS)(PortionSampler)
+        self._sequence_gatherer = functools.lru_cache(_KINDS)(
+            functools.partial(SequenceGatherer, self.store.schema, self.settings)
+        )
+
     def leave_parent(self, lineage: tuple[int, ...]) -> None:
         """In a forked child: draw from a stream of its own, not once more what the parent draws."""
         bits = np.random.SeedSequence(self._epoch_seed, spawn_key=lineage)
         self.generator = np.random.default_rng(bits)
-        self._sequences = Sequences(self.store, self.settings)  # a thread may have been in them
+        self._begin_sums()  # a thread may have been in those of the parent
 
     def __len__(self) -> int:
         """Transitions that can be sampled."""
@@ -95,7 +118,7 @@ class Dataset:
             EmptyBufferError: there is no transition yet.
             SchemaError: without replacement, and there are fewer than `batch_size`.
         """
-        size = checked_size(batch_size)
+        size = whole_number("batch_size", batch_size)
         # Once, however often the store has to read again.
         if replace:
             draws = self.generator.random(size)
@@ -127,25 +150,27 @@ class Dataset:
             epochs: how many; None for no end.
             shuffle: False keeps the order of the ids.
             rank: this process's number, of `world_size`.
-            world_size: processes that share each epoch; each transition goes to one of them.
+            world_size: processes that share each epoch; each transition goes to one of them. If
+                they shuffle, they must have been given the same seed.
             drop_last: leave out batches that not every rank can fill, so that all ranks get the
                 same number of batches of the same size.
             epoch: the number of the first epoch, 0 or more; None goes on after the last one that
                 this object began.
 
         Raises:
-            SchemaError: a value out of its range.
+            SchemaError: a value out of its range; several ranks without a seed.
             EmptyBufferError: there is no transition.
         """
-        size = checked_size(batch_size)
-        if world_size < 1 or not 0 <= rank < world_size:
+        size = whole_number("batch_size", batch_size)
+        world_size = whole_number("world_size", world_size)
+        rank = whole_number("rank", rank, 0, world_size - 1)
+        if world_size > 1 and shuffle and not self._is_seeded:
             raise SchemaError(
-                f"rank and world_size: expected 0 <= rank < world_size, found {rank}, {world_size}"
+                f"seed: expected one that all {world_size:,} ranks share, found None, with which "
+                f"each rank shuffles in its own way; give every rank the same, such as seed=0"
             )
-        if epochs is not None and epochs < 0:
-            raise SchemaError(f"epochs: expected 0 or more, or None; found {epochs}")
-        if epoch is not None and epoch < 0:
-            raise SchemaError(f"epoch: expected 0 or more, or None; found {epoch}")
+        epochs = whole_number_or_none("epochs", epochs, 0)
+        epoch = whole_number_or_none("epoch", epoch, 0)
         if not len(self.store):
             raise EmptyBufferError(
                 f"{self.store.path}: there is no transition yet; record a reset and a step first"
@@ -266,7 +291,12 @@ class Dataset:
             SchemaError: a value out of its range.
         """
         windows = Windows(length, burn_in, boundary, stride)
-        return self._sequences.sample(self.generator, checked_size(batch_size), windows, out)
+        size = whole_number("batch_size", batch_size)
+        draws = self.generator.random(size)
+        sampler = self._window_sampler(windows)
+        draw = naming(self.store.path, lambda index: sampler.draw(index, draws))
+        gatherer = self._sequence_gatherer(windows.length, windows.burn_in)
+        return self.store.gather(draw, gatherer, out)
 
     def sequence_batches(
         self,
@@ -294,24 +324,26 @@ class Dataset:
             EmptyBufferError: no episode has such a window.
             SchemaError: a value out of its range.
         """
-        size, windows = checked_size(batch_size), Windows(length, burn_in, boundary, stride)
-        if epochs is not None and epochs < 0:
-            raise SchemaError(f"epochs: expected 0 or more, or None; found {epochs}")
-        self._sequences.check(windows)
+        size = whole_number("batch_size", batch_size)
+        windows = Windows(length, burn_in, boundary, stride)
+        epochs = whole_number_or_none("epochs", epochs, 0)
+        self.store.look(naming(self.store.path, self._window_sampler(windows).total))
         return self._sequence_batches(size, windows, epochs, shuffle)
 
     def _sequence_batches(
         self, size: int, windows: Windows, epochs: int | None, shuffle: bool
     ) -> Iterator[SequenceBatch]:
+        gatherer = self._sequence_gatherer(windows.length, windows.burn_in)
+        every = naming(self.store.path, self._window_sampler(windows).every)
         done = 0
         while epochs is None or done < epochs:
-            ids = self._sequences.every(windows)
+            ids = self.store.look(every)
             if shuffle:
                 ids = np.random.default_rng([self._epoch_seed, self._epoch]).permutation(ids)
             self._epoch += 1
             done += 1
             for start in range(0, len(ids), size):
-                yield self._sequences.at(ids[start : start + size], windows)
+                yield self.store.gather_ids(ids[start : start + size], gatherer)
 
     def sample_portions(self, batch_size: int, length: int) -> SequenceBatch:
         """Draw windows of whole episodes: an episode by its length, then a window in it.
@@ -327,7 +359,12 @@ class Dataset:
             EmptyBufferError: no whole episode has as many steps.
             SchemaError: a value out of its range.
         """
-        return self._sequences.portions(self.generator, checked_size(batch_size), Windows(length))
+        size = whole_number("batch_size", batch_size)
+        windows = Windows(length)
+        sampler = self._portion_sampler(windows)
+        draws = self.generator.random((2, size))
+        draw = naming(self.store.path, lambda index: sampler.draw(index, draws))
+        return self.store.gather(draw, self._sequence_gatherer(windows.length, windows.burn_in))
 
     def sample_trajectories(self, n: int, *, replace: bool = True) -> list[LazyTrajectory]:
         """Draw whole episodes uniformly; their columns are read when they are first asked for.
@@ -340,8 +377,15 @@ class Dataset:
             EmptyBufferError: there is no whole episode.
             SchemaError: without replacement, and there are fewer than `n`.
         """
-        size = checked_size(n, "n")
-        return self._sequences.trajectories(self.generator, size, replace=replace)
+        size = whole_number("n", n)
+        sampler = self._trajectories
+        if replace:
+            draws = self.generator.random(size)
+            draw = naming(self.store.path, lambda index: sampler.draw(index, draws))
+        else:
+            seed = draw_seed(self.generator)
+            draw = naming(self.store.path, lambda index: sampler.draw_distinct(index, size, seed))
+        return self.store.lazy_trajectories(draw)
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -387,24 +431,6 @@ def _those_left(ids: Ids) -> Callable[[Index], Ids]:
         return np.asarray(ids[~index.invalid(ids)])
 
     return left
-
-
-def check_seed(seed: Any) -> None:
-    """SchemaError if a seed as the user gave it is none."""
-    try:
-        np.random.default_rng(seed)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise SchemaError(
-            f"seed: expected a whole number, 0 or more, several of them, or None; found "
-            f"{seed!r:.80}"
-        ) from error
-
-
-def checked_size(size: object, name: str = "batch_size") -> int:
-    """A batch size as the user gave it; SchemaError if it is none."""
-    if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
-        raise SchemaError(f"{name}: expected a whole number, 1 or more; found {size!r}")
-    return int(size)
 
 
 _DATASETS: weakref.WeakSet[Dataset] = weakref.WeakSet()

@@ -58,7 +58,7 @@ def first_row(starts: Ids, floor: int, head: int, capacity: int | None) -> int:
     return rank + int(ranks.searchsorted(rank, "right")) + 1
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Lane:
     base: int = 0
     first: int = 0

@@ -8,23 +8,35 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from mmreplay.arguments import whole_number, whole_number_or_none
 from mmreplay.columns import Array, Ids
 from mmreplay.episodes import Index
 from mmreplay.errors import SchemaError
 from mmreplay.format import MAX_STACK
+from mmreplay.lazyframes import joined_shape, parted
 from mmreplay.schema import FRAME, Schema
 
-__all__ = ["Batch", "Column", "Gatherer", "Observation", "Places", "Returns", "Settings"]
+__all__ = [
+    "Batch",
+    "BatchGatherer",
+    "Column",
+    "Gatherer",
+    "Observation",
+    "Places",
+    "Returns",
+    "Settings",
+    "arrays_of",
+]
 
 Observation = Array | dict[str, Array]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """Transitions as arrays, the batch axis first.
 
@@ -84,11 +96,8 @@ class Settings:
         """Check what the user gave."""
         gamma: Any = self.gamma
         padding, stack_axis = self.padding, self.stack_axis
-        for name, value in (("stack", self.stack), ("n_step", self.n_step)):
-            if value is None and name == "stack":
-                continue
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-                raise SchemaError(f"{name}: expected a whole number, 1 or more; found {value!r}")
+        object.__setattr__(self, "stack", whole_number_or_none("stack", self.stack))
+        object.__setattr__(self, "n_step", whole_number("n_step", self.n_step))
         if not isinstance(gamma, (int, float, np.number)) or not 0 <= gamma <= 1:
             raise SchemaError(f"gamma: expected a number in [0, 1], found {gamma!r}")
         if padding not in ("reset", "zero"):
@@ -126,7 +135,7 @@ class Column(Protocol):
         """Rows by id, copied, into `out` if given."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Places:
     """Where the parts of a batch lie.
 
@@ -201,8 +210,11 @@ class Returns:
         return ids + steps
 
 
-class Gatherer:
-    """Rebuilds transitions of one store by one set of settings.
+Made = TypeVar("Made")
+
+
+class BatchGatherer(Generic[Made]):
+    """What the gatherers of transitions and of windows have in common: the batch to be filled.
 
     Args:
         schema: of the store: which columns are frames, and which extras.
@@ -214,15 +226,56 @@ class Gatherer:
         self._frame_paths, self._extra_paths = schema.frame_paths, schema.extra_paths
         self._is_dict = schema.is_dict
         self.settings = settings
-        self._k = k = settings.stack or 1
+        self._k = settings.stack or 1
+        self._returns = Returns(settings)
+        self._copies = settings.stack_axis == -1 and settings.stack is not None
+        self._known: Made | None = None  # the last `out` that was found sound
+
+    def _allocate(self, columns: Mapping[str, Column], size: int) -> Made:
+        """Arrays for a batch of `size`, not filled."""
+        raise NotImplementedError
+
+    def _batch(self, columns: Mapping[str, Column], out: Made | None, size: int) -> Made:
+        """The batch to fill: `out`, or a new one.
+
+        Raises:
+            SchemaError: `out` has not the arrays that `_allocate` makes.
+        """
+        if out is None:
+            return self._allocate(columns, size)
+        if out is not self._known or len(out.id) != size:  # type: ignore[attr-defined]
+            like = self._allocate(columns, size)
+            if type(out) is not type(like) or _layout(out) != _layout(like):
+                raise SchemaError(
+                    f"out: expected a batch of {size} that this object returned with the same "
+                    f"settings; call once without out= and pass what came back"
+                )
+            self._known = out
+        return out
+
+    def _of(self, batch: Any, name: str) -> tuple[Array, Array]:
+        """Observation and next observation of one frame column."""
+        seen, following = batch.observation, batch.next_observation
+        return (seen[name], following[name]) if self._is_dict else (seen, following)
+
+
+class Gatherer(BatchGatherer[Batch]):
+    """Rebuilds transitions of one store by one set of settings.
+
+    Args:
+        schema: of the store: which columns are frames, and which extras.
+        settings: how to rebuild.
+    """
+
+    def __init__(self, schema: Schema, settings: Settings) -> None:
+        """Lay out what is the same for every batch."""
+        super().__init__(schema, settings)
+        k = self._k
         self._one_step = settings.n_step == 1
         # For one step, observation and next observation are views of the same (B, k + 1) frames;
         # for more, of (B, 2k), so that a compressed chunk is decoded once for both.
         self._length = k + 1 if self._one_step else 2 * k
         self._back = np.arange(1 - k, 2 if self._one_step else 1)
-        self._returns = Returns(settings)
-        self._copies = settings.stack_axis == -1 and settings.stack is not None
-        self._known: Batch | None = None  # the last `out` that was found sound
 
     def locate(self, index: Index, ids: Ids) -> Places:
         """Look up in the index what is needed of it, so that the rest works on a fixed picture."""
@@ -251,12 +304,7 @@ class Gatherer:
             EvictedError, CorruptStoreError: as the columns.
         """
         ids = places.ids
-        if out is None:
-            batch = self._allocate(columns, ids.size)
-        elif out is self._known and len(out.id) == ids.size:
-            batch = out
-        else:
-            batch = self._known = self._checked(columns, out, ids.size)
+        batch = self._batch(columns, out, ids.size)
         if places.steps is None:
             self._returns.rewards(columns, ids, batch.reward)
             np.not_equal(columns["non_terminals"].take(ids), 0, out=batch.non_terminal)
@@ -297,16 +345,10 @@ class Gatherer:
             if padded is not None:
                 frames[padded] = 0
             if self._copies:
-                seen[...] = _to_last(frames[:, : self._k])
-                following[...] = _to_last(frames[:, -self._k :])
+                parted(seen, self._k, column.row_shape)[...] = frames[:, : self._k]
+                parted(following, self._k, column.row_shape)[...] = frames[:, -self._k :]
 
     # ------------------------------------------------------------ the arrays of a batch
-
-    def _of(self, batch: Batch, name: str) -> tuple[Array, Array]:
-        seen, following = batch.observation, batch.next_observation
-        if isinstance(seen, dict) and isinstance(following, dict):
-            return seen[name], following[name]
-        return seen, following  # type: ignore[return-value]
 
     def _allocate(self, columns: Mapping[str, Column], size: int) -> Batch:
         """Arrays for a batch of `size`, not filled."""
@@ -334,59 +376,38 @@ class Gatherer:
     def _allocate_frames(self, size: int, column: Column) -> tuple[Array, Array]:
         shape, k = column.row_shape, self._k
         if self._copies:
-            images = 3
-            last = (*shape[:2], k * shape[2]) if len(shape) == images else (*shape, k)
-            return np.empty((size, *last), column.dtype), np.empty((size, *last), column.dtype)
+            last = (size, *joined_shape(k, shape))
+            return np.empty(last, column.dtype), np.empty(last, column.dtype)
         frames = np.empty((size, self._length, *shape), column.dtype)
         if self.settings.stack is None:
             return frames[:, 0], frames[:, 1]
         return frames[:, :k], frames[:, -k:]
 
-    def _checked(self, columns: Mapping[str, Column], out: object, size: int) -> Batch:
-        """Raise SchemaError unless `out` has the arrays that `_allocate` makes."""
-        if not isinstance(out, Batch) or not self._fits(columns, out, size):
-            raise SchemaError(
-                f"out: expected a batch of {size} that this object returned with the same "
-                f"settings; call once without out= and pass what came back"
-            )
-        return out
 
-    def _fits(self, columns: Mapping[str, Column], out: Batch, size: int) -> bool:
-        names, extras = self._frame_paths, self._extra_paths
-        if isinstance(out.observation, dict) != self._is_dict or out.extras.keys() != extras.keys():
-            return False
-        if isinstance(out.observation, dict) and out.observation.keys() != names.keys():
-            return False
-        like = self._allocate(columns, 0)
-        pairs = [(getattr(out, name), getattr(like, name)) for name in _PLAIN]
-        pairs += [(out.extras[name], like.extras[name]) for name in extras]
-        for name, path in names.items():
-            column = columns[path]
-            mine, other = self._of(out, name), self._of(like, name)
-            pairs += zip(mine, other, strict=True)
-            if not self._copies:
-                base = mine[0].base
-                whole = (size, self._length, *column.row_shape)
-                if not isinstance(base, np.ndarray) or base.shape != whole:
-                    return False
-                if base is not mine[1].base:
-                    return False
-        return all(
-            isinstance(one, np.ndarray)
-            and one.flags.writeable
-            and one.dtype == other.dtype
-            and one.shape == (size, *other.shape[1:])
-            for one, other in pairs
-        )
+def arrays_of(batch: Any) -> dict[str, Any]:
+    """Every array of a batch by the way to it."""
+    out: dict[str, Any] = {}
+    for field in dataclasses.fields(batch):
+        value = getattr(batch, field.name)
+        if isinstance(value, dict):
+            out |= {f"{field.name}[{key!r}]": array for key, array in value.items()}
+        else:
+            out[field.name] = value
+    return out
 
 
-_PLAIN = ("action", "reward", "discount", "non_terminal", "id", "weight")
-
-
-def _to_last(frames: Array) -> Array:
-    """(B, k, *frame) with the stack axis last; channels of images joined, oldest frame first."""
-    images = 5
-    if frames.ndim != images:
-        return np.moveaxis(frames, 1, -1)
-    size, k, height, width, channels = frames.shape
-    return np.moveaxis(frames, 1, 3).reshape(size, height, width, k * channels)
+def _layout(batch: Any) -> dict[str, object]:
+    """Of which kind the arrays of a batch are, and where they lie in memory that they share."""
+    out: dict[str, object] = {}
+    bases: list[int] = []
+    for key, array in arrays_of(batch).items():
+        if not isinstance(array, np.ndarray):
+            out[key] = array
+            continue
+        base = array.base if isinstance(array.base, np.ndarray) else array
+        if id(base) not in bases:
+            bases.append(id(base))
+        at = bases.index(id(base)), array.ctypes.data - base.ctypes.data, array.strides
+        kinds = [(one.dtype, one.shape, one.flags.writeable) for one in (array, base)]
+        out[key] = (at, *kinds)
+    return out

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mmreplay.arguments import whole_number
 from mmreplay.columns import Ids
-from mmreplay.dataset import Dataset, checked_size
+from mmreplay.dataset import Dataset
 from mmreplay.episodes import Index
 from mmreplay.errors import EmptyBufferError, InvalidIdError, SchemaError
 from mmreplay.gather import Batch, Gatherer, Settings
@@ -160,7 +161,7 @@ class Hindsight:
         Raises:
             EmptyBufferError: there is no transition yet.
         """
-        size = checked_size(batch_size)
+        size = whole_number("batch_size", batch_size)
         if self._uniform:
             draws = self.generator.random(size)
 

@@ -35,7 +35,6 @@ from mmreplay.state import COMMITTED
 __all__ = ["Writer"]
 
 _NEVER = 1 << 62
-_MOST = float(np.finfo(np.float32).max)
 
 
 class _Column:
@@ -120,9 +119,10 @@ class Writer:
         if self._sole is not None:
             self._shape, self._dtype = self._sole.shape, self._sole.dtype
         # A float that is too large becomes inf without a word, unless the field looks at it.
-        is_float32 = self.schema.action.dtype == np.float32
+        dtype = self.schema.action.dtype
         items = self._columns["actions"].new.items
-        self._scalar_action = isinstance(items, memoryview) and not is_float32
+        self._scalar_action = isinstance(items, memoryview) and dtype != np.float32
+        self._most = float(np.finfo(dtype).max) if dtype.kind == "f" else -1.0
         self._border = 0
         self._half_stop = head - head % disk.half if disk.half else _NEVER
         self._newest_flag = self._flag_of_newest()
@@ -241,15 +241,20 @@ class Writer:
                 next_frame = self._sole.coerce(next_frame, FRAME)
             self._frame_rows[n - self._frame_start] = next_frame
         if not self._scalar_action:
-            action = self._vector_action(action)
+            action = self._fitting_action(action)
         j = n - 1 - self._old_start
+        try:
+            self._old_actions[j] = action
+        except (TypeError, ValueError, OverflowError):
+            self._old_actions[j] = self._fitting_action(action)
         try:
             flag = 0 if terminated or life_lost else 1
             over = terminated or truncated
-            self._old_actions[j] = action
             self._old_rewards[j] = reward
         except (TypeError, ValueError, OverflowError) as error:
-            raise self._unfit(action, reward, error) from error
+            raise SchemaError(
+                f"reward {reward!r} or a flag: expected a number and bools; convert them ({error})"
+            ) from error
         self._old_flags[j] = flag
         if extras or self.schema.extras:
             self._put_extras(n - 1, extras)
@@ -455,23 +460,13 @@ class Writer:
             rows, start = self._sink(path, n)
             rows[n - start] = value
 
-    def _vector_action(self, action: object) -> Array | float:
-        one = self.schema.action
-        if type(action) is float and not one.shape and -_MOST <= action <= _MOST:
+    def _fitting_action(self, action: object) -> Array | float:
+        one, most = self.schema.action, self._most
+        if type(action) is float and not one.shape and -most <= action <= most:
             return action  # as most policies give it; the array below takes five times as long
         if type(action) is np.ndarray and action.shape == one.shape and action.dtype == one.dtype:
             return action
         return one.coerce_loosely(action, "action")
-
-    def _unfit(self, action: object, reward: object, cause: Exception) -> SchemaError:
-        try:
-            self.schema.action.coerce_loosely(action, "action")
-        except SchemaError as error:
-            return error
-        return SchemaError(
-            f"action {action!r}, reward {reward!r} or a flag: expected an action of "
-            f"{self.schema.action.dtype}, a number and bools; convert them ({cause})"
-        )
 
     def _put_extras(self, row: int, extras: Mapping[str, object]) -> None:
         declared = self.schema.extras

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from mmreplay import files, format, locks, parsing, places, planning
 from mmreplay._version import __version__
+from mmreplay.arguments import whole_number_or_none
 from mmreplay.background import Background
 from mmreplay.beside import built_beside, remove_at_once
 from mmreplay.errors import (
@@ -47,6 +48,7 @@ _FOREVER_S = 1e9
 MAX_LANES = 4096
 """Lanes that one process writes; each takes about a dozen of the 65,530 maps that Linux gives."""
 _MAX_CAPACITY = (1 << format.LANE_SHIFT) - 1
+"""As many transitions as a lane can have rows."""
 
 
 def split_capacity(capacity: int | None, lanes: int) -> list[int | None]:
@@ -117,8 +119,7 @@ def create(
         raise SchemaError("lane and lanes: give one of them: a lane of this process, or all lanes")
     if lane is not None:
         _check_name(lane)
-    if capacity is not None:
-        capacity = _checked_capacity(capacity)
+    capacity = whole_number_or_none("capacity", capacity, 1, _MAX_CAPACITY)
     stack_padding: str | None = None
     if env is not None:
         from mmreplay.adapters.gymnasium import (  # noqa: PLC0415 (an extra)
@@ -135,6 +136,7 @@ def create(
         stack_padding = found.padding
         frame, action = frame or found.frame, action or found.action
         lanes = lanes if lanes is not None or lane is not None else found.lanes
+    lanes = whole_number_or_none("lanes", lanes, 1, MAX_LANES)
     asked = _Request(
         where,
         frame,
@@ -234,10 +236,6 @@ class _Request:
     def _build_group(
         self, built: Path, schema: Schema, capacity: int | None, lanes: int | None
     ) -> None:
-        if lanes is not None and not 1 <= lanes <= MAX_LANES:
-            raise SchemaError(
-                f"lanes: expected 1 to {MAX_LANES:,} written by one process, found {lanes:,}"
-            )
         specs = planning.plan(schema, lanes or 0)
         shares = split_capacity(capacity, lanes) if lanes else []
         for number, share in enumerate(shares):
@@ -388,20 +386,6 @@ def give_up(writers: Sequence[Writer]) -> None:
 def _check_name(lane: object) -> None:
     if not isinstance(lane, str) or not 0 < len(lane) <= _MAX_NAME:
         raise SchemaError(f"lane: expected a name of 1 to {_MAX_NAME} letters, found {lane!r:.80}")
-
-
-def _checked_capacity(capacity: object) -> int:
-    if isinstance(capacity, bool) or not isinstance(capacity, (int, np.integer)) or capacity < 1:
-        raise SchemaError(
-            f"capacity: expected a whole number of transitions, 1 or more, or None; "
-            f"found {capacity!r}"
-        )
-    if capacity > _MAX_CAPACITY:
-        raise SchemaError(
-            f"capacity: expected at most {_MAX_CAPACITY:,} transitions, more than a lane can have "
-            f"rows; found {capacity:,}; None keeps everything"
-        )
-    return int(capacity)
 
 
 def _checked_metadata(metadata: object) -> dict[str, Any] | None:

@@ -12,9 +12,10 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from mmreplay.arguments import whole_number
 from mmreplay.errors import SchemaError
 
-__all__ = ["LazyFrames"]
+__all__ = ["LazyFrames", "joined_shape", "parted"]
 
 Array = npt.NDArray[Any]
 
@@ -86,16 +87,14 @@ class LazyFrames:
         Raises:
             SchemaError: a `stack`, `stack_axis` or `padding` out of its range.
         """
-        k: Any = stack
-        if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
-            raise SchemaError(f"stack: expected a whole number, 1 or more; found {stack!r}")
+        k = whole_number("stack", stack)
         if padding not in ("reset", "zero"):
             raise SchemaError(f"padding: expected 'reset' or 'zero', found {padding!r}")
         one = _frozen(frame)
         pad = one
         if padding == "zero":
             pad = np.broadcast_to(np.zeros((), one.dtype), one.shape)  # takes no memory
-        return cls((*([pad] * (int(k) - 1)), one), stack_axis)
+        return cls((*([pad] * (k - 1)), one), stack_axis)
 
     def followed_by(self, frame: npt.ArrayLike) -> Self:
         """The stack one step later: without the oldest frame, and with this one as the newest.
@@ -142,9 +141,7 @@ class LazyFrames:
     def shape(self) -> tuple[int, ...]:
         """Of the joined array."""
         one, k = self._frames[0].shape, len(self._frames)
-        if self._stack_axis == 0:
-            return (k, *one)
-        return (*one[:2], k * one[2]) if len(one) == _IMAGE else (*one, k)
+        return (k, *one) if self._stack_axis == 0 else joined_shape(k, one)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -173,12 +170,9 @@ class LazyFrames:
                 "leave copy=False out"
             )
         out = np.empty(self.shape, self.dtype if dtype is None else dtype)
-        one, k = self._frames[0].shape, len(self._frames)
         places = out
         if self._stack_axis == -1:
-            is_image = len(one) == _IMAGE
-            places = out.reshape(*one[:2], k, one[2]) if is_image else out
-            places = np.moveaxis(places, 2 if is_image else -1, 0)
+            places = parted(out, len(self._frames), self._frames[0].shape)
         for i, frame in enumerate(self._frames):
             places[i] = frame
         return out
@@ -255,6 +249,19 @@ class LazyFrames:
             f"<mmreplay.LazyFrames of {len(self._frames)} frames {one.shape} {one.dtype} "
             f"stack_axis={self._stack_axis}>"
         )
+
+
+def joined_shape(k: int, frame: tuple[int, ...]) -> tuple[int, ...]:
+    """Of k frames with the stack axis last; the channels of images are joined."""
+    return (*frame[:2], k * frame[2]) if len(frame) == _IMAGE else (*frame, k)
+
+
+def parted(joined: Array, k: int, frame: tuple[int, ...]) -> Array:
+    """A view as (..., k, *frame) of what has `joined_shape` behind any axes, to fill it."""
+    n_before = joined.ndim - len(joined_shape(k, frame))
+    if len(frame) == _IMAGE:
+        joined = joined.reshape(*joined.shape[:-1], k, frame[2])
+    return np.moveaxis(joined, -2 if len(frame) == _IMAGE else -1, n_before)
 
 
 def _frozen(frame: npt.ArrayLike) -> Array:

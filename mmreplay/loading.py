@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from mmreplay import places
-from mmreplay.dataset import Dataset, Seed, check_seed
+from mmreplay.arguments import check_seed
+from mmreplay.dataset import Dataset, Seed
 from mmreplay.errors import SchemaError, StoreNotFoundError
 from mmreplay.gather import Settings
 from mmreplay.store import Store

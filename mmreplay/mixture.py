@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mmreplay.arguments import whole_number
 from mmreplay.batches import Source, concatenated, fill, schema_of
 from mmreplay.buffers import ReplayBuffer
-from mmreplay.dataset import Dataset, checked_size
+from mmreplay.dataset import Dataset
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.gather import Batch, Settings
 from mmreplay.schema import Field, Schema
@@ -125,7 +126,7 @@ class Mixture:
         Raises:
             EmptyBufferError: no source that has a weight has a transition yet.
         """
-        counts = self._counts(checked_size(batch_size))
+        counts = self._counts(whole_number("batch_size", batch_size))
         some = counts.nonzero()[0].tolist()
         parts = [self.data[number].sample(int(counts[number])) for number in some]
         batch = concatenated(parts, [repr(self.data[number]) for number in some])

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mmreplay.arguments import whole_number
 from mmreplay.buffers import ReplayBuffer
 from mmreplay.columns import Ids
-from mmreplay.dataset import Seed, checked_size
+from mmreplay.dataset import Seed
 from mmreplay.drawing import naming
 from mmreplay.episodes import Index
 from mmreplay.errors import ClosedError, SchemaError
@@ -183,7 +184,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 "replace: priorities are drawn with replacement, to which the weights belong; for "
                 "a wider spread use stratified=True"
             )
-        draws = self.generator.random(checked_size(batch_size))
+        draws = self.generator.random(whole_number("batch_size", batch_size))
         sampler, beta = self.sampler, self.beta
         weights = np.empty(0)
 

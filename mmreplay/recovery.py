@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(slots=True, eq=False)
 class Live:
     """A lane that is open for writing.
 

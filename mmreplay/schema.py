@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mmreplay.arguments import whole_number_or_none
 from mmreplay.errors import SchemaError
 
 __all__ = ["FRAME", "Field", "Schema", "as_array"]
@@ -69,8 +70,8 @@ class Field:
         put(self, "shape", _checked_shape(shape))
         put(self, "dtype", _checked_dtype(dtype))
         put(self, "codec", _checked_codec(codec))
-        put(self, "chunk", _checked_rows("chunk", chunk))
-        put(self, "shard", _checked_rows("shard", shard))
+        put(self, "chunk", whole_number_or_none("chunk", chunk))
+        put(self, "shard", whole_number_or_none("shard", shard))
         if self.row_bytes > _MAX_FRAME_BYTES:
             raise SchemaError(
                 f"a row of shape {self.shape} and dtype {self.dtype} has {self.row_bytes:,} bytes; "
@@ -358,11 +359,3 @@ def _checked_codec(given: Any) -> Codec:
     raise SchemaError(
         f"codec: expected 'raw', 'lz4', 'zstd' or a zarr codec as a dict, found {given!r:.80}"
     )
-
-
-def _checked_rows(name: str, rows: object) -> int | None:
-    if rows is None:
-        return None
-    if isinstance(rows, bool) or not isinstance(rows, (int, np.integer)) or rows < 1:
-        raise SchemaError(f"{name}: expected a number of rows, 1 or more, found {rows!r}")
-    return int(rows)

@@ -7,7 +7,6 @@ the frames of a window are read once, however many of its observations show them
 from __future__ import annotations
 
 import dataclasses
-import weakref
 from collections.abc import Mapping
 
 import numpy as np
@@ -15,14 +14,14 @@ import numpy.typing as npt
 
 from mmreplay.columns import Array, Ids
 from mmreplay.episodes import Index
-from mmreplay.errors import SchemaError
-from mmreplay.gather import Column, Observation, Returns, Settings
+from mmreplay.gather import BatchGatherer, Column, Observation, Settings
+from mmreplay.lazyframes import joined_shape, parted
 from mmreplay.schema import FRAME, Schema
 
 __all__ = ["SequenceBatch", "SequenceGatherer", "SequencePlaces"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class SequenceBatch:
     """Windows of T = burn_in + length steps as arrays, batch and time in front.
 
@@ -67,7 +66,7 @@ class SequenceBatch:
         return len(self.id)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class SequencePlaces:
     """Where windows lie, all as ids, (B,) each.
 
@@ -84,7 +83,7 @@ class SequencePlaces:
     stop: Ids
 
 
-class SequenceGatherer:
+class SequenceGatherer(BatchGatherer[SequenceBatch]):
     """Rebuilds windows of one store, of one length and by one set of settings.
 
     Args:
@@ -96,19 +95,12 @@ class SequenceGatherer:
 
     def __init__(self, schema: Schema, settings: Settings, length: int, burn_in: int) -> None:
         """Lay out what is the same for every batch."""
-        self._frame_paths, self._extra_paths = schema.frame_paths, schema.extra_paths
-        self._is_dict = schema.is_dict
-        self._settings = settings
+        super().__init__(schema, settings)
         self._burn_in, self._steps = burn_in, burn_in + length
-        self._k, self._n = settings.stack or 1, settings.n_step
-        self._returns = Returns(settings)
+        self._n = settings.n_step
         self._times = np.arange(self._steps)
         # Of every stack of the window, and of what follows each of its steps.
         self._ahead = np.arange(1 - self._k, self._steps + self._n)
-        self._copies = settings.stack_axis == -1 and settings.stack is not None
-        # The frames behind the observations of each batch that was made here.
-        self._made: weakref.WeakKeyDictionary[SequenceBatch, dict[str, Array]]
-        self._made = weakref.WeakKeyDictionary()
 
     def locate(self, index: Index, ids: Ids) -> SequencePlaces:
         """Look up the windows whose first steps after the burn-in are these, (B,)."""
@@ -132,7 +124,7 @@ class SequenceGatherer:
             EvictedError, CorruptStoreError: as the columns.
         """
         size = places.start.size
-        batch = self._allocate(columns, size) if out is None else self._checked(out, size)
+        batch = self._batch(columns, out, size)
         begin, first, stop = (x[:, None] for x in (places.begin, places.first, places.stop))
         rows = places.start[:, None] + self._times
         np.greater_equal(rows, first, out=batch.mask)
@@ -160,7 +152,7 @@ class SequenceGatherer:
         if self._n == 1:
             self._returns.rewards(columns, rows, batch.reward)
             np.not_equal(columns["non_terminals"].take(rows), 0, out=batch.non_terminal)
-            np.multiply(batch.non_terminal, self._settings.gamma, out=batch.discount)
+            np.multiply(batch.non_terminal, self.settings.gamma, out=batch.discount)
         else:
             left = np.minimum(stop - rows, self._n)
             flat = (x.reshape(-1) for x in (batch.reward, batch.discount, batch.non_terminal))
@@ -203,7 +195,7 @@ class SequenceGatherer:
         """Read each frame column once, from what the first real step shows to what the last."""
         window = places.start[:, None] + self._ahead
         begin, high, blank = places.begin[:, None], places.stop[:, None], None
-        if self._settings.padding == "zero":
+        if self.settings.padding == "zero":
             blank = window < begin
         if not whole or self._n > 1:
             oldest = np.maximum(places.first, places.start) + (1 - self._k)
@@ -215,16 +207,21 @@ class SequenceGatherer:
             blank = None
         np.maximum(window, begin, out=window)
         for name, path in self._frame_paths.items():
-            frames = self._made[batch][name]
-            columns[path].take(window, frames)
-            if blank is not None:
-                frames[blank] = 0
+            column = columns[path]
             seen, following = self._of(batch, name)
             if self._copies:
+                frames = np.empty((*window.shape, *column.row_shape), column.dtype)
+            else:
+                frames = seen.base  # type: ignore[assignment]
+            column.take(window, frames)
+            if blank is not None:
+                frames[blank] = 0
+            if self._copies:
                 stacks, nexts = self._views(frames)
-                _put_last(stacks, seen)
+                shape = column.row_shape
+                parted(seen, self._k, shape)[...] = stacks
                 if ahead is None:
-                    _put_last(nexts, following)
+                    parted(following, self._k, shape)[...] = nexts
             if ahead is not None:
                 self._take_ahead(frames, ahead, following)
 
@@ -235,9 +232,10 @@ class SequenceGatherer:
         places = rows[:, :, None] + np.arange(self._k)
         flat = frames.reshape(size * length, *frames.shape[2:])
         if self._copies:
-            _put_last(flat.take(places, axis=0), following)
+            stacks = parted(following, self._k, frames.shape[2:])
+            stacks[...] = flat.take(places, axis=0)
             return
-        if self._settings.stack is None:
+        if self.settings.stack is None:
             places = rows
         flat.take(places, axis=0, out=following, mode="clip")
 
@@ -256,24 +254,17 @@ class SequenceGatherer:
 
     # ------------------------------------------------------------ the arrays of a batch
 
-    def _of(self, batch: SequenceBatch, name: str) -> tuple[Array, Array]:
-        seen, following = batch.observation, batch.next_observation
-        if isinstance(seen, dict) and isinstance(following, dict):
-            return seen[name], following[name]
-        return seen, following  # type: ignore[return-value]
-
     def _allocate(self, columns: Mapping[str, Column], size: int) -> SequenceBatch:
         """Arrays for a batch of `size`, not filled."""
         seen: dict[str, Array] = {}
         following: dict[str, Array] = {}
-        made: dict[str, Array] = {}
         for name, path in self._frame_paths.items():
             column = columns[path]
-            made[name] = np.empty((size, self._ahead.size, *column.row_shape), column.dtype)
-            seen[name], following[name] = self._allocate_frames(made[name])
+            frames = np.empty((size, self._ahead.size, *column.row_shape), column.dtype)
+            seen[name], following[name] = self._allocate_frames(frames)
         shape, rewards = (size, self._steps), columns["rewards"].dtype
         actions, is_dict = columns["actions"], self._is_dict
-        batch = SequenceBatch(
+        return SequenceBatch(
             seen if is_dict else seen[FRAME],
             following if is_dict else following[FRAME],
             np.empty((*shape, *actions.row_shape), actions.dtype),
@@ -291,43 +282,14 @@ class SequenceGatherer:
             np.ones(size, np.float32),
             self._burn_in,
         )
-        self._made[batch] = made
-        return batch
-
-    def _checked(self, out: object, size: int) -> SequenceBatch:
-        """Raise SchemaError unless `out` was made here, of that size."""
-        if not isinstance(out, SequenceBatch) or out not in self._made or len(out) != size:
-            raise SchemaError(
-                f"out: expected a batch of {size} sequences that this object returned for the "
-                f"same lengths; call once without out= and pass what came back"
-            )
-        return out
 
     def _allocate_frames(self, frames: Array) -> tuple[Array, Array]:
         seen, following = self._views(frames)
         if self._copies:
-            seen, following = (np.empty(_last_shape(one.shape), one.dtype) for one in (seen, seen))
+            shape = (*seen.shape[:2], *joined_shape(self._k, frames.shape[2:]))
+            seen, following = np.empty(shape, frames.dtype), np.empty(shape, frames.dtype)
         elif self._n > 1:
             following = np.empty(seen.shape, seen.dtype)
-        if self._settings.stack is None:
+        if self.settings.stack is None:
             return seen[:, :, 0], following[:, :, 0]
         return seen, following
-
-
-_IMAGE = 6  # axes of a window of stacks of images: B, T, k, H, W, C
-
-
-def _last_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    size, steps, k, *frame = shape
-    if len(shape) == _IMAGE:
-        return (size, steps, *frame[:2], k * frame[2])
-    return (size, steps, *frame, k)
-
-
-def _put_last(stacks: Array, out: Array) -> None:
-    """(B, T, k, *frame) with the stack axis last; channels of images joined, oldest frame first."""
-    if stacks.ndim == _IMAGE:
-        shape = np.array(stacks.shape)
-        out.reshape(shape[[0, 1, 3, 4, 2, 5]])[...] = np.moveaxis(stacks, 2, 4)
-        return
-    out[...] = np.moveaxis(stacks, 2, -1)

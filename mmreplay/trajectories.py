@@ -46,7 +46,7 @@ class Step:
     extras: dict[str, Array]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Trajectory:
     """One episode of T steps; a sequence of `Step`, whose slices are lists.
 

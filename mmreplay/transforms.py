@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mmreplay.arguments import whole_number
 from mmreplay.columns import Array, Ids
 from mmreplay.errors import SchemaError
 from mmreplay.gather import Batch, Settings
@@ -48,7 +49,7 @@ class RandomShift:
 
     def __post_init__(self) -> None:
         """Check what the user gave."""
-        _check_whole("pad", self.pad, least=0)
+        whole_number("pad", self.pad, 0)
 
     def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:
         """Shift both observations."""
@@ -94,7 +95,7 @@ class RandomCrop:
     def __post_init__(self) -> None:
         """Check what the user gave."""
         for one in self.size:
-            _check_whole("size", one, least=1)
+            whole_number("size", one)
 
     def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:
         """Crop both observations."""
@@ -186,7 +187,7 @@ def _divided(frames: Array) -> Array:
     return out
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Normalize:
     """Observations less their mean, divided by their standard deviation, as float32.
 
@@ -318,8 +319,3 @@ def _windows(frames: Array, size: tuple[int, int], corners: Ids, axes: Axes) -> 
         part = image.take(row, axis=vertical - 1, mode="clip")
         part.take(column, axis=horizontal - 1, mode="clip", out=into)
     return out
-
-
-def _check_whole(name: str, value: object, *, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise SchemaError(f"{name}: expected a whole number, {least} or more; found {value!r}")

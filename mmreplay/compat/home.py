@@ -12,9 +12,8 @@ import weakref
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-
 from mmreplay import files
+from mmreplay.arguments import whole_number
 from mmreplay.buffers import ReplayBuffer
 from mmreplay.compat.temporary import Place
 from mmreplay.errors import ClosedError, EmptyBufferError, SchemaError
@@ -42,9 +41,7 @@ class Home:
 
     def __init__(self, path: StorePath, capacity: Any) -> None:
         """Nothing is there yet."""
-        if not isinstance(capacity, (int, np.integer)) or capacity < 1:
-            raise SchemaError(f"size or capacity: expected 1 or more, found {capacity!r}")
-        self._capacity = int(capacity)
+        self._capacity = whole_number("size or capacity", capacity)
         self._path = None if path is None else Path(path)
         self._core: ReplayBuffer | None = None
         self._end: weakref.finalize[Any, Any] | None = None

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mmreplay.arguments import whole_number_or_none
 from mmreplay.columns import Ids
 from mmreplay.episodes import Index
 from mmreplay.errors import EmptyBufferError, InvalidIdError, SchemaError
@@ -69,10 +70,7 @@ class Prioritization:
             if not _is_number(value) or not least <= value <= most or math.isinf(value):
                 text = "of 0 or more" if math.isinf(most) else f"in [{least}, {most}]"
                 raise SchemaError(f"{name}: expected a number {text}, found {value!r}")
-        steps: Any = self.betasteps
-        counts = isinstance(steps, (int, np.integer)) and not isinstance(steps, bool)
-        if steps is not None and not (counts and steps >= 1):
-            raise SchemaError(f"betasteps: expected 1 or more, or None; found {steps!r}")
+        whole_number_or_none("betasteps", self.betasteps)
         clip: Any = self.error_clip
         if clip is not None and (
             not isinstance(clip, (tuple, list))

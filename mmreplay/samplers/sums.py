@@ -22,7 +22,7 @@ _KEEP = 64
 _ROOM = 64
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Ended:
     """The episodes of one lane that are over, in the order of their rows.
 

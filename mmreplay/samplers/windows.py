@@ -7,11 +7,11 @@ is told by the id of the first step after its burn-in, and no two of an index sh
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from mmreplay.arguments import whole_number
 from mmreplay.columns import Ids
 from mmreplay.episodes import Index
 from mmreplay.errors import EmptyBufferError, SchemaError
@@ -44,12 +44,7 @@ class Windows:
     def __post_init__(self) -> None:
         """Check what the user gave."""
         for name, least in (("length", 1), ("burn_in", 0), ("stride", 1)):
-            value: Any = getattr(self, name)
-            whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-            if not whole or value < least:
-                raise SchemaError(
-                    f"{name}: expected a whole number, {least} or more; found {value!r}"
-                )
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), least))
         if self.boundary not in BOUNDARIES:
             raise SchemaError(
                 f"boundary: expected 'drop', 'pad' or 'shift', found {self.boundary!r}"

@@ -158,7 +158,7 @@ def test_wrong_usage_is_status_2(arguments, record, tmp_path):
         (["CartPole-v1", "cart.zarr", "--policy", "json:nosuch"], "json has no 'nosuch'"),
         (["CartPole-v1", "nosuch/cart.zarr"], "nosuch"),
         (["CartPole-v1", "cart.zarr", "--envs", "100000"], "envs: expected 1 to 4,096, found 100,"),
-        (["CartPole-v1", "cart.zarr", "--capacity", str(10**30)], "capacity: expected at most"),
+        (["CartPole-v1", "cart.zarr", "--capacity", str(10**30)], "capacity: expected a whole"),
     ],
 )
 def test_what_does_not_work_is_said_without_a_traceback(arguments, message, record, tmp_path):

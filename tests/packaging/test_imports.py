@@ -14,12 +14,12 @@ ROOT = Path(__file__).parents[2]
 
 # One way down: a module or folder of mmreplay imports only from those before it in this list.
 LAYERS = (
-    "_version errors lazyframes schema overlap system reading places maps files locks beside "
-    "format parsing planning codecs paging columns checksums priorities shards state background "
-    "episodes reader recovery disk lane vector lanes gather joined following views trajectories "
-    "store info samplers sequences drawing dataset loading buffers prioritized batches goals "
-    "hindsight transforms decorated mixture transplant snapshots integrity adapters compat "
-    "testing"
+    "_version errors arguments lazyframes schema overlap system reading places maps files locks "
+    "beside format parsing planning codecs paging columns checksums priorities shards state "
+    "background episodes reader recovery disk lane vector lanes gather joined following views "
+    "trajectories store info samplers sequences drawing dataset loading buffers prioritized "
+    "batches goals hindsight transforms decorated mixture transplant snapshots integrity adapters "
+    "compat testing"
 ).split()
 EXTRAS = {"ale_py", "cv2", "gymnasium", "hypothesis", "stable_baselines3", "tensorstore", "torch"}
 # Needed, but not by everyone who imports mmreplay: loaded where they are used.
@@ -63,6 +63,21 @@ def module_level(tree):
 
 def test_importing_mmreplay_loads_no_extra_and_nothing_heavy():
     assert not modules_after("import mmreplay") & (EXTRAS | LAZY | {"pytest", "mmreplay_cli"})
+
+
+@pytest.mark.parametrize("package", ["mmreplay", "mmreplay.compat.baselines"])
+def test_a_name_that_is_loaded_late_is_listed_before_and_kept_after(package):
+    code = (
+        f"import {package} as package\n"
+        "listed = set(dir(package))\n"
+        "late = set(package.__all__) - set(vars(package))\n"
+        "[getattr(package, name) for name in late]\n"
+        "print(late and set(package.__all__) <= listed and late <= set(vars(package)))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (result.stdout, result.stderr) == ("True\n", "")
 
 
 def test_the_command_starts_without_any_extra():

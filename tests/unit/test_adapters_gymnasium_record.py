@@ -268,7 +268,7 @@ def test_a_closed_terminal_may_say_so_twice():
 
 @pytest.mark.parametrize("seed", [-1, 2**40, "a", 1.5, None])
 def test_a_seed_that_no_emulator_takes(tmp_path, seed):
-    with pytest.raises(SchemaError, match="seed: expected 0 to "):
+    with pytest.raises(SchemaError, match="seed: expected a whole number, 0 to "):
         record("CartPole-v1", tmp_path / "cart.zarr", 3, seed=seed)
 
 
@@ -424,9 +424,9 @@ def test_a_same_step_environment_that_hides_final_observations_is_refused(tmp_pa
     [
         ({"env": "NoSuchThing-v0", "steps": 1}, "NoSuchThing"),
         ({"env": "nosuchmodule:Thing-v0", "steps": 1}, "cannot import nosuchmodule"),
-        ({"env": "CartPole-v1", "steps": 0}, "steps: expected 1 or more, found 0"),
+        ({"env": "CartPole-v1", "steps": 0}, "steps: expected a whole number, 1 or more; found 0"),
         ({"env": "CartPole-v1", "steps": 1, "envs": 0}, "envs: expected 1 to 4,096, found 0"),
-        ({"env": "CartPole-v1", "steps": 1, "seed": -1}, "seed: expected 0 to"),
+        ({"env": "CartPole-v1", "steps": 1, "seed": -1}, "seed: expected a whole number, 0 to"),
         ({"env": Counter(), "steps": 1, "envs": 2}, "2 asked for, Counter has 1"),
         ({"env": "CartPole-v1", "steps": 1, "policy": "nosuchmodule:f"}, "no module"),
     ],

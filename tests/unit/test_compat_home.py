@@ -186,7 +186,7 @@ def test_a_size_that_is_none_is_refused_at_once(size):
         lambda: baselines.PrioritizedReplayBuffer(size, 0.6),
         lambda: berkeley.ReplayBuffer(size, 2),
     ):
-        with pytest.raises(SchemaError, match="expected 1 or more"):
+        with pytest.raises(SchemaError, match="expected a whole number, 1 or more"):
             make()
 
 

@@ -345,7 +345,7 @@ def test_a_named_epoch_is_the_same_one_in_every_rank_whatever_they_did_before(lo
 
 def test_a_refused_epoch_changes_nothing(loaded):
     data, twin = loaded(), loaded()
-    with pytest.raises(SchemaError, match="epoch: expected 0 or more, or None; found -3"):
+    with pytest.raises(SchemaError, match="epoch: expected a whole number, 0 or more"):
         data.batches(7, epoch=-3)
     assert flat(data.batches(7)) == flat(twin.batches(7))
 
@@ -359,6 +359,17 @@ def test_each_transition_comes_once_over_all_ranks(loaded, world_size, size):
     ]
     whole = [one for part in parts for batch in part for one in batch]
     assert sorted(whole) == sorted(loaded().ids.tolist() * 2)
+
+
+def test_ranks_that_shuffle_need_a_seed_to_share(loaded, buffer_of):
+    for data in (loaded(seed=None), buffer_of("live.zarr", seed=None)):
+        with pytest.raises(SchemaError, match="seed: expected one that all 2 ranks share"):
+            data.batches(4, rank=1, world_size=2)
+    ordered = [
+        flat(loaded(seed=None).batches(4, shuffle=False, rank=rank, world_size=2))
+        for rank in (0, 1)
+    ]
+    assert sorted(ordered[0] + ordered[1]) == loaded().ids.tolist()
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7, 31])
@@ -377,12 +388,15 @@ def test_with_drop_last_every_rank_has_the_same_number_of_full_batches(loaded, w
 @pytest.mark.parametrize(
     ("wrong", "match"),
     [
-        ({"rank": -1}, "rank and world_size"),
-        ({"rank": 1}, "rank and world_size"),
-        ({"rank": 3, "world_size": 3}, "rank and world_size"),
-        ({"world_size": 0}, "rank and world_size"),
-        ({"epochs": -1}, "epochs: expected 0 or more"),
-        ({"epoch": -1}, "epoch: expected 0 or more"),
+        ({"rank": -1}, "rank: expected a whole number, 0 to 0; found -1"),
+        ({"rank": 1}, "rank: expected a whole number, 0 to 0; found 1"),
+        ({"rank": 3, "world_size": 3}, "rank: expected a whole number, 0 to 2; found 3"),
+        ({"rank": "0"}, "rank: expected a whole number, 0 to 0; found '0'"),
+        ({"world_size": 0}, "world_size: expected a whole number, 1 or more; found 0"),
+        ({"world_size": "2"}, "world_size: expected a whole number, 1 or more; found '2'"),
+        ({"epochs": -1}, "epochs: expected a whole number, 0 or more, or None; found -1"),
+        ({"epochs": 1.5}, "epochs: expected a whole number, 0 or more, or None; found 1.5"),
+        ({"epoch": -1}, "epoch: expected a whole number, 0 or more, or None; found -1"),
     ],
 )
 def test_an_epoch_that_cannot_be_divided_is_refused_at_once(loaded, wrong, match):

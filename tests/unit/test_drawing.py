@@ -116,7 +116,7 @@ def test_a_dropped_dataset_is_gone_at_once_after_all_kinds_of_draws(path):
 def test_a_forked_childs_sums_are_its_own(path):
     with mmreplay.load(path) as data:
         data.sample_sequences(4, 2)
-        before = data._sequences
+        before = data._window_sampler
         data.leave_parent((0,))
-        assert data._sequences is not before
+        assert data._window_sampler is not before
         assert data.sample_sequences(4, 2).mask.all()

@@ -440,6 +440,9 @@ UNFIT = {
     "too few rewards": lambda: dataclasses.replace(three(), reward=np.zeros(2, np.float32)),
     "a list": lambda: dataclasses.replace(three(), discount=[0.0] * 3),
     "of two batches": lambda: dataclasses.replace(three(), next_observation=three().observation),
+    "the wrong way round": lambda: dataclasses.replace(
+        batch := three(), observation=batch.next_observation, next_observation=batch.observation
+    ),
     "frames alone": lambda: dataclasses.replace(three(), observation=np.zeros((3, 3), np.uint8)),
 }
 

@@ -306,6 +306,27 @@ def test_a_float32_action_that_would_not_stay_finite_is_refused(make):
             assert store.actions[:].ravel().tolist() == [np.float32(0.1), 2, 3, np.inf, 0]
 
 
+@pytest.mark.parametrize(("dtype", "wrong"), [("bool", 0.5), ("float16", 1e10)])
+def test_a_number_that_a_small_dtype_does_not_hold_is_refused(make, dtype, wrong):
+    writer = make(action=Field((), dtype))
+    writer.reset(FRAME)
+    with pytest.raises(SchemaError, match=f"action: expected dtype {dtype}"):
+        writer.step(wrong, 0.0, FRAME)
+    assert writer.rows == 1
+    for action in (True, False):
+        writer.step(action, 0.0, FRAME)
+    with mmreplay.open(writer.path) as store:
+        assert store.actions[:].tolist() == [1, 0, 0]
+
+
+def test_a_bool_of_numpy_is_taken_as_an_integer(make):
+    writer = make(action=Field((), "int64"))
+    writer.reset(FRAME)
+    writer.step(np.True_, 0.0, FRAME)
+    with mmreplay.open(writer.path) as store:
+        assert store.actions[:].tolist() == [1, 0]
+
+
 def test_a_vector_action_that_does_not_fit_is_refused(make, story):
     writer = make(action=Field((2,), "float32"))
     story.play(writer, 1)

@@ -73,16 +73,14 @@ def test_lanes_have_their_share_of_the_capacity(make, story):
 
 @pytest.mark.parametrize("capacity", [0, -1, True, 2.5, "5", np.float32(3), [4]])
 def test_a_capacity_that_is_no_number_of_transitions_is_refused(make, tmp_path, capacity):
-    with pytest.raises(
-        SchemaError, match="capacity: expected a whole number of transitions, 1 or more"
-    ):
+    with pytest.raises(SchemaError, match="capacity: expected a whole number, 1 to"):
         make(capacity=capacity)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_capacity_that_no_lane_could_ever_fill_is_refused(make, tmp_path):
     for capacity in (1 << 40, 10**30):
-        with pytest.raises(SchemaError, match=f"at most {(1 << 40) - 1:,} transitions.*None keeps"):
+        with pytest.raises(SchemaError, match=f"1 to {(1 << 40) - 1:,}, or None"):
             make(capacity=capacity)
     assert list(tmp_path.iterdir()) == []
     make(capacity=(1 << 40) - 1).close()
@@ -152,8 +150,9 @@ def test_the_path_above_must_be_a_directory(make, tmp_path):
         ({"action": None}, "action: a new store needs one"),
         ({"frame": (84, 84)}, "expected an mmreplay.Field"),
         ({"padding": "edge"}, "padding: expected 'reset' or 'zero', found 'edge'"),
-        ({"lanes": 0}, "lanes: expected 1 to 4,096 written by one process, found 0"),
-        ({"lanes": 100_000}, "lanes: expected 1 to 4,096 written by one process, found 100,000"),
+        ({"lanes": 0}, "lanes: expected a whole number, 1 to 4,096, or None; found 0"),
+        ({"lanes": 100_000}, "lanes: expected a whole number, 1 to 4,096, or None; found 100000"),
+        ({"lanes": "2"}, "lanes: expected a whole number, 1 to 4,096, or None; found '2'"),
         ({"lanes": 2, "lane": "me"}, "give one of them"),
         ({"lanes": 3, "capacity": 2}, "for each of 3 lanes"),
         ({"flush_s": -1}, "flush_s: expected seconds"),

@@ -189,11 +189,11 @@ def test_an_out_that_does_not_fit_is_refused(load):
         data.sample_sequences(2, 2),
         data.sample_sequences(3, 3),
         data.sample_sequences(3, 1, 1),
-        load(stack=3).sample_sequences(3, 2),
         pickle.loads(pickle.dumps(data.sample_sequences(3, 2))),
-        dataclasses.replace(data.sample_sequences(3, 2)),
     ):
-        with pytest.raises(SchemaError, match="out: expected a batch of 3 sequences"):
+        with pytest.raises(
+            SchemaError, match="out: expected a batch of 3 that this object returned"
+        ):
             data.sample_sequences(3, 2, out=wrong)
 
 
@@ -281,7 +281,7 @@ def test_a_length_out_of_its_range_is_refused(load):
         for length in (0, 1.5, [3]):
             with pytest.raises(SchemaError, match="length: expected a whole number"):
                 call(3, length)
-    with pytest.raises(SchemaError, match="epochs: expected 0 or more"):
+    with pytest.raises(SchemaError, match="epochs: expected a whole number, 0 or more"):
         data.sequence_batches(3, 2, epochs=-1)
 
 

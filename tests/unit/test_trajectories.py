@@ -1,5 +1,7 @@
 """Trajectories are sequences of steps; lazy ones read a column when it is first asked for."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -17,6 +19,19 @@ def store(make, story):
     writer.close()
     with mmreplay.load(writer.path, stack=None) as data:
         yield data
+
+
+def test_what_holds_arrays_is_equal_to_itself_alone(store):
+    given = [
+        store.sample(2),
+        store.sample_sequences(2, 1),
+        store.trajectory(0),
+        store.trajectory(0)[1],
+        mmreplay.transforms.Normalize(np.zeros(3), np.ones(3)),
+    ]
+    for one in given:
+        assert one != dataclasses.replace(one)
+        assert {one: "it"}[one] == "it"
 
 
 def lazy(data, number):

@@ -24,6 +24,7 @@ from mmreplay.adapters.gymnasium.loops import Tally, prepare
 from mmreplay.adapters.gymnasium.policies import PolicyLike, load_policy
 from mmreplay.adapters.gymnasium.progress import Meter, RecordProgress
 from mmreplay.adapters.gymnasium.spaces import advice_on_stacks
+from mmreplay.arguments import whole_number
 from mmreplay.errors import MmreplayError, SchemaError, StoreNotFoundError
 
 __all__ = ["RecordResult", "record", "step_only"]
@@ -123,9 +124,8 @@ def record(
         MmreplayError: no such environment or policy, or one of them raised; what had been recorded
             is kept.
     """
-    if steps < 1:
-        raise MmreplayError(f"steps: expected 1 or more, found {steps}")
-    _check_seed(seed)
+    steps = whole_number("steps", steps)
+    seed = whole_number("seed", seed, 0, _MAX_SEED)
     places.to_make(path)
     policy_name, called = load_policy(policy)
     earlier = _earlier(Path(path)) if append else None
@@ -272,11 +272,6 @@ def _next_seed(seed: int, rows: int) -> int:
     if rows == 0:
         return seed
     return int(np.random.SeedSequence((seed, rows)).generate_state(1)[0]) >> 2
-
-
-def _check_seed(seed: Any) -> None:
-    if not isinstance(seed, (int, np.integer)) or not 0 <= seed <= _MAX_SEED:
-        raise SchemaError(f"seed: expected 0 to {_MAX_SEED:,}, found {seed!r:.80}")
 
 
 def _metadata(

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from mmreplay.arguments import check_seed
 from mmreplay.buffers import ReplayBuffer
 from mmreplay.compat.nnabla_rl.experiences import Experience, Layout, checked, content
 from mmreplay.compat.nnabla_rl.info import InfoColumns
 from mmreplay.compat.nnabla_rl.states import States
 from mmreplay.compat.temporary import Place
-from mmreplay.dataset import check_seed
 from mmreplay.errors import ClosedError, EmptyBufferError, FormatError, SchemaError
 
 __all__ = ["Open", "Recorder"]

@@ -1,0 +1,66 @@
+"""Arguments as the user gave them: whole numbers and seeds.
+
+Invariant: a number that comes back is an int in the range that was asked for; whatever else was
+given is a `SchemaError` that names the argument.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from mmreplay.errors import SchemaError
+
+__all__ = ["check_seed", "whole_number", "whole_number_or_none"]
+
+
+def whole_number(name: str, value: object, least: int = 1, most: int | None = None) -> int:
+    """A whole number of Python, numpy or anything else that is one, but no bool.
+
+    Args:
+        name: of the argument, for the message.
+        value: what was given.
+        least: the smallest number allowed.
+        most: the largest one; None for no limit.
+
+    Raises:
+        SchemaError: no whole number, or one out of its range.
+    """
+    return _checked(name, value, least, most, "")
+
+
+def whole_number_or_none(
+    name: str, value: object, least: int = 1, most: int | None = None
+) -> int | None:
+    """As `whole_number`, but None may be given and comes back."""
+    return None if value is None else _checked(name, value, least, most, ", or None")
+
+
+def check_seed(seed: Any) -> None:
+    """Refuse what numpy takes for no seed.
+
+    Raises:
+        SchemaError: for that.
+    """
+    try:
+        np.random.default_rng(seed)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise SchemaError(
+            f"seed: expected a whole number, 0 or more, several of them, or None; found "
+            f"{seed!r:.80}"
+        ) from error
+
+
+def _checked(name: str, value: Any, least: int, most: int | None, otherwise: str) -> int:
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < least or (most is not None and number > most):
+        bounds = f"{least:,} or more" if most is None else f"{least:,} to {most:,}"
+        raise SchemaError(
+            f"{name}: expected a whole number, {bounds}{otherwise}; found {value!r:.80}"
+        )
+    return number

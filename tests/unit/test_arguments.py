@@ -1,0 +1,31 @@
+"""The check of whole numbers that every setting goes through."""
+
+import numpy as np
+import pytest
+
+from mmreplay.arguments import whole_number, whole_number_or_none
+from mmreplay.errors import SchemaError
+
+
+@pytest.mark.parametrize("given", [7, np.int8(7), np.uint64(7)])
+def test_a_whole_number_comes_back_as_an_int(given):
+    for check in (whole_number, whole_number_or_none):
+        found = check("n", given, 7, 7)
+        assert found == 7
+        assert type(found) is int
+    assert whole_number_or_none("n", None) is None
+
+
+@pytest.mark.parametrize("given", [True, np.True_, 1.0, np.float32(1), "1", None, [1], 0, 10**400])
+def test_anything_else_is_refused_by_name(given):
+    with pytest.raises(SchemaError, match=r"^n: expected a whole number, 1 to 1,000; found "):
+        whole_number("n", given, 1, 1000)
+
+
+def test_the_message_says_what_may_be_given():
+    with pytest.raises(SchemaError, match=r"^n: expected a whole number, 1 or more; found None$"):
+        whole_number("n", None)
+    with pytest.raises(
+        SchemaError, match=r"^n: expected a whole number, 0 or more, or None; found -1$"
+    ):
+        whole_number_or_none("n", -1, 0)
