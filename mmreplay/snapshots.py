@@ -22,7 +22,7 @@ from mmreplay.errors import (
 )
 from mmreplay.reader import LaneReader, lane_paths, store_around
 from mmreplay.store import Store
-from mmreplay.transplant import transplant
+from mmreplay.transplant import copy_lane
 
 __all__ = ["Snapshot", "snapshot"]
 
@@ -80,17 +80,17 @@ def snapshot(
         CorruptStoreError: rows that cannot be read, or a lane that evicts faster than it can be
             copied.
     """
-    source, where = places.given(path), places.given(target, "target")
+    source, copy = places.given(path), places.given(target, "target")
     places.to_make(target, "target")
-    if os.path.lexists(where):
-        raise StoreExistsError(f"{where}: there is something already; choose another path")
-    places.check_above(where)
+    if os.path.lexists(copy):
+        raise StoreExistsError(f"{copy}: there is something already; choose another path")
+    places.check_above(copy)
     lanes = lane_paths(source)
-    if (store := store_around(where)) is not None:
-        raise SchemaError(f"{where}: lies within the store {store}; choose another path")
+    if (store := store_around(copy)) is not None:
+        raise SchemaError(f"{copy}: lies within the store {store}; choose another path")
     tally = _Tally(source, progress)
-    with built_beside(where) as folder:
-        built = folder / where.name  # a lane is locked itself while it is being closed
+    with built_beside(copy) as folder:
+        built = folder / copy.name  # a lane is locked itself while it is being closed
         if lanes == [source]:
             _copy_lane(source, built, tally)
         else:
@@ -100,14 +100,14 @@ def snapshot(
             for lane in lanes:
                 _copy_lane(lane, built / lane.name, tally)
         files.sync_tree(built)
-        if not files.replace_directory(built, where):
-            raise StoreExistsError(f"{where}: somebody else made it at this moment")
+        if not files.replace_directory(built, copy):
+            raise StoreExistsError(f"{copy}: somebody else made it at this moment")
     tally.finish()
-    return _describe(where)
+    return _describe(copy)
 
 
 class _Tally:
-    """Tells how much has its place."""
+    """Counts the bytes that are in place, and tells the caller."""
 
     def __init__(self, source: Path, progress: Callable[[int, int], None] | None) -> None:
         self._progress, self._done, self._total = progress, 0, 0
@@ -115,22 +115,23 @@ class _Tally:
             self._total = sum(reading.allocated_bytes(source).values())
 
     def add(self, size: int) -> None:
-        """Of a file, or a part of one."""
+        """A file, or a part of one, is in place."""
         self._done += size
         if self._progress is not None:
             self._progress(min(self._done, self._total), self._total)
 
     def finish(self) -> None:
-        """All has its place."""
+        """All is in place."""
         if self._progress is not None:
             self._progress(self._total, self._total)
 
 
 def _copy_lane(source: Path, target: Path, tally: _Tally) -> None:
+    """Copy a lane, again if rows of it were evicted meanwhile."""
     for _ in range(_ATTEMPTS):
         reader = LaneReader(source)
         try:
-            transplant(reader, target, strict=True, moved=tally.add)
+            copy_lane(reader, target, strict=True, moved=tally.add)
         except EvictedError:
             continue
         return
@@ -140,16 +141,17 @@ def _copy_lane(source: Path, target: Path, tally: _Tally) -> None:
     )
 
 
-def _describe(where: Path) -> Snapshot:
+def _describe(copy: Path) -> Snapshot:
+    """What stands in a snapshot."""
     shared = own = 0
-    for folder, _, names in os.walk(where):
+    for folder, _, names in os.walk(copy):
         for name in names:
             about = Path(folder, name).lstat()
             if about.st_nlink > 1:
                 shared += about.st_blocks * 512
             else:
                 own += about.st_blocks * 512
-    with Store([where]) as store:
+    with Store([copy]) as store:
         windows = [store.index.window(number) for number in range(len(store.readers))]
         rows = sum(head - base for base, _, head in windows)
-        return Snapshot(str(where), len(windows), rows, len(store), shared, own)
+        return Snapshot(str(copy), len(windows), rows, len(store), shared, own)

@@ -27,33 +27,32 @@ from mmreplay.schema import Schema
 from mmreplay.state import CheckpointFile
 
 __all__ = [
-    "BESIDE",
     "KEPT",
+    "SIDE_DATA",
+    "copy_lane",
     "copy_priorities",
     "empty_lane",
     "is_intact",
     "read_rows",
-    "stored_generator",
-    "transplant",
 ]
 
 KEPT = ("capacity", "padding", "env", "versions", "name")
 """Attributes of a lane that a copy of it has, too."""
 
-BESIDE = frozenset({"generator", "priorities"})
-"""What is kept beside the rows: the random state of the sampler, and the column of priorities."""
+SIDE_DATA = frozenset({"generator", "priorities"})
+"""Side data of a lane: the random state of the sampler, and the column of priorities."""
 
 _STEP_BYTES = 4 << 20
 
 
-def transplant(
+def copy_lane(
     reader: LaneReader,
     target: Path,
     stop: int | None = None,
     *,
-    beside: Collection[str] = BESIDE,
-    anew: Collection[tuple[str, int]] = (),
-    unsummed: Collection[tuple[str, int]] = (),
+    side_data: Collection[str] = SIDE_DATA,
+    to_rewrite: Collection[tuple[str, int]] = (),
+    wrong_sums: Collection[tuple[str, int]] = (),
     strict: bool = False,
     moved: Callable[[int], None] | None = None,
 ) -> None:
@@ -63,10 +62,10 @@ def transplant(
         reader: the source; closed, live or left by a crash.
         target: a directory that does not exist yet; removed again if this fails.
         stop: rows from here on stay behind; None for all rows that there are.
-        beside: what of that which is kept beside the rows comes along.
-        anew: (array, chunk file) of shards that are damaged in rows that were evicted, and hold
-            others.
-        unsummed: (array, chunk file) of those whose checksum is damaged, and is made anew.
+        side_data: which of it to copy: generator, priorities.
+        to_rewrite: (array, chunk file) of shards that are damaged in rows that were evicted, and
+            hold others.
+        wrong_sums: (array, chunk file) of those whose checksum is damaged, and is computed again.
         strict: whether a file of a closed lane that has no checksum is damage: the copy would have
             one, and nobody could tell any more.
         moved: called with the size of each file, or part of one, that has its place.
@@ -83,8 +82,8 @@ def transplant(
             raise EvictedError(str(reader.path))
         stop = reader.head if stop is None else stop
         strict = strict and reader.is_closed
-        _copy(reader, target, stop, anew, unsummed, moved or _nobody, strict=strict)
-        _copy_beside(reader, target, beside)
+        _copy(reader, target, stop, to_rewrite, wrong_sums, moved, strict=strict)
+        _copy_side_data(reader, target, side_data)
         if reader.replaced():
             raise EvictedError(str(reader.path))
         files.sync_tree(target)
@@ -100,13 +99,14 @@ def _copy(
     reader: LaneReader,
     target: Path,
     stop: int,
-    anew: Collection[tuple[str, int]],
-    unsummed: Collection[tuple[str, int]],
-    moved: Callable[[int], None],
+    to_rewrite: Collection[tuple[str, int]],
+    wrong_sums: Collection[tuple[str, int]],
+    moved: Callable[[int], None] | None,
     *,
     strict: bool,
 ) -> None:
     """Put the rows below `stop` into a lane of none that is open."""
+    moved = moved or (lambda _size: None)
     specs, tail_start = reader.specs, _tail_start(reader, stop)
     settled = _settled(reader, stop)
     whole = {
@@ -115,14 +115,14 @@ def _copy(
     }
     # The oldest first, and before anything is read: what has two names cannot be evicted.
     base = min(reader.base, stop)
-    sums = dict.fromkeys(unsummed, 0)  # which closing the copy works out
+    sums = dict.fromkeys(wrong_sums, 0)  # which closing the copy works out
     for start, path in heapq.merge(
         *(_starts(spec, base, whole[spec.path]) for spec in specs.values())
     ):
         spec, chunk = specs[path], start // specs[path].chunk_rows
         try:
-            if (path, chunk) in anew:
-                sums[path, chunk] = _make_anew(reader, spec, chunk, target) or 1
+            if (path, chunk) in to_rewrite:
+                sums[path, chunk] = _rewrite_shard(reader, spec, chunk, target) or 1
                 moved(spec.chunk_bytes)
             else:
                 moved(_share(reader, spec, chunk, target))
@@ -134,7 +134,7 @@ def _copy(
         shared = range(base // spec.chunk_rows, whole[path])
         _share_sums(reader, spec, shared, target, sums, strict=strict)
         first = max(whole[path] * spec.chunk_rows, base)
-        for size in _copy_rows(reader, spec, target, first, stop, unsummed, strict=strict):
+        for size in _copy_rows(reader, spec, target, first, stop, wrong_sums, strict=strict):
             moved(size)
     store = read_metadata(target)["uuid"]
     checkpoint = target / ".live" / "checkpoint"
@@ -163,14 +163,10 @@ def empty_lane(
         raise
 
 
-def _nobody(_size: int) -> None:
-    """Hears of no progress."""
-
-
 def _tail_start(reader: LaneReader, stop: int) -> int:
     """Rows below this one are in shards, which never change; a half of the tail may wait for its.
 
-    A shard that is there already while its half still waits will be made anew after a power cut,
+    A shard that is there already while its half still waits will be made again after a power cut,
     under the same name; so it counts only once the source says so.
     """
     return min(recovery.shard_start(reader.specs, stop), reader.tail_start())
@@ -180,7 +176,7 @@ def _settled(reader: LaneReader, stop: int) -> int:
     """Raw rows below this one change no more, neither in the source nor in the copy.
 
     The copy makes its newest row a final row. After a power cut a writer of the source goes back
-    to the newest checkpoint, does the same there, and writes the rows after it anew, in place.
+    to the newest checkpoint, does the same there, and writes the rows after it again, in place.
     """
     if reader.is_closed:
         return max(stop - 1, 0)
@@ -195,17 +191,18 @@ def _settled(reader: LaneReader, stop: int) -> int:
 
 
 def _share(reader: LaneReader, spec: ArraySpec, chunk: int, target: Path) -> int:
+    """Give a chunk file a second name in the copy; returns its size."""
     source = columns.chunk_path(reader.path, spec, chunk)
-    there = columns.chunk_path(target, spec, chunk)
+    shared = columns.chunk_path(target, spec, chunk)
     try:
         size = spec.chunk_bytes if spec.is_raw else shards.file_size(source, spec)
-        files.share_file(source, there, size)
+        files.share_file(source, shared, size)
     except FileNotFoundError as error:
         raise reader.missing(source, (chunk + 1) * spec.chunk_rows) from error
-    return there.stat().st_size
+    return shared.stat().st_size
 
 
-def _make_anew(reader: LaneReader, spec: ArraySpec, chunk: int, target: Path) -> int:
+def _rewrite_shard(reader: LaneReader, spec: ArraySpec, chunk: int, target: Path) -> int:
     """Write a shard with zeros for what was evicted; returns its checksum."""
     source = columns.chunk_path(reader.path, spec, chunk)
     codec = codecs.make_codec(spec.codec or {})
@@ -249,8 +246,7 @@ def _share_sums(
         for (array, chunk), value in others.items():
             if array == spec.path and chunk // sums.chunk_rows == file:
                 values[chunk % sums.chunk_rows] = value
-        where = columns.chunk_path(target, sums, file)
-        files.write_file(where, values.tobytes(), overwritten=True)
+        files.write_file(columns.chunk_path(target, sums, file), values.tobytes(), overwritten=True)
 
 
 def _copy_rows(
@@ -259,7 +255,7 @@ def _copy_rows(
     target: Path,
     start: int,
     stop: int,
-    unsummed: Collection[tuple[str, int]],
+    wrong_sums: Collection[tuple[str, int]],
     *,
     strict: bool,
 ) -> Iterator[int]:
@@ -273,7 +269,7 @@ def _copy_rows(
     for chunk in range(start // spec.chunk_rows, -(-stop // spec.chunk_rows)):
         path = columns.chunk_path(reader.path, spec, chunk)
         try:
-            known = (spec.path, chunk) in unsummed
+            known = (spec.path, chunk) in wrong_sums
             intact = known or is_intact(reader, spec, chunk, strict=strict)
         except FileNotFoundError as error:
             raise reader.missing(path, (chunk + 1) * spec.chunk_rows) from error
@@ -331,16 +327,17 @@ def read_rows(
             yield row, shard.take(np.arange(row, last))
 
 
-def stored_generator(reader: LaneReader) -> str | None:
+def _stored_generator(reader: LaneReader) -> str | None:
     """The random state that was saved with a lane."""
     if reader.is_closed:
-        found = reader.metadata.get("generator")
-        return found if isinstance(found, str) else None
+        generator = reader.metadata.get("generator")
+        return generator if isinstance(generator, str) else None
     return recovery.read_generator(reader.path)
 
 
-def _copy_beside(reader: LaneReader, target: Path, wanted: Collection[str]) -> None:
-    generator = stored_generator(reader) if "generator" in wanted else None
+def _copy_side_data(reader: LaneReader, target: Path, wanted: Collection[str]) -> None:
+    """Copy the random state and the priorities, as far as they are wanted and can be read."""
+    generator = _stored_generator(reader) if "generator" in wanted else None
     if generator is not None:
         files.write_file(recovery.generator_path(target), generator.encode(errors="replace"))
     if "priorities" in wanted:
@@ -372,5 +369,7 @@ def copy_priorities(source: Path, target: Path, *, closed: bool) -> None:
     for chunk in columns.chunk_files(source, spec):
         with contextlib.suppress(FileNotFoundError):  # evicted
             if priorities.is_usable(source, spec, chunk, closed=closed):
-                one = columns.chunk_path(source, spec, chunk)
-                files.copy_file(one, columns.chunk_path(target, spec, chunk))
+                files.copy_file(
+                    columns.chunk_path(source, spec, chunk),
+                    columns.chunk_path(target, spec, chunk),
+                )

@@ -24,7 +24,7 @@ from mmreplay.integrity.rules import Problem, Rows
 __all__ = ["ANOTHER", "NO_CHECKSUM", "WRONG_CHECKSUM", "ChunkReader"]
 
 NO_CHECKSUM = "expected a checksum, as every file of a closed lane has; found 0"
-"""Of a chunk file: nobody can say whether it is another, or, if it is raw, damaged."""
+"""Of a chunk file: nothing tells whether it is another, or, if it is raw, damaged."""
 
 WRONG_CHECKSUM = "expected a checksum that fits, found one in which a single bit differs"
 """Of a chunk file that is sound: a bit that flips in it changes many bits of its crc32c."""
@@ -210,7 +210,7 @@ class ChunkReader:
         return ""
 
     def checksum(self, spec: ArraySpec, chunk: int) -> int | None:
-        """Of a chunk file; 0 if it has none, None if nobody can say."""
+        """Of a chunk file; 0 if it has none, None if that cannot be read."""
         if spec.path not in self._sums:
             return None
         try:
@@ -220,6 +220,7 @@ class ChunkReader:
 
 
 def _check_sum(found: int, expected: int | None) -> list[Problem]:
+    """The crc32c of a file against the stored one; 0 or None if there is none to compare with."""
     found = found or 1
     if not expected or found == expected:
         return []
@@ -250,6 +251,7 @@ def _is_explained(path: Path, size: int, shard: shards.Shard, expected: int | No
 
 
 def _check_digest(shard: shards.Shard) -> list[Problem]:
+    """A shard's digest of its inner chunks."""
     found, expected = shard.digests()
     if found == expected:
         return []
@@ -259,11 +261,12 @@ def _check_digest(shard: shards.Shard) -> list[Problem]:
 def _joined(wrong: list[Problem]) -> list[Problem]:
     """Inner chunks side by side as one, so that a file has few findings, and no sound row is in."""
     runs: list[list[Problem]] = []
-    for one in wrong:
-        if runs and one.rows and runs[-1][-1].rows and runs[-1][-1].rows[1] == one.rows[0]:
-            runs[-1].append(one)
+    for problem in wrong:
+        before = runs[-1][-1] if runs else problem
+        if runs and problem.rows and before.rows and before.rows[1] == problem.rows[0]:
+            runs[-1].append(problem)
         else:
-            runs.append([one])
+            runs.append([problem])
     out = []
     for run in runs:
         first, last = run[0], run[-1]

@@ -58,20 +58,20 @@ def reason(error: Exception, *named: object) -> str:
         text = f"cannot be read: {error.strerror}"
     for advice in _ADVICE:
         text = text.removesuffix(advice)
-    for where in named:
-        text = text.removeprefix(f"{where}: ")
+    for name in named:
+        text = text.removeprefix(f"{name}: ")
     return text
 
 
-def root_problems(data: bytes, own: Mapping[str, Any], where: str) -> Iterator[str]:
+def root_problems(data: bytes, own: Mapping[str, Any], path: str) -> Iterator[str]:
     """What is wrong with the zarr.json of a lane or store that `parsing.parse_root` accepts.
 
     Args:
         data: the file.
         own: attributes.mmreplay.
-        where: the file's path.
+        path: the file's path.
     """
-    document = parsing.parse(data, where)
+    document = parsing.parse(data, path)
     yield from _key_problems(document, _ROOT_KEYS, set(), "zarr.json")
     kind = own["kind"]
     yield from _key_problems(own, _KEYS[kind], _OPTIONAL[kind], "attributes.mmreplay")
@@ -126,17 +126,17 @@ def layout_problems(specs: Mapping[str, ArraySpec], document: Any) -> Iterator[s
     yield from _differences(format.layout_json(specs), document, (), "layout")
 
 
-def group_problems(data: bytes, where: str) -> list[str]:
+def group_problems(data: bytes, path: str) -> list[str]:
     """What is wrong with the zarr.json of a group inside a lane."""
     try:
-        document = parsing.parse(data, where)
+        document = parsing.parse(data, path)
     except FormatError as error:
-        return [reason(error, where)]
+        return [reason(error, path)]
     return list(_differences(json.loads(format.group_json()), document, ("attributes",)))
 
 
 def array_problems(
-    data: bytes, expected: ArraySpec, rows: int | None, where: str
+    data: bytes, expected: ArraySpec, rows: int | None, path: str
 ) -> tuple[ArraySpec | None, int, list[str]]:
     """What is wrong with an array's zarr.json.
 
@@ -145,24 +145,24 @@ def array_problems(
         expected: its path, row shape and dtype, and the chunk length of a checksum array; the
             other arrays have each their own.
         rows: that it must have; None if that is not known.
-        where: the file's path.
+        path: the file's path.
 
     Returns:
         the array as the file has it, or None if it cannot be used, its rows, and the problems.
     """
     try:
-        spec, found = parsing.parse_array(data, expected.path, where)
+        spec, n_rows = parsing.parse_array(data, expected.path, path)
     except FormatError as error:
-        return None, 0, [reason(error, where)]
+        return None, 0, [reason(error, path)]
     text = _unusable(spec, expected)
     if text:
         return None, 0, [text]
-    document = parsing.parse(data, where)
-    canonical = json.loads(format.array_json(spec, found))
+    document = parsing.parse(data, path)
+    canonical = json.loads(format.array_json(spec, n_rows))
     problems = list(_differences(canonical, document, ("attributes", "dimension_names")))
-    if rows is not None and found != rows:
-        problems.append(f"shape: expected {rows:,} rows, found {found:,}")
-    return spec, found, problems
+    if rows is not None and n_rows != rows:
+        problems.append(f"shape: expected {rows:,} rows, found {n_rows:,}")
+    return spec, n_rows, problems
 
 
 def _unusable(spec: ArraySpec, expected: ArraySpec) -> str:
@@ -196,13 +196,13 @@ def _differences(
 def _difference(expected: Any, found: Any, ignored: tuple[str, ...], at: str) -> Iterator[str]:
     if isinstance(expected, dict) and isinstance(found, dict):
         for key in sorted((expected.keys() | found.keys()) - set(ignored)):
-            where = f"{at}.{key}" if at else key
+            place = f"{at}.{key}" if at else key
             if key not in found:
-                yield f"{where}: missing"
+                yield f"{place}: missing"
             elif key not in expected:
-                yield f"{where:.80}: unknown to format 1"
+                yield f"{place:.80}: unknown to format 1"
             else:
-                yield from _difference(expected[key], found[key], (), where)
+                yield from _difference(expected[key], found[key], (), place)
     elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
         for number, pair in enumerate(zip(expected, found, strict=True)):
             yield from _difference(*pair, (), f"{at}[{number}]")

@@ -1,4 +1,4 @@
-"""How the arrays of a damaged lane are laid out: what its documents say, and what its files show.
+"""How the arrays of a damaged lane are laid out: from its documents and the sizes of its files.
 
 Invariant: the lane is only read. Documents come first, those that the chunk files contradict do
 not count.
@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from mmreplay import codecs, columns, format, parsing, planning, reading, shards
+from mmreplay import codecs, columns, format, parsing, planning, reading
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
 from mmreplay.format import ArraySpec
 from mmreplay.schema import Field, Schema
@@ -31,39 +28,34 @@ __all__ = [
 ]
 
 _MOST_INNER = 4096
-_ENOUGH = 16  # files to guess a layout from
+_ENOUGH = 16  # files whose size tells the layout of an uncompressed array
 _FRAMES = "frames"
-_BLOSC = (1, 4)  # as in the flags of its header: lz4, zstd
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_GZIP_MAGIC = b"\x1f\x8b"
-_ENDS = 18  # bytes, of which the longest header of these codecs is, with the size
 
 Specs = dict[str, ArraySpec]
 Documents = dict[str, tuple[ArraySpec, int]]
 """Every array of a lane whose zarr.json can be read, and the rows that it says."""
-_Guess = tuple[int, int, str | None]
-"""Rows of a chunk file and of its inner chunks, and their codec."""
 
 
 def read_documents(lane: Path) -> Documents:
     """Every array of the lane whose zarr.json can be read, and its rows."""
-    out: Documents = {}
+    documents: Documents = {}
     names = [*format.SCALARS, "frames", *(f"frames/{name}" for name in _folders(lane / "frames"))]
     names += [f"extras/{name}" for name in _folders(lane / "extras")]
     for name in names:
         with contextlib.suppress(MmreplayError, OSError):
             reading.check_directories(lane, name)
-            where = lane / name / "zarr.json"
-            data = reading.read_bytes(where, format.MAX_METADATA_BYTES)
-            out[name] = parsing.parse_array(data, name, str(where))
-    return out
+            path = lane / name / "zarr.json"
+            data = reading.read_bytes(path, format.MAX_METADATA_BYTES)
+            documents[name] = parsing.parse_array(data, name, str(path))
+    return documents
 
 
 def _folders(path: Path) -> list[str]:
+    """The names of the directories in a directory."""
     if path.is_symlink():
         return []
     with contextlib.suppress(OSError):
-        return sorted(one.name for one in path.iterdir() if one.is_dir() and not one.is_symlink())
+        return sorted(sub.name for sub in path.iterdir() if sub.is_dir() and not sub.is_symlink())
     return []
 
 
@@ -87,22 +79,24 @@ def find_schema(
     """
     known = {path: (spec.row_shape, spec.dtype) for path, (spec, _) in documents.items()}
     read: list[Schema] = []
-    for one in given:
+    for attributes in given:
         with contextlib.suppress(FormatError):
-            if one is not None:
-                read.append(parsing.schema_from_json(one.get("schema"), str(lane / "zarr.json")))
+            if attributes is not None:
+                document = attributes.get("schema")
+                read.append(parsing.schema_from_json(document, str(lane / "zarr.json")))
     for schema in read:
-        kinds = {path: (one.shape, one.dtype) for path, one in schema.columns().items()}
+        kinds = {path: (field.shape, field.dtype) for path, field in schema.columns().items()}
         if sure or all(known.get(path, kind) == kind for path, kind in kinds.items()):
             return schema
     if read:
         raise CorruptStoreError(
             f"{lane}: the schema in zarr.json and the zarr.json of an array contradict each other, "
-            f"and nothing tells which is right"
+            f"and nothing tells which is right; put back the damaged one from a backup or a "
+            f"snapshot, and repair again"
         )
     fields = {path: Field(shape, dtype) for path, (shape, dtype) in known.items()}
-    frames: Any = {path[7:]: one for path, one in fields.items() if path.startswith("frames/")}
-    extras = {path[7:]: one for path, one in fields.items() if path.startswith("extras/")}
+    frames: Any = {path[7:]: field for path, field in fields.items() if path.startswith("frames/")}
+    extras = {path[7:]: field for path, field in fields.items() if path.startswith("extras/")}
     try:
         reward = str(fields["rewards"].dtype)
         return Schema.make(frames or fields[_FRAMES], fields["actions"], extras, reward)
@@ -123,32 +117,35 @@ def find_specs(
     Raises:
         CorruptStoreError: nothing tells, or they cannot be arrays of one lane.
     """
-    kinds = {path: (one.shape, one.dtype) for path, one in schema.arrays().items()}
+    kinds = {path: (field.shape, field.dtype) for path, field in schema.arrays().items()}
     layout: Specs = {}
     if root is not None:
         with contextlib.suppress(FormatError):
             layout = planning.plan_from_layout(schema, root.get("layout"), str(lane))
-    out: Specs = {}
+    specs: Specs = {}
     for path, (shape, dtype) in kinds.items():
         known = documents.get(path, (None, 0))[0]
-        for one in (layout.get(path), known):
-            if one is not None and (one.row_shape, one.dtype) == (shape, dtype) and fits(lane, one):
-                out[path] = one
+        for spec in (layout.get(path), known):
+            if spec is None or (spec.row_shape, spec.dtype) != (shape, dtype):
+                continue
+            if fits(lane, spec):
+                specs[path] = spec
                 break
     # Of arrays without a file any length fits.
-    for path in [path for path, _ in format.odd_lengths(out) if not kept_files(lane, out[path])]:
-        del out[path]
-    scalar = next((out[path].chunk_rows for path in format.SCALARS if path in out), None)
+    for path, _ in format.odd_lengths(specs):
+        if not kept_files(lane, specs[path]):
+            del specs[path]
+    scalar = next((specs[path].chunk_rows for path in format.SCALARS if path in specs), None)
     for path, (shape, dtype) in kinds.items():
-        if path in out:
+        if path in specs:
             continue
         if path in format.SCALARS and scalar is not None:
-            out[path] = ArraySpec(path, shape, dtype, scalar)
+            specs[path] = ArraySpec(path, shape, dtype, scalar)
         else:
-            out[path] = _guess(lane, ArraySpec(path, shape, dtype, 1))
-    for path, text in format.odd_lengths(out):
+            specs[path] = _from_file_sizes(lane, ArraySpec(path, shape, dtype, 1))
+    for path, text in format.odd_lengths(specs):
         raise CorruptStoreError(f"{lane / path}: {text}")
-    return out
+    return specs
 
 
 # ---------------------------------------------------------------- what the files say
@@ -162,67 +159,42 @@ def kept_files(lane: Path, spec: ArraySpec) -> list[int]:
     return []
 
 
-def _guess(lane: Path, spec: ArraySpec) -> ArraySpec:
-    """The layout of an array, from its files."""
-    found: collections.Counter[_Guess] = collections.Counter()
+def _from_file_sizes(lane: Path, spec: ArraySpec) -> ArraySpec:
+    """The layout of an uncompressed array, whose chunk files have one size.
+
+    Raises:
+        CorruptStoreError: it may be a compressed one, or has no file.
+    """
+    sizes: collections.Counter[int] = collections.Counter()
     for chunk in kept_files(lane, spec)[:_ENOUGH]:
         path = columns.chunk_path(lane, spec, chunk)
         with contextlib.suppress(MmreplayError, OSError):
             size = reading.regular_size(path, 2 * format.MAX_CHUNK_BYTES)
-            shard = _guess_shard(path, size, spec) if spec.path.startswith(_FRAMES) else None
-            if shard is not None:
-                found[shard] += 1
-            elif size and not size % spec.row_bytes:
-                found[size // spec.row_bytes, 0, None] += 1
-    if not found:
+            if spec.path.startswith(_FRAMES) and _is_shard(path, size):
+                sizes.clear()
+                break
+            if size and not size % spec.row_bytes:
+                sizes[size] += 1
+    if not sizes:
         raise CorruptStoreError(
-            f"{lane / spec.path}: neither its zarr.json nor a chunk file tells how it is laid out"
+            f"{lane / spec.path / 'zarr.json'}: lost, and it was the only copy of how this array "
+            f"is laid out: the rows of a chunk file, and their compression; put this file back "
+            f"from a backup, a snapshot or another store that was created with the same fields, "
+            f"and repair again"
         )
-    rows, inner, name = found.most_common(1)[0][0]
-    one = ArraySpec(spec.path, spec.row_shape, spec.dtype, rows)
-    if name is None:
-        return one
-    codec = planning.codec_document({"name": name} if name == "gzip" else name, one)
-    return ArraySpec(spec.path, spec.row_shape, spec.dtype, rows, inner, codec)
+    rows = sizes.most_common(1)[0][0] // spec.row_bytes
+    return ArraySpec(spec.path, spec.row_shape, spec.dtype, rows)
 
 
-def _guess_shard(path: Path, size: int, spec: ArraySpec) -> _Guess | None:
-    """Rows of a shard and of its inner chunks, and their codec; None if it is no shard."""
+def _is_shard(path: Path, size: int) -> bool:
+    """Whether a file ends in an index that matches its crc32c, as a shard of compressed rows."""
     most = min(_MOST_INNER, size // 16)
     length = min(16 * most + 4, size)
     end = reading.read_at(path, size - length, length, size)
-    for n_chunks in range(1, most + 1):
-        table = end[-(16 * n_chunks + 4) : -4]
-        if codecs.crc32c(table).to_bytes(4, "little") != end[-4:]:
-            continue
-        index = np.frombuffer(table, "<u8").reshape(n_chunks, 2)
-        for start, n_stored in index.tolist():
-            if start == shards.ABSENT or start + n_stored > size:
-                continue
-            length = min(n_stored, _ENDS)
-            first = reading.read_at(path, start, length, size)
-            last = reading.read_at(path, start + n_stored - length, length, size)
-            for name, n_bytes in _sizes(first, last):
-                inner, odd = divmod(n_bytes, spec.row_bytes)
-                if inner and not odd:
-                    return n_chunks * inner, inner, name
-    return None
-
-
-def _sizes(first: bytes, last: bytes) -> Iterator[tuple[str, int]]:
-    """The codec of a compressed chunk, and its size without it, as its ends say."""
-    if first[:4] == _ZSTD_MAGIC and len(first) > 4:  # noqa: PLR2004
-        kind = first[4] >> 6
-        single, start = first[4] >> 5 & 1, 5 + (0, 1, 2, 4)[first[4] & 3]
-        width = (single, 2, 4, 8)[kind]
-        start += not single
-        if width:
-            size = int.from_bytes(first[start : start + width], "little")
-            yield "zstd", size + (256 if width == 2 else 0)  # noqa: PLR2004 (as RFC 8878 has it)
-    elif first[:2] == _GZIP_MAGIC:
-        yield "gzip", int.from_bytes(last[-8:-4], "little")  # its last word, before the crc32c
-    elif len(first) >= 16 and first[2] >> 5 in _BLOSC:  # noqa: PLR2004
-        yield "lz4", struct.unpack_from("<I", first, 4)[0]
+    return any(
+        codecs.crc32c(end[-(16 * n_inner + 4) : -4]).to_bytes(4, "little") == end[-4:]
+        for n_inner in range(1, most + 1)
+    )
 
 
 def fits(lane: Path, spec: ArraySpec) -> bool:

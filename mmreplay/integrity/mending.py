@@ -1,4 +1,4 @@
-"""A stand-in for a lane whose documents are damaged: its files, beside documents made anew.
+"""A stand-in for a lane whose documents are damaged: its files, with documents written again.
 
 Invariant: the lane itself is only read; the stand-in shares its chunk files, and is only read too.
 """
@@ -20,21 +20,20 @@ from mmreplay.schema import Schema
 from mmreplay.state import PAGE_BYTES, CheckpointFile
 from mmreplay.transplant import copy_priorities
 
-__all__ = ["MENDED", "Doubts", "stand_in"]
+__all__ = ["Uncertainty", "stand_in"]
 
-MENDED = "zarr.json: one flipped bit in it was put right, and its crc32c fits again"
 _UNSURE = (
     "zarr.json does not match its crc32c: capacity, padding and env are kept as they stand there, "
     "and may not be what was written"
 )
-_FAR = (
-    ".live cannot be read whole, so nothing tells how many rows there were; kept are those that "
-    "were surely written, and more may be lost than are counted"
+_UNKNOWN_HEAD = (
+    ".live cannot be read whole, so nothing tells how many rows there were; kept are those of "
+    "the last flush or close that is known, and more may be lost than are counted"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Doubts:
+class Uncertainty:
     """What a stand-in cannot tell of the lane that it stands for.
 
     Attributes:
@@ -57,8 +56,8 @@ def stand_in(
     *,
     trust_first: bool,
     trust_name: bool,
-) -> Doubts:
-    """Put a lane together that can be read, from what the damaged one leaves no doubt about.
+) -> Uncertainty:
+    """Put a lane together that can be read, from what is known of the damaged one.
 
     Args:
         lane: the damaged one.
@@ -71,26 +70,25 @@ def stand_in(
         CorruptStoreError: something that nothing else tells.
         DiskFullError: no room.
     """
-    found = read_attributes(lane, "lane")
-    own = found.own
+    old = read_attributes(lane)
     documents = layouts.read_documents(lane)
-    schema = layouts.find_schema((own, root), documents, lane, sure=found.sure)
+    schema = layouts.find_schema((old.own, root), documents, lane, sure=old.sure)
     specs = layouts.find_specs(lane, schema, documents, root)
-    store = find_uuid(lane, own)
-    extent = find_extent(lane, found, documents, specs, store)
+    store = find_uuid(lane, old.own)
+    extent = find_extent(lane, old, documents, specs, store)
     closed = extent.closed
     chunks = {path: layouts.kept_files(lane, spec) for path, spec in specs.items()}
-    first = _first(found, extent, specs, chunks, trust_first=trust_first)
-    attributes = _attributes(found, root, schema, store)
-    n_kept, capacity = extent.head - first, attributes["capacity"]
+    first = _first(old, extent, specs, chunks, trust_first=trust_first)
+    new = _attributes(old, root, schema, store)
+    n_kept, capacity = extent.head - first, new["capacity"]
     if first and capacity is None:
-        attributes["capacity"] = max(n_kept, 1)
-    elif capacity is not None and found.own is not None and not found.sure:
-        attributes["capacity"] = max(capacity, n_kept)  # a damaged one takes no row away
+        new["capacity"] = max(n_kept, 1)
+    elif capacity is not None and old.own is not None and not old.sure:
+        new["capacity"] = max(capacity, n_kept)  # a damaged one takes no row away
     if not trust_name:
-        attributes.pop("name", None)
+        new.pop("name", None)
     rows = extent.head if closed else 0
-    attributes |= {"rows": rows, "first": first if closed else 0, "closed": closed}
+    new |= {"rows": rows, "first": first if closed else 0, "closed": closed}
     base = max(first - format.CONTEXT_ROWS, 0)
     arrays = [(spec, rows) for spec in specs.values()]
     arrays += [
@@ -104,7 +102,7 @@ def stand_in(
         )
     for group in tree.group_paths([spec.path for spec, _ in arrays]):
         files.write_file(target / group / "zarr.json", format.group_json(), durable=False)
-    files.write_file(target / "zarr.json", format.group_json(attributes), durable=False)
+    files.write_file(target / "zarr.json", format.group_json(new), durable=False)
     # As far as a writer might go back, and write again: there the stand-in has files of its own.
     durable = rows if closed else durable_head(lane, store)
     for path, spec in specs.items():
@@ -113,11 +111,11 @@ def stand_in(
             start, stop = chunk * spec.chunk_rows, (chunk + 1) * spec.chunk_rows
             if not closed or (start < rows and stop > base):
                 file = columns.chunk_path(lane, spec, chunk)
-                own_file = spec.is_raw and not closed and stop >= durable
-                _take(file, columns.chunk_path(target, spec, chunk), own=own_file)
+                changes = spec.is_raw and not closed and stop >= durable
+                _take(file, columns.chunk_path(target, spec, chunk), copy=changes)
         for chunk in layouts.kept_files(lane, sums):
             _take(columns.chunk_path(lane, sums, chunk), columns.chunk_path(target, sums, chunk))
-    notes = [*_notes(found, attributes, extent, has_root=root is not None)]
+    notes = [*_notes(old, new, extent, has_root=root is not None)]
     try:
         copy_priorities(lane, target, closed=closed)
     except (FormatError, CorruptStoreError):  # damaged, they cost no row
@@ -127,30 +125,28 @@ def stand_in(
         )
     if not closed:
         _build_live(lane, target, store, specs, extent)
-    return Doubts(extent.lost, extent.untrusted, extent.known, tuple(notes))
+    return Uncertainty(extent.lost, extent.untrusted, extent.known, tuple(notes))
 
 
 def _notes(
-    found: Attributes, attributes: Mapping[str, Any], extent: Extent, *, has_root: bool
+    old: Attributes, new: Mapping[str, Any], extent: Extent, *, has_root: bool
 ) -> Iterator[str]:
     """What became of attributes that were damaged, and of what ``.live`` would have told."""
-    if found.own is None:
+    if old.own is None:
         end = "env as those of the store" if has_root else "nothing else is set"
         yield (
             f"zarr.json cannot be read: capacity, padding, env, name and random state of the lane "
-            f"are lost; now capacity is {attributes['capacity']}, padding "
-            f"{attributes['padding']!r}, and {end}"
+            f"are lost; now capacity is {new['capacity']}, padding "
+            f"{new['padding']!r}, and {end}"
         )
-    elif not found.sure:
+    elif not old.sure:
         yield _UNSURE
-    elif found.mended:
-        yield MENDED
     if not extent.known:
-        yield _FAR
+        yield _UNKNOWN_HEAD
 
 
 def _first(
-    found: Attributes,
+    old: Attributes,
     extent: Extent,
     specs: layouts.Specs,
     chunks: Mapping[str, list[int]],
@@ -160,19 +156,20 @@ def _first(
     """The oldest row that may be sampled; 0 if none was evicted."""
     if not extent.closed:
         return min(extent.base + format.CONTEXT_ROWS, extent.head) if extent.base else 0
-    own = found.own
-    if own is not None and (trust_first or found.sure) and own["first"] <= extent.head:
+    own = old.own
+    if own is not None and (trust_first or old.sure) and own["first"] <= extent.head:
         return int(own["first"])
     least = max(
-        (there[0] * specs[path].chunk_rows for path, there in chunks.items() if there), default=0
+        (kept[0] * specs[path].chunk_rows for path, kept in chunks.items() if kept), default=0
     )
     return min(least + format.CONTEXT_ROWS, extent.head) if least else 0
 
 
 def _attributes(
-    found: Attributes, root: Mapping[str, Any] | None, schema: Schema, store: str
+    old: Attributes, root: Mapping[str, Any] | None, schema: Schema, store: str
 ) -> dict[str, Any]:
-    given = found.own or root or {}
+    """attributes.mmreplay of the stand-in, without those that follow from its rows."""
+    given = old.own or root or {}
     kept = {name: given[name] for name in ("env", "versions", "name", "generator") if name in given}
     return {
         "format": format.FORMAT,
@@ -187,10 +184,10 @@ def _attributes(
     }
 
 
-def _take(source: Path, target: Path, *, own: bool = False) -> None:
-    """Share a file, or copy it; what is none, or gone, is missing in the stand-in, and found so."""
+def _take(source: Path, target: Path, *, copy: bool = False) -> None:
+    """Share a file, or copy it; where there is none, verify finds it missing in the stand-in."""
     with contextlib.suppress(FileNotFoundError, CorruptStoreError):
-        if own:
+        if copy:
             files.copy_file(source, target)
         else:
             files.share_file(source, target)
@@ -200,14 +197,14 @@ def _build_live(lane: Path, target: Path, store: str, specs: layouts.Specs, exte
     """``.live`` of a lane that was not closed: its tails, and a checkpoint of what is known."""
     old, new = lane / ".live", target / ".live"
     files.make_directory(new)
-    is_there = old.is_dir() and not old.is_symlink()
-    if is_there:
+    has_live = old.is_dir() and not old.is_symlink()
+    if has_live:
         _take(old / "generator", new / "generator")
     for spec in specs.values():
         if not spec.is_raw:
             tail, size = shards.tail_path(target, spec), 2 * spec.chunk_bytes
             try:
-                if not is_there:
+                if not has_live:
                     raise FileNotFoundError
                 files.share_file(shards.tail_path(lane, spec), tail, size)
             except (FileNotFoundError, CorruptStoreError):

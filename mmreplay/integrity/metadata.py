@@ -49,23 +49,23 @@ def array_paths(schema: Schema) -> list[str]:
 
 def read_root(watch: Watch) -> bool:
     """The lane's own zarr.json, into `watch.metadata`; False if it cannot be used."""
-    where = watch.path / "zarr.json"
+    path = watch.path / "zarr.json"
 
     def check() -> tuple[list[Finding], bool]:
         watch.metadata, watch.document = None, b""
         try:
             watch.document = data = _read(watch, "zarr.json")
-            own = parsing.parse_root(data, str(where))
+            own = parsing.parse_root(data, str(path))
             watch.metadata = own
             if own["kind"] != "lane":
                 return [
                     watch.finding("zarr.json", "expected a lane, found a store of lanes")
                 ], False
-            texts = list(documents.root_problems(data, own, str(where)))
+            texts = list(documents.root_problems(data, own, str(path)))
         except FileNotFoundError:
             return [watch.finding("zarr.json", "missing")], False
         except (MmreplayError, OSError) as error:
-            texts = [documents.reason(error, where), *documents.digest_problems(watch.document)]
+            texts = [documents.reason(error, path), *documents.digest_problems(watch.document)]
             return [watch.finding("zarr.json", text) for text in texts], False
         return [watch.finding("zarr.json", text) for text in texts], True
 
@@ -74,12 +74,12 @@ def read_root(watch: Watch) -> bool:
 
 def read_schema(watch: Watch) -> Schema | None:
     """What the lane's zarr.json says that a row holds."""
-    where = str(watch.path / "zarr.json")
+    path = str(watch.path / "zarr.json")
     document: Any = (watch.metadata or {}).get("schema")
     try:
-        schema = parsing.schema_from_json(document, where)
+        schema = parsing.schema_from_json(document, path)
     except MmreplayError as error:
-        watch.note([watch.finding("zarr.json", documents.reason(error, where))])
+        watch.note([watch.finding("zarr.json", documents.reason(error, path))])
         return None
     texts = documents.schema_problems(schema, document)
     watch.note([watch.finding("zarr.json", text) for text in texts])
@@ -92,23 +92,23 @@ def read_arrays(watch: Watch, schema: Schema) -> Arrays:
     rows = watch.metadata["rows"] if watch.metadata is not None and watch.closed else None
     wanted = _wanted(schema)
     for path, expected in wanted.items():
-        found = _array(watch, expected, rows)
-        if found is not None:
-            out.specs[path] = found[0]
+        array = _array(watch, expected, rows)
+        if array is not None:
+            out.specs[path] = array[0]
     out.complete = len(out.specs) == len(wanted)
     odd = format.odd_lengths(out.specs)
     watch.note([watch.finding(f"{path}/zarr.json", text, path) for path, text in odd])
     for path in wanted:
         spec = out.specs.get(path)
         n_chunks = None if spec is None or rows is None else -(-rows // spec.chunk_rows)
-        found = _array(watch, format.checksum_spec(path), n_chunks)
-        if found is not None:
-            out.sums[path] = found[0]
+        array = _array(watch, format.checksum_spec(path), n_chunks)
+        if array is not None:
+            out.sums[path] = array[0]
     out.starts = _array(watch, format.index_spec(), None)
     priorities = format.priority_spec(1)
     if (watch.path / priorities.path).exists():
-        found = _array(watch, priorities, rows)
-        out.priorities = None if found is None else found[0]
+        array = _array(watch, priorities, rows)
+        out.priorities = None if array is None else array[0]
     sums = format.checksum_spec(priorities.path)
     if (
         watch.closed and (watch.path / sums.path).exists()
@@ -119,9 +119,9 @@ def read_arrays(watch: Watch, schema: Schema) -> Arrays:
         n_chunks = None
         if out.priorities is not None and rows is not None:
             n_chunks = -(-rows // out.priorities.chunk_rows)
-        found = _array(watch, sums, n_chunks)
-        if found is not None:
-            out.sums[priorities.path] = found[0]
+        array = _array(watch, sums, n_chunks)
+        if array is not None:
+            out.sums[priorities.path] = array[0]
     for path in tree.group_paths(array_paths(schema)):
         _check(watch, path, "", documents.group_problems)
     return out
@@ -129,17 +129,17 @@ def read_arrays(watch: Watch, schema: Schema) -> Arrays:
 
 def _array(watch: Watch, expected: ArraySpec, rows: int | None) -> tuple[ArraySpec, int] | None:
     """An array, and how many rows its document says."""
-    found: list[tuple[ArraySpec, int]] = []
+    arrays: list[tuple[ArraySpec, int]] = []
 
-    def problems(data: bytes, where: str) -> list[str]:
-        found.clear()
-        spec, n_rows, texts = documents.array_problems(data, expected, rows, where)
+    def problems(data: bytes, path: str) -> list[str]:
+        arrays.clear()
+        spec, n_rows, texts = documents.array_problems(data, expected, rows, path)
         if spec is not None:
-            found.append((spec, n_rows))
+            arrays.append((spec, n_rows))
         return texts
 
     _check(watch, expected.path, expected.path, problems)
-    return found[0] if found else None
+    return arrays[0] if arrays else None
 
 
 def _check(
@@ -161,6 +161,7 @@ def _check(
 
 
 def _read(watch: Watch, file: str) -> bytes:
+    """The bytes of a zarr.json of the lane."""
     reading.check_directories(watch.path, str(Path(file).parent))
     data = reading.read_bytes(watch.path / file, format.MAX_METADATA_BYTES)
     watch.tally.add(len(data))

@@ -29,11 +29,10 @@ from mmreplay.errors import (
     StoreNotFoundError,
 )
 from mmreplay.integrity.attributes import read_attributes, refuse_newer
-from mmreplay.integrity.mending import MENDED
 from mmreplay.integrity.report import Finding, Report
-from mmreplay.integrity.salvage import LaneRepair, Patient
+from mmreplay.integrity.salvage import DamagedLane, LaneRepair
 from mmreplay.integrity.store import ODD_ONE, verify
-from mmreplay.integrity.workplace import Workplace, newest_aside
+from mmreplay.integrity.workplace import RepairSite, newest_aside
 from mmreplay.lane import Writer
 from mmreplay.reader import read_metadata, read_specs
 from mmreplay.transplant import KEPT, empty_lane
@@ -74,12 +73,12 @@ class Repair:
     @property
     def lost(self) -> int:
         """Rows lost, over all lanes, as far as they can be counted."""
-        return sum(one.lost for one in self.lanes)
+        return sum(lane.lost for lane in self.lanes)
 
     @property
     def at_least(self) -> bool:
         """Whether more rows than `lost` may be lost, as nothing tells how many there were."""
-        return any(one.at_least for one in self.lanes)
+        return any(lane.at_least for lane in self.lanes)
 
     @property
     def aside(self) -> str | None:
@@ -90,7 +89,7 @@ class Repair:
     @property
     def beyond(self) -> int:
         """Rows among the lost ones that ``skip_damaged`` would keep."""
-        return sum(one.beyond for one in self.lanes)
+        return sum(lane.beyond for lane in self.lanes)
 
     def to_json(self) -> dict[str, Any]:
         """The attributes as a dict of JSON values."""
@@ -104,8 +103,8 @@ class Repair:
             "beyond": self.beyond,
             "untrusted": self.untrusted,
             "notes": self.notes,
-            "findings": [one.to_json() for one in self.findings],
-            "lanes": [one.to_json() for one in self.lanes],
+            "findings": [finding.to_json() for finding in self.findings],
+            "lanes": [lane.to_json() for lane in self.lanes],
         }
 
 
@@ -135,60 +134,60 @@ def repair(
         DiskFullError: no room; nothing was changed.
         FailedStoreError: a write or fsync failed.
     """
-    where = _place(places.given(path))
-    with Workplace(where) as work:
+    root = _place(places.given(path))
+    with RepairSite(root) as site:
         for _ in range(_ATTEMPTS):
-            report = verify(where, _part(progress, 0))
-            lanes = _lanes(where)
+            report = verify(root, _part(progress, 0))
+            lanes = _lanes(root)
             stamps = [reading.identity(lane / "zarr.json") for lane in lanes]
-            with contextlib.ExitStack() as held:
-                for one in dict.fromkeys([*lanes, where]):
-                    who = functools.partial(holder_of, one)
-                    held.callback(locks.DirectoryLock(one, who=who).release)
+            with contextlib.ExitStack() as locked:
+                for folder in dict.fromkeys([*lanes, root]):
+                    who = functools.partial(holder_of, folder)
+                    locked.callback(locks.DirectoryLock(folder, who=who).release)
                 if stamps != [reading.identity(lane / "zarr.json") for lane in lanes]:
                     continue  # somebody wrote it in between
                 if not report.sound:
-                    made, notes = _rebuild(work, where, report, progress, skip_damaged=skip_damaged)
-                    before = work.swap()
+                    made, notes = _rebuild(site, root, report, progress, skip_damaged=skip_damaged)
+                    before = site.swap()
                     return Repair(
-                        str(where),
+                        str(root),
                         changed=True,
                         before=str(before),
-                        kept=sum(one.kept for one in made),
+                        kept=sum(lane.kept for lane in made),
                         findings=report.findings,
                         lanes=made,
-                        untrusted=sum(one.untrusted for one in made),
+                        untrusted=sum(lane.untrusted for lane in made),
                         notes=notes,
                     )
             return Repair(
-                str(where),
-                changed=_close(where, lanes),
+                str(root),
+                changed=_close(root, lanes),
                 before=None,
                 kept=report.rows,
                 findings=[],
                 lanes=[],
                 untrusted=report.untrusted,
             )
-    raise LockedError(f"{where}: opened and closed by a writer all the time; end it first")
+    raise LockedError(f"{root}: opened and closed by a writer all the time; end it first")
 
 
 def _place(path: Path) -> Path:
     """The store's own path, which can be given to another directory."""
     try:
-        where = path if path.name not in ("", "..") and not path.is_symlink() else path.resolve()
+        root = path if path.name not in ("", "..") and not path.is_symlink() else path.resolve()
     except (OSError, RuntimeError) as error:  # a link to itself
         raise StoreNotFoundError(f"{path}: cannot be resolved: {error}") from error
-    if not where.name:
+    if not root.name:
         raise StoreNotFoundError(f"{path}: has no directory above it, so it is no store")
     kind = None
-    if where.name.startswith("lane-"):
+    if root.name.startswith("lane-"):
         with contextlib.suppress(MmreplayError, OSError):
-            kind = read_metadata(where.parent)["kind"]
+            kind = read_metadata(root.parent)["kind"]
     if kind == "lanes":
         raise SchemaError(
-            f"{path}: this is a lane of {where.parent}; repair that, and all of its lanes with it"
+            f"{path}: this is a lane of {root.parent}; repair that, and all of its lanes with it"
         )
-    return where
+    return root
 
 
 def _part(progress: Progress | None, part: int) -> Progress | None:
@@ -198,109 +197,114 @@ def _part(progress: Progress | None, part: int) -> Progress | None:
     return lambda done, total: progress(part * total + done, 2 * total)
 
 
-def _close(where: Path, lanes: Sequence[Path]) -> bool:
+def _close(root: Path, lanes: Sequence[Path]) -> bool:
     """Close lanes that are sound, and were left open by a crash; whether there were any."""
-    found = [lane for lane in lanes if not read_metadata(lane)["closed"]]
-    if found:
-        files.sync_name(where)
-    for lane in found:
+    left_open = [lane for lane in lanes if not read_metadata(lane)["closed"]]
+    if left_open:
+        files.sync_name(root)
+    for lane in left_open:
         Writer(lane, background=Background(0)).close()
-    return bool(found)
+    return bool(left_open)
 
 
-def _lanes(where: Path) -> list[Path]:
-    found = [where / name for name in format.lane_names(reading.names(where))]
-    found = [one for one in found if one.is_dir() and not one.is_symlink()]
-    if found:
-        return found
+def _lanes(root: Path) -> list[Path]:
+    """The lanes of a store; the store, if it is of one."""
+    lanes = [root / name for name in format.lane_names(reading.names(root))]
+    lanes = [lane for lane in lanes if lane.is_dir() and not lane.is_symlink()]
+    if lanes:
+        return lanes
     with contextlib.suppress(MmreplayError):
-        if read_metadata(where)["kind"] == "lanes":
+        if read_metadata(root)["kind"] == "lanes":
             return []
-    return [where]
+    return [root]
 
 
 # ---------------------------------------------------------------- building
 
 
 def _rebuild(
-    work: Workplace, where: Path, report: Report, progress: Progress | None, *, skip_damaged: bool
+    site: RepairSite, root: Path, report: Report, progress: Progress | None, *, skip_damaged: bool
 ) -> tuple[list[LaneRepair], list[str]]:
-    """A store of what is sound, at the place for it, and notes about it."""
-    files.remove_tree(work.new)
-    lanes = _lanes(where)
-    for one in (where, *lanes):
-        refuse_newer(one)
-    root: dict[str, Any] | None = None
+    """Build a store of what is sound at the site; returns what became of each lane, and notes."""
+    files.remove_tree(site.new)
+    lanes = _lanes(root)
+    for folder in (root, *lanes):
+        refuse_newer(folder)
+    attributes: dict[str, Any] | None = None
     notes: list[str] = []
-    if lanes != [where]:
-        root, notes = _root(where, lanes, report)
-        files.make_directory(work.new)
-        files.write_file(work.new / "zarr.json", format.group_json(root))
-    patients, hopeless = _open(work, lanes, report, root)
+    if lanes != [root]:
+        attributes, notes = _root(root, lanes, report)
+        files.make_directory(site.new)
+        files.write_file(site.new / "zarr.json", format.group_json(attributes))
+    readable, unreadable = _open(site, lanes, report, attributes)
     made: dict[str, LaneRepair] = {}
-    if root is not None and lanes:
-        made = _add_empty(work.new, root, lanes, hopeless)
+    if attributes is not None and lanes:
+        made = _add_empty(site.new, attributes, lanes, unreadable)
     while True:
-        for name, patient in patients.items():
+        for name, lane in readable.items():
             if name not in made:
-                try:
-                    made[name] = patient.rebuild(work.new / name, skip_damaged=skip_damaged)
-                except CorruptStoreError as error:
-                    lane = where / name
-                    spare = str(work.path / f"spare-{name}")
-                    text = str(error).replace(str(work.new / name), str(lane))
-                    raise CorruptStoreError(text.replace(spare, str(lane))) from error
-                except EvictedError as error:
-                    text = f"{where}: somebody wrote it while it was being repaired; end that first"
-                    raise LockedError(text) from error
-        files.sync_tree(work.new)
-        findings = verify(work.new, _part(progress, 1)).findings
+                made[name] = _rebuild_lane(site, root, lane, skip_damaged=skip_damaged)
+        files.sync_tree(site.new)
+        findings = verify(site.new, _part(progress, 1)).findings
         if not findings:
             done = [made[name] for name in sorted(made)]
-            for about in done:
-                notes += [f"{about.lane}: {text}" if about.lane else text for text in about.notes]
+            for lane_repair in done:
+                prefix = f"{lane_repair.lane}: " if lane_repair.lane else ""
+                notes += [prefix + text for text in lane_repair.notes]
             return done, notes
-        for name in {one.lane for one in findings}:
-            here = [one for one in findings if one.lane == name]
-            if name not in patients or not patients[name].lose(here):
+        for name in {finding.lane for finding in findings}:
+            here = [finding for finding in findings if finding.lane == name]
+            if name not in readable or not readable[name].lose(here):
                 raise CorruptStoreError(
-                    f"{where}: cannot be repaired: what is left would not be sound: {here[0]}"
+                    f"{root}: cannot be repaired: what is left would not be sound: {here[0]}"
                 )
-            files.remove_tree(work.new / name)
+            files.remove_tree(site.new / name)
             del made[name]
 
 
+def _rebuild_lane(
+    site: RepairSite, root: Path, lane: DamagedLane, *, skip_damaged: bool
+) -> LaneRepair:
+    """Build one lane at the site; its errors name the lane that they are about."""
+    name, path = lane.name, root / lane.name
+    try:
+        return lane.rebuild(site.new / name, skip_damaged=skip_damaged)
+    except CorruptStoreError as error:
+        text = str(error).replace(str(site.new / name), str(path))
+        raise CorruptStoreError(text.replace(str(site.stand_in(name)), str(path))) from error
+    except EvictedError as error:
+        text = f"{root}: somebody wrote it while it was being repaired; end that first"
+        raise LockedError(text) from error
+
+
 def _open(
-    work: Workplace, lanes: Sequence[Path], report: Report, root: Mapping[str, Any] | None
-) -> tuple[dict[str, Patient], dict[str, str]]:
+    site: RepairSite, lanes: Sequence[Path], report: Report, root: Mapping[str, Any] | None
+) -> tuple[dict[str, DamagedLane], dict[str, str]]:
     """Each lane, open for reading; and what is wrong with those that cannot be.
 
     Raises:
         CorruptStoreError: none of them can.
     """
-    patients: dict[str, Patient] = {}
-    hopeless: dict[str, str] = {}
+    readable: dict[str, DamagedLane] = {}
+    unreadable: dict[str, str] = {}
     for lane in lanes:
         name = "" if root is None else lane.name
-        findings = [one for one in report.findings if one.lane == name]
+        findings = [finding for finding in report.findings if finding.lane == name]
         try:
-            patients[name] = Patient(lane, name, findings, work.path / f"spare-{name}", root)
+            readable[name] = DamagedLane(lane, name, findings, site.stand_in(name), root)
         except CorruptStoreError as error:
-            hopeless[name] = str(error)
-    if hopeless and not patients:
-        raise CorruptStoreError(next(iter(hopeless.values())))
-    return patients, hopeless
+            unreadable[name] = str(error)
+    if unreadable and not readable:
+        raise CorruptStoreError(next(iter(unreadable.values())))
+    return readable, unreadable
 
 
-def _root(where: Path, lanes: Sequence[Path], report: Report) -> tuple[dict[str, Any], list[str]]:
+def _root(path: Path, lanes: Sequence[Path], report: Report) -> tuple[dict[str, Any], list[str]]:
     """attributes.mmreplay of a store of many lanes; if they are damaged, as its lanes have them."""
-    found = read_attributes(where, "lanes")
-    if found.own is not None and found.mended:
-        return found.own, [MENDED]
     damaged = any(one.file == "zarr.json" and not one.lane for one in report.findings)
     odd = {one.lane for one in report.findings if one.message.startswith(ODD_ONE)}
     if not damaged and odd < {lane.name for lane in lanes}:
-        return read_metadata(where), []
+        return read_metadata(path), []
     for lane in lanes:
         with contextlib.suppress(MmreplayError, OSError):
             own = read_metadata(lane)
@@ -321,7 +325,7 @@ def _root(where: Path, lanes: Sequence[Path], report: Report) -> tuple[dict[str,
             )
             return root, [note]
     raise CorruptStoreError(
-        f"{where}: cannot be repaired: neither its zarr.json nor that of a lane can be read"
+        f"{path}: cannot be repaired: neither its zarr.json nor that of a lane can be read"
     )
 
 
@@ -329,7 +333,7 @@ def _add_empty(
     new: Path,
     root: Mapping[str, Any],
     lanes: Sequence[Path],
-    hopeless: Mapping[str, str],
+    unreadable: Mapping[str, str],
 ) -> dict[str, LaneRepair]:
     """Empty lanes for those that are gone: the number of a lane is part of its rows' ids.
 
@@ -337,7 +341,7 @@ def _add_empty(
         new: the store that is being built.
         root: its attributes.
         lanes: those that are there.
-        hopeless: those among them that tell nothing any more, and what is wrong with them.
+        unreadable: those among them that tell nothing any more, and what is wrong with them.
     """
     names = {lane.name: lane for lane in lanes}
     last = max(int(name[5:]) for name in names)
@@ -348,12 +352,14 @@ def _add_empty(
     out: dict[str, LaneRepair] = {}
     for number in range(last + 1):
         name = format.lane_name(number)
-        if name in hopeless or name not in names:
+        if name in unreadable or name not in names:
             schema = parsing.schema_from_json(root["schema"], str(new))
             specs = planning.plan_from_layout(schema, root["layout"], str(new))
-            own = read_attributes(names[name], "lane").own if name in names else None
+            own = read_attributes(names[name]).own if name in names else None
             empty_lane(new / name, schema, specs, own or root)
-            notes = (f"nothing tells what was in it: {hopeless[name]}",) if name in hopeless else ()
+            notes = (
+                (f"nothing tells what was in it: {unreadable[name]}",) if name in unreadable else ()
+            )
             out[name] = LaneRepair(
                 name, 0, 0, 0, [], renumbered=False, missing=True, at_least=True, notes=notes
             )

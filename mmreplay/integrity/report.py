@@ -101,6 +101,6 @@ class Report:
             "untrusted": self.untrusted,
             "files": self.files,
             "bytes": self.bytes,
-            "findings": [one.to_json() for one in self.findings],
-            "warnings": [one.to_json() for one in self.warnings],
+            "findings": [finding.to_json() for finding in self.findings],
+            "warnings": [finding.to_json() for finding in self.warnings],
         }

@@ -67,6 +67,10 @@ class Rows:
         """Rows below this one change no more."""
         return self.head if self.closed else self.head - 1
 
+    def chunks(self, spec: ArraySpec, stop: int) -> range:
+        """The chunk files that hold rows from base to `stop`."""
+        return range(self.base // spec.chunk_rows, -(-stop // spec.chunk_rows))
+
     def remember(self, path: str, data: Array, start: int) -> None:
         """Keep what the rules for later rows and columns need of rows from `start` on."""
         first, stop = max(start, self.base), min(start + len(data), self.head)
@@ -110,15 +114,16 @@ def check_values(spec: ArraySpec, data: Array, start: int, rows: Rows) -> list[P
         return _check_bits(kept[: rows.settled - first], first, "flags") + _check_flags(
             data, start, rows
         )
-    out: list[Problem] = []
+    problems: list[Problem] = []
     if spec.dtype == np.bool_:
-        out += _check_bits(kept.view(np.uint8), first, "bools")
+        problems += _check_bits(kept.view(np.uint8), first, "bools")
     if not spec.path.startswith("frames"):
-        out += _check_finals(data, start, rows)
-    return out
+        problems += _check_finals(data, start, rows)
+    return problems
 
 
 def _check_bits(values: Array, first: int, what: str) -> list[Problem]:
+    """Values that are 0 or 1."""
     above = (values > 1).any(tuple(range(1, values.ndim)))
     wrong = np.flatnonzero(above) + first
     if not wrong.size:
@@ -132,6 +137,7 @@ def _check_bits(values: Array, first: int, what: str) -> list[Problem]:
 
 
 def _check_row_0(flags: Array, first: int) -> list[Problem]:
+    """The first row of a lane begins an episode."""
     if first > 0 or not flags.size or flags[0]:
         return []
     return [Problem("expected a reset in row 0, the first of all, found none", (0, 1))]
@@ -163,6 +169,7 @@ def _check_flags(data: Array, start: int, rows: Rows) -> list[Problem]:
 
 
 def _check_finals(data: Array, start: int, rows: Rows) -> list[Problem]:
+    """A final row has no action, reward or extra."""
     finals = rows.finals(start, start + len(data))
     if not finals.size:
         return []
@@ -247,6 +254,7 @@ def check_first(
 
 
 def _rows(wrong: Ids) -> str:
+    """Rows in words."""
     if wrong.size == 1:
         return f"row {wrong[0]:,}"
     return f"{wrong.size:,} rows, the first of them {wrong[0]:,}"

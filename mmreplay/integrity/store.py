@@ -49,62 +49,63 @@ def verify(
         LockedError: a writer opens and closes it all the time.
         SchemaError: what was given is no path.
     """
-    where = places.given(path)
-    reading.check_rights(where)
+    store = places.given(path)
+    reading.check_rights(store)
     findings: list[Finding] = []
     warnings: list[Finding] = []
     root: dict[str, Any] | None = None
     try:
-        root = read_metadata(where)
+        root = read_metadata(store)
     except (FormatError, CorruptStoreError) as error:
-        if not any((where / sign).exists() for sign in _SIGNS):
+        if not any((store / sign).exists() for sign in _SIGNS):
             raise
-        texts = [documents.reason(error, where / "zarr.json", where)]
+        texts = [documents.reason(error, store / "zarr.json", store)]
         with contextlib.suppress(CorruptStoreError, OSError):
-            data = reading.read_bytes(where / "zarr.json", format.MAX_METADATA_BYTES)
+            data = reading.read_bytes(store / "zarr.json", format.MAX_METADATA_BYTES)
             texts += documents.digest_problems(data)
         findings += [Finding("", "", "zarr.json", None, text) for text in texts]
-    tally = Tally(where, progress)  # not before: nothing may be able to have that name
+    tally = Tally(store, progress)  # not before: nothing may be able to have that name
     layout: Mapping[str, ArraySpec] | None = None
     if root is not None and root["kind"] == "lane":
-        lanes = [where]
+        lanes = [store]
     else:
-        lanes = _lanes(where)
+        lanes = _lanes(store)
         if root is not None:
-            layout = _layout(where, root, findings)
+            layout = _layout(store, root, findings)
         if root is not None or lanes:  # else it was a lane
-            _check_group(where, lanes, findings, warnings)
-    examinations = [examine(where, lane, tally) for lane in lanes]
-    for one in examinations:
-        findings += one.watch.findings
-        warnings += one.watch.warnings
+            _check_group(store, lanes, findings, warnings)
+    examinations = [examine(store, path, tally) for path in lanes]
+    for lane in examinations:
+        findings += lane.watch.findings
+        warnings += lane.watch.warnings
         if root is not None and root["kind"] == "lanes":
-            findings += _odd_one(where, root, layout, one)
+            findings += _odd_one(store, root, layout, lane)
     findings += _twins(examinations)
     tally.finish()
     return Report(
-        path=str(where),
-        state=store_state(one.state for one in examinations),
+        path=str(store),
+        state=store_state(lane.state for lane in examinations),
         lanes=len(examinations),
-        rows=sum(one.n_rows for one in examinations),
+        rows=sum(lane.n_rows for lane in examinations),
         files=tally.files,
         bytes=tally.bytes,
         findings=findings,
         warnings=warnings,
-        untrusted=sum(one.untrusted for one in examinations),
+        untrusted=sum(lane.untrusted for lane in examinations),
     )
 
 
 def _lanes(root: Path) -> list[Path]:
-    found = [root / name for name in format.lane_names(reading.names(root))]
-    return [lane for lane in found if not lane.is_symlink()]  # each is a finding already
+    """The directories of lanes that are no links."""
+    lanes = [root / name for name in format.lane_names(reading.names(root))]
+    return [lane for lane in lanes if not lane.is_symlink()]  # each is a finding already
 
 
 def _layout(
-    where: Path, root: Mapping[str, Any], findings: list[Finding]
+    store: Path, root: Mapping[str, Any], findings: list[Finding]
 ) -> dict[str, ArraySpec] | None:
     """The arrays that each lane must have; what is wrong with the store's zarr.json is noted."""
-    file = where / "zarr.json"
+    file = store / "zarr.json"
 
     def note(text: str) -> None:
         findings.append(Finding("", "", "zarr.json", None, text))
@@ -126,8 +127,9 @@ def _layout(
 
 
 def _check_group(
-    where: Path, lanes: Sequence[Path], findings: list[Finding], warnings: list[Finding]
+    store: Path, lanes: Sequence[Path], findings: list[Finding], warnings: list[Finding]
 ) -> None:
+    """The names in the directory of a store of many lanes."""
     numbers = [int(path.name[5:]) for path in lanes]
     for before, number in itertools.pairwise([-1, *numbers]):
         name, n_missing = format.lane_name(before + 1), number - before - 1
@@ -138,12 +140,12 @@ def _check_group(
             findings.append(Finding(name, "", name, None, text))
     if not lanes:
         warnings.append(Finding("", "", "", None, "a store of lanes with no lane in it yet"))
-    for path, text, is_litter in tree.foreign_in_group(where, lanes):
+    for path, text, is_litter in tree.foreign_in_group(store, lanes):
         (warnings if is_litter else findings).append(Finding("", "", path, None, text))
 
 
 def _odd_one(
-    where: Path,
+    store: Path,
     root: Mapping[str, Any],
     layout: Mapping[str, ArraySpec] | None,
     lane: Examination,
@@ -158,7 +160,7 @@ def _odd_one(
         out.append(watch.finding("zarr.json", text))
     for path, spec in lane.arrays.specs.items():
         if layout is not None and path in layout and layout[path] != spec:
-            text = f"{ODD_ONE[1]} {where.name}/zarr.json, {layout[path]}, found {spec}"
+            text = f"{ODD_ONE[1]} {store.name}/zarr.json, {layout[path]}, found {spec}"
             out.append(watch.finding(f"{path}/zarr.json", text, path))
     return out
 

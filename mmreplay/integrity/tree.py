@@ -36,7 +36,7 @@ def foreign_in_lane(
     Args:
         lane: its directory.
         arrays: every array by path, with the chunk files that it may have; None if its metadata
-            could not be read, so that nobody knows.
+            could not be read, so that they are not known.
         state: ``closed``, ``live`` or ``crashed``.
     """
     children: dict[str, set[str]] = {"": {".live"}}
@@ -64,6 +64,7 @@ def foreign_in_group(root: Path, lanes: Iterable[Path]) -> Iterator[Entry]:
 
 
 def _scan(root: Path, folder: str) -> list[os.DirEntry[str]]:
+    """What stands in a directory of a lane or store; nothing if it cannot be read."""
     try:
         reading.check_directories(root, folder)
         with os.scandir(root / folder) as entries:
@@ -73,6 +74,7 @@ def _scan(root: Path, folder: str) -> list[os.DirEntry[str]]:
 
 
 def _in_group(lane: Path, folder: str, names: set[str], state: str) -> Iterator[Entry]:
+    """What lies in a group and should not; `names` are those of its arrays and groups."""
     for entry in _scan(lane, folder):
         path = f"{folder}/{entry.name}" if folder else entry.name
         if entry.name in names:
@@ -85,26 +87,28 @@ def _in_group(lane: Path, folder: str, names: set[str], state: str) -> Iterator[
 def _in_array(
     lane: Path, path: str, known: tuple[ArraySpec, range] | None, state: str
 ) -> Iterator[Entry]:
+    """What lies in an array's directory and should not."""
     for entry in _scan(lane, path):
         if entry.name == "zarr.json":
             continue
-        where = f"{path}/{entry.name}"
+        file = f"{path}/{entry.name}"
         if known is None:
             if not entry.name.startswith("c."):
-                yield from _foreign(where, state, "expected chunk files only")
+                yield from _foreign(file, state, "expected chunk files only")
             continue
         spec, chunks = known
         chunk = spec.chunk_of(entry.name)
         if chunk is None:
-            yield from _foreign(where, state, "expected chunk files only")
+            yield from _foreign(file, state, "expected chunk files only")
         # An open lane has room made ahead, files that are being evicted, and an older index.
         elif chunk not in chunks and state == "closed":
             start, stop = chunk * spec.chunk_rows, (chunk + 1) * spec.chunk_rows
             text = f"expected no chunk file for rows {start:,} to {stop - 1:,}, found one"
-            yield where, text, False
+            yield file, text, False
 
 
 def _foreign(path: str, state: str, expected: str) -> Iterator[Entry]:
+    """Something that is not known: left by a write, or foreign."""
     if not path.endswith(".tmp"):
         yield path, f"{expected}, found something else", False
     elif state != "live":  # a live lane writes beside and renames all the time

@@ -98,8 +98,8 @@ class Watch:
         self, file: str, message: str, array: str = "", rows: tuple[int, int] | None = None
     ) -> Finding:
         """A finding about a file of this lane."""
-        where = f"{self.lane}/{file}" if self.lane and file else file or self.lane
-        return Finding(self.lane, array, where, rows, message)
+        path = f"{self.lane}/{file}" if self.lane and file else file or self.lane
+        return Finding(self.lane, array, path, rows, message)
 
     def settle(self, check: Callable[[], tuple[list[Finding], _T]]) -> _T:
         """Run a check, again if it finds something; what it finds the last time counts.
@@ -108,25 +108,25 @@ class Watch:
             ChangedHandsError: what it finds may be the work of a writer.
         """
         read = (self.tally.files, self.tally.bytes)
-        found, out = check()
+        findings, out = check()
         for _ in range(_LOOKS - 1):
-            if not found:
+            if not findings:
                 break
             self.same_hands()
             if self.reader is not None:
                 time.sleep(_PAUSE_S)
             self.tally.files, self.tally.bytes = read
-            found, out = check()
-        if found:
+            findings, out = check()
+        if findings:
             self.same_hands()
-        self.findings += found
+        self.findings += findings
         return out
 
-    def note(self, found: list[Finding]) -> None:
+    def note(self, findings: list[Finding]) -> None:
         """As `settle`, for what was computed from things that were settled before."""
-        if found:
+        if findings:
             self.same_hands()
-        self.findings += found
+        self.findings += findings
 
     def same_hands(self) -> None:
         """Make sure that the lane is what it was when it was opened.
@@ -141,9 +141,9 @@ class Watch:
 
     def _says_the_same(self) -> bool:
         """Whether the lane's zarr.json gives the attributes that it gave."""
-        where = self.path / "zarr.json"
+        document = self.path / "zarr.json"
         with contextlib.suppress(MmreplayError, OSError):
-            if reading.read_bytes(where, format.MAX_METADATA_BYTES) == self.document:
+            if reading.read_bytes(document, format.MAX_METADATA_BYTES) == self.document:
                 return True  # a long one takes its time to parse
         try:
             return read_metadata(self.path) == self.metadata
@@ -156,6 +156,7 @@ class Watch:
 
 
 def _size(path: Path) -> int:
+    """Of a file in bytes; 0 if it is gone."""
     try:
         return path.lstat().st_size
     except OSError:

@@ -19,25 +19,25 @@ from mmreplay import files, format, locks, reading
 from mmreplay.errors import CorruptStoreError, LockedError, MmreplayError, SchemaError
 from mmreplay.reader import read_metadata
 
-__all__ = ["Workplace", "newest_aside"]
+__all__ = ["RepairSite", "newest_aside"]
 
 _OURS = re.compile(r"new|old|mark(\.[0-9a-f]{8}\.tmp)?|spare-.*")
 
 
-class Workplace:
-    """A directory beside the store, where one repair at a time is at work.
+class RepairSite:
+    """The directory beside a store in which one repair at a time builds the new one.
 
     Args:
-        where: the store.
+        store: its directory.
 
     Attributes:
         path: the directory.
         new: where the new store is built.
     """
 
-    def __init__(self, where: Path) -> None:
-        self._where = where
-        self.path = where.with_name(f".{where.name}.repair.tmp")
+    def __init__(self, store: Path) -> None:
+        self._store = store
+        self.path = store.with_name(f".{store.name}.repair.tmp")
         self.new = self.path / "new"
         self._old = self.path / "old"
         self._mark = self.path / "mark"
@@ -45,11 +45,11 @@ class Workplace:
 
     def __enter__(self) -> Self:
         """Lock; finish or undo what an interrupted repair began."""
-        if reading.identity(self.path) is None and reading.identity(self._where) is None:
-            read_metadata(self._where)  # says that there is no store
+        if reading.identity(self.path) is None and reading.identity(self._store) is None:
+            read_metadata(self._store)  # says that there is no store
         if problem := reading.name_problem(self.path):
             raise SchemaError(
-                f"path: {self._where}: a repair needs a name beside it, {self.path.name!r:.300}: "
+                f"path: {self._store}: a repair needs a name beside it, {self.path.name!r:.300}: "
                 f"{problem}; give the store another name first"
             )
         reading.check_directories(self.path.parent, self.path.name)
@@ -62,8 +62,8 @@ class Workplace:
         try:
             files.make_directory(self.path)
             self._lock = locks.DirectoryLock(self.path, who=lambda: ": another repair")
-        except FileNotFoundError as error:  # it is done, and removed its workplace just now
-            raise LockedError(f"{self._where}: was just repaired; look at it again") from error
+        except FileNotFoundError as error:  # it is done, and removed this directory just now
+            raise LockedError(f"{self._store}: was just repaired; look at it again") from error
         self._settle()
         return self
 
@@ -77,30 +77,36 @@ class Workplace:
                 self._lock.release()
 
     def _settle(self) -> None:
+        """Give each store the name that it should have, and remove what else is here."""
         if reading.identity(self._old) is not None:
-            if reading.identity(self._where) is None:
-                files.rename(self._old, self._where)
+            if reading.identity(self._store) is None:
+                files.rename(self._old, self._store)
             else:
                 self._aside(self._old)
         elif (
             reading.identity(self.new) is not None
             and reading.identity(self._mark) is not None
             # Unless the store is where it was, it is what has been exchanged for the new one.
-            and reading.identity(self._where) != self._marked()
+            and reading.identity(self._store) != self._marked()
         ):
             self._aside(self.new)
         files.unlink(self._mark)
-        for one in list(self.path.iterdir()):
-            if one.is_dir() and not one.is_symlink():
-                files.remove_tree(one)
+        for left in list(self.path.iterdir()):
+            if left.is_dir() and not left.is_symlink():
+                files.remove_tree(left)
             else:
-                files.unlink(one)
+                files.unlink(left)
 
     def _marked(self) -> tuple[int, int] | None:
+        """The identity that the damaged store had before the swap; None if nothing is marked."""
         with contextlib.suppress(ValueError, MmreplayError):
             device, inode = json.loads(reading.read_bytes(self._mark, format.MAX_METADATA_BYTES))
             return device, inode
         return None
+
+    def stand_in(self, lane: str) -> Path:
+        """Where a readable stand-in for a damaged lane is made; empty for the store's only one."""
+        return self.path / f"spare-{lane}"
 
     def swap(self) -> Path:
         """Give the new store the name of the damaged one; returns where that is now.
@@ -108,37 +114,38 @@ class Workplace:
         Raises:
             FailedStoreError: it could not be done, or not be made durable; call `repair` again.
         """
-        mark = json.dumps(reading.identity(self._where)).encode()
-        # The damaged store is about to move into the workplace: that must not be lost itself.
+        mark = json.dumps(reading.identity(self._store)).encode()
+        # The damaged store is about to move into this directory: that must not be lost itself.
         files.sync_directory(self.path.parent)
         files.sync_directory(self.path)
         files.write_file(self._mark, mark)
-        if files.exchange(self._where, self.new):
-            there = self.new
+        if files.exchange(self._store, self.new):
+            damaged = self.new
         else:
-            files.rename(self._where, self._old)
-            files.rename(self.new, self._where)
-            there = self._old
+            files.rename(self._store, self._old)
+            files.rename(self.new, self._store)
+            damaged = self._old
         files.sync_directory(self.path)
-        files.sync_directory(self._where.parent)
-        return self._aside(there)
+        files.sync_directory(self._store.parent)
+        return self._aside(damaged)
 
     def _aside(self, store: Path) -> Path:
-        aside = next(one for one in _asides(self._where) if reading.identity(one) is None)
+        """Give the damaged store the first name for such ones that is free."""
+        aside = next(path for path in _asides(self._store) if reading.identity(path) is None)
         files.rename(store, aside)
         files.sync_directory(aside.parent)
         files.sync_directory(self.path)
         return aside
 
 
-def newest_aside(where: Path) -> Path | None:
-    """What the last repair of the store at `where` has put aside, if it is still there."""
-    there = itertools.takewhile(lambda one: reading.identity(one) is not None, _asides(where))
-    return next(iter(collections.deque(there, maxlen=1)), None)
+def newest_aside(store: Path) -> Path | None:
+    """What the last repair of a store has put aside, if it is still there."""
+    existing = itertools.takewhile(lambda path: reading.identity(path) is not None, _asides(store))
+    return next(iter(collections.deque(existing, maxlen=1)), None)
 
 
-def _asides(where: Path) -> Iterator[Path]:
+def _asides(store: Path) -> Iterator[Path]:
     """The names that damaged stores get, one after the other."""
-    yield where.with_name(f"{where.name}.damaged")
+    yield store.with_name(f"{store.name}.damaged")
     for number in itertools.count(2):
-        yield where.with_name(f"{where.name}.damaged-{number}")
+        yield store.with_name(f"{store.name}.damaged-{number}")

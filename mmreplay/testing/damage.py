@@ -32,12 +32,16 @@ class LaneDamage:
         path: its directory.
         lost: rows that nobody can vouch for any more.
         blind: rows among them of which nobody knows whether an episode begins there.
+        layout_lost: whether the only copy of how a compressed array is laid out is gone.
+        layout_changed: whether a bit of such a copy has flipped, so that it may be gone.
         done: in words.
     """
 
     path: Path
     lost: set[int] = field(default_factory=set)
     blind: set[int] = field(default_factory=set)
+    layout_lost: bool = False
+    layout_changed: bool = False
     done: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -191,9 +195,13 @@ class LaneDamage:
         name = luck.choice(names)
         file = self.path / name / "zarr.json"
         self._touched.add(name)
+        # The zarr.json of a store of many lanes says how they are laid out, too.
+        only_copy = bool(self.arrays[name].inner_rows) and not self.path.name.startswith("lane-")
         if luck.random() < 0.5:  # noqa: PLR2004
+            self.layout_lost |= only_copy
             file.unlink()
         else:
+            self.layout_changed |= only_copy
             data = bytearray(file.read_bytes())
             data[luck.randrange(len(data))] ^= 1 << luck.randrange(8)
             file.write_bytes(data)

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import tracemalloc
 
 import numpy as np
@@ -27,31 +26,64 @@ ACTION = Field((), "uint8", chunk=8)
 LOG_PROB = {"log_prob": Field((), "float32", chunk=8)}
 
 
+@pytest.fixture(scope="module")
+def made_once():
+    """Closed stores that a test may copy, by a name."""
+    return {}
+
+
 @pytest.fixture
-def closed(kind, make, story, kinds):
+def copy_of(made_once, tmp_path, tmp_path_factory):
+    """A copy, in the test's folder, of a store that is made once: `copy_of(name, make_it)`."""
+
+    def copy(name, make_it):
+        if name not in made_once:
+            path = make_it()
+            made_once[name] = path.rename(tmp_path_factory.mktemp("once") / path.name)
+        return shutil.copytree(made_once[name], tmp_path / made_once[name].name)
+
+    return copy
+
+
+@pytest.fixture
+def closed_store(copy_of, make, story, kinds):
+    """A closed store of 37 rows: `closed_store(kind)`."""
+
+    def create(kind):
+        def make_it():
+            writer = make(frame=kinds[kind], action=ACTION, extras=LOG_PROB)
+            story.play_every_end(writer)
+            writer.close()
+            return writer.path
+
+        return copy_of(kind, make_it)
+
+    return create
+
+
+@pytest.fixture
+def closed(kind, closed_store):
     """A closed store of 37 rows, of each kind of frames."""
-    writer = make(frame=kinds[kind], action=ACTION, extras=LOG_PROB)
-    story.play_every_end(writer)
-    writer.close()
-    return writer.path
+    return closed_store(kind)
 
 
 @pytest.fixture
-def lz4_store(make, story, kinds):
-    writer = make(frame=kinds["lz4"], action=ACTION, extras=LOG_PROB)
-    story.play_every_end(writer)
-    writer.close()
-    return writer.path
+def lz4_store(closed_store):
+    return closed_store("lz4")
 
 
 @pytest.fixture
-def evicted(make, story, kinds):
+def evicted(copy_of, make, story, kinds):
     """A closed store whose oldest rows are gone."""
-    writer = make(frame=kinds["lz4"], action=ACTION, capacity=20)
-    for _ in range(20):
-        story.play(writer, 9, "terminated")
-    writer.close()
-    return writer.path
+
+    def make_it():
+        writer = make(frame=kinds["lz4"], action=ACTION, capacity=20)
+        for _ in range(20):
+            story.play(writer, 9, "terminated")
+        writer.close()
+        return writer.path
+
+    return copy_of("evicted", make_it)
 
 
 def texts(report):
@@ -153,18 +185,20 @@ def test_a_store_of_many_lanes_is_sound(make, story, kinds):
     assert (report.lanes, report.rows) == (3, 3 * 37)
 
 
-def test_nothing_is_written(closed):
+def test_verify_writes_nothing(lz4_store):
     def state():
-        return {path: (path.lstat().st_mtime_ns, path.lstat().st_ino) for path in closed.rglob("*")}
+        return {
+            path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in lz4_store.rglob("*")
+        }
 
     before = state()
-    verify(closed)
+    verify(lz4_store)
     assert state() == before
 
 
-def test_progress_ends_at_the_total(closed):
+def test_progress_ends_at_the_total(lz4_store):
     seen = []
-    verify(closed, lambda done, total: seen.append((done, total)))
+    verify(lz4_store, lambda done, total: seen.append((done, total)))
     assert {total for _, total in seen} == {seen[0][1]}
     assert seen == sorted(seen)
     assert seen[-1][0] == seen[-1][1]
@@ -233,12 +267,13 @@ def damage(data, generator):
     data[at] = one_bit if generator.random() < 0.5 else generator.randrange(256)
 
 
-@pytest.mark.parametrize("trial", range(4))
-def test_any_byte_changed_in_any_file_is_found_or_harmless(closed, trial):
+@pytest.mark.parametrize("kind", ["raw", "dict"])
+def test_any_byte_changed_in_any_file_is_found_or_harmless(closed_store, kind):
+    closed = closed_store(kind)
     before = everything(closed)
-    generator = random.Random(trial)
+    generator = random.Random(kind)
     files = sorted(path for path in closed.rglob("*") if path.is_file())
-    for _ in range(40):
+    for _ in range(30):
         path = generator.choice(files)
         whole = path.read_bytes()
         data = bytearray(whole)
@@ -256,13 +291,13 @@ def test_any_byte_changed_in_any_file_is_found_or_harmless(closed, trial):
 
 def test_any_byte_changed_in_a_store_of_lanes_is_found_or_harmless(make, story, kinds):
     writer = make(lanes=2, frame=kinds["zstd"], capacity=30)
-    for _ in range(8):
+    for _ in range(5):
         story.play(writer, 7, "truncated")
     writer.close()
     before = everything(writer.path)
     generator = random.Random(0)
     files = [writer.path / "zarr.json", *writer.path.glob("lane-*/zarr.json")]
-    for _ in range(60):
+    for _ in range(20):
         path = generator.choice(files)
         whole = path.read_bytes()
         data = bytearray(whole)
@@ -276,10 +311,10 @@ def test_any_byte_changed_in_a_store_of_lanes_is_found_or_harmless(make, story, 
 # ---------------------------------------------------------------- files
 
 
-def test_a_cut_file_is_named_with_its_rows(closed):
-    (file,) = (closed / "rewards").glob("c.2")
+def test_a_cut_file_is_named_with_its_rows(lz4_store):
+    (file,) = (lz4_store / "rewards").glob("c.2")
     file.write_bytes(file.read_bytes()[:-1])
-    (finding,) = verify(closed).findings
+    (finding,) = verify(lz4_store).findings
     assert str(finding).startswith("rewards/c.2, rows 16 to 23: expected 32 bytes, found 31")
     assert (finding.array, finding.rows) == ("rewards", (16, 24))
 
@@ -291,7 +326,7 @@ def test_a_cut_shard_is_found(lz4_store, size):
     assert messages(lz4_store, "frames/c.1.0")
 
 
-@pytest.mark.parametrize("array", ["frames", "actions", "rewards", "resets", "extras/log_prob"])
+@pytest.mark.parametrize("array", ["frames", "resets"])
 def test_a_missing_chunk_file_is_found_though_zarr_reads_zeros(lz4_store, array):
     file = next((lz4_store / array).glob("c.2*"))
     file.unlink()
@@ -353,10 +388,10 @@ def test_a_shard_that_says_what_it_should_not(lz4_store, make, story):
     assert "index" in text
 
 
-def test_a_wrong_checksum_is_found(closed):
+def test_a_wrong_checksum_is_found(lz4_store):
     for at in (4, 5):
-        flip(closed / "checksums" / "rewards" / "c.0", at)
-    (text,) = messages(closed, "rewards/c.1")
+        flip(lz4_store / "checksums" / "rewards" / "c.0", at)
+    (text,) = messages(lz4_store, "rewards/c.1")
     assert text.startswith("checksum: expected crc32c ")
 
 
@@ -469,12 +504,6 @@ def test_litter_in_a_closed_store_is_a_warning(lz4_store):
 
 
 # ---------------------------------------------------------------- rules for rows
-
-
-def test_changed_rewards_are_found(closed):
-    flip(closed / "rewards" / "c.3", 1)
-    (text,) = messages(closed, "rewards/c.3")
-    assert text.startswith("checksum")
 
 
 def test_a_final_row_with_a_reward(lz4_store):
@@ -608,18 +637,17 @@ def test_a_capacity_that_was_raised_after_eviction_is_a_warning(evicted):
 
 
 @pytest.mark.parametrize("file", ["zarr.json", "rewards/zarr.json", "checksums/frames/zarr.json"])
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff\xfe", b'{"zarr_format": 3}'])
-def test_a_damaged_document_is_named(lz4_store, file, data):
-    (lz4_store / file).write_bytes(data)
-    assert messages(lz4_store, file)
+def test_a_damaged_document_is_named(lz4_store, file):
+    for data in (b"", b"{", b"[]", b"\xff\xfe", b'{"zarr_format": 3}'):
+        (lz4_store / file).write_bytes(data)
+        assert messages(lz4_store, file)
 
 
-@pytest.mark.parametrize(
-    "file", ["frames", "resets", "extras", "extras/log_prob", "checksums", "episodes/starts"]
-)
-def test_a_missing_document_is_named(lz4_store, file):
-    (lz4_store / file / "zarr.json").unlink()
-    assert messages(lz4_store, f"{file}/zarr.json") == ["missing"]
+def test_missing_documents_are_named(lz4_store):
+    lost = ("frames", "extras", "extras/log_prob", "checksums", "episodes/starts")
+    for folder in lost:
+        (lz4_store / folder / "zarr.json").unlink()
+    assert sorted(texts(verify(lz4_store))) == sorted(f"{name}/zarr.json: missing" for name in lost)
 
 
 def test_the_other_columns_are_checked_when_one_has_no_metadata(lz4_store):
@@ -714,12 +742,17 @@ def test_what_is_no_store_is_an_error_not_a_finding(tmp_path):
 
 
 @pytest.fixture
-def lanes(make, story, kinds):
-    writers = [make("run.zarr", lane=name, frame=kinds["lz4"], action=ACTION) for name in "abc"]
-    for writer in writers:
-        story.play_every_end(writer)
-        writer.close()
-    return writers[0].path.parent
+def lanes(copy_of, make, story, kinds):
+    """A closed store of three lanes."""
+
+    def make_it():
+        writers = [make("run.zarr", lane=name, frame=kinds["lz4"], action=ACTION) for name in "abc"]
+        for writer in writers:
+            story.play_every_end(writer)
+            writer.close()
+        return writers[0].path.parent
+
+    return copy_of("lanes", make_it)
 
 
 def test_a_finding_names_its_lane(lanes):
@@ -794,27 +827,27 @@ def test_a_live_store_is_sound_and_its_damage_is_found(make, story, kinds):
     assert {one.file for one in verify(writer.path).findings} == {"rewards/c.2"}
 
 
-@pytest.mark.parametrize("frames", ["raw", "lz4", "dict"])
-def test_a_writer_at_work_is_never_taken_for_damage(make, story, frames, kinds):
+def test_a_writer_at_work_is_never_taken_for_damage(make, story, kinds):
     """It appends, seals, evicts, closes and opens again all the time."""
-    writer = make(frame=kinds[frames], action=ACTION, capacity=50, flush_s=0.02)
-    path = writer.path
+    writer = make(frame=kinds["dict"], action=ACTION, capacity=50, flush_s=0.02)
+    path, n_reopened = writer.path, 0
 
     def write(going):
-        nonlocal writer
+        nonlocal writer, n_reopened
         generator = random.Random(0)
         while going():
             story.play(writer, generator.randrange(1, 30), "terminated")
             if generator.random() < 0.03:
                 writer.close()
                 writer = make(append=True, flush_s=0.02)
+                n_reopened += 1
 
-    seen, until = 0, time.monotonic() + 1.2
+    n_verified = 0
     with Beside(write):
-        while time.monotonic() < until or seen < 3:
+        while n_verified < 5 or n_reopened < 2:
             report = verify(path)
             assert (report.findings, report.warnings) == ([], [])
-            seen += 1
+            n_verified += 1
     writer.close()
     assert verify(path).sound
 
@@ -825,7 +858,7 @@ import numpy as np
 import mmreplay
 from mmreplay import Field
 
-frame = Field((3,), "uint8", sys.argv[2], chunk=4, shard=16 if sys.argv[2] == "lz4" else None)
+frame = Field((3,), "uint8", "lz4", chunk=4, shard=16)
 writer = mmreplay.create(sys.argv[1], frame=frame, action=Field((), "uint8", chunk=8), append=True,
                          capacity=100, flush_s=0.02)
 row = 0
@@ -840,11 +873,10 @@ while True:
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="nothing to kill with")
-@pytest.mark.parametrize("codec", ["raw", "lz4"])
-def test_what_a_killed_writer_left_is_sound_and_its_damage_is_found(tmp_path, codec):
+def test_what_a_killed_writer_left_is_sound_and_its_damage_is_found(tmp_path):
     path = tmp_path / "store.zarr"
     for _ in range(2):  # the second one recovers
-        command = [sys.executable, "-c", WRITER, str(path), codec]
+        command = [sys.executable, "-c", WRITER, str(path)]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
             assert process.stdout.readline()
             assert verify(path).sound
@@ -902,7 +934,7 @@ def test_a_checkpoint_that_was_cut_is_found_though_half_of_it_can_be_read(make, 
     assert verify(writer.path).sound
 
 
-@pytest.mark.parametrize("place", ["", "frames", "frames/c.0.0", "checksums", "resets/zarr.json"])
+@pytest.mark.parametrize("place", ["", "frames/c.0.0", "checksums"])
 def test_what_may_not_be_read_is_not_taken_for_damaged(lz4_store, place, monkeypatch):
     real = os.access
 
@@ -931,7 +963,7 @@ def test_litter_of_a_crash_is_a_warning(make, story, kill, kinds):
     assert [one.file for one in report.warnings] == ["frames/c.9.0.12ab.tmp", ".live/more"]
 
 
-@pytest.mark.parametrize("array", ["frames", "actions", "resets"])
+@pytest.mark.parametrize("array", ["frames", "actions"])
 def test_a_flipped_bit_in_a_checksum_is_told_from_one_in_its_file(lz4_store, array):
     flip(lz4_store / "checksums" / array / "c.0", 2)
     (finding,) = verify(lz4_store).findings

@@ -27,10 +27,10 @@ ROWS = 85
 
 
 @pytest.fixture
-def store_of(make, story, kinds):
-    """A store of 85 rows a lane: `store_of(kind, lanes, close)`."""
+def open_store(make, story, kinds):
+    """The writer of a store of 85 rows a lane and round."""
 
-    def create(kind="lz4", lanes=None, *, close=True, capacity=None, rounds=1):
+    def create(kind="lz4", lanes=None, *, capacity=None, rounds=1):
         writer = make(
             frame=kinds[kind], action=ACTION, extras=EXTRAS, lanes=lanes, capacity=capacity
         )
@@ -40,9 +40,48 @@ def store_of(make, story, kinds):
             story.play(writer, 18, "terminated")
             story.play(writer, 22, "truncated")
             story.play(writer, 17)
-        if close:
-            writer.close()
         return writer
+
+    return create
+
+
+@pytest.fixture(scope="module")
+def closed_stores():
+    """The stores that `closed_store` has made, and their story, by its arguments."""
+    return {}
+
+
+@pytest.fixture
+def closed_store(open_store, closed_stores, story, tmp_path, tmp_path_factory):
+    """The path of such a store, closed; made once, then copied with its story."""
+
+    def create(*arguments, name="store.zarr", **given):
+        path, key = tmp_path / "store.zarr", (*arguments, *given.items())
+        if key not in closed_stores:
+            open_store(*arguments, **given).close()
+            sound = path.rename(tmp_path_factory.mktemp("closed") / "store.zarr")
+            rows = {lane.relative_to(path): rows for lane, rows in story.lanes.items()}
+            closed_stores[key] = sound, rows
+        sound, rows = closed_stores[key]
+        target = tmp_path / name
+        for lane in rows:
+            story.lanes[target / lane] = [dict(row) for row in rows[lane]]
+        return shutil.copytree(sound, target)
+
+    return create
+
+
+@pytest.fixture
+def killed_store(open_store, kill):
+    """The path of such a store as a kill left it, with all checksums of finished chunk files."""
+
+    def create(*arguments, **given):
+        writer = open_store(*arguments, **given)
+        writer.flush()
+        for one in getattr(writer, "writers", (writer,)):
+            one._background.submit(lambda: None).result()
+        kill(writer)
+        return writer.path
 
     return create
 
@@ -79,22 +118,6 @@ def check_kept(path, original):
 # ---------------------------------------------------------------- files
 
 
-def test_a_checksum_file_that_is_lost_costs_no_row(store_of, tmp_path, kind):
-    original = store_of(kind).path
-    for name in ("rewards", "frames"):
-        sums = next((original / "checksums" / name).rglob("c.0"))
-        path = tmp_path / "harmed.zarr"
-        for how in ("remove", "cut"):
-            shutil.copytree(original, path)
-            file = path / sums.relative_to(original)
-            file.unlink() if how == "remove" else file.write_bytes(b"short")
-            done = repair(path)
-            assert (done.kept, done.lost) == ((ROWS, 0) if done.changed else (0, 0)), (how, sums)
-            assert len(check_kept(path, original)) == 80
-            shutil.rmtree(path)
-            shutil.rmtree(tmp_path / "harmed.zarr.damaged", ignore_errors=True)
-
-
 def note(array, which="its rows"):
     return (
         f"{array}: {which} had no checksum any more; they are kept as they stand, and may not be "
@@ -102,10 +125,11 @@ def note(array, which="its rows"):
     )
 
 
-@pytest.mark.parametrize("how", ["directory", "file", "cut"])
-@pytest.mark.parametrize("array", ["rewards", "frames"])
-def test_rows_that_lost_their_checksums_are_told(store_of, array, how):
-    path = store_of("lz4").path
+@pytest.mark.parametrize(
+    ("array", "how"), [("rewards", "directory"), ("frames", "file"), ("rewards", "cut")]
+)
+def test_rows_that_lost_their_checksums_are_kept_and_reported(closed_store, array, how):
+    path, original = closed_store("lz4"), closed_store("lz4", name="original.zarr")
     file = next((path / "checksums" / array).rglob("c.0"))
     if how == "directory":
         shutil.rmtree(path / "checksums" / array)
@@ -115,11 +139,12 @@ def test_rows_that_lost_their_checksums_are_told(store_of, array, how):
         file.write_bytes(file.read_bytes()[:8])
     done = repair(path)
     assert (done.kept, done.lost, done.notes) == (ROWS, 0, [note(array)])
+    assert len(check_kept(path, original)) == 80
     assert repair(path).changed is False
 
 
-def test_only_the_rows_that_were_kept_without_a_checksum_are_told(store_of):
-    path = store_of("lz4").path
+def test_only_kept_rows_without_a_checksum_are_reported(closed_store):
+    path = closed_store("lz4")
     for array, chunks in (("actions", (0, 2, 3, 8)), ("frames", (1,)), ("rewards", (7,))):
         with (path / "checksums" / array / "c.0").open("r+b") as file:
             for chunk in chunks:
@@ -132,24 +157,18 @@ def test_only_the_rows_that_were_kept_without_a_checksum_are_told(store_of):
     assert list(done.lanes[0].notes) == done.notes
 
 
-def test_a_lane_left_by_a_crash_that_lost_its_checksums(store_of, kill, monkeypatch):
+def test_a_crashed_lane_that_lost_its_checksums(killed_store, monkeypatch):
     monkeypatch.setattr(reader, "_PATIENCE_S", 0)
-    writer = store_of("lz4", close=False)
-    writer._background.submit(lambda: None).result()
-    kill(writer)
-    original = writer.path.with_name("original.zarr")
-    shutil.copytree(writer.path, original)
-    shutil.rmtree(writer.path / "checksums" / "rewards")
-    (writer.path / "checksums" / "actions" / "zarr.json").unlink()  # the checksums are there
-    done = repair(writer.path)
+    path = killed_store("lz4")
+    shutil.rmtree(path / "checksums" / "rewards")
+    (path / "checksums" / "actions" / "zarr.json").unlink()  # the checksums are there
+    done = repair(path)
     assert (done.kept, done.lost) == (ROWS, 0)
     assert done.notes == [note("rewards", "rows 0 to 79")]
 
 
-def test_damage_past_the_last_row_costs_none(store_of, tmp_path, kind):
-    path = store_of(kind).path
-    original = tmp_path / "original.zarr"
-    shutil.copytree(path, original)
+def test_damage_past_the_last_row_costs_no_row(closed_store):
+    path, original = closed_store("dict"), closed_store("dict", name="original.zarr")
     for name in ("actions", "resets", "extras/log_prob"):
         flip(next((path / name).glob("c.10*")), -1)
     assert len(verify(path).findings) >= 3
@@ -161,8 +180,9 @@ def test_damage_past_the_last_row_costs_none(store_of, tmp_path, kind):
 # ---------------------------------------------------------------- whole episodes
 
 
-def test_skip_damaged_cuts_out_the_damaged_episode_only(store_of, story, tmp_path, kind):
-    path = store_of(kind).path
+@pytest.mark.parametrize("kind", ["raw", "dict"])
+def test_skip_damaged_cuts_out_the_damaged_episode_only(closed_store, story, tmp_path, kind):
+    path = closed_store(kind)
     flip(path / "actions" / "c.3")  # rows 24 to 31: in the third episode, of rows 25 to 43
     before, rows = contents(path), story.lanes[path]
     done = repair(path, skip_damaged=True)
@@ -180,8 +200,8 @@ def test_skip_damaged_cuts_out_the_damaged_episode_only(store_of, story, tmp_pat
     assert found.tolist() == expected[:24] + expected[44:]
 
 
-def test_the_prefix_tells_what_lies_beyond_the_damage(store_of, tmp_path):
-    path = store_of().path
+def test_the_rows_that_skip_damaged_would_keep_are_counted(closed_store):
+    path = closed_store()
     flip(path / "rewards" / "c.0")
     done = repair(path)
     (lane,) = done.lanes
@@ -192,10 +212,11 @@ def test_the_prefix_tells_what_lies_beyond_the_damage(store_of, tmp_path):
     assert len(mmreplay.open(done.before)) == 80 - 9
 
 
-def test_an_evicting_store(store_of, tmp_path, kind):
-    path = store_of(kind, capacity=120, rounds=8).path
-    original = tmp_path / "original.zarr"
-    shutil.copytree(path, original)
+@pytest.mark.parametrize("kind", ["raw", "dict"])
+def test_a_store_with_evicted_rows(closed_store, kind):
+    given = {"capacity": 120, "rounds": 4}
+    path = closed_store(kind, **given)
+    original = closed_store(kind, name="original.zarr", **given)
     first, head = mmreplay.open(path).lanes[0].first, mmreplay.open(path).lanes[0].rows
     flip(path / "actions" / f"c.{(head - 20) // 8}")
     done = repair(path)
@@ -209,10 +230,10 @@ def test_an_evicting_store(store_of, tmp_path, kind):
     assert verify(original).sound
 
 
-def test_damage_in_evicted_rows_of_a_shard_costs_no_row(store_of, tmp_path):
-    path = store_of("lz4", capacity=36, rounds=4).path
-    original = tmp_path / "original.zarr"
-    shutil.copytree(path, original)
+def test_damage_in_evicted_rows_of_a_shard_costs_no_row(closed_store):
+    given = {"capacity": 36, "rounds": 4}
+    path = closed_store("lz4", **given)
+    original = closed_store("lz4", name="original.zarr", **given)
     base = mmreplay.open(path).lanes[0].base
     shard = path / "frames" / f"c.{base // 8}.0"
     assert base % 8 >= 4  # its first inner chunk, of four rows, is gone
@@ -224,7 +245,7 @@ def test_damage_in_evicted_rows_of_a_shard_costs_no_row(store_of, tmp_path):
     assert verify(path).warnings == []
 
 
-def test_what_lies_between_two_damaged_chunks_of_a_shard_is_kept(make, story, tmp_path):
+def test_episodes_between_two_damaged_chunks_of_a_shard_are_kept(make, story):
     frame = Field((3,), "uint8", "lz4", chunk=4, shard=64)
     writer = make(frame=frame, action=ACTION)
     for _ in range(12):
@@ -242,11 +263,9 @@ def test_what_lies_between_two_damaged_chunks_of_a_shard_is_kept(make, story, tm
     assert done.lost == 2 * 8
 
 
-def test_shards_that_were_exchanged_are_both_lost(store_of, tmp_path):
+def test_shards_that_were_exchanged_are_both_lost(closed_store):
     """Also where one is the last, short one, so that the other seems to lack inner chunks."""
-    path = store_of("lz4").path
-    original = tmp_path / "original.zarr"
-    shutil.copytree(path, original)
+    path, original = closed_store("lz4"), closed_store("lz4", name="original.zarr")
     one, two = path / "frames" / "c.3.0", path / "frames" / f"c.{ROWS // 8}.0"
     data = one.read_bytes()
     one.write_bytes(two.read_bytes())
@@ -301,7 +320,7 @@ def test_an_episode_after_the_damage_is_copied_in_pieces(make, story, monkeypatc
 
 
 @pytest.mark.parametrize("what", ["document", "actions", "priorities", "all", "own document"])
-def test_priorities_come_along(tmp_path, what, kinds):
+def test_priorities_are_kept(tmp_path, what, kinds):
     path = tmp_path / "store.zarr"
     with PrioritizedReplayBuffer(path, frame=kinds["raw"], action=ACTION, flush_s=0) as buffer:
         buffer.reset(np.zeros(3, np.uint8))
@@ -337,9 +356,18 @@ def test_priorities_come_along(tmp_path, what, kinds):
 # ---------------------------------------------------------------- documents
 
 
-@pytest.mark.parametrize("which", ["its own", "all others"])
-def test_the_documents_of_a_lane_can_be_made_anew(store_of, story, tmp_path, kind, lanes, which):
-    path = store_of(kind, lanes).path
+@pytest.mark.parametrize(
+    ("kind", "lanes", "which"),
+    [
+        ("raw", None, "its own"),
+        ("raw", None, "all others"),
+        ("zstd", None, "its own"),
+        ("dict", 2, "its own"),
+        ("dict", 2, "all others"),
+    ],
+)
+def test_lost_documents_are_written_again(closed_store, story, tmp_path, kind, lanes, which):
+    path = closed_store(kind, lanes)
     lane = lane_directories(path)[-1]
     for number, document in enumerate(sorted(lane.rglob("zarr.json"))):
         if (document.parent == lane) == (which == "its own"):
@@ -353,16 +381,14 @@ def test_the_documents_of_a_lane_can_be_made_anew(store_of, story, tmp_path, kin
         story.check(store)
 
 
-def test_damage_in_an_array_without_its_document_is_found(store_of, tmp_path, kind):
-    for chunk, first in ((4, 32), (10, 80)):
-        path = store_of(kind).path
-        (path / "rewards" / "zarr.json").unlink()
-        flip(path / "rewards" / f"c.{chunk}")
-        done = repair(path)
-        assert done.lanes[0].damaged == [(first, min(first + 8, ROWS))]
-        assert verify(path).sound
-        shutil.rmtree(path)
-        shutil.rmtree(done.before)
+@pytest.mark.parametrize(("chunk", "rows"), [(4, (32, 40)), (10, (80, ROWS))])
+def test_damage_in_an_array_without_its_document_is_found(closed_store, chunk, rows):
+    path = closed_store("lz4")
+    (path / "rewards" / "zarr.json").unlink()
+    flip(path / "rewards" / f"c.{chunk}")
+    done = repair(path)
+    assert done.lanes[0].damaged == [rows]
+    assert verify(path).sound
 
 
 def edit(path, **changes):
@@ -372,8 +398,8 @@ def edit(path, **changes):
 
 
 @pytest.mark.parametrize("changes", [{"rows": 84}, {"rows": 1000}, {"first": 70}, {"padding": 3}])
-def test_a_wrong_number_in_a_document(store_of, story, changes):
-    path = store_of().path
+def test_a_wrong_number_in_the_attributes(closed_store, story, changes):
+    path = closed_store()
     edit(path / "zarr.json", **changes)
     done = repair(path)
     assert (done.kept, done.lost) == (ROWS, 0)
@@ -381,8 +407,8 @@ def test_a_wrong_number_in_a_document(store_of, story, changes):
         story.check(store)
 
 
-def test_the_document_of_a_store_of_many_lanes(store_of, story, tmp_path):
-    path = store_of("dict", 3).path
+def test_the_document_of_a_store_of_many_lanes(closed_store, story):
+    path = closed_store("dict", 2)
     (path / "zarr.json").write_text('{"zarr_format": 3')
     assert repair(path).lost == 0
     assert verify(path).sound
@@ -392,10 +418,8 @@ def test_the_document_of_a_store_of_many_lanes(store_of, story, tmp_path):
     assert verify(path).sound
 
 
-def test_a_lane_that_is_missing_leaves_the_ids_of_others_alone(store_of, tmp_path):
-    path = store_of("lz4", 3).path
-    original = tmp_path / "original.zarr"
-    shutil.copytree(path, original)
+def test_a_missing_lane_leaves_the_ids_of_others_alone(closed_store):
+    path, original = closed_store("lz4", 3), closed_store("lz4", 3, name="original.zarr")
     shutil.rmtree(path / "lane-00001")
     done = repair(path)
     assert [(one.lane, one.kept, one.missing) for one in done.lanes] == [
@@ -406,8 +430,8 @@ def test_a_lane_that_is_missing_leaves_the_ids_of_others_alone(store_of, tmp_pat
     assert len(check_kept(path, original)) == 160
 
 
-def test_a_lane_that_is_a_copy_of_another_is_kept_and_told(store_of, story, tmp_path):
-    path = store_of(lanes=3).path
+def test_a_lane_that_is_a_copy_of_another_is_kept_and_reported(closed_store):
+    path = closed_store(lanes=3)
     shutil.copytree(path / "lane-00001", path / "lane-00003")
     done = repair(path)
     assert (done.kept, done.lost) == (4 * ROWS, 0)
@@ -423,8 +447,8 @@ def test_a_lane_that_is_a_copy_of_another_is_kept_and_told(store_of, story, tmp_
     assert verify(path).sound
 
 
-def test_no_error_names_the_workplace(store_of, monkeypatch):
-    path = store_of("lz4").path
+def test_no_error_names_the_directory_of_the_repair(closed_store, monkeypatch):
+    path = closed_store("lz4")
     (path / "zarr.json").write_text("{")  # so that a stand-in is made
 
     def fail(where, *_):
@@ -432,7 +456,7 @@ def test_no_error_names_the_workplace(store_of, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(
-            "mmreplay.integrity.salvage.transplant", lambda _, target, *__, **___: fail(target)
+            "mmreplay.integrity.salvage.copy_lane", lambda _, target, *__, **___: fail(target)
         )
         with pytest.raises(CorruptStoreError) as error:
             repair(path)
@@ -446,8 +470,8 @@ def test_no_error_names_the_workplace(store_of, monkeypatch):
     assert ".repair.tmp" not in str(error.value)
 
 
-def test_nothing_to_start_from(store_of, tmp_path):
-    path = store_of().path
+def test_repair_refuses_a_store_without_any_document(closed_store, tmp_path):
+    path = closed_store()
     for one in path.rglob("zarr.json"):
         one.write_text("{")
     before = contents(path)
@@ -457,8 +481,8 @@ def test_nothing_to_start_from(store_of, tmp_path):
     assert names(tmp_path) == ["store.zarr"]
 
 
-def test_a_random_state_that_is_none_is_left_out(store_of, story):
-    path = store_of().path
+def test_a_damaged_random_state_is_left_out(closed_store, story):
+    path = closed_store()
     edit(path / "zarr.json", generator="{}")
     assert repair(path).lost == 0
     with mmreplay.open(path) as store:
@@ -469,8 +493,8 @@ def test_a_random_state_that_is_none_is_left_out(store_of, story):
 # ---------------------------------------------------------------- not closed
 
 
-def test_a_sound_store_is_left_alone(store_of, tmp_path, lanes):
-    path = store_of("lz4", lanes).path
+def test_a_sound_store_is_left_alone(closed_store, tmp_path, lanes):
+    path = closed_store("lz4", lanes)
     before = contents(path)
     done = repair(path)
     assert (done.changed, done.before, done.lanes, done.findings) == (False, None, [], [])
@@ -479,76 +503,72 @@ def test_a_sound_store_is_left_alone(store_of, tmp_path, lanes):
     assert names(tmp_path) == ["store.zarr"]
 
 
-def test_a_store_left_by_a_crash_is_closed(store_of, story, kill, tmp_path, kind, lanes):
-    writer = store_of(kind, lanes, close=False)
-    kill(writer)
-    done = repair(writer.path)
+def test_a_store_left_by_a_crash_is_closed(killed_store, story, tmp_path, lanes):
+    path = killed_store("dict", lanes)
+    done = repair(path)
     assert (done.changed, done.before, done.lost) == (True, None, 0)
-    assert done.kept == mmreplay.open(writer.path).info()["kept_rows"] > 0
-    assert verify(writer.path).state == "closed"
+    assert done.kept == mmreplay.open(path).info()["kept_rows"] > 0
+    assert verify(path).state == "closed"
     assert names(tmp_path) == ["store.zarr"]
     for rows in story.lanes.values():
         rows[-1]["step"] = False
-    with mmreplay.open(writer.path) as store:
+    with mmreplay.open(path) as store:
         story.check(store)
 
 
-def test_a_damaged_store_left_by_a_crash(store_of, kill, tmp_path, kind):
-    writer = store_of(kind, close=False)
-    writer.flush()
-    kill(writer)
-    original = tmp_path / "original.zarr"
-    shutil.copytree(writer.path, original)
-    (writer.path / "actions" / "c.6").unlink()
-    before = contents(writer.path)
-    done = repair(writer.path)
+@pytest.mark.parametrize("kind", ["raw", "dict"])
+def test_a_damaged_store_left_by_a_crash(killed_store, tmp_path, kind):
+    path = killed_store(kind)
+    original = shutil.copytree(path, tmp_path / "original.zarr")
+    (path / "actions" / "c.6").unlink()
+    before = contents(path)
+    done = repair(path)
     assert (done.kept, done.lost, done.lanes[0].damaged) == (48, ROWS - 48, [(48, 56)])
     assert contents(tmp_path / "store.zarr.damaged") == before
-    check_kept(writer.path, original)
+    check_kept(path, original)
 
 
 @pytest.mark.parametrize(
     ("lost", "how"),
     [
-        (lost, how)
-        for lost in ("state", "checkpoint", "frames.tail", "rewards/zarr.json")
-        for how in ("missing", "short", "zeros")
-        # Nothing tells that a tail of zeros is damaged.
-        if (lost, how) != ("frames.tail", "zeros")
+        ("state", "missing"),
+        ("state", "zeros"),
+        ("checkpoint", "short"),
+        ("checkpoint", "zeros"),
+        ("frames.tail", "missing"),
+        ("frames.tail", "short"),  # nothing tells that one of zeros is damaged
+        ("rewards/zarr.json", "short"),
     ],
 )
-def test_what_is_live_is_damaged(store_of, kill, tmp_path, monkeypatch, lost, how):
-    monkeypatch.setattr(reader, "_PATIENCE_S", 0)  # nobody will make it whole
-    writer = store_of("lz4", close=False)
-    writer.flush()
-    kill(writer)
-    original = tmp_path / "original.zarr"
-    mmreplay.snapshot(writer.path, original)
-    path = writer.path / (lost if "/" in lost else f".live/{lost}")
+def test_a_damaged_file_of_an_open_lane(killed_store, tmp_path, monkeypatch, lost, how):
+    monkeypatch.setattr(reader, "_PATIENCE_S", 0)  # nothing will make it whole
+    path, original = killed_store("lz4"), tmp_path / "original.zarr"
+    mmreplay.snapshot(path, original)
+    file = path / (lost if "/" in lost else f".live/{lost}")
     if how == "missing":
-        path.unlink()
+        file.unlink()
     elif how == "short":
-        path.write_bytes(path.read_bytes()[:100])
+        file.write_bytes(file.read_bytes()[:100])
     else:
-        path.write_bytes(bytes(path.stat().st_size))
-    repair(writer.path)
-    ids = check_kept(writer.path, original)
+        file.write_bytes(bytes(file.stat().st_size))
+    repair(path)
+    ids = check_kept(path, original)
     least = ROWS - 16 if lost.endswith("tail") else ROWS
-    with mmreplay.open(writer.path) as store:
+    with mmreplay.open(path) as store:
         assert store.lanes[0].rows >= least
     assert len(ids) >= least - 6
 
 
-def test_a_store_that_is_being_written(store_of, tmp_path):
-    writer = store_of(close=False)
+def test_repair_refuses_a_store_that_is_being_written(open_store, tmp_path):
+    writer = open_store()
     before = names(tmp_path)
     with pytest.raises(LockedError, match="open for writing already"):
         repair(writer.path)
     assert names(tmp_path) == before
 
 
-def test_a_lane_of_a_store_is_not_repaired_by_itself(store_of):
-    path = store_of("lz4", 3).path
+def test_a_lane_of_a_store_is_not_repaired_by_itself(closed_store):
+    path = closed_store("lz4", 3)
     with pytest.raises(SchemaError, match="this is a lane of"):
         repair(path / "lane-00001")
 
@@ -559,8 +579,8 @@ def test_no_store(tmp_path):
     assert names(tmp_path) == []
 
 
-def test_a_link_to_a_store_stays_one(store_of, tmp_path):
-    path = store_of().path
+def test_a_link_to_a_store_stays_one(closed_store, tmp_path):
+    path = closed_store()
     flip(path / "rewards" / "c.4")
     (tmp_path / "link.zarr").symlink_to(path)
     done = repair(tmp_path / "link.zarr")
@@ -569,8 +589,8 @@ def test_a_link_to_a_store_stays_one(store_of, tmp_path):
     assert verify(tmp_path / "link.zarr").sound
 
 
-def test_progress_goes_up_to_the_total(store_of):
-    path = store_of().path
+def test_progress_goes_up_to_the_total(closed_store):
+    path = closed_store()
     flip(path / "rewards" / "c.4")
     told = []
     repair(path, progress=lambda done, total: told.append(done / total))
@@ -579,7 +599,7 @@ def test_progress_goes_up_to_the_total(store_of):
     assert told[0] < 0.5
 
 
-def test_a_capacity_that_a_flipped_bit_made_smaller_takes_no_row_away(tmp_path):
+def test_a_capacity_that_a_flipped_bit_made_smaller_takes_no_row_away(tmp_path, quick_disk):
     path = tmp_path / "s.zarr"
     with mmreplay.create(
         path, Field((8,), codec="raw", chunk=8), Field((), "int64", chunk=16), capacity=900

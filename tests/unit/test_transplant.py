@@ -12,16 +12,16 @@ from mmreplay import CorruptStoreError, DiskFullError, Field, files, verify
 from mmreplay.columns import EvictedError
 from mmreplay.reader import LaneReader
 from mmreplay.testing.faults import ALLOCATING, faulty_disk
-from mmreplay.transplant import transplant
+from mmreplay.transplant import copy_lane
 
 ACTION = Field((), "uint8", chunk=8)
 LOG_PROB = {"log_prob": Field((2,), "float32", chunk=4)}
 
 
 @pytest.fixture
-def writer(kind, make, kinds):
-    """Of a lane that is empty yet, of each kind of frames."""
-    return make(frame=kinds[kind], action=ACTION, extras=LOG_PROB)
+def writer(make, kinds):
+    """Of a lane that is empty yet, with raw and with compressed frames."""
+    return make(frame=kinds["dict"], action=ACTION, extras=LOG_PROB)
 
 
 @pytest.fixture
@@ -47,14 +47,16 @@ def check(story, source, target, stop):
     assert (report.findings, report.warnings, report.state) == ([], [], "closed")
 
 
-def test_any_first_rows_of_a_closed_lane(writer, story, tmp_path):
+@pytest.mark.parametrize("frames", ["zstd", "dict"])
+def test_any_first_rows_of_a_closed_lane(make, story, tmp_path, kinds, frames):
+    writer = make(frame=kinds[frames], action=ACTION, extras=LOG_PROB)
     story.play_every_end(writer)
     writer.close()
     before = contents(writer.path)
     reader = LaneReader(writer.path)
-    for stop in (1, 2, 7, 8, 9, 10, 11, 16, 17, 22, 23, 24, 31, 32, 36, 37):
+    for stop in (1, 2, 8, 9, 10, 17, 32, 37):
         target = tmp_path / f"first-{stop}"
-        transplant(reader, target, stop)
+        copy_lane(reader, target, stop)
         check(story, writer.path, target, stop)
     assert contents(writer.path) == before
 
@@ -62,9 +64,9 @@ def test_any_first_rows_of_a_closed_lane(writer, story, tmp_path):
 def test_the_copy_can_be_written_and_the_source_stays(writer, story, tmp_path):
     story.play_every_end(writer)
     writer.close()
-    for stop in (8, 16, 24, 37):
+    for stop in (16, 37):
         target = tmp_path / f"first-{stop}"
-        transplant(LaneReader(writer.path), target, stop)
+        copy_lane(LaneReader(writer.path), target, stop)
         story.copy(writer.path, target, stop)
         before = contents(writer.path)
         with mmreplay.create(target, append=True, flush_s=0) as again:
@@ -77,7 +79,7 @@ def test_the_source_can_be_written_and_the_copy_stays(writer, story, tmp_path):
     story.play_every_end(writer)
     writer.close()
     target = tmp_path / "copy"
-    transplant(LaneReader(writer.path), target, 37)
+    copy_lane(LaneReader(writer.path), target, 37)
     before = contents(target)
     with mmreplay.create(writer.path, append=True, flush_s=0) as again:
         story.play(again, 30, "terminated")
@@ -89,20 +91,20 @@ def test_a_live_lane(writer, story, tmp_path):
     writer.flush()
     story.play(writer, 3, reset=False)
     head = writer.rows
-    transplant(LaneReader(writer.path), tmp_path / "copy", head)
+    copy_lane(LaneReader(writer.path), tmp_path / "copy", head)
     story.play(writer, 20, reset=False)
     writer.close()
     check(story, writer.path, tmp_path / "copy", head)
 
 
-def test_a_half_of_the_tail_that_waits_for_its_shard(lz4_writer, story, tmp_path):
+def test_a_live_lane_whose_shard_is_not_written_yet(lz4_writer, story, tmp_path):
     holds = threading.Event()
     waiting = lz4_writer._background.submit(holds.wait)
     story.play(lz4_writer, 13)
     reader = LaneReader(lz4_writer.path)
     try:
         assert (reader.tail_start(), reader.head) == (0, 14)
-        transplant(reader, tmp_path / "copy", 14)
+        copy_lane(reader, tmp_path / "copy", 14)
     finally:
         holds.set()
         waiting.result()
@@ -112,7 +114,7 @@ def test_a_half_of_the_tail_that_waits_for_its_shard(lz4_writer, story, tmp_path
 def test_whole_chunk_files_are_shared_and_the_newest_are_not(lz4_writer, story, tmp_path):
     story.play_every_end(lz4_writer)
     lz4_writer.close()
-    transplant(LaneReader(lz4_writer.path), tmp_path / "copy", 24)
+    copy_lane(LaneReader(lz4_writer.path), tmp_path / "copy", 24)
     names = {
         str(one.relative_to(tmp_path / "copy"))
         for one in (tmp_path / "copy").rglob("*")
@@ -129,7 +131,7 @@ def test_where_files_cannot_be_shared_they_are_copied(writer, story, tmp_path):
     writer.close()
     with faulty_disk() as disk:
         disk.fail({"link"}, errno.EPERM, forever=True)
-        transplant(LaneReader(writer.path), tmp_path / "copy", 37)
+        copy_lane(LaneReader(writer.path), tmp_path / "copy", 37)
         assert disk.hits
     check(story, writer.path, tmp_path / "copy", 37)
     assert all(one.stat().st_nlink == 1 for one in writer.path.rglob("c.*"))
@@ -140,7 +142,7 @@ def test_an_evicting_lane_keeps_its_ids(make, story, tmp_path, kinds):
     for _ in range(20):
         story.play(writer, 9, "terminated")
     writer.close()
-    transplant(LaneReader(writer.path), tmp_path / "copy", 200)
+    copy_lane(LaneReader(writer.path), tmp_path / "copy", 200)
     assert verify(tmp_path / "copy").sound
     with mmreplay.open(writer.path) as source, mmreplay.open(tmp_path / "copy") as copy:
         assert np.array_equal(source.ids, copy.ids)
@@ -148,7 +150,7 @@ def test_an_evicting_lane_keeps_its_ids(make, story, tmp_path, kinds):
         story.check(copy, start=copy.lanes[0].base)
 
 
-def test_rows_that_are_evicted_meanwhile_are_tried_again(make, story, tmp_path, kinds):
+def test_a_copy_fails_when_rows_are_evicted_meanwhile(make, story, tmp_path, kinds):
     writer = make(frame=kinds["raw"], action=ACTION, capacity=20)
     story.play(writer, 20)
     reader = LaneReader(writer.path)
@@ -156,11 +158,11 @@ def test_rows_that_are_evicted_meanwhile_are_tried_again(make, story, tmp_path, 
         story.play(writer, 9, "terminated")
     writer.flush()
     with pytest.raises(EvictedError):
-        transplant(reader, tmp_path / "copy", 21)
+        copy_lane(reader, tmp_path / "copy", 21)
     assert not (tmp_path / "copy").exists()
 
 
-def test_rows_of_which_an_eviction_leaves_too_few_are_tried_again(
+def test_a_copy_fails_when_an_eviction_leaves_too_few_rows(
     make, story, tmp_path, kinds, monkeypatch
 ):
     writer = make(frame=kinds["raw"], action=ACTION, capacity=80)
@@ -179,31 +181,31 @@ def test_rows_of_which_an_eviction_leaves_too_few_are_tried_again(
     monkeypatch.setattr(files, "share_file", share)
     monkeypatch.setattr(reader, "missing", lambda path, stop: EvictedError(str(path)))
     with pytest.raises(EvictedError):  # row 40 is within the context of row 91
-        transplant(reader, tmp_path / "copy", 91)
+        copy_lane(reader, tmp_path / "copy", 91)
     assert not (tmp_path / "copy").exists()
 
 
-def test_the_random_state_comes_along(buffer_of, story, tmp_path):
+def test_the_random_state_is_copied(buffer_of, story, tmp_path):
     buffer = buffer_of(seed=3)
     story.play(buffer.writer, 30)
     buffer.sample(4)
     buffer.flush()
     saved = (buffer.writer.path / ".live" / "generator").read_text()
-    transplant(LaneReader(buffer.writer.path), tmp_path / "live", 31)
+    copy_lane(LaneReader(buffer.writer.path), tmp_path / "live", 31)
     buffer.close()
-    transplant(LaneReader(buffer.writer.path), tmp_path / "closed", 31)
-    transplant(LaneReader(buffer.writer.path), tmp_path / "rows", 31, beside=())
+    copy_lane(LaneReader(buffer.writer.path), tmp_path / "closed", 31)
+    copy_lane(LaneReader(buffer.writer.path), tmp_path / "rows", 31, side_data=())
     assert LaneReader(tmp_path / "live").metadata["generator"] == saved
     assert LaneReader(tmp_path / "closed").metadata["generator"] == saved
     assert "generator" not in LaneReader(tmp_path / "rows").metadata
 
 
-def test_priorities_come_along_and_are_no_ones_but_the_copys(tmp_path, story, kinds):
+def test_priorities_are_copied_and_not_shared(tmp_path, story, kinds):
     arguments = {"frame": kinds["raw"], "action": ACTION, "flush_s": 0, "seed": 0}
     with mmreplay.PrioritizedReplayBuffer(tmp_path / "store.zarr", **arguments) as buffer:
         story.play(buffer.writer, 30)
         buffer.update_priorities(buffer.store.ids, np.arange(30.0))
-    transplant(LaneReader(tmp_path / "store.zarr"), tmp_path / "copy", 31)
+    copy_lane(LaneReader(tmp_path / "store.zarr"), tmp_path / "copy", 31)
     own, copy = (
         path / "priorities" / "c.0" for path in (tmp_path / "store.zarr", tmp_path / "copy")
     )
@@ -215,7 +217,7 @@ def test_priorities_come_along_and_are_no_ones_but_the_copys(tmp_path, story, ki
 # ---------------------------------------------------------------- damage and failures
 
 
-def test_damage_to_rows_that_are_copied_is_no_sound_copy(writer, story, tmp_path):
+def test_damaged_rows_are_not_copied(writer, story, tmp_path):
     story.play_every_end(writer)
     writer.close()
     path = writer.path / "rewards" / "c.4"
@@ -223,11 +225,11 @@ def test_damage_to_rows_that_are_copied_is_no_sound_copy(writer, story, tmp_path
     data[2] ^= 1
     path.write_bytes(data)
     with pytest.raises(CorruptStoreError, match=r"c\.4: does not match its checksum; run"):
-        transplant(LaneReader(writer.path), tmp_path / "copy", 37)
+        copy_lane(LaneReader(writer.path), tmp_path / "copy", 37)
     assert not (tmp_path / "copy").exists()
 
 
-def test_what_stands_past_the_last_row_does_not_come_along(writer, story, tmp_path):
+def test_what_stands_past_the_last_row_is_not_copied(writer, story, tmp_path):
     story.play_every_end(writer)
     writer.close()
     path = writer.path / "rewards" / "c.4"
@@ -235,7 +237,7 @@ def test_what_stands_past_the_last_row_does_not_come_along(writer, story, tmp_pa
     data[-1] ^= 1
     path.write_bytes(data)
     assert not verify(writer.path).sound
-    transplant(LaneReader(writer.path), tmp_path / "copy", 37)
+    copy_lane(LaneReader(writer.path), tmp_path / "copy", 37)
     check(story, writer.path, tmp_path / "copy", 37)
 
 
@@ -245,16 +247,16 @@ def test_a_full_disk_leaves_nothing(lz4_writer, story, tmp_path):
     before = contents(lz4_writer.path)
     reader = LaneReader(lz4_writer.path)
     failed = 0
-    for at in range(1, 1000, 3):
+    for at in range(1, 1000, 5):
         with faulty_disk() as disk:
             disk.fail(ALLOCATING | {"link"}, errno.ENOSPC, at=at, forever=True)
             try:
-                transplant(reader, tmp_path / "copy", 37)
+                copy_lane(reader, tmp_path / "copy", 37)
             except DiskFullError:
                 failed += 1
             else:
                 break
         assert not (tmp_path / "copy").exists()
-    assert failed > 20
+    assert failed > 12
     assert contents(lz4_writer.path) == before
     check(story, lz4_writer.path, tmp_path / "copy", 37)
