@@ -72,8 +72,10 @@ def check_all(buffer, naive):
         assert done[j] == float(effect[2])
 
 
-@pytest.mark.parametrize("shape", [(3, 2, 1), (2, 2, 3), (5,)])
-@pytest.mark.parametrize(("size", "k"), [(1, 1), (7, 4), (20, 3), (20, 1)])
+@pytest.mark.parametrize(
+    ("size", "k", "shape"),
+    [(1, 1, (3, 2, 1)), (7, 4, (2, 2, 3)), (20, 3, (3, 2, 1)), (20, 1, (5,)), (7, 4, (5,))],
+)
 def test_every_transition_is_that_of_the_lists(size, k, shape):
     rng = np.random.default_rng([size, k, len(shape)])
     naive = Naive(size, k)

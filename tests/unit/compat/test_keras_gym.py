@@ -103,10 +103,15 @@ def check_all(buffer, naive, space):
     assert len(seen) >= len(valid) - 1  # each is missed once in 160,000 times
 
 
-@pytest.mark.parametrize("space", [DISCRETE, BOX], ids=["discrete", "box"])
 @pytest.mark.parametrize(
-    ("capacity", "k", "n", "shape"),
-    [(1, 1, 1, (3,)), (25, 4, 1, (3, 2)), (25, 3, 3, (3, 2, 3)), (10, 1, 5, ()), (4, 4, 7, (2, 2))],
+    ("capacity", "k", "n", "shape", "space"),
+    [
+        (1, 1, 1, (3,), DISCRETE),
+        (25, 4, 1, (3, 2), BOX),
+        (25, 3, 3, (3, 2, 3), DISCRETE),
+        (10, 1, 5, (), BOX),
+        (4, 4, 7, (2, 2), DISCRETE),
+    ],
 )
 def test_every_transition_is_that_of_the_lists(capacity, k, n, shape, space):
     rng = np.random.default_rng([capacity, k, n])
