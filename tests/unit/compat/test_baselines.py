@@ -197,7 +197,7 @@ def test_every_transition_comes_equally_often_the_newest_too():
 
 
 @pytest.mark.parametrize("kind", ["plain", "lazy"])
-def test_it_goes_on_at_its_path(tmp_path, kind):
+def test_a_store_at_a_path_is_continued(tmp_path, kind):
     path, steps = tmp_path / "store.zarr", Steps(kind, 3)
     for session, size in enumerate((12, 12, 9, 15)):
         with PrioritizedReplayBuffer(size, 0.5, path=path) as buffer:

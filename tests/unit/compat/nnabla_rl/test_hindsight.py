@@ -46,7 +46,7 @@ def test_goals_come_from_the_rest_of_the_same_episode(experiences, terminated, c
         kept = every if capacity is None else every[-capacity:]
         assert len(buffer) == len(kept)
         seen = {}
-        for _ in range(200):
+        for _ in range(120):
             found, info = buffer.sample_indices(range(len(kept)))
             assert info["weights"].shape == (len(kept), 1)
             for i, (one, original) in enumerate(zip(found, kept, strict=True)):

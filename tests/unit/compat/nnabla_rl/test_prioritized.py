@@ -64,12 +64,12 @@ def test_experiences_are_drawn_by_priority_with_the_weights_of_the_paper(
     shares = masses(variant, errors, clip)
     shares /= shares.sum()
     counts = np.zeros(count)
-    with with_errors(variant, errors, beta=0.4, betasteps=300, error_clip=clip) as buffer:
-        for batch in range(500):
+    with with_errors(variant, errors, beta=0.4, betasteps=200, error_clip=clip) as buffer:
+        for batch in range(300):
             found, info = buffer.sample(3)
             chosen = numbers(found)
             np.add.at(counts, chosen, 1)
-            beta = 0.4 + 0.6 * min(batch / 300, 1)
+            beta = 0.4 + 0.6 * min(batch / 200, 1)
             wanted = (shares[chosen] / shares.min()) ** -beta
             assert info["weights"].shape == (3, 1)
             np.testing.assert_allclose(info["weights"][:, 0], wanted, rtol=1e-5)
@@ -95,7 +95,7 @@ def test_runs_begin_by_priority_where_one_can_begin(experiences, variant, rounds
         every = masses(variant, errors)
         begins = [t for t in range(12) if t % 3 != 2]
         counts = np.zeros(12)
-        for _ in range(400):
+        for _ in range(200):
             found, info = buffer.sample(4, 2)
             chosen = numbers(found[0])
             assert numbers(found[1]) == [t + 1 for t in chosen]

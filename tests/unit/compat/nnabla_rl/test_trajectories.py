@@ -28,7 +28,7 @@ def small_reclaim(monkeypatch):
     st.lists(st.tuples(PIECES, st.sampled_from(ENDS)), min_size=1, max_size=9),
     st.one_of(st.none(), st.integers(1, 4)),
 )
-@settings(deadline=None, max_examples=10)  # each makes a store
+@settings(deadline=None, max_examples=8)  # each makes a store
 def test_trajectories_against_a_list_of_lists(experiences, episodes, most):
     every = []
     with nnabla_rl.TrajectoryReplayBuffer(most) as buffer:
@@ -80,7 +80,7 @@ def test_portions_are_drawn_by_length_among_those_long_enough(experiences):
         for number, length in enumerate(lengths):
             buffer.append_trajectory(experiences.episode_of(number, length, "terminated"))
         counts = {}
-        for _ in range(500):
+        for _ in range(300):
             parts, info = buffer.sample_trajectories_portion(4, 3)
             assert info["weights"].shape == (4, 1)
             for part in parts:
@@ -103,12 +103,12 @@ def test_portions_are_drawn_by_length_among_those_long_enough(experiences):
 def test_the_disk_of_removed_trajectories_is_freed(experiences, tmp_path):
     path = tmp_path / "few.zarr"
     with nnabla_rl.TrajectoryReplayBuffer(2, path=path) as buffer:
-        for number in range(30):
+        for number in range(9):
             buffer.append_trajectory(experiences.episode_of(number, 20, "truncated"))
         assert len(buffer) == 40
         assert len(buffer._recorder.buffer.store) <= 90
     with nnabla_rl.TrajectoryReplayBuffer(2, path=path) as buffer:
-        assert [one[2] for one in buffer.get_trajectory(0)] == [2800.0 + t for t in range(20)]
+        assert [one[2] for one in buffer.get_trajectory(0)] == [700.0 + t for t in range(20)]
 
 
 def test_a_trajectory_that_loses_a_life_is_one_episode(experiences):
