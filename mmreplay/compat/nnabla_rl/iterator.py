@@ -37,7 +37,8 @@ class BufferIterator:
         checked_count("batch_size", batch_size)
         self._buffer, self._batch_size = buffer, batch_size
         self._shuffle, self._repeat = shuffle, repeat
-        self.reset()
+        self._is_new_epoch = False
+        self._left = self._order()
 
     def __iter__(self) -> Self:
         """Return the iterator itself."""
@@ -62,7 +63,7 @@ class BufferIterator:
             self.reset()
             chosen = np.concatenate((chosen, self._take(missing)))
         self._is_new_epoch = missing > 0 or not len(self._left)
-        return self._buffer.sample_indices(chosen)
+        return self._buffer.sample_indices(chosen.tolist())
 
     next = __next__
 
@@ -73,9 +74,12 @@ class BufferIterator:
     def reset(self) -> None:
         """Begin with the first batch of an epoch."""
         self._is_new_epoch = False
+        self._left = self._order()
+
+    def _order(self) -> Ids:
         count = len(self._buffer)
         # As the original, which draws from numpy's global generator.
-        self._left = np.random.permutation(count) if self._shuffle else np.arange(count)  # noqa: NPY002
+        return np.random.permutation(count) if self._shuffle else np.arange(count)  # noqa: NPY002
 
     def _take(self, count: int) -> Ids:
         taken, self._left = self._left[:count], self._left[count:]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -168,8 +169,8 @@ class Prioritized(ReplayBuffer):
         self._drawn = None
 
 
-def _opened(settings: dict[str, Any], first_mass: float, *path: Any, **fields: Any) -> Buffer:
-    buffer = Buffer(*path, **settings, **fields)
+def _opened(settings: dict[str, Any], first_mass: float, path: Path, **fields: Any) -> Buffer:
+    buffer = Buffer(path, **{**settings, **fields})
     alpha = settings["alpha"]
     if alpha and not len(buffer):  # no error was told yet
         with np.errstate(over="ignore"):

@@ -97,8 +97,8 @@ def test_a_store_of_another_class_is_refused_and_stays_as_it_is(tmp_path, experi
         """A class of the user's: its store is that of the class it derives from."""
 
     path = tmp_path / "kept.zarr"
-    with Mine(path=path) as buffer:
-        buffer.append_all(experiences.episode_of(0, 5, None))
+    with Mine(path=path) as mine:
+        mine.append_all(experiences.episode_of(0, 5, None))
     for other in (
         lambda: nnabla_rl.TrajectoryReplayBuffer(2, path=path),
         lambda: nnabla_rl.PrioritizedReplayBuffer(2, path=path),  # a capacity would evict
