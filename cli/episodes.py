@@ -38,11 +38,10 @@ def episodes(path: str, sort: str, reverse: bool, limit: int | None, as_json: bo
     import numpy as np
 
     import mmreplay
-    from mmreplay.info import endings
 
     with mmreplay.open(path) as store:
         found = store.episodes
-        ends = endings(store, found)
+        ends = store.endings(found)
     keys = ends if sort == "end" else found[sort]
     if sort in _LARGEST_FIRST:
         # NaN counts as the smallest. Stable: equal ones stay in the order of their ids.
@@ -61,7 +60,7 @@ def episodes(path: str, sort: str, reverse: bool, limit: int | None, as_json: bo
 
 def _place(episode: np.void) -> tuple[int, int]:
     """Lane and row of an episode's first transition."""
-    from mmreplay.format import LANE_SHIFT
+    from mmreplay import LANE_SHIFT
 
     return int(episode["id"]) >> LANE_SHIFT, int(episode["id"]) & ((1 << LANE_SHIFT) - 1)
 

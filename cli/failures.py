@@ -46,8 +46,8 @@ def _as_typed(text: str) -> str:
 
 def _is_known(error: Exception) -> bool:
     # Not imported for this: a command that never imported mmreplay cannot have raised its errors.
-    errors = sys.modules.get("mmreplay.errors")
-    return errors is not None and isinstance(error, errors.MmreplayError)
+    mmreplay = sys.modules.get("mmreplay")
+    return mmreplay is not None and isinstance(error, mmreplay.MmreplayError)
 
 
 def _of_system(error: OSError) -> str:

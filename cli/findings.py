@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .wording import table
 
 if TYPE_CHECKING:
-    from mmreplay.integrity import Finding
+    from mmreplay import Finding
 
 __all__ = ["findings_table", "span"]
 

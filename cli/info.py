@@ -27,13 +27,14 @@ _SHOWN_LANES = 16
 def info(path: str, as_json: bool) -> None:
     """Show what is in the store at PATH: closed, being written, or left by a crash."""
     import mmreplay
-    from mmreplay.info import describe_ended
 
     with mmreplay.open(path) as store:
-        about, ended = describe_ended(store)
-    if as_json:
-        echo_json(about)
-        return
+        about = store.info()
+        if as_json:
+            echo_json(about)
+            return
+        episodes = store.episodes
+        ended = episodes[store.endings(episodes) != "open"]
     parts: list[Any] = [_title(path, about), "", grid(_facts(about)), "", _columns(about)]
     if about["lanes"] > 1:
         parts += ["", _lanes(about)]

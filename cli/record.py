@@ -14,7 +14,7 @@ import click
 from .wording import age, count, echo_json, size
 
 if TYPE_CHECKING:  # gymnasium is an extra: `mmreplay record --help` works without it
-    from mmreplay.adapters.gymnasium import Progress, RecordResult
+    from mmreplay import RecordProgress, RecordResult
 
 
 def _policy(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
@@ -73,11 +73,10 @@ def record(
     # As with `python -m`: a policy, or an environment's module, may lie where the user stands.
     if (here := os.getcwd()) not in sys.path:  # noqa: PTH109 (sys.path holds strings)
         sys.path.insert(0, here)
-    from mmreplay.adapters.gymnasium import record as record_into
-    from mmreplay.adapters.gymnasium import stop_on_signals
+    import mmreplay
 
-    with stop_on_signals() as stop, _progress(steps) as show, _told_to_go_on(path):
-        result = record_into(
+    with mmreplay.stop_on_signals() as stop, _progress(steps) as show, _told_to_go_on(path):
+        result = mmreplay.record(
             env_id,
             path,
             steps,
@@ -128,7 +127,7 @@ def _summary(result: RecordResult, asked: int) -> str:
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[Callable[[Progress], None] | None]:
+def _progress(total: int) -> Iterator[Callable[[RecordProgress], None] | None]:
     """A progress bar on a terminal, None in a pipe; always on stderr."""
     if not sys.stderr.isatty():
         yield None
@@ -147,7 +146,7 @@ def _progress(total: int) -> Iterator[Callable[[Progress], None] | None]:
         transient=True,
     )
 
-    def show(progress: Progress) -> None:
+    def show(progress: RecordProgress) -> None:
         bar.update(
             task,
             completed=progress.steps,

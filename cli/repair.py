@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .findings import findings_table, span
 from .progress import progress
-from .wording import count, echo_json, echo_table, table
+from .wording import count, echo_json, echo_table, quoted, table
 
 if TYPE_CHECKING:
-    from mmreplay.integrity import LaneRepair, Repair
+    from mmreplay import LaneRepair, Repair
 
 
 @click.command("repair")
@@ -29,6 +28,8 @@ def repair(path: str, skip_damaged: bool, as_json: bool) -> None:
     Each lane keeps its rows up to the first damaged one, with their ids. The damaged store is not
     changed: it stays beside the repaired one as PATH.damaged and shares its sound files. A sound
     store is left alone; one that a crash left open is closed. Interrupted, call it again.
+
+    Exit status 1 if no row could be kept of a store that had some, or may have had.
     """
     import mmreplay
 
@@ -41,6 +42,9 @@ def repair(path: str, skip_damaged: bool, as_json: bool) -> None:
         if skip_damaged and done.before is None:
             parts += _elsewhere(done)
         echo_table(*parts)
+    if not done.kept and (done.lost or done.at_least or done.untrusted):
+        where = "" if done.before is None else f"; the store as it was is {done.before}"
+        raise click.ClickException(f"{path}: no row could be kept{where}")
 
 
 def _parts(done: Repair) -> list[Any]:
@@ -69,8 +73,6 @@ def _parts(done: Repair) -> list[Any]:
         f"{done.before}: the damaged store, unchanged; what is sound in it takes no room twice"
     )
     if done.beyond:
-        from mmreplay.integrity.report import quoted
-
         store, before = quoted(done.path), quoted(done.before)
         parts.append(
             f"{done.beyond:,} of the lost rows lie in whole episodes after the damage; to keep "
@@ -82,15 +84,11 @@ def _parts(done: Repair) -> list[Any]:
 
 def _elsewhere(done: Repair) -> list[str]:
     """Where the rows may be that --skip-damaged finds nothing of in a sound store."""
-    from mmreplay.integrity.report import quoted
-    from mmreplay.integrity.workplace import newest_aside
-
-    aside = newest_aside(Path(done.path))
-    if aside is None:
+    if done.aside is None:
         return []
     text = (
-        f"{aside}: the store from before a repair; for its whole episodes after the damage: "
-        f"`mmreplay repair --skip-damaged {quoted(aside)}`"
+        f"{done.aside}: the store from before a repair; for its whole episodes after the damage: "
+        f"`mmreplay repair --skip-damaged {quoted(done.aside)}`"
     )
     return [text]
 

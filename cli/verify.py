@@ -8,10 +8,10 @@ import click
 
 from .findings import findings_table
 from .progress import progress
-from .wording import count, echo_json, echo_table, size
+from .wording import count, echo_json, echo_table, quoted, size
 
 if TYPE_CHECKING:
-    from mmreplay.integrity import Report
+    from mmreplay import Report
 
 
 @click.command("verify")
@@ -33,8 +33,6 @@ def verify(path: str, as_json: bool) -> None:
     else:
         _print(report)
     if not report.sound:
-        from mmreplay.integrity.report import quoted
-
         found = count(len(report.findings), "finding")
         raise click.ClickException(
             f"{path}: {found}: not sound; `mmreplay repair {quoted(path)}` keeps what is"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ __all__ = [
     "grid",
     "number",
     "plain",
+    "quoted",
     "size",
     "table",
     "times",
@@ -46,6 +48,11 @@ def plain(text: str) -> str:
         one if one.isprintable() or one == "\n" else one.encode("unicode_escape").decode()
         for one in text
     )
+
+
+def quoted(path: str) -> str:
+    """A path as it stands in a command for a shell, which takes it for no option either."""
+    return shlex.quote(f"./{path}" if path.startswith("-") else path)
 
 
 def size(n_bytes: float) -> str:

@@ -24,6 +24,7 @@ from mmreplay.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
+from mmreplay.format import LANE_SHIFT
 from mmreplay.gather import Batch, Settings
 from mmreplay.hindsight import Hindsight
 from mmreplay.lane import Writer
@@ -39,11 +40,18 @@ from mmreplay.trajectories import LazyTrajectory, Step, Trajectory
 from mmreplay.vector import VectorWriter
 
 if TYPE_CHECKING:
-    from mmreplay.adapters.gymnasium import FrameStack, record
+    from mmreplay.adapters.gymnasium import (
+        FrameStack,
+        RecordProgress,
+        RecordResult,
+        record,
+        stop_on_signals,
+    )
     from mmreplay.integrity import Finding, LaneRepair, Repair, Report, repair, verify
     from mmreplay.snapshots import Snapshot, snapshot
 
 __all__ = [
+    "LANE_SHIFT",
     "Batch",
     "ClosedError",
     "CorruptStoreError",
@@ -65,6 +73,8 @@ __all__ = [
     "Mixture",
     "MmreplayError",
     "PrioritizedReplayBuffer",
+    "RecordProgress",
+    "RecordResult",
     "Repair",
     "ReplayBuffer",
     "Report",
@@ -86,6 +96,7 @@ __all__ = [
     "record",
     "repair",
     "snapshot",
+    "stop_on_signals",
     "transforms",
     "verify",
 ]
@@ -99,6 +110,9 @@ def open(path: str | os.PathLike[str]) -> Store:
 _LAZY = {
     "FrameStack": "mmreplay.adapters.gymnasium",  # an extra
     "record": "mmreplay.adapters.gymnasium",  # likewise
+    "RecordProgress": "mmreplay.adapters.gymnasium",
+    "RecordResult": "mmreplay.adapters.gymnasium",
+    "stop_on_signals": "mmreplay.adapters.gymnasium",
     "verify": "mmreplay.integrity",
     "Finding": "mmreplay.integrity",
     "Report": "mmreplay.integrity",

@@ -1,22 +1,25 @@
-"""Directories that are built beside their place, and what those who died have left of theirs.
+"""Directories for a while, built beside their place or temporary, and what the dead left of theirs.
 
-Invariant: what is being built is locked by whoever builds it, so that what nobody holds can go.
+Invariant: each is locked by whoever made it, so that what nobody holds can go.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mmreplay import files, locks
 from mmreplay.errors import LockedError, MmreplayError
 
-__all__ = ["built_beside", "remove_at_once"]
+__all__ = ["built_beside", "held_temporary", "remove_at_once"]
 
 _RANDOM = re.compile(r"[0-9a-f]{8}\.tmp")
+_TEMPORARY = "mmreplay-temporary-"
+_RANDOM_OF_TEMPFILE = re.compile(r"[a-z0-9_]{8}")
 
 
 @contextlib.contextmanager
@@ -26,8 +29,8 @@ def built_beside(path: Path) -> Iterator[Path]:
     Raises:
         DiskFullError, FailedStoreError: it cannot be made.
     """
-    _remove_unfinished(path)
-    built, lock = _make(path)
+    _sweep(path.parent, f".{path.name}.", _RANDOM)
+    built, lock = _make(lambda: _made_beside(path))
     try:
         yield built
     finally:
@@ -50,25 +53,46 @@ def remove_at_once(path: Path) -> None:
     files.remove_tree(hidden)
 
 
+def held_temporary() -> tuple[Path, locks.DirectoryLock]:
+    """A temporary directory, and the lock that keeps it until it is released.
+
+    A signal may end a process before it removes its own, and no handler of signals is installed
+    for that: the next to make one, of the same user, removes what is left.
+
+    Raises:
+        DiskFullError, FailedStoreError: it cannot be made.
+    """
+    made, lock = _make(lambda: files.temporary_directory(_TEMPORARY))
+    # In a folder of all users, what others own may be anything.
+    _sweep(made.parent, _TEMPORARY, _RANDOM_OF_TEMPFILE, os.geteuid())
+    return made, lock
+
+
 def _hidden(path: Path) -> Path:
     return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
 
 
-def _make(path: Path) -> tuple[Path, locks.DirectoryLock]:
+def _made_beside(path: Path) -> Path:
+    built = _hidden(path)
+    files.make_directory(built)
+    return built
+
+
+def _make(make: Callable[[], Path]) -> tuple[Path, locks.DirectoryLock]:
     while True:
-        built = _hidden(path)
-        files.make_directory(built)
+        made = make()
         # Between these two, another may take it for what somebody left.
         with contextlib.suppress(LockedError, FileNotFoundError):
-            return built, locks.DirectoryLock(built, who=lambda: "")
+            return made, locks.DirectoryLock(made, who=lambda: "")
 
 
-def _remove_unfinished(path: Path) -> None:
-    begins = f".{path.name}."
+def _sweep(folder: Path, begins: str, ends: re.Pattern[str], owner: int | None = None) -> None:
+    """Remove directories of such names that nobody holds; of everybody, or of one user alone."""
     with contextlib.suppress(OSError):
-        for one in path.parent.iterdir():
-            is_ours = one.name.startswith(begins) and _RANDOM.fullmatch(one.name[len(begins) :])
-            if is_ours and one.is_dir() and not one.is_symlink():
+        for one in folder.iterdir():
+            if not one.name.startswith(begins) or not ends.fullmatch(one.name[len(begins) :]):
+                continue
+            if one.is_dir() and not one.is_symlink() and owner in (None, one.lstat().st_uid):
                 _remove_unless_held(one)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.dataset import Dataset, Seed, check_seed
-from mmreplay.errors import CorruptStoreError
+from mmreplay.errors import CorruptStoreError, SchemaError
 from mmreplay.gather import Settings
 from mmreplay.lanes import FLUSH_S, create, give_up
 from mmreplay.schema import Field
@@ -44,7 +44,8 @@ class ReplayBuffer(Dataset):
         path: the store's directory; its parent must exist.
         capacity: most transitions to keep; None keeps everything. It may change with each opening;
             None then leaves it as it is.
-        stack, n_step, gamma, padding, stack_axis: how transitions are rebuilt; see `load`.
+        stack, n_step, gamma, padding, stack_axis, clip_reward: how transitions are rebuilt; see
+            `load`.
         seed: of the sampling; counts only at creation, then the stored generator goes on.
         frame, action, codec, extras, reward_dtype, env, metadata: as for `create`; left out, or
             matching, when the store exists.
@@ -78,11 +79,12 @@ class ReplayBuffer(Dataset):
         lanes: int | None = None,
         padding: str | None = None,
         stack_axis: int = 0,
+        clip_reward: tuple[float, float] | None = None,
         metadata: Mapping[str, Any] | None = None,
         flush_s: float = FLUSH_S,
     ) -> None:
         """See the class."""
-        settings = Settings(stack, n_step, gamma, padding or "reset", stack_axis)
+        settings = Settings(stack, n_step, gamma, padding or "reset", stack_axis, clip_reward)
         settings.check_evicting(evicts=capacity is not None)
         check_seed(seed)  # before anything is made
         self.writer = create(
@@ -156,6 +158,18 @@ class ReplayBuffer(Dataset):
             As `Writer.step`, or `VectorWriter.step`.
         """
         self.writer.step(action, reward, next_frame, terminated, truncated, **more)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse: a store has one writer.
+
+        Raises:
+            SchemaError: always.
+        """
+        raise SchemaError(
+            f"{self.writer.path}: a {type(self).__name__} cannot be pickled, as its store has one "
+            f"writer; call mmreplay.load({str(self.writer.path)!r}, ...) in the other process to "
+            f"read and sample there"
+        )
 
     def saved_state(self) -> dict[str, Any]:
         """What is saved with each flush: the random state, and what a sampler added to it."""

@@ -6,10 +6,12 @@ ids that the sampler drew.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import EllipsisType
 from typing import Any, Self
 
@@ -28,11 +30,17 @@ from mmreplay.trajectories import LazyTrajectory, Trajectory
 
 __all__ = ["Dataset", "Seed", "check_seed", "checked_size"]
 
+_MADE = ("_gatherer", "_sequences")
+"""Of the store and the settings."""
+
 Seed = int | Sequence[int] | np.random.SeedSequence | None
 
 
 class Dataset:
     """Stores loaded for training, read-only; made by `mmreplay.load`. A context manager.
+
+    A pickle of it, for a process that is spawned, holds paths, settings and random state: who loads
+    that opens the stores again, and draws what this object would have drawn next.
 
     Attributes:
         store: the `Store` it reads.
@@ -42,14 +50,28 @@ class Dataset:
 
     def __init__(self, store: Store, settings: Settings, seed: Seed) -> None:
         """Sample from `store`."""
+        self._read_from(store, settings)
+        self.generator = np.random.default_rng(seed)
+        self._epoch_seed = int(np.random.default_rng(seed).integers(1 << 62))
+        self._epoch = 0
+
+    def _read_from(self, store: Store, settings: Settings) -> None:
         self.store = store
         self.settings = settings
         self._gatherer = store.gatherer(settings)
         self._sequences = Sequences(store, settings)
-        self.generator = np.random.default_rng(seed)
-        self._epoch_seed = int(np.random.default_rng(seed).integers(1 << 62))
-        self._epoch = 0
         _DATASETS.add(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a pickle holds: all but what is made of the store and the settings."""
+        state = {name: one for name, one in self.__dict__.items() if name not in _MADE}
+        with self.generator.bit_generator.lock:
+            return {**state, "generator": copy.deepcopy(self.generator)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Go on from there, with the stores opened again."""
+        self.__dict__.update(state)
+        self._read_from(self.store, self.settings)
 
     def leave_parent(self, lineage: tuple[int, ...]) -> None:
         """In a forked child: draw from a stream of its own, not once more what the parent draws."""
@@ -174,6 +196,7 @@ class Dataset:
         gamma: float | None = None,
         padding: str | None = None,
         stack_axis: int | None = None,
+        clip_reward: tuple[float, float] | None = None,
     ) -> Batch:
         """The transitions with these ids, by this object's settings but for those given here.
 
@@ -185,11 +208,18 @@ class Dataset:
             gamma: discount a step.
             padding: ``reset`` or ``zero``.
             stack_axis: 0 or -1.
+            clip_reward: (low, high).
 
         Raises:
             InvalidIdError: an id that is no valid transition, named.
         """
-        given = {"n_step": n_step, "gamma": gamma, "padding": padding, "stack_axis": stack_axis}
+        given = {
+            "n_step": n_step,
+            "gamma": gamma,
+            "padding": padding,
+            "stack_axis": stack_axis,
+            "clip_reward": clip_reward,
+        }
         changes: dict[str, Any] = {
             name: value for name, value in given.items() if value is not None
         }
@@ -312,6 +342,11 @@ class Dataset:
         """
         size = checked_size(n, "n")
         return self._sequences.trajectories(self.generator, size, replace=replace)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The directories of the stores, in the order of their lanes."""
+        return self.store.paths
 
     @property
     def ids(self) -> Ids:

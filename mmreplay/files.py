@@ -479,12 +479,12 @@ def remove_tree(path: Path) -> None:
     _remove_directory(path)
 
 
-def temporary_directory() -> Path:
+def temporary_directory(prefix: str) -> Path:
     """A new directory that nobody else can read, in the folder of Python's `tempfile`."""
     import tempfile  # noqa: PLC0415 (needed by few)
 
     with writing("making a temporary directory", Path(tempfile.gettempdir())):
-        return Path(tempfile.mkdtemp(prefix="mmreplay-"))
+        return Path(tempfile.mkdtemp(prefix=prefix))
 
 
 def _remove_directory(path: Path) -> None:

@@ -33,15 +33,22 @@ class Following:
 
     Attributes:
         path: the first store's directory.
+        paths: the directories of all of them.
         index: the trajectory boundaries.
     """
 
-    def __init__(self, roots: Sequence[Path]) -> None:
-        """Open all lanes of the stores at `roots`."""
+    def __init__(self, roots: Sequence[Path], known: Sequence[Path] = ()) -> None:
+        """Open all lanes of the stores at `roots`.
+
+        Args:
+            roots: the stores.
+            known: lanes of theirs that have the first numbers, in this order.
+        """
         self.path = roots[0]
-        self._roots = list(roots)
-        self._paths = [lane for root in roots for lane in lane_paths(root)]
-        if len(self._roots) > 1:
+        self.paths = tuple(roots)
+        found = [lane for root in roots for lane in lane_paths(root)]
+        self._paths = [*known, *(path for path in found if path not in known)]
+        if len(roots) > 1:
             _check_distinct(self._paths)
         self._lock = threading.RLock()
         self._closed = False
@@ -56,7 +63,7 @@ class Following:
         """
         with self._lock:
             self._guard()
-            found = [lane for root in self._roots for lane in lane_paths(root)]
+            found = [lane for root in self.paths for lane in lane_paths(root)]
             # At the end: the lanes that are known keep their numbers, and so do their ids.
             fresh = [path for path in found if path not in self._paths]
             self._paths += fresh

@@ -66,6 +66,8 @@ class Settings:
         gamma: discount a step, in [0, 1].
         padding: ``reset`` repeats an episode's first frame in front of it, ``zero`` pads with 0.
         stack_axis: 0 puts the frames in front, -1 last.
+        clip_reward: (low, high), to which each reward is clipped before it goes into a return;
+            None takes them as they are.
 
     Raises:
         SchemaError: a value out of its range.
@@ -76,6 +78,7 @@ class Settings:
     gamma: float = 0.99
     padding: str = "reset"
     stack_axis: int = 0
+    clip_reward: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         """Check what the user gave."""
@@ -92,6 +95,8 @@ class Settings:
             raise SchemaError(f"padding: expected 'reset' or 'zero', found {padding!r}")
         if stack_axis not in (0, -1):
             raise SchemaError(f"stack_axis: expected 0 or -1, found {stack_axis!r}")
+        if self.clip_reward is not None:
+            object.__setattr__(self, "clip_reward", _checked_bounds(self.clip_reward))
 
     def check_evicting(self, *, evicts: bool) -> None:
         """Raise SchemaError for a stack longer than the context kept by a capacity."""
@@ -100,6 +105,15 @@ class Settings:
                 f"stack: expected at most {MAX_STACK} where a capacity evicts rows, found "
                 f"{self.stack}; older frames are not kept"
             )
+
+
+def _checked_bounds(given: Any) -> tuple[float, float]:
+    bounds = np.array(given) if isinstance(given, (tuple, list)) else np.empty(0)
+    if bounds.shape != (2,) or bounds.dtype.kind not in "iuf" or not bounds[0] < bounds[1]:
+        raise SchemaError(
+            f"clip_reward: expected (low, high), numbers with low < high, or None; found {given!r}"
+        )
+    return float(bounds[0]), float(bounds[1])
 
 
 class Column(Protocol):
@@ -131,15 +145,23 @@ class Returns:
     """Returns over n steps, their discounts and flags; sums in float64, first step first.
 
     Args:
-        n_step: most steps of a return.
-        gamma: discount a step.
+        settings: how many steps, by which discount, and how far rewards are clipped.
     """
 
-    def __init__(self, n_step: int, gamma: float) -> None:
+    def __init__(self, settings: Settings) -> None:
         """Powers of gamma, once."""
-        self._n = n_step
+        self._n = n_step = settings.n_step
+        self._clip = settings.clip_reward
         self._ahead = np.arange(n_step)
-        self._powers = np.array([gamma**j for j in range(n_step + 1)])
+        self._powers = np.array([settings.gamma**j for j in range(n_step + 1)])
+
+    def rewards(self, columns: Mapping[str, Column], ids: Ids, out: Array | None = None) -> Array:
+        """The rewards of single steps, clipped if asked for, into `out` if given."""
+        found = columns["rewards"].take(ids, out)
+        if self._clip is not None:
+            with np.errstate(over="ignore"):  # a bound beyond the dtype's own is none
+                found.clip(*self._clip, out=found)
+        return found
 
     def fill(
         self,
@@ -173,7 +195,7 @@ class Returns:
         last = np.arange(0, ids.size * n, n) + (steps - 1)
         live.take(last, out=non_terminal, mode="clip")
         with np.errstate(over="ignore", invalid="ignore"):  # of rewards that are not finite
-            terms = columns["rewards"].take(window) * self._powers[:n]
+            terms = self.rewards(columns, window) * self._powers[:n]
             reward[:] = np.add.accumulate(terms, axis=1).take(last)
         np.multiply(self._powers.take(steps), non_terminal, out=discount)
         return ids + steps
@@ -198,7 +220,7 @@ class Gatherer:
         # for more, of (B, 2k), so that a compressed chunk is decoded once for both.
         self._length = k + 1 if self._one_step else 2 * k
         self._back = np.arange(1 - k, 2 if self._one_step else 1)
-        self._returns = Returns(settings.n_step, settings.gamma)
+        self._returns = Returns(settings)
         self._copies = settings.stack_axis == -1 and settings.stack is not None
         self._known: Batch | None = None  # the last `out` that was found sound
 
@@ -236,7 +258,7 @@ class Gatherer:
         else:
             batch = self._known = self._checked(columns, out, ids.size)
         if places.steps is None:
-            columns["rewards"].take(ids, batch.reward)
+            self._returns.rewards(columns, ids, batch.reward)
             np.not_equal(columns["non_terminals"].take(ids), 0, out=batch.non_terminal)
             np.multiply(batch.non_terminal, self.settings.gamma, out=batch.discount)
             window = ids[:, None] + self._back

@@ -23,7 +23,7 @@ from mmreplay.reader import LaneReader, read_holder, read_metadata
 from mmreplay.state import CheckpointFile
 from mmreplay.store import Store
 
-__all__ = ["STACK", "describe", "describe_ended", "endings", "lane_state", "store_state"]
+__all__ = ["STACK", "describe", "endings", "lane_state", "store_state"]
 
 STACK = 4
 """Frames an observation in the stacked storage that a store is compared with."""
@@ -62,11 +62,6 @@ def describe(store: Store) -> dict[str, Any]:
             because the clock of a mapped file stands still between two writes to disk) and
             unflushed_rows (that a power cut would cost now).
     """
-    return describe_ended(store)[0]
-
-
-def describe_ended(store: Store) -> tuple[dict[str, Any], npt.NDArray[np.void]]:
-    """What `describe` returns, and the episodes that ended among those it speaks of."""
     states = _settled_states(store)
     episodes = store.episodes  # takes the newest rows; what follows is of the same ones
     windows = [store.index.window(number) for number in range(len(store.readers))]
@@ -84,7 +79,7 @@ def describe_ended(store: Store) -> tuple[dict[str, Any], npt.NDArray[np.void]]:
     state = store_state(states)
     capacities = [reader.metadata["capacity"] for reader in store.readers]
     root = read_metadata(roots[0])
-    about = {
+    return {
         "path": str(roots[0]),
         "paths": [str(path) for path in roots],
         "format": root["format"],
@@ -114,7 +109,6 @@ def describe_ended(store: Store) -> tuple[dict[str, Any], npt.NDArray[np.void]]:
         "live": None if state == "closed" else _freshness(store, states),
         "lane_details": _lane_details(store, states, counts),
     }
-    return about, episodes[ended]
 
 
 def lane_state(path: Path, *, closed: bool) -> str:

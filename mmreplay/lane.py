@@ -632,7 +632,7 @@ class Writer:
         return f"<mmreplay.Writer {self.path} rows={self._head}{' closed' * self._closed}>"
 
 
-_publish = system.publish
+_publish = system.barrier
 _WRITERS: weakref.WeakSet[Writer] = weakref.WeakSet()
 
 

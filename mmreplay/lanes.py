@@ -123,11 +123,14 @@ def create(
     if env is not None:
         from mmreplay.adapters.gymnasium import (  # noqa: PLC0415 (an extra)
             advice_for_a_loop,
+            advice_on_stacks,
             env_fields,
         )
 
         found = env_fields(env)
         if (advice := advice_for_a_loop(env)) is not None:
+            warnings.warn(advice, stacklevel=2)
+        if frame is None and (advice := advice_on_stacks(env)) is not None:
             warnings.warn(advice, stacklevel=2)
         stack_padding = found.padding
         frame, action = frame or found.frame, action or found.action

@@ -30,6 +30,7 @@ def load(
     *,
     padding: str | None = None,
     stack_axis: int = 0,
+    clip_reward: tuple[float, float] | None = None,
 ) -> Dataset:
     """Open stores for training, read-only.
 
@@ -41,6 +42,8 @@ def load(
         seed: of the sampling.
         padding: ``reset`` or ``zero``; None takes the first store's.
         stack_axis: 0 puts the frames in front, -1 last.
+        clip_reward: (low, high), to which each reward is clipped before it goes into a return;
+            None takes them as they are.
 
     Raises:
         StoreNotFoundError: nothing there, or nothing that the pattern matches.
@@ -48,7 +51,8 @@ def load(
     """
     check_seed(seed)
     store = Store(_matching(path), padding=padding)
-    return Dataset(store, Settings(stack, n_step, gamma, store.padding, stack_axis), seed)
+    settings = Settings(stack, n_step, gamma, store.padding, stack_axis, clip_reward)
+    return Dataset(store, settings, seed)
 
 
 def _matching(path: Any) -> list[Path]:

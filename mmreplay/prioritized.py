@@ -41,8 +41,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         path, capacity, stack, n_step, gamma, seed: as for `ReplayBuffer`.
         alpha, beta, betasteps, epsilon, error_clip, variant, stratified, normalize: see
             `mmreplay.samplers.Prioritization`; each opening may give others.
-        frame, action, codec, extras, reward_dtype, env, lanes, padding, stack_axis, metadata,
-            flush_s: as for `ReplayBuffer`.
+        frame, action, codec, extras, reward_dtype, env, lanes, padding, stack_axis,
+            clip_reward, metadata, flush_s: as for `ReplayBuffer`.
 
     Raises:
         SchemaError, LockedError, DiskFullError, FormatError, CorruptStoreError: as `ReplayBuffer`.
@@ -79,6 +79,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         lanes: int | None = None,
         padding: str | None = None,
         stack_axis: int = 0,
+        clip_reward: tuple[float, float] | None = None,
         metadata: Mapping[str, Any] | None = None,
         flush_s: float = FLUSH_S,
     ) -> None:
@@ -102,6 +103,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             lanes=lanes,
             padding=padding,
             stack_axis=stack_axis,
+            clip_reward=clip_reward,
             metadata=metadata,
             flush_s=flush_s,
         )

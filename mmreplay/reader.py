@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay import columns, format, locks, parsing, reading, shards
+from mmreplay import columns, format, locks, parsing, reading, shards, system
 from mmreplay.columns import Array, EvictedError, Ids
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError, StoreNotFoundError
 from mmreplay.schema import Schema
@@ -275,7 +275,13 @@ class LaneReader:
     def _follow(self) -> None:
         words = self._state.words  # type: ignore[union-attr]
         self._tail_start = words[TAIL_START]
-        self.head = words[COMMITTED]
+        self._reach(words[COMMITTED])
+
+    def _reach(self, head: int) -> None:
+        """Take a new head: what is read from here on is read after it."""
+        self.head = head
+        if system.barrier is not None:
+            system.barrier()
 
     def poll(self) -> bool:
         """Take the newest head of a live lane.
@@ -290,7 +296,9 @@ class LaneReader:
         if words[SESSION] != self._session:
             return False
         if self.is_live:
-            self.head = words[COMMITTED]
+            head = words[COMMITTED]
+            if head != self.head:
+                self._reach(head)
             self.base = words[BASE]
         return True
 

@@ -101,7 +101,7 @@ class SequenceGatherer:
         self._settings = settings
         self._burn_in, self._steps = burn_in, burn_in + length
         self._k, self._n = settings.stack or 1, settings.n_step
-        self._returns = Returns(settings.n_step, settings.gamma)
+        self._returns = Returns(settings)
         self._times = np.arange(self._steps)
         # Of every stack of the window, and of what follows each of its steps.
         self._ahead = np.arange(1 - self._k, self._steps + self._n)
@@ -158,7 +158,7 @@ class SequenceGatherer:
         """Fill everything but the frames; returns m, (B, T), unless it is 1 for all."""
         ahead = None
         if self._n == 1:
-            columns["rewards"].take(rows, batch.reward)
+            self._returns.rewards(columns, rows, batch.reward)
             np.not_equal(columns["non_terminals"].take(rows), 0, out=batch.non_terminal)
             np.multiply(batch.non_terminal, self._settings.gamma, out=batch.discount)
         else:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay import codecs, maps, reading
+from mmreplay import codecs, maps, reading, system
 from mmreplay.columns import Array, Ids, LaneFiles, chunk_path
 from mmreplay.errors import CorruptStoreError
 from mmreplay.format import LANE_SHIFT, ArraySpec
@@ -268,6 +268,8 @@ class ShardColumn:
             filled[here] = tail.take(rows % len(tail), axis=0).reshape(here.size, -1)
             # The writer takes a half of the tail back only after tail_start has passed it, so
             # what is not below the new tail_start was whole; the rest is in a shard by now.
+            if system.barrier is not None:
+                system.barrier()
             moved = (number << LANE_SHIFT) + lane.tail_start()
             if moved > start:
                 here = here[wanted[here] >= moved]

@@ -80,10 +80,14 @@ class State:
         words = self.words
         # No session while the page is half written: whoever reads it now looks again later.
         words[SESSION] = words[_BOOT] = words[_BOOT + 1] = 0
+        if system.barrier is not None:
+            system.barrier()
         words[BASE], words[TAIL_START], words[COMMITTED] = base, tail_start, committed
         words[_DEVICE], words[_INODE] = self._identity
         words[0] = _MAGIC
         words[_BOOT], words[_BOOT + 1] = struct.unpack("<QQ", system.boot_id())
+        if system.barrier is not None:
+            system.barrier()
         # Random, so that no reader takes this session for the one it knew.
         words[SESSION] = secrets.randbits(63) | 1
 

@@ -47,20 +47,33 @@ class Store(Following):
     """A store opened for reading; made by `mmreplay.open`.
 
     Takes no lock and writes nothing, whether the store is closed, live or left by a crash. A
-    context manager. Safe to use from several threads.
+    context manager. Safe to use from several threads. A pickle of it holds its paths; who loads
+    that opens them again, with the rows that are there then.
 
     Attributes:
         path: its directory; of several stores loaded as one, the first one's.
+        paths: the directories of all of them, in the order of their lanes.
         schema: what a row holds.
         index: the trajectory boundaries.
     """
 
-    def __init__(self, roots: Sequence[Path], *, padding: str | None = None) -> None:
+    def __init__(
+        self, roots: Sequence[Path], known: Sequence[Path] = (), *, padding: str | None = None
+    ) -> None:
         """Open the stores at `roots` as one; see `open_store`."""
-        super().__init__(roots)
+        super().__init__(roots, known)
         first = self.readers[0]
         self.schema: Schema = first.schema
         self.padding: str = padding or first.metadata["padding"]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a pickle holds: the lanes are in it so that ids mean the same there."""
+        self._guard()
+        return {"roots": self.paths, "known": tuple(self._paths), "padding": self.padding}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Open the stores again."""
+        self.__init__(**state)  # type: ignore[misc]
 
     # ------------------------------------------------------------ transitions
 
@@ -377,8 +390,31 @@ class Store(Following):
 
         return describe(self)
 
+    def endings(self, episodes: npt.NDArray[np.void]) -> npt.NDArray[np.str_]:
+        """How each of some episodes ended, as `info` counts them.
+
+        Args:
+            episodes: (n,) as `episodes` gives them.
+
+        Returns:
+            (n,) of ``terminated``, ``truncated`` and ``open``: still running. Where a writer died
+            in an episode, it was cut off.
+        """
+        from mmreplay.info import endings  # noqa: PLC0415 (stands below this module)
+
+        return endings(self, episodes)
+
     def zarr(self) -> Any:
-        """The same store as a read-only zarr group, for whoever wants zarr's own interface."""
+        """The same store as a read-only zarr group, for whoever wants zarr's own interface.
+
+        Raises:
+            SchemaError: several stores, which are no group together.
+        """
+        if len(self.paths) > 1:
+            raise SchemaError(
+                f"zarr: expected one store, found {len(self.paths)} loaded as one, {self.path} the "
+                f"first of them; open each: [mmreplay.open(path).zarr() for path in store.paths]"
+            )
         import zarr  # noqa: PLC0415 (slow to import, and needed by few)
 
         return zarr.open_group(self.path, mode="r", zarr_format=3, use_consolidated=False)

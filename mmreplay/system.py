@@ -28,9 +28,9 @@ __all__ = [
     "LINUX",
     "NOFOLLOW",
     "NONBLOCK",
+    "barrier",
     "boot_id",
     "fcntl",
-    "publish",
 ]
 
 LINUX = sys.platform == "linux"
@@ -65,23 +65,30 @@ def _libc() -> ctypes.CDLL | None:
 LIBC = _libc()
 
 
-def _make_publish() -> Callable[[], None] | None:
-    """A memory barrier between the values of a row and the word that commits it.
+def _make_barrier() -> Callable[[], None] | None:
+    """A memory barrier, for whoever writes rows and whoever reads them beside him.
 
-    x86 keeps stores in order. Elsewhere the release of a lock orders them.
+    A writer calls it between the values of a row and the word that commits it, a reader between
+    that word and the values. x86 keeps stores in order, and loads: None there.
+
+    Elsewhere the locks of the threading library do it: nothing moves down past a release, nor up
+    past an acquire. So the lock is released first and acquired after that; what comes before an
+    acquire, or after a release, may still move into the part between. A new lock each time, for
+    which no thread waits, and that no forked child finds held.
     """
     if platform.machine().lower() in ("x86_64", "amd64", "i686", "i386"):
         return None
-    lock = threading.Lock()
 
-    def barrier() -> None:
-        with lock:
-            pass
+    def call() -> None:
+        lock = threading.Lock()
+        lock.acquire()
+        lock.release()
+        lock.acquire()
 
-    return barrier
+    return call
 
 
-publish = _make_publish()
+barrier = _make_barrier()
 
 
 def boot_id() -> bytes:

@@ -121,7 +121,9 @@ class RandomCrop:
 class ClipReward:
     """Rewards cut off at `low` and `high`.
 
-    For one step at a time: the sum of clipped rewards is not the clipped sum of rewards.
+    For one step at a time: the sum of clipped rewards is not the clipped sum of rewards. Returns
+    over more are made of clipped rewards with ``clip_reward=(low, high)`` of `mmreplay.load`, or
+    of the buffer.
 
     Args:
         low: the least.
@@ -141,13 +143,13 @@ class ClipReward:
         if not self.low < self.high:
             raise SchemaError(f"ClipReward: expected low < high, found {self.low}, {self.high}")
 
-    @staticmethod
-    def check(settings: Settings) -> None:
+    def check(self, settings: Settings) -> None:
         """Refuse returns over several steps."""
         if settings.n_step > 1:
             raise SchemaError(
                 f"ClipReward: expected n_step=1, found {settings.n_step}: a clipped return is not "
-                f"the return of clipped rewards; clip the rewards before they are recorded"
+                f"the return of clipped rewards; give clip_reward=({self.low}, {self.high}) to "
+                f"mmreplay.load, or to the buffer, in its place"
             )
 
     def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:  # noqa: ARG002  draws nothing

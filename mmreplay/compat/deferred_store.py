@@ -2,7 +2,7 @@
 
 Invariant: a temporary store is closed before it is removed; what lies at a path that the user gave
 stays. A temporary directory is removed by `close`, when its object is dropped, or when the process
-ends, and by no child of that process.
+ends, and by no child of that process. If a signal ends the process, the next one removes it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from typing import Any, Self
 import numpy as np
 
 from mmreplay import files
+from mmreplay.beside import held_temporary
 from mmreplay.buffers import ReplayBuffer
 from mmreplay.errors import ClosedError, EmptyBufferError, SchemaError
+from mmreplay.locks import DirectoryLock
 from mmreplay.schema import Field
 from mmreplay.store import open_store
 
@@ -42,9 +44,9 @@ class StoreDirectory:
         if path is not None:
             self.path = Path(path)
             return
-        folder = files.temporary_directory()
+        folder, lock = held_temporary()
         self.path = folder / "store.zarr"
-        self._remove = weakref.finalize(self, _remove, folder, os.getpid())
+        self._remove = weakref.finalize(self, _remove, folder, lock, os.getpid())
 
     @property
     def is_temporary(self) -> bool:
@@ -61,10 +63,11 @@ class StoreDirectory:
             self._remove()
 
 
-def _remove(folder: Path, owner: int) -> None:
+def _remove(folder: Path, lock: DirectoryLock, owner: int) -> None:
     if os.getpid() == owner:
-        with contextlib.suppress(OSError):  # whatever stays is not wanted any more
+        with contextlib.suppress(OSError):  # whatever stays goes with the next one
             files.remove_tree(folder)
+        lock.release()
 
 
 class DeferredStore:

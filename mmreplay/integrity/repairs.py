@@ -33,7 +33,7 @@ from mmreplay.integrity.mending import MENDED
 from mmreplay.integrity.report import Finding, Report
 from mmreplay.integrity.salvage import LaneRepair, Patient
 from mmreplay.integrity.store import ODD_ONE, verify
-from mmreplay.integrity.workplace import Workplace
+from mmreplay.integrity.workplace import Workplace, newest_aside
 from mmreplay.lane import Writer
 from mmreplay.reader import read_metadata, read_specs
 from mmreplay.transplant import KEPT, empty_lane
@@ -80,6 +80,12 @@ class Repair:
     def at_least(self) -> bool:
         """Whether more rows than `lost` may be lost, as nothing tells how many there were."""
         return any(one.at_least for one in self.lanes)
+
+    @property
+    def aside(self) -> str | None:
+        """Where the store from before the last repair is now, this one or an earlier one."""
+        found = newest_aside(Path(self.path))
+        return None if found is None else str(found)
 
     @property
     def beyond(self) -> int:

@@ -40,6 +40,28 @@ def test_a_damaged_store(command, store, folder):
     assert mmreplay.verify(store).sound
 
 
+def test_status_1_where_no_row_could_be_kept(command, store, folder):
+    (folder / store / "rewards" / "c.0").unlink()
+    result = command("repair", store)
+    assert "store.zarr: repaired; 0 of 35 rows kept, 35 lost\n" in result.out
+    assert (result.status, result.err) == (
+        1,
+        "Error: store.zarr: no row could be kept; the store as it was is store.zarr.damaged\n",
+    )
+    assert command("repair", store).status == 0  # sound by now, and empty
+
+
+def test_status_1_where_nothing_tells_whether_there_were_rows(command, write, folder, die):
+    writer = write(lanes=2)
+    die(writer)
+    for name in (".live", "zarr.json"):
+        (folder / "store.zarr" / "lane-00000" / name).rename(folder / name)
+    result = command("repair", "store.zarr", "--json")
+    done = json.loads(result.out)
+    assert (done["kept"], done["lost"], done["at_least"]) == (0, 0, True)
+    assert (result.status, "no row could be kept" in result.err) == (1, True)
+
+
 def test_a_path_in_a_command_is_quoted(command, store, folder):
     path = "my $(touch x) store.zarr"
     (folder / store).rename(folder / path)
@@ -61,7 +83,8 @@ def test_skip_damaged_after_a_repair_without(command, store, folder):
     assert command("repair", "--skip-damaged", store).out == sound
     for aside, chunk in (("store.zarr.damaged", "c.1"), ("store.zarr.damaged-2", "c.0")):
         (folder / store / "rewards" / chunk).unlink()
-        assert command("repair", store).status == 0
+        kept = 8 if chunk == "c.1" else 0
+        assert command("repair", store).status == (not kept)
         assert command("repair", store).out == sound
         assert command("repair", "--skip-damaged", store).out == (
             f"{sound}{aside}: the store from before a repair; for its whole episodes after the "

@@ -210,6 +210,7 @@ ELSEWHERE = {
         lanes create | from mmreplay.adapters.gymnasium import (
         lanes create | found = env_fields(env)
         lanes create | if (advice := advice_for_a_loop(env)) is not None:
+        lanes create | if frame is None and (advice := advice_on_stacks(env)) is not None:
         lanes create | warnings.warn(advice, stacklevel=2)
         lanes create | stack_padding = found.padding
         lanes create | frame, action = frame or found.frame, action or found.action
@@ -240,7 +241,7 @@ ELSEWHERE = {
         lane Writer._guard | else f"{self.path}: a flush in the background failed: {self._failure!r}; what is "
     """,
     "runs when the module is imported": """
-        system _make_publish
+        system _make_barrier
         system _libc
     """,
     "in a forked child, which writes nothing": """
@@ -259,6 +260,7 @@ ELSEWHERE = {
     "other systems or processors": """
         lane Writer.step | _publish()
         lane Writer._commit | _publish()
+        state State.start | system.barrier()
         files _fallocate | have = os.fstat(descriptor).st_size
         files _fallocate | os.lseek(descriptor, have, os.SEEK_SET)
         files _fallocate | _write_all(descriptor, bytes(max(size - have, 0)))
@@ -290,6 +292,7 @@ ELSEWHERE = {
         files exchange
         reading identity
         files temporary_directory
+        beside held_temporary
         state CheckpointFile.stored_uuids
     """,
     "damage": """

@@ -211,3 +211,13 @@ def test_what_is_not_installed_is_said_with_the_command_that_helps(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert message in result.stdout
+
+
+def test_ale_pys_own_stacks_are_warned_of(tmp_path):
+    envs = AtariVectorEnv("pong", 2)
+    with pytest.warns(UserWarning, match="AtariVectorEnv.* stacks of 4 frames"):
+        record(envs, tmp_path / "stacks.zarr", 4)
+    envs.close()
+    envs = AtariVectorEnv("pong", 2, stack_num=1)
+    record(envs, tmp_path / "frames.zarr", 4)
+    envs.close()

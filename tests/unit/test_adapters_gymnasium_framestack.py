@@ -8,8 +8,14 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import SyncVectorEnv
-from gymnasium.wrappers import FrameStackObservation, TimeLimit, TransformObservation
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import (
+    FlattenObservation,
+    FrameStackObservation,
+    TimeLimit,
+    TransformObservation,
+)
+from gymnasium.wrappers.vector import DtypeObservation
 
 import mmreplay
 from mmreplay import Field, FrameStack, LazyFrames, SchemaError
@@ -314,6 +320,39 @@ def test_a_wrapper_above_that_changes_observations_is_taken_at_its_word():
     fields = env_fields(flat)
     assert fields.frame == Field((6,), "uint8")
     assert fields.padding is None
+
+
+def stacked():
+    return TimeLimit(FrameStackObservation(OneScreen(), 3), 9)
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        stacked,
+        lambda: FrameStack(stacked(), 2),
+        lambda: FlattenObservation(stacked()),
+        lambda: DtypeObservation(
+            SyncVectorEnv([stacked] * 2, autoreset_mode=AutoresetMode.DISABLED), np.float32
+        ),
+    ],
+    ids=["wrapped", "stacked twice", "flattened", "vector"],
+)
+def test_stacks_that_would_be_stored_whole_are_warned_of(tmp_path, env):
+    with pytest.warns(UserWarning, match=r"stacks of 3 frames, .* mmreplay\.FrameStack"):
+        mmreplay.ReplayBuffer(tmp_path / "buffer", env=env()).close()
+    with pytest.warns(UserWarning, match="sample with stack=3"):
+        mmreplay.record(env, tmp_path / "recorded", 4)
+
+
+def test_frames_that_are_taken_out_of_stacks_again_are_not_warned_of(tmp_path):
+    space = OneScreen.observation_space
+    env = TransformObservation(stacked(), lambda stack: stack[-1], space)
+    mmreplay.record(env, tmp_path / "newest", 4)
+    mmreplay.record(FrameStackObservation(OneScreen(), 1), tmp_path / "of one", 4)
+    mmreplay.record(FrameStack(OneScreen(), 3), tmp_path / "ours", 4)
+    # Whoever names the field of a frame takes the newest one himself.
+    mmreplay.create(tmp_path / "own", frame=Field((2,)), env=stacked()).close()
 
 
 def test_a_skipping_wrapper_above_is_noticed(tmp_path):

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import mmreplay
 from mmreplay import MmreplayError, SchemaError, StoreExistsError
-from mmreplay.adapters.gymnasium import Progress, record, step_only, stop_on_signals
+from mmreplay.adapters.gymnasium import RecordProgress, record, step_only, stop_on_signals
 from mmreplay.adapters.gymnasium.environments import resolve_id
 
 
@@ -357,7 +357,7 @@ def test_what_progress_raises_is_the_callers(tmp_path):
 
 
 def test_progress_is_told_at_the_start_and_at_the_end(tmp_path):
-    told: list[Progress] = []
+    told: list[RecordProgress] = []
     record("CartPole-v1", tmp_path / "s", 300, progress=told.append)
     assert told[-1].steps == told[-1].total == 300
     assert told[-1].bytes_on_disk > 0
@@ -371,7 +371,7 @@ def test_progress_is_told_some_times_a_second(tmp_path):
             time.sleep(0.002)
             return super().step(action)
 
-    told: list[Progress] = []
+    told: list[RecordProgress] = []
     record(Slow, tmp_path / "s", 400, progress=told.append)
     assert 3 <= len(told) <= told[-1].seconds * 4 + 2
     steps = [one.steps for one in told]

@@ -3,6 +3,7 @@
 import dataclasses
 import gc
 import json
+import pickle
 import threading
 
 import numpy as np
@@ -42,7 +43,7 @@ def test_a_buffer_records_and_samples(buffer_of, story):
         assert buffer.transitions([4]).reward.tolist() == [2 + 1.25 + 0.75]
         assert buffer.episodes["length"].tolist() == [10]
         assert len(buffer.trajectory(0)) == 10
-        assert dataclasses.astuple(buffer.settings) == (2, 3, 0.5, "reset", 0)
+        assert dataclasses.astuple(buffer.settings) == (2, 3, 0.5, "reset", 0, None)
         assert repr(buffer) == f"<mmreplay.ReplayBuffer {buffer.writer.path}>"
         buffer.flush()
     assert not (buffer.writer.path / ".live").exists()
@@ -70,6 +71,30 @@ def test_a_buffer_that_finds_no_room_keeps_nobody_out(tmp_path, monkeypatch, lan
     with ReplayBuffer(path, stack=2, lanes=lanes, flush_s=0, **RAW) as buffer:
         assert len(buffer) == 0
     assert "no room" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [ReplayBuffer, mmreplay.PrioritizedReplayBuffer])
+def test_a_buffer_clips_the_rewards_of_its_returns(tmp_path, kind):
+    with kind(tmp_path / "b", n_step=3, gamma=0.5, clip_reward=(-1, 1), **RAW) as buffer:
+        buffer.reset(FRAME)
+        for reward in (5, -3, 0.5, 7):
+            buffer.step(0, reward, FRAME)
+        assert buffer.transitions([0, 1, 3]).reward.tolist() == [0.625, -0.5, 1]
+        batch = buffer.sample_sequences(1, 4)
+        assert batch.reward.tolist() == [buffer.transitions(batch.id[0]).reward.tolist()]
+        one_step = buffer.transitions([0, 1, 2, 3], n_step=1)
+        assert one_step.reward.tolist() == [1, -1, 0.5, 1]
+        assert buffer.transitions([0], clip_reward=(0, 9)).reward.tolist() == [5.125]
+        assert buffer.episodes["return"].tolist() == [9.5]
+        assert buffer.trajectory(0).reward.tolist() == [5, -3, 0.5, 7]
+
+
+def test_a_buffer_is_not_pickled_and_says_what_to_do_instead(buffer_of):
+    with (
+        buffer_of() as buffer,
+        pytest.raises(SchemaError, match=r"one writer; call mmreplay\.load"),
+    ):
+        pickle.dumps(buffer)
 
 
 def test_a_buffer_keeps_its_capacity_exactly(buffer_of, story):

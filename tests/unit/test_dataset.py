@@ -1,6 +1,9 @@
 """Stores loaded for training: what is loaded, what is drawn, and in which order."""
 
+import concurrent.futures
 import dataclasses
+import multiprocessing
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -42,7 +45,7 @@ def test_one_store_is_loaded_with_its_settings(loaded):
     with loaded(stack=2, n_step=3, gamma=0.5, padding="zero", stack_axis=-1) as data:
         assert len(data) == 30
         assert data.sample(4).observation.shape == (4, 3, 2)
-        assert dataclasses.astuple(data.settings) == (2, 3, 0.5, "zero", -1)
+        assert dataclasses.astuple(data.settings) == (2, 3, 0.5, "zero", -1, None)
         assert repr(data) == f"<mmreplay.Dataset {data.store.path} transitions=30>"
         assert data.ids.tolist() == data.store.ids.tolist()
         assert len(data.episodes) == 5
@@ -51,7 +54,7 @@ def test_one_store_is_loaded_with_its_settings(loaded):
 
 def test_the_defaults_are_those_of_the_interface(loaded, same):
     data = loaded()
-    assert dataclasses.astuple(data.settings) == (4, 1, 0.99, "reset", 0)
+    assert dataclasses.astuple(data.settings) == (4, 1, 0.99, "reset", 0, None)
     assert same(data.sample(8), loaded(seed=0).sample(8))
 
 
@@ -91,6 +94,16 @@ def test_a_list_or_a_pattern_numbers_lanes_on_through_all_stores(three):
     assert [int((lanes == n).sum()) for n in range(4)] == [3, 4, 5, 5]
     reverse = mmreplay.load([three / "c.zarr", three / "a.zarr"])
     assert (reverse.ids >> LANE_SHIFT).tolist() == [0] * 5 + [1] * 5 + [2] * 3
+
+
+def test_stores_loaded_as_one_are_named_and_are_no_zarr_group(three):
+    paths = (three / "b.zarr", three / "c.zarr")
+    with mmreplay.load(paths) as data:
+        assert data.paths == data.store.paths == paths
+        with pytest.raises(SchemaError, match=r"found 2 loaded as one, .*open each: .*\.paths\]"):
+            data.store.zarr()
+    with mmreplay.open(three / "c.zarr") as store:
+        assert store.paths == (three / "c.zarr",)
 
 
 def test_a_lane_of_a_store_is_loaded_alone(three):
@@ -375,6 +388,59 @@ def test_with_drop_last_every_rank_has_the_same_number_of_full_batches(loaded, w
 def test_an_epoch_that_cannot_be_divided_is_refused_at_once(loaded, wrong, match):
     with pytest.raises(SchemaError, match=match):
         loaded().batches(4, **wrong)
+
+
+# ---------------------------------------------------------------- other processes
+
+
+def test_a_spawned_process_draws_what_this_one_would_have_drawn_next(loaded, same):
+    data = loaded(stack=2, n_step=3, padding="zero", seed=7)
+    data.sample(5)
+    spawn = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn) as pool:
+        found = pool.submit(data.sample, 8).result()
+    assert same(found, data.sample(8))
+
+
+def test_a_pickled_dataset_goes_on_from_its_state(loaded, same):
+    data = loaded(seed=7)
+    drawn = data.batches(4)
+    next(drawn)  # in the middle of an epoch: the next call begins the next one
+    data.sample(5)
+    with pickle.loads(pickle.dumps(data)) as other:
+        assert (other.settings, other.paths) == (data.settings, data.paths)
+        for one, twin in zip(other.batches(4, epochs=2), data.batches(4, epochs=2), strict=True):
+            assert same(one, twin)
+        assert same(other.sample(6), data.sample(6))
+        assert same(other.sample(6, replace=False), data.sample(6, replace=False))
+        assert same(other.sample_sequences(6, 3), data.sample_sequences(6, 3))
+    assert len(data.sample(5)) == 5  # which is open still
+
+
+def test_ids_of_a_pickled_dataset_are_those_of_the_one_that_saw_lanes_come(make, story, same):
+    writers = [make("a.zarr", lane="x"), make("b.zarr", lane="x")]
+    for writer in writers:
+        story.play(writer, 4)
+    data = mmreplay.load([writer.path.parent for writer in writers])
+    writers.append(make("a.zarr", lane="y", append=True))
+    story.play(writers[2], 6)
+    data.refresh()
+    other = pickle.loads(pickle.dumps(data))
+    assert other.ids.tolist() == data.ids.tolist()
+    assert same(other.sample(20), data.sample(20))
+
+
+def test_what_stands_around_a_dataset_is_pickled_with_it(loaded, same):
+    data = mmreplay.Decorated(loaded(stack=None), mmreplay.transforms.ClipReward(0, 1))
+    other = pickle.loads(pickle.dumps(data))
+    assert same(other.sample(8), data.sample(8))
+
+
+def test_what_is_closed_is_not_pickled(loaded):
+    data = loaded()
+    data.close()
+    with pytest.raises(ClosedError, match="open it again"):
+        pickle.dumps(data)
 
 
 # ---------------------------------------------------------------- forks

@@ -238,6 +238,20 @@ def test_an_n_step_return_ends_where_its_episode_does_and_says_how_to_bootstrap(
     assert batch.action.tolist() == [ACTIONS[row] for row in IDS]
 
 
+@pytest.mark.parametrize("rewards", ["float32", "float64"])
+def test_each_reward_is_clipped_before_it_goes_into_a_return(rewards):
+    rows = Rows(SCALARS, rewards)
+    clipped = Rows(SCALARS, rewards)
+    clipped.columns["rewards"] = Column(np.clip(REWARDS, 2, 4.5), rewards)
+    for n_step in (1, 3):
+        settings = {"stack": None, "n_step": n_step, "gamma": 0.5}
+        batch = gathered(IDS, rows=rows, clip_reward=(2, 4.5), **settings)
+        assert batch.reward.tolist() == gathered(IDS, rows=clipped, **settings).reward.tolist()
+        wide = gathered(IDS, rows=rows, clip_reward=[-np.inf, 1e300], **settings)
+        assert wide.reward.tolist() == gathered(IDS, rows=rows, **settings).reward.tolist()
+    assert rows.columns["rewards"].rows.tolist() == REWARDS  # as they were stored
+
+
 def test_a_return_of_one_step_is_the_reward():
     for n_step in (1, 2):
         batch = gathered([2, 5, 7, 10], stack=None, n_step=n_step, gamma=0.5)
@@ -492,6 +506,10 @@ def test_a_dict_out_with_other_keys_is_refused():
         ({"padding": None}, "padding"),
         ({"stack_axis": 1}, "stack_axis: expected 0 or -1"),
         ({"stack_axis": None}, "stack_axis"),
+        ({"clip_reward": 1}, r"clip_reward: expected \(low, high\)"),
+        ({"clip_reward": (1, 1)}, "clip_reward"),
+        ({"clip_reward": (0, float("nan"))}, "clip_reward"),
+        ({"clip_reward": ("0", "1")}, "clip_reward"),
     ],
 )
 def test_a_setting_out_of_its_range_is_refused(wrong, match):

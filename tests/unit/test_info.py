@@ -10,7 +10,6 @@ import pytest
 
 import mmreplay
 from mmreplay import Field
-from mmreplay.info import endings
 
 KEYS = set(
     "path paths format uuid versions padding env state lanes lane_details rows kept_rows "
@@ -231,7 +230,7 @@ def test_what_a_dead_writer_left_is_crashed_and_its_last_episode_cut_off(make, s
     kill(writer)
     with mmreplay.open(writer.path) as store:
         about = store.info()
-        assert endings(store, store.episodes).tolist() == ["terminated", "truncated"]
+        assert store.endings(store.episodes).tolist() == ["terminated", "truncated"]
     assert about["state"] == "crashed"
     assert (about["terminated"], about["truncated"], about["open"]) == (1, 1, 0)
     assert about["live"]["writers"][0]["pid"] == os.getpid()

@@ -113,6 +113,15 @@ def test_nobody_takes_a_page_for_a_session_before_it_is_whole(page):
     assert seen[-1][1] == [10, 16, 20]
 
 
+def test_a_session_shows_itself_after_a_barrier_behind_what_it_vouches_for(page, monkeypatch):
+    page.start(base=0, tail_start=0, committed=9)
+    seen = []
+    words = (SESSION, BASE, TAIL_START, COMMITTED)
+    monkeypatch.setattr(system, "barrier", lambda: seen.append([page.words[at] for at in words]))
+    page.start(base=10, tail_start=16, committed=20)
+    assert seen == [[0, 0, 0, 9], [0, 10, 16, 20]]
+
+
 def test_every_session_has_another_number_and_none_is_0(page):
     seen = {page.words[SESSION]}
     for _ in range(5):

@@ -1,7 +1,9 @@
 """What another system lacks, and what is done without it."""
 
 import os
+import platform
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -37,8 +39,6 @@ def test_a_boot_id_that_is_none_is_not_trusted(monkeypatch):
 
 
 def test_x86_needs_no_barrier_and_others_get_one(monkeypatch):
-    import platform
-
     for machine, expected in (
         ("x86_64", True),
         ("AMD64", True),
@@ -46,10 +46,52 @@ def test_x86_needs_no_barrier_and_others_get_one(monkeypatch):
         ("arm64", False),
     ):
         monkeypatch.setattr(platform, "machine", lambda machine=machine: machine)
-        barrier = system._make_publish()
+        barrier = system._make_barrier()
         assert (barrier is None) is expected
         if barrier is not None:
             barrier()
+
+
+def test_a_barrier_releases_a_lock_before_it_acquires_that(monkeypatch):
+    calls = []
+
+    class Lock:
+        def acquire(self):
+            calls.append(("acquire", self))
+
+        def release(self):
+            calls.append(("release", self))
+
+        __enter__ = acquire
+
+        def __exit__(self, *_):
+            self.release()
+
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(threading, "Lock", Lock)
+    system._make_barrier()()
+    [lock] = {lock for _, lock in calls}
+    first = calls.index(("release", lock))
+    assert ("acquire", lock) in calls[first:]
+
+
+def test_a_reader_takes_no_row_before_the_barrier_behind_its_commit(make, story, monkeypatch):
+    writer = make(frame=Field((3,), "uint8", "lz4", chunk=4, shard=8))
+    story.play(writer, 2)
+    heads = []
+    with mmreplay.open(writer.path) as store:
+        reader = store.readers[0]
+        monkeypatch.setattr(
+            system, "barrier", lambda: heads.append((reader.head, store.index.n_transitions))
+        )
+        story.step(writer)
+        story.step(writer)
+        assert len(store) == 4
+        assert heads[0] == (5, 2)  # the head is taken, and no row of it is looked at yet
+        story.check(store)
+    heads.clear()
+    mmreplay.open(writer.path).close()
+    assert len(heads) == 1
 
 
 # ---------------------------------------------------------------- systems that have nothing
@@ -94,7 +136,7 @@ def no_library(*_, **__):
 ctypes.CDLL = no_library
 import mmreplay
 from mmreplay import system
-assert system.fcntl is None and system.LIBC is None and system.publish is not None
+assert system.fcntl is None and system.LIBC is None and system.barrier is not None
 with mmreplay.load(sys.argv[1], seed=3) as data:
     print(len(data), data.sample(5).reward.shape, int(data.store.frames[:].sum()))
 try:

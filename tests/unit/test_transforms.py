@@ -159,9 +159,9 @@ def test_rewards_are_clipped_in_their_dtype():
     assert ClipReward()(batch, None).reward.tolist() == [-1, 0.5, 1]
     assert ClipReward(0, 2)(batch, None).reward.tolist() == [0, 0.5, 2]
     assert ClipReward()(batch, None).reward.dtype == np.float32
-    ClipReward.check(Settings(n_step=1))
-    with pytest.raises(SchemaError, match="n_step=1"):
-        ClipReward.check(Settings(n_step=2))
+    ClipReward().check(Settings(n_step=1))
+    with pytest.raises(SchemaError, match=r"n_step=1, .* give clip_reward=\(-1\.0, 1\.0\) to"):
+        ClipReward().check(Settings(n_step=2))
 
 
 def test_pixels_are_divided_by_255_once():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mmreplay import reading
 
-__all__ = ["Meter", "Progress"]
+__all__ = ["Meter", "RecordProgress"]
 
 _EVERY_S = 0.25
 # Walking a store of thousands of files takes a while: the walks get this share of the time.
@@ -18,7 +18,7 @@ _WALK_SHARE = 0.005
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RecordProgress:
     """How far a recording is.
 
     Attributes:
@@ -44,7 +44,9 @@ class Progress:
 class Meter:
     """Calls the user's callback when it is due; the loop asks only ``perf_counter() >= due``."""
 
-    def __init__(self, total: int, path: Path, callback: Callable[[Progress], None] | None) -> None:
+    def __init__(
+        self, total: int, path: Path, callback: Callable[[RecordProgress], None] | None
+    ) -> None:
         """Nothing is told before `start`."""
         self._total = total
         self._path = path
@@ -75,12 +77,12 @@ class Meter:
             self._next_walk = walked + max(1.0, (walked - now) / _WALK_SHARE)
         if self._callback is not None:
             done = now - self._started
-            self._callback(Progress(steps, self._total, episodes, done, self._bytes))
+            self._callback(RecordProgress(steps, self._total, episodes, done, self._bytes))
         self.due = time.perf_counter() + _EVERY_S
 
-    def finish(self, steps: int, episodes: int) -> Progress:
+    def finish(self, steps: int, episodes: int) -> RecordProgress:
         """Tell what there is when all is done, with the bytes that are on disk now."""
-        last = Progress(steps, self._total, episodes, self.seconds, self._bytes_on_disk())
+        last = RecordProgress(steps, self._total, episodes, self.seconds, self._bytes_on_disk())
         if self._callback is not None:
             self._callback(last)
         return last

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -21,7 +22,8 @@ from mmreplay import places
 from mmreplay.adapters.gymnasium.environments import EnvLike, World, make_world, versions
 from mmreplay.adapters.gymnasium.loops import Tally, prepare
 from mmreplay.adapters.gymnasium.policies import PolicyLike, load_policy
-from mmreplay.adapters.gymnasium.progress import Meter, Progress
+from mmreplay.adapters.gymnasium.progress import Meter, RecordProgress
+from mmreplay.adapters.gymnasium.spaces import advice_on_stacks
 from mmreplay.errors import MmreplayError, SchemaError, StoreNotFoundError
 
 __all__ = ["RecordResult", "record", "step_only"]
@@ -78,7 +80,7 @@ def record(
     codec: str | Mapping[str, Any] | None = None,
     capacity: int | None = None,
     append: bool = False,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[RecordProgress], None] | None = None,
     flush_s: float = 30.0,
     life_loss: bool = False,
     stop: Callable[[], bool] | None = None,
@@ -132,6 +134,8 @@ def record(
     tally = Tally()
     with _explained(path, tally):
         world = make_world(env, envs)
+    if (advice := advice_on_stacks(world.env)) is not None:
+        warnings.warn(advice, stacklevel=2)
     try:
         if earlier is not None:
             _check_same(earlier, world, path, life_loss=life_loss)

@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 from gymnasium import Env, Space, Wrapper, spaces
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.wrappers import FrameStackObservation
 
 from mmreplay.errors import SchemaError
 from mmreplay.lazyframes import LazyFrames
@@ -26,6 +27,7 @@ __all__ = [
     "EnvFields",
     "Frame",
     "Observation",
+    "advice_on_stacks",
     "cast",
     "env_fields",
     "field_of",
@@ -154,6 +156,39 @@ def _unstacked(env: Env[Any, Any]) -> tuple[Space[Any], str | None]:
             return frame_space, getattr(layer, "padding", None)
         layer = layer.env
     return env.observation_space, None
+
+
+def advice_on_stacks(env: AnyEnv) -> str | None:
+    """What to say of an environment whose observations are stacks, and would be stored whole.
+
+    Returns:
+        None where they are frames, or `LazyFrames`, of which one frame is stored. The environments
+        of other processes cannot be looked into.
+    """
+    layer: Any = env
+    while not isinstance(layer, FrameStackObservation):
+        if isinstance(layer, (Wrapper, VectorWrapper)):
+            layer = layer.env
+        elif isinstance(layer, SyncVectorEnv):
+            layer = layer.envs[0]
+        else:
+            break
+    if isinstance(layer, FrameStackObservation):
+        stack, space = layer.stack_size, layer.observation_space
+    elif type(layer).__name__ == "AtariVectorEnv":  # of ale-py, which stacks 4 unless told not to
+        space = layer.single_observation_space
+        stack = space.shape[0]
+    else:
+        return None
+    stored = env.single_observation_space if isinstance(env, VectorEnv) else _unstacked(env)[0]
+    # A wrapper around it may take the newest frame out again.
+    if stack == 1 or spaces.flatdim(stored) < spaces.flatdim(space):
+        return None
+    return (
+        f"{env}: its observations are stacks of {stack} frames, so that each frame would be stored "
+        f"{stack} times; make it without them, and sample with stack={stack}; for a policy that "
+        f"needs stacks take mmreplay.FrameStack, of which single frames are stored"
+    )
 
 
 def _leaves(

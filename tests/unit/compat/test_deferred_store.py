@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -105,6 +106,32 @@ def test_the_end_of_the_process_deletes_a_temporary_store(temporary):
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
     assert temporary() == []
+
+
+def test_what_a_signal_left_goes_with_the_next_temporary_store(temporary, tmp_path):
+    code = (
+        "import signal, numpy as np; from mmreplay.compat import baselines\n"
+        "b = baselines.ReplayBuffer(8)\n"
+        "b.add(np.zeros(2), 0, 1.0, np.ones(2), False)\n"
+        "signal.raise_signal(signal.SIGTERM)\n"
+    )
+    environ = {**os.environ, "TMPDIR": tempfile.gettempdir()}
+    with filled():
+        [held] = temporary()
+        ended = subprocess.run([sys.executable, "-c", code], env=environ, check=False)
+        assert ended.returncode == -signal.SIGTERM
+        [left] = set(temporary()) - {held}
+        kept = {held, left.with_name("mmreplay-mine"), left.with_name(f"{left.name}x")}
+        for path in kept - {held}:  # the names of somebody else
+            path.mkdir()
+        link = left.with_name(f"{left.name[:-8]}a_link_8")
+        link.symlink_to(tmp_path)
+        with filled() as other:
+            [new] = set(temporary()) - {*kept, link}
+            assert new != left
+            assert len(other) == 5
+        assert set(temporary()) == {*kept, link}
+        assert tmp_path.exists()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
