@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.buffers import ReplayBuffer as CoreBuffer
-from mmreplay.compat.home import Home, StorePath
+from mmreplay.compat.deferred_store import DeferredStore, StorePath
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.lazyframes import LazyFrames
 from mmreplay.schema import FRAME, Field
@@ -22,7 +22,7 @@ __all__ = ["ReplayBuffer"]
 Array = npt.NDArray[Any]
 
 
-class ReplayBuffer(Home):
+class ReplayBuffer(DeferredStore):
     """Frames by `store_frame`, what was done in them by `store_effect`.
 
     Args:

@@ -11,7 +11,7 @@ import numpy as np
 
 from mmreplay.buffers import ReplayBuffer
 from mmreplay.columns import Array, Ids
-from mmreplay.compat.home import Home, StorePath
+from mmreplay.compat.deferred_store import DeferredStore, StorePath
 from mmreplay.compat.spaces import Actions, num_frames
 from mmreplay.episodes import Index
 from mmreplay.errors import EmptyBufferError, SchemaError
@@ -21,7 +21,7 @@ from mmreplay.schema import Field
 __all__ = ["ExperienceReplayBuffer"]
 
 
-class ExperienceReplayBuffer(Home):
+class ExperienceReplayBuffer(DeferredStore):
     """Experience of an environment whose states are stacks of frames, the newest last.
 
     Args:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.compat.baselines.uniform import ReplayBuffer
-from mmreplay.compat.home import StorePath
+from mmreplay.compat.deferred_store import StorePath
 from mmreplay.errors import InvalidIdError, SchemaError
 from mmreplay.prioritized import PrioritizedReplayBuffer as CoreBuffer
 from mmreplay.samplers import Prioritization

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from mmreplay.buffers import ReplayBuffer as CoreBuffer
 from mmreplay.compat.baselines.lazyframes import LazyFrames, join_last
-from mmreplay.compat.home import Home, StorePath
+from mmreplay.compat.deferred_store import DeferredStore, StorePath
 from mmreplay.errors import SchemaError
 from mmreplay.lazyframes import LazyFrames as Stack
 from mmreplay.schema import Field
@@ -24,7 +24,7 @@ __all__ = ["ReplayBuffer"]
 Array = npt.NDArray[Any]
 
 
-class ReplayBuffer(Home):
+class ReplayBuffer(DeferredStore):
     """Transitions one by one, sampled uniformly with replacement.
 
     Args:

@@ -1,32 +1,40 @@
 """The replay buffers of nnabla-rl on an mmreplay store: the same names, arguments and results.
 
-``from mmreplay.compat import nnabla_rl`` in the place of ``nnabla_rl.replay_buffers``. Each class
+``from mmreplay.compat import nnabla_rl`` in the place of ``nnabla_rl.replay_buffers``. Each buffer
 takes one more keyword, ``path=``, and is a context manager. docs/compat.md tells what differs.
 """
 
-from mmreplay.compat.nnabla_rl.atari import MemoryEfficientAtariBuffer
-from mmreplay.compat.nnabla_rl.atari_trajectories import MemoryEfficientAtariTrajectoryBuffer
-from mmreplay.compat.nnabla_rl.buffers import ReplayBuffer
-from mmreplay.compat.nnabla_rl.hindsight import HindsightReplayBuffer
-from mmreplay.compat.nnabla_rl.prioritized import PrioritizedReplayBuffer
-from mmreplay.compat.nnabla_rl.prioritized_atari import (
-    ProportionalPrioritizedAtariBuffer,
-    RankBasedPrioritizedAtariBuffer,
+from mmreplay.compat.nnabla_rl.atari import (
+    MemoryEfficientAtariBuffer,
+    MemoryEfficientAtariTrajectoryBuffer,
 )
-from mmreplay.compat.nnabla_rl.trajectories import TrajectoryReplayBuffer
-from mmreplay.compat.nnabla_rl.variants import (
+from mmreplay.compat.nnabla_rl.hindsight import HindsightReplayBuffer
+from mmreplay.compat.nnabla_rl.iterator import BufferIterator
+from mmreplay.compat.nnabla_rl.prioritized import (
+    PrioritizedReplayBuffer,
+    ProportionalPrioritizedAtariBuffer,
+    ProportionalPrioritizedReplayBuffer,
+    RankBasedPrioritizedAtariBuffer,
+    RankBasedPrioritizedReplayBuffer,
+)
+from mmreplay.compat.nnabla_rl.replay_buffer import (
     DecorableReplayBuffer,
     ReplacementSamplingReplayBuffer,
+    ReplayBuffer,
 )
+from mmreplay.compat.nnabla_rl.trajectories import TrajectoryReplayBuffer
 
 __all__ = [
+    "BufferIterator",
     "DecorableReplayBuffer",
     "HindsightReplayBuffer",
     "MemoryEfficientAtariBuffer",
     "MemoryEfficientAtariTrajectoryBuffer",
     "PrioritizedReplayBuffer",
     "ProportionalPrioritizedAtariBuffer",
+    "ProportionalPrioritizedReplayBuffer",
     "RankBasedPrioritizedAtariBuffer",
+    "RankBasedPrioritizedReplayBuffer",
     "ReplacementSamplingReplayBuffer",
     "ReplayBuffer",
     "TrajectoryReplayBuffer",

@@ -1,15 +1,31 @@
 """Buffers for stacked screens of Atari games: each screen is stored once, as bytes.
 
-Invariant: a state comes out as the stack that was appended: float32 in [0, 1], (k, 84, 84).
+Invariant: a state comes out as the stack that was appended: float32 in [0, 1], (k, 84, 84). A
+trajectory reads as the list of its experiences does, slices included.
 """
 
 from __future__ import annotations
 
-from mmreplay.compat.nnabla_rl.buffers import Path, ReplayBuffer
-from mmreplay.compat.nnabla_rl.reading import checked_count
-from mmreplay.compat.nnabla_rl.states import AtariStates, States
+from collections.abc import Callable, Sequence
+from typing import overload
 
-__all__ = ["MemoryEfficientAtariBuffer"]
+import numpy as np
+
+from mmreplay.columns import Ids
+from mmreplay.compat.deferred_store import StorePath
+from mmreplay.compat.nnabla_rl.experiences import Experience
+from mmreplay.compat.nnabla_rl.reader import checked_count
+from mmreplay.compat.nnabla_rl.replay_buffer import ReplayBuffer
+from mmreplay.compat.nnabla_rl.states import AtariStates, States
+from mmreplay.compat.nnabla_rl.trajectories import TrajectoryReplayBuffer
+
+__all__ = [
+    "AtariTrajectory",
+    "MemoryEfficientAtariBuffer",
+    "MemoryEfficientAtariTrajectoryBuffer",
+]
+
+_TRAJECTORY_STACK = 4
 
 
 class MemoryEfficientAtariBuffer(ReplayBuffer):
@@ -21,7 +37,7 @@ class MemoryEfficientAtariBuffer(ReplayBuffer):
         path: as for `ReplayBuffer`.
     """
 
-    def __init__(self, capacity: int, stacked_frames: int = 4, *, path: Path = None) -> None:
+    def __init__(self, capacity: int, stacked_frames: int = 4, *, path: StorePath = None) -> None:
         """See the class."""
         checked_count("stacked_frames", stacked_frames)
         self._stacked_frames = stacked_frames
@@ -29,3 +45,52 @@ class MemoryEfficientAtariBuffer(ReplayBuffer):
 
     def _states(self) -> States:
         return AtariStates(self._stacked_frames)
+
+
+class AtariTrajectory(Sequence[Experience]):
+    """Experiences of a trajectory, each read when it is asked for; slices are lists.
+
+    Args:
+        read: gives the experiences of ids.
+        ids: of the experiences.
+    """
+
+    def __init__(self, read: Callable[[Ids], list[Experience]], ids: Ids) -> None:
+        """See the class."""
+        self._read, self._ids = read, ids
+
+    def __len__(self) -> int:
+        """How many experiences."""
+        return len(self._ids)
+
+    @overload
+    def __getitem__(self, key: int) -> Experience: ...
+    @overload
+    def __getitem__(self, key: slice) -> list[Experience]: ...
+    def __getitem__(self, key: int | slice) -> Experience | list[Experience]:
+        """An experience, or a list of them.
+
+        Raises:
+            IndexError: there are not as many.
+            InvalidIdError: the trajectory has been removed since.
+        """
+        ids = self._ids[key]
+        if not isinstance(key, slice):
+            return self._read(np.array([ids]))[0]
+        return self._read(ids) if len(ids) else []
+
+
+class MemoryEfficientAtariTrajectoryBuffer(TrajectoryReplayBuffer):
+    """A `TrajectoryReplayBuffer` of stacked screens, each stored once, as bytes.
+
+    Trajectories are read when they are looked at. States have four screens.
+
+    Args:
+        num_trajectories, path: as for `TrajectoryReplayBuffer`.
+    """
+
+    def _states(self) -> States:
+        return AtariStates(_TRAJECTORY_STACK)
+
+    def _whole(self, ids: Ids) -> Sequence[Experience]:
+        return AtariTrajectory(self._reader.at, ids)

@@ -24,7 +24,7 @@ Experience = tuple[Any, ...]
 """(s, a, r, non_terminal, s_next, info); a state is an array, or a tuple of arrays."""
 
 _REWARD = "reward_array"
-_FEWEST, _MOST = 5, 6
+_PARTS = 6
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,19 +88,16 @@ class Layout:
 
 
 def checked(experience: Any) -> Experience:
-    """An experience of six parts; the info may be left out.
+    """The six parts of an experience; the info may be missing, and what comes after it goes.
 
     Raises:
         SchemaError: it is none.
     """
-    if not isinstance(experience, (tuple, list)) or not _FEWEST <= len(experience) <= _MOST:
+    if not isinstance(experience, (tuple, list)) or len(experience) < _PARTS - 1:
         raise SchemaError(
             f"experience: expected (s, a, r, non_terminal, s_next, info), found {experience!r:.100}"
         )
-    info = experience[5] if len(experience) == _MOST else {}
-    if not isinstance(info, Mapping):
-        raise SchemaError(f"info: expected a dict, found {type(info).__name__}")
-    return (*experience[:5], info)
+    return (*experience[:_PARTS], {})[:_PARTS]
 
 
 def content(state: Any) -> object:

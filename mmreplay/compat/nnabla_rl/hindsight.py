@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from mmreplay.columns import Array
-from mmreplay.compat.nnabla_rl.buffers import Path, ReplayBuffer
+from mmreplay.compat.deferred_store import StorePath
 from mmreplay.compat.nnabla_rl.experiences import Experience, checked
-from mmreplay.compat.nnabla_rl.reading import Draw
-from mmreplay.compat.nnabla_rl.recording import Recorder
+from mmreplay.compat.nnabla_rl.reader import Draw
+from mmreplay.compat.nnabla_rl.recorder import Recorder
+from mmreplay.compat.nnabla_rl.replay_buffer import ReplayBuffer
 from mmreplay.errors import SchemaError
 from mmreplay.hindsight import Hindsight
 
@@ -23,7 +24,7 @@ __all__ = ["HindsightReplayBuffer"]
 
 RewardFunction = Callable[[Array, Array, dict[str, Any]], Any]
 
-_PARTS = 3
+_STATE_PARTS = 3
 _DESIRED, _ACHIEVED = "1", "2"
 
 
@@ -48,7 +49,7 @@ class HindsightReplayBuffer(ReplayBuffer):
         hindsight_prob: float = 0.8,
         capacity: int | None = None,
         *,
-        path: Path = None,
+        path: StorePath = None,
     ) -> None:
         """See the class."""
         self._reward_function, self._probability = reward_function, hindsight_prob
@@ -60,14 +61,17 @@ class HindsightReplayBuffer(ReplayBuffer):
 
         Raises:
             RuntimeError: the state is no tuple of three.
-            SchemaError: as `ReplayBuffer.append`; a reward of more than one number.
+            SchemaError: as `ReplayBuffer.append`; an info that is no dict, or a reward of more
+                than one number.
         """
         s, action, reward, non_terminal, s_next, info = checked(experience)
-        if not isinstance(s, tuple) or len(s) != _PARTS:
+        if not isinstance(s, tuple) or len(s) != _STATE_PARTS:
             raise RuntimeError(
                 "state: expected a tuple (observation, desired_goal, achieved_goal), found "
                 f"{type(s).__name__}"
             )
+        if not isinstance(info, dict):
+            raise SchemaError(f"info: expected a dict, found {type(info).__name__}")
         if np.size(reward) != 1:
             raise SchemaError(f"reward: expected one number, found {reward!r:.100}")
         value = float(np.asarray(reward).reshape(()))

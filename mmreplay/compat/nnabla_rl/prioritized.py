@@ -1,17 +1,182 @@
-"""`PrioritizedReplayBuffer`: whole states, drawn by priority.
+"""The buffers that draw by priority, of whole states and of Atari games.
 
-Invariant: both variants differ in how a priority becomes a probability, and in nothing else.
+Invariant: an error goes to the experience that was drawn, by id, whatever was appended since.
+
+Source: Schaul et al. (2016), "Prioritized Experience Replay".
 """
 
 from __future__ import annotations
 
-from mmreplay.compat.nnabla_rl.buffers import Path
-from mmreplay.compat.nnabla_rl.priorities import Prioritized
-from mmreplay.errors import SchemaError
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
 
-__all__ = ["PrioritizedReplayBuffer"]
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.columns import Ids
+from mmreplay.compat.deferred_store import StorePath
+from mmreplay.compat.nnabla_rl.reader import checked_count
+from mmreplay.compat.nnabla_rl.recorder import Open
+from mmreplay.compat.nnabla_rl.replay_buffer import ReplayBuffer
+from mmreplay.compat.nnabla_rl.states import AtariStates, States
+from mmreplay.episodes import Index
+from mmreplay.errors import SchemaError
+from mmreplay.prioritized import PrioritizedReplayBuffer as Buffer
+from mmreplay.samplers.masses import LEAST, MOST
+
+__all__ = [
+    "PrioritizedReplayBuffer",
+    "ProportionalPrioritizedAtariBuffer",
+    "ProportionalPrioritizedReplayBuffer",
+    "RankBasedPrioritizedAtariBuffer",
+    "RankBasedPrioritizedReplayBuffer",
+]
 
 _VARIANTS = {"proportional": "proportional", "rank_based": "rank"}
+_NORMALIZATIONS = ("batch_max", "buffer_max")
+_ROUNDS = 16
+
+Clip = tuple[float, float] | None
+
+
+class Prioritized(ReplayBuffer):
+    """Draws by priority, and takes the errors of what it drew.
+
+    Args:
+        capacity: most experiences to keep.
+        how: alpha, beta, betasteps, error_clip, epsilon and variant of
+            `mmreplay.PrioritizedReplayBuffer`.
+        path: as for `ReplayBuffer`.
+        first_mass: priority ** alpha of experiences until an error was told.
+        by_batch: weights are divided by the largest one of the batch instead of the buffer.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        how: dict[str, Any],
+        *,
+        path: StorePath,
+        first_mass: float = 1.0,
+        by_batch: bool = False,
+    ) -> None:
+        """See the class."""
+        checked_count("capacity", capacity)
+        self._how, self._first_mass, self._by_batch = how, first_mass, by_batch
+        self._drawn: Ids | None = None
+        super().__init__(capacity, path=path)
+
+    def _opener(self) -> Open:
+        settings = {
+            "capacity": self._capacity,
+            "stack": self._states().stack,
+            "stratified": True,
+            "normalize": "buffer",
+            **self._how,
+        }
+        return functools.partial(_opened, settings, self._first_mass)
+
+    @property
+    def _buffer(self) -> Buffer:
+        return cast("Buffer", self._recorder.buffer)
+
+    def sample(self, num_samples: int = 1, num_steps: int = 1) -> tuple[Any, dict[str, Any]]:
+        """Draw by priority, one from each of B equal shares; see `ReplayBuffer.sample`.
+
+        Raises:
+            SchemaError (a ValueError): there are not as many; a value out of its range.
+            RuntimeError: no run is as long, or the last sample's priorities were not updated.
+        """
+        checked_count("num_samples", num_samples)
+        checked_count("num_steps", num_steps)
+        self._check_updated()
+        if num_samples > (count := len(self)):
+            raise SchemaError(f"num_samples: expected at most {count}, found {num_samples}")
+        buffer, beta = self._buffer, self._buffer.beta
+        batch = buffer.sample(num_samples)
+        ids, weights = batch.id, batch.weight.astype(np.float64)
+        if num_steps == 1:
+            found: Any = self._reader.experiences(batch)
+        else:
+            buffer.store.look(lambda index: self._redraw(index, ids, weights, num_steps, beta))
+            draw = self._reader.beginning(ids, num_steps)
+            found, _ = self._runs(draw, num_steps)
+        return self._given(found, ids, weights)
+
+    def _redraw(
+        self, index: Index, ids: Ids, weights: npt.NDArray[Any], num_steps: int, beta: float
+    ) -> None:
+        """Put others in the place of experiences that no run begins with, drawn among the rest."""
+        runs, sampler = self._reader.runs(index, num_steps), self._buffer.sampler
+        if not runs.count:
+            raise RuntimeError(f"num_steps: there is no run of {num_steps}; ask for less")
+        for _ in range(_ROUNDS):
+            wrong = (~runs.begin(ids)).nonzero()[0]
+            if not wrong.size:
+                return
+            drawn, chances = sampler.draw(index, self._buffer.generator.random(wrong.size))
+            ids[wrong], weights[wrong] = drawn, sampler.weights(chances, beta)
+        # Few begin a run: take all masses, which takes time in proportion to their number.
+        wrong = (~runs.begin(ids)).nonzero()[0]
+        every = index.ids()
+        chances = sampler.probabilities(index, every)
+        begins = np.where(runs.begin(every), chances, 0)
+        chosen = self._buffer.generator.choice(len(every), wrong.size, p=begins / begins.sum())
+        ids[wrong], weights[wrong] = every[chosen], sampler.weights(chances[chosen], beta)
+
+    def sample_indices(
+        self, indices: Sequence[int], num_steps: int = 1
+    ) -> tuple[Any, dict[str, Any]]:
+        """See `ReplayBuffer.sample_indices`; with weights."""
+        self._check_updated()
+        found, _ = super().sample_indices(indices, num_steps)
+        sampler, beta = self._buffer.sampler, self._buffer.beta
+        numbers = np.asarray(indices, np.int64)
+
+        def look(index: Index) -> tuple[Ids, npt.NDArray[Any]]:
+            ids = index.at(numbers % index.n_transitions)
+            return ids, sampler.weights(sampler.probabilities(index, ids), beta)
+
+        return self._given(found, *self._buffer.store.look(look))
+
+    def _given(self, found: Any, ids: Ids, weights: npt.NDArray[Any]) -> tuple[Any, dict[str, Any]]:
+        self._drawn = ids.copy()
+        if self._by_batch:
+            weights = weights / weights.max()
+        return found, {"weights": weights[:, None]}
+
+    def _check_updated(self) -> None:
+        if self._drawn is not None:
+            raise RuntimeError("expected update_priorities(errors) before the next sample")
+
+    def update_priorities(self, errors: npt.ArrayLike) -> None:
+        """Give the experiences of the last sample, with which its runs begin, new priorities.
+
+        Args:
+            errors: (B,) or (B, 1) temporal-difference errors; of fewer, the first experiences
+                of the sample get them, and the others stay as they are.
+
+        Raises:
+            SchemaError: more errors than experiences, or no finite numbers.
+            RuntimeError: nothing was sampled since the last call.
+        """
+        if self._drawn is None:
+            raise RuntimeError("expected a sample before update_priorities(errors)")
+        found = np.asarray(errors).reshape(-1)
+        self._buffer.update_priorities(self._drawn[: found.size], found)
+        self._drawn = None
+
+
+def _opened(settings: dict[str, Any], first_mass: float, path: Path, **fields: Any) -> Buffer:
+    buffer = Buffer(path, **{**settings, **fields})
+    alpha = settings["alpha"]
+    if alpha and not len(buffer):  # no error was told yet
+        with np.errstate(over="ignore"):
+            priority = np.power(first_mass, 1 / alpha)
+        buffer.sampler.largest = float(np.clip(priority, LEAST, MOST))
+    return buffer
 
 
 class PrioritizedReplayBuffer(Prioritized):
@@ -23,8 +188,6 @@ class PrioritizedReplayBuffer(Prioritized):
         reset_segment_interval, sort_interval: of no effect: ranks are always exact.
         variant: ``proportional`` or ``rank_based``.
         path: as for `ReplayBuffer`.
-
-    Source: Schaul et al. (2016), "Prioritized Experience Replay".
     """
 
     def __init__(
@@ -33,13 +196,13 @@ class PrioritizedReplayBuffer(Prioritized):
         alpha: float = 0.6,
         beta: float = 0.4,
         betasteps: int = 10000,
-        error_clip: tuple[float, float] | None = (-1, 1),
+        error_clip: Clip = (-1, 1),
         epsilon: float = 1e-8,
         reset_segment_interval: int = 1000,  # noqa: ARG002  see the class
         sort_interval: int = 1000000,  # noqa: ARG002  see the class
         variant: str = "proportional",
         *,
-        path: Path = None,
+        path: StorePath = None,
     ) -> None:
         """See the class."""
         if variant not in _VARIANTS:
@@ -53,3 +216,168 @@ class PrioritizedReplayBuffer(Prioritized):
             "variant": _VARIANTS[variant],
         }
         super().__init__(capacity, how, path=path)
+
+
+class ProportionalPrioritizedReplayBuffer(Prioritized):
+    """Experiences drawn in proportion to priority ** alpha.
+
+    Args:
+        capacity: most experiences to keep.
+        alpha, beta, betasteps, error_clip, epsilon: see `mmreplay.PrioritizedReplayBuffer`.
+        init_max_error: the share of an experience until an error was told: its priority ** alpha.
+        normalization_method: weights are divided by the largest of the buffer, ``buffer_max``, or
+            of the batch, ``batch_max``.
+        path: as for `ReplayBuffer`.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        alpha: float = 0.6,
+        beta: float = 0.4,
+        betasteps: int = 10000,
+        error_clip: Clip = (-1, 1),
+        epsilon: float = 1e-8,
+        init_max_error: float = 1.0,
+        normalization_method: str = "buffer_max",
+        *,
+        path: StorePath = None,
+    ) -> None:
+        """See the class."""
+        if normalization_method not in _NORMALIZATIONS:
+            raise SchemaError(
+                f"normalization_method: expected one of {_NORMALIZATIONS}, found "
+                f"{normalization_method!r}"
+            )
+        if not 0 < init_max_error < np.inf:
+            raise SchemaError(
+                f"init_max_error: expected a finite number above 0, found {init_max_error!r}"
+            )
+        how = {
+            "alpha": alpha,
+            "beta": beta,
+            "betasteps": betasteps,
+            "error_clip": error_clip,
+            "epsilon": epsilon,
+            "variant": "proportional",
+        }
+        super().__init__(
+            capacity,
+            how,
+            path=path,
+            first_mass=init_max_error,
+            by_batch=normalization_method == "batch_max",
+        )
+
+
+class RankBasedPrioritizedReplayBuffer(Prioritized):
+    """Experiences drawn in proportion to rank ** -alpha.
+
+    Args:
+        capacity: most experiences to keep.
+        alpha, beta, betasteps, error_clip: see `mmreplay.PrioritizedReplayBuffer`.
+        reset_segment_interval, sort_interval: of no effect: ranks are always exact.
+        path: as for `ReplayBuffer`.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        alpha: float = 0.7,
+        beta: float = 0.5,
+        betasteps: int = 10000,
+        error_clip: Clip = (-1, 1),
+        reset_segment_interval: int = 1000,  # noqa: ARG002  see the class
+        sort_interval: int = 1000000,  # noqa: ARG002  see the class
+        *,
+        path: StorePath = None,
+    ) -> None:
+        """See the class."""
+        how = {
+            "alpha": alpha,
+            "beta": beta,
+            "betasteps": betasteps,
+            "error_clip": error_clip,
+            "variant": "rank",
+        }
+        super().__init__(capacity, how, path=path)
+
+
+class ProportionalPrioritizedAtariBuffer(ProportionalPrioritizedReplayBuffer):
+    """Screens, each stored once, drawn in proportion to priority ** alpha.
+
+    Args:
+        capacity, alpha, beta, betasteps, error_clip, epsilon, normalization_method, path: as for
+            `ProportionalPrioritizedReplayBuffer`.
+        stacked_frames: screens a state, in what comes out.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        alpha: float = 0.6,
+        beta: float = 0.4,
+        betasteps: int = 50000000,
+        error_clip: Clip = (-1, 1),
+        epsilon: float = 1e-8,
+        normalization_method: str = "buffer_max",
+        stacked_frames: int = 4,
+        *,
+        path: StorePath = None,
+    ) -> None:
+        """See the class."""
+        checked_count("stacked_frames", stacked_frames)
+        self._stacked_frames = stacked_frames
+        super().__init__(
+            capacity,
+            alpha,
+            beta,
+            betasteps,
+            error_clip,
+            epsilon,
+            normalization_method=normalization_method,
+            path=path,
+        )
+
+    def _states(self) -> States:
+        return AtariStates(self._stacked_frames)
+
+
+class RankBasedPrioritizedAtariBuffer(RankBasedPrioritizedReplayBuffer):
+    """Screens, each stored once, drawn in proportion to rank ** -alpha.
+
+    Args:
+        capacity, alpha, beta, betasteps, error_clip, reset_segment_interval, sort_interval, path:
+            as for `RankBasedPrioritizedReplayBuffer`.
+        stacked_frames: screens a state, in what comes out.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        alpha: float = 0.7,
+        beta: float = 0.5,
+        betasteps: int = 50000000,
+        error_clip: Clip = (-1, 1),
+        reset_segment_interval: int = 1000,
+        sort_interval: int = 1000000,
+        stacked_frames: int = 4,
+        *,
+        path: StorePath = None,
+    ) -> None:
+        """See the class."""
+        checked_count("stacked_frames", stacked_frames)
+        self._stacked_frames = stacked_frames
+        super().__init__(
+            capacity,
+            alpha,
+            beta,
+            betasteps,
+            error_clip,
+            reset_segment_interval,
+            sort_interval,
+            path=path,
+        )
+
+    def _states(self) -> States:
+        return AtariStates(self._stacked_frames)

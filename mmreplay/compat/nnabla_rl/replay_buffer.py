@@ -1,4 +1,4 @@
-"""The buffers that draw uniformly; all others build on them.
+"""The buffer that draws uniformly, on which all others build, and two that differ in one thing.
 
 Invariant: index 0 is the oldest experience that counts, ``len(buffer) - 1`` the newest.
 """
@@ -6,7 +6,6 @@ Invariant: index 0 is the oldest experience that counts, ``len(buffer) - 1`` the
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
@@ -14,16 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.buffers import ReplayBuffer as Buffer
+from mmreplay.compat.deferred_store import StoreDirectory, StorePath
 from mmreplay.compat.nnabla_rl.experiences import Experience
-from mmreplay.compat.nnabla_rl.reading import Draw, Reader, checked_count
-from mmreplay.compat.nnabla_rl.recording import Open, Recorder
+from mmreplay.compat.nnabla_rl.reader import Draw, Reader, checked_count
+from mmreplay.compat.nnabla_rl.recorder import Open, Recorder
 from mmreplay.compat.nnabla_rl.states import States, WholeStates
-from mmreplay.compat.temporary import Place
 from mmreplay.episodes import Index
 
-__all__ = ["Path", "ReplayBuffer"]
-
-Path = str | os.PathLike[str] | None
+__all__ = ["DecorableReplayBuffer", "ReplacementSamplingReplayBuffer", "ReplayBuffer"]
 
 
 class ReplayBuffer:
@@ -38,19 +35,27 @@ class ReplayBuffer:
 
     Raises:
         SchemaError: a value out of its range.
-        LockedError, FormatError, CorruptStoreError: as `mmreplay.ReplayBuffer`.
+        FormatError: the store was made by another class.
+        LockedError, CorruptStoreError: as `mmreplay.ReplayBuffer`.
     """
 
     _replace = False
 
-    def __init__(self, capacity: int | None = None, *, path: Path = None) -> None:
+    def __init__(self, capacity: int | None = None, *, path: StorePath = None) -> None:
         """See the class."""
         if capacity is not None:
             checked_count("capacity", capacity)
         self._capacity = capacity
         # Neither knows this object: a cycle would keep a dropped one's store until it is found.
-        self._recorder = Recorder(Place(path), self._states(), self._opener())
+        self._recorder = Recorder(
+            StoreDirectory(path), self._kind(), self._states(), self._opener()
+        )
         self._reader = Reader(self._recorder, self._skipping())
+
+    def _kind(self) -> str:
+        """The class of this package that this one is, or derives from."""
+        room = __name__.rpartition(".")[0]
+        return next(c.__name__ for c in type(self).__mro__ if c.__module__.startswith(room))
 
     def _states(self) -> States:
         return WholeStates()
@@ -138,3 +143,33 @@ class ReplayBuffer:
     def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
+
+
+class DecorableReplayBuffer(ReplayBuffer):
+    """A `ReplayBuffer` each of whose experiences goes through a function before it comes out.
+
+    Args:
+        capacity: as for `ReplayBuffer`.
+        decor_fun: from an experience, in memory of its own, to what comes in its place.
+        path: as for `ReplayBuffer`.
+    """
+
+    def __init__(
+        self,
+        capacity: int | None,
+        decor_fun: Callable[[Experience], Any],
+        *,
+        path: StorePath = None,
+    ) -> None:
+        """See the class."""
+        super().__init__(capacity, path=path)
+        self._decor_fun = decor_fun
+
+    def _read(self, draw: Draw) -> list[Any]:
+        return [self._decor_fun(experience) for experience in super()._read(draw)]
+
+
+class ReplacementSamplingReplayBuffer(ReplayBuffer):
+    """A `ReplayBuffer` that draws with replacement: more can be drawn than there are."""
+
+    _replace = True

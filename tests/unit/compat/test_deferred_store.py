@@ -1,4 +1,4 @@
-"""Where compat buffers live: what is deleted, what stays, what is gone on with."""
+"""Where the stores of compat buffers lie: what is deleted, what stays, what is continued."""
 
 import gc
 import os
@@ -155,7 +155,7 @@ def test_a_failed_start_leaves_nothing_behind(temporary):
     assert temporary() == []
 
 
-def test_a_store_at_a_path_stays_and_is_gone_on_with(tmp_path, temporary):
+def test_a_store_at_a_path_stays_and_is_continued(tmp_path, temporary):
     path = tmp_path / "kept.zarr"
     with filled(path) as buffer, pytest.raises(LockedError):
         baselines.ReplayBuffer(8, path=path)
@@ -180,7 +180,7 @@ def test_a_store_of_dicts_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("size", [0, -1, 1.5, None])
-def test_a_size_that_is_none_is_refused_at_once(size):
+def test_a_size_below_1_is_refused(size):
     for make in (
         lambda: baselines.ReplayBuffer(size),
         lambda: baselines.PrioritizedReplayBuffer(size, 0.6),
@@ -190,6 +190,6 @@ def test_a_size_that_is_none_is_refused_at_once(size):
             make()
 
 
-def test_the_name_tells_class_and_place(tmp_path):
+def test_repr_shows_class_and_path(tmp_path):
     assert repr(berkeley.ReplayBuffer(4, 2)) == "<mmreplay.compat.berkeley.ReplayBuffer temporary>"
     assert str(tmp_path / "x") in repr(berkeley.ReplayBuffer(4, 2, path=tmp_path / "x"))

@@ -103,12 +103,17 @@ def check_all(buffer, naive, space):
     assert len(seen) >= len(valid) - 1  # each is missed once in 160,000 times
 
 
-@pytest.mark.parametrize("space", [DISCRETE, BOX], ids=["discrete", "box"])
 @pytest.mark.parametrize(
-    ("capacity", "k", "n", "shape"),
-    [(1, 1, 1, (3,)), (25, 4, 1, (3, 2)), (25, 3, 3, (3, 2, 3)), (10, 1, 5, ()), (4, 4, 7, (2, 2))],
+    ("capacity", "k", "n", "shape", "space"),
+    [
+        (1, 1, 1, (3,), DISCRETE),
+        (25, 4, 1, (3, 2), BOX),
+        (25, 3, 3, (3, 2, 3), DISCRETE),
+        (10, 1, 5, (), BOX),
+        (4, 4, 7, (2, 2), DISCRETE),
+    ],
 )
-def test_every_transition_is_that_of_the_lists(capacity, k, n, shape, space):
+def test_every_transition_is_that_of_plain_lists(capacity, k, n, shape, space):
     rng = np.random.default_rng([capacity, k, n])
     naive = Naive(capacity, k, n, 0.9)
     env = env_of(space, k if k > 1 else None)
@@ -233,13 +238,13 @@ def test_clear_forgets_everything_and_goes_on(tmp_path, name):
 
 def test_the_seed_makes_the_batches_repeatable():
     found = []
-    for seed in (4, 4, 5, None, None):
+    for seed in (4, 4, None, None):
         with ExperienceReplayBuffer(env_of(DISCRETE), 50, 20, random_seed=seed) as buffer:
             for i in range(40):
                 buffer.add(np.array([i]), 0, 0.0, False, 0)
             found.append(buffer.sample()[0][:, 0].tolist())
     assert found[0] == found[1]
-    assert len({tuple(one) for one in found}) == 4
+    assert len({tuple(one) for one in found}) == 3
 
 
 def test_every_transition_comes_equally_often():
@@ -253,7 +258,7 @@ def test_every_transition_comes_equally_often():
     assert float(((counts - 400) ** 2 / 400).sum()) < 43.8  # 19 degrees of freedom, 1 in 1000
 
 
-def test_it_goes_on_at_its_path(tmp_path):
+def test_a_store_at_a_path_is_continued(tmp_path):
     path = tmp_path / "store.zarr"
     naive = Naive(12, 2, 2, 0.9)
     for session in range(3):

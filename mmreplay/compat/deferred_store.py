@@ -1,7 +1,8 @@
-"""What the buffers of Berkeley, keras-gym and baselines have in common: when their store is made.
+"""Stores that are made when the first value comes, at the user's path or in a temporary directory.
 
 Invariant: a temporary store is closed before it is removed; what lies at a path that the user gave
-stays.
+stays. A temporary directory is removed by `close`, when its object is dropped, or when the process
+ends, and by no child of that process. If a signal ends the process, the next one removes it.
 """
 
 from __future__ import annotations
@@ -14,21 +15,64 @@ from typing import Any, Self
 
 from mmreplay import files
 from mmreplay.arguments import whole_number
+from mmreplay.beside import held_temporary
 from mmreplay.buffers import ReplayBuffer
-from mmreplay.compat.temporary import Place
 from mmreplay.errors import ClosedError, EmptyBufferError, SchemaError
+from mmreplay.locks import DirectoryLock
 from mmreplay.schema import Field
 from mmreplay.store import open_store
 
-__all__ = ["Home", "StorePath"]
+__all__ = ["DeferredStore", "StoreDirectory", "StorePath"]
 
 StorePath = str | os.PathLike[str] | None
 
 
-class Home:
+class StoreDirectory:
+    """The path of a store that exists, will exist, or is temporary.
+
+    Args:
+        path: the user's; None makes a temporary directory.
+
+    Attributes:
+        path: of the store.
+    """
+
+    def __init__(self, path: StorePath) -> None:
+        """See the class."""
+        self._remove: weakref.finalize[..., StoreDirectory] | None = None
+        if path is not None:
+            self.path = Path(path)
+            return
+        folder, lock = held_temporary()
+        self.path = folder / "store.zarr"
+        self._remove = weakref.finalize(self, _remove, folder, lock, os.getpid())
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether `close` removes it."""
+        return self._remove is not None
+
+    def exists(self) -> bool:
+        """Whether there is something to open."""
+        return self.path.exists()
+
+    def close(self) -> None:
+        """Remove what is temporary."""
+        if self._remove is not None:
+            self._remove()
+
+
+def _remove(folder: Path, lock: DirectoryLock, owner: int) -> None:
+    if os.getpid() == owner:
+        with contextlib.suppress(OSError):  # whatever stays goes with the next one
+            files.remove_tree(folder)
+        lock.release()
+
+
+class DeferredStore:
     """A buffer whose store is made with its first observation.
 
-    Only then its shape is known. A store that is at `path` already is gone on with. A context
+    Only then its shape is known. A store that is at `path` already is continued. A context
     manager; safe to drop without `close()` where there is no path.
 
     Args:
@@ -48,7 +92,7 @@ class Home:
         self._closed = False
 
     def _stored(self) -> tuple[Field, dict[str, Any]] | None:
-        """The frames' field and the metadata of the store that is at the path; None if none is."""
+        """The frames' field and the metadata of the store at the path; None if there is none."""
         if self._path is None or not self._path.exists():
             return None
         with open_store(self._path) as store:
@@ -64,16 +108,16 @@ class Home:
         """Make the store, or open it: `settings` are those of `kind`."""
         if self._closed:
             raise ClosedError(f"{self!r}: this buffer was closed; make another one")
-        place = Place(self._path)
-        if self._path is None:  # no power cut matters to what is deleted anyway
+        directory = StoreDirectory(self._path)
+        if directory.is_temporary:  # no power cut matters to what is deleted anyway
             settings["flush_s"] = 0
         try:
-            self._core = kind(place.path, self._capacity, **settings)
+            self._core = kind(directory.path, self._capacity, **settings)
         except BaseException:
-            place.close()
+            directory.close()
             raise
-        if self._path is None:
-            self._end = weakref.finalize(self, _end, self._core, place)
+        if directory.is_temporary:
+            self._end = weakref.finalize(self, _end, self._core, directory)
 
     @property
     def core(self) -> ReplayBuffer:
@@ -120,12 +164,12 @@ class Home:
 
     def __repr__(self) -> str:
         """Module, class and path."""
-        where = "temporary" if self._path is None else self._path
-        return f"<{type(self).__module__}.{type(self).__name__} {where}>"
+        path = "temporary" if self._path is None else self._path
+        return f"<{type(self).__module__}.{type(self).__name__} {path}>"
 
 
-def _end(core: ReplayBuffer, place: Place) -> None:
+def _end(core: ReplayBuffer, directory: StoreDirectory) -> None:
     # In a forked child neither does anything: both know whose they are.
     with contextlib.suppress(Exception):  # whatever it was, the data is not wanted any more
         core.close()
-    place.close()
+    directory.close()

@@ -1,22 +1,13 @@
-"""nnabla-rl's buffers that draw by priority, and with other goals, against their definitions.
+"""Buffers that draw by priority, against their definitions.
 
-Invariant: probabilities, weights and goals are those that a few lines over lists give.
+Invariant: an error goes to the experience that was drawn, by id, whatever was appended since.
 """
 
 import numpy as np
 import pytest
 
 from mmreplay.compat import nnabla_rl
-from mmreplay.compat.nnabla_rl import priorities
-
-
-def goodness(counts, shares):
-    """How many standard deviations chi-squared is off (Wilson and Hilferty 1931)."""
-    expected = counts.sum() * shares
-    freedom = counts.size - 1
-    spread = 2 / (9 * freedom)
-    squared = float(((counts - expected) ** 2 / expected).sum())
-    return ((squared / freedom) ** (1 / 3) - (1 - spread)) / np.sqrt(spread)
+from mmreplay.compat.nnabla_rl import prioritized
 
 
 def steps(count, begin=0, episode=0, end=1.0):
@@ -62,33 +53,37 @@ def with_errors(variant, errors, **settings):
     return buffer
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("count", [3, 7, 40])
-def test_experiences_are_drawn_by_priority_with_the_weights_of_the_paper(variant, count):
+@pytest.mark.parametrize(
+    ("variant", "count"), [("proportional", 3), ("proportional", 40), ("rank_based", 7)]
+)
+def test_experiences_are_drawn_by_priority_with_the_weights_of_the_paper(
+    experiences, variant, count
+):
     errors = np.random.default_rng(count).permutation(np.linspace(-0.9, 1.5, count))
     clip = (-2, 2)
     shares = masses(variant, errors, clip)
     shares /= shares.sum()
     counts = np.zeros(count)
-    with with_errors(variant, errors, beta=0.4, betasteps=1000, error_clip=clip) as buffer:
-        for batch in range(1500):
+    with with_errors(variant, errors, beta=0.4, betasteps=200, error_clip=clip) as buffer:
+        for batch in range(300):
             found, info = buffer.sample(3)
             chosen = numbers(found)
             np.add.at(counts, chosen, 1)
-            beta = 0.4 + 0.6 * min(batch / 1000, 1)
+            beta = 0.4 + 0.6 * min(batch / 200, 1)
             wanted = (shares[chosen] / shares.min()) ** -beta
             assert info["weights"].shape == (3, 1)
             np.testing.assert_allclose(info["weights"][:, 0], wanted, rtol=1e-5)
             buffer.update_priorities(errors[chosen])
         _, info = buffer.sample_indices([-1, 0])
         np.testing.assert_allclose(info["weights"][:, 0], shares.min() / shares[[-1, 0]], rtol=1e-6)
-    assert goodness(counts, shares) < 4
+    assert experiences.goodness(counts, shares) < 4
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("rounds", [16, 0])
-def test_runs_begin_by_priority_where_one_can_begin(variant, rounds, monkeypatch):
-    monkeypatch.setattr(priorities, "_ROUNDS", rounds)
+@pytest.mark.parametrize(
+    ("variant", "rounds"), [("proportional", 16), ("rank_based", 16), ("rank_based", 0)]
+)
+def test_runs_begin_by_priority_where_one_can_begin(experiences, variant, rounds, monkeypatch):
+    monkeypatch.setattr(prioritized, "_ROUNDS", rounds)
     errors = np.random.default_rng(3).permutation(np.linspace(-0.9, 0.8, 12))
     buffer = nnabla_rl.PrioritizedReplayBuffer(12, variant=variant)
     with buffer:
@@ -100,7 +95,7 @@ def test_runs_begin_by_priority_where_one_can_begin(variant, rounds, monkeypatch
         every = masses(variant, errors)
         begins = [t for t in range(12) if t % 3 != 2]
         counts = np.zeros(12)
-        for _ in range(1500):
+        for _ in range(200):
             found, info = buffer.sample(4, 2)
             chosen = numbers(found[0])
             assert numbers(found[1]) == [t + 1 for t in chosen]
@@ -111,7 +106,7 @@ def test_runs_begin_by_priority_where_one_can_begin(variant, rounds, monkeypatch
             assert not wrong.any()
             buffer.update_priorities(errors[chosen])
         assert counts.nonzero()[0].tolist() == begins
-        assert goodness(counts[begins], every[begins] / every[begins].sum()) < 4
+        assert experiences.goodness(counts[begins], every[begins] / every[begins].sum()) < 4
         with pytest.raises(RuntimeError, match="no run of 4"):
             buffer.sample(1, 4)
 
@@ -162,6 +157,9 @@ def test_settings_out_of_range_are_value_errors():
     for settings in ({"variant": "rank"}, {"alpha": -1}, {"beta": 2}):
         with pytest.raises(ValueError, match="expected"):
             nnabla_rl.PrioritizedReplayBuffer(5, **settings).append(steps(1)[0])
+    for wrong in (0, -1.0, np.inf, np.nan):
+        with pytest.raises(ValueError, match="init_max_error: expected a finite number above 0"):
+            nnabla_rl.ProportionalPrioritizedReplayBuffer(5, init_max_error=wrong)
     with pytest.raises(ValueError, match="capacity"):
         nnabla_rl.PrioritizedReplayBuffer(0)
     with pytest.raises(ValueError, match="normalization_method"):
@@ -190,7 +188,7 @@ def test_priorities_are_there_again_at_a_path(tmp_path):
 )
 def test_screens_are_drawn_by_priority(make, variant, by_batch):
     settings = {"normalization_method": "batch_max"} if by_batch else {}
-    screens = np.random.default_rng(0).integers(0, 256, (12, 84, 84), np.uint8)
+    screens = np.random.default_rng(0).integers(0, 256, (12, 6, 5), np.uint8)
     with make(8, alpha=ALPHA, beta=0.4, stacked_frames=2, **settings) as buffer:
         for t in range(11):
             buffer.append((screens[t], 0, float(t), 1.0, screens[t + 1], {}))
@@ -210,92 +208,52 @@ def test_screens_are_drawn_by_priority(make, variant, by_batch):
         np.testing.assert_allclose(info["weights"][:, 0], wanted, rtol=1e-5)
 
 
-# ---------------------------------------------------------------- hindsight
-
-LENGTHS = (4, 6, 1, 5)
-DESIRED = -1.0
-
-
-def goal_states(episode, t):
-    return np.array([episode, t]), np.array([DESIRED]), np.array([10.0 * episode + t])
-
-
-def tasks(terminated):
-    """Episodes of steps towards a goal that none of them reaches."""
-    return [
-        (
-            goal_states(episode, t),
-            np.array([t]),
-            -1.0,
-            0.0 if terminated and t == length - 1 else 1.0,
-            goal_states(episode, t + 1),
-            {"bonus": float(t)},
-        )
-        for episode, length in enumerate(LENGTHS)
-        for t in range(length)
-    ]
-
-
-def reward(achieved, desired, info):
-    assert achieved.shape == desired.shape == (1,)
-    return -abs(float(achieved[0] - desired[0])) + 100 * info["bonus"]
+@pytest.mark.parametrize("by_batch", [False, True])
+def test_init_max_error_is_the_share_of_what_no_error_was_told_of(tmp_path, by_batch):
+    normalization_method = "batch_max" if by_batch else "buffer_max"
+    settings = {"init_max_error": 0.25, "normalization_method": normalization_method}
+    path = tmp_path / "kept.zarr"
+    with nnabla_rl.ProportionalPrioritizedReplayBuffer(
+        9, 0.5, 1.0, 10, (-4, 4), 1e-8, path=path, **settings
+    ) as buffer:
+        buffer.append_all(steps(4))
+        buffer.sample_indices([0, 1])
+        buffer.update_priorities(np.array([0.01, 0.04]))  # shares of 0.1 and 0.2
+    with nnabla_rl.ProportionalPrioritizedReplayBuffer(
+        9, 0.5, 1.0, 10, (-4, 4), 1e-8, path=path, **settings
+    ) as buffer:
+        buffer.append_all(steps(1, 4))
+        _, info = buffer.sample_indices([1, 2, 4])
+        least = 0.2 if by_batch else 0.1
+        expected = [least / 0.2, least / 0.25, least / 0.25]
+        np.testing.assert_allclose(info["weights"][:, 0], expected, rtol=1e-6)
+        buffer.update_priorities(np.array([2.25, 1.0, 0.16]))
+        buffer.append_all(steps(1, 5))  # the largest share by now is 1.5
+        _, info = buffer.sample_indices([0, 5])
+        np.testing.assert_allclose(info["weights"][:, 0], [1.0, 0.1 / 1.5], rtol=1e-6)
 
 
-@pytest.mark.parametrize("terminated", [True, False])
-@pytest.mark.parametrize("capacity", [None, 9])
-def test_goals_come_from_the_rest_of_the_same_episode(terminated, capacity):
-    every = tasks(terminated)
-    with nnabla_rl.HindsightReplayBuffer(reward, 0.5, capacity) as buffer:
-        buffer.append_all(every)
-        buffer.seed(1)
-        kept = every if capacity is None else every[-capacity:]
-        assert len(buffer) == len(kept)
-        seen = {}
-        for _ in range(300):
-            found, info = buffer.sample_indices(range(len(kept)))
-            assert info["weights"].shape == (len(kept), 1)
-            for i, (one, original) in enumerate(zip(found, kept, strict=True)):
-                (s, goal, achieved), a, r, flag, (s_next, next_goal, next_achieved), more = one
-                assert np.array_equal(s, original[0][0])
-                assert np.array_equal(achieved, original[0][2])
-                assert np.array_equal(s_next, original[4][0])
-                assert np.array_equal(next_achieved, original[4][2])
-                assert (a, flag, more) == (original[1], original[3], original[5])
-                assert goal == next_goal
-                if goal[0] == DESIRED:
-                    assert r == -1.0
-                else:
-                    assert r == reward(next_achieved, goal, more)
-                counts = seen.setdefault(i, {})
-                counts[goal[0]] = counts.get(goal[0], 0) + 1
-        for i, counts in seen.items():
-            episode, t = kept[i][0][0]
-            future = [10.0 * episode + later for later in range(t + 1, LENGTHS[int(episode)] + 1)]
-            assert counts.keys() == {DESIRED, *future}
-            found = np.array([counts[goal] for goal in (DESIRED, *future)])
-            assert goodness(found, np.array([0.5, *[0.5 / len(future)] * len(future)])) < 5
-        assert all(buffer[i][2] == -1.0 and buffer[i][0][1] == DESIRED for i in range(len(kept)))
-        drawn, _ = buffer.sample(len(kept))
-        places = [(int(one[0][0][0]), int(one[0][0][1])) for one in drawn]
-        assert len(set(places)) == len(kept)
+def test_each_class_draws_by_its_own_settings():
+    errors = np.linspace(0.9, 0.1, 8)
+    for make, alpha, beta, shares in (
+        (nnabla_rl.ProportionalPrioritizedReplayBuffer, 0.6, 0.4, errors + 1e-8),
+        (nnabla_rl.RankBasedPrioritizedReplayBuffer, 0.7, 0.5, 1 / np.arange(1, 9)),
+    ):
+        with make(8) as buffer:
+            buffer.append_all(steps(8))
+            buffer.sample_indices(range(8))
+            buffer.update_priorities(errors)
+            found, info = buffer.sample(5)
+            weights = (shares[numbers(found)] / shares.min()) ** (-alpha * beta)
+            np.testing.assert_allclose(info["weights"][:, 0], weights, rtol=1e-3)
 
 
-def test_what_has_no_goals_is_refused():
-    with nnabla_rl.HindsightReplayBuffer(reward) as buffer:
-        good = tasks(True)[0]
-        with pytest.raises(RuntimeError, match="expected a tuple"):
-            buffer.append((np.zeros(2), *good[1:]))
-        with pytest.raises(RuntimeError, match="expected a tuple"):
-            buffer.append((good[0][:2], *good[1:]))
-        with pytest.raises(ValueError, match="info"):
-            buffer.append((*good[:5], None))
-        with pytest.raises(ValueError, match="one number"):
-            buffer.append((*good[:2], np.zeros(2), *good[3:]))
-        buffer.append((*good[:2], np.array([-1.0]), *good[3:]))
-        assert buffer[0][2] == -1.0
-        for call in (lambda: buffer.sample(1, 2), lambda: buffer.sample_indices([0], 2)):
-            with pytest.raises((NotImplementedError, ValueError, IndexError)):
-                call()
-        buffer.append(tasks(True)[1])
-        with pytest.raises(NotImplementedError):
-            buffer.sample(1, 2)
+def test_fewer_errors_go_to_the_first_that_were_drawn():
+    with nnabla_rl.ProportionalPrioritizedReplayBuffer(5, 1.0, 1.0) as buffer:
+        buffer.append_all(steps(4))
+        buffer.sample_indices([3, 1, 0])
+        buffer.update_priorities(np.array([[0.25], [0.5]]))
+        _, info = buffer.sample_indices(range(4))
+        assert np.allclose(info["weights"][:, 0], [0.25, 0.5, 0.25, 1.0])
+        buffer.update_priorities(np.empty(0))
+        assert np.array_equal(buffer.sample_indices(range(4))[1]["weights"], info["weights"])

@@ -1,6 +1,7 @@
 """Experiences by index, or drawn at random: one after another, or runs of several.
 
-Invariant: what a draw chooses is chosen from the index as it is then, and read as of that moment.
+Invariant: what a draw chooses is chosen from the index as it is then, and read as of that moment;
+no run joins experiences that do not follow one another.
 """
 
 from __future__ import annotations
@@ -13,16 +14,85 @@ import numpy.typing as npt
 
 from mmreplay.columns import Ids
 from mmreplay.compat.nnabla_rl.experiences import Experience
-from mmreplay.compat.nnabla_rl.recording import Recorder
-from mmreplay.compat.nnabla_rl.windows import Windows
+from mmreplay.compat.nnabla_rl.recorder import TRAJECTORY_BEGINS, Recorder
 from mmreplay.episodes import Index
 from mmreplay.errors import SchemaError
 from mmreplay.gather import Batch
 from mmreplay.schema import as_array
+from mmreplay.store import Store
 
-__all__ = ["Draw", "Reader", "checked_count"]
+__all__ = ["Draw", "Reader", "Runs", "checked_count"]
 
 Draw = Callable[[Index], Ids]
+
+
+class Runs:
+    """The runs of `length` experiences that follow one another, in a store of one lane as it is.
+
+    A run goes past the end of an episode only if a terminal state ended it, which its experience
+    tells by non_terminal = 0, or if its trajectory goes on; never past a time limit, an
+    interruption or the newest experience.
+
+    Args:
+        store: whose lock the caller holds.
+        index: of the store.
+        length: experiences a run.
+        offset: experiences, from the oldest on, that do not count.
+
+    Attributes:
+        count: how many runs there are.
+    """
+
+    def __init__(self, store: Store, index: Index, length: int, offset: int = 0) -> None:
+        """See the class."""
+        self._length, self._total = length, index.n_transitions
+        self._first, self._resets = index.window(0)[1], np.empty(0, np.int64)
+        self._cuts = np.empty(0, np.int64)
+        if length > 1:
+            resets = index.resets(0)
+            resets = self._resets = resets[resets > self._first]
+            ranks = self.ranks(resets)
+            # A final row has the flag of the step that led to it.
+            cut = store.columns["non_terminals"].take(resets - 1) != 0
+            if TRAJECTORY_BEGINS in store.schema.extras:
+                cut &= store.columns[f"extras/{TRAJECTORY_BEGINS}"].take(resets)
+            self._cuts = ranks[cut]
+        inner = self._cuts[self._cuts > offset]
+        bounds = np.concatenate(([offset], inner, [index.n_transitions]))
+        self._begins = bounds[:-1]
+        self._stops = np.maximum(np.diff(bounds) - length + 1, 0).cumsum()
+        self.count = int(self._stops[-1])
+
+    def at(self, numbers: Ids) -> Ids:
+        """The ranks of the experiences that these runs begin with: int64 (B,).
+
+        Args:
+            numbers: (B,) 0 <= number < count.
+        """
+        run = self._stops.searchsorted(numbers, "right")
+        before = np.concatenate(([0], self._stops))[run]
+        return np.asarray(self._begins[run] + numbers - before, np.int64)
+
+    def ranks(self, rows: Ids) -> Ids:
+        """How many experiences come before each of these rows: int64 (B,); of runs of 2 or more."""
+        # A row before a reset is the final one of its episode, and none.
+        return np.asarray(rows - self._first - self._resets.searchsorted(rows, "right"), np.int64)
+
+    def begin(self, rows: Ids) -> npt.NDArray[np.bool_]:
+        """Whether a run begins with the experience of this row: (B,)."""
+        ranks = self.ranks(rows)
+        fits = ranks + self._length <= self._total
+        return np.asarray(fits & ~np.isin(ranks, self.cut(ranks)), np.bool_)
+
+    def cut(self, ranks: Ids) -> Ids:
+        """Those of the ranks from which a run would go past a cut."""
+        inside = self._cuts.searchsorted(ranks, "right")
+        wrong = inside != self._cuts.searchsorted(ranks + (self._length - 1), "right")
+        return np.asarray(ranks[wrong], np.int64)
+
+    def ids(self, index: Index, ranks: Ids) -> Ids:
+        """The ids of the experiences of these runs, one run after the other: (B * length,)."""
+        return index.at((ranks[:, None] + np.arange(self._length)).ravel())
 
 
 class Reader:
@@ -41,13 +111,12 @@ class Reader:
         """Experiences that count."""
         if not self._recorder.is_open:
             return 0
-        store = self._recorder.buffer.store
-        count = len(store)
-        return count - self._offset(store.index)
+        look = self._recorder.buffer.store.look
+        return look(lambda index: index.n_transitions - self._offset(index))
 
-    def windows(self, index: Index, num_steps: int) -> Windows:
+    def runs(self, index: Index, num_steps: int) -> Runs:
         """The runs of so many experiences."""
-        return Windows(self._recorder.buffer.store, index, num_steps, self._offset(index))
+        return Runs(self._recorder.buffer.store, index, num_steps, self._offset(index))
 
     def random(self, num_samples: int, num_steps: int, *, replace: bool) -> Draw:
         """Draws runs uniformly.
@@ -62,15 +131,15 @@ class Reader:
         seed = int(self._recorder.buffer.generator.integers(1 << 62))
 
         def draw(index: Index) -> Ids:
-            windows = self.windows(index, num_steps)
-            if windows.count < (1 if replace else num_samples):
+            runs = self.runs(index, num_steps)
+            if runs.count < (1 if replace else num_samples):
                 raise SchemaError(
-                    f"num_samples: expected at most {windows.count:,}, as many as there are runs "
+                    f"num_samples: expected at most {runs.count:,}, as many as there are runs "
                     f"of num_steps={num_steps} to draw; found {num_samples:,}"
                 )
             rng = np.random.default_rng(seed)  # the same draw again if the rows were evicted
-            numbers = rng.choice(windows.count, num_samples, replace=replace)
-            return windows.ids(index, windows.at(numbers))
+            numbers = rng.choice(runs.count, num_samples, replace=replace)
+            return runs.ids(index, runs.at(numbers))
 
         return draw
 
@@ -98,13 +167,13 @@ class Reader:
                     f"index {wanted[wrong][0]}, num_steps {num_steps}: there are {count:,} "
                     f"experiences"
                 )
-            windows = self.windows(index, num_steps)
-            if (cut := windows.cut(numbers + offset)).size:
+            runs = self.runs(index, num_steps)
+            if (cut := runs.cut(numbers + offset)).size:
                 raise SchemaError(
                     f"index {cut[0] - offset}, num_steps {num_steps}: expected steps that follow "
                     f"one another, found the end of an episode that no terminal state ended"
                 )
-            return windows.ids(index, numbers + offset)
+            return runs.ids(index, numbers + offset)
 
         return draw
 
@@ -112,8 +181,8 @@ class Reader:
         """Chooses the runs that begin with the experiences of these ids."""
 
         def draw(index: Index) -> Ids:
-            windows = self.windows(index, num_steps)
-            return windows.ids(index, windows.ranks(ids))
+            runs = self.runs(index, num_steps)
+            return runs.ids(index, runs.ranks(ids))
 
         return draw
 

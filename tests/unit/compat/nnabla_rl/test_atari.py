@@ -1,0 +1,138 @@
+"""Buffers of stacked screens, against the stacks that were appended.
+
+Invariant: a state comes out as the stack that was appended: float32 in [0, 1].
+"""
+
+import numpy as np
+import pytest
+
+from mmreplay.compat import nnabla_rl
+from mmreplay.errors import SchemaError
+
+
+def screens_of(number, length, shape=(6, 5)):
+    """One screen more than steps; no two alike."""
+    rng = np.random.default_rng([number, length])
+    return rng.integers(0, 256, (length + 1, *shape), np.uint8)
+
+
+def game(number, length, end, stack=4, dtype="float32", single=False):
+    """An episode as an environment with stacked screens gives it, and as it must come back."""
+    pixels = screens_of(number, length)
+    stacks = [pixels[[max(t - j, 0) for j in reversed(range(4))]] for t in range(length + 1)]
+    wanted = [pixels[[max(t - j, 0) for j in reversed(range(stack))]] for t in range(length + 1)]
+    shown = [one[-1] if single else one for one in stacks]
+    if dtype != "uint8":
+        shown = [one.astype(dtype) / np.dtype(dtype).type(255) for one in shown]
+    wanted = [one.astype(np.float32) / np.float32(255) for one in wanted]
+    steps, expected = [], []
+    for t in range(length):
+        flag = 0.0 if end == "terminated" and t == length - 1 else 1.0
+        rest = (np.array([t]), float(1000 * number + t), flag)
+        steps.append((shown[t], *rest, shown[t + 1], {}))
+        expected.append((wanted[t], *rest, wanted[t + 1], {}))
+    return steps, expected
+
+
+@pytest.mark.parametrize(
+    ("end", "stack", "dtype", "single", "capacity"),
+    [
+        ("terminated", 4, "float32", False, 9),
+        ("interrupted", 4, "uint8", False, 9),
+        ("terminated", 4, "float64", True, 1),
+        ("interrupted", 4, "uint8", True, 3),
+        ("interrupted", 1, "float32", False, 5),
+        ("terminated", 2, "float32", False, 100),
+        ("interrupted", 6, "uint8", True, 4),
+    ],
+)
+def test_stacks_of_screens_stay_in_their_episode(experiences, end, stack, dtype, single, capacity):
+    expected = []
+    with nnabla_rl.MemoryEfficientAtariBuffer(capacity, stack) as buffer:
+        for number, length in enumerate((3, 5, 1, 7, 2)):
+            steps, wanted = game(number, length, end, stack, dtype, single)
+            for one, other in zip(steps, wanted, strict=True):
+                buffer.append(one)
+                expected.append(other)
+                kept = expected[-capacity:]
+                assert len(buffer) == len(kept)
+                assert experiences.same(buffer[0], kept[0])
+                assert experiences.same(buffer[-1], kept[-1])
+        assert all(experiences.same(buffer[i], one) for i, one in enumerate(kept))
+        found, _ = buffer.sample(len(kept))
+        assert all(experiences.same(one, next(k for k in kept if k[2] == one[2])) for one in found)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_every_pixel_value_comes_back_as_it_was(experiences, dtype):
+    pixels = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    screen = (pixels / 255).astype(dtype)
+    with nnabla_rl.MemoryEfficientAtariBuffer(3) as buffer:
+        buffer.append((screen, 0, 0.0, 1.0, screen, {}))
+        assert experiences.same(buffer[0][0][-1], pixels.astype(np.float32) / np.float32(255))
+
+
+def test_screens_that_cannot_be_rebuilt_are_refused(experiences):
+    steps, _ = game(0, 6, "terminated")
+    other, _ = game(1, 6, "terminated")
+    with nnabla_rl.MemoryEfficientAtariBuffer(10) as buffer:
+        buffer.append_all(steps[:3])
+        with pytest.raises(ValueError, match="begins an episode"):
+            buffer.append(other[4])
+        with pytest.raises(ValueError, match="found other screens"):
+            buffer.append((*steps[3][:4], other[3][4], {}))
+        with pytest.raises(ValueError, match=r"in \[0, 1\]"):
+            bright = np.concatenate((steps[3][4][:3], steps[3][4][3:] + 1))
+            buffer.append((steps[3][0], 0, 0.0, 1.0, bright, {}))
+        with pytest.raises(ValueError, match="one shape and dtype"):
+            buffer.append((steps[3][0], 0, 0.0, 1.0, steps[3][4][-1], {}))
+        with pytest.raises(ValueError, match="found int64"):
+            buffer.append((np.zeros((84, 84), int), 0, 0.0, 1.0, np.zeros((84, 84), int), {}))
+        with pytest.raises(ValueError, match="one screen"):
+            buffer.append((np.zeros(84), 0, 0.0, 1.0, np.zeros(84), {}))
+        assert len(buffer) == 3
+        buffer.append_all(steps[3:])  # and nothing of it was stored
+        assert len(buffer) == 6
+        assert experiences.same(buffer[5][4], steps[5][4])
+
+
+def test_an_atari_trajectory_slices_as_a_list_does(experiences):
+    with nnabla_rl.MemoryEfficientAtariTrajectoryBuffer(2) as buffer:
+        games = [game(number, length, "interrupted") for number, length in enumerate((3, 6, 5))]
+        for steps, _ in games:
+            buffer.append_trajectory(steps)
+        assert len(buffer) == 11
+        for number in range(2):
+            wanted = games[number + 1][1]
+            found = buffer.get_trajectory(number)
+            assert len(found) == len(wanted)
+            assert experiences.same(list(found), wanted)
+            for key in (
+                slice(None),
+                slice(1, 3),
+                slice(-2, None),
+                slice(None, None, -2),
+                slice(9, 4),
+            ):
+                assert experiences.same(found[key], wanted[key])
+            assert experiences.same(found[-1], wanted[-1])
+            with pytest.raises(IndexError):
+                found[len(wanted)]
+        assert experiences.same(buffer[6], games[2][1][0])
+        (part,), _ = buffer.sample_indices_portion([4], 3)
+        assert experiences.same(part, games[1][1][3:6])
+        one, _ = buffer.sample_trajectories()
+        assert len(one) in {5, 6}
+        with pytest.raises(SchemaError):
+            buffer.append_trajectory(games[0][0][1:])
+
+
+def test_a_trajectory_of_several_games_reads_as_one(experiences):
+    (first, wanted_first), (second, wanted_second) = (
+        game(number, 3, "terminated") for number in range(2)
+    )
+    with nnabla_rl.MemoryEfficientAtariTrajectoryBuffer() as buffer:
+        buffer.append_trajectory(first + second)
+        assert buffer.trajectory_num == 1
+        assert experiences.same(list(buffer.get_trajectory(0)), wanted_first + wanted_second)
+        assert experiences.same(buffer.get_trajectory(0)[2:4], [wanted_first[2], wanted_second[0]])
