@@ -16,18 +16,11 @@ import mmreplay
 from mmreplay.testing import checks
 from mmreplay.testing.model import Model
 from mmreplay.testing.pair import Pair
-from mmreplay.testing.scratch import scratch_directory
 from mmreplay.testing.strategies import CODECS, DTYPES, Layout
 
 Field = mmreplay.Field
 PLANE = (4, 5)
 ACTION = Field((), "int64", chunk=16)
-
-
-@pytest.fixture
-def tmp_path():
-    with scratch_directory() as path:
-        yield path
 
 
 def layout_of(codec, **more):
