@@ -9,7 +9,6 @@ from benchmarks.results import Result
 from mmreplay.testing.effort import THOROUGH
 from mmreplay.testing.script import Script
 
-
 FRAMES = {
     "raw": {"frame": [(6, 8), "uint8", "raw", 5]},
     "raw, mapped side by side": {"frame": [(64, 64), "uint8", "raw", 4]},
