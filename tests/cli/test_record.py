@@ -291,7 +291,7 @@ def test_a_terminal_that_is_closed_keeps_everything(tmp_path):
     assert mmreplay.verify(tmp_path / "cart.zarr").findings == []
 
 
-@pytest.mark.parametrize("envs", ["1", "3"])
+@pytest.mark.parametrize("envs", [pytest.param("1", marks=pytest.mark.deep(only=True)), "3"])
 def test_after_a_kill_it_goes_on_where_it_stopped(envs, start, record, tmp_path):
     (tmp_path / "slow.py").write_text(SLOW)
     arguments = ["CartPole-v1", "cart.zarr", "--envs", envs, "--policy", "slow:policy", "--append"]

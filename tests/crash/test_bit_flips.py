@@ -59,7 +59,14 @@ def test_every_flip_in_a_closed_store_is_found_or_harmless(tmp_path, measured):
     assert not missed
 
 
-@pytest.mark.parametrize("name", ["dict, lanes", "evicted, raw", "priorities, lanes"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("dict, lanes", marks=pytest.mark.deep(only=True)),
+        "evicted, raw",
+        "priorities, lanes",
+    ],
+)
 def test_a_file_in_the_place_of_another_is_found(tmp_path, name, measured):
     """Of another row, array, lane or store, as long as it has the size."""
     luck = random.Random(name)

@@ -25,8 +25,8 @@ from mmreplay.testing.effort import THOROUGH, by_effort
 from mmreplay.testing.threads import Beside
 
 pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
-SECONDS = by_effort(0.5, 3.0, 20.0)
-LONG_S = by_effort(1.5, 10.0, 60.0)
+SECONDS = by_effort(0.3, 3.0, 20.0)
+LONG_S = by_effort(1.0, 10.0, 60.0)
 
 
 @contextlib.contextmanager
@@ -80,7 +80,7 @@ FOUR_READERS = {
 }
 
 
-@pytest.mark.parametrize("name", list(FOUR_READERS)[: None if THOROUGH else 2])
+@pytest.mark.parametrize("name", list(FOUR_READERS)[: by_effort(1, 2, None)])
 def test_four_readers_follow_whatever_happens_to_the_writer(tmp_path, measured, name):
     luck = random.Random(name if not THOROUGH else None)
     script = actor.Script(

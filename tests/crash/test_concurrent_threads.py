@@ -22,7 +22,8 @@ from mmreplay.testing.effort import THOROUGH, by_effort
 from mmreplay.testing.threads import Beside
 
 pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
-SECONDS = by_effort(0.6, 3.0, 20.0)
+DEEP_ONLY = pytest.mark.deep(only=True)
+SECONDS = by_effort(0.3, 3.0, 20.0)
 PATIENCE_S = 120.0  # a machine may have other things to do
 
 
@@ -58,9 +59,19 @@ def test_four_threads_sample_in_every_way_while_one_steps(script_of, kind):
     assert sum(one.counts["evictions"] for one in lookers) > 0
 
 
-@pytest.mark.parametrize("lanes", [None, 3])
 @pytest.mark.parametrize(
-    "name", ["dict", "lz4", "raw", "raw, mapped side by side", "zstd, one row a shard"]
+    ("name", "lanes"),
+    [
+        (name, lanes) if lanes == quick else pytest.param(name, lanes, marks=DEEP_ONLY)
+        for name, quick in {
+            "dict": None,
+            "lz4": 3,
+            "raw": None,
+            "raw, mapped side by side": 3,
+            "zstd, one row a shard": None,
+        }.items()
+        for lanes in (None, 3)
+    ],
 )
 def test_sampling_while_another_thread_appends_and_evicts(script_of, name, lanes):
     script = script_of(name, lanes=lanes, capacity=60)
@@ -116,7 +127,15 @@ def test_sampling_while_another_thread_appends_and_evicts(script_of, name, lanes
     assert all(counts[what] >= n for what, n in least.items()), counts
 
 
-@pytest.mark.parametrize("name", ["dict", "lz4", "raw", "zstd, one row a shard"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lz4",
+        "raw",
+        pytest.param("dict", marks=DEEP_ONLY),
+        pytest.param("zstd, one row a shard", marks=DEEP_ONLY),
+    ],
+)
 def test_readers_in_other_threads_follow_closing_and_reopening(script_of, name):
     script = script_of(name, capacity=80)
     plot = script.plot

@@ -115,7 +115,9 @@ def test_recording_killed_again_and_again_loses_no_committed_row(tmp_path, measu
     luck = random.Random(None if THOROUGH else 1)
     with recorder.Recorders() as recorders:
         ordered = orders(tmp_path)
-        recordings = [Recording(one, recorders, luck) for one in ordered.values()]
+        recordings = [
+            Recording(one, recorders, luck) for one in list(ordered.values())[: by_effort(2, 3, 3)]
+        ]
         began = time.perf_counter()
         while time.perf_counter() - began < SECONDS or not any(one.openings for one in recordings):
             for one in recordings:

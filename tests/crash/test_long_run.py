@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from mmreplay.testing import checks, ring
-from mmreplay.testing.effort import THOROUGH
+from mmreplay.testing.effort import THOROUGH, by_effort
 
 pytestmark = [
     pytest.mark.timeout(0 if THOROUGH else 240),
@@ -30,7 +30,7 @@ if THOROUGH:
     LOOKS, WINDOW_S = 3, 0.8
 else:  # chunks so short that as many files come and go as in a run of many million rows
     RUN = {"capacity": 5_000, "chunk": 512, "shard": 512, "window": 5_000}
-    ROWS, CALM, KILLS, CLOSES = 150_000, 40_000, 4, 1
+    ROWS, CALM, KILLS, CLOSES = 150_000, 40_000, by_effort(2, 4, 0), 1
     LOOKS, WINDOW_S = 2, 0.02
 # Chunk files that are allocated before their first row: those of a megabyte or more.
 AHEAD = {"lz4": 0, "raw": 1 if THOROUGH else 0}

@@ -61,7 +61,7 @@ class Case:
     def points(self, n):
         """Some of the calls, and all of the last ones."""
         early = range(1, self.total - SWAP, max(self.total // n, 1))
-        late = range(self.total - SWAP, self.total + 1, by_effort(5, 3, 1))
+        late = range(self.total - SWAP, self.total + 1, by_effort(8, 3, 1))
         return [*early, *late]
 
     def check_there(self, path):
@@ -104,7 +104,7 @@ def test_failed_at_any_call_and_called_again(tmp_path, kind, exchange):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nobody to kill")
-@pytest.mark.parametrize("kind", KINDS if THOROUGH else KINDS[1:2])
+@pytest.mark.parametrize("kind", by_effort(KINDS[:1], KINDS[:2], KINDS))
 def test_killed_at_any_call_and_called_again(tmp_path, kind, exchange):
     case, n_killed = Case(tmp_path, kind), 0
     for at in case.points(by_effort(1, 6, 10**9)):
@@ -150,7 +150,7 @@ def test_the_power_goes_at_any_call_of_the_swap(tmp_path, kind, exchange, measur
         call = disks[0].calls[-1]
         if call == "exchange" or swapping:
             swapping.append(number)
-        if not swapping and not THOROUGH and luck.random() > 0.02:
+        if not swapping and not THOROUGH and luck.random() > by_effort(0.01, 0.1, 1):
             return
         for n in range(6 if THOROUGH and swapping else 2):
             disks[0].image(

@@ -18,7 +18,7 @@ from mmreplay.testing.simulator import Counts, simulate, simulate_all
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 N_CRASHES = 50  # of a history
-N_TRIALS = by_effort(300, 2_000, 20_000)
+N_TRIALS = by_effort(200, 2_000, 20_000)
 # Tried for a mutant, at most; others than those of the real code.
 SEEDS = range(5_170, 6_170)
 RESULTS = Path(__file__).with_name("results") / "simulator.json"
