@@ -453,7 +453,11 @@ def run(
     numbers: list[int] = list(range(start, stop))
     if quick:
         some = range(0, ordeal.n_special, _QUICK)
-        numbers = [*some, *ordeal.extremes, *(ordeal.n_special + n for n in numbers)]
+        numbers = [
+            *some,
+            *ordeal.extremes[:: by_effort(3, 1, 1)],
+            *(ordeal.n_special + n for n in numbers),
+        ]
     return run_limited(ordeal.trial, numbers, ordeal.inside, limits)
 
 

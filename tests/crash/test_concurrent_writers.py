@@ -30,7 +30,7 @@ def test_a_second_writer_is_told_who_the_first_is_until_that_one_is_dead(script_
     with actor.Actors() as actors:
         for session in range(2):
             chronicle.acknowledge(chronicle.committed)
-            pid = actors.start(actor.with_session(script, session, rows=10**9))
+            pid = actors.start(actor.with_session(script, session, rows=10**9, pause_s=0.001))
             chronicle.wait_for_rows()
             told = rf"\(pid {pid} on {host}, since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\)"
             with pytest.raises(mmreplay.LockedError, match=told):
@@ -98,7 +98,7 @@ def test_processes_that_make_the_same_store_at_once_get_a_lane_each(tmp_path):
 
 
 KEEP_WRITING_A_LANE = """
-import sys
+import sys, time
 import mmreplay
 from mmreplay.testing.frames import Described, Plot
 
@@ -117,6 +117,7 @@ with mmreplay.create(path, frame=field, action=mmreplay.Field((), "int64"), **se
         ended, cut, lost = plot.flags(lane, row)
         action, reward = plot.action(lane, row - 1), plot.reward(lane, row - 1)
         writer.step(action, reward, plot.frame(lane, row, start), ended, cut, life_lost=lost)
+        time.sleep(0.001)
 """
 
 

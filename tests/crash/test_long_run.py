@@ -82,6 +82,7 @@ class Ring:
         self.kills += 1
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("codec", ["lz4", pytest.param("raw", marks=pytest.mark.deep(only=True))])
 def test_a_long_run_takes_no_more_in_the_end_than_at_first(tmp_path, measured, codec):
     luck = random.Random(codec if not THOROUGH else None)

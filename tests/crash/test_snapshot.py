@@ -56,7 +56,9 @@ def take(path, target):
         return None
 
 
-@pytest.mark.parametrize("name", sorted(SCRIPTS))
+@pytest.mark.parametrize(
+    "name", ["raw", "dict", pytest.param("lz4, lanes", marks=pytest.mark.deep(only=True))]
+)
 def test_beside_a_process_that_writes_seals_evicts_and_closes(tmp_path, name, measured):
     luck = random.Random(name)
     script = actor.Script(
