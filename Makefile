@@ -7,17 +7,18 @@ BIN := $(VENV)/bin
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test crash lint format types bench clean
+.PHONY: help demo test test-deep crash lint format types bench clean
 .NOTPARALLEL:  # two pips in one environment break it
 
 help:
-	@echo 'make demo    record 20,000 steps of Breakout, look at them, verify them, sample from them'
-	@echo 'make test    run the tests'
-	@echo 'make crash   try for long to lose or tear a row, and write tests/crash/results'
-	@echo 'make lint    check style (ruff); make format repairs what can be repaired'
-	@echo 'make types   check types (mypy)'
-	@echo 'make bench   measure, and write benchmarks/results'
-	@echo 'make clean   remove the environment, builds, caches and the demo'
+	@echo 'make demo       record 20,000 steps of Breakout, look at them, verify them, sample from them'
+	@echo 'make test       run the tests'
+	@echo 'make test-deep  run those that can look deeper, deeper: some minutes more'
+	@echo 'make crash      try for long to lose or tear a row, and write tests/crash/results'
+	@echo 'make lint       check style (ruff); make format repairs what can be repaired'
+	@echo 'make types      check types (mypy)'
+	@echo 'make bench      measure, and write benchmarks/results'
+	@echo 'make clean      remove the environment, builds, caches and the demo'
 
 demo: $(VENV)/.extras-atari
 	rm -rf demo
@@ -27,10 +28,15 @@ demo: $(VENV)/.extras-atari
 	$(BIN)/mmreplay verify demo/breakout.zarr
 	$(BIN)/mmreplay bench demo/breakout.zarr
 
-test: $(VENV)/.extras-test
-	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal $(ARGS)
+SIDE_BY_SIDE = -n $(WORKERS) --maxprocesses 8 --dist worksteal
 
-THOROUGHLY = HYPOTHESIS_PROFILE=soak MMREPLAY_RESULTS=tests/crash/results $(BIN)/python -m pytest
+test: $(VENV)/.extras-test
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
+
+test-deep: $(VENV)/.extras-test
+	MMREPLAY_EFFORT=deep $(BIN)/python -m pytest -m deep $(SIDE_BY_SIDE) $(ARGS)
+
+THOROUGHLY = MMREPLAY_EFFORT=thorough MMREPLAY_RESULTS=tests/crash/results $(BIN)/python -m pytest
 # These take all processors themselves, or measure how long something takes.
 ALONE = $(addprefix tests/crash/test_, simulator.py hostile.py concurrency.py long_run.py \
     kill_recording.py)
@@ -40,7 +46,7 @@ crash: $(VENV)/.extras-test
 	@status=0; set -x; \
 	$(THOROUGHLY) $(ALONE) || status=1; \
 	$(THOROUGHLY) tests/crash $(addprefix --ignore=, $(ALONE)) \
-	    -n $(WORKERS) --maxprocesses 8 --dist worksteal $(ARGS) || status=1; \
+	    $(SIDE_BY_SIDE) $(ARGS) || status=1; \
 	exit $$status
 
 lint: $(VENV)/.extras-dev

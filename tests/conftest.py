@@ -6,28 +6,45 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from mmreplay import files
+from mmreplay.testing.effort import EFFORT, THOROUGH, by_effort
+from mmreplay.testing.scratch import scratch_root
 
-# No deadlines: an example may wait for a disk, a child process or a busy neighbour, and a test
-# that has really stopped is ended by the timeout in pyproject.toml.
-settings.register_profile("dev", deadline=None, max_examples=50)
+# The folders of `tmp_path`. A test whose subject is a disk mounts one.
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(scratch_root()))
+
+# Nothing here looks at the clock: an example may wait for a disk, a child process or a busy
+# neighbour, and a test that has really stopped is ended by the timeout in pyproject.toml.
+settings.register_profile(
+    "mmreplay",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=by_effort(25, 50, 2_000),
+)
 settings.register_profile(
     "ci",
-    deadline=None,
+    settings.get_profile("mmreplay"),
     derandomize=True,  # a red run is red again on the next machine
     print_blob=True,
     database=None,
-    max_examples=50,
-    suppress_health_check=[HealthCheck.too_slow],
 )
-# HYPOTHESIS_PROFILE=soak make test: look longer, for faults that fifty examples do not reach.
-settings.register_profile(
-    "soak",
-    deadline=None,
-    max_examples=2_000,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-_default = "ci" if os.environ.get("CI") else "dev"
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", _default))
+settings.load_profile("ci" if os.environ.get("CI") and not THOROUGH else "mmreplay")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """`make test-deep` runs what is marked deep, and every hypothesis test is, with more examples.
+
+    What is marked `deep(only=True)` is left out of a quick run.
+    """
+    for item in items:
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker("deep")
+    if EFFORT == "quick":
+        later = [
+            one for one in items if any(m.kwargs.get("only") for m in one.iter_markers("deep"))
+        ]
+        config.hook.pytest_deselected(items=later)
+        items[:] = [one for one in items if one not in later]
 
 
 @pytest.fixture

@@ -1,10 +1,25 @@
-"""How hard the tests look: quickly, as with every change, or for as long as it takes."""
+"""How hard the tests look: ``$MMREPLAY_EFFORT`` is quick, deep or thorough.
+
+``make test`` is quick, with every change; ``make test-deep`` runs what is marked ``deep`` for some
+minutes; ``make crash`` is thorough, for as long as it takes. tests/conftest.py has the number of
+hypothesis examples of each.
+"""
 
 from __future__ import annotations
 
 import os
+from typing import TypeVar
 
-__all__ = ["THOROUGH"]
+__all__ = ["EFFORT", "EFFORTS", "THOROUGH", "by_effort"]
 
-THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
-"""Whether this is `make crash`, or another long search; hypothesis then tries more as well."""
+T = TypeVar("T")
+EFFORTS = ("quick", "deep", "thorough")
+EFFORT = os.environ.get("MMREPLAY_EFFORT", "quick")
+if EFFORT not in EFFORTS:
+    raise ValueError(f"MMREPLAY_EFFORT: expected one of {EFFORTS}, found {EFFORT!r}")
+THOROUGH = EFFORT == "thorough"
+
+
+def by_effort(quick: T, deep: T, thorough: T) -> T:
+    """What stands for the effort of this run."""
+    return (quick, deep, thorough)[EFFORTS.index(EFFORT)]

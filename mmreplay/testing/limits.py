@@ -47,7 +47,7 @@ class Limits:
 
     memory_bytes: int = 200 * _MIB
     file_bytes: int = 64 * _MIB
-    patience_s: float = 8.0
+    patience_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import multiprocessing
+import os
 import random
 import time
 import traceback
@@ -38,7 +39,7 @@ STACK = 3
 """Frames an observation, of the dataset that an onlooker gets."""
 _BATCH = 16
 _LATE_S = 1.5  # a store that was closed and opened again is noticed within a second
-_LEAST, _PATIENCE_S = 20, 30.0  # batches, on a machine with no time for them
+_LEAST = 20  # batches
 _LOOKS = 4  # a process that was not given the processor is not late
 
 
@@ -293,12 +294,12 @@ def _grown(old: int, new: int) -> bool:
     return new > old
 
 
-def look_on(script: Script, seconds: float, seed: int, result: str, data: Dataset | None) -> None:
+def look_on(script: Script, over: str, seed: int, result: str, data: Dataset | None) -> None:
     """Be an onlooker, in a process of one's own, and leave in the file `result` what was seen.
 
     Args:
         script: of the actors; the store is there.
-        seconds: how long; longer where that is not enough for some batches.
+        over: once there is a file of this name it ends, as soon as it has seen some batches.
         seed: of what is read when.
         result: JSON: the counts, and ``wrong``: None, or the traceback of what was wrong.
         data: that the parent had open when it forked this process; None opens one.
@@ -310,13 +311,7 @@ def look_on(script: Script, seconds: float, seed: int, result: str, data: Datase
             mine = data or stack.enter_context(load(script.path, stack=STACK, seed=seed))
             onlooker = Onlooker(script, mine, seed)
             counts = onlooker.counts
-            until = time.monotonic() + seconds
-            onlooker.run(
-                lambda: (
-                    time.monotonic() > until + _PATIENCE_S
-                    or (time.monotonic() > until and counts["batches"] >= _LEAST)
-                )
-            )
+            onlooker.run(lambda: counts["batches"] >= _LEAST and os.path.exists(over))
     except BaseException:  # noqa: BLE001 (told to the parent)
         wrong = traceback.format_exc()
     Path(result).write_text(json.dumps({**counts, "wrong": wrong}), encoding="utf-8")
@@ -328,11 +323,10 @@ class Onlookers:
     Args:
         folder: for what they have seen.
         script: of the actors; the store is there.
-        seconds: how long each looks on.
     """
 
-    def __init__(self, folder: Path, script: Script, seconds: float) -> None:
-        self._folder, self._script, self._seconds = folder, script, seconds
+    def __init__(self, folder: Path, script: Script) -> None:
+        self._folder, self._script, self._over = folder, script, folder / "over"
         self._running: list[tuple[BaseProcess, Path]] = []
 
     def start(self, method: str, data: Dataset | None = None) -> None:
@@ -344,7 +338,7 @@ class Onlookers:
         """
         number = len(self._running)
         result = self._folder / f"onlooker-{number}"
-        arguments = (self._script, self._seconds, number, str(result), data)
+        arguments = (self._script, str(self._over), number, str(result), data)
         context: Any = multiprocessing.get_context(method)
         process = context.Process(target=look_on, args=arguments)
         with warnings.catch_warnings():  # newer Pythons warn of forks beside threads: that is it
@@ -357,6 +351,10 @@ class Onlookers:
         """Whether one is still looking."""
         return any(process.is_alive() for process, _ in self._running)
 
+    def end(self) -> None:
+        """Let each look on until it has seen some batches, and no longer."""
+        self._over.touch()
+
     def join(self) -> list[dict[str, int]]:
         """The counts of each, once all have ended.
 
@@ -365,7 +363,7 @@ class Onlookers:
         """
         out = []
         for process, result in self._running:
-            process.join(timeout=self._seconds + 60)
+            process.join()
             if process.exitcode != 0:
                 raise AssertionError(f"an onlooker ended with status {process.exitcode}")
             out.append(json.loads(result.read_text(encoding="utf-8")))

@@ -41,6 +41,7 @@ from mmreplay.errors import (
 )
 from mmreplay.testing import hostile
 from mmreplay.testing.checks import columns_of
+from mmreplay.testing.effort import by_effort
 from mmreplay.testing.extremes import special_cases
 from mmreplay.testing.limits import Guard, Limits, Tally, run_limited, timed
 from mmreplay.testing.victims import Pristine, Victim, pristine_stores
@@ -54,7 +55,7 @@ _SAMPLING = (*_READING, EmptyBufferError)
 _WRITING = (*_SAMPLING, LockedError, DiskFullError, FailedStoreError)
 _VERIFYING = (StoreNotFoundError, FormatError, CorruptStoreError, LockedError)
 _SECONDS = 2.0
-_QUICK = 37  # of the kinds of files, one of so many: no divisor of how many there are
+_QUICK = by_effort(151, 37, 37)  # one special case of so many: no divisor of how many there are
 _OFTEN = {
     "raw": 8, "lz4, evicting": 8, "larger lz4": 8, "zstd": 8, "dict": 2, "lanes": 2,
     "priorities": 2, "crashed": 6, "power cut": 6, "crashed raw lanes": 1, "crashed buffer": 2,
@@ -452,7 +453,11 @@ def run(
     numbers: list[int] = list(range(start, stop))
     if quick:
         some = range(0, ordeal.n_special, _QUICK)
-        numbers = [*some, *ordeal.extremes, *(ordeal.n_special + n for n in numbers)]
+        numbers = [
+            *some,
+            *ordeal.extremes[:: by_effort(3, 1, 1)],
+            *(ordeal.n_special + n for n in numbers),
+        ]
     return run_limited(ordeal.trial, numbers, ordeal.inside, limits)
 
 

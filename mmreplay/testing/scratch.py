@@ -12,16 +12,25 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["scratch_directory"]
+__all__ = ["scratch_directory", "scratch_root"]
+
+_IN_MEMORY = Path("/dev/shm")  # noqa: S108 (names in it are private: mkdtemp, pytest)
+_LEAST_BYTES = 2 << 30  # a container gets 64 MiB as a rule, which a few tests fill
+
+
+def scratch_root() -> Path:
+    """``$MMREPLAY_SCRATCH``, shared memory if it has room, or where others go."""
+    if root := os.environ.get("MMREPLAY_SCRATCH"):
+        return Path(root)
+    if os.access(_IN_MEMORY, os.W_OK) and shutil.disk_usage(_IN_MEMORY).free >= _LEAST_BYTES:
+        return _IN_MEMORY
+    return Path(tempfile.gettempdir())
 
 
 @contextlib.contextmanager
 def scratch_directory() -> Iterator[Path]:
-    """A new directory: below ``$MMREPLAY_SCRATCH``, in shared memory, or where others go."""
-    root = os.environ.get("MMREPLAY_SCRATCH")
-    if root is None and os.access("/dev/shm", os.W_OK):  # noqa: S108 (mkdtemp makes it private)
-        root = "/dev/shm"  # noqa: S108
-    path = Path(tempfile.mkdtemp(prefix="mmreplay-", dir=root))
+    """A new directory in `scratch_root`."""
+    path = Path(tempfile.mkdtemp(prefix="mmreplay-", dir=scratch_root()))
     try:
         yield path
     finally:

@@ -1,7 +1,7 @@
 """Sequences worked out naively from the model: which windows there are, and what each one shows.
 
 Invariant: nothing here is shared with the samplers or the gather; windows are found by trying every
-row, and each step of each window is asked of the model by itself.
+row, and each step of each window is what the model says of that transition.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mmreplay.schema import FRAME
 from mmreplay.sequences import SequenceBatch
 from mmreplay.testing.checks import check_same
 from mmreplay.testing.model import LANE_SHIFT, LaneModel, Model
@@ -20,6 +21,7 @@ from mmreplay.testing.model import LANE_SHIFT, LaneModel, Model
 __all__ = ["Kept", "check_sequences", "kept_episodes", "window_starts"]
 
 Array = npt.NDArray[Any]
+ROW_MASK = (1 << LANE_SHIFT) - 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -98,105 +100,100 @@ def check_sequences(
     Raises:
         AssertionError: they differ.
     """
-    steps = burn_in + length
+    shape = len(starts), burn_in + length
     if found.burn_in != burn_in or len(found) != len(starts):
         raise AssertionError(f"expected {len(starts)} windows, found {len(found)}")
-    check_same(found.weight, np.ones(len(starts), np.float32), "weight")
-    episodes = kept_episodes(model)
+    episodes = {
+        kept.lane << LANE_SHIFT | row: kept for kept in kept_episodes(model) for row in kept.rows
+    }
+    ids = np.full(shape, -1, np.int64)
+    step, first = np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
+    pads = []
     for number, start in enumerate(starts):
-        lane, row = divmod(int(start), 1 << LANE_SHIFT)
-        kept = next(one for one in episodes if one.lane == lane and row in one.rows)
-        for time in range(steps):
-            here = row - burn_in + time
-            what = f"window {number} at {start}, step {time}"
-            if here in kept.rows:
-                _check_step(found, (number, time), model, kept, here, what, settings)
-                at = int(found.step[number, time])
-                if at != here - kept.start and (kept.whole or begins_are_known or at != -1):
-                    raise AssertionError(f"{what}: found step {at}")
+        kept = episodes[start]
+        begin = (start & ROW_MASK) - burn_in
+        for time in range(shape[1]):
+            row, place = begin + time, (number, time)
+            if not kept.rows[0] <= row <= kept.rows[-1]:
+                pads.append((place, kept, row, max(begin, kept.rows[0])))
+                continue
+            ids[place] = kept.lane << LANE_SHIFT | row
+            first[place] = row == kept.start
+            if kept.whole or begins_are_known or found.step[place] != -1:
+                step[place] = row - kept.start
             else:
-                _check_no_step(found, (number, time), what)
-                first = max(row - burn_in, kept.rows[0])
-                _check_padding(found, (number, time), model, kept, here, first, what, settings)
+                step[place] = -1
+    mask = ids >= 0
+    check_same(found.weight, np.ones(len(starts), np.float32), "weight")
+    check_same(found.id, ids, "id")
+    check_same(found.mask, mask, "mask")
+    check_same(found.first, first, "first")
+    check_same(found.step, step, "step")
 
+    # Each transition is asked of the model once, in however many windows it is.
+    distinct, which = np.unique(ids[mask], return_inverse=True)
+    batch = model.batch(distinct, **settings)
 
-def _each(found: SequenceBatch, place: tuple[int, int]) -> dict[str, Any]:
-    names = ("reward", "discount", "non_terminal", "action", "id")
-    out: dict[str, Any] = {name: np.asarray(getattr(found, name)[place]) for name in names}
-    out["extras"] = {name: np.asarray(one[place]) for name, one in found.extras.items()}
-    for name in ("observation", "next_observation"):
-        given = getattr(found, name)
-        out[name] = (
-            {key: one[place] for key, one in given.items()}
-            if isinstance(given, dict)
-            else given[place]
-        )
-    return out
+    def spread(column: Array) -> Array:
+        out = np.zeros((*shape, *column.shape[1:]), column.dtype)
+        out[mask] = column[which]
+        return out
 
-
-def _check_step(
-    found: SequenceBatch,
-    place: tuple[int, int],
-    model: Model,
-    kept: Kept,
-    row: int,
-    what: str,
-    settings: dict[str, Any],
-) -> None:
-    expected = model.batch([kept.lane << LANE_SHIFT | row], **settings)
-    for name, one in _each(found, place).items():
-        other = getattr(expected, name)
-        other = {key: x[0] for key, x in other.items()} if isinstance(other, dict) else other[0]
-        check_same(one, other, f"{what}: {name}")
-    if not found.mask[place] or bool(found.first[place]) != (row == kept.start):
-        raise AssertionError(f"{what}: mask or first are wrong")
-
-
-def _check_no_step(found: SequenceBatch, place: tuple[int, int], what: str) -> None:
-    if found.id[place] != -1 or found.mask[place] or found.first[place] or found.step[place]:
-        raise AssertionError(f"{what}: expected none")
     for name in ("reward", "discount", "non_terminal", "action"):
-        one = getattr(found, name)[place]
-        check_same(one, np.zeros_like(one), f"{what}: {name}")
-    for name, column in found.extras.items():
-        check_same(column[place], np.zeros_like(column[place]), f"{what}: {name}")
-
-
-def _check_padding(
-    found: SequenceBatch,
-    place: tuple[int, int],
-    model: Model,
-    kept: Kept,
-    row: int,
-    first: int,
-    what: str,
-    settings: dict[str, Any],
-) -> None:
-    """Frames that a real step shows as well, and zeros."""
-    stack, axis = settings.get("stack", 4), settings.get("stack_axis", 0)
-    padding = settings.get("padding", "reset")
-    size = stack or 1
-    lane = model.lanes[kept.lane]
+        check_same(getattr(found, name), spread(getattr(batch, name)), name)
+    check_same(found.extras, {name: spread(one) for name, one in batch.extras.items()}, "extras")
     for name, ahead in (("observation", 0), ("next_observation", 1)):
-        newest = row + ahead
-        rows = range(newest - size + 1, newest + 1)
-        for key in model.schema.frames:
+        given = getattr(batch, name)
+        expected = {
+            key: spread(one)
+            for key, one in (given if isinstance(given, dict) else {FRAME: given}).items()
+        }
+        padding = _Padding(model, settings)
+        for place, kept, row, oldest in pads:
+            for key, one in expected.items():
+                one[place] = padding.stack(kept, row + ahead, oldest, key)
+        check_same(
+            getattr(found, name), expected if isinstance(given, dict) else expected[FRAME], name
+        )
+
+
+class _Padding:
+    """What stands where a window has no step: frames that a real step shows as well, and zeros."""
+
+    def __init__(self, model: Model, settings: dict[str, Any]) -> None:
+        self._model = model
+        self._size, self._axis = settings.get("stack", 4), settings.get("stack_axis", 0)
+        self._padding = settings.get("padding", "reset")
+        self._known: dict[tuple[int, int, int, str], Array] = {}
+
+    def stack(self, kept: Kept, newest: int, oldest: int, key: str) -> Array:
+        """Frames of the rows up to `newest`.
+
+        Args:
+            kept: the episode.
+            newest: row of the newest frame of the stack.
+            oldest: first step of the window that is one.
+            key: of the frames.
+        """
+        place = kept.lane << LANE_SHIFT | kept.start, newest, oldest, key
+        if place not in self._known:
+            size = self._size or 1
+            lane = self._model.lanes[kept.lane]
+            blank = np.zeros_like(lane.rows[0].frame[key])
             frames = [
-                _frame(lane, kept, one, key, padding)
-                if first - size + 1 <= one <= kept.rows[-1] + 1
-                else np.zeros_like(lane.rows[0].frame[key])
-                for one in rows
+                self._frame(lane, kept, row, key)
+                if oldest - size + 1 <= row <= kept.rows[-1] + 1
+                else blank
+                for row in range(newest - size + 1, newest + 1)
             ]
-            given = getattr(found, name)
-            given = given[key] if isinstance(given, dict) else given
-            check_same(given[place], _joined(frames, stack, axis), f"{what}: {name} {key}")
+            self._known[place] = _joined(frames, self._size, self._axis)
+        return self._known[place]
 
-
-def _frame(lane: LaneModel, kept: Kept, row: int, key: str, padding: str) -> Array:
-    if row >= kept.start:
-        return lane.rows[row].frame[key]
-    first = lane.rows[kept.start].frame[key]
-    return first if padding == "reset" else np.zeros_like(first)
+    def _frame(self, lane: LaneModel, kept: Kept, row: int, key: str) -> Array:
+        if row >= kept.start:
+            return lane.rows[row].frame[key]
+        first = lane.rows[kept.start].frame[key]
+        return first if self._padding == "reset" else np.zeros_like(first)
 
 
 def _joined(frames: list[Array], stack: int | None, axis: int) -> Array:

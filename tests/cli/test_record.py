@@ -25,6 +25,20 @@ def policy(observation):
 """
 
 
+SIGNALLED = """
+import os, time
+
+n_steps = 0
+
+def policy(observation):
+    global n_steps
+    n_steps += 1
+    while n_steps > 100 and not os.path.exists("signalled"):
+        time.sleep(0.001)
+    return 0
+"""
+
+
 ITS_TERMINAL = """
 import fcntl, sys, termios
 from mmreplay_cli import main
@@ -106,10 +120,10 @@ def test_it_says_what_it_recorded(record):
         assert len(store.lanes) == 2
 
 
-def test_json_is_one_object_and_nothing_else(record, tmp_path):
-    status, out, err = record("CartPole-v1", "cart.zarr", "--steps", "10", "--json")
-    assert (status, err) == (0, "")
-    told = json.loads(out)
+def test_json_is_one_object_and_nothing_else(command, folder):
+    result = command("record", "CartPole-v1", "cart.zarr", "--steps", "10", "--json")
+    assert (result.status, result.err) == (0, "")
+    told = json.loads(result.out)
     assert told["path"] == "cart.zarr"
     assert told["env"] == "CartPole-v1"
     assert told["lanes"] == 1
@@ -142,12 +156,11 @@ def test_options_reach_the_store(record, tmp_path):
         ["CartPole-v1", "cart.zarr", "--steps", "9", "--policy", "clever"],
     ],
 )
-def test_wrong_usage_is_status_2(arguments, record, tmp_path):
-    status, out, err = record(*arguments)
-    assert status == 2
-    assert out == ""
-    assert "Usage: mmreplay record" in err or "Error: " in err
-    assert list(tmp_path.iterdir()) == []
+def test_wrong_usage_is_status_2(arguments, command, folder):
+    result = command("record", *arguments)
+    assert (result.status, result.out) == (2, "")
+    assert "Usage: mmreplay record" in result.err or "Error: " in result.err
+    assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -161,13 +174,12 @@ def test_wrong_usage_is_status_2(arguments, record, tmp_path):
         (["CartPole-v1", "cart.zarr", "--capacity", str(10**30)], "capacity: expected a whole"),
     ],
 )
-def test_what_does_not_work_is_said_without_a_traceback(arguments, message, record, tmp_path):
-    status, out, err = record(*arguments, "--steps", "5")
-    assert status == 1
-    assert out == ""
-    assert message in err
-    assert "Traceback" not in err
-    assert list(tmp_path.iterdir()) == []
+def test_what_does_not_work_is_said_without_a_traceback(arguments, message, command, folder):
+    result = command("record", *arguments, "--steps", "5")
+    assert (result.status, result.out) == (1, "")
+    assert message in result.err
+    assert "Traceback" not in result.err
+    assert list(folder.iterdir()) == []
 
 
 def test_a_policy_that_breaks_is_told_from_an_environment_that_does(record, tmp_path):
@@ -191,12 +203,12 @@ def test_a_policy_that_breaks_is_told_from_an_environment_that_does(record, tmp_
     assert "mine.py:5" in err
 
 
-def test_it_says_what_a_capacity_evicted(record):
+def test_it_says_what_a_capacity_evicted(command, folder):
     arguments = "--steps 20000 --capacity 10 --codec raw".split()
-    status, out, err = record("CartPole-v1", "cart.zarr", *arguments)
-    assert (status, err) == (0, "")
+    result = command("record", "CartPole-v1", "cart.zarr", *arguments)
+    assert (result.status, result.err) == (0, "")
     found = re.fullmatch(
-        r"the oldest ([\d,]+) of the store's ([\d,]+) rows evicted", out.splitlines()[-1]
+        r"the oldest ([\d,]+) of the store's ([\d,]+) rows evicted", result.out.splitlines()[-1]
     )
     assert found is not None
     with mmreplay.open("cart.zarr") as store:
@@ -205,15 +217,16 @@ def test_it_says_what_a_capacity_evicted(record):
         assert lane.base > 0
 
 
-def test_a_store_that_is_there_is_only_appended_to_when_asked(record):
-    assert record("CartPole-v1", "cart.zarr", "--steps", "10")[0] == 0
-    status, _, err = record("CartPole-v1", "cart.zarr", "--steps", "10")
-    assert status == 1
-    assert "cart.zarr" in err
-    status, _, err = record("Pendulum-v1", "cart.zarr", "--steps", "10", "--append")
-    assert status == 1
-    assert "CartPole-v1" in err
-    assert record("CartPole-v1", "cart.zarr", "--steps", "10", "--append")[0] == 0
+def test_a_store_that_is_there_is_only_appended_to_when_asked(command, folder):
+    arguments = ["cart.zarr", "--steps", "10"]
+    assert command("record", "CartPole-v1", *arguments).status == 0
+    result = command("record", "CartPole-v1", *arguments)
+    assert result.status == 1
+    assert "cart.zarr" in result.err
+    result = command("record", "Pendulum-v1", *arguments, "--append")
+    assert result.status == 1
+    assert "CartPole-v1" in result.err
+    assert command("record", "CartPole-v1", *arguments, "--append").status == 0
     with mmreplay.open("cart.zarr") as store:
         assert len(store) == 20
 
@@ -237,14 +250,15 @@ def test_a_signal_ends_it_cleanly_and_keeps_everything(number, start, tmp_path):
 
 
 def test_under_nohup_it_goes_on_when_the_terminal_is_closed(start, tmp_path):
-    (tmp_path / "slow.py").write_text(SLOW)
+    (tmp_path / "waits.py").write_text(SIGNALLED)
     with hangup(signal.SIG_IGN):
-        process = start("CartPole-v1", "cart.zarr", "--steps", "600", "--policy", "slow:policy")
+        process = start("CartPole-v1", "cart.zarr", "--steps", "200", "--policy", "waits:policy")
     wait_for_rows(tmp_path / "cart.zarr", 50, process)
     process.send_signal(signal.SIGHUP)
+    (tmp_path / "signalled").touch()
     out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "")
-    assert out.startswith("Recorded 600 steps")
+    assert out.startswith("Recorded 200 steps")
 
 
 def test_a_terminal_that_is_closed_keeps_everything(tmp_path):
@@ -277,7 +291,7 @@ def test_a_terminal_that_is_closed_keeps_everything(tmp_path):
     assert mmreplay.verify(tmp_path / "cart.zarr").findings == []
 
 
-@pytest.mark.parametrize("envs", ["1", "3"])
+@pytest.mark.parametrize("envs", [pytest.param("1", marks=pytest.mark.deep(only=True)), "3"])
 def test_after_a_kill_it_goes_on_where_it_stopped(envs, start, record, tmp_path):
     (tmp_path / "slow.py").write_text(SLOW)
     arguments = ["CartPole-v1", "cart.zarr", "--envs", envs, "--policy", "slow:policy", "--append"]
@@ -306,7 +320,7 @@ def test_on_a_terminal_it_shows_how_far_it_is(start, tmp_path):
     terminal, its_end = pty.openpty()
     try:
         process = start(
-            "CartPole-v1", "cart.zarr", "--steps", "400", "--policy", "slow:policy", stderr=its_end
+            "CartPole-v1", "cart.zarr", "--steps", "100", "--policy", "slow:policy", stderr=its_end
         )
         out, _ = process.communicate(timeout=60)
         os.set_blocking(terminal, False)
@@ -315,8 +329,8 @@ def test_on_a_terminal_it_shows_how_far_it_is(start, tmp_path):
         os.close(its_end)
         os.close(terminal)
     assert process.returncode == 0
-    assert re.search(r"\d+/400 [\d,]+ steps/s, \d+ episodes, [\d.]+ [kM]B", shown)
-    assert out.startswith("Recorded 400 steps and ")
+    assert re.search(r"\d+/100 [\d,]+ steps/s, \d+ episodes, [\d.]+ [kM]B", shown)
+    assert out.startswith("Recorded 100 steps and ")
 
 
 def test_a_full_disk_keeps_what_was_recorded_and_says_how_to_go_on(command, tmp_path):

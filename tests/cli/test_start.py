@@ -225,10 +225,9 @@ def test_a_crashed_store_can_be_looked_at(command, write, name, play, die):
 def test_no_colours_in_a_pipe(folder, store):
     environment = {**os.environ, "TERM": "xterm-256color"}
     environment.pop("FORCE_COLOR", None)
-    for name in ("info", "episodes", "verify"):
-        run = [sys.executable, "-m", "mmreplay_cli", name, store]
-        out = subprocess.run(run, capture_output=True, env=environment, check=True).stdout
-        assert b"\x1b" not in out
+    run = [sys.executable, "-m", "mmreplay_cli", "info", store]
+    out = subprocess.run(run, capture_output=True, env=environment, check=True).stdout
+    assert b"\x1b" not in out
 
 
 @pytest.mark.parametrize("name", ["repair", *COMMANDS])

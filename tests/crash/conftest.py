@@ -7,16 +7,7 @@ import pytest
 
 from benchmarks.results import Result
 from mmreplay.testing.effort import THOROUGH
-from mmreplay.testing.scratch import scratch_directory
 from mmreplay.testing.script import Script
-
-
-@pytest.fixture
-def tmp_path():
-    """In memory: a disk that waits for nothing makes ten times as many crashes a second."""
-    with scratch_directory() as path:
-        yield path
-
 
 FRAMES = {
     "raw": {"frame": [(6, 8), "uint8", "raw", 5]},

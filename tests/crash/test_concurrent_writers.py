@@ -17,7 +17,7 @@ import pytest
 
 import mmreplay
 from mmreplay.testing import actor, checks
-from mmreplay.testing.effort import THOROUGH
+from mmreplay.testing.effort import THOROUGH, by_effort
 from mmreplay.testing.frames import Described, Plot
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
@@ -30,7 +30,7 @@ def test_a_second_writer_is_told_who_the_first_is_until_that_one_is_dead(script_
     with actor.Actors() as actors:
         for session in range(2):
             chronicle.acknowledge(chronicle.committed)
-            pid = actors.start(actor.with_session(script, session, rows=10**9))
+            pid = actors.start(actor.with_session(script, session, rows=10**9, pause_s=0.001))
             chronicle.wait_for_rows()
             told = rf"\(pid {pid} on {host}, since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\)"
             with pytest.raises(mmreplay.LockedError, match=told):
@@ -49,7 +49,6 @@ def test_a_second_writer_is_told_who_the_first_is_until_that_one_is_dead(script_
 MAKE_A_LANE = """
 import sys, time
 from pathlib import Path
-from mmreplay.testing.effort import THOROUGH
 import mmreplay
 import numpy as np
 
@@ -99,7 +98,7 @@ def test_processes_that_make_the_same_store_at_once_get_a_lane_each(tmp_path):
 
 
 KEEP_WRITING_A_LANE = """
-import sys
+import sys, time
 import mmreplay
 from mmreplay.testing.frames import Described, Plot
 
@@ -118,9 +117,11 @@ with mmreplay.create(path, frame=field, action=mmreplay.Field((), "int64"), **se
         ended, cut, lost = plot.flags(lane, row)
         action, reward = plot.action(lane, row - 1), plot.reward(lane, row - 1)
         writer.step(action, reward, plot.frame(lane, row, start), ended, cut, life_lost=lost)
+        time.sleep(0.001)
 """
 
 
+@pytest.mark.deep
 def test_writers_of_lanes_are_killed_and_come_back_under_a_reader_of_all(tmp_path):
     path, luck = tmp_path / "s.zarr", random.Random(5)
     names = ["left", "middle", "right"]
@@ -139,7 +140,7 @@ def test_writers_of_lanes_are_killed_and_come_back_under_a_reader_of_all(tmp_pat
     try:
         wait_for(lambda: len([*path.glob("lane-*")]) == len(names))
         with mmreplay.load(path, stack=3, seed=0) as data:
-            for _ in range(20 if THOROUGH else 3):
+            for _ in range(by_effort(1, 4, 20)):
                 name = luck.choice(names)
                 running[name].kill()
                 assert running[name].wait() == -9

@@ -15,10 +15,10 @@ import pytest
 
 import mmreplay
 from mmreplay.testing import actor, aftermath, checks, faults
-from mmreplay.testing.effort import THOROUGH
+from mmreplay.testing.effort import THOROUGH, by_effort
 from mmreplay.testing.trees import contents
 
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
+pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
 
 RAW = {"frame": [(6, 8), "uint8", "raw", 5]}
 LZ4 = {"frame": [(6, 8), "uint8", "lz4", 3, 6]}
@@ -107,11 +107,12 @@ def places(calls):
 def test_failing_call_is_told_or_made_good_and_costs_no_row(actors, tmp_path, measured, part):
     luck = random.Random(part)
     names = [name for name in COURSES if name.startswith(PARTS[part])]
+    names = luck.sample(names, min(by_effort(2, 9, 9), len(names)))
     n_calls = n_trials = 0
     for name in names:
         every = places(perform(actors, tmp_path, name, count=True))
         trials = [(*place, *mode) for place in every for mode in MODES]
-        for call, at, error, forever in trials if THOROUGH else luck.sample(trials, 2):
+        for call, at, error, forever in luck.sample(trials, by_effort(1, 3, len(trials))):
             perform(actors, tmp_path, name, fails=(call, error, at, forever))
         n_calls, n_trials = n_calls + len(every), n_trials + len(trials)
     result = measured(f"failing_calls-{part}", courses=names, modes=len(MODES))
@@ -164,7 +165,7 @@ def some_trials(every, seed):
     """Each call once, in a mode that is drawn; some of them where it has to be quick."""
     luck = random.Random(seed)
     trials = [(*place, *luck.choice(MODES)) for place in every]
-    return trials if THOROUGH else luck.sample(trials, 10)
+    return luck.sample(trials, by_effort(4, 15, len(trials)))
 
 
 @pytest.mark.parametrize("close", [True, False], ids=["closed", "left by a crash"])

@@ -13,7 +13,7 @@ import pytest
 
 import mmreplay
 from mmreplay.testing import checks, faults
-from mmreplay.testing.effort import THOROUGH
+from mmreplay.testing.effort import THOROUGH, by_effort
 from mmreplay.testing.faults import ALLOCATING, CALLS, SYNCING
 from mmreplay.testing.pair import Pair
 from mmreplay.testing.strategies import Layout
@@ -149,13 +149,11 @@ def count_calls(path, layout, names):
 
 def some(n, seed):
     """Every place in a thorough run, otherwise some of them."""
-    if THOROUGH:
-        return range(1, n + 1)
-    return sorted(
-        np.random.default_rng(seed).choice(np.arange(1, n + 1), 10, replace=False).tolist()
-    )
+    places = np.random.default_rng(seed).permutation(np.arange(1, n + 1))
+    return sorted(places[: by_effort(5, 15, n)].tolist())
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", sorted(LAYOUTS))
 def test_full_disk_at_any_allocation_changes_nothing_and_the_same_writer_goes_on(tmp_path, name):
     layout = LAYOUTS[name]
@@ -175,6 +173,7 @@ def test_full_disk_at_any_allocation_changes_nothing_and_the_same_writer_goes_on
     assert seen & {"step", "reset", "flush"}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", sorted(LAYOUTS))
 def test_failed_fsync_is_told_once_and_for_all_and_loses_no_committed_row(tmp_path, name):
     layout = LAYOUTS[name]
@@ -226,6 +225,7 @@ def check_over(session):
     checks.check_verified(session.path)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", sorted(LAYOUTS))
 def test_any_failing_call_is_either_told_or_made_good(tmp_path, name):
     layout = LAYOUTS[name]

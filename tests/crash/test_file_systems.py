@@ -21,11 +21,11 @@ import pytest
 
 import mmreplay
 from mmreplay.testing import actor, checks, faults, mounts
-from mmreplay.testing.effort import THOROUGH
+from mmreplay.testing.effort import THOROUGH, by_effort
 from mmreplay.testing.pair import Pair
 from mmreplay.testing.strategies import Layout
 
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
+pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
 
 # ---------------------------------------------------------------- cut off
 
@@ -42,7 +42,7 @@ FRAMES = {
 }
 OPTIONS = {"ext4": ["", "data=journal", "data=writeback"]}
 N_STORES = {"ext4": 10, "xfs": 4, "btrfs": 4} if THOROUGH else {"ext4": 1, "xfs": 1, "btrfs": 1}
-N_CUTS = 40 if THOROUGH else 5
+N_CUTS = by_effort(4, 10, 40)
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +196,7 @@ LAYOUTS = {
     "as-is": Layout(Field((4,), "float32"), Field((), "int64"), {}),
 }
 QUICK = {"ext4": ["lz4"], "tmpfs": ["as-is"], "btrfs": ["raw"], "xfs": []}
-N_ROWS = (40, 25, 12) if THOROUGH else (24, 12, 6)
+N_ROWS = by_effort((16, 8, 4), (24, 12, 6), (40, 25, 12))
 FILL_BYTES = {"tmpfs": 8 << 20, "ext4": 32 << 20}
 PLAIN = {"terminated": False, "truncated": False, "life_lost": False}
 

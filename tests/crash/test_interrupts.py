@@ -16,10 +16,10 @@ import pytest
 import mmreplay
 from mmreplay import Field, system
 from mmreplay.testing import checks
-from mmreplay.testing.effort import THOROUGH
+from mmreplay.testing.effort import THOROUGH, by_effort
 from mmreplay.testing.power import power_disk
 
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
+pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
 
 SETTINGS = {
     "raw": {"frame": Field((4,), "uint8", "raw", 8)},
@@ -27,7 +27,7 @@ SETTINGS = {
     "evicting": {"frame": Field((4,), "uint8", "lz4", 2, 4), "capacity": 30},
 }
 ROWS = 120
-EVERY = 1 if THOROUGH else 7
+EVERY = by_effort(23, 7, 1)
 
 
 class Interrupt:

@@ -14,7 +14,7 @@ import pytest
 
 import mmreplay
 from mmreplay.testing import actor, aftermath
-from mmreplay.testing.effort import THOROUGH
+from mmreplay.testing.effort import THOROUGH, by_effort
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 
@@ -142,6 +142,7 @@ def two_sessions(folder, name, number):
     )
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", sorted(EVERY_CALL))
 def test_death_before_any_call_that_changes_the_disk_loses_nothing(actors, tmp_path, name):
     luck = random.Random(name if not THOROUGH else None)
@@ -151,7 +152,7 @@ def test_death_before_any_call_that_changes_the_disk_loses_nothing(actors, tmp_p
     aftermath.check_found(chronicle)
     n_calls = chronicle.calls
     assert n_calls > 200
-    places = range(1, n_calls + 1) if THOROUGH else luck.sample(range(1, n_calls + 1), 14)
+    places = luck.sample(range(1, n_calls + 1), by_effort(4, 14, n_calls))
     for place in places:
         script = two_sessions(tmp_path, name, place)
         chronicle = actor.Chronicle(script)

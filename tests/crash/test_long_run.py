@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from mmreplay.testing import checks, ring
-from mmreplay.testing.effort import THOROUGH
+from mmreplay.testing.effort import THOROUGH, by_effort
 
 pytestmark = [
     pytest.mark.timeout(0 if THOROUGH else 240),
@@ -30,7 +30,7 @@ if THOROUGH:
     LOOKS, WINDOW_S = 3, 0.8
 else:  # chunks so short that as many files come and go as in a run of many million rows
     RUN = {"capacity": 5_000, "chunk": 512, "shard": 512, "window": 5_000}
-    ROWS, CALM, KILLS, CLOSES = 150_000, 40_000, 4, 1
+    ROWS, CALM, KILLS, CLOSES = 150_000, 40_000, by_effort(2, 4, 0), 1
     LOOKS, WINDOW_S = 2, 0.02
 # Chunk files that are allocated before their first row: those of a megabyte or more.
 AHEAD = {"lz4": 0, "raw": 1 if THOROUGH else 0}
@@ -72,7 +72,7 @@ class Ring:
 
     def die(self, luck):
         """Killed at any moment: in a window, in a flush, while the store is opened."""
-        with self.process(ROWS) as process:
+        with self.process(10 * ROWS) as process:  # longer than anybody waits
             looks = luck.randrange(LOOKS)
             self.listen(process, looks)
             time.sleep(luck.random() * (WINDOW_S if looks else OPENING_S))
@@ -82,7 +82,8 @@ class Ring:
         self.kills += 1
 
 
-@pytest.mark.parametrize("codec", ["lz4", "raw"])
+@pytest.mark.deep
+@pytest.mark.parametrize("codec", ["lz4", pytest.param("raw", marks=pytest.mark.deep(only=True))])
 def test_a_long_run_takes_no_more_in_the_end_than_at_first(tmp_path, measured, codec):
     luck = random.Random(codec if not THOROUGH else None)
     store = Ring(tmp_path / "ring.zarr", codec)

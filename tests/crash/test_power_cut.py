@@ -20,7 +20,7 @@ from mmreplay.checksums import Checksums, stored_checksum
 from mmreplay.format import ArraySpec
 from mmreplay.state import CheckpointFile
 from mmreplay.testing import checks, faults, mounts
-from mmreplay.testing.effort import THOROUGH
+from mmreplay.testing.effort import THOROUGH, by_effort
 from mmreplay.testing.pair import Pair
 from mmreplay.testing.power import power_disk
 from mmreplay.testing.strategies import Layout
@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="needs the path of a descriptor"),
     pytest.mark.timeout(0 if THOROUGH else 240),
 ]
-N_CUTS = None if THOROUGH else 8
+N_CUTS = by_effort(4, 8, None)
 PAIR = ("write", "fdatasync")
 Field = mmreplay.Field
 
@@ -50,6 +50,13 @@ LAYOUTS = {
         lanes=2,
     ),
 }
+
+NAMES = [
+    name
+    if name in {"raw, evicting", "lz4", "dict, lanes"}
+    else pytest.param(name, marks=pytest.mark.deep(only=True))
+    for name in sorted(LAYOUTS)
+]
 
 
 class Cuts:
@@ -264,7 +271,8 @@ def test_rows_that_went_with_the_power_leave_no_checksum_file_behind(tmp_path):
     checks.check_verified(image / "t.zarr")
 
 
-@pytest.mark.parametrize("name", sorted(LAYOUTS))
+@pytest.mark.deep
+@pytest.mark.parametrize("name", NAMES)
 def test_power_cut_at_any_call_loses_nothing_that_was_flushed(tmp_path, name):
     layout = LAYOUTS[name]
     luck = random.Random(name if not THOROUGH else None)
@@ -377,12 +385,14 @@ def test_a_checkpoint_that_is_only_in_the_page_cache_is_durable_before_the_next_
     assert {CheckpointFile(one / "checkpoint", store).best.head for one in images} == {10, 20, 30}
 
 
-@pytest.mark.parametrize("name", sorted(LAYOUTS))
+@pytest.mark.deep
+@pytest.mark.parametrize("name", NAMES)
 def test_failed_fsync_and_then_a_power_cut_lose_nothing_that_was_flushed(tmp_path, name):
     layout = LAYOUTS[name]
     luck = random.Random(name if not THOROUGH else None)
     # The files of making a store come first: nothing has its name then.
-    numbers = range(1, 100) if THOROUGH else luck.sample(range(15, 100), 6)
+    first, n_failures = by_effort((15, 2), (15, 6), (1, 99))
+    numbers = luck.sample(range(first, 100), n_failures)
     n_failed = 0
     for number in numbers:
         root, image = tmp_path / f"root-{number}", tmp_path / f"image-{number}"

@@ -15,12 +15,12 @@ import pytest
 import mmreplay
 from mmreplay.testing import checks, flips
 from mmreplay.testing.damage import Damage
-from mmreplay.testing.effort import THOROUGH
+from mmreplay.testing.effort import THOROUGH, by_effort
 from mmreplay.testing.trees import contents
 
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
+pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
 
-N_TRIALS = 25 if THOROUGH else 2  # of each kind of store and each way to repair
+N_TRIALS = by_effort(1, 3, 25)  # of each kind of store and each way to repair
 GONE_ON = ("raw", "evicted, lanes", "priorities")
 
 

@@ -16,12 +16,12 @@ import pytest
 import mmreplay
 from mmreplay import DiskFullError, files, reading, repair
 from mmreplay.testing import checks, flips
-from mmreplay.testing.effort import THOROUGH
+from mmreplay.testing.effort import THOROUGH, by_effort
 from mmreplay.testing.faults import ALLOCATING, CALLS, faulty_disk
 from mmreplay.testing.power import power_disk
 from mmreplay.testing.trees import contents, names
 
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
+pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
 
 SWAP = 24  # calls from the mark to the end, and some before
 KINDS = ("lz4", "evicted, lanes", "priorities")
@@ -58,10 +58,10 @@ class Case:
         shutil.copytree(self.harmed, folder / "store.zarr")
         return folder / "store.zarr"
 
-    def points(self, quick):
+    def points(self, n):
         """Some of the calls, and all of the last ones."""
-        early = range(1, self.total - SWAP, 1 if THOROUGH else max(self.total // quick, 1))
-        late = range(self.total - SWAP, self.total + 1, 1 if THOROUGH else 3)
+        early = range(1, self.total - SWAP, max(self.total // n, 1))
+        late = range(self.total - SWAP, self.total + 1, by_effort(8, 3, 1))
         return [*early, *late]
 
     def check_there(self, path):
@@ -89,7 +89,7 @@ def exchange(request, monkeypatch):
 @pytest.mark.parametrize("kind", KINDS if THOROUGH else KINDS[:1])
 def test_failed_at_any_call_and_called_again(tmp_path, kind, exchange):
     case, unfinished = Case(tmp_path, kind), 0
-    points = case.points(4)
+    points = case.points(by_effort(2, 8, 10**9))
     for at in points:
         path = case.again()
         with faulty_disk() as disk:
@@ -104,10 +104,10 @@ def test_failed_at_any_call_and_called_again(tmp_path, kind, exchange):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nobody to kill")
-@pytest.mark.parametrize("kind", KINDS if THOROUGH else KINDS[1:2])
+@pytest.mark.parametrize("kind", by_effort(KINDS[:1], KINDS[:2], KINDS))
 def test_killed_at_any_call_and_called_again(tmp_path, kind, exchange):
     case, n_killed = Case(tmp_path, kind), 0
-    for at in case.points(3):
+    for at in case.points(by_effort(1, 6, 10**9)):
         path = case.again()
         child = os.fork()
         if not child:
@@ -120,7 +120,7 @@ def test_killed_at_any_call_and_called_again(tmp_path, kind, exchange):
         assert path.exists() or not exchange
         repair(path)
         case.check_repaired(path)
-    assert n_killed >= len(case.points(3)) - 1
+    assert n_killed >= len(case.points(by_effort(1, 6, 10**9))) - 1
 
 
 def translate_mark(image, known, before):
@@ -150,7 +150,7 @@ def test_the_power_goes_at_any_call_of_the_swap(tmp_path, kind, exchange, measur
         call = disks[0].calls[-1]
         if call == "exchange" or swapping:
             swapping.append(number)
-        if not swapping and not THOROUGH and luck.random() > 0.02:
+        if not swapping and not THOROUGH and luck.random() > by_effort(0.01, 0.1, 1):
             return
         for n in range(6 if THOROUGH and swapping else 2):
             disks[0].image(
@@ -193,6 +193,6 @@ def test_a_full_disk_changes_nothing(tmp_path, kind):
                 break
         assert names(path.parent) == ["store.zarr"]
         assert contents(path) == case.before
-        at += 1 if THOROUGH else 61
+        at += by_effort(61, 17, 1)
     assert at > 50
     case.check_repaired(path)

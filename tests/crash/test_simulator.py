@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from mmreplay.testing.effort import THOROUGH
+from mmreplay.testing.effort import THOROUGH, by_effort
 from mmreplay.testing.mutants import MUTANTS, caught
 from mmreplay.testing.simulator import Counts, simulate, simulate_all
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 N_CRASHES = 50  # of a history
-N_TRIALS = 20_000 if THOROUGH else 400
+N_TRIALS = by_effort(200, 2_000, 20_000)
 # Tried for a mutant, at most; others than those of the real code.
 SEEDS = range(5_170, 6_170)
 RESULTS = Path(__file__).with_name("results") / "simulator.json"
@@ -37,8 +37,9 @@ def test_the_same_seed_lives_the_same_history():
     assert simulate(3, 8) == simulate(3, 8)
 
 
+@pytest.mark.deep
 def test_no_crash_loses_a_row_and_every_broken_rule_is_noticed(measured):
-    names = sorted(MUTANTS) if THOROUGH else sorted(MUTANTS)[::8]
+    names = sorted(MUTANTS)[:: by_effort(8, 1, 1)]
     result = measured("simulator", crashes_of_a_history=N_CRASHES)
     n_histories = -(-N_TRIALS // N_CRASHES)
     # Short enough that no processor is left alone at the end.

@@ -17,11 +17,11 @@ import pytest
 import mmreplay
 from mmreplay import DiskFullError, SchemaError, StoreExistsError, snapshot
 from mmreplay.testing import actor, checks, faults, flips
-from mmreplay.testing.effort import THOROUGH
+from mmreplay.testing.effort import THOROUGH, by_effort
 from mmreplay.testing.faults import ALLOCATING, CALLS, faulty_disk
 from mmreplay.testing.trees import contents, names
 
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
+pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
 
 KINDS = sorted(flips.KINDS)
 SCRIPTS = {
@@ -56,7 +56,9 @@ def take(path, target):
         return None
 
 
-@pytest.mark.parametrize("name", sorted(SCRIPTS))
+@pytest.mark.parametrize(
+    "name", ["raw", "dict", pytest.param("lz4, lanes", marks=pytest.mark.deep(only=True))]
+)
 def test_beside_a_process_that_writes_seals_evicts_and_closes(tmp_path, name, measured):
     luck = random.Random(name)
     script = actor.Script(
@@ -64,7 +66,8 @@ def test_beside_a_process_that_writes_seals_evicts_and_closes(tmp_path, name, me
         report=str(tmp_path / "report"),
         seed=luck.randrange(2**32),
         flush_s=0.005,
-        rows=3_000,
+        rows=by_effort(200, 1_000, 3_000),
+        pause_s=by_effort(0.002, 0.001, 0),  # else a store that is read slowly is a large one
         session=1,
         action_chunk=16,
         **SCRIPTS[name],
@@ -74,7 +77,7 @@ def test_beside_a_process_that_writes_seals_evicts_and_closes(tmp_path, name, me
         chronicle = actor.Chronicle(script)
         pid = actors.start(script)
         chronicle.wait_for_rows()
-        while len(n_rows) < (200 if THOROUGH else 5):
+        while len(n_rows) < by_effort(3, 15, 200):
             target = tmp_path / "copy.zarr"
             before = chronicle.committed
             if take(source, target) is None:
@@ -98,7 +101,7 @@ def test_beside_a_process_that_writes_seals_evicts_and_closes(tmp_path, name, me
 
 
 @pytest.mark.parametrize("state", ["closed", "live", "crashed"])
-@pytest.mark.parametrize("name", KINDS if THOROUGH else ["priorities, lanes", "lz4"])
+@pytest.mark.parametrize("name", by_effort(["priorities, lanes"], KINDS[::2], KINDS))
 def test_neither_changes_with_the_other(tmp_path, name, state):
     """They share files: no store into one may reach the other."""
     kind = flips.KINDS[name]
@@ -204,13 +207,13 @@ def crashed(tmp_path):
     return path
 
 
-def points(path, quick):
+def points(path, n):
     """Some of the calls that a snapshot makes to the disk, and the last ones."""
     with faulty_disk() as disk:
         snapshot(path, path.with_name("counted.zarr"))
     shutil.rmtree(path.with_name("counted.zarr"))
     total = sum(disk.counts[name] for name in CALLS & disk.counts.keys())
-    early = range(1, total - 12, 1 if THOROUGH else total // quick)
+    early = range(1, total - 12, max(total // n, 1))
     return [*early, *range(total - 12, total + 1, 1 if THOROUGH else 4)]
 
 
@@ -220,7 +223,7 @@ def test_cut_off_at_any_call_and_called_again(crashed, tmp_path, how):
     known, n_whole = rows(crashed), 0
     before = contents(crashed)
     target = tmp_path / "copy.zarr"
-    every = points(crashed, 5)
+    every = points(crashed, by_effort(3, 10, 10**9))
     total = max(every)
     for at in every:
         if how == "fails":
@@ -266,7 +269,7 @@ def test_a_full_disk_leaves_nothing_behind(crashed, tmp_path):
             else:
                 break
         assert names(tmp_path) == ["store.zarr"]
-        at += 1 if THOROUGH else 61
+        at += by_effort(61, 17, 1)
     assert at > 100
     assert rows(target) == known
 

@@ -10,7 +10,6 @@ import pytest
 
 import mmreplay
 from mmreplay.testing import checks, faults
-from mmreplay.testing.effort import THOROUGH
 from mmreplay.testing.frames import Described
 from mmreplay.testing.pair import Pair
 from mmreplay.testing.strategies import Layout
@@ -76,17 +75,22 @@ CASES = {
     "default shard of 4,096 rows": (Field((16, 64), "uint8"), 9000, None, None),
     "files of a mebibyte, opened ahead": (Field((64, 64), "uint8", "raw", 256), 2300, 700, 600),
     "more files than lie side by side": (Field((64, 64), "uint8", "raw", 1), 8500, None, None),
+    "more shards than are kept open": (Field((6, 8), "uint8", "lz4", 1, 1), 4400, None, None),
 }
-if THOROUGH:
-    CASES["more shards than are kept open"] = (
-        Field((6, 8), "uint8", "lz4", 1, 1),
-        4400,
-        None,
-        None,
-    )
 
 
-@pytest.mark.parametrize("name", CASES)
+# Those of the others that are quick go over the same borders, or tests/unit has them, lowered.
+LONG = {
+    "default chunks of scalars and vectors",
+    "more files than lie side by side",
+    "more shards than are kept open",
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(one, marks=pytest.mark.deep(only=True)) if one in LONG else one for one in CASES],
+)
 def test_every_row_is_right_on_both_sides_of_every_border(tmp_path, name):
     field, n_rows, capacity, chunk = CASES[name]
     path = tmp_path / "s.zarr"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import mmreplay
 from mmreplay.testing import checks
-from mmreplay.testing.effort import THOROUGH
+from mmreplay.testing.effort import THOROUGH, by_effort
 from mmreplay.testing.pair import Pair
 from mmreplay.testing.scratch import scratch_directory
 from mmreplay.testing.strategies import Episode, Layout, episodes, gather_settings, layouts
@@ -19,7 +19,7 @@ Field = mmreplay.Field
 GATHERINGS = st.lists(gather_settings(), min_size=1, max_size=3)
 
 
-@settings(max_examples=500 if THOROUGH else 30)
+@settings(max_examples=by_effort(12, 80, 500))
 @given(st.data())
 def test_any_store_equals_the_oracle_while_live_and_after_closing(data):
     with scratch_directory() as folder:

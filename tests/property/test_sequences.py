@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import mmreplay
 from mmreplay.testing import checks
-from mmreplay.testing.effort import THOROUGH
+from mmreplay.testing.effort import THOROUGH, by_effort
 from mmreplay.testing.pair import Pair
 from mmreplay.testing.scratch import scratch_directory
 from mmreplay.testing.strategies import Episode, Layout, episodes, gather_settings, layouts
@@ -60,7 +60,7 @@ def starts_of(batch):
     return batch.id[:, batch.burn_in].tolist()
 
 
-@settings(max_examples=400 if THOROUGH else 40)
+@settings(max_examples=by_effort(15, 80, 400))
 @given(st.data())
 def test_any_window_of_any_store_equals_the_oracle(data):
     layout = data.draw(layouts())
@@ -205,7 +205,7 @@ def test_each_whole_episode_is_drawn_with_the_same_probability(filled, name, rep
     buffer, model = filled(name)
     expected = [one.id for one in model.episodes(live=True)]
     size = max(len(expected) // 3, 1)
-    drawn = [buffer.sample_trajectories(size, replace=replace) for _ in range(20_000 // size)]
+    drawn = [buffer.sample_trajectories(size, replace=replace) for _ in range(8_000 // size)]
     if not replace:
         assert all(len({one.ids[0] for one in some}) == size for some in drawn)
     firsts = np.array([one.ids[0] for some in drawn for one in some])
@@ -277,6 +277,7 @@ def test_every_window_comes_once_an_epoch_in_another_order_each(filled):
 # ---------------------------------------------------------------- beside a writer
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("codec", ["raw", "lz4"])
 @pytest.mark.parametrize("lanes", [None, 3])
 def test_sequences_are_right_beside_a_writer_that_evicts(tmp_path, codec, lanes):
@@ -323,7 +324,7 @@ def test_sequences_are_right_beside_a_writer_that_evicts(tmp_path, codec, lanes)
         thread.start()
         try:
             n_evicted = 0
-            for number in range(400):
+            for number in range(by_effort(100, 600, 2_000)):
                 boundary = ("drop", "pad", "shift")[number % 3]
                 batch = buffer.sample_sequences(8, 9, 4, boundary)
                 row = batch.id & ((1 << 40) - 1)

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 
 import mmreplay
 from mmreplay.testing import checks, faults
-from mmreplay.testing.effort import THOROUGH
+from mmreplay.testing.effort import THOROUGH, by_effort
 from mmreplay.testing.model import Model
 from mmreplay.testing.pair import Pair
 from mmreplay.testing.scratch import scratch_directory
@@ -333,9 +333,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
-StoreMachine.TestCase.settings = (
-    settings(stateful_step_count=40)
-    if THOROUGH
-    else settings(stateful_step_count=20, max_examples=25)
+StoreMachine.TestCase.settings = settings(
+    stateful_step_count=by_effort(20, 20, 40), max_examples=by_effort(6, 60, 2_000)
 )
 TestStore = StoreMachine.TestCase
