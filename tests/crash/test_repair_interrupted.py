@@ -150,7 +150,7 @@ def test_the_power_goes_at_any_call_of_the_swap(tmp_path, kind, exchange, measur
         call = disks[0].calls[-1]
         if call == "exchange" or swapping:
             swapping.append(number)
-        if not swapping and not THOROUGH and luck.random() > by_effort(0.01, 0.1, 1):
+        if not swapping and not THOROUGH and luck.random() > by_effort(0.01, 0.03, 1):
             return
         for n in range(6 if THOROUGH and swapping else 2):
             disks[0].image(
