@@ -15,7 +15,7 @@ help:
 	@echo 'make test       run the tests'
 	@echo 'make test-deep  run those that can look deeper, deeper: some minutes more'
 	@echo 'make crash      try for long to lose or tear a row, and write tests/crash/results'
-	@echo 'make lint       check style (ruff); make format repairs what can be repaired'
+	@echo 'make lint       check style and the order of rooms; make format repairs what can be repaired'
 	@echo 'make types      check types (mypy)'
 	@echo 'make bench      measure, and write benchmarks/results'
 	@echo 'make clean      remove the environment, builds, caches and the demo'
@@ -52,6 +52,7 @@ crash: $(VENV)/.extras-test
 lint: $(VENV)/.extras-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
 format: $(VENV)/.extras-dev
 	$(BIN)/ruff check --fix --exit-zero .

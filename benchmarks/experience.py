@@ -22,7 +22,7 @@ import zarr
 
 import mmreplay
 from benchmarks.scale import Scale
-from mmreplay.views import ColumnView, LaneView
+from mmreplay.reading.column_views import ColumnView, LaneView
 
 __all__ = [
     "CODECS",
@@ -242,21 +242,21 @@ def made(path: Path, make: Callable[[Path], None]) -> Path:
 @contextmanager
 def _counted_encodes() -> Iterator[dict[str, int]]:
     """Count the inner chunks that are encoded meanwhile, and those of them in haste."""
-    from mmreplay import codecs
+    from mmreplay.format import compression
 
     counts = {"chunks": 0, "fast": 0}
-    encode = codecs.encode
+    encode = compression.encode
 
     def counting(codec: Any, data: Any, *, fast: bool = False) -> bytes:
         counts["chunks"] += 1
         counts["fast"] += fast
         return encode(codec, data, fast=fast)
 
-    codecs.encode = counting
+    compression.encode = counting
     try:
         yield counts
     finally:
-        codecs.encode = encode
+        compression.encode = encode
 
 
 def saved_frames(data: Path, game: str, tape: Tape) -> Path:

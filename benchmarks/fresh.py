@@ -63,7 +63,7 @@ def load(path: str, batch: int) -> dict[str, Any]:
     import mmreplay
 
     import_ms = _since(started)
-    from mmreplay.testing.usage import resident
+    from tests.support.processes.usage import resident
 
     before = resident()
     started = perf_counter()
@@ -102,7 +102,7 @@ def write_and_die(path: str, frames: str, rows: int) -> None:
     import numpy as np
 
     import mmreplay
-    from mmreplay.testing.usage import resident
+    from tests.support.processes.usage import resident
 
     source = np.load(frames)
     before = resident()
@@ -138,7 +138,7 @@ class _Watch:
 
     def at(self, done: int) -> None:
         """Look, if it is time."""
-        from mmreplay.testing.usage import resident
+        from tests.support.processes.usage import resident
 
         if len(self.taken) < len(self._points) and done >= self._points[len(self.taken)]:
             self.taken.append({"at": done, **resident()})

@@ -19,9 +19,9 @@ from benchmarks.experience import ENV_IDS, SEED
 from benchmarks.results import Result
 from benchmarks.scale import Scale
 from benchmarks.timing import Clock, spread
-from mmreplay.adapters.gymnasium.environments import World, make_world
-from mmreplay.adapters.gymnasium.loops import Tally, prepare
-from mmreplay.adapters.gymnasium.progress import Meter
+from mmreplay.recording.environments import World, make_world
+from mmreplay.recording.loops import Tally, prepare
+from mmreplay.recording.progress import Meter
 
 __all__ = ["run"]
 

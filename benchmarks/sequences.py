@@ -28,9 +28,9 @@ from benchmarks.experience import (
 from benchmarks.results import Result
 from benchmarks.scale import Scale
 from benchmarks.timing import Clock, one_core
-from mmreplay.episodes import Index
-from mmreplay.samplers import Windows, WindowSampler
-from mmreplay.shards import ShardColumn
+from mmreplay.episode_index import Index
+from mmreplay.sampling.windows import Windows, WindowSampler
+from mmreplay.storage.shard_column import ShardColumn
 
 __all__ = ["run"]
 

@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from mmreplay import transforms
 from mmreplay._version import __version__
-from mmreplay.buffers import ReplayBuffer
-from mmreplay.dataset import Dataset
-from mmreplay.decorated import Decorated
+from mmreplay.batches.batch import Batch
+from mmreplay.batches.sequences import SequenceBatch
+from mmreplay.batches.settings import Settings
+from mmreplay.datasets.dataset import Dataset
+from mmreplay.datasets.decorated import Decorated
+from mmreplay.datasets.hindsight import Hindsight
+from mmreplay.datasets.load import load
+from mmreplay.datasets.mixture import Mixture
+from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer
+from mmreplay.datasets.replay_buffer import ReplayBuffer
 from mmreplay.errors import (
     ClosedError,
     CorruptStoreError,
@@ -19,36 +26,30 @@ from mmreplay.errors import (
     FormatError,
     InvalidIdError,
     LockedError,
+    MissingExtraError,
     MmreplayError,
     SchemaError,
     StoreExistsError,
     StoreNotFoundError,
 )
-from mmreplay.format import LANE_SHIFT
-from mmreplay.gather import Batch, Settings
-from mmreplay.hindsight import Hindsight
-from mmreplay.lane import Writer
-from mmreplay.lanes import create
-from mmreplay.lazyframes import LazyFrames
-from mmreplay.loading import load
-from mmreplay.mixture import Mixture
-from mmreplay.prioritized import PrioritizedReplayBuffer
+from mmreplay.ids import LANE_SHIFT
+from mmreplay.lazy_frames import LazyFrames
+from mmreplay.reading.store import Store, open_store
+from mmreplay.reading.trajectories import LazyTrajectory, Step, Trajectory
 from mmreplay.schema import Field
-from mmreplay.sequences import SequenceBatch
-from mmreplay.store import Store, open_store
-from mmreplay.trajectories import LazyTrajectory, Step, Trajectory
-from mmreplay.vector import VectorWriter
+from mmreplay.writing.create import create
+from mmreplay.writing.vector_writer import VectorWriter
+from mmreplay.writing.writer import Writer
 
 if TYPE_CHECKING:
-    from mmreplay.adapters.gymnasium import (
-        FrameStack,
-        RecordProgress,
-        RecordResult,
-        record,
-        stop_on_signals,
-    )
-    from mmreplay.integrity import Finding, LaneRepair, Repair, Report, repair, verify
-    from mmreplay.snapshots import Snapshot, snapshot
+    from mmreplay.maintenance.repair.store import LaneRepair, Repair, repair
+    from mmreplay.maintenance.snapshot import Snapshot, snapshot
+    from mmreplay.maintenance.verify.report import Finding, Report
+    from mmreplay.maintenance.verify.store import verify
+    from mmreplay.recording.frame_stack import FrameStack
+    from mmreplay.recording.progress import RecordProgress
+    from mmreplay.recording.recorder import RecordResult, record
+    from mmreplay.recording.signals import stop_on_signals
 
 __all__ = [
     "LANE_SHIFT",
@@ -70,6 +71,7 @@ __all__ = [
     "LazyFrames",
     "LazyTrajectory",
     "LockedError",
+    "MissingExtraError",
     "Mixture",
     "MmreplayError",
     "PrioritizedReplayBuffer",
@@ -103,24 +105,24 @@ __all__ = [
 
 
 def open(path: str | os.PathLike[str]) -> Store:
-    """Open a store for reading; see `mmreplay.store.open_store`."""
+    """Open a store for reading; see `mmreplay.reading.store.open_store`."""
     return open_store(path)
 
 
 _LAZY = {
-    "FrameStack": "mmreplay.adapters.gymnasium",  # an extra
-    "record": "mmreplay.adapters.gymnasium",  # likewise
-    "RecordProgress": "mmreplay.adapters.gymnasium",
-    "RecordResult": "mmreplay.adapters.gymnasium",
-    "stop_on_signals": "mmreplay.adapters.gymnasium",
-    "verify": "mmreplay.integrity",
-    "Finding": "mmreplay.integrity",
-    "Report": "mmreplay.integrity",
-    "repair": "mmreplay.integrity",
-    "Repair": "mmreplay.integrity",
-    "LaneRepair": "mmreplay.integrity",
-    "snapshot": "mmreplay.snapshots",
-    "Snapshot": "mmreplay.snapshots",
+    "FrameStack": "mmreplay.recording.frame_stack",  # an extra
+    "record": "mmreplay.recording.recorder",  # likewise
+    "RecordProgress": "mmreplay.recording.progress",
+    "RecordResult": "mmreplay.recording.recorder",
+    "stop_on_signals": "mmreplay.recording.signals",
+    "verify": "mmreplay.maintenance.verify.store",
+    "Finding": "mmreplay.maintenance.verify.report",
+    "Report": "mmreplay.maintenance.verify.report",
+    "repair": "mmreplay.maintenance.repair.store",
+    "Repair": "mmreplay.maintenance.repair.store",
+    "LaneRepair": "mmreplay.maintenance.repair.store",
+    "snapshot": "mmreplay.maintenance.snapshot",
+    "Snapshot": "mmreplay.maintenance.snapshot",
 }
 
 

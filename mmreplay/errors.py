@@ -17,6 +17,7 @@ __all__ = [
     "FormatError",
     "InvalidIdError",
     "LockedError",
+    "MissingExtraError",
     "MmreplayError",
     "SchemaError",
     "StoreExistsError",
@@ -72,3 +73,7 @@ class FailedStoreError(MmreplayError):
 
 class ClosedError(MmreplayError, ValueError):
     """This writer, buffer or store was closed, or belongs to the parent of a forked process."""
+
+
+class MissingExtraError(MmreplayError, ImportError):
+    """A library that an adapter needs is not installed; the message has the command that helps."""

@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.arguments import whole_number
-from mmreplay.columns import Array, Ids
+from mmreplay.batches.batch import Batch
+from mmreplay.batches.settings import Settings
 from mmreplay.errors import SchemaError
-from mmreplay.gather import Batch, Settings
+from mmreplay.ids import Array, Ids
 
 __all__ = ["ClipReward", "Normalize", "PixelsToFloat", "RandomCrop", "RandomShift"]
 
@@ -251,9 +252,6 @@ class Normalize:
         if self.clip is not None:
             np.clip(out, -self.clip, self.clip, out=out)
         return out.astype(np.float32)
-
-
-# ---------------------------------------------------------------- what they have in common
 
 
 def _both(batch: Batch, function: Callable[[Observation], Observation]) -> Batch:

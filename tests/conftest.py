@@ -1,14 +1,18 @@
 """Settings that hold for every test, and what tests in several folders need."""
 
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from mmreplay import files
-from mmreplay.testing.effort import EFFORT, THOROUGH, by_effort
-from mmreplay.testing.scratch import scratch_root
+from mmreplay.system import durable_writes
+from tests.support.disks.scratch import scratch_root
+from tests.support.effort import EFFORT, THOROUGH, by_effort
 
+# Child processes import tests.support and benchmarks too.
+ROOT = str(Path(__file__).parents[1])
+os.environ["PYTHONPATH"] = os.pathsep.join([ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
 # The folders of `tmp_path`. A test whose subject is a disk mounts one.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(scratch_root()))
 
@@ -50,5 +54,5 @@ def pytest_collection_modifyitems(config, items):
 @pytest.fixture
 def quick_disk(monkeypatch):
     """Nothing here cuts the power, so nothing has to wait for the disk."""
-    monkeypatch.setattr(files, "_fsync", lambda descriptor: None)
-    monkeypatch.setattr(files, "_fdatasync", lambda descriptor: None)
+    monkeypatch.setattr(durable_writes, "_fsync", lambda descriptor: None)
+    monkeypatch.setattr(durable_writes, "_fdatasync", lambda descriptor: None)

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.buffers import ReplayBuffer as CoreBuffer
 from mmreplay.compat.deferred_store import DeferredStore, StorePath
+from mmreplay.datasets.replay_buffer import ReplayBuffer as CoreBuffer
 from mmreplay.errors import EmptyBufferError, SchemaError
-from mmreplay.lazyframes import LazyFrames
+from mmreplay.lazy_frames import LazyFrames
 from mmreplay.schema import FRAME, Field
 
 __all__ = ["ReplayBuffer"]

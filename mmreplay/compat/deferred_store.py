@@ -13,14 +13,14 @@ import weakref
 from pathlib import Path
 from typing import Any, Self
 
-from mmreplay import files
 from mmreplay.arguments import whole_number
-from mmreplay.beside import held_temporary
-from mmreplay.buffers import ReplayBuffer
+from mmreplay.datasets.replay_buffer import ReplayBuffer
 from mmreplay.errors import ClosedError, EmptyBufferError, SchemaError
-from mmreplay.locks import DirectoryLock
+from mmreplay.reading.store import open_store
 from mmreplay.schema import Field
-from mmreplay.store import open_store
+from mmreplay.system import durable_writes
+from mmreplay.system.locks import DirectoryLock
+from mmreplay.system.staging import held_temporary
 
 __all__ = ["DeferredStore", "StoreDirectory", "StorePath"]
 
@@ -65,7 +65,7 @@ class StoreDirectory:
 def _remove(folder: Path, lock: DirectoryLock, owner: int) -> None:
     if os.getpid() == owner:
         with contextlib.suppress(OSError):  # whatever stays goes with the next one
-            files.remove_tree(folder)
+            durable_writes.remove_tree(folder)
         lock.release()
 
 
@@ -151,7 +151,7 @@ class DeferredStore:
             self._end()
         elif self._core is not None and self._path is not None:
             self._core.close()
-            files.remove_tree(self._path)
+            durable_writes.remove_tree(self._path)
         self._core = self._end = None
 
     def __enter__(self) -> Self:

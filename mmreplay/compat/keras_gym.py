@@ -9,13 +9,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from mmreplay.buffers import ReplayBuffer
-from mmreplay.columns import Array, Ids
 from mmreplay.compat.deferred_store import DeferredStore, StorePath
 from mmreplay.compat.spaces import Actions, num_frames
-from mmreplay.episodes import Index
+from mmreplay.datasets.replay_buffer import ReplayBuffer
+from mmreplay.episode_index import Index
 from mmreplay.errors import EmptyBufferError, SchemaError
-from mmreplay.samplers import uniform_ids
+from mmreplay.ids import Array, Ids
+from mmreplay.sampling.uniform import uniform_ids
 from mmreplay.schema import Field
 
 __all__ = ["ExperienceReplayBuffer"]

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field, reading
+from mmreplay import Field
+from mmreplay.system import checked_reads
 
 VERSIONS = f"mmreplay {mmreplay.__version__}, numpy {np.__version__} (format 1)"
 
@@ -58,7 +59,7 @@ steps per episode: min 2, mean 6, max 11
 @pytest.fixture
 def blocks_of_100(monkeypatch):
     """Every file and folder takes 100 bytes, on any file system."""
-    monkeypatch.setattr(reading, "_blocks", lambda path: 100)
+    monkeypatch.setattr(checked_reads, "_blocks", lambda path: 100)
 
 
 def test_a_closed_store(command, store, blocks_of_100):

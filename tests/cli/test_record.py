@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import pytest
 
 import mmreplay
-from mmreplay.testing.faults import faulty_disk
+from tests.support.disks.faults import faulty_disk
 
 SLOW = """
 import time

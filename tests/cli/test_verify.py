@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import mmreplay
-from mmreplay.testing.trees import flip
+from tests.support.disks.trees import flip
 
 ADVICE = "`mmreplay repair store.zarr` keeps what is"
 

@@ -14,7 +14,7 @@ from gymnasium.wrappers import FrameStackObservation, TimeLimit
 
 import mmreplay
 from mmreplay import FrameStack
-from mmreplay.adapters.gymnasium import atari
+from mmreplay.recording import atari
 
 gymnasium.register_envs(ale_py)
 

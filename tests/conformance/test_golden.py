@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay.testing import checks
+from tests.support.oracle import checks
 
 FOLDER = Path(__file__).parent / "golden" / "format-1"
 NAMES = (

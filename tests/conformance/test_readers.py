@@ -13,10 +13,10 @@ import tensorstore
 import zarr
 
 import mmreplay
-from mmreplay.testing import checks
-from mmreplay.testing.model import Model
-from mmreplay.testing.pair import Pair
-from mmreplay.testing.strategies import CODECS, DTYPES, Layout
+from tests.support.oracle import checks
+from tests.support.oracle.model import Model
+from tests.support.oracle.pair import Pair
+from tests.support.oracle.strategies import CODECS, DTYPES, Layout
 
 Field = mmreplay.Field
 PLANE = (4, 5)

@@ -16,7 +16,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FrameStackObservation, TimeLimit
 
 import mmreplay
-from mmreplay.adapters.gymnasium import env_fields, record
+from mmreplay.env_fields import env_fields
+from mmreplay.recording.recorder import record
 
 SEED, N_LANES, STEPS = 11, 3, 400
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.results import Result
-from mmreplay.testing.effort import THOROUGH
-from mmreplay.testing.script import Script
+from tests.support.effort import THOROUGH
+from tests.support.oracle.script import Script
 
 FRAMES = {
     "raw": {"frame": [(6, 8), "uint8", "raw", 5]},

@@ -10,8 +10,9 @@ import random
 import pytest
 
 import mmreplay
-from mmreplay.testing import faults, flips
-from mmreplay.testing.effort import THOROUGH, by_effort
+from tests.support.disks import faults
+from tests.support.effort import THOROUGH, by_effort
+from tests.support.tampering import flips
 
 pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
 

@@ -17,12 +17,14 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay.reader import LaneReader
-from mmreplay.shards import map_tail
-from mmreplay.state import COMMITTED, State
-from mmreplay.testing import actor, checks, onlooker
-from mmreplay.testing.effort import THOROUGH, by_effort
-from mmreplay.testing.threads import Beside
+from mmreplay.reading.lane_reader import LaneReader
+from mmreplay.storage.state_page import COMMITTED, State
+from mmreplay.storage.tail_file import map_tail
+from tests.support.effort import THOROUGH, by_effort
+from tests.support.oracle import checks
+from tests.support.oracle.script import with_session
+from tests.support.processes import actor, onlooker
+from tests.support.processes.threads import Beside
 
 pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
 SECONDS = by_effort(0.3, 3.0, 20.0)
@@ -65,7 +67,7 @@ def disturb(script, luck, counts):
         # Where the writer died in closing it, what was private is left to the next one.
         assert mmreplay.verify(script.path).state == "closed"
     elif what == "write":
-        actor.perform(actor.with_session(script, luck.randrange(2**32), sessions=1, rows=50))
+        actor.perform(with_session(script, luck.randrange(2**32), sessions=1, rows=50))
     counts[what] += 1
 
 
@@ -98,12 +100,12 @@ def test_four_readers_follow_whatever_happens_to_the_writer(tmp_path, measured, 
     chronicle = actor.Chronicle(script)
     counts = dict.fromkeys(["kill", "nothing", "snapshot", "repair", "write"], 0)
     with actor.Actors() as actors, onlooker.Onlookers(tmp_path, script) as readers:
-        actors.wait(actors.start(actor.with_session(script, 1, sessions=3, rows=600)))
+        actors.wait(actors.start(with_session(script, 1, sessions=3, rows=600)))
         readers.start("spawn")
         readers.start("forkserver")
         readers.start("fork")
         chronicle.acknowledge(chronicle.committed)
-        pid = actors.start(actor.with_session(script, 2))
+        pid = actors.start(with_session(script, 2))
         with mmreplay.load(script.path, stack=onlooker.STACK) as data:
             data.sample(8)
             # A worker that is forked while threads of its parent are sampling from the same store.
@@ -120,7 +122,7 @@ def test_four_readers_follow_whatever_happens_to_the_writer(tmp_path, measured, 
                     counts["kill"] += 1
                     disturb(script, luck, counts)
                     chronicle.acknowledge(chronicle.committed)
-                    pid = actors.start(actor.with_session(script, luck.randrange(2**32)))
+                    pid = actors.start(with_session(script, luck.randrange(2**32)))
         seen = readers.join()
         assert actors.kill(pid) == -9
     checks.check_verified(Path(script.path))

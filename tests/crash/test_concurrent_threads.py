@@ -16,10 +16,13 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay.episodes import Index
-from mmreplay.testing import actor, checks, faults, onlooker
-from mmreplay.testing.effort import THOROUGH, by_effort
-from mmreplay.testing.threads import Beside
+from mmreplay.episode_index import Index
+from tests.support.disks import faults
+from tests.support.effort import THOROUGH, by_effort
+from tests.support.oracle import checks
+from tests.support.oracle.script import append_rows
+from tests.support.processes import actor, onlooker
+from tests.support.processes.threads import Beside
 
 pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
 DEEP_ONLY = pytest.mark.deep(only=True)
@@ -37,7 +40,7 @@ def test_four_threads_sample_in_every_way_while_one_steps(script_of, kind):
     buffer = factory(script.path, **script.create_arguments(), stack=onlooker.STACK)
     starts = [None] * (lanes or 1)
     for _ in range(20):
-        actor.append_rows(buffer.writer, script.plot, starts, report)
+        append_rows(buffer.writer, script.plot, starts, report)
     chronicle.begin([0] * (lanes or 1))
     lookers = [onlooker.Onlooker(script, buffer, seed) for seed in range(4)]
     for one in lookers:
@@ -46,7 +49,7 @@ def test_four_threads_sample_in_every_way_while_one_steps(script_of, kind):
     began, rows = time.monotonic(), 0
     with Beside(*tasks) as others:
         while others.going():
-            actor.append_rows(buffer.writer, script.plot, starts, report)
+            append_rows(buffer.writer, script.plot, starts, report)
             rows += 1
             if rows % 20 == 0:
                 time.sleep(0.001)
@@ -83,7 +86,7 @@ def test_sampling_while_another_thread_appends_and_evicts(script_of, name, lanes
     def write(going):
         starts = [None] * (lanes or 1)
         while going():
-            actor.append_rows(buffer.writer, plot, starts)
+            append_rows(buffer.writer, plot, starts)
             counts["rows"] += 1
             if counts["rows"] % 50 == 0:
                 time.sleep(0.0005)
@@ -179,7 +182,7 @@ def test_readers_in_other_threads_follow_closing_and_reopening(script_of, name):
             with mmreplay.create(script.path, append=True, flush_s=0.001) as writer:
                 starts = [None]
                 for _ in range(1 + n_sessions * 7 % 40):
-                    actor.append_rows(writer, plot, starts)
+                    append_rows(writer, plot, starts)
             n_sessions += 1
     assert min(n_sessions, len(set(seen)), n_opened[0]) > 4
     assert n_verified[0] > 1
@@ -191,12 +194,12 @@ def test_newest_row_reads_as_a_final_row_however_fast_it_changes(script_of):
     script = script_of("raw")
     plot, seen = script.plot, set()
     writer = mmreplay.create(script.path, **script.create_arguments())
-    actor.append_rows(writer, plot, [None])
+    append_rows(writer, plot, [None])
 
     def write(going):
         starts = [None]
         while going():
-            actor.append_rows(writer, plot, starts)
+            append_rows(writer, plot, starts)
 
     def read(going):
         with mmreplay.open(script.path) as store:
@@ -226,10 +229,10 @@ def test_a_child_forked_while_a_thread_takes_new_rows_has_a_whole_index(script_o
     buffer = mmreplay.ReplayBuffer(script.path, **script.create_arguments(), stack=3)
     starts = [None]
     for _ in range(40):
-        actor.append_rows(buffer.writer, script.plot, starts)
+        append_rows(buffer.writer, script.plot, starts)
     buffer.sample(8)
     for _ in range(60):
-        actor.append_rows(buffer.writer, script.plot, starts)
+        append_rows(buffer.writer, script.plot, starts)
     halfway, go_on = threading.Event(), threading.Event()
     extend = Index.extend
 
@@ -263,10 +266,10 @@ def test_an_epoch_is_of_one_moment_while_another_thread_takes_new_rows(script_of
     buffer = mmreplay.ReplayBuffer(script.path, **script.create_arguments(), stack=3)
     starts = [None]
     for _ in range(100):
-        actor.append_rows(buffer.writer, script.plot, starts)
+        append_rows(buffer.writer, script.plot, starts)
     epoch = buffer.batches(16, shuffle=False)
     for _ in range(30):
-        actor.append_rows(buffer.writer, script.plot, starts)
+        append_rows(buffer.writer, script.plot, starts)
     recount, halfway, go_on = Index._recount, threading.Event(), threading.Event()
 
     def hold(self, lane):
@@ -294,7 +297,7 @@ def test_a_store_repaired_under_a_reader_is_never_mixed_with_the_old_one(script_
     writer = mmreplay.create(script.path, **script.create_arguments())
     starts = [None]
     for _ in range(200):
-        actor.append_rows(writer, plot, starts)
+        append_rows(writer, plot, starts)
     writer.close() if end == "close" else faults.kill(writer)
     with mmreplay.open(script.path) as store:
         before = store.ids

@@ -16,9 +16,11 @@ import time
 import pytest
 
 import mmreplay
-from mmreplay.testing import actor, checks
-from mmreplay.testing.effort import THOROUGH, by_effort
-from mmreplay.testing.frames import Described, Plot
+from tests.support.effort import THOROUGH, by_effort
+from tests.support.oracle import checks
+from tests.support.oracle.frames import Described, Plot
+from tests.support.oracle.script import with_session
+from tests.support.processes import actor
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 
@@ -30,7 +32,7 @@ def test_a_second_writer_is_told_who_the_first_is_until_that_one_is_dead(script_
     with actor.Actors() as actors:
         for session in range(2):
             chronicle.acknowledge(chronicle.committed)
-            pid = actors.start(actor.with_session(script, session, rows=10**9, pause_s=0.001))
+            pid = actors.start(with_session(script, session, rows=10**9, pause_s=0.001))
             chronicle.wait_for_rows()
             told = rf"\(pid {pid} on {host}, since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\)"
             with pytest.raises(mmreplay.LockedError, match=told):
@@ -100,7 +102,7 @@ def test_processes_that_make_the_same_store_at_once_get_a_lane_each(tmp_path):
 KEEP_WRITING_A_LANE = """
 import sys, time
 import mmreplay
-from mmreplay.testing.frames import Described, Plot
+from tests.support.oracle.frames import Described, Plot
 
 path, name = sys.argv[1:]
 field = mmreplay.Field((6, 8), "uint8", "lz4", 2, 4)

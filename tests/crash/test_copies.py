@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay.testing import checks
-from mmreplay.testing.pair import Pair
-from mmreplay.testing.power import power_disk
-from mmreplay.testing.strategies import Layout
-from mmreplay.testing.trees import contents
+from tests.support.disks.trees import contents
+from tests.support.oracle import checks
+from tests.support.oracle.pair import Pair
+from tests.support.oracle.strategies import Layout
+from tests.support.power_cut.power import power_disk
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs the path of a descriptor")
 Field = mmreplay.Field

@@ -14,9 +14,12 @@ from pathlib import Path
 import pytest
 
 import mmreplay
-from mmreplay.testing import actor, aftermath, checks, faults
-from mmreplay.testing.effort import THOROUGH, by_effort
-from mmreplay.testing.trees import contents
+from tests.support.disks import faults
+from tests.support.disks.trees import contents
+from tests.support.effort import THOROUGH, by_effort
+from tests.support.oracle import checks
+from tests.support.oracle.script import append_rows
+from tests.support.processes import actor, aftermath
 
 pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
 
@@ -140,7 +143,7 @@ def write(path, *, close):
     writer = mmreplay.create(path, **script.create_arguments())
     starts = [None, None]
     for number in range(30):
-        actor.append_rows(writer, script.plot, starts)
+        append_rows(writer, script.plot, starts)
         if number == 20:
             writer.flush()
     writer.close() if close else faults.kill(writer)

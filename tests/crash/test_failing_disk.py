@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay.testing import checks, faults
-from mmreplay.testing.effort import THOROUGH, by_effort
-from mmreplay.testing.faults import ALLOCATING, CALLS, SYNCING
-from mmreplay.testing.pair import Pair
-from mmreplay.testing.strategies import Layout
+from tests.support.disks import faults
+from tests.support.disks.faults import ALLOCATING, CALLS, SYNCING
+from tests.support.effort import THOROUGH, by_effort
+from tests.support.oracle import checks
+from tests.support.oracle.pair import Pair
+from tests.support.oracle.strategies import Layout
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 Field = mmreplay.Field

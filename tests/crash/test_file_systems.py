@@ -20,10 +20,13 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay.testing import actor, checks, faults, mounts
-from mmreplay.testing.effort import THOROUGH, by_effort
-from mmreplay.testing.pair import Pair
-from mmreplay.testing.strategies import Layout
+from tests.support.disks import faults, mounts
+from tests.support.effort import THOROUGH, by_effort
+from tests.support.oracle import checks
+from tests.support.oracle.pair import Pair
+from tests.support.oracle.script import with_session
+from tests.support.oracle.strategies import Layout
+from tests.support.processes import actor
 
 pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
 
@@ -85,7 +88,7 @@ def record_and_cut(actors, chronicle, script, mount, luck):
     if luck.random() < 0.5:
         # Before one of its own calls, so in the middle of creating, flushing, closing, recovering.
         fatal = luck.randrange(1, luck.choice([30, 60, 400]))
-        script = actor.with_session(script, script.session, die_at=fatal, mount=str(mount.path))
+        script = with_session(script, script.session, die_at=fatal, mount=str(mount.path))
         pid = actors.start(script)
     else:
         pid = actors.start(script)
@@ -142,7 +145,7 @@ def cut_stores(fs, folder, actors, luck):
             mount.remount()
             chronicle = actor.Chronicle(random_script(mount.path, here, luck))
             for _ in range(N_CUTS):
-                script = actor.with_session(
+                script = with_session(
                     chronicle.script, luck.randrange(2**32), boot=luck.randbytes(16).hex()
                 )
                 chronicle.acknowledge(chronicle.committed)
@@ -158,7 +161,7 @@ def cut_stores(fs, folder, actors, luck):
                     n_lost += max(written - sum(chronicle.committed), 0)
             # Writing goes on, to the end.
             last = {"session": 1, "sessions": 1, "rows": 40, "boot": boot.hex()}
-            assert actors.wait(actors.start(actor.with_session(chronicle.script, **last))) == 0
+            assert actors.wait(actors.start(with_session(chronicle.script, **last))) == 0
             check_found(chronicle)
             checks.check_plain_zarr(Path(script.path))
         shutil.rmtree(here)

@@ -1,6 +1,6 @@
 """Stores that somebody else made, or tampered with: every call on them ends well, and in time.
 
-Other tests name the single rules: of documents tests/unit/test_format.py, of codecs test_codecs.py,
+Other tests name the single rules: of documents tests/unit/format/test_layout.py, of codecs test_codecs.py,
 of shards test_shards.py, of links test_reading.py and test_reader.py. Here all of a store is changed
 in all ways, also with checksums that fit, and all of the package is let loose on it.
 """
@@ -21,10 +21,10 @@ import pytest
 from click.testing import CliRunner
 
 import mmreplay
-from mmreplay.testing import faults
-from mmreplay.testing.effort import THOROUGH, by_effort
-from mmreplay.testing.limits import Failure, Guard, Limits, run_limited
 from mmreplay_cli import main
+from tests.support.disks import faults
+from tests.support.effort import THOROUGH, by_effort
+from tests.support.tampering.limits import Failure, Guard, Limits, run_limited
 
 pytestmark = [
     pytest.mark.timeout(0 if THOROUGH else 240),
@@ -46,7 +46,14 @@ def ordeals(folder, n_inputs):
         own = folder / str(number)
         own.mkdir()
         which = "all" if THOROUGH else "quick"
-        command = [sys.executable, "-m", "mmreplay.testing.ordeal", str(own), str(SEED), which]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.support.tampering.abuse",
+            str(own),
+            str(SEED),
+            which,
+        ]
         command += [str(bounds[number]), str(bounds[number + 1])]
         running.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
     tallies = [json.loads(one.communicate()[0]) for one in running]

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field, system
-from mmreplay.testing import checks
-from mmreplay.testing.effort import THOROUGH, by_effort
-from mmreplay.testing.power import power_disk
+from mmreplay import Field
+from mmreplay.system import platform
+from tests.support.effort import THOROUGH, by_effort
+from tests.support.oracle import checks
+from tests.support.power_cut.power import power_disk
 
 pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
 
@@ -70,7 +71,7 @@ def trial(root, settings, what, at):
             path, action=Field((), "int64", chunk=8), append=True, flush_s=0, **settings
         )
 
-    with mock.patch.object(system, "boot_id", boot_id), power_disk(root, interrupt) as disk:
+    with mock.patch.object(platform, "boot_id", boot_id), power_disk(root, interrupt) as disk:
         writer = opened()
         write(writer, 9)
         writer.flush()

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay.testing import actor, aftermath
-from mmreplay.testing.effort import THOROUGH, by_effort
+from tests.support.effort import THOROUGH, by_effort
+from tests.support.oracle.script import with_session
+from tests.support.processes import actor, aftermath
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 
@@ -95,7 +96,7 @@ def test_writers_killed_at_random_instants_leave_every_acknowledged_row(actors, 
     recoveries, n_batches, phases = [], 0, set()
     for session in range(10 if THOROUGH else 6):
         chronicle.acknowledge(chronicle.committed)
-        pid = actors.start(actor.with_session(script, luck.randrange(2**32)))
+        pid = actors.start(with_session(script, luck.randrange(2**32)))
         if luck.random() < 0.7:  # otherwise it may die while it makes or opens the store
             chronicle.wait_for_rows()
         n_batches += sample_while_alive(script, luck.random() ** 2 * 0.1, luck)
@@ -157,13 +158,13 @@ def test_death_before_any_call_that_changes_the_disk_loses_nothing(actors, tmp_p
         script = two_sessions(tmp_path, name, place)
         chronicle = actor.Chronicle(script)
         # Background threads may save a call now and then: past the end is not dead.
-        died = actors.wait(actors.start(actor.with_session(script, 1, die_at=place))) == -9
+        died = actors.wait(actors.start(with_session(script, 1, die_at=place))) == -9
         assert died or place > 0.8 * n_calls
         aftermath.check_found(chronicle, most=10)
         recovery = luck.randrange(1, 45)  # now in the middle of recovery, or of making it again
-        actors.wait(actors.start(actor.with_session(script, 2, die_at=recovery, rows=5)))
+        actors.wait(actors.start(with_session(script, 2, die_at=recovery, rows=5)))
         aftermath.check_found(chronicle, most=10)
-        assert actors.wait(actors.start(actor.with_session(script, 3, sessions=1, rows=20))) == 0
+        assert actors.wait(actors.start(with_session(script, 3, sessions=1, rows=20))) == 0
         aftermath.check_found(chronicle, most=10)
         aftermath.check_closed(chronicle)
         shutil.rmtree(script.path)

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from mmreplay.testing import actor, aftermath, lines
-from mmreplay.testing.effort import THOROUGH, by_effort
+from tests.support.effort import THOROUGH, by_effort
+from tests.support.power_cut import lines
+from tests.support.processes import actor, aftermath
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 N_LINES = by_effort(5, 12, 12)  # of a scene
@@ -175,11 +176,17 @@ SCENES = {
     ),
 }
 
-DISK = ["system", "reading", "maps", "files", "locks"]
+DISK = [
+    f"system/{name}" for name in "platform checked_reads memory_maps durable_writes locks".split()
+]
 """The modules that everything else goes through."""
 WRITE_PATH = [
-    *"lane vector disk state checksums background recovery lanes beside priorities".split(),
-    *"columns shards".split(),
+    *(f"writing/{name}" for name in "build_lane create lane_files recover seal".split()),
+    *(f"writing/{name}" for name in "background vector_writer writer".split()),
+    *(f"storage/{name}" for name in "checkpoint checksums chunk_files priority_column".split()),
+    *(f"storage/{name}" for name in "raw_column shard_column shard_file".split()),
+    *(f"storage/{name}" for name in "state_page tail_file".split()),
+    "system/staging",
     *DISK,
 ]
 """The modules in which the write path lies. What writing calls besides (schema, format, codecs,
@@ -189,157 +196,157 @@ episodes, …) are functions of their arguments; their lines are died at as well
 # are died at, how the line begins.
 ELSEWHERE = {
     "reads, or tells": """
-        columns RawColumn
-        shards ShardColumn
-        state State.is_in_place
-        state State.rows_beyond
-        reading read_filled
-        reading _next_filled
-        reading names | except (FileNotFoundError, NotADirectoryError):
-        reading names | if missing_ok:
-        reading names | return []
-        reading names | raise
-        lane Writer.specs
-        lane Writer.metadata
-        lane Writer.base
-        lane Writer.running
-        lane Writer.__repr__
-        vector VectorWriter.__len__
-        vector VectorWriter.metadata
-        vector VectorWriter.n_steps
-        vector VectorWriter.__repr__
-        lanes create | from mmreplay.adapters.gymnasium import (
-        lanes create | found = env_fields(env)
-        lanes create | if (advice := advice_for_a_loop(env)) is not None:
-        lanes create | if frame is None and (advice := advice_on_stacks(env)) is not None:
-        lanes create | warnings.warn(advice, stacklevel=2)
-        lanes create | stack_padding = found.padding
-        lanes create | frame, action = frame or found.frame, action or found.action
-        lanes create | lanes = lanes if lanes is not None or lane is not None else found.lanes
-        maps advise_random
-        maps advise_needed
-        maps populate_read
-        maps resident
-        locks is_locked
-        reading allocated_bytes
-        reading _blocks
-        reading check_rights
-        reading _check_right
+        storage/raw_column RawColumn
+        storage/shard_column ShardColumn
+        storage/state_page State.is_in_place
+        storage/state_page State.rows_beyond
+        system/checked_reads read_filled
+        system/checked_reads _next_filled
+        system/checked_reads names | except (FileNotFoundError, NotADirectoryError):
+        system/checked_reads names | if missing_ok:
+        system/checked_reads names | return []
+        system/checked_reads names | raise
+        writing/writer Writer.specs
+        writing/writer Writer.metadata
+        writing/writer Writer.base
+        writing/writer Writer.running
+        writing/writer Writer.__repr__
+        writing/vector_writer VectorWriter.__len__
+        writing/vector_writer VectorWriter.metadata
+        writing/vector_writer VectorWriter.n_steps
+        writing/vector_writer VectorWriter.__repr__
+        writing/create create | from mmreplay.env_fields import (
+        writing/create create | found = env_fields(env)
+        writing/create create | if (advice := advice_for_a_loop(env)) is not None:
+        writing/create create | if frame is None and (advice := advice_on_stacks(env)) is not None:
+        writing/create create | warnings.warn(advice, stacklevel=2)
+        writing/create create | stack_padding = found.padding
+        writing/create create | frame, action = frame or found.frame, action or found.action
+        writing/create create | lanes = lanes if lanes is not None or lane is not None else found.lanes
+        system/memory_maps advise_random
+        system/memory_maps advise_needed
+        system/memory_maps populate_read
+        system/memory_maps resident
+        system/locks is_locked
+        system/checked_reads allocated_bytes
+        system/checked_reads _blocks
+        system/checked_reads check_rights
+        system/checked_reads _check_right
     """,
     "makes the text of a refusal": """
-        vector VectorWriter._unfit
-        disk LaneDisk.missing
-        files writing | advice = "it needs the right to write there"
-        reading _no_right
-        lanes _words
-        checksums damaged
-        state State.ahead_of | f"{name}: expected at most that of the checkpoint, {known:,}, found {found:,}"
-        shards tail_problem | return (
-        shards tail_problem | f"tail_start: expected a multiple of {half:,} at most {2 * half:,} rows before the "
-        shards tail_problem | f"head, {head:,}, found {tail_start:,}"
-        reading name_problem | return "it has a character that no name can have"
-        reading name_problem | return "it is longer than the file system takes"
-        lane Writer._guard | else f"{self.path}: a flush in the background failed: {self._failure!r}; what is "
+        writing/vector_writer VectorWriter._unfit
+        writing/lane_files LaneDisk.missing
+        system/durable_writes writing | advice = "it needs the right to write there"
+        system/checked_reads _no_right
+        writing/create _words
+        storage/checksums damaged
+        storage/state_page State.ahead_of | f"{name}: expected at most that of the checkpoint, {known:,}, found {found:,}"
+        storage/tail_file tail_problem | return (
+        storage/tail_file tail_problem | f"tail_start: expected a multiple of {half:,} at most {2 * half:,} rows before the "
+        storage/tail_file tail_problem | f"head, {head:,}, found {tail_start:,}"
+        system/checked_reads name_problem | return "it has a character that no name can have"
+        system/checked_reads name_problem | return "it is longer than the file system takes"
+        writing/writer Writer._guard | else f"{self.path}: a flush in the background failed: {self._failure!r}; what is "
     """,
     "runs when the module is imported": """
-        system _make_barrier
-        system _libc
+        system/platform _make_barrier
+        system/platform _libc
     """,
     "in a forked child, which writes nothing": """
-        lane _abandon_in_child
-        locks _release_in_child
+        writing/writer _abandon_in_child
+        system/locks _release_in_child
     """,
     "when the interpreter is ending": """
-        background Background.submit | except RuntimeError:
-        background Background.submit | done: Future[None] = Future()
-        background Background.submit | task()
-        background Background.submit | done.set_result(None)
-        background Background.submit | return done
-        vector at_once | except RuntimeError:
-        vector at_once | waiting.append(functools.partial(call, *each))
+        writing/background Background.submit | except RuntimeError:
+        writing/background Background.submit | done: Future[None] = Future()
+        writing/background Background.submit | task()
+        writing/background Background.submit | done.set_result(None)
+        writing/background Background.submit | return done
+        writing/vector_writer at_once | except RuntimeError:
+        writing/vector_writer at_once | waiting.append(functools.partial(call, *each))
     """,
     "other systems or processors": """
-        lane Writer.step | _publish()
-        lane Writer._commit | _publish()
-        state State.start | system.barrier()
-        files _fallocate | have = os.fstat(descriptor).st_size
-        files _fallocate | os.lseek(descriptor, have, os.SEEK_SET)
-        files _fallocate | _write_all(descriptor, bytes(max(size - have, 0)))
-        files _punch_hole | return False
-        files _keep_in_place | return
-        files sync_directory | return
-        files _fsync | system.fcntl.fcntl(descriptor, system.fcntl.F_FULLFSYNC)
-        files _fdatasync | _fsync(descriptor)
-        maps _mmap | raise OSError(errno.ENOSYS, "no mmap in the C library")
-        maps map_file | access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-        maps map_file | return np.frombuffer(mmap.mmap(descriptor, size, access=access), np.uint8)
-        locks DirectoryLock.__init__ | raise FailedStoreError(
-        locks DirectoryLock.__init__ | f"{path}: this system has no flock, so nothing can be written here; "
-        system boot_id | if sys.platform == "darwin":
-        system boot_id | command = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
-        system boot_id | run = subprocess.run(command, capture_output=True, check=True, text=True)
-        system boot_id | text = run.stdout
-        system boot_id | return uuid.UUID(text.strip()).bytes
-        system boot_id | except (OSError, ValueError, subprocess.SubprocessError):
-        system boot_id | pass
-        system boot_id | return _PROCESS_ID
+        writing/writer Writer.step | _publish()
+        writing/writer Writer._commit | _publish()
+        storage/state_page State.start | platform.barrier()
+        system/durable_writes _fallocate | have = os.fstat(descriptor).st_size
+        system/durable_writes _fallocate | os.lseek(descriptor, have, os.SEEK_SET)
+        system/durable_writes _fallocate | _write_all(descriptor, bytes(max(size - have, 0)))
+        system/durable_writes _punch_hole | return False
+        system/durable_writes _keep_in_place | return
+        system/durable_writes sync_directory | return
+        system/durable_writes _fsync | platform.fcntl.fcntl(descriptor, platform.fcntl.F_FULLFSYNC)
+        system/durable_writes _fdatasync | _fsync(descriptor)
+        system/memory_maps _mmap | raise OSError(errno.ENOSYS, "no mmap in the C library")
+        system/memory_maps map_file | access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        system/memory_maps map_file | return np.frombuffer(mmap.mmap(descriptor, size, access=access), np.uint8)
+        system/locks DirectoryLock.__init__ | raise FailedStoreError(
+        system/locks DirectoryLock.__init__ | f"{path}: this system has no flock, so nothing can be written here; "
+        system/platform boot_id | if sys.platform == "darwin":
+        system/platform boot_id | command = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
+        system/platform boot_id | run = subprocess.run(command, capture_output=True, check=True, text=True)
+        system/platform boot_id | text = run.stdout
+        system/platform boot_id | return uuid.UUID(text.strip()).bytes
+        system/platform boot_id | except (OSError, ValueError, subprocess.SubprocessError):
+        system/platform boot_id | pass
+        system/platform boot_id | return _PROCESS_ID
     """,
     "snapshots and repairs; see the tests of these": """
-        priorities is_usable
-        priorities _stored_crc32c
-        files share_file
-        files copy_file
-        files _copy_from
-        files exchange
-        reading identity
-        files temporary_directory
-        beside held_temporary
-        state CheckpointFile.stored_uuids
+        storage/priority_column is_usable
+        storage/priority_column _stored_crc32c
+        system/durable_writes share_file
+        system/durable_writes copy_file
+        system/durable_writes _copy_from
+        system/durable_writes exchange
+        system/checked_reads identity
+        system/durable_writes temporary_directory
+        system/staging held_temporary
+        storage/checkpoint CheckpointFile.stored_uuids
     """,
     "damage": """
-        state CheckpointFile._parse | return None
-        recovery _map_live | State.create(live / "state")
-        recovery recover | _replace_damaged(path, specs, checkpoint, head, tail_start, base)
-        recovery _replace_damaged
-        recovery write_metadata | data = format.group_json(new)
-        files writing | raise
-        maps _mmap | number = ctypes.get_errno()
-        maps _mmap | raise OSError(number, os.strerror(number))
+        storage/checkpoint CheckpointFile._parse | return None
+        writing/recover _map_live | State.create(live / "state")
+        writing/recover recover | _replace_damaged(path, specs, checkpoint, head, tail_start, base)
+        writing/recover _replace_damaged
+        writing/build_lane write_metadata | data = layout.group_json(new)
+        system/durable_writes writing | raise
+        system/memory_maps _mmap | number = ctypes.get_errno()
+        system/memory_maps _mmap | raise OSError(number, os.strerror(number))
     """,
     "an error that is none of ours: no memory": """
-        lane Writer._wait_for_seal | raise job.error
-        lane Writer.close | except BaseException:
-        lane Writer.close | self.let_go()
-        lane Writer.close | raise
-        background SealJob.work | except BaseException as error:
-        background SealJob.work | self.error = error
-        background SealJob.work | self._encoded.set()
-        background SealJob.work | if not isinstance(error, Exception):
-        background SealJob.work | raise
+        writing/writer Writer._wait_for_seal | raise job.error
+        writing/writer Writer.close | except BaseException:
+        writing/writer Writer.close | self.let_go()
+        writing/writer Writer.close | raise
+        writing/seal SealJob.work | except BaseException as error:
+        writing/seal SealJob.work | self.error = error
+        writing/seal SealJob.work | self._encoded.set()
+        writing/seal SealJob.work | if not isinstance(error, Exception):
+        writing/seal SealJob.work | raise
     """,
     "a race of two threads or processes within one statement": """
-        lane Writer._columns_to_front | self._border = 0
-        background Background.tick | break
-        background _flush_loop | return
-        disk LaneDisk._in_turn | raise FailedStoreError(str(self._failure)) from self._failure
-        files replace_directory | return False
-        files sync_file | except FileNotFoundError:
-        files sync_file | if missing_ok:
-        files sync_file | return
-        files sync_file | raise
-        locks DirectoryLock.__init__ | self.release()
-        locks DirectoryLock.__init__ | self._descriptor = _open(path)
-        locks DirectoryLock.__init__ | continue
-        locks DirectoryLock.__init__ | with writing("flock", path):
-        locks DirectoryLock.__init__ | raise
+        writing/writer Writer._columns_to_front | self._border = 0
+        writing/background Background.tick | break
+        writing/background _flush_loop | return
+        writing/lane_files LaneDisk._in_turn | raise FailedStoreError(str(self._failure)) from self._failure
+        system/durable_writes replace_directory | return False
+        system/durable_writes sync_file | except FileNotFoundError:
+        system/durable_writes sync_file | if missing_ok:
+        system/durable_writes sync_file | return
+        system/durable_writes sync_file | raise
+        system/locks DirectoryLock.__init__ | self.release()
+        system/locks DirectoryLock.__init__ | self._descriptor = _open(path)
+        system/locks DirectoryLock.__init__ | continue
+        system/locks DirectoryLock.__init__ | with writing("flock", path):
+        system/locks DirectoryLock.__init__ | raise
     """,
     "a file of somebody else": """
-        files remove_tree | unlink(path)
-        files remove_tree | return
-        files sync_file | except OSError as error:
-        files sync_file | if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-        files sync_file | descriptor = os.open(
-        files sync_file | path, os.O_RDONLY | system.BINARY | system.CLOEXEC | system.NOFOLLOW
+        system/durable_writes remove_tree | unlink(path)
+        system/durable_writes remove_tree | return
+        system/durable_writes sync_file | except OSError as error:
+        system/durable_writes sync_file | if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+        system/durable_writes sync_file | descriptor = os.open(
+        system/durable_writes sync_file | path, os.O_RDONLY | platform.BINARY | platform.CLOEXEC | platform.NOFOLLOW
     """,
 }
 
@@ -419,7 +426,7 @@ def write_path():
                 }
                 used |= excused
                 if not excused and line not in refusals:
-                    out[f"{module}.py", line] = f"{module}.{function}: {text}"
+                    out[f"{module}.py", line] = f"{module} {function}: {text}"
     gone = set(entries()) - used
     assert not gone  # named above, and not there (any more)
     return out

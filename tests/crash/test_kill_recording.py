@@ -14,8 +14,9 @@ import pytest
 
 import mmreplay
 from benchmarks.timing import Spread
-from mmreplay.testing import checks, recorder
-from mmreplay.testing.effort import THOROUGH, by_effort
+from tests.support.effort import THOROUGH, by_effort
+from tests.support.oracle import checks
+from tests.support.processes import recorder
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 pytest.importorskip("ale_py")

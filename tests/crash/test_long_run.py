@@ -15,8 +15,9 @@ import time
 import numpy as np
 import pytest
 
-from mmreplay.testing import checks, ring
-from mmreplay.testing.effort import THOROUGH, by_effort
+from tests.support.effort import THOROUGH, by_effort
+from tests.support.oracle import checks
+from tests.support.processes import ring
 
 pytestmark = [
     pytest.mark.timeout(0 if THOROUGH else 240),
@@ -54,7 +55,7 @@ class Ring:
     def process(self, rows):
         order = ring.Order(str(self.path), rows=rows, codec=self.codec, **RUN)
         text = json.dumps(dataclasses.asdict(order))
-        command = [sys.executable, "-m", "mmreplay.testing.ring", text]
+        command = [sys.executable, "-m", "tests.support.processes.ring", text]
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
     def listen(self, process, most=None):

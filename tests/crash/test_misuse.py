@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay.testing import checks
-from mmreplay.testing.pair import Pair
-from mmreplay.testing.strategies import Layout
+from tests.support.oracle import checks
+from tests.support.oracle.pair import Pair
+from tests.support.oracle.strategies import Layout
 
 Field = mmreplay.Field
 LAYOUT = Layout(

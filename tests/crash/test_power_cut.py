@@ -15,15 +15,16 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import files
-from mmreplay.checksums import Checksums, stored_checksum
-from mmreplay.format import ArraySpec
-from mmreplay.state import CheckpointFile
-from mmreplay.testing import checks, faults, mounts
-from mmreplay.testing.effort import THOROUGH, by_effort
-from mmreplay.testing.pair import Pair
-from mmreplay.testing.power import power_disk
-from mmreplay.testing.strategies import Layout
+from mmreplay.format.layout import ArraySpec
+from mmreplay.storage.checkpoint import CheckpointFile
+from mmreplay.storage.checksums import Checksums, stored_checksum
+from mmreplay.system import durable_writes
+from tests.support.disks import faults, mounts
+from tests.support.effort import THOROUGH, by_effort
+from tests.support.oracle import checks
+from tests.support.oracle.pair import Pair
+from tests.support.oracle.strategies import Layout
+from tests.support.power_cut.power import power_disk
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="needs the path of a descriptor"),
@@ -324,7 +325,9 @@ def test_checksum_of_a_shard_that_is_written_anew_after_a_cut_does_not_come_back
 
     with power_disk(root, lambda _: None) as disk:
         append(10, seed=1, flush_at=6)
-        files.sync_file(root / "s.zarr/checksums/frames/c.0")  # as the kernel may at any time
+        durable_writes.sync_file(
+            root / "s.zarr/checksums/frames/c.0"
+        )  # as the kernel may at any time
         with mounts.booted(bytes(15) + b"1"):
             append(10, seed=2)
         disk.image(tmp_path / "image")
@@ -350,7 +353,7 @@ def test_checksums_that_a_failed_sync_left_in_the_page_cache_are_durable_after_t
         again = sums()
         again.forget(20_000, 0)  # those of another file
         again.sync()
-        files.sync_directory(root / "checksums" / "rewards")
+        durable_writes.sync_directory(root / "checksums" / "rewards")
         disk.image(image)
     assert stored_checksum(image, spec, 5) == 7
 
@@ -371,7 +374,7 @@ def test_a_checkpoint_that_is_only_in_the_page_cache_is_durable_before_the_next_
     disk = None
     with power_disk(root, look) as watched:
         first = CheckpointFile.create(path, store, head=0, tail_start=0, base=0)
-        files.sync_directory(root)
+        durable_writes.sync_directory(root)
         first.write(head=10)
         watched.syncs_until_failure = 1
         with pytest.raises(mmreplay.FailedStoreError):

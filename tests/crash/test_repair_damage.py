@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay.testing import checks, flips
-from mmreplay.testing.damage import Damage
-from mmreplay.testing.effort import THOROUGH, by_effort
-from mmreplay.testing.trees import contents
+from tests.support.disks.trees import contents
+from tests.support.effort import THOROUGH, by_effort
+from tests.support.oracle import checks
+from tests.support.tampering import flips
+from tests.support.tampering.damage import Damage
 
 pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
 

@@ -14,12 +14,14 @@ import sys
 import pytest
 
 import mmreplay
-from mmreplay import DiskFullError, files, reading, repair
-from mmreplay.testing import checks, flips
-from mmreplay.testing.effort import THOROUGH, by_effort
-from mmreplay.testing.faults import ALLOCATING, CALLS, faulty_disk
-from mmreplay.testing.power import power_disk
-from mmreplay.testing.trees import contents, names
+from mmreplay import DiskFullError, repair
+from mmreplay.system import checked_reads, durable_writes
+from tests.support.disks.faults import ALLOCATING, CALLS, faulty_disk
+from tests.support.disks.trees import contents, names
+from tests.support.effort import THOROUGH, by_effort
+from tests.support.oracle import checks
+from tests.support.power_cut.power import power_disk
+from tests.support.tampering import flips
 
 pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
 
@@ -82,7 +84,7 @@ class Case:
 @pytest.fixture(params=[True, False], ids=["exchange", "two renames"])
 def exchange(request, monkeypatch):
     if not request.param:
-        monkeypatch.setattr(files, "exchange", lambda one, other: False)
+        monkeypatch.setattr(durable_writes, "exchange", lambda one, other: False)
     return request.param
 
 
@@ -130,7 +132,7 @@ def translate_mark(image, known, before):
         return
     for one in (image / "store.zarr", mark.with_name("new"), mark.with_name("old")):
         if one.exists() and contents(one) == before:
-            mark.write_text(json.dumps(reading.identity(one)))
+            mark.write_text(json.dumps(checked_reads.identity(one)))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the path of a descriptor")
@@ -162,7 +164,7 @@ def test_the_power_goes_at_any_call_of_the_swap(tmp_path, kind, exchange, measur
         repair(root / "store.zarr")
     assert "exchange" in disk.calls
     assert len(swapping) > 5
-    n_images, known = 0, reading.identity(root / "store.zarr.damaged")
+    n_images, known = 0, checked_reads.identity(root / "store.zarr.damaged")
     for image in sorted(images.iterdir()):
         path = image / "store.zarr"
         case.check_there(path)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from mmreplay.testing.effort import THOROUGH, by_effort
-from mmreplay.testing.mutants import MUTANTS, caught
-from mmreplay.testing.simulator import Counts, simulate, simulate_all
+from tests.support.effort import THOROUGH, by_effort
+from tests.support.power_cut.mutants import MUTANTS, caught
+from tests.support.power_cut.simulator import Counts, simulate, simulate_all
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 N_CRASHES = 50  # of a history

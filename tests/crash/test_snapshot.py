@@ -16,10 +16,13 @@ import pytest
 
 import mmreplay
 from mmreplay import DiskFullError, SchemaError, StoreExistsError, snapshot
-from mmreplay.testing import actor, checks, faults, flips
-from mmreplay.testing.effort import THOROUGH, by_effort
-from mmreplay.testing.faults import ALLOCATING, CALLS, faulty_disk
-from mmreplay.testing.trees import contents, names
+from tests.support.disks import faults
+from tests.support.disks.faults import ALLOCATING, CALLS, faulty_disk
+from tests.support.disks.trees import contents, names
+from tests.support.effort import THOROUGH, by_effort
+from tests.support.oracle import checks
+from tests.support.processes import actor
+from tests.support.tampering import flips
 
 pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
 

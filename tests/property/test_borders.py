@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay.testing import checks, faults
-from mmreplay.testing.frames import Described
-from mmreplay.testing.pair import Pair
-from mmreplay.testing.strategies import Layout
+from tests.support.disks import faults
+from tests.support.oracle import checks
+from tests.support.oracle.frames import Described
+from tests.support.oracle.pair import Pair
+from tests.support.oracle.strategies import Layout
 
 Field = mmreplay.Field
 EPISODE = 1000  # steps

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mmreplay
-from mmreplay.testing import checks
-from mmreplay.testing.effort import THOROUGH, by_effort
-from mmreplay.testing.pair import Pair
-from mmreplay.testing.scratch import scratch_directory
-from mmreplay.testing.strategies import Episode, Layout, episodes, gather_settings, layouts
+from tests.support.disks.scratch import scratch_directory
+from tests.support.effort import THOROUGH, by_effort
+from tests.support.oracle import checks
+from tests.support.oracle.pair import Pair
+from tests.support.oracle.strategies import Episode, Layout, episodes, gather_settings, layouts
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 Field = mmreplay.Field

@@ -5,11 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmreplay import Field, PrioritizedReplayBuffer, ReplayBuffer, files, maps, priorities
+from mmreplay import Field, PrioritizedReplayBuffer, ReplayBuffer
 from mmreplay.errors import EmptyBufferError
-from mmreplay.testing.checks import check_verified
-from mmreplay.testing.faults import kill
-from mmreplay.testing.scratch import scratch_directory
+from mmreplay.storage import priority_column
+from mmreplay.system import durable_writes, memory_maps
+from tests.support.disks.faults import kill
+from tests.support.disks.scratch import scratch_directory
+from tests.support.oracle.checks import check_verified
 
 FIELDS = {"frame": Field((), "uint8", "raw", chunk=8), "action": Field((), "int64", chunk=8)}
 
@@ -173,10 +175,10 @@ steps = st.lists(
 @given(settings, steps, st.integers(0, 99))
 def test_priorities_are_those_of_a_dict_by_id(how, script, seed):
     with pytest.MonkeyPatch.context() as patch, scratch_directory() as folder:
-        patch.setattr(files, "_fsync", lambda descriptor: None)
-        patch.setattr(files, "_fdatasync", lambda descriptor: None)
+        patch.setattr(durable_writes, "_fsync", lambda descriptor: None)
+        patch.setattr(durable_writes, "_fdatasync", lambda descriptor: None)
         for name in ("_CHUNK_ROWS", "_CHUNK_ROWS_OF_MANY"):
-            patch.setattr(priorities, name, maps.GRANULARITY // 8)
+            patch.setattr(priority_column, name, memory_maps.GRANULARITY // 8)
         pair = Pair(folder / "store.zarr", how, seed)
         try:
             for step in script:

@@ -20,12 +20,13 @@ from hypothesis.stateful import (
 )
 
 import mmreplay
-from mmreplay.testing import checks, faults
-from mmreplay.testing.effort import THOROUGH, by_effort
-from mmreplay.testing.model import Model
-from mmreplay.testing.pair import Pair
-from mmreplay.testing.scratch import scratch_directory
-from mmreplay.testing.strategies import episodes, gather_settings, layouts
+from tests.support.disks import faults
+from tests.support.disks.scratch import scratch_directory
+from tests.support.effort import THOROUGH, by_effort
+from tests.support.oracle import checks
+from tests.support.oracle.model import Model
+from tests.support.oracle.pair import Pair
+from tests.support.oracle.strategies import episodes, gather_settings, layouts
 
 CAPACITIES = st.sampled_from([None, None, 1, 2, 7, 30, 90, 200])
 SEEDS = st.integers(0, 2**32 - 1)

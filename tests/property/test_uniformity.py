@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay.testing.effort import THOROUGH
-from mmreplay.testing.pair import Pair
-from mmreplay.testing.strategies import Layout
+from tests.support.effort import THOROUGH
+from tests.support.oracle.pair import Pair
+from tests.support.oracle.strategies import Layout
 
 N_DRAWS = 1_000_000
 BATCH = 4096
@@ -144,7 +144,7 @@ def test_same_seed_and_data_give_the_same_batches_with_and_without_interruptions
 
 
 def test_generator_of_the_last_flush_goes_on_after_a_crash(tmp_path):
-    from mmreplay.testing import faults
+    from tests.support.disks import faults
 
     layout = Layout(Field((3,)), Field(()), {})
     buffer = mmreplay.ReplayBuffer(

@@ -9,7 +9,7 @@ import pytest
 
 import mmreplay
 from mmreplay import Field, ReplayBuffer, VectorWriter
-from mmreplay.testing import faults
+from tests.support.disks import faults
 
 RAW = {"frame": Field((3,), "uint8", "raw", chunk=8), "action": Field((), "int64", chunk=8)}
 

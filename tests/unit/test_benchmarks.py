@@ -36,7 +36,7 @@ def run(*arguments):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.deep(only=True)
 @pytest.mark.parametrize("subject", report.SUBJECTS)
 def test_every_benchmark_runs_quickly_and_finds_right_what_it_timed(subject, data, quick):
     pytest.importorskip("ale_py")

@@ -11,10 +11,10 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from mmreplay.adapters.gymnasium import FrameStack as CoreFrameStack
 from mmreplay.compat.baselines.lazyframes import LazyFrames
 from mmreplay.errors import SchemaError
-from mmreplay.lazyframes import LazyFrames as Stack
+from mmreplay.lazy_frames import LazyFrames as Stack
+from mmreplay.recording.frame_stack import FrameStack as CoreFrameStack
 
 __all__ = ["FrameStack"]
 

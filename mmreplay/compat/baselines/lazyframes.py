@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.lazyframes import LazyFrames as Stack
+from mmreplay.lazy_frames import LazyFrames as Stack
 
 __all__ = ["LazyFrames", "join_last"]
 

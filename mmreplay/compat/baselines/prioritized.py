@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from mmreplay.compat.baselines.uniform import ReplayBuffer
 from mmreplay.compat.deferred_store import StorePath
+from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer as CoreBuffer
 from mmreplay.errors import InvalidIdError, SchemaError
-from mmreplay.prioritized import PrioritizedReplayBuffer as CoreBuffer
-from mmreplay.samplers import Prioritization
+from mmreplay.sampling.prioritized import Prioritization
 
 __all__ = ["PrioritizedReplayBuffer"]
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.buffers import ReplayBuffer as CoreBuffer
 from mmreplay.compat.baselines.lazyframes import LazyFrames, join_last
 from mmreplay.compat.deferred_store import DeferredStore, StorePath
+from mmreplay.datasets.replay_buffer import ReplayBuffer as CoreBuffer
 from mmreplay.errors import SchemaError
-from mmreplay.lazyframes import LazyFrames as Stack
+from mmreplay.lazy_frames import LazyFrames as Stack
 from mmreplay.schema import Field
 
 __all__ = ["ReplayBuffer"]

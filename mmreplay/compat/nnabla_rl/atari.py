@@ -11,13 +11,13 @@ from typing import overload
 
 import numpy as np
 
-from mmreplay.columns import Ids
 from mmreplay.compat.deferred_store import StorePath
 from mmreplay.compat.nnabla_rl.experiences import Experience
 from mmreplay.compat.nnabla_rl.reader import checked_count
 from mmreplay.compat.nnabla_rl.replay_buffer import ReplayBuffer
 from mmreplay.compat.nnabla_rl.states import AtariStates, States
 from mmreplay.compat.nnabla_rl.trajectories import TrajectoryReplayBuffer
+from mmreplay.ids import Ids
 
 __all__ = [
     "AtariTrajectory",

@@ -12,10 +12,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from mmreplay.columns import Array
+from mmreplay.batches.batch import Batch
 from mmreplay.compat.nnabla_rl.info import InfoColumns
 from mmreplay.errors import SchemaError
-from mmreplay.gather import Batch
+from mmreplay.ids import Array
 from mmreplay.schema import Field
 
 __all__ = ["Experience", "Layout", "checked", "content"]

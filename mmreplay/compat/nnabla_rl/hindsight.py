@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay.columns import Array
 from mmreplay.compat.deferred_store import StorePath
 from mmreplay.compat.nnabla_rl.experiences import Experience, checked
 from mmreplay.compat.nnabla_rl.reader import Draw
 from mmreplay.compat.nnabla_rl.recorder import Recorder
 from mmreplay.compat.nnabla_rl.replay_buffer import ReplayBuffer
+from mmreplay.datasets.hindsight import Hindsight
 from mmreplay.errors import SchemaError
-from mmreplay.hindsight import Hindsight
+from mmreplay.ids import Array
 
 __all__ = ["HindsightReplayBuffer"]
 

@@ -15,8 +15,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from mmreplay.columns import Array
 from mmreplay.errors import SchemaError
+from mmreplay.ids import Array
 from mmreplay.schema import Field
 
 __all__ = ["InfoColumns"]

@@ -9,9 +9,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from mmreplay.columns import Ids
 from mmreplay.compat.nnabla_rl.reader import checked_count
 from mmreplay.compat.nnabla_rl.replay_buffer import ReplayBuffer
+from mmreplay.ids import Ids
 
 __all__ = ["BufferIterator"]
 

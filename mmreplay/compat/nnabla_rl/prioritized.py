@@ -15,16 +15,16 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.columns import Ids
 from mmreplay.compat.deferred_store import StorePath
 from mmreplay.compat.nnabla_rl.reader import checked_count
 from mmreplay.compat.nnabla_rl.recorder import Open
 from mmreplay.compat.nnabla_rl.replay_buffer import ReplayBuffer
 from mmreplay.compat.nnabla_rl.states import AtariStates, States
-from mmreplay.episodes import Index
+from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer as Buffer
+from mmreplay.episode_index import Index
 from mmreplay.errors import SchemaError
-from mmreplay.prioritized import PrioritizedReplayBuffer as Buffer
-from mmreplay.samplers.masses import LEAST, MOST
+from mmreplay.ids import Ids
+from mmreplay.sampling.priority_variants import LEAST, MOST
 
 __all__ = [
     "PrioritizedReplayBuffer",

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.columns import Ids
+from mmreplay.batches.batch import Batch
 from mmreplay.compat.nnabla_rl.experiences import Experience
 from mmreplay.compat.nnabla_rl.recorder import TRAJECTORY_BEGINS, Recorder
-from mmreplay.episodes import Index
+from mmreplay.episode_index import Index
 from mmreplay.errors import SchemaError
-from mmreplay.gather import Batch
+from mmreplay.ids import Ids
+from mmreplay.reading.store import Store
 from mmreplay.schema import as_array
-from mmreplay.store import Store
 
 __all__ = ["Draw", "Reader", "Runs", "checked_count"]
 

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from mmreplay.arguments import check_seed
-from mmreplay.buffers import ReplayBuffer
 from mmreplay.compat.deferred_store import StoreDirectory
 from mmreplay.compat.nnabla_rl.experiences import Experience, Layout, checked, content
 from mmreplay.compat.nnabla_rl.info import InfoColumns
 from mmreplay.compat.nnabla_rl.states import States
+from mmreplay.datasets.replay_buffer import ReplayBuffer
 from mmreplay.errors import ClosedError, EmptyBufferError, FormatError, SchemaError
+from mmreplay.reading.store import open_store
 from mmreplay.schema import Field
-from mmreplay.store import open_store
 
 __all__ = ["TRAJECTORY_BEGINS", "Open", "Recorder"]
 

@@ -12,13 +12,13 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.buffers import ReplayBuffer as Buffer
 from mmreplay.compat.deferred_store import StoreDirectory, StorePath
 from mmreplay.compat.nnabla_rl.experiences import Experience
 from mmreplay.compat.nnabla_rl.reader import Draw, Reader, checked_count
 from mmreplay.compat.nnabla_rl.recorder import Open, Recorder
 from mmreplay.compat.nnabla_rl.states import States, WholeStates
-from mmreplay.episodes import Index
+from mmreplay.datasets.replay_buffer import ReplayBuffer as Buffer
+from mmreplay.episode_index import Index
 
 __all__ = ["DecorableReplayBuffer", "ReplacementSamplingReplayBuffer", "ReplayBuffer"]
 

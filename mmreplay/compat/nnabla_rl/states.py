@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mmreplay.columns import Array
 from mmreplay.errors import SchemaError
+from mmreplay.ids import Array
 from mmreplay.schema import Field
 
 __all__ = ["AtariStates", "States", "WholeStates"]

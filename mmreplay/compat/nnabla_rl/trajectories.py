@@ -17,15 +17,15 @@ from typing import Any, NoReturn, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.buffers import ReplayBuffer as Buffer
-from mmreplay.columns import Ids
 from mmreplay.compat.deferred_store import StorePath
 from mmreplay.compat.nnabla_rl.experiences import Experience
 from mmreplay.compat.nnabla_rl.reader import checked_count
 from mmreplay.compat.nnabla_rl.recorder import TRAJECTORY_BEGINS, Open, Recorder
 from mmreplay.compat.nnabla_rl.replay_buffer import ReplayBuffer
-from mmreplay.episodes import Index
+from mmreplay.datasets.replay_buffer import ReplayBuffer as Buffer
+from mmreplay.episode_index import Index
 from mmreplay.errors import SchemaError
+from mmreplay.ids import Ids
 from mmreplay.schema import as_array
 
 __all__ = ["TrajectoryReplayBuffer"]

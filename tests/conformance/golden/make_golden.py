@@ -3,7 +3,7 @@
     python tests/conformance/golden/make_golden.py
 
 It refuses to touch what is there. Frames are real ones of Breakout; what they must read as is
-worked out by the model of `mmreplay.testing`, never by the code that wrote them.
+worked out by the model of `tests.support`, never by the code that wrote them.
 """
 
 import hashlib
@@ -19,9 +19,9 @@ import numpy as np
 from gymnasium.wrappers import AtariPreprocessing
 
 import mmreplay
-from mmreplay.testing import faults
-from mmreplay.testing.model import Model
-from mmreplay.testing.strategies import Layout
+from tests.support.disks import faults
+from tests.support.oracle.model import Model
+from tests.support.oracle.strategies import Layout
 
 HERE = Path(__file__).parent
 FORMAT = "format-1"

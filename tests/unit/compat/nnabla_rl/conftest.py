@@ -5,7 +5,7 @@ import types
 import numpy as np
 import pytest
 
-from mmreplay.testing.scratch import scratch_directory
+from tests.support.disks.scratch import scratch_directory
 
 
 @pytest.fixture(autouse=True)

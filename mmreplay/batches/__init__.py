@@ -1,0 +1,1 @@
+"""Ids and columns in, batches out: stacks, n-step returns, sequences."""

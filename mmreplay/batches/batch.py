@@ -1,0 +1,69 @@
+"""`Batch`: transitions as arrays, and what they are made from."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.ids import Array, Ids
+
+__all__ = ["Batch", "Column", "Observation", "arrays_of"]
+
+Observation = Array | dict[str, Array]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Transitions as arrays, the batch axis first.
+
+    Attributes:
+        observation: (B, k, *frame) as stored, or a dict of these; no k axis for ``stack=None``;
+            (B, *frame, k) for ``stack_axis=-1``.
+        next_observation: the same after m steps. Both may share memory.
+        action: (B, *action) as stored.
+        reward: (B,) n-step returns in the rewards' dtype.
+        discount: (B,) gamma ** m * non_terminal, in the rewards' dtype.
+        non_terminal: (B,) bool.
+        id: (B,) int64, lane << 40 | row.
+        weight: (B,) float32 importance weights; 1 if sampled uniformly.
+        extras: the declared extra columns, (B, ...) each.
+    """
+
+    observation: Observation
+    next_observation: Observation
+    action: Array
+    reward: Array
+    discount: Array
+    non_terminal: npt.NDArray[np.bool_]
+    id: Ids
+    weight: npt.NDArray[np.float32]
+    extras: dict[str, Array]
+
+    def __len__(self) -> int:
+        """B."""
+        return len(self.id)
+
+
+class Column(Protocol):
+    """Rows by id."""
+
+    row_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def take(self, ids: Ids, out: Array | None = None) -> Array:
+        """Rows by id, copied, into `out` if given."""
+
+
+def arrays_of(batch: Any) -> dict[str, Any]:
+    """Every array of a batch by the way to it."""
+    out: dict[str, Any] = {}
+    for field in dataclasses.fields(batch):
+        value = getattr(batch, field.name)
+        if isinstance(value, dict):
+            out |= {f"{field.name}[{key!r}]": array for key, array in value.items()}
+        else:
+            out[field.name] = value
+    return out

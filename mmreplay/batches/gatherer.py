@@ -1,0 +1,82 @@
+"""What the gatherers of transitions and of windows have in common: the batch to be filled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from mmreplay.batches.batch import Column, arrays_of
+from mmreplay.batches.returns import Returns
+from mmreplay.batches.settings import Settings
+from mmreplay.errors import SchemaError
+from mmreplay.ids import Array
+from mmreplay.schema import Schema
+
+__all__ = ["BatchGatherer"]
+
+Made = TypeVar("Made")
+
+
+class BatchGatherer(Generic[Made]):
+    """What the gatherers of transitions and of windows have in common: the batch to be filled.
+
+    Args:
+        schema: of the store: which columns are frames, and which extras.
+        settings: how to rebuild.
+    """
+
+    def __init__(self, schema: Schema, settings: Settings) -> None:
+        """Lay out what is the same for every batch."""
+        self._frame_paths, self._extra_paths = schema.frame_paths, schema.extra_paths
+        self._is_dict = schema.is_dict
+        self.settings = settings
+        self._k = settings.stack or 1
+        self._returns = Returns(settings)
+        self._copies = settings.stack_axis == -1 and settings.stack is not None
+        self._known: Made | None = None  # the last `out` that was found sound
+
+    def _allocate(self, columns: Mapping[str, Column], size: int) -> Made:
+        """Arrays for a batch of `size`, not filled."""
+        raise NotImplementedError
+
+    def _batch(self, columns: Mapping[str, Column], out: Made | None, size: int) -> Made:
+        """The batch to fill: `out`, or a new one.
+
+        Raises:
+            SchemaError: `out` has not the arrays that `_allocate` makes.
+        """
+        if out is None:
+            return self._allocate(columns, size)
+        if out is not self._known or len(out.id) != size:  # type: ignore[attr-defined]
+            like = self._allocate(columns, size)
+            if type(out) is not type(like) or _layout(out) != _layout(like):
+                raise SchemaError(
+                    f"out: expected a batch of {size} that this object returned with the same "
+                    f"settings; call once without out= and pass what came back"
+                )
+            self._known = out
+        return out
+
+    def _of(self, batch: Any, name: str) -> tuple[Array, Array]:
+        """Observation and next observation of one frame column."""
+        seen, following = batch.observation, batch.next_observation
+        return (seen[name], following[name]) if self._is_dict else (seen, following)
+
+
+def _layout(batch: Any) -> dict[str, object]:
+    """Of which kind the arrays of a batch are, and where they lie in memory that they share."""
+    out: dict[str, object] = {}
+    bases: list[int] = []
+    for key, array in arrays_of(batch).items():
+        if not isinstance(array, np.ndarray):
+            out[key] = array
+            continue
+        base = array.base if isinstance(array.base, np.ndarray) else array
+        if id(base) not in bases:
+            bases.append(id(base))
+        at = bases.index(id(base)), array.ctypes.data - base.ctypes.data, array.strides
+        kinds = [(one.dtype, one.shape, one.flags.writeable) for one in (array, base)]
+        out[key] = (at, *kinds)
+    return out

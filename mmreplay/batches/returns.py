@@ -1,0 +1,73 @@
+"""n-step returns, their discounts and flags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from mmreplay.batches.batch import Column
+from mmreplay.batches.settings import Settings
+from mmreplay.ids import Array, Ids
+
+__all__ = ["Returns"]
+
+
+class Returns:
+    """Returns over n steps, their discounts and flags; sums in float64, first step first.
+
+    Args:
+        settings: how many steps, by which discount, and how far rewards are clipped.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        """Powers of gamma, once."""
+        self._n = n_step = settings.n_step
+        self._clip = settings.clip_reward
+        self._ahead = np.arange(n_step)
+        self._powers = np.array([settings.gamma**j for j in range(n_step + 1)])
+
+    def rewards(self, columns: Mapping[str, Column], ids: Ids, out: Array | None = None) -> Array:
+        """The rewards of single steps, clipped if asked for, into `out` if given."""
+        found = columns["rewards"].take(ids, out)
+        if self._clip is not None:
+            with np.errstate(over="ignore"):  # a bound beyond the dtype's own is none
+                found.clip(*self._clip, out=found)
+        return found
+
+    def fill(
+        self,
+        columns: Mapping[str, Column],
+        ids: Ids,
+        steps: Ids,
+        reward: Array,
+        discount: Array,
+        non_terminal: Array,
+    ) -> Ids:
+        """Fill three arrays (B,).
+
+        Args:
+            columns: of the store.
+            ids: (B,) the transitions.
+            steps: (B,) most steps that each return may have, by the end of its episode.
+            reward: (B,) to fill with the returns.
+            discount: (B,) to fill.
+            non_terminal: (B,) bool to fill.
+
+        Returns:
+            (B,) the ids of the rows after the last step.
+        """
+        n = self._n
+        window = ids[:, None] + self._ahead
+        np.minimum(window, (ids + (steps - 1))[:, None], out=window)
+        live = columns["non_terminals"].take(window) != 0
+        if not live.all():
+            # The first flag that is down ends the return, with the step it belongs to.
+            steps = np.minimum(steps, np.where(live.all(1), n, live.argmin(1) + 1))
+        last = np.arange(0, ids.size * n, n) + (steps - 1)
+        live.take(last, out=non_terminal, mode="clip")
+        with np.errstate(over="ignore", invalid="ignore"):  # of rewards that are not finite
+            terms = self.rewards(columns, window) * self._powers[:n]
+            reward[:] = np.add.accumulate(terms, axis=1).take(last)
+        np.multiply(self._powers.take(steps), non_terminal, out=discount)
+        return ids + steps

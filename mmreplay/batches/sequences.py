@@ -1,0 +1,297 @@
+"""Windows of steps with a time axis: ids and columns in, a `SequenceBatch` out.
+
+Invariant: a step whose mask is True is what `transitions` gives for its id, by the same settings;
+the frames of a window are read once, however many of its observations show them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.batches.batch import Column, Observation
+from mmreplay.batches.gatherer import BatchGatherer
+from mmreplay.batches.settings import Settings
+from mmreplay.episode_index import Index
+from mmreplay.ids import Array, Ids
+from mmreplay.lazy_frames import joined_shape, parted
+from mmreplay.schema import FRAME, Schema
+
+__all__ = ["SequenceBatch", "SequenceGatherer", "SequencePlaces"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class SequenceBatch:
+    """Windows of T = burn_in + length steps as arrays, batch and time in front.
+
+    Where `mask` is False there is no step: everything is 0 there and the id -1, but for frames
+    that a real step of the window shows as well, which its observations have in common with it.
+
+    Attributes:
+        observation: (B, T, k, *frame) as stored, or a dict of these; no k axis for ``stack=None``;
+            (B, T, *frame, k) for ``stack_axis=-1``.
+        next_observation: the same after m steps. Both show the same memory, and with k > 1 many
+            times over: they are read-only then, and a copy is what can be changed.
+        action: (B, T, *action) as stored.
+        reward: (B, T) n-step returns in the rewards' dtype.
+        discount: (B, T) gamma ** m * non_terminal, in the rewards' dtype.
+        non_terminal: (B, T) bool.
+        extras: the declared extra columns, (B, T, ...) each.
+        mask: (B, T) bool, whether there is such a step.
+        step: (B, T) int64, the step's number in its episode; -1 where a capacity has taken the
+            episode's beginning.
+        first: (B, T) bool, whether it is the first one of its episode.
+        id: (B, T) int64, lane << 40 | row.
+        weight: (B,) float32 importance weights; 1.
+        burn_in: how many of the T steps come before those to learn from.
+    """
+
+    observation: Observation
+    next_observation: Observation
+    action: Array
+    reward: Array
+    discount: Array
+    non_terminal: npt.NDArray[np.bool_]
+    extras: dict[str, Array]
+    mask: npt.NDArray[np.bool_]
+    step: Ids
+    first: npt.NDArray[np.bool_]
+    id: Ids
+    weight: npt.NDArray[np.float32]
+    burn_in: int
+
+    def __len__(self) -> int:
+        """B."""
+        return len(self.id)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class SequencePlaces:
+    """Where windows lie, all as ids, (B,) each.
+
+    Attributes:
+        start: of the first of the T steps, also where there is none.
+        begin: first row of the episode; -1 if it is gone.
+        first: the oldest step that can be sampled.
+        stop: the row after the newest one.
+    """
+
+    start: Ids
+    begin: Ids
+    first: Ids
+    stop: Ids
+
+
+class SequenceGatherer(BatchGatherer[SequenceBatch]):
+    """Rebuilds windows of one store, of one length and by one set of settings.
+
+    Args:
+        schema: of the store.
+        settings: how to rebuild each step.
+        length: steps after the burn-in.
+        burn_in: steps before them.
+    """
+
+    def __init__(self, schema: Schema, settings: Settings, length: int, burn_in: int) -> None:
+        """Lay out what is the same for every batch."""
+        super().__init__(schema, settings)
+        self._burn_in, self._steps = burn_in, burn_in + length
+        self._n = settings.n_step
+        self._times = np.arange(self._steps)
+        # Of every stack of the window, and of what follows each of its steps.
+        self._ahead = np.arange(1 - self._k, self._steps + self._n)
+
+    def locate(self, index: Index, ids: Ids) -> SequencePlaces:
+        """Look up the windows whose first steps after the burn-in are these, (B,)."""
+        return SequencePlaces(ids - self._burn_in, *index.span(ids))
+
+    def fetch(
+        self,
+        columns: Mapping[str, Column],
+        places: SequencePlaces,
+        out: SequenceBatch | None = None,
+    ) -> SequenceBatch:
+        """Read the windows at `places`.
+
+        Args:
+            columns: of the store, as they were when the places were looked up.
+            places: from `locate`.
+            out: a batch that this returned for as many windows; overwritten and returned.
+
+        Raises:
+            SchemaError: `out` is none such.
+            EvictedError, CorruptStoreError: as the columns.
+        """
+        size = places.start.size
+        batch = self._batch(columns, out, size)
+        begin, first, stop = (x[:, None] for x in (places.begin, places.first, places.stop))
+        rows = places.start[:, None] + self._times
+        np.greater_equal(rows, first, out=batch.mask)
+        batch.mask[rows >= stop] = False
+        padded = None if batch.mask.all() else ~batch.mask
+        if padded is not None:
+            np.clip(rows, first, stop - 1, out=rows)
+        batch.id[:] = rows
+        batch.weight.fill(1)
+        np.subtract(rows, begin, out=batch.step)
+        if (begin < 0).any():
+            batch.step[places.begin < 0] = -1
+        np.equal(rows, begin, out=batch.first)
+        ahead = self._fill_steps(columns, rows, stop, batch)
+        if padded is not None:
+            self._blank(batch, padded, ahead)
+        self._fill_frames(columns, places, ahead, batch, whole=padded is None)
+        return batch
+
+    def _fill_steps(
+        self, columns: Mapping[str, Column], rows: Ids, stop: Ids, batch: SequenceBatch
+    ) -> Ids | None:
+        """Fill everything but the frames; returns m, (B, T), unless it is 1 for all."""
+        ahead = None
+        if self._n == 1:
+            self._returns.rewards(columns, rows, batch.reward)
+            np.not_equal(columns["non_terminals"].take(rows), 0, out=batch.non_terminal)
+            np.multiply(batch.non_terminal, self.settings.gamma, out=batch.discount)
+        else:
+            left = np.minimum(stop - rows, self._n)
+            flat = (x.reshape(-1) for x in (batch.reward, batch.discount, batch.non_terminal))
+            following = self._returns.fill(columns, rows.reshape(-1), left.reshape(-1), *flat)
+            ahead = following.reshape(rows.shape) - rows
+        columns["actions"].take(rows, batch.action)
+        for name, path in self._extra_paths.items():
+            columns[path].take(rows, batch.extras[name])
+        return ahead
+
+    def _blank(
+        self, batch: SequenceBatch, padded: npt.NDArray[np.bool_], ahead: Ids | None
+    ) -> None:
+        """Zeros where there is no step."""
+        batch.id[padded] = -1
+        for one in (
+            batch.action,
+            batch.reward,
+            batch.discount,
+            batch.non_terminal,
+            batch.step,
+            batch.first,
+            *batch.extras.values(),
+        ):
+            one[padded] = 0
+        if ahead is not None:
+            ahead[padded] = 1
+
+    # ------------------------------------------------------------ frames
+
+    def _fill_frames(
+        self,
+        columns: Mapping[str, Column],
+        places: SequencePlaces,
+        ahead: Ids | None,
+        batch: SequenceBatch,
+        *,
+        whole: bool,
+    ) -> None:
+        """Read each frame column once, from what the first real step shows to what the last."""
+        window = places.start[:, None] + self._ahead
+        begin, high, blank = places.begin[:, None], places.stop[:, None], None
+        if self.settings.padding == "zero":
+            blank = window < begin
+        if not whole or self._n > 1:
+            oldest = np.maximum(places.first, places.start) + (1 - self._k)
+            outside = (window < oldest[:, None]) | (window > high)
+            blank = outside if blank is None else blank | outside
+            np.maximum(window, oldest[:, None], out=window)
+            np.minimum(window, high, out=window)
+        if blank is not None and not blank.any():
+            blank = None
+        np.maximum(window, begin, out=window)
+        for name, path in self._frame_paths.items():
+            column = columns[path]
+            seen, following = self._of(batch, name)
+            if self._copies:
+                frames = np.empty((*window.shape, *column.row_shape), column.dtype)
+            else:
+                frames = seen.base  # type: ignore[assignment]
+            column.take(window, frames)
+            if blank is not None:
+                frames[blank] = 0
+            if self._copies:
+                stacks, nexts = self._views(frames)
+                shape = column.row_shape
+                parted(seen, self._k, shape)[...] = stacks
+                if ahead is None:
+                    parted(following, self._k, shape)[...] = nexts
+            if ahead is not None:
+                self._take_ahead(frames, ahead, following)
+
+    def _take_ahead(self, frames: Array, ahead: Ids, following: Array) -> None:
+        """The stack after m steps, for each step."""
+        size, length = frames.shape[:2]
+        rows = np.arange(size)[:, None] * length + self._times + ahead
+        places = rows[:, :, None] + np.arange(self._k)
+        flat = frames.reshape(size * length, *frames.shape[2:])
+        if self._copies:
+            stacks = parted(following, self._k, frames.shape[2:])
+            stacks[...] = flat.take(places, axis=0)
+            return
+        if self.settings.stack is None:
+            places = rows
+        flat.take(places, axis=0, out=following, mode="clip")
+
+    def _views(self, frames: Array) -> tuple[Array, Array]:
+        """(B, T, k, *frame) of every step, and the same one row later, over (B, n, *frame)."""
+        of_row, of_frame = frames.strides[:2]
+        shape = (len(frames), self._steps, self._k, *frames.shape[2:])
+        strides = (of_row, of_frame, of_frame, *frames.strides[2:])
+        pair = [
+            np.ndarray(shape, frames.dtype, frames, offset, strides) for offset in (0, of_frame)
+        ]
+        if self._k > 1:  # a change of one step would be one of its neighbours
+            for one in pair:
+                one.flags.writeable = False
+        return pair[0], pair[1]
+
+    # ------------------------------------------------------------ the arrays of a batch
+
+    def _allocate(self, columns: Mapping[str, Column], size: int) -> SequenceBatch:
+        """Arrays for a batch of `size`, not filled."""
+        seen: dict[str, Array] = {}
+        following: dict[str, Array] = {}
+        for name, path in self._frame_paths.items():
+            column = columns[path]
+            frames = np.empty((size, self._ahead.size, *column.row_shape), column.dtype)
+            seen[name], following[name] = self._allocate_frames(frames)
+        shape, rewards = (size, self._steps), columns["rewards"].dtype
+        actions, is_dict = columns["actions"], self._is_dict
+        return SequenceBatch(
+            seen if is_dict else seen[FRAME],
+            following if is_dict else following[FRAME],
+            np.empty((*shape, *actions.row_shape), actions.dtype),
+            np.empty(shape, rewards),
+            np.empty(shape, rewards),
+            np.empty(shape, np.bool_),
+            {
+                name: np.empty((*shape, *columns[path].row_shape), columns[path].dtype)
+                for name, path in self._extra_paths.items()
+            },
+            np.empty(shape, np.bool_),
+            np.empty(shape, np.int64),
+            np.empty(shape, np.bool_),
+            np.empty(shape, np.int64),
+            np.ones(size, np.float32),
+            self._burn_in,
+        )
+
+    def _allocate_frames(self, frames: Array) -> tuple[Array, Array]:
+        seen, following = self._views(frames)
+        if self._copies:
+            shape = (*seen.shape[:2], *joined_shape(self._k, frames.shape[2:]))
+            seen, following = np.empty(shape, frames.dtype), np.empty(shape, frames.dtype)
+        elif self._n > 1:
+            following = np.empty(seen.shape, seen.dtype)
+        if self.settings.stack is None:
+            return seen[:, :, 0], following[:, :, 0]
+        return seen, following

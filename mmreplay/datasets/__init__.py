@@ -1,0 +1,1 @@
+"""What people train from: datasets, replay buffers, mixtures."""

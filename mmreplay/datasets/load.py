@@ -1,0 +1,78 @@
+"""`load`: stores by path, list or pattern, opened for training.
+
+Invariant: lanes are numbered in the order of the stores, those of a pattern in the order of their
+names.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from mmreplay.arguments import check_seed
+from mmreplay.batches.settings import Settings
+from mmreplay.datasets.dataset import Dataset, Seed
+from mmreplay.errors import SchemaError, StoreNotFoundError
+from mmreplay.reading.store import Store
+from mmreplay.system import user_paths
+
+__all__ = ["load"]
+
+
+def load(
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    stack: int | None = 4,
+    n_step: int = 1,
+    gamma: float = 0.99,
+    seed: Seed = 0,
+    *,
+    padding: str | None = None,
+    stack_axis: int = 0,
+    clip_reward: tuple[float, float] | None = None,
+) -> Dataset:
+    """Open stores for training, read-only.
+
+    Args:
+        path: one store, a list of stores, or a glob pattern; lanes are numbered on through all.
+        stack: frames an observation; None for one frame without an axis of its own.
+        n_step: most steps of a return.
+        gamma: discount a step.
+        seed: of the sampling.
+        padding: ``reset`` or ``zero``; None takes the first store's.
+        stack_axis: 0 puts the frames in front, -1 last.
+        clip_reward: (low, high), to which each reward is clipped before it goes into a return;
+            None takes them as they are.
+
+    Raises:
+        StoreNotFoundError: nothing there, or nothing that the pattern matches.
+        SchemaError: stores whose rows differ, a store named twice, or a setting out of its range.
+    """
+    check_seed(seed)
+    store = Store(_matching(path), padding=padding)
+    settings = Settings(stack, n_step, gamma, store.padding, stack_axis, clip_reward)
+    return Dataset(store, settings, seed)
+
+
+def _matching(path: Any) -> list[Path]:
+    if not isinstance(path, (str, os.PathLike)):
+        if not isinstance(path, Iterable):
+            raise SchemaError(f"load: expected a path, a list of them or a pattern, found {path!r}")
+        found = [one for each in path for one in _matching(each)]
+        if not found:
+            raise StoreNotFoundError("load: expected one path or more, found an empty list")
+        return found
+    where = user_paths.given(path)
+    text = os.fspath(path)
+    # Not Path.exists, which raises of a name that is too long.
+    if not os.path.exists(text) and glob.has_magic(text):  # noqa: PTH110
+        try:
+            names = sorted(glob.glob(text))  # noqa: PTH207 (Path.glob takes no absolute pattern)
+        except ValueError:  # a NUL in the name of a directory
+            names = []
+        if not names:
+            raise StoreNotFoundError(f"{text}: nothing matches this pattern")
+        return [Path(name).absolute() for name in names]
+    return [where.absolute()]

@@ -1,0 +1,219 @@
+"""`Mixture`: batches of rows from several datasets and buffers.
+
+Invariant: a batch has as many rows as were asked for, those of each source side by side and in the
+order of the sources, and says of each row where it came from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.arguments import whole_number
+from mmreplay.batches.batch import Batch
+from mmreplay.batches.combine import Source, concatenated, fill, schema_of
+from mmreplay.batches.settings import Settings
+from mmreplay.datasets.dataset import Dataset
+from mmreplay.datasets.replay_buffer import ReplayBuffer
+from mmreplay.errors import EmptyBufferError, SchemaError
+from mmreplay.schema import Field, Schema
+
+__all__ = ["Mixture"]
+
+Floats = npt.NDArray[np.float64]
+
+
+class Mixture:
+    """Several sources of batches as one, each with its share of every batch.
+
+    A source is a dataset, a buffer, or something around one. One that is still empty has no share;
+    the others take it, in proportion to theirs, so that training can begin on offline data before
+    the first step is recorded.
+
+    Args:
+        data: one source or more, with rows and settings alike.
+        weights: each source's share, relative to the others; None for equal shares.
+        exact: True splits each batch as the weights say, to the row: where they say no whole
+            number, the number is one of the two beside it, and right on average. False draws for
+            each row which source it comes from.
+        mark: name of the extra of each batch that tells the number of its source: (B,) int64.
+
+    Raises:
+        SchemaError: sources that differ, weights that are none.
+
+    Attributes:
+        data: as given.
+        exact: as given.
+        schema: of a batch: the sources', and the mark.
+
+    Source: Ball et al. 2023, Efficient Online Reinforcement Learning with Offline Data, section
+        4.1: symmetric sampling, half of each batch from either source.
+    """
+
+    def __init__(
+        self,
+        data: Sequence[Source],
+        weights: npt.ArrayLike | None = None,
+        *,
+        exact: bool = True,
+        mark: str = "source",
+    ) -> None:
+        """See the class."""
+        given: Any = data
+        if not isinstance(given, Iterable) or isinstance(given, (str, Dataset)):
+            raise SchemaError(f"data: expected a list of sources of batches, found {given!r}")
+        self.data = tuple(data)
+        if not self.data:
+            raise SchemaError("data: expected one source of batches or more, found none")
+        schema = _check_alike(self.data)
+        if mark in schema.extras:
+            raise SchemaError(
+                f"{self.data[0]!r} has an extra named {mark!r} already; give the sources' numbers "
+                f"another name with mark="
+            )
+        extras = {**schema.extras, mark: Field((), "int64")}
+        self.schema: Schema = dataclasses.replace(schema, extras=extras)
+        self.exact = exact
+        self._mark = mark
+        self.weights = np.ones(len(self.data)) if weights is None else weights
+
+    @property
+    def weights(self) -> Floats:
+        """Each source's share, summing up to 1. May be set anew between batches."""
+        return self._weights.copy()
+
+    @weights.setter
+    def weights(self, given: npt.ArrayLike) -> None:
+        try:
+            weights = np.array(given, np.float64)
+        except (TypeError, ValueError) as error:
+            raise SchemaError(f"weights: expected numbers, found {given!r}") from error
+        sound = weights.shape == (len(self.data),) and np.isfinite(weights).all()
+        if not sound or (weights < 0).any() or not weights.any():
+            raise SchemaError(
+                f"weights: expected {len(self.data)} numbers, 0 or more and not all of them 0, "
+                f"found {given!r}"
+            )
+        self._weights: Floats = weights / weights.sum()
+
+    @property
+    def settings(self) -> Settings:
+        """How transitions are rebuilt: the sources'."""
+        return self.data[0].settings
+
+    @property
+    def generator(self) -> np.random.Generator:
+        """What splits batches: the first buffer's, as that is saved, else the first source's."""
+        for source in self.data:
+            if isinstance(_innermost(source), ReplayBuffer):
+                return source.generator
+        return self.data[0].generator
+
+    def __len__(self) -> int:
+        """Transitions that can be sampled, of all sources."""
+        return sum(map(len, self.data))
+
+    def sample(self, batch_size: int, out: Batch | None = None) -> Batch:
+        """Draw transitions from each source, as it does.
+
+        Args:
+            batch_size: B, of all sources together.
+            out: a batch that this object returned for the same B; overwritten and returned.
+
+        Raises:
+            EmptyBufferError: no source that has a weight has a transition yet.
+        """
+        counts = self._counts(whole_number("batch_size", batch_size))
+        some = counts.nonzero()[0].tolist()
+        parts = [self.data[number].sample(int(counts[number])) for number in some]
+        batch = concatenated(parts, [repr(self.data[number]) for number in some])
+        batch.extras[self._mark] = np.arange(len(counts)).repeat(counts)
+        return batch if out is None else fill(out, batch)
+
+    def _counts(self, size: int) -> npt.NDArray[np.int64]:
+        """Rows from each source."""
+        weights = self._weights * [len(source) > 0 for source in self.data]
+        if not weights.any():
+            raise EmptyBufferError(
+                f"{list(self.data)!r}: no source that has a weight has a transition to sample yet; "
+                f"a transition needs a reset and a step"
+            )
+        weights /= weights.sum()
+        if not self.exact:
+            return np.asarray(self.generator.multinomial(size, weights), np.int64)
+        # One draw rounds all borders between the sources, so each number of rows is right on
+        # average. Rounded before, for 0.1 + 0.2 is no reason to move one.
+        borders = np.round(weights.cumsum() * size, _DIGITS)
+        whole = np.floor(borders)
+        whole += self.generator.random() < borders - whole
+        return np.diff(whole, prepend=0).astype(np.int64)
+
+    def update_priorities(
+        self, ids: npt.ArrayLike, errors: npt.ArrayLike, source: npt.ArrayLike
+    ) -> None:
+        """Hand errors on to the sources that keep priorities; those of others have no effect.
+
+        Args:
+            ids: (B,) of a batch.
+            errors: (B,).
+            source: (B,) which source each id is of: the batch's ``extras["source"]``.
+
+        Raises:
+            SchemaError: arrays of different lengths, or the number of no source.
+        """
+        wanted, found, numbers = np.asarray(ids), np.asarray(errors), np.asarray(source)
+        if wanted.ndim != 1 or not wanted.shape == found.shape == numbers.shape:
+            raise SchemaError(
+                f"ids, errors and source: expected (B,) each, found {wanted.shape}, "
+                f"{found.shape}, {numbers.shape}"
+            )
+        wrong = numbers[~np.isin(numbers, np.arange(len(self.data)))]
+        if wrong.size:
+            raise SchemaError(
+                f"source: expected numbers from 0 to {len(self.data) - 1}, found {wrong[0]}"
+            )
+        for number, one in enumerate(self.data):
+            update: Any = getattr(one, "update_priorities", None)
+            here = numbers == number
+            if update is not None and here.any():
+                update(wanted[here], found[here])
+
+    def __repr__(self) -> str:
+        """The sources and their shares."""
+        return f"<mmreplay.Mixture {list(self.data)!r} weights={self._weights.tolist()}>"
+
+
+_DIGITS = 9
+
+
+def _check_alike(data: Sequence[Source]) -> Schema:
+    """The schema of all sources; a decorated one's arrays are compared when they come."""
+    first = data[0]
+    schema = schema_of(first)
+    for other in data[1:]:
+        if not schema_of(other).same_data(schema):
+            raise SchemaError(
+                f"expected sources with rows alike, found {_rows(schema)} in {first!r} and "
+                f"{_rows(schema_of(other))} in {other!r}"
+            )
+        if other.settings != first.settings:
+            raise SchemaError(
+                f"expected sources of the same settings, found {first.settings} in {first!r} and "
+                f"{other.settings} in {other!r}"
+            )
+    return schema
+
+
+def _rows(schema: Schema) -> dict[str, str]:
+    return {path: f"{one.dtype} {one.shape}" for path, one in schema.columns().items()}
+
+
+def _innermost(source: object) -> object:
+    """What a source is around, if it is around something."""
+    while not isinstance(source, (ReplayBuffer, Mixture)) and hasattr(source, "data"):
+        source = source.data
+    return source

@@ -1,0 +1,253 @@
+"""`PrioritizedReplayBuffer`: a replay buffer that samples by priority.
+
+Invariant: a priority stays with its transition, by id, until that is evicted; losing priorities
+loses no transition.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.arguments import whole_number
+from mmreplay.batches.batch import Batch
+from mmreplay.datasets.dataset import Seed
+from mmreplay.datasets.replay_buffer import ReplayBuffer
+from mmreplay.datasets.sequence_draws import naming
+from mmreplay.episode_index import Index
+from mmreplay.errors import ClosedError, SchemaError
+from mmreplay.ids import Ids
+from mmreplay.sampling.prioritized import Prioritization, PrioritizedSampler
+from mmreplay.sampling.priority_variants import MOST
+from mmreplay.schema import Field
+from mmreplay.storage.priority_column import PriorityColumn
+from mmreplay.writing.create import FLUSH_S, give_up
+
+__all__ = ["PrioritizedReplayBuffer"]
+
+
+class PrioritizedReplayBuffer(ReplayBuffer):
+    """A live replay buffer that samples by priority; see `ReplayBuffer` for all that is not here.
+
+    New transitions get the largest priority ever given. Priorities are kept in the store, by id,
+    beside the rows: they survive a kill with the rows that they belong to, and a power cut as of
+    the last flush. A store that was written without them can be opened with this class, and the
+    other way round.
+
+    Args:
+        path, capacity, stack, n_step, gamma, seed: as for `ReplayBuffer`.
+        alpha, beta, betasteps, epsilon, error_clip, variant, stratified, normalize: see
+            `mmreplay.samplers.Prioritization`; each opening may give others.
+        frame, action, codec, extras, reward_dtype, env, lanes, padding, stack_axis,
+            clip_reward, metadata, flush_s: as for `ReplayBuffer`.
+
+    Raises:
+        SchemaError, LockedError, DiskFullError, FormatError, CorruptStoreError: as `ReplayBuffer`.
+
+    Source: Schaul et al. (2016), "Prioritized Experience Replay".
+    """
+
+    _sampler: PrioritizedSampler | None = None
+    _n_batches = 0
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        capacity: int | None = None,
+        stack: int | None = 4,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        seed: Seed = 0,
+        *,
+        alpha: float = 0.6,
+        beta: float = 0.4,
+        betasteps: int | None = None,
+        epsilon: float = 1e-6,
+        error_clip: tuple[float, float] | None = None,
+        variant: str = "proportional",
+        stratified: bool = False,
+        normalize: str = "batch",
+        frame: Field | Mapping[str, Field] | None = None,
+        action: Field | None = None,
+        codec: str | Mapping[str, Any] | None = None,
+        extras: Mapping[str, Field] | None = None,
+        reward_dtype: npt.DTypeLike | None = None,
+        env: Any = None,
+        lanes: int | None = None,
+        padding: str | None = None,
+        stack_axis: int = 0,
+        clip_reward: tuple[float, float] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        flush_s: float = FLUSH_S,
+    ) -> None:
+        """See the class."""
+        self._how = Prioritization(
+            alpha, beta, betasteps, epsilon, error_clip, variant, stratified, normalize
+        )
+        super().__init__(
+            path,
+            capacity,
+            stack,
+            n_step,
+            gamma,
+            seed,
+            frame=frame,
+            action=action,
+            codec=codec,
+            extras=extras,
+            reward_dtype=reward_dtype,
+            env=env,
+            lanes=lanes,
+            padding=padding,
+            stack_axis=stack_axis,
+            clip_reward=clip_reward,
+            metadata=metadata,
+            flush_s=flush_s,
+        )
+        try:
+            self.store.look(self._begin)
+        except BaseException:
+            give_up(self._lanes)
+            self.store.close()
+            raise
+
+    def _begin(self, index: Index) -> None:
+        windows = [index.window(lane) for lane in range(len(self._lanes))]
+        self._column = PriorityColumn(
+            [lane.path for lane in self._lanes], [(base, head) for base, _, head in windows]
+        )
+        kept = self.stored_state.get("sampler")
+        kept = kept if isinstance(kept, dict) else {}
+        largest, n_batches = kept.get("largest"), kept.get("batches")
+        # As JSON has it, which anybody may have written.
+        self._n_batches = max(n_batches, 0) if isinstance(n_batches, int) else 0
+        is_sound = isinstance(largest, float) and 0 < largest <= MOST
+        self._sampler = PrioritizedSampler(
+            self._column, self._how, index, largest if is_sound else None
+        )
+
+    def saved_state(self) -> dict[str, Any]:
+        """See `ReplayBuffer.saved_state`; makes the priorities durable, too."""
+        if self._sampler is None:
+            return super().saved_state()
+        self._column.sync()
+        kept = {"largest": self._sampler.largest, "batches": self._n_batches}
+        return {**super().saved_state(), "sampler": kept}
+
+    def leave_parent(self, lineage: tuple[int, ...]) -> None:
+        """In a forked child: the priorities are the parent's."""
+        super().leave_parent(lineage)
+        self._sampler = None
+
+    @property
+    def sampler(self) -> PrioritizedSampler:
+        """What draws.
+
+        Raises:
+            ClosedError: in a forked child.
+        """
+        if self._sampler is None:
+            raise ClosedError(
+                f"{self.store.path}: the priorities belong to the parent of this process; sample "
+                f"there, or load the store here"
+            )
+        return self._sampler
+
+    @property
+    def beta(self) -> float:
+        """The beta of the next batch's weights."""
+        return self._how.beta_at(self._n_batches)
+
+    @property
+    def n_late_updates(self) -> int:
+        """Updates since opening that came after their transition had been evicted."""
+        return self.sampler.n_late
+
+    def sample(self, batch_size: int, out: Batch | None = None, *, replace: bool = True) -> Batch:
+        """Draw transitions by priority, with replacement; `Batch.weight` makes up for it.
+
+        Args:
+            batch_size: B.
+            out: a batch that this object returned for the same B; overwritten and returned.
+            replace: True, as the weights are those of draws with replacement.
+
+        Raises:
+            EmptyBufferError: there is no transition yet.
+            SchemaError: without replacement.
+        """
+        if not replace:
+            raise SchemaError(
+                "replace: priorities are drawn with replacement, to which the weights belong; for "
+                "a wider spread use stratified=True"
+            )
+        draws = self.generator.random(whole_number("batch_size", batch_size))
+        sampler, beta = self.sampler, self.beta
+        weights = np.empty(0)
+
+        def draw(index: Index) -> Ids:
+            nonlocal weights
+            ids, probabilities = sampler.draw(index, draws)
+            weights = sampler.weights(probabilities, beta)
+            return ids
+
+        batch = self.store.gather(naming(self.store.path, draw), self._gatherer, out)
+        batch.weight[:] = weights
+        self._n_batches += 1
+        return batch
+
+    def update_priorities(self, ids: npt.ArrayLike, errors: npt.ArrayLike) -> None:
+        """Give transitions the priority |error| + epsilon.
+
+        Any number of batches may be out before theirs is called. Transitions that were evicted
+        since are left out and counted, in `n_late_updates`.
+
+        Args:
+            ids: (B,) as a batch has them; of one that comes twice the last error counts.
+            errors: (B,) temporal-difference errors of any sign.
+
+        Raises:
+            SchemaError: errors that are not finite, or not as many as ids.
+            InvalidIdError: an id that never was a transition.
+        """
+        wanted = self.store.checked_ids(ids)
+        priorities = self._how.priorities(errors, wanted.size)
+        sampler = self.sampler
+        self.store.look(lambda index: sampler.update(index, wanted, priorities))
+
+    def priorities(self, ids: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """The priorities of transitions, (B,).
+
+        Args:
+            ids: (B,) valid ones; see `ids`.
+
+        Raises:
+            InvalidIdError: an id that is no valid transition.
+        """
+        return self._of_each(ids, PrioritizedSampler.priorities)
+
+    def probabilities(self, ids: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """How likely each of these transitions is to be drawn, (B,); of all they sum up to 1.
+
+        Args:
+            ids: (B,) valid ones; see `ids`.
+
+        Raises:
+            InvalidIdError: an id that is no valid transition.
+        """
+        return self._of_each(ids, PrioritizedSampler.probabilities)
+
+    def _of_each(
+        self,
+        ids: npt.ArrayLike,
+        what: Callable[[PrioritizedSampler, Index, Ids], npt.NDArray[np.float64]],
+    ) -> npt.NDArray[np.float64]:
+        wanted, sampler = self.store.checked_ids(ids), self.sampler
+        return self.store.look(lambda index: what(sampler, index, wanted))
+
+    def __repr__(self) -> str:
+        """Path."""
+        return f"<mmreplay.PrioritizedReplayBuffer {self.writer.path}>"

@@ -1,0 +1,255 @@
+"""`ReplayBuffer`: a dataset that grows.
+
+Invariant: the random state that is saved is the one after the last batch that was drawn, so that a
+resumed buffer goes on with the batches that it would have given.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.arguments import check_seed
+from mmreplay.batches.settings import Settings
+from mmreplay.datasets.dataset import Dataset, Seed
+from mmreplay.errors import CorruptStoreError, SchemaError
+from mmreplay.reading.store import Store
+from mmreplay.schema import Field
+from mmreplay.writing.create import FLUSH_S, create, give_up
+from mmreplay.writing.vector_writer import VectorWriter
+
+__all__ = ["ReplayBuffer"]
+
+_NAME = "PCG64"
+"""The bit generator that is saved."""
+_OF_SAMPLERS = ("largest", "batches")
+_MOST_BATCHES = 1 << 62
+
+
+class ReplayBuffer(Dataset):
+    """A live replay buffer: created, or resumed where it stopped, with its random state.
+
+    It is the `Dataset` of a store together with the store's writer. One thread steps; the same or
+    others sample. A context manager: leaving it closes the store, which then is offline data.
+
+    Args:
+        path: the store's directory; its parent must exist.
+        capacity: most transitions to keep; None keeps everything. It may change with each opening;
+            None then leaves it as it is.
+        stack, n_step, gamma, padding, stack_axis, clip_reward: how transitions are rebuilt; see
+            `load`.
+        seed: of the sampling; counts only at creation, then the stored generator goes on.
+        frame, action, codec, extras, reward_dtype, env, metadata: as for `create`; left out, or
+            matching, when the store exists.
+        lanes: that many lanes, for a vector environment.
+        flush_s: seconds between flushes by the clock; 0 for none.
+
+    Raises:
+        SchemaError, LockedError, DiskFullError, FormatError, CorruptStoreError: as `create`.
+
+    Attributes:
+        store: the same data, read-only.
+        writer: the `Writer` or `VectorWriter`.
+        stored_state: what was saved with the last flush before this opening.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        capacity: int | None = None,
+        stack: int | None = 4,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        seed: Seed = 0,
+        *,
+        frame: Field | Mapping[str, Field] | None = None,
+        action: Field | None = None,
+        codec: str | Mapping[str, Any] | None = None,
+        extras: Mapping[str, Field] | None = None,
+        reward_dtype: npt.DTypeLike | None = None,
+        env: Any = None,
+        lanes: int | None = None,
+        padding: str | None = None,
+        stack_axis: int = 0,
+        clip_reward: tuple[float, float] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        flush_s: float = FLUSH_S,
+    ) -> None:
+        """See the class."""
+        settings = Settings(stack, n_step, gamma, padding or "reset", stack_axis, clip_reward)
+        settings.check_evicting(evicts=capacity is not None)
+        check_seed(seed)  # before anything is made
+        self.writer = create(
+            path,
+            frame,
+            action,
+            capacity,
+            extras,
+            reward_dtype,
+            codec,
+            env=env,
+            lanes=lanes,
+            padding=padding,
+            metadata=metadata,
+            append=True,
+            flush_s=flush_s,
+        )
+        writer = self.writer
+        self._lanes = writer.writers if isinstance(writer, VectorWriter) else (writer,)
+        try:
+            store = Store([Path(path).absolute()], padding=padding)
+            super().__init__(store, dataclasses.replace(settings, padding=store.padding), seed)
+            saved = self._lanes[0].stored_generator()
+            self.stored_state = {} if saved is None else _restore(self.generator, saved, store.path)
+            self._lanes[0].save_generator(_saver(self))
+        except BaseException:
+            give_up(self._lanes)
+            raise
+        # The writer's own methods: one call less in what is called millions of times.
+        if type(self).step is ReplayBuffer.step:
+            self.step = writer.step  # type: ignore[method-assign, assignment]
+        if type(self).reset is ReplayBuffer.reset:
+            self.reset = writer.reset  # type: ignore[method-assign, assignment]
+
+    def reset(self, frame: Any, mask: npt.ArrayLike | None = None) -> None:
+        """Begin an episode; one that is running ends as truncated.
+
+        Args:
+            frame: the first observation, (*frame), or a dict of them; of several lanes
+                (lanes, *frame).
+            mask: (lanes,) bool, the lanes where one begins; None for all.
+
+        Raises:
+            As `Writer.reset`, or `VectorWriter.reset`.
+        """
+        if mask is None:
+            self.writer.reset(frame)
+        else:
+            self.writer.reset(frame, mask)  # type: ignore[call-arg]
+
+    def step(
+        self,
+        action: Any,
+        reward: Any,
+        next_frame: Any,
+        terminated: Any = False,
+        truncated: Any = False,
+        **more: Any,
+    ) -> None:
+        """Append a step of the running episode.
+
+        Args:
+            action: what was done, (*action); of several lanes (lanes, *action), and so on.
+            reward: what it gave.
+            next_frame: the observation after it, the final one where the episode ended.
+            terminated: the episode ended in a terminal state.
+            truncated: it was cut off.
+            more: ``life_lost``, the declared extras, and of several lanes ``mask``.
+
+        Raises:
+            As `Writer.step`, or `VectorWriter.step`.
+        """
+        self.writer.step(action, reward, next_frame, terminated, truncated, **more)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse: a store has one writer.
+
+        Raises:
+            SchemaError: always.
+        """
+        raise SchemaError(
+            f"{self.writer.path}: a {type(self).__name__} cannot be pickled, as its store has one "
+            f"writer; call mmreplay.load({str(self.writer.path)!r}, ...) in the other process to "
+            f"read and sample there"
+        )
+
+    def saved_state(self) -> dict[str, Any]:
+        """What is saved with each flush: the random state, and what a sampler added to it."""
+        bits = self.generator.bit_generator
+        with bits.lock:
+            return {**self.stored_state, **bits.state}
+
+    @property
+    def capacity(self) -> int | None:
+        """Most transitions kept, over all lanes."""
+        shares = [lane.metadata["capacity"] for lane in self._lanes]
+        return None if None in shares else sum(shares)
+
+    def flush(self) -> None:
+        """Make all rows, and the random state, durable."""
+        self.writer.flush()
+
+    def close(self) -> None:
+        """Close the store; a second call does nothing."""
+        try:
+            self.writer.close()
+        finally:
+            self.store.close()
+
+    def __repr__(self) -> str:
+        """Path and rows."""
+        return f"<mmreplay.ReplayBuffer {self.writer.path}>"
+
+
+def _saver(buffer: ReplayBuffer) -> Callable[[], str | None]:
+    """What gives the random state to be saved; holds no buffer alive that was dropped unclosed."""
+    there = weakref.ref(buffer)
+
+    def state() -> str | None:
+        found = there()
+        # Another one that was put in its place has a state that is none of JSON, and is not kept.
+        if found is None or not isinstance(found.generator.bit_generator, np.random.PCG64):
+            return None
+        # A string, as its numbers of 128 bits are more than many readers take.
+        return json.dumps(found.saved_state())
+
+    return state
+
+
+def _restore(generator: np.random.Generator, saved: str, path: Path) -> dict[str, Any]:
+    """Set the random state; returns what was saved, of what a buffer saves."""
+    try:
+        found = json.loads(saved)
+        # Somebody else may have written it: what it has besides would be written again and again.
+        state: dict[str, Any] = {
+            "bit_generator": _NAME,
+            **{name: _number(found[name]) for name in ("has_uint32", "uinteger")},
+            "state": {name: _number(found["state"][name]) for name in ("state", "inc")},
+        }
+        if found["bit_generator"] != _NAME:
+            raise ValueError(f"expected that of {_NAME}, found {found['bit_generator']!r:.80}")
+        generator.bit_generator.state = state
+    except (
+        ValueError, TypeError, KeyError, OverflowError, AttributeError, RecursionError
+    ) as error:  # fmt: skip
+        raise CorruptStoreError(
+            f"{path}: the saved random state cannot be read: {error!s:.200}; run `mmreplay verify`"
+        ) from error
+    sampler = found.get("sampler")
+    if isinstance(sampler, dict):
+        state["sampler"] = {
+            name: value for name, value in sampler.items() if name in _OF_SAMPLERS and _fits(value)
+        }
+    return state
+
+
+def _number(value: object) -> int:
+    if type(value) is not int:
+        raise ValueError(f"expected a whole number, found {value!r:.80}")
+    return value
+
+
+def _fits(value: object) -> bool:
+    """Whether a sampler's number is one that it could have saved."""
+    return (type(value) is int and 0 <= value < _MOST_BATCHES) or (
+        type(value) is float and math.isfinite(value)
+    )

@@ -1,0 +1,291 @@
+"""Gymnasium spaces as mmreplay fields, and observations as frames of these fields.
+
+Invariant: `EnvFields.to_frame` restructures and casts, it never changes a value: a Discrete space
+with a `start` is stored with the values that the environment uses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.errors import MissingExtraError, SchemaError
+from mmreplay.lazy_frames import LazyFrames
+from mmreplay.schema import Field
+
+try:
+    from gymnasium import Env, Space, Wrapper, spaces
+    from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
+    from gymnasium.wrappers import FrameStackObservation
+except ImportError as error:
+    raise MissingExtraError(
+        'stepping environments needs gymnasium: pip install "mmreplay[gymnasium]", '
+        'or with Atari: pip install "mmreplay[atari]"'
+    ) from error
+
+__all__ = [
+    "Action",
+    "AnyEnv",
+    "EnvFields",
+    "Frame",
+    "Observation",
+    "advice_for_a_loop",
+    "advice_on_stacks",
+    "autoreset_mode",
+    "cast",
+    "env_fields",
+    "field_of",
+]
+
+AnyEnv = Env[Any, Any] | VectorEnv[Any, Any, Any]
+Frame = npt.NDArray[Any] | dict[str, npt.NDArray[Any]]
+Observation: TypeAlias = Any
+"""Whatever the observation space holds: an array, a number, or a dict or tuple of these."""
+Action: TypeAlias = Any
+"""Whatever the action space holds: an array or a number."""
+
+_UNFIT = re.compile(r"[^A-Za-z0-9_.-]")
+_NUMERIC = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
+
+
+@dataclass(frozen=True, slots=True)
+class EnvFields:
+    """What a store needs to hold an environment's rows.
+
+    Attributes:
+        frame: one field; or, for a Dict or Tuple observation, one for each of its arrays, named by
+            the way to it: ``{"camera": {"rgb": …}, "pose": …}`` gives ``camera.rgb`` and ``pose``,
+            a Tuple gives ``0``, ``1``, …
+        action: the action's field; of a Discrete space shape ``()`` and int64.
+        lanes: the number of environments of a vector environment, None for a single one.
+        paths: where each frame field lies in the observation; empty for a plain array.
+        padding: how the environment pads the stacks that it returns; None if it returns frames.
+    """
+
+    frame: Field | dict[str, Field]
+    action: Field
+    lanes: int | None
+    paths: Mapping[str, tuple[Any, ...]]
+    padding: str | None = None
+
+    def to_frame(self, observation: Observation) -> Frame:
+        """An observation, or a batch of them with one more axis in front, as frames.
+
+        Args:
+            observation: what the environment's reset or step returned.
+
+        Returns:
+            An array of the field's dtype, or a flat dict of these: what `Writer.reset` takes.
+            `LazyFrames` stay what they are.
+
+        Raises:
+            SchemaError: the observation lacks a part that its space has.
+        """
+        if not isinstance(self.frame, dict):
+            return _frame(observation, self.frame.dtype)
+        out = {}
+        for name, field in self.frame.items():
+            value = observation
+            try:
+                for key in self.paths[name]:
+                    value = value[key]
+            except (KeyError, IndexError, TypeError) as error:
+                raise SchemaError(
+                    f"observation: its space has a part {name!r}, the observation itself has none; "
+                    f"the environment does not keep to its observation_space"
+                ) from error
+            out[name] = _frame(value, field.dtype)
+        return out
+
+
+def env_fields(env: AnyEnv) -> EnvFields:
+    """The fields of an environment's rows.
+
+    Args:
+        env: a single environment, or a vector environment, whose fields are those of one of its
+            environments. Of a `FrameStack`, also below wrappers that leave the observation alone,
+            the fields are those of one frame.
+
+    Raises:
+        SchemaError: an observation or action space whose values are no arrays of a fixed shape and
+            dtype, or an action of several arrays.
+    """
+    if not hasattr(env, "action_space"):
+        raise SchemaError(
+            f"env: expected a Gymnasium environment, found {env!r}; make it first, with "
+            f"gymnasium.make"
+        )
+    padding = None
+    if isinstance(env, VectorEnv):
+        observation, action = env.single_observation_space, env.single_action_space
+        lanes: int | None = env.num_envs
+    else:
+        (observation, padding), action, lanes = _unstacked(env), env.action_space, None
+    if isinstance(action, (spaces.Dict, spaces.Tuple)):
+        raise SchemaError(
+            f"action_space: {type(action).__name__} is several arrays, one can be stored; wrap the "
+            f"environment in gymnasium.wrappers.TransformAction with one Box, Discrete, "
+            f"MultiDiscrete or MultiBinary space"
+        )
+    action_field = field_of(action, "action_space")
+    if not isinstance(observation, (spaces.Dict, spaces.Tuple)):
+        field = field_of(observation, "observation_space")
+        return EnvFields(field, action_field, lanes, {}, padding)
+    frame: dict[str, Field] = {}
+    paths: dict[str, tuple[Any, ...]] = {}
+    for path, space in _leaves(observation, ()):
+        name = ".".join(_UNFIT.sub("_", str(key).replace("/", ".")) for key in path).lstrip(".")
+        if not name or name in frame:
+            raise SchemaError(
+                f"observation_space: the keys {paths.get(name, ())} and {path} would both be "
+                f"stored as {name!r}; rename one with gymnasium.wrappers.TransformObservation"
+            )
+        frame[name] = field_of(space, f"observation_space[{name!r}]")
+        paths[name] = path
+    if not frame:
+        raise SchemaError("observation_space: it has no parts, so there is nothing to store")
+    return EnvFields(frame, action_field, lanes, paths, padding)
+
+
+def _unstacked(env: Env[Any, Any]) -> tuple[Space[Any], str | None]:
+    """The space of one frame, and the padding of its stacks where the observations are stacks.
+
+    A wrapper whose observations are `LazyFrames` says so with `frame_space` and `padding`.
+    """
+    layer = env
+    while isinstance(layer, Wrapper):
+        frame_space = getattr(layer, "frame_space", None)
+        # A wrapper above that changes the observation has a space of its own.
+        if frame_space is not None and layer.observation_space is env.observation_space:
+            return frame_space, getattr(layer, "padding", None)
+        layer = layer.env
+    return env.observation_space, None
+
+
+def advice_on_stacks(env: AnyEnv) -> str | None:
+    """What to say of an environment whose observations are stacks, and would be stored whole.
+
+    Returns:
+        None where they are frames, or `LazyFrames`, of which one frame is stored. The environments
+        of other processes cannot be looked into.
+    """
+    layer: Any = env
+    while not isinstance(layer, FrameStackObservation):
+        if isinstance(layer, (Wrapper, VectorWrapper)):
+            layer = layer.env
+        elif isinstance(layer, SyncVectorEnv):
+            layer = layer.envs[0]
+        else:
+            break
+    if isinstance(layer, FrameStackObservation):
+        stack, space = layer.stack_size, layer.observation_space
+    elif type(layer).__name__ == "AtariVectorEnv":  # of ale-py, which stacks 4 unless told not to
+        space = layer.single_observation_space
+        stack = space.shape[0]
+    else:
+        return None
+    stored = env.single_observation_space if isinstance(env, VectorEnv) else _unstacked(env)[0]
+    # A wrapper around it may take the newest frame out again.
+    if stack == 1 or spaces.flatdim(stored) < spaces.flatdim(space):
+        return None
+    return (
+        f"{env}: its observations are stacks of {stack} frames, so that each frame would be stored "
+        f"{stack} times; make it without them, and sample with stack={stack}; for a policy that "
+        f"needs stacks take mmreplay.FrameStack, of which single frames are stored"
+    )
+
+
+def _leaves(
+    space: Space[Any], path: tuple[Any, ...]
+) -> Iterator[tuple[tuple[Any, ...], Space[Any]]]:
+    if isinstance(space, spaces.Dict):
+        for key, part in space.spaces.items():
+            yield from _leaves(part, (*path, key))
+    elif isinstance(space, spaces.Tuple):
+        for i, part in enumerate(space.spaces):
+            yield from _leaves(part, (*path, i))
+    else:
+        yield path, space
+
+
+def field_of(space: Space[Any], where: str) -> Field:
+    """The field that holds a space's values.
+
+    Raises:
+        SchemaError: they are no arrays of a fixed shape and dtype.
+    """
+    if isinstance(space, spaces.Discrete):
+        return Field((), "int64")
+    if not isinstance(space, _NUMERIC) or space.shape is None or space.dtype is None:
+        raise SchemaError(
+            f"{where}: a {type(space).__name__} space has no fixed shape and dtype; mmreplay "
+            f"stores Box, Discrete, MultiBinary and MultiDiscrete, and Dict and Tuple of these as "
+            f"observations. Turn it into one of them with gymnasium.wrappers.TransformObservation "
+            f"or TransformAction"
+        )
+    try:
+        return Field(space.shape, space.dtype)
+    except SchemaError as error:
+        raise SchemaError(f"{where}: {error}") from error
+
+
+def _frame(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """The value as `cast` makes it; stacks as they are, for the writer takes them apart."""
+    stack: npt.NDArray[Any] = value
+    return stack if isinstance(value, LazyFrames) else cast(value, dtype)
+
+
+def cast(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """The value as an array, of the field's dtype where that means the same.
+
+    Environments that return float64 for a float32 space are common, and gymnasium's vector
+    environments cast them silently. What would change its meaning goes through as it is: the
+    writer refuses it with a message.
+    """
+    array = value if type(value) is np.ndarray else np.asarray(value)
+    if array.dtype == dtype:
+        return array
+    kinds = array.dtype.kind + dtype.kind
+    if kinds == "ff" or (dtype.kind == "f" and array.dtype.kind in "biu"):
+        return array.astype(dtype)
+    if array.dtype.kind in "biu" and dtype.kind in "biu":
+        out = array.astype(dtype)
+        if bool(np.all(out == array)):
+            return out
+    return array
+
+
+def advice_for_a_loop(env: object) -> str | None:
+    """What to say to somebody who steps an environment by hand into a buffer.
+
+    Returns:
+        None where every step is what it seems: with single environments, and without autoreset.
+    """
+    mode = autoreset_mode(env) if isinstance(env, VectorEnv) else None
+    if mode not in ("NextStep", "SameStep"):
+        return None
+    what = (
+        "an episode's first step is a reset whose action and reward mean nothing"
+        if mode == "NextStep"
+        else "an episode's final observation is in infos['final_obs'], and the next one's first in "
+        "its place"
+    )
+    return (
+        f"{env}: its autoreset mode is {mode}: {what}; make it with "
+        f"autoreset_mode=gymnasium.vector.AutoresetMode.DISABLED and reset with reset_mask, as the "
+        f"README shows, or let mmreplay.record step it. If your loop does all that, give frame=, "
+        f"action= and lanes= instead of env="
+    )
+
+
+def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> object:
+    """The value of its `AutoresetMode`; None if it states none."""
+    # AtariVectorEnv writes its mode into a metadata dict that all vector environments share, so an
+    # environment's own attribute tells more than metadata does.
+    mode = getattr(env.unwrapped, "autoreset_mode", None) or env.metadata.get("autoreset_mode")
+    return getattr(mode, "value", mode)

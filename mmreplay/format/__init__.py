@@ -1,0 +1,1 @@
+"""The bytes of docs/format.md: names, zarr metadata, compression. No files are touched here."""

@@ -1,0 +1,222 @@
+"""Frames <-> the bytes of an inner chunk: compressor, then crc32c; checked before it is decoded.
+
+Invariant: `decode` writes exactly the bytes that `encode` was given, or raises; whatever the
+payload is, the decompressor never sees one whose header could lead it astray.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any, Protocol
+
+import google_crc32c
+import numcodecs.blosc
+import numcodecs.zstd
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.errors import CorruptStoreError
+
+__all__ = ["ChunkCodec", "crc32c", "crc32c_of_zeros", "make_codec"]
+
+# As zarr itself does at import: blosc's own pool costs more than it gives on chunks of 100 KB, and
+# without it numcodecs uses blosc's reentrant calls, which release the interpreter lock.
+numcodecs.blosc.use_threads = False
+
+Bytes = npt.NDArray[np.uint8]
+
+_CRC = struct.Struct("<I")
+# The remainders of 1 and of x**8 modulo the polynomial of CRC-32C, bit 31 for x**0.
+_POLYNOMIAL, _ONE, _A_BYTE = 0x82F63B78, 1 << 31, 1 << 23
+_ALL_BITS = (1 << 32) - 1
+_SLICE_BYTES = 256 * 1024
+_BLOSC_HEADER = struct.Struct("<BBBBIII")
+_BLOSC_MEMCPYED = 0x2
+_BLOSC_COMPRESSORS = (1, 4)  # lz4 (lz4hc has the same decoder) and zstd
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+
+
+def crc32c(data: bytes | Bytes, value: int = 0) -> int:
+    """CRC-32C (Castagnoli) of bytes, or of a contiguous uint8 array.
+
+    Args:
+        data: the bytes.
+        value: of the bytes before them, if they are part of something longer.
+    """
+    if len(data) <= _SLICE_BYTES:
+        return int(google_crc32c.extend(value, data))
+    # In slices: the interpreter lock is held for each, and a writer may be waiting for it.
+    for start in range(0, len(data), _SLICE_BYTES):
+        value = google_crc32c.extend(value, data[start : start + _SLICE_BYTES])
+    return int(value)
+
+
+def crc32c_of_zeros(length: int, value: int = 0) -> int:
+    """The CRC-32C of so many zero bytes after what has `value`; the length costs no time.
+
+    Bytes of zeros multiply what is in the register by x**8 each, modulo the polynomial.
+    """
+    shift, power = _ONE, _A_BYTE
+    while length:
+        if length & 1:
+            shift = _product(shift, power)
+        power, length = _product(power, power), length >> 1
+    return _product(shift, value ^ _ALL_BITS) ^ _ALL_BITS
+
+
+def _product(one: int, other: int) -> int:
+    """Of two remainders modulo the polynomial of CRC-32C."""
+    out = 0
+    for bit in range(31, -1, -1):
+        if one >> bit & 1:
+            out ^= other
+        other = other >> 1 ^ (_POLYNOMIAL if other & 1 else 0)
+    return out
+
+
+class ChunkCodec(Protocol):
+    """A compressor for chunks of one uncompressed size."""
+
+    def compress(self, data: Bytes, *, fast: bool) -> bytes:
+        """Compress; `fast` for a writer that cannot wait."""
+
+    def check(self, payload: Bytes, size: int) -> None:
+        """Raise CorruptStoreError unless decoding `payload` gives `size` bytes and no more."""
+
+    def decompress(self, payload: Bytes, out: Bytes) -> None:
+        """Fill `out`."""
+
+
+def encode(codec: ChunkCodec, data: Bytes, *, fast: bool = False) -> bytes:
+    """The bytes of an inner chunk: compressed, with a crc32c behind."""
+    payload = codec.compress(data, fast=fast)
+    return payload + _CRC.pack(crc32c(payload))
+
+
+def check(codec: ChunkCodec, stored: Bytes, size: int) -> None:
+    """The checks before decoding that need to be done once for a chunk.
+
+    Raises:
+        CorruptStoreError: a wrong checksum, or a header that does not fit.
+    """
+    if stored.size <= _CRC.size:
+        raise CorruptStoreError(f"expected a compressed chunk, found {stored.size} bytes")
+    payload = stored[: -_CRC.size]
+    expected = int.from_bytes(stored[-_CRC.size :].tobytes(), "little")
+    found = crc32c(payload)
+    if found != expected:
+        raise CorruptStoreError(f"expected crc32c {expected:08x}, found {found:08x}")
+    codec.check(payload, size)
+
+
+def decode(codec: ChunkCodec, stored: Bytes, out: Bytes) -> None:
+    """Fill `out` with a chunk that `check` has passed.
+
+    Raises:
+        CorruptStoreError: the decompressor gave up.
+    """
+    try:
+        codec.decompress(stored[: -_CRC.size], out)
+    except (RuntimeError, ValueError, zlib.error) as error:
+        raise CorruptStoreError(f"cannot be decompressed: {error}") from error
+
+
+def make_codec(document: dict[str, Any]) -> ChunkCodec:
+    """The codec for a compressor as it stands, checked, in zarr.json."""
+    options = document["configuration"]
+    if document["name"] == "blosc":
+        return _Blosc(options)
+    if document["name"] == "zstd":
+        return _Zstd(options)
+    return _Gzip(options)
+
+
+class _Blosc:
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._shuffle = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}[options["shuffle"]]
+        self._cname = options["cname"].encode()
+        self._level = options["clevel"]
+        self._block, self._typesize = options["blocksize"], options["typesize"]
+
+    def compress(self, data: Bytes, *, fast: bool) -> bytes:
+        # lz4hc and lz4 share header and decoder: a chunk of either is read by the same code.
+        cname, level = self._cname, self._level
+        if fast and cname == b"lz4hc":
+            cname, level = b"lz4", 9  # no slower than a lower level, and a tenth smaller
+        compress = numcodecs.blosc.compress
+        return bytes(compress(data, cname, level, self._shuffle, self._block, self._typesize))
+
+    def check(self, payload: Bytes, size: int) -> None:
+        if payload.size < _BLOSC_HEADER.size:
+            raise CorruptStoreError(f"expected a blosc header, found {payload.size} bytes")
+        header = _BLOSC_HEADER.unpack(payload[: _BLOSC_HEADER.size].tobytes())
+        version, _, flags, typesize, n_bytes, block, c_bytes = header
+        if version != 2 or n_bytes != size or c_bytes != payload.size or typesize < 1:  # noqa: PLR2004
+            raise CorruptStoreError(
+                f"blosc header: expected version 2, {size} bytes from {payload.size}; found "
+                f"version {version}, {n_bytes} from {c_bytes}"
+            )
+        if flags & _BLOSC_MEMCPYED:
+            if c_bytes != size + _BLOSC_HEADER.size:
+                raise CorruptStoreError("blosc header: stored, but of another length")
+            return
+        if flags >> 5 not in _BLOSC_COMPRESSORS or not 0 < block <= size:
+            raise CorruptStoreError(
+                f"blosc header: compressor {flags >> 5} or block size {block} is not allowed"
+            )
+        n_blocks = -(-size // block)
+        start = _BLOSC_HEADER.size + 4 * n_blocks
+        if start > c_bytes:
+            raise CorruptStoreError("blosc header: the table of blocks does not fit")
+        table = np.frombuffer(payload, "<i4", n_blocks, _BLOSC_HEADER.size)
+        if table.min() < start or table.max() >= c_bytes:
+            raise CorruptStoreError("blosc header: a block lies outside the chunk")
+
+    def decompress(self, payload: Bytes, out: Bytes) -> None:
+        numcodecs.blosc.decompress(payload, out)
+
+
+class _Zstd:
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._level, self._checksum = options["level"], options["checksum"]
+
+    def compress(self, data: Bytes, *, fast: bool) -> bytes:
+        level = min(self._level, 1) if fast else self._level
+        return bytes(numcodecs.zstd.compress(data, level, self._checksum))
+
+    def check(self, payload: Bytes, size: int) -> None:
+        """The frame's declared content size, RFC 8878 section 3.1.1."""
+        head = payload[:18].tobytes()
+        if head[:4] != _ZSTD_MAGIC or len(head) < 6:  # noqa: PLR2004
+            raise CorruptStoreError("expected a zstd frame, found something else")
+        flags = head[4]
+        single = bool(flags & 0x20)
+        position = 5 + (not single) + (0, 1, 2, 4)[flags & 3]
+        width = (int(single), 2, 4, 8)[flags >> 6]
+        declared = int.from_bytes(head[position : position + width], "little")
+        declared += 256 if width == 2 else 0  # noqa: PLR2004
+        if not width or position + width > len(head) or declared != size:
+            raise CorruptStoreError(f"zstd frame: expected {size} bytes, found {declared} declared")
+
+    def decompress(self, payload: Bytes, out: Bytes) -> None:
+        numcodecs.zstd.decompress(payload, out)
+
+
+class _Gzip:
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._level = options["level"]
+
+    def compress(self, data: Bytes, *, fast: bool) -> bytes:
+        return zlib.compress(data.data, min(self._level, 1) if fast else self._level, wbits=31)
+
+    def check(self, payload: Bytes, size: int) -> None:
+        # The length field of gzip is no bound; decompress() below stops one byte past the size.
+        if payload.size < 18 or payload[0] != 0x1F or payload[1] != 0x8B:  # noqa: PLR2004
+            raise CorruptStoreError(f"expected a gzip stream for {size} bytes")
+
+    def decompress(self, payload: Bytes, out: Bytes) -> None:
+        data = zlib.decompressobj(wbits=31).decompress(payload.data, out.size + 1)
+        if len(data) != out.size:
+            raise ValueError(f"expected {out.size} bytes, found {len(data)}")
+        out[:] = np.frombuffer(data, np.uint8)

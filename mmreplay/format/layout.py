@@ -1,0 +1,255 @@
+"""Format 1: names, bounds, and zarr metadata as it is written. `parsing` reads it back."""
+
+from __future__ import annotations
+
+import collections
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+__all__ = [
+    "ATTRIBUTE",
+    "CHECKSUM_ROWS",
+    "CODECS",
+    "CONTEXT_ROWS",
+    "DIGEST",
+    "FORMAT",
+    "INDEX_CODECS",
+    "MAX_CHUNK_BYTES",
+    "MAX_INNER_BYTES",
+    "MAX_LANES",
+    "MAX_METADATA_BYTES",
+    "MAX_STACK",
+    "SCALARS",
+    "ArraySpec",
+    "array_json",
+    "checksum_spec",
+    "digest",
+    "dump",
+    "group_json",
+    "index_spec",
+    "lane_name",
+    "lane_names",
+    "layout_json",
+    "odd_lengths",
+    "priority_spec",
+]
+
+FORMAT = 1
+ATTRIBUTE = "mmreplay"
+DIGEST = "crc32c"
+"""The key under which attributes.mmreplay have a checksum of themselves."""
+CONTEXT_ROWS = 64
+"""Rows kept below the oldest transition, so that its stack is whole."""
+MAX_STACK = CONTEXT_ROWS + 1
+
+MAX_METADATA_BYTES = 1 << 20
+SCALARS = ("actions", "rewards", "non_terminals", "resets")
+"""What each step writes beside frames; of one chunk length, so that all meet a border at once."""
+CHECKSUM_ROWS = 1024
+"""Checksums a chunk file of them."""
+MAX_CHUNK_BYTES = 4 << 30
+MAX_INNER_BYTES = 64 << 20
+"""Who reads one row decodes a whole inner chunk, and somebody else may have chosen its length."""
+
+_INDEX_ROWS = 65_536
+_LANE = re.compile(r"lane-[0-9]{5}\Z")
+CODECS: dict[str, dict[str, Any]] = {
+    "lz4": {
+        "name": "blosc",
+        "configuration": {
+            "typesize": 1,
+            "cname": "lz4hc",
+            "clevel": 5,
+            "shuffle": "noshuffle",
+            "blocksize": 0,
+        },
+    },
+    "zstd": {"name": "zstd", "configuration": {"level": 1, "checksum": False}},
+}
+"""What the short names of codecs stand for."""
+INDEX_CODECS = [
+    {"name": "bytes", "configuration": {"endian": "little"}},
+    {"name": "crc32c"},
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """One array of a lane.
+
+    Attributes:
+        path: below the lane, for example ``frames`` or ``extras/log_prob``.
+        row_shape: shape of one row.
+        dtype: of the elements.
+        chunk_rows: rows a chunk file (a shard, if compressed).
+        inner_rows: rows a compressed inner chunk; 0 for raw chunks.
+        codec: the compressor as it stands in zarr.json; None for raw chunks.
+    """
+
+    path: str
+    row_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    chunk_rows: int
+    inner_rows: int = 0
+    codec: dict[str, Any] | None = None
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether a chunk file holds the rows as they are."""
+        return self.codec is None
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row, uncompressed."""
+        return math.prod(self.row_shape) * self.dtype.itemsize
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of one chunk, uncompressed: the size of a raw chunk file."""
+        return self.chunk_rows * self.row_bytes
+
+    @property
+    def codec_name(self) -> str:
+        """As the user writes it: raw, lz4, zstd, or the zarr codec's own name."""
+        if self.codec is None:
+            return "raw"
+        for name, known in CODECS.items():
+            if self.codec["name"] == known["name"] and _cname(self.codec) == _cname(known):
+                return name
+        return str(self.codec["name"])
+
+    def key(self, chunk: int) -> str:
+        """Name of a chunk file in the array's directory."""
+        return f"c.{chunk}" + ".0" * len(self.row_shape)
+
+    def chunk_of(self, name: str) -> int | None:
+        """The chunk that a file name stands for; None if it is none of ours."""
+        parts = name.split(".")
+        if len(parts) < 2 or not parts[1].isdecimal() or self.key(int(parts[1])) != name:  # noqa: PLR2004
+            return None
+        return int(parts[1])
+
+
+def _cname(codec: Mapping[str, Any]) -> object:
+    return codec.get("configuration", {}).get("cname")
+
+
+def odd_lengths(specs: Mapping[str, ArraySpec]) -> list[tuple[str, str]]:
+    """Arrays whose chunk files are longer or shorter than those of the arrays that they go with.
+
+    Returns:
+        path and what is wrong, for each: all shards have one length, and so have all `SCALARS`.
+    """
+    out: list[tuple[str, str]] = []
+    shards = [path for path, spec in specs.items() if not spec.is_raw]
+    scalars = [path for path in SCALARS if path in specs]
+    for what, paths in (("all shards", shards), (", ".join(SCALARS), scalars)):
+        lengths = collections.Counter(specs[path].chunk_rows for path in paths)
+        usual = max(lengths, key=lambda rows: lengths[rows], default=0)
+        out += [
+            (path, f"{what}: expected one length, {usual:,} rows, found {found:,}")
+            for path in paths
+            if (found := specs[path].chunk_rows) != usual
+        ]
+    return out
+
+
+def checksum_spec(path: str) -> ArraySpec:
+    """The array of checksums, one a chunk file, of the array at `path`."""
+    return ArraySpec(f"checksums/{path}", (), np.dtype("uint32"), CHECKSUM_ROWS)
+
+
+def index_spec(n_starts: int = 0) -> ArraySpec:
+    """The array of the rows with a reset, of that many; written whole, so no longer than it is."""
+    rows = max(1, min(n_starts, _INDEX_ROWS))
+    return ArraySpec("episodes/starts", (), np.dtype("int64"), rows)
+
+
+def priority_spec(chunk_rows: int) -> ArraySpec:
+    """The array of priorities beside the rows, which a prioritized buffer makes."""
+    return ArraySpec("priorities", (), np.dtype("float64"), chunk_rows)
+
+
+def lane_name(number: int) -> str:
+    """Directory of a lane in a store of many."""
+    return f"lane-{number:05d}"
+
+
+def lane_names(names: Iterable[str]) -> list[str]:
+    """Those of some names that lanes have, ascending: five digits, as `lane_name` gives them."""
+    return sorted(name for name in names if _LANE.match(name))
+
+
+def dump(document: Mapping[str, Any]) -> bytes:
+    """JSON as it is written to zarr.json."""
+    return json.dumps(document, indent=2, allow_nan=False).encode()
+
+
+def array_json(spec: ArraySpec, rows: int) -> bytes:
+    """zarr.json of an array with that many rows."""
+    whole = [spec.chunk_rows, *spec.row_shape]
+    if spec.codec is None:
+        codecs = [_bytes_codec(spec.dtype)]
+    else:
+        inner = [_bytes_codec(spec.dtype), spec.codec, {"name": "crc32c"}]
+        sharding = {
+            "chunk_shape": [spec.inner_rows, *spec.row_shape],
+            "codecs": inner,
+            "index_codecs": INDEX_CODECS,
+            "index_location": "end",
+        }
+        codecs = [{"name": "sharding_indexed", "configuration": sharding}]
+    fill: object = {"b": False, "f": 0.0}.get(spec.dtype.kind, 0)
+    return dump(
+        {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": [rows, *spec.row_shape],
+            "data_type": spec.dtype.name,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": whole}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
+            "fill_value": fill,
+            "codecs": codecs,
+            "attributes": {},
+        }
+    )
+
+
+def _bytes_codec(dtype: np.dtype[Any]) -> dict[str, Any]:
+    if dtype.itemsize == 1:
+        return {"name": "bytes"}
+    return {"name": "bytes", "configuration": {"endian": "little"}}
+
+
+def group_json(attributes: Mapping[str, Any] | None = None) -> bytes:
+    """zarr.json of a group; `attributes` are those of the root of a lane or store."""
+    own = {}
+    if attributes is not None:
+        own = {ATTRIBUTE: {**attributes, DIGEST: digest(attributes)}}
+    return dump({"zarr_format": 3, "node_type": "group", "attributes": own})
+
+
+def layout_json(specs: Mapping[str, ArraySpec]) -> dict[str, Any]:
+    """How the arrays of a lane are laid out, as a store of lanes keeps it for those to come."""
+    return {
+        path: {"chunk": spec.chunk_rows, "inner": spec.inner_rows, "codec": spec.codec}
+        for path, spec in specs.items()
+    }
+
+
+def digest(attributes: Mapping[str, Any]) -> str:
+    """The crc32c of attributes.mmreplay, of what they say and not of how it is written."""
+    own = {key: value for key, value in attributes.items() if key != DIGEST}
+    text = json.dumps(own, sort_keys=True, separators=(",", ":"))
+    return f"{google_crc32c.value(text.encode()):08x}"
+
+
+MAX_LANES = 4096
+"""Lanes that one process writes; each takes about a dozen of the 65,530 maps that Linux gives."""

@@ -1,0 +1,18 @@
+"""Ids of rows: the lane in the upper bits, the row in the lower ones; and the types of arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["LANE_SHIFT", "ROW_MASK", "Array", "Ids"]
+
+LANE_SHIFT = 40
+"""A transition's id is lane << 40 | row."""
+
+Array = npt.NDArray[Any]
+Ids = npt.NDArray[np.int64]
+
+ROW_MASK = (1 << LANE_SHIFT) - 1

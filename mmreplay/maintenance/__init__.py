@@ -1,0 +1,1 @@
+"""Work on whole stores: verify, repair, snapshot."""

@@ -1,0 +1,78 @@
+"""The state page and the checkpoint of a lane that is not closed: what they cannot say together.
+
+Invariant: the lane is only read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from mmreplay.errors import CorruptStoreError
+from mmreplay.format.layout import ArraySpec
+from mmreplay.storage import chunk_files
+from mmreplay.storage.checkpoint import PAGE_BYTES, CheckpointFile
+from mmreplay.storage.state_page import COMMITTED, State
+from mmreplay.system import checked_reads
+
+__all__ = ["checkpoint_problem", "newest_problem", "page_problems", "read_checkpoint", "read_state"]
+
+
+def read_checkpoint(lane: Path, store: str) -> CheckpointFile | None:
+    """The lane's checkpoint; None if it cannot be read, or is of another uuid than `store`."""
+    with contextlib.suppress(OSError, CorruptStoreError):
+        checked_reads.check_directories(lane, ".live")
+        return CheckpointFile(lane / ".live" / "checkpoint", store)
+    return None
+
+
+def read_state(lane: Path) -> State | None:
+    """The lane's state page; None if it cannot be read."""
+    with contextlib.suppress(OSError, CorruptStoreError):
+        return State(lane / ".live" / "state", writable=False)
+    return None
+
+
+def newest_problem(lane: Path, specs: Mapping[str, ArraySpec], head: int) -> str:
+    """Why there cannot be as many rows as `head`; empty if there can be.
+
+    A row is committed once it has a place in a chunk file of each raw column. One may be lost, but
+    where there is none the head is wrong.
+    """
+    raw = [spec for spec in specs.values() if spec.is_raw]
+    newest = ((spec, max(head - 1, 0) // spec.chunk_rows) for spec in raw)
+    if not head or any(
+        chunk_files.chunk_path(lane, spec, chunk).exists() for spec, chunk in newest
+    ):
+        return ""
+    return f"committed: expected a chunk file of the newest row, {head - 1:,}, found none"
+
+
+def page_problems(lane: Path, store: str) -> list[str]:
+    """What a state page of this boot cannot say beside the checkpoint; empty if it is not trusted.
+
+    Rows are committed before they are flushed; base and tail_start stand in the checkpoint first.
+    """
+    checkpoint, page = read_checkpoint(lane, store), read_state(lane)
+    if checkpoint is None or page is None:
+        return []  # a finding of its own
+    if not page.is_of_this_boot() or page.boot != checkpoint.best.boot:
+        return []
+    problems, flushed, committed = list[str](), checkpoint.best.head, page.words[COMMITTED]
+    if committed < flushed:
+        problems.append(
+            f"committed: expected at least the head of the checkpoint, {flushed:,}, "
+            f"found {committed:,}"
+        )
+    return problems + page.ahead_of(checkpoint)
+
+
+def checkpoint_problem(lane: Path, store: str) -> str:
+    """Whether a checkpoint that can be read was cut: the half that is gone may have said more."""
+    expected = 2 * PAGE_BYTES
+    with contextlib.suppress(OSError, CorruptStoreError):
+        size = checked_reads.regular_size(lane / ".live" / "checkpoint", expected)
+        if size != expected and read_checkpoint(lane, store) is not None:
+            return f"expected {expected:,} bytes, found {size:,}"
+    return ""  # or it is a finding of its own

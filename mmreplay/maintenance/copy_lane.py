@@ -1,0 +1,384 @@
+"""The rows of a lane in a new directory: what snapshots and repairs are made of.
+
+Invariant: no file of the source is changed, now or later: a chunk file gets a second name only if
+no writer of the source or of the copy will ever store into it again, all else is copied. Row ids
+stay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mmreplay.errors import CorruptStoreError, DiskFullError, MmreplayError
+from mmreplay.format import compression, layout
+from mmreplay.format.layout import ArraySpec
+from mmreplay.ids import Array
+from mmreplay.reading.lane_reader import LaneReader
+from mmreplay.schema import Schema
+from mmreplay.storage import chunk_files, priority_column, shard_column, shard_file, tail_file
+from mmreplay.storage.checkpoint import CheckpointFile
+from mmreplay.storage.checksums import damaged, rows_match, stored_checksum
+from mmreplay.storage.chunk_files import EvictedError
+from mmreplay.storage.lane_metadata import read_metadata
+from mmreplay.system import checked_reads, durable_writes
+from mmreplay.writing import build_lane, recover
+from mmreplay.writing.background import Background
+from mmreplay.writing.writer import Writer
+
+__all__ = [
+    "KEPT",
+    "SIDE_DATA",
+    "copy_lane",
+    "copy_priorities",
+    "empty_lane",
+    "is_intact",
+    "read_rows",
+]
+
+KEPT = ("capacity", "padding", "env", "versions", "name")
+"""Attributes of a lane that a copy of it has, too."""
+
+SIDE_DATA = frozenset({"generator", "priorities"})
+"""Side data of a lane: the random state of the sampler, and the column of priorities."""
+
+_STEP_BYTES = 4 << 20
+
+
+def copy_lane(
+    reader: LaneReader,
+    target: Path,
+    stop: int | None = None,
+    *,
+    side_data: Collection[str] = SIDE_DATA,
+    to_rewrite: Collection[tuple[str, int]] = (),
+    wrong_sums: Collection[tuple[str, int]] = (),
+    strict: bool = False,
+    moved: Callable[[int], None] | None = None,
+) -> None:
+    """Make a closed lane of the rows below `stop` of a lane.
+
+    Args:
+        reader: the source; closed, live or left by a crash.
+        target: a directory that does not exist yet; removed again if this fails.
+        stop: rows from here on stay behind; None for all rows that there are.
+        side_data: which of it to copy: generator, priorities.
+        to_rewrite: (array, chunk file) of shards that are damaged in rows that were evicted, and
+            hold others.
+        wrong_sums: (array, chunk file) of those whose checksum is damaged, and is computed again.
+        strict: whether a file of a closed lane that has no checksum is damage: the copy would have
+            one, and nobody could tell any more.
+        moved: called with the size of each file, or part of one, that has its place.
+
+    Raises:
+        EvictedError: rows went meanwhile, or another session began; try again.
+        CorruptStoreError: a row below `stop` cannot be read.
+        DiskFullError: no room.
+    """
+    own = {name: reader.metadata[name] for name in KEPT if name in reader.metadata}
+    try:
+        build_lane.build_lane(target, reader.schema, reader.specs, own)
+        if not reader.poll():
+            raise EvictedError(str(reader.path))
+        stop = reader.head if stop is None else stop
+        strict = strict and reader.is_closed
+        _copy(reader, target, stop, to_rewrite, wrong_sums, moved, strict=strict)
+        _copy_side_data(reader, target, side_data)
+        if reader.replaced():
+            raise EvictedError(str(reader.path))
+        durable_writes.sync_tree(target)
+        # The ordinary way of a lane that was not closed: make the newest row final, seal, sum up,
+        # write the index.
+        Writer(target, background=Background(0)).close()
+    except BaseException:
+        durable_writes.remove_tree(target)
+        raise
+
+
+def _copy(
+    reader: LaneReader,
+    target: Path,
+    stop: int,
+    to_rewrite: Collection[tuple[str, int]],
+    wrong_sums: Collection[tuple[str, int]],
+    moved: Callable[[int], None] | None,
+    *,
+    strict: bool,
+) -> None:
+    """Put the rows below `stop` into a lane of none that is open."""
+    moved = moved or (lambda _size: None)
+    specs, tail_start = reader.specs, _tail_start(reader, stop)
+    settled = _settled(reader, stop)
+    whole = {
+        path: (settled if spec.is_raw else tail_start) // spec.chunk_rows
+        for path, spec in specs.items()
+    }
+    # The oldest first, and before anything is read: what has two names cannot be evicted.
+    base = min(reader.base, stop)
+    sums = dict.fromkeys(wrong_sums, 0)  # which closing the copy works out
+    for start, path in heapq.merge(
+        *(_starts(spec, base, whole[spec.path]) for spec in specs.values())
+    ):
+        spec, chunk = specs[path], start // specs[path].chunk_rows
+        try:
+            if (path, chunk) in to_rewrite:
+                sums[path, chunk] = _rewrite_shard(reader, spec, chunk, target) or 1
+                moved(spec.chunk_bytes)
+            else:
+                moved(_share(reader, spec, chunk, target))
+        except EvictedError:  # a moment ago: without these rows, then
+            base = max(base, start + spec.chunk_rows)
+    if base and base + layout.CONTEXT_ROWS > stop:  # too few are left to be a lane of its own
+        raise EvictedError(str(reader.path))
+    for path, spec in specs.items():
+        shared = range(base // spec.chunk_rows, whole[path])
+        _share_sums(reader, spec, shared, target, sums, strict=strict)
+        first = max(whole[path] * spec.chunk_rows, base)
+        for size in _copy_rows(reader, spec, target, first, stop, wrong_sums, strict=strict):
+            moved(size)
+    store = read_metadata(target)["uuid"]
+    checkpoint = target / ".live" / "checkpoint"
+    CheckpointFile.create(checkpoint, store, head=stop, tail_start=tail_start, base=base)
+
+
+def _starts(spec: ArraySpec, base: int, stop: int) -> Iterator[tuple[int, str]]:
+    """The first rows of the chunk files from that of row `base` to file `stop`."""
+    for chunk in range(base // spec.chunk_rows, stop):
+        yield chunk * spec.chunk_rows, spec.path
+
+
+def empty_lane(
+    target: Path,
+    schema: Schema,
+    specs: Mapping[str, ArraySpec],
+    metadata: Mapping[str, Any],
+) -> None:
+    """Make a closed lane of no row; `metadata` may have attributes for it."""
+    own = {name: metadata[name] for name in KEPT if name in metadata}
+    try:
+        build_lane.build_lane(target, schema, specs, own)
+        Writer(target, background=Background(0)).close()
+    except BaseException:
+        durable_writes.remove_tree(target)
+        raise
+
+
+def _tail_start(reader: LaneReader, stop: int) -> int:
+    """Rows below this one are in shards, which never change; a half of the tail may wait for its.
+
+    A shard that is there already while its half still waits will be made again after a power cut,
+    under the same name; so it counts only once the source says so.
+    """
+    return min(recover.shard_start(reader.specs, stop), reader.tail_start())
+
+
+def _settled(reader: LaneReader, stop: int) -> int:
+    """Raw rows below this one change no more, neither in the source nor in the copy.
+
+    The copy makes its newest row a final row. After a power cut a writer of the source goes back
+    to the newest checkpoint, does the same there, and writes the rows after it again, in place.
+    """
+    if reader.is_closed:
+        return max(stop - 1, 0)
+    path = reader.path / ".live" / "checkpoint"
+    try:
+        best = CheckpointFile(path, reader.metadata["uuid"]).best
+    except FileNotFoundError as error:  # it is being closed
+        raise EvictedError(str(path)) from error
+    # What was read may have been written just now, and be lost with the power: not after this.
+    durable_writes.sync_file(path, missing_ok=True)
+    return max(min(stop, best.head) - 1, 0)
+
+
+def _share(reader: LaneReader, spec: ArraySpec, chunk: int, target: Path) -> int:
+    """Give a chunk file a second name in the copy; returns its size."""
+    source = chunk_files.chunk_path(reader.path, spec, chunk)
+    shared = chunk_files.chunk_path(target, spec, chunk)
+    try:
+        size = spec.chunk_bytes if spec.is_raw else shard_file.file_size(source, spec)
+        durable_writes.share_file(source, shared, size)
+    except FileNotFoundError as error:
+        raise reader.missing(source, (chunk + 1) * spec.chunk_rows) from error
+    return shared.stat().st_size
+
+
+def _rewrite_shard(reader: LaneReader, spec: ArraySpec, chunk: int, target: Path) -> int:
+    """Write a shard with zeros for what was evicted; returns its checksum."""
+    source = chunk_files.chunk_path(reader.path, spec, chunk)
+    codec = compression.make_codec(spec.codec or {})
+    shard = shard_file.Shard(source, spec, codec)
+    stored = checked_reads.read_bytes(source, shard_file.file_size(source, spec))
+    zeros = compression.encode(codec, np.zeros(spec.inner_rows * spec.row_bytes, np.uint8))
+    gone = max(reader.base - chunk * spec.chunk_rows, 0) // spec.inner_rows
+    parts = [stored[place[0] : place[1]] for place in shard.slices[gone:] if place is not None]
+    data = shard_file.assemble(spec, [zeros] * gone + parts)
+    durable_writes.write_file(chunk_files.chunk_path(target, spec, chunk), data)
+    return compression.crc32c(data)
+
+
+def _share_sums(
+    reader: LaneReader,
+    spec: ArraySpec,
+    shared: range,
+    target: Path,
+    others: Mapping[tuple[str, int], int],
+    *,
+    strict: bool,
+) -> None:
+    """Copy the checksums of the chunk files that are shared, or take others that are known."""
+    sums = layout.checksum_spec(spec.path)
+    for file in range(-(-shared.stop // sums.chunk_rows)):
+        path = chunk_files.chunk_path(reader.path, sums, file)
+        start = file * sums.chunk_rows
+        here = slice(max(shared.start - start, 0), max(shared.stop - start, 0))
+        try:
+            data = checked_reads.read_at(path, 0, sums.chunk_bytes, sums.chunk_bytes)
+        except (FileNotFoundError, MmreplayError):
+            data = b""
+        values = np.frombuffer(data or bytes(sums.chunk_bytes), sums.dtype).copy()
+        if strict and not values[here].all():
+            raise _damaged(
+                reader, path, "expected a checksum of each chunk file, found none of some"
+            )
+        if not data:
+            continue
+        values[here.stop :] = 0
+        for (array, chunk), value in others.items():
+            if array == spec.path and chunk // sums.chunk_rows == file:
+                values[chunk % sums.chunk_rows] = value
+        durable_writes.write_file(
+            chunk_files.chunk_path(target, sums, file), values.tobytes(), overwritten=True
+        )
+
+
+def _copy_rows(
+    reader: LaneReader,
+    spec: ArraySpec,
+    target: Path,
+    start: int,
+    stop: int,
+    wrong_sums: Collection[tuple[str, int]],
+    *,
+    strict: bool,
+) -> Iterator[int]:
+    """Copy rows [start, stop), to where a live lane has them; yields bytes."""
+    if not spec.is_raw:
+        tail = tail_file.map_tail(target, spec, writable=True)
+        for row, rows in read_rows(reader, spec, start, stop):
+            tail[np.arange(row, row + len(rows)) % len(tail)] = rows
+            yield rows.nbytes
+        return
+    for chunk in range(start // spec.chunk_rows, -(-stop // spec.chunk_rows)):
+        path = chunk_files.chunk_path(reader.path, spec, chunk)
+        try:
+            known = (spec.path, chunk) in wrong_sums
+            intact = known or is_intact(reader, spec, chunk, strict=strict)
+        except FileNotFoundError as error:
+            raise reader.missing(path, (chunk + 1) * spec.chunk_rows) from error
+        if not intact:  # the copy would have a checksum that fits
+            raise _damaged(reader, path)
+        window = chunk_files.open_window(target, spec, chunk)
+        first, last = max(window.start, start), min(window.start + spec.chunk_rows, stop)
+        for row, rows in read_rows(reader, spec, first, last):
+            window.rows[row - window.start : row - window.start + len(rows)] = rows
+            yield rows.nbytes
+
+
+def _damaged(reader: LaneReader, path: Path, *what: str) -> Exception:
+    """What to raise: a lane that was just opened again has forgotten its newest checksums."""
+    return EvictedError(str(path)) if reader.replaced() else damaged(path, *what)
+
+
+def is_intact(reader: LaneReader, spec: ArraySpec, chunk: int, *, strict: bool = False) -> bool:
+    """Whether the rows in a raw chunk file match its checksum; see `checksums.rows_match`.
+
+    Args:
+        reader: the lane.
+        spec: the column.
+        chunk: the file's number.
+        strict: what to say of a file that has no checksum is False.
+
+    Raises:
+        FileNotFoundError, CorruptStoreError: the file is missing, or has another size.
+    """
+    try:
+        known = reader.is_closed and stored_checksum(reader.path, spec, chunk)
+    except CorruptStoreError:
+        known = 0
+    if not known:
+        return not strict
+    return rows_match(reader.path, spec, chunk, reader.head)
+
+
+def read_rows(
+    reader: LaneReader, spec: ArraySpec, start: int, stop: int
+) -> Iterator[tuple[int, Array]]:
+    """Rows [start, stop) of a column, as (first row, rows) in steps that fit into memory.
+
+    Raises:
+        EvictedError, CorruptStoreError: a row is gone, or damaged.
+    """
+    step = max(_STEP_BYTES // max(spec.row_bytes, 1), 1)
+    # As the only lane it is number 0.
+    shard = None if spec.is_raw else shard_column.ShardColumn([reader], spec.path)
+    for row in range(start, stop, step):
+        last = min(row + step, stop)
+        if shard is None:
+            yield row, chunk_files.read_rows(reader, spec, row, last)
+        else:
+            yield row, shard.take(np.arange(row, last))
+
+
+def _stored_generator(reader: LaneReader) -> str | None:
+    """The random state that was saved with a lane."""
+    if reader.is_closed:
+        generator = reader.metadata.get("generator")
+        return generator if isinstance(generator, str) else None
+    return build_lane.read_generator(reader.path)
+
+
+def _copy_side_data(reader: LaneReader, target: Path, wanted: Collection[str]) -> None:
+    """Copy the random state and the priorities, as far as they are wanted and can be read."""
+    generator = _stored_generator(reader) if "generator" in wanted else None
+    if generator is not None:
+        durable_writes.write_file(
+            build_lane.generator_path(target), generator.encode(errors="replace")
+        )
+    if "priorities" in wanted:
+        try:
+            copy_priorities(reader.path, target, closed=reader.is_closed)
+        except DiskFullError:
+            raise
+        except (MmreplayError, OSError):  # damaged, or evicted meanwhile: no row depends on it
+            durable_writes.remove_tree(target / "priorities")
+
+
+def copy_priorities(source: Path, target: Path, *, closed: bool) -> None:
+    """Copy what there is of a lane's priorities; they are changed in place, so never shared.
+
+    Args:
+        source: a lane.
+        target: another, which has none.
+        closed: whether the source is, so that what does not match its checksum is left out.
+
+    Raises:
+        FormatError, CorruptStoreError: what is there is no such column.
+        DiskFullError: no room.
+    """
+    spec = priority_column.find(source)
+    if spec is None:
+        return
+    durable_writes.make_directory(target / spec.path)
+    durable_writes.copy_file(source / spec.path / "zarr.json", target / spec.path / "zarr.json")
+    for chunk in chunk_files.chunk_files(source, spec):
+        with contextlib.suppress(FileNotFoundError):  # evicted
+            if priority_column.is_usable(source, spec, chunk, closed=closed):
+                durable_writes.copy_file(
+                    chunk_files.chunk_path(source, spec, chunk),
+                    chunk_files.chunk_path(target, spec, chunk),
+                )

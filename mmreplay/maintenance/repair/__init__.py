@@ -1,0 +1,1 @@
+"""A sound store of what is sound in a damaged one."""

@@ -1,0 +1,80 @@
+"""attributes.mmreplay of a damaged store, and whether their crc32c proves them.
+
+Invariant: attributes are sure only if they match their crc32c, which is of all that they say, or if
+they never had one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mmreplay.errors import FormatError, MmreplayError
+from mmreplay.format import layout, parse
+from mmreplay.system import checked_reads
+
+__all__ = ["Attributes", "read_attributes", "refuse_newer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """What is left of the attributes of a lane.
+
+    Attributes:
+        own: attributes.mmreplay, without their crc32c; None if nothing of them can be read.
+        sure: whether they are what was written.
+    """
+
+    own: dict[str, Any] | None = None
+    sure: bool = False
+
+
+def read_attributes(lane: Path) -> Attributes:
+    """The attributes of the lane at `lane`."""
+    try:
+        data = checked_reads.read_bytes(lane / "zarr.json", layout.MAX_METADATA_BYTES)
+        own = parse.parse_root(data, "")
+    except (MmreplayError, OSError):
+        return Attributes()
+    if own["kind"] != "lane":
+        return Attributes()
+    return Attributes(own, sure=_matches(data) is not False)
+
+
+def refuse_newer(path: Path) -> None:
+    """Make sure that a store or lane is not damaged only because this version does not read it.
+
+    Raises:
+        FormatError: its zarr.json is of another format.
+    """
+    document = path / "zarr.json"
+    try:
+        data = checked_reads.read_bytes(document, layout.MAX_METADATA_BYTES)
+    except (MmreplayError, OSError):
+        return
+    number = (_stored(data) or {}).get("format", layout.FORMAT)
+    # Attributes of any format have a crc32c: if it does not fit, the number may be the damage.
+    if number != layout.FORMAT and _matches(data) is not False:
+        raise FormatError(
+            f"{document}: expected format {layout.FORMAT}, found {number!r:.80}; a newer mmreplay "
+            f"may read it; this one does not repair it"
+        )
+
+
+def _stored(data: bytes) -> dict[str, Any] | None:
+    """attributes.mmreplay as they stand there."""
+    with contextlib.suppress(MmreplayError, KeyError, TypeError):
+        own = parse.parse_json(data, "")["attributes"][layout.ATTRIBUTE]
+        if isinstance(own, dict):
+            return own
+    return None
+
+
+def _matches(data: bytes) -> bool | None:
+    """Whether attributes match their crc32c; None if they cannot be read, or have none."""
+    own = _stored(data)
+    if own is None or layout.DIGEST not in own:
+        return None
+    return bool(own[layout.DIGEST] == layout.digest(own))

@@ -1,0 +1,258 @@
+"""One lane of a damaged store: which of its rows are sound, and a new lane of those.
+
+Invariant: the damaged lane is only read; no row comes along that a finding speaks of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
+from mmreplay.format import layout
+from mmreplay.format.layout import ArraySpec
+from mmreplay.maintenance.copy_lane import SIDE_DATA, copy_lane, empty_lane, is_intact
+from mmreplay.maintenance.repair import notes
+from mmreplay.maintenance.repair.layouts import fits
+from mmreplay.maintenance.repair.notes import Span, merged
+from mmreplay.maintenance.repair.stand_in import Uncertainty, stand_in
+from mmreplay.maintenance.repair.whole_episodes import append_episodes, whole_episodes
+from mmreplay.maintenance.verify.chunk_files import ANOTHER, NO_CHECKSUM, WRONG_CHECKSUM
+from mmreplay.maintenance.verify.report import Finding
+from mmreplay.maintenance.verify.store import verify
+from mmreplay.reading.lane_reader import LaneReader
+
+__all__ = ["DamagedLane", "LaneRepair"]
+
+# Arrays that are made again from the rows, or hold none.
+_DERIVED = ("episodes", "checksums", "priorities")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LaneRepair:
+    """What became of one lane.
+
+    Attributes:
+        lane: its directory's name; empty in a store of one lane.
+        kept: rows, of those that were there before.
+        lost: rows, as far as they can be counted.
+        beyond: rows of whole episodes among the lost ones, which ``skip_damaged`` would keep.
+        damaged: [start, stop) of the rows that were found damaged.
+        renumbered: whether rows that were kept have other ids now.
+        missing: whether there was no such lane any more, or nothing in it that tells what it held;
+            an empty one stands in its place, so that the ids in later lanes hold.
+        at_least: whether more rows than `lost` may be lost, as nothing tells how many there were.
+        untrusted: rows after the last flush of a writer that died, which were not kept, as they
+            cannot be trusted in this place or after a restart; not among `lost`.
+        notes: what else is not what it was, or may not be, a sentence each.
+    """
+
+    lane: str
+    kept: int
+    lost: int
+    beyond: int
+    damaged: list[Span]
+    renumbered: bool
+    missing: bool = False
+    at_least: bool = False
+    untrusted: int = 0
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The attributes as a dict of JSON values."""
+        damaged = [list(span) for span in self.damaged]
+        return {**dataclasses.asdict(self), "damaged": damaged, "notes": list(self.notes)}
+
+
+class DamagedLane:
+    """A lane that may be damaged, open for reading.
+
+    Args:
+        lane: its directory.
+        name: the directory's name in a store of many lanes; empty in a store of one.
+        findings: what `verify` has found in it.
+        spare: where a stand-in may be made.
+        root: attributes.mmreplay of the store of many lanes, if it is one.
+
+    Raises:
+        CorruptStoreError: nothing tells what is in it.
+        DiskFullError: no room.
+
+    Attributes:
+        name: as given.
+    """
+
+    def __init__(
+        self,
+        lane: Path,
+        name: str,
+        findings: Sequence[Finding],
+        spare: Path,
+        root: Mapping[str, Any] | None,
+    ) -> None:
+        self.name = name
+        self._n_same = 0  # rows of the new lane that have the ids that they had
+        given = list(findings)
+        self._reader, findings, self._uncertainty = _open(lane, findings, spare, root)
+        self._side_data = set(SIDE_DATA)
+        if any("generator" in finding.message for finding in findings):
+            self._side_data.remove("generator")
+        narrow = {finding.file for finding in findings if _is_narrow(finding)}
+        narrow -= {finding.file for finding in findings if finding.message == ANOTHER}
+        self._unchecked = notes.unchecked_rows(self._reader, [*given, *findings])
+        self._notes = (
+            *self._uncertainty.notes,
+            *notes.twin_notes(lane, given),
+            *notes.priority_notes(given, self._reader),
+        )
+        self._spans: list[Span] = []
+        self._blind: list[Span] = []  # those in which nobody knows where an episode begins
+        for finding in findings:
+            # What is wrong with a shard as a whole is explained by what is wrong in it.
+            if finding.file not in narrow or _is_narrow(finding):
+                spans = self._rows_of(finding)
+                self._spans += spans
+                self._blind += spans if finding.array == "resets" else []
+        self._wrong_sums = self._chunks_of(
+            finding for finding in findings if finding.message == WRONG_CHECKSUM
+        )
+        self._to_rewrite = self._chunks_of(
+            finding
+            for finding in findings
+            if finding.file in narrow and _is_narrow(finding)
+            if finding.rows is not None and finding.rows[0] < self._reader.base
+        )
+
+    def _chunks_of(self, findings: Iterable[Finding]) -> set[tuple[str, int]]:
+        """(array, chunk file) of findings about rows."""
+        specs = self._reader.specs
+        return {
+            (finding.array, finding.rows[0] // specs[finding.array].chunk_rows)
+            for finding in findings
+            if finding.rows is not None and finding.array in specs
+        }
+
+    def _rows_of(self, finding: Finding) -> list[Span]:
+        """The rows that a finding says are damaged."""
+        if finding.rows is None or finding.array.partition("/")[0] in _DERIVED:
+            return []
+        if finding.message in {NO_CHECKSUM, WRONG_CHECKSUM}:
+            return []  # all other rules were checked, and it gets one
+        spec, reader = self._reader.specs.get(finding.array), self._reader
+        if spec is not None and spec.is_raw and reader.is_closed:
+            chunk = finding.rows[0] // spec.chunk_rows
+            if (chunk + 1) * spec.chunk_rows > reader.head and self._has_sum(spec, chunk):
+                return []
+        return [finding.rows]
+
+    def _has_sum(self, spec: ArraySpec, chunk: int) -> bool:
+        """Whether the rows of the last chunk file are those that its checksum is of."""
+        try:
+            return is_intact(self._reader, spec, chunk, strict=True)
+        except (MmreplayError, OSError):
+            return False
+
+    def lose(self, findings: Iterable[Finding]) -> bool:
+        """Take what was found in the lane made of this one for damaged.
+
+        Returns:
+            False if that was known, so that to try again is of no use.
+        """
+        findings, n_known = list(findings), len(self._spans)
+        for finding in findings:
+            rows = finding.rows
+            if rows and rows[0] < self._n_same and rows not in self._spans:
+                self._spans.append(rows)
+                self._blind += [rows] if finding.array == "resets" else []
+        generator = any("generator" in finding.message for finding in findings)
+        generator &= "generator" in self._side_data
+        if generator:
+            self._side_data.remove("generator")
+        return generator or len(self._spans) > n_known
+
+    def rebuild(self, target: Path, *, skip_damaged: bool) -> LaneRepair:
+        """Make a closed lane of what is sound.
+
+        Args:
+            target: a directory that does not exist yet.
+            skip_damaged: keep whole episodes after the damage, too.
+
+        Raises:
+            CorruptStoreError: the lane has changed since it was verified.
+            DiskFullError: no room.
+        """
+        reader = self._reader
+        base, head = reader.base, reader.head
+        damaged = merged(self._spans, base, head)
+        stop = damaged[0][0] if damaged else head
+        if base and stop < base + layout.CONTEXT_ROWS:  # nothing that could be sampled
+            stop = 0
+        later = whole_episodes(reader, damaged, stop, merged(self._blind, base, head))
+        n_later = sum(end - start for start, end in later)
+        if stop > 0:
+            copy_lane(
+                reader,
+                target,
+                stop,
+                side_data=self._side_data,
+                to_rewrite=self._to_rewrite,
+                wrong_sums=self._wrong_sums,
+            )
+        else:
+            empty_lane(target, reader.schema, reader.specs, reader.metadata)
+        self._n_same = stop
+        kept = max(stop - base, 0)
+        spans = [(base, stop)]
+        if skip_damaged and later:
+            append_episodes(reader, target, later)
+            kept += n_later
+            spans += later
+        return LaneRepair(
+            self.name,
+            kept,
+            head - base - kept + self._uncertainty.lost,
+            0 if skip_damaged else n_later,
+            damaged,
+            skip_damaged and bool(later),
+            at_least=not self._uncertainty.known,
+            untrusted=self._uncertainty.untrusted,
+            notes=(*self._notes, *notes.unchecked_notes(self._unchecked, spans, reader)),
+        )
+
+
+def _open(
+    lane: Path, findings: Sequence[Finding], spare: Path, root: Mapping[str, Any] | None
+) -> tuple[LaneReader, Sequence[Finding], Uncertainty]:
+    """Open a lane, or a stand-in for it, with what is wrong with that, and what it cannot tell."""
+    if not any(
+        finding.file.endswith("zarr.json") or ".live" in finding.file for finding in findings
+    ):
+        with contextlib.suppress(MmreplayError):
+            reader = LaneReader(lane)
+            if not findings or all(fits(lane, spec) for spec in reader.specs.values()):
+                return reader, findings, Uncertainty(untrusted=reader.untrusted)
+    trust_name = not any(finding.message.startswith("name:") for finding in findings)
+    try:
+        uncertainty = stand_in(
+            lane, spare, root, trust_first=not _about_first(findings), trust_name=trust_name
+        )
+        return LaneReader(spare), verify(spare).findings, uncertainty
+    except (CorruptStoreError, FormatError) as error:
+        text = str(error).replace(str(spare), str(lane))  # that will be gone, and is a copy of it
+        raise CorruptStoreError(f"{lane}: cannot be repaired: {text}") from error
+
+
+def _is_narrow(finding: Finding) -> bool:
+    """Whether a finding is of inner chunks, each of which has a checksum of its own."""
+    return finding.message.startswith("inner chunk ")
+
+
+def _about_first(findings: Iterable[Finding]) -> bool:
+    """Whether a finding casts doubt on the first row that zarr.json names."""
+    return any(
+        finding.message.startswith("first:") or "expected no chunk file" in finding.message
+        for finding in findings
+    )

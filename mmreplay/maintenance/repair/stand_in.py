@@ -1,0 +1,225 @@
+"""A stand-in for a lane whose documents are damaged: its files, with documents written again.
+
+Invariant: the lane itself is only read; the stand-in shares its chunk files, and is only read too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mmreplay.errors import CorruptStoreError, FormatError
+from mmreplay.format import layout
+from mmreplay.maintenance.copy_lane import copy_priorities
+from mmreplay.maintenance.repair import layouts
+from mmreplay.maintenance.repair.attributes import Attributes, read_attributes
+from mmreplay.maintenance.repair.extent import Extent, durable_head, find_extent, find_uuid
+from mmreplay.maintenance.verify import directory_names
+from mmreplay.schema import Schema
+from mmreplay.storage import chunk_files, tail_file
+from mmreplay.storage.checkpoint import PAGE_BYTES, CheckpointFile
+from mmreplay.system import durable_writes
+
+__all__ = ["Uncertainty", "stand_in"]
+
+_UNSURE = (
+    "zarr.json does not match its crc32c: capacity, padding and env are kept as they stand there, "
+    "and may not be what was written"
+)
+_UNKNOWN_HEAD = (
+    ".live cannot be read whole, so nothing tells how many rows there were; kept are those of "
+    "the last flush or close that is known, and more may be lost than are counted"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Uncertainty:
+    """What a stand-in cannot tell of the lane that it stands for.
+
+    Attributes:
+        lost: rows past its last one that were committed.
+        untrusted: rows past its last one that a state page speaks of which is not trusted.
+        known: whether there were no more rows than these.
+        notes: what is not what it was, or may not be, a sentence each.
+    """
+
+    lost: int = 0
+    untrusted: int = 0
+    known: bool = True
+    notes: tuple[str, ...] = ()
+
+
+def stand_in(
+    lane: Path,
+    target: Path,
+    root: Mapping[str, Any] | None,
+    *,
+    trust_first: bool,
+    trust_name: bool,
+) -> Uncertainty:
+    """Put a lane together that can be read, from what is known of the damaged one.
+
+    Args:
+        lane: the damaged one.
+        target: a directory that does not exist yet.
+        root: attributes.mmreplay of the store of many lanes that this one belongs to, if it does.
+        trust_first: whether the first row that its zarr.json names may be right.
+        trust_name: whether its name may be.
+
+    Raises:
+        CorruptStoreError: something that nothing else tells.
+        DiskFullError: no room.
+    """
+    old = read_attributes(lane)
+    documents = layouts.read_documents(lane)
+    schema = layouts.find_schema((old.own, root), documents, lane, sure=old.sure)
+    specs = layouts.find_specs(lane, schema, documents, root)
+    store = find_uuid(lane, old.own)
+    extent = find_extent(lane, old, documents, specs, store)
+    closed = extent.closed
+    chunks = {path: layouts.kept_files(lane, spec) for path, spec in specs.items()}
+    first = _first(old, extent, specs, chunks, trust_first=trust_first)
+    new = _attributes(old, root, schema, store)
+    n_kept, capacity = extent.head - first, new["capacity"]
+    if first and capacity is None:
+        new["capacity"] = max(n_kept, 1)
+    elif capacity is not None and old.own is not None and not old.sure:
+        new["capacity"] = max(capacity, n_kept)  # a damaged one takes no row away
+    if not trust_name:
+        new.pop("name", None)
+    rows = extent.head if closed else 0
+    new |= {"rows": rows, "first": first if closed else 0, "closed": closed}
+    base = max(first - layout.CONTEXT_ROWS, 0)
+    arrays = [(spec, rows) for spec in specs.values()]
+    arrays += [
+        (layout.checksum_spec(path), -(-rows // spec.chunk_rows)) for path, spec in specs.items()
+    ]
+    arrays.append((layout.index_spec(), 0))  # of the rows again, when they are copied
+    for spec, count in arrays:
+        durable_writes.make_directory(target / spec.path)
+        durable_writes.write_file(
+            target / spec.path / "zarr.json", layout.array_json(spec, count), durable=False
+        )
+    for group in directory_names.group_paths([spec.path for spec, _ in arrays]):
+        durable_writes.write_file(target / group / "zarr.json", layout.group_json(), durable=False)
+    durable_writes.write_file(target / "zarr.json", layout.group_json(new), durable=False)
+    # As far as a writer might go back, and write again: there the stand-in has files of its own.
+    durable = rows if closed else durable_head(lane, store)
+    for path, spec in specs.items():
+        sums = layout.checksum_spec(path)
+        for chunk in chunks[path]:
+            start, stop = chunk * spec.chunk_rows, (chunk + 1) * spec.chunk_rows
+            if not closed or (start < rows and stop > base):
+                file = chunk_files.chunk_path(lane, spec, chunk)
+                changes = spec.is_raw and not closed and stop >= durable
+                _take(file, chunk_files.chunk_path(target, spec, chunk), copy=changes)
+        for chunk in layouts.kept_files(lane, sums):
+            _take(
+                chunk_files.chunk_path(lane, sums, chunk),
+                chunk_files.chunk_path(target, sums, chunk),
+            )
+    notes = [*_notes(old, new, extent, has_root=root is not None)]
+    try:
+        copy_priorities(lane, target, closed=closed)
+    except (FormatError, CorruptStoreError):  # damaged, they cost no row
+        notes.append(
+            "priorities: nothing tells any more how they are laid out; they are lost, and each "
+            "transition counts as a new one"
+        )
+    if not closed:
+        _build_live(lane, target, store, specs, extent)
+    return Uncertainty(extent.lost, extent.untrusted, extent.known, tuple(notes))
+
+
+def _notes(
+    old: Attributes, new: Mapping[str, Any], extent: Extent, *, has_root: bool
+) -> Iterator[str]:
+    """What became of attributes that were damaged, and of what ``.live`` would have told."""
+    if old.own is None:
+        end = "env as those of the store" if has_root else "nothing else is set"
+        yield (
+            f"zarr.json cannot be read: capacity, padding, env, name and random state of the lane "
+            f"are lost; now capacity is {new['capacity']}, padding "
+            f"{new['padding']!r}, and {end}"
+        )
+    elif not old.sure:
+        yield _UNSURE
+    if not extent.known:
+        yield _UNKNOWN_HEAD
+
+
+def _first(
+    old: Attributes,
+    extent: Extent,
+    specs: layouts.Specs,
+    chunks: Mapping[str, list[int]],
+    *,
+    trust_first: bool,
+) -> int:
+    """The oldest row that may be sampled; 0 if none was evicted."""
+    if not extent.closed:
+        return min(extent.base + layout.CONTEXT_ROWS, extent.head) if extent.base else 0
+    own = old.own
+    if own is not None and (trust_first or old.sure) and own["first"] <= extent.head:
+        return int(own["first"])
+    least = max(
+        (kept[0] * specs[path].chunk_rows for path, kept in chunks.items() if kept), default=0
+    )
+    return min(least + layout.CONTEXT_ROWS, extent.head) if least else 0
+
+
+def _attributes(
+    old: Attributes, root: Mapping[str, Any] | None, schema: Schema, store: str
+) -> dict[str, Any]:
+    """attributes.mmreplay of the stand-in, without those that follow from its rows."""
+    given = old.own or root or {}
+    kept = {name: given[name] for name in ("env", "versions", "name", "generator") if name in given}
+    return {
+        "format": layout.FORMAT,
+        "kind": "lane",
+        "uuid": store,
+        "schema": schema.to_json(),
+        "capacity": given.get("capacity"),
+        "padding": given.get("padding", "reset"),
+        "env": {},
+        "versions": {},
+        **kept,
+    }
+
+
+def _take(source: Path, target: Path, *, copy: bool = False) -> None:
+    """Share a file, or copy it; where there is none, verify finds it missing in the stand-in."""
+    with contextlib.suppress(FileNotFoundError, CorruptStoreError):
+        if copy:
+            durable_writes.copy_file(source, target)
+        else:
+            durable_writes.share_file(source, target)
+
+
+def _build_live(lane: Path, target: Path, store: str, specs: layouts.Specs, extent: Extent) -> None:
+    """``.live`` of a lane that was not closed: its tails, and a checkpoint of what is known."""
+    old, new = lane / ".live", target / ".live"
+    durable_writes.make_directory(new)
+    has_live = old.is_dir() and not old.is_symlink()
+    if has_live:
+        _take(old / "generator", new / "generator")
+    for spec in specs.values():
+        if not spec.is_raw:
+            tail, size = tail_file.tail_path(target, spec), 2 * spec.chunk_bytes
+            try:
+                if not has_live:
+                    raise FileNotFoundError
+                durable_writes.share_file(tail_file.tail_path(lane, spec), tail, size)
+            except (FileNotFoundError, CorruptStoreError):
+                durable_writes.allocate(tail, size)  # no row is in it
+    durable_writes.write_file(new / "state", bytes(PAGE_BYTES), durable=False, overwritten=True)
+    CheckpointFile.create(
+        new / "checkpoint",
+        store,
+        head=extent.head,
+        tail_start=extent.tail_start,
+        base=extent.base,
+    )

@@ -1,0 +1,364 @@
+"""`repair`: a sound store of what is sound in a damaged one.
+
+Invariant: no byte of the damaged store is changed. What is sound of it is put together beside it,
+verified, and takes its name when it is whole and durable; the damaged one stays under another
+name. Interrupted at any point, the store is there as it was or as it shall be, and the same call
+goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mmreplay.errors import (
+    CorruptStoreError,
+    LockedError,
+    MmreplayError,
+    SchemaError,
+    StoreNotFoundError,
+)
+from mmreplay.format import layout, parse, plan
+from mmreplay.maintenance.copy_lane import KEPT, empty_lane
+from mmreplay.maintenance.repair.attributes import read_attributes, refuse_newer
+from mmreplay.maintenance.repair.lane import DamagedLane, LaneRepair
+from mmreplay.maintenance.repair.swap import RepairSite, newest_aside
+from mmreplay.maintenance.verify.report import Finding, Report
+from mmreplay.maintenance.verify.store import ODD_ONE, verify
+from mmreplay.storage.chunk_files import EvictedError
+from mmreplay.storage.lane_metadata import read_metadata, read_specs
+from mmreplay.system import checked_reads, durable_writes, locks, user_paths
+from mmreplay.writing.background import Background
+from mmreplay.writing.lane_files import holder_of
+from mmreplay.writing.writer import Writer
+
+__all__ = ["LaneRepair", "Repair", "repair"]
+
+Progress = Callable[[int, int], None]
+
+_ATTEMPTS = 20
+_MOST_MISSING = 1_000  # lanes; each that is missing gets an empty one in its place
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Repair:
+    """What a repair did.
+
+    Attributes:
+        path: the store.
+        changed: whether there was anything to do.
+        before: where the damaged store is now; None if nothing was damaged.
+        kept: rows, over all lanes, that are in the store now.
+        findings: what `verify` had found.
+        lanes: what became of each lane; empty if nothing was damaged.
+        untrusted: rows of a store that a crash left open that were not kept; see `Report`.
+        notes: what is not what it was, or may not be, though no row is lost by it: attributes that
+            nothing tells any more, for example. A sentence each, which names the file.
+    """
+
+    path: str
+    changed: bool
+    before: str | None
+    kept: int
+    findings: list[Finding]
+    lanes: list[LaneRepair]
+    untrusted: int = 0
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def lost(self) -> int:
+        """Rows lost, over all lanes, as far as they can be counted."""
+        return sum(lane.lost for lane in self.lanes)
+
+    @property
+    def at_least(self) -> bool:
+        """Whether more rows than `lost` may be lost, as nothing tells how many there were."""
+        return any(lane.at_least for lane in self.lanes)
+
+    @property
+    def aside(self) -> str | None:
+        """Where the store from before the last repair is now, this one or an earlier one."""
+        found = newest_aside(Path(self.path))
+        return None if found is None else str(found)
+
+    @property
+    def beyond(self) -> int:
+        """Rows among the lost ones that ``skip_damaged`` would keep."""
+        return sum(lane.beyond for lane in self.lanes)
+
+    def to_json(self) -> dict[str, Any]:
+        """The attributes as a dict of JSON values."""
+        return {
+            "path": self.path,
+            "changed": self.changed,
+            "before": self.before,
+            "kept": self.kept,
+            "lost": self.lost,
+            "at_least": self.at_least,
+            "beyond": self.beyond,
+            "untrusted": self.untrusted,
+            "notes": self.notes,
+            "findings": [finding.to_json() for finding in self.findings],
+            "lanes": [lane.to_json() for lane in self.lanes],
+        }
+
+
+def repair(
+    path: str | os.PathLike[str],
+    *,
+    skip_damaged: bool = False,
+    progress: Progress | None = None,
+) -> Repair:
+    """Make a store sound again; one that is sound is left alone, one left by a crash is closed.
+
+    Each lane keeps its rows up to the first damaged one, with their ids. Files that are sound are
+    shared with the damaged store, which stays beside the repaired one as ``NAME.damaged``: nothing
+    of it is changed or deleted. Interrupted, call it again.
+
+    Args:
+        path: the store; nobody may be writing it.
+        skip_damaged: keep all whole episodes after the damage, too; they get new ids.
+        progress: called with bytes read and bytes in all, about.
+
+    Raises:
+        StoreNotFoundError, FormatError: there is no store, or something in it may not be read.
+        SchemaError: a lane of a store of many; repair the store. Or a name of such a length that
+            nothing with a longer one can stand beside it.
+        LockedError: somebody writes there.
+        CorruptStoreError: it is damaged in a way that leaves nothing to start from.
+        DiskFullError: no room; nothing was changed.
+        FailedStoreError: a write or fsync failed.
+    """
+    root = _place(user_paths.given(path))
+    with RepairSite(root) as site:
+        for _ in range(_ATTEMPTS):
+            report = verify(root, _part(progress, 0))
+            lanes = _lanes(root)
+            stamps = [checked_reads.identity(lane / "zarr.json") for lane in lanes]
+            with contextlib.ExitStack() as locked:
+                for folder in dict.fromkeys([*lanes, root]):
+                    who = functools.partial(holder_of, folder)
+                    locked.callback(locks.DirectoryLock(folder, who=who).release)
+                if stamps != [checked_reads.identity(lane / "zarr.json") for lane in lanes]:
+                    continue  # somebody wrote it in between
+                if not report.sound:
+                    made, notes = _rebuild(site, root, report, progress, skip_damaged=skip_damaged)
+                    before = site.swap()
+                    return Repair(
+                        str(root),
+                        changed=True,
+                        before=str(before),
+                        kept=sum(lane.kept for lane in made),
+                        findings=report.findings,
+                        lanes=made,
+                        untrusted=sum(lane.untrusted for lane in made),
+                        notes=notes,
+                    )
+            return Repair(
+                str(root),
+                changed=_close(root, lanes),
+                before=None,
+                kept=report.rows,
+                findings=[],
+                lanes=[],
+                untrusted=report.untrusted,
+            )
+    raise LockedError(f"{root}: opened and closed by a writer all the time; end it first")
+
+
+def _place(path: Path) -> Path:
+    """The store's own path, which can be given to another directory."""
+    try:
+        root = path if path.name not in ("", "..") and not path.is_symlink() else path.resolve()
+    except (OSError, RuntimeError) as error:  # a link to itself
+        raise StoreNotFoundError(f"{path}: cannot be resolved: {error}") from error
+    if not root.name:
+        raise StoreNotFoundError(f"{path}: has no directory above it, so it is no store")
+    kind = None
+    if root.name.startswith("lane-"):
+        with contextlib.suppress(MmreplayError, OSError):
+            kind = read_metadata(root.parent)["kind"]
+    if kind == "lanes":
+        raise SchemaError(
+            f"{path}: this is a lane of {root.parent}; repair that, and all of its lanes with it"
+        )
+    return root
+
+
+def _part(progress: Progress | None, part: int) -> Progress | None:
+    """Progress of the first or the second time that all is read."""
+    if progress is None:
+        return None
+    return lambda done, total: progress(part * total + done, 2 * total)
+
+
+def _close(root: Path, lanes: Sequence[Path]) -> bool:
+    """Close lanes that are sound, and were left open by a crash; whether there were any."""
+    left_open = [lane for lane in lanes if not read_metadata(lane)["closed"]]
+    if left_open:
+        durable_writes.sync_name(root)
+    for lane in left_open:
+        Writer(lane, background=Background(0)).close()
+    return bool(left_open)
+
+
+def _lanes(root: Path) -> list[Path]:
+    """The lanes of a store; the store, if it is of one."""
+    lanes = [root / name for name in layout.lane_names(checked_reads.names(root))]
+    lanes = [lane for lane in lanes if lane.is_dir() and not lane.is_symlink()]
+    if lanes:
+        return lanes
+    with contextlib.suppress(MmreplayError):
+        if read_metadata(root)["kind"] == "lanes":
+            return []
+    return [root]
+
+
+def _rebuild(
+    site: RepairSite, root: Path, report: Report, progress: Progress | None, *, skip_damaged: bool
+) -> tuple[list[LaneRepair], list[str]]:
+    """Build a store of what is sound at the site; returns what became of each lane, and notes."""
+    durable_writes.remove_tree(site.new)
+    lanes = _lanes(root)
+    for folder in (root, *lanes):
+        refuse_newer(folder)
+    attributes: dict[str, Any] | None = None
+    notes: list[str] = []
+    if lanes != [root]:
+        attributes, notes = _root(root, lanes, report)
+        durable_writes.make_directory(site.new)
+        durable_writes.write_file(site.new / "zarr.json", layout.group_json(attributes))
+    readable, unreadable = _open(site, lanes, report, attributes)
+    made: dict[str, LaneRepair] = {}
+    if attributes is not None and lanes:
+        made = _add_empty(site.new, attributes, lanes, unreadable)
+    while True:
+        for name, lane in readable.items():
+            if name not in made:
+                made[name] = _rebuild_lane(site, root, lane, skip_damaged=skip_damaged)
+        durable_writes.sync_tree(site.new)
+        findings = verify(site.new, _part(progress, 1)).findings
+        if not findings:
+            done = [made[name] for name in sorted(made)]
+            for lane_repair in done:
+                prefix = f"{lane_repair.lane}: " if lane_repair.lane else ""
+                notes += [prefix + text for text in lane_repair.notes]
+            return done, notes
+        for name in {finding.lane for finding in findings}:
+            here = [finding for finding in findings if finding.lane == name]
+            if name not in readable or not readable[name].lose(here):
+                raise CorruptStoreError(
+                    f"{root}: cannot be repaired: what is left would not be sound: {here[0]}"
+                )
+            durable_writes.remove_tree(site.new / name)
+            del made[name]
+
+
+def _rebuild_lane(
+    site: RepairSite, root: Path, lane: DamagedLane, *, skip_damaged: bool
+) -> LaneRepair:
+    """Build one lane at the site; its errors name the lane that they are about."""
+    name, path = lane.name, root / lane.name
+    try:
+        return lane.rebuild(site.new / name, skip_damaged=skip_damaged)
+    except CorruptStoreError as error:
+        text = str(error).replace(str(site.new / name), str(path))
+        raise CorruptStoreError(text.replace(str(site.stand_in(name)), str(path))) from error
+    except EvictedError as error:
+        text = f"{root}: somebody wrote it while it was being repaired; end that first"
+        raise LockedError(text) from error
+
+
+def _open(
+    site: RepairSite, lanes: Sequence[Path], report: Report, root: Mapping[str, Any] | None
+) -> tuple[dict[str, DamagedLane], dict[str, str]]:
+    """Each lane, open for reading; and what is wrong with those that cannot be.
+
+    Raises:
+        CorruptStoreError: none of them can.
+    """
+    readable: dict[str, DamagedLane] = {}
+    unreadable: dict[str, str] = {}
+    for lane in lanes:
+        name = "" if root is None else lane.name
+        findings = [finding for finding in report.findings if finding.lane == name]
+        try:
+            readable[name] = DamagedLane(lane, name, findings, site.stand_in(name), root)
+        except CorruptStoreError as error:
+            unreadable[name] = str(error)
+    if unreadable and not readable:
+        raise CorruptStoreError(next(iter(unreadable.values())))
+    return readable, unreadable
+
+
+def _root(path: Path, lanes: Sequence[Path], report: Report) -> tuple[dict[str, Any], list[str]]:
+    """attributes.mmreplay of a store of many lanes; if they are damaged, as its lanes have them."""
+    damaged = any(one.file == "zarr.json" and not one.lane for one in report.findings)
+    odd = {one.lane for one in report.findings if one.message.startswith(ODD_ONE)}
+    if not damaged and odd < {lane.name for lane in lanes}:
+        return read_metadata(path), []
+    for lane in lanes:
+        with contextlib.suppress(MmreplayError, OSError):
+            own = read_metadata(lane)
+            schema = parse.schema_from_json(own["schema"], str(lane))
+            specs, _ = read_specs(lane, schema)
+            kept = {name: own[name] for name in KEPT if name in own and name != "name"}
+            root = {
+                "format": layout.FORMAT,
+                "kind": "lanes",
+                "uuid": uuid.uuid4().hex,
+                "schema": own["schema"],
+                "layout": layout.layout_json(specs),
+                **kept,
+            }
+            note = (
+                f"zarr.json of the store is damaged: capacity, padding, env and layout of lanes to "
+                f"come are now those of {lane.name}"
+            )
+            return root, [note]
+    raise CorruptStoreError(
+        f"{path}: cannot be repaired: neither its zarr.json nor that of a lane can be read"
+    )
+
+
+def _add_empty(
+    new: Path,
+    root: Mapping[str, Any],
+    lanes: Sequence[Path],
+    unreadable: Mapping[str, str],
+) -> dict[str, LaneRepair]:
+    """Empty lanes for those that are gone: the number of a lane is part of its rows' ids.
+
+    Args:
+        new: the store that is being built.
+        root: its attributes.
+        lanes: those that are there.
+        unreadable: those among them that tell nothing any more, and what is wrong with them.
+    """
+    names = {lane.name: lane for lane in lanes}
+    last = max(int(name[5:]) for name in names)
+    if last - len(names) > _MOST_MISSING:
+        raise CorruptStoreError(
+            f"{new.parent}: cannot be repaired: expected lanes 0 to {last:,}, found {len(names):,}"
+        )
+    out: dict[str, LaneRepair] = {}
+    for number in range(last + 1):
+        name = layout.lane_name(number)
+        if name in unreadable or name not in names:
+            schema = parse.schema_from_json(root["schema"], str(new))
+            specs = plan.plan_from_layout(schema, root["layout"], str(new))
+            own = read_attributes(names[name]).own if name in names else None
+            empty_lane(new / name, schema, specs, own or root)
+            notes = (
+                (f"nothing tells what was in it: {unreadable[name]}",) if name in unreadable else ()
+            )
+            out[name] = LaneRepair(
+                name, 0, 0, 0, [], renumbered=False, missing=True, at_least=True, notes=notes
+            )
+    return out

@@ -1,0 +1,155 @@
+"""`snapshot`: a closed copy of a store as it is now, while its writers go on.
+
+Invariant: the copy has its name only when it is whole and durable, and the source is only read.
+Interrupted, the next snapshot to the same place takes away what is left.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mmreplay.errors import CorruptStoreError, SchemaError, StoreExistsError
+from mmreplay.format import layout
+from mmreplay.maintenance.copy_lane import copy_lane
+from mmreplay.reading.lane_reader import LaneReader
+from mmreplay.reading.store import Store
+from mmreplay.storage.chunk_files import EvictedError
+from mmreplay.storage.lane_metadata import lane_paths, store_around
+from mmreplay.system import checked_reads, durable_writes, user_paths
+from mmreplay.system.staging import built_beside
+
+__all__ = ["Snapshot", "snapshot"]
+
+_ATTEMPTS = 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a snapshot took.
+
+    Attributes:
+        path: the copy.
+        lanes: copied.
+        rows: kept ones, over all lanes.
+        transitions: that can be sampled.
+        shared_bytes: of files that the copy shares with its source, as allocated.
+        own_bytes: of files of its own.
+    """
+
+    path: str
+    lanes: int
+    rows: int
+    transitions: int
+    shared_bytes: int
+    own_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The attributes as a dict of JSON values."""
+        return dataclasses.asdict(self)
+
+
+def snapshot(
+    path: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    progress: Callable[[int, int], None] | None = None,
+) -> Snapshot:
+    """Copy a store as it is at this moment: closed, live or left by a crash.
+
+    Writers of the source are not disturbed and need not be there. What no writer will change any
+    more is shared with the source by hard links, where the file system has them, and takes no
+    room; row ids are the same. Each lane of a live store is copied as of a moment of its own.
+
+    Args:
+        path: the store.
+        target: a directory that does not exist yet, best on the same file system.
+        progress: called with bytes that are in place and bytes in all, about.
+
+    Raises:
+        StoreNotFoundError: no store there, or no directory above the target.
+        FormatError: something there that is no store.
+        StoreExistsError: the target exists.
+        SchemaError: the target lies within a store, or nothing can have its name.
+        DiskFullError: no room; nothing is left behind.
+        FailedStoreError: a write or fsync failed.
+        CorruptStoreError: rows that cannot be read, or a lane that evicts faster than it can be
+            copied.
+    """
+    source, copy = user_paths.given(path), user_paths.given(target, "target")
+    user_paths.to_make(target, "target")
+    if os.path.lexists(copy):
+        raise StoreExistsError(f"{copy}: there is something already; choose another path")
+    user_paths.check_above(copy)
+    lanes = lane_paths(source)
+    if (store := store_around(copy)) is not None:
+        raise SchemaError(f"{copy}: lies within the store {store}; choose another path")
+    tally = _Tally(source, progress)
+    with built_beside(copy) as folder:
+        built = folder / copy.name  # a lane is locked itself while it is being closed
+        if lanes == [source]:
+            _copy_lane(source, built, tally)
+        else:
+            durable_writes.make_directory(built)
+            root = checked_reads.read_bytes(source / "zarr.json", layout.MAX_METADATA_BYTES)
+            durable_writes.write_file(built / "zarr.json", root)
+            for lane in lanes:
+                _copy_lane(lane, built / lane.name, tally)
+        durable_writes.sync_tree(built)
+        if not durable_writes.replace_directory(built, copy):
+            raise StoreExistsError(f"{copy}: somebody else made it at this moment")
+    tally.finish()
+    return _describe(copy)
+
+
+class _Tally:
+    """Counts the bytes that are in place, and tells the caller."""
+
+    def __init__(self, source: Path, progress: Callable[[int, int], None] | None) -> None:
+        self._progress, self._done, self._total = progress, 0, 0
+        if progress is not None:
+            self._total = sum(checked_reads.allocated_bytes(source).values())
+
+    def add(self, size: int) -> None:
+        """A file, or a part of one, is in place."""
+        self._done += size
+        if self._progress is not None:
+            self._progress(min(self._done, self._total), self._total)
+
+    def finish(self) -> None:
+        """All is in place."""
+        if self._progress is not None:
+            self._progress(self._total, self._total)
+
+
+def _copy_lane(source: Path, target: Path, tally: _Tally) -> None:
+    """Copy a lane, again if rows of it were evicted meanwhile."""
+    for _ in range(_ATTEMPTS):
+        reader = LaneReader(source)
+        try:
+            copy_lane(reader, target, strict=True, moved=tally.add)
+        except EvictedError:
+            continue
+        return
+    raise CorruptStoreError(
+        f"{source}: evicted rows, or was reopened, {_ATTEMPTS} times while it was being copied; "
+        f"try again when it is written more slowly"
+    )
+
+
+def _describe(copy: Path) -> Snapshot:
+    """What stands in a snapshot."""
+    shared = own = 0
+    for folder, _, names in os.walk(copy):
+        for name in names:
+            about = Path(folder, name).lstat()
+            if about.st_nlink > 1:
+                shared += about.st_blocks * 512
+            else:
+                own += about.st_blocks * 512
+    with Store([copy]) as store:
+        windows = [store.index.window(number) for number in range(len(store.readers))]
+        rows = sum(head - base for base, _, head in windows)
+        return Snapshot(str(copy), len(windows), rows, len(store), shared, own)

@@ -1,0 +1,223 @@
+"""The zarr.json files of a store against docs/format.md.
+
+Invariant: a document that passes says what the same document written by this package says, word
+for word but for a user's own attributes and dimension names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from mmreplay.errors import FormatError
+from mmreplay.format import layout, parse
+from mmreplay.format.layout import ArraySpec
+from mmreplay.schema import Schema
+
+__all__ = [
+    "OWN_DIGEST",
+    "array_problems",
+    "digest_problems",
+    "generator_problems",
+    "group_problems",
+    "layout_problems",
+    "reason",
+    "root_problems",
+    "schema_problems",
+]
+
+_COMMON = frozenset("format kind uuid schema capacity padding env versions".split())
+_KEYS = {
+    "lane": _COMMON | {"rows", "first", "closed"},
+    "lanes": _COMMON | {"layout"},
+}
+_ROOT_KEYS = {"zarr_format", "node_type", "attributes"}
+_OPTIONAL = {"lane": {"name", "generator"}, "lanes": set[str]()}
+OWN_DIGEST = "attributes.mmreplay: expected crc32c"
+"""How the finding begins of attributes that are not what was written."""
+
+_FEW = 8
+# Of arrays whose chunk files are read whole.
+_MOST_ROWS = {"episodes/starts": 65_536, "priorities": 1 << 20}
+_ADVICE = (
+    "; run `mmreplay verify`",
+    "; run verify",
+    "; run `mmreplay repair`, which keeps the rows of the last flush",
+)
+
+
+def reason(error: Exception, *named: object) -> str:
+    """What an error says, without the paths that a finding names anyway."""
+    text = str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.strerror:
+        text = f"cannot be read: {error.strerror}"
+    for advice in _ADVICE:
+        text = text.removesuffix(advice)
+    for name in named:
+        text = text.removeprefix(f"{name}: ")
+    return text
+
+
+def root_problems(data: bytes, own: Mapping[str, Any], path: str) -> Iterator[str]:
+    """What is wrong with the zarr.json of a lane or store that `parsing.parse_root` accepts.
+
+    Args:
+        data: the file.
+        own: attributes.mmreplay.
+        path: the file's path.
+    """
+    document = parse.parse_json(data, path)
+    yield from _key_problems(document, _ROOT_KEYS, set(), "zarr.json")
+    kind = own["kind"]
+    yield from _key_problems(own, _KEYS[kind], _OPTIONAL[kind], "attributes.mmreplay")
+    for name in ("env", "versions"):
+        if not isinstance(own.get(name, {}), dict):
+            yield f"{name}: expected an object, found {own[name]!r:.80}"
+    if not isinstance(own.get("name", ""), str):
+        yield f"name: expected a text, found {own['name']!r:.80}"
+    if "generator" in own:
+        yield from _generator_problems(own)
+    yield from _digest_problems(document)
+
+
+def digest_problems(data: bytes) -> Iterator[str]:
+    """Whether the attributes in a zarr.json match their crc32c, be they of whatever format."""
+    with contextlib.suppress(FormatError):
+        yield from _digest_problems(parse.parse_json(data, ""))
+
+
+def _digest_problems(document: Mapping[str, Any]) -> Iterator[str]:
+    with contextlib.suppress(KeyError, TypeError):
+        own = document["attributes"][layout.ATTRIBUTE]
+        # Some have none: written by hand, or before there was such a checksum.
+        if isinstance(own, dict) and own.get(layout.DIGEST) not in (None, layout.digest(own)):
+            yield f"{OWN_DIGEST} {own[layout.DIGEST]!r:.80}, found {layout.digest(own)}"
+
+
+def _generator_problems(own: Mapping[str, Any]) -> Iterator[str]:
+    if not own["closed"]:
+        yield "generator: expected none in a store that is not closed"
+    yield from generator_problems(own["generator"])
+
+
+def generator_problems(text: Any) -> Iterator[str]:
+    """What is wrong with a random state that was saved as text."""
+    try:
+        np.random.default_rng(0).bit_generator.state = json.loads(text)
+    except (
+        ValueError, TypeError, KeyError, OverflowError, AttributeError, RecursionError
+    ) as error:  # fmt: skip
+        yield f"generator: expected a random state as text, found something else: {error!s:.200}"
+
+
+def schema_problems(schema: Schema, document: object) -> Iterator[str]:
+    """What is wrong with a schema that `parsing.schema_from_json` could read."""
+    if schema.to_json() != document:
+        yield f"schema: expected {json.dumps(schema.to_json())}, found {json.dumps(document)}"
+
+
+def layout_problems(specs: Mapping[str, ArraySpec], document: Any) -> Iterator[str]:
+    """What is wrong with the layout of a store that `planning.plan_from_layout` could read."""
+    yield from _differences(layout.layout_json(specs), document, (), "layout")
+
+
+def group_problems(data: bytes, path: str) -> list[str]:
+    """What is wrong with the zarr.json of a group inside a lane."""
+    try:
+        document = parse.parse_json(data, path)
+    except FormatError as error:
+        return [reason(error, path)]
+    return list(_differences(json.loads(layout.group_json()), document, ("attributes",)))
+
+
+def array_problems(
+    data: bytes, expected: ArraySpec, rows: int | None, path: str
+) -> tuple[ArraySpec | None, int, list[str]]:
+    """What is wrong with an array's zarr.json.
+
+    Args:
+        data: the file.
+        expected: its path, row shape and dtype, and the chunk length of a checksum array; the
+            other arrays have each their own.
+        rows: that it must have; None if that is not known.
+        path: the file's path.
+
+    Returns:
+        the array as the file has it, or None if it cannot be used, its rows, and the problems.
+    """
+    try:
+        spec, n_rows = parse.parse_array(data, expected.path, path)
+    except FormatError as error:
+        return None, 0, [reason(error, path)]
+    text = _unusable(spec, expected)
+    if text:
+        return None, 0, [text]
+    document = parse.parse_json(data, path)
+    canonical = json.loads(layout.array_json(spec, n_rows))
+    problems = list(_differences(canonical, document, ("attributes", "dimension_names")))
+    if rows is not None and n_rows != rows:
+        problems.append(f"shape: expected {rows:,} rows, found {n_rows:,}")
+    return spec, n_rows, problems
+
+
+def _unusable(spec: ArraySpec, expected: ArraySpec) -> str:
+    """Why an array cannot be what it should be; empty if it can."""
+    if (spec.row_shape, spec.dtype) != (expected.row_shape, expected.dtype):
+        return (
+            f"expected rows of {expected.row_shape} {expected.dtype}, found {spec.row_shape} "
+            f"{spec.dtype}"
+        )
+    if expected.path.startswith("checksums/") and spec.chunk_rows != expected.chunk_rows:
+        return f"expected chunks of {expected.chunk_rows:,}, found {spec.chunk_rows:,}"
+    most = _MOST_ROWS.get(expected.path)
+    if most is not None and spec.chunk_rows > most:
+        return f"expected chunks of at most {most:,}, found {spec.chunk_rows:,}"
+    if not spec.is_raw and not expected.path.startswith("frames"):
+        return f"expected uncompressed rows, found {spec.codec_name}"
+    return ""
+
+
+def _differences(
+    expected: Any, found: Any, ignored: tuple[str, ...], at: str = ""
+) -> Iterator[str]:
+    """The first places in which two JSON values differ, and how many more there are."""
+    texts = _difference(expected, found, ignored, at)
+    yield from itertools.islice(texts, _FEW)
+    more = sum(1 for _ in texts)
+    if more:
+        yield f"{more:,} more such"
+
+
+def _difference(expected: Any, found: Any, ignored: tuple[str, ...], at: str) -> Iterator[str]:
+    if isinstance(expected, dict) and isinstance(found, dict):
+        for key in sorted((expected.keys() | found.keys()) - set(ignored)):
+            place = f"{at}.{key}" if at else key
+            if key not in found:
+                yield f"{place}: missing"
+            elif key not in expected:
+                yield f"{place:.80}: unknown to format 1"
+            else:
+                yield from _difference(expected[key], found[key], (), place)
+    elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+        for number, pair in enumerate(zip(expected, found, strict=True)):
+            yield from _difference(*pair, (), f"{at}[{number}]")
+    # 1 == 1.0 == True in Python, but not in a shape.
+    elif expected != found or isinstance(expected, bool) != isinstance(found, bool):
+        yield f"{at}: expected {expected!r}, found {found!r:.80}"
+
+
+def _key_problems(
+    found: Mapping[str, Any], needed: set[str] | frozenset[str], optional: set[str], what: str
+) -> Iterator[str]:
+    for key in sorted(needed - found.keys()):
+        yield f"{what}: {key} is missing"
+    unknown = sorted(found.keys() - needed - optional)
+    for key in unknown[:_FEW]:
+        yield f"{what}: {key!r:.80} is unknown to format 1"
+    if unknown[_FEW:]:
+        yield f"{what}: {len(unknown) - _FEW:,} more keys are unknown to format 1"

@@ -1,0 +1,232 @@
+"""One lane, file by file.
+
+Invariant: what is said of a lane is said of one state of it; when a writer opened or closed it
+meanwhile, it is examined again.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from mmreplay.errors import LockedError, MmreplayError
+from mmreplay.format import layout
+from mmreplay.format.layout import ArraySpec
+from mmreplay.maintenance import commit_records
+from mmreplay.maintenance.verify import directory_names, documents, metadata, row_rules
+from mmreplay.maintenance.verify.array_files import ArrayFiles
+from mmreplay.maintenance.verify.chunk_files import ChunkReader
+from mmreplay.maintenance.verify.metadata import Arrays
+from mmreplay.maintenance.verify.report import Finding
+from mmreplay.maintenance.verify.row_rules import Rows
+from mmreplay.maintenance.verify.second_look import ChangedHandsError, Tally, Watch
+from mmreplay.reading.lane_reader import LaneReader
+from mmreplay.reading.lane_state import lane_state
+from mmreplay.schema import Schema
+from mmreplay.storage import tail_file
+from mmreplay.system import checked_reads
+from mmreplay.writing.build_lane import generator_path
+
+__all__ = ["Examination", "examine"]
+
+_ATTEMPTS = 200
+_PATIENCE_S = 0.05
+
+
+def examine(root: Path, path: Path, tally: Tally) -> Examination:
+    """Examine the lane at `path` of the store at `root`.
+
+    Raises:
+        LockedError: a writer opens and closes it all the time.
+    """
+    read = (tally.files, tally.bytes)
+    for _ in range(_ATTEMPTS):
+        tally.files, tally.bytes = read
+        out = Examination(Watch(root, path, tally))
+        try:
+            out.run()
+        except ChangedHandsError:
+            time.sleep(_PATIENCE_S)
+        else:
+            return out
+    raise LockedError(
+        f"{path}: a writer opened or closed this lane {_ATTEMPTS} times while it was being "
+        f"verified; verify it again when it is done"
+    )
+
+
+class Examination:
+    """One lane, examined once.
+
+    Attributes:
+        watch: its findings.
+        arrays: those whose metadata can be used.
+        state: ``closed``, ``live``, ``crashed`` or, if it cannot be opened, ``unknown``.
+        n_rows: rows examined.
+        untrusted: rows past the head that the state page speaks of.
+    """
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+        self.arrays = Arrays()
+        self.state = "unknown"
+        self.n_rows = self.untrusted = 0
+
+    def run(self) -> None:
+        """Examine.
+
+        Raises:
+            ChangedHandsError: a writer opened or closed the lane meanwhile.
+        """
+        if not metadata.read_root(self.watch):
+            return
+        schema = metadata.read_schema(self.watch)
+        if schema is None:
+            return
+        self.arrays = metadata.read_arrays(self.watch, schema)
+        opened = self._open_closed() if self.watch.closed else self._open()
+        if not opened:
+            return
+        self.n_rows = self._rows.head - self._rows.base
+        self._rows.sound = "resets" in self.arrays.specs
+        self._check_names(schema)
+        files = ArrayFiles(self.watch, self.arrays, self._rows, self._chunks, self.state)
+        for path in sorted(self.arrays.specs, key=_reading_order):
+            files.check_column(self.arrays.specs[path])
+        if self.watch.closed:
+            files.check_index()
+            self._check_first()
+        files.check_priorities()
+
+    # ------------------------------------------------------------ which rows there are
+
+    def _open_closed(self) -> bool:
+        """Take the rows that zarr.json says."""
+        watch, own = self.watch, self.watch.metadata or {}
+        self.state = "closed"
+        self._rows = Rows(max(own["first"] - layout.CONTEXT_ROWS, 0), own["rows"], closed=True)
+        self._chunks = ChunkReader(watch.path, self.arrays.sums, watch.tally.add, own["rows"])
+        return True
+
+    def _open(self) -> bool:
+        """Follow a lane that is not closed; False if nothing tells what rows it has."""
+        watch = self.watch
+        if not self.arrays.complete:
+            return False  # each is a finding already
+
+        try:
+            reader = LaneReader(watch.path)
+        except (MmreplayError, OSError) as error:  # it has looked again for long enough
+            live = watch.path / ".live"
+            text = documents.reason(error, watch.path, live).removeprefix(f"{live}/")
+            watch.note([watch.finding(".live", text)])
+            return False
+        if reader.metadata != watch.metadata:
+            raise ChangedHandsError
+        watch.reader = reader
+        self.state = lane_state(watch.path, closed=False)
+        self._rows = Rows(reader.base, reader.head, closed=False)
+        in_shards = min(reader.tail_start(), reader.head)
+        self._chunks = ChunkReader(watch.path, self.arrays.sums, watch.tally.add, in_shards)
+        if self.state == "crashed":
+            watch.note(self._state_findings(reader))
+            self._warn_of_untrusted(reader)
+            watch.settle(self._generator)
+        return True
+
+    def _warn_of_untrusted(self, reader: LaneReader) -> None:
+        """Rows after the last flush that the next writer goes on without."""
+        if not reader.untrusted:
+            return
+        self.untrusted = reader.untrusted
+        text = (
+            f"speaks of {reader.untrusted:,} rows after the last flush that are not trusted: it is "
+            f"from before a restart of the system, an fsync of them failed, or this is a copy, and "
+            f"the original has them"
+        )
+        self.watch.warnings.append(self.watch.finding(".live/state", text))
+
+    def _state_findings(self, reader: LaneReader) -> list[Finding]:
+        """What the state page says of a lane that nobody writes now."""
+        texts = []
+        if reader.base > reader.head:
+            texts.append(f"base: expected at most the head, {reader.head:,}, found {reader.base:,}")
+        if reader.tails:
+            texts.append(tail_file.tail_problem(reader.specs, reader.head, reader.tail_start()))
+        if reader.is_live:
+            texts.append(commit_records.newest_problem(self.watch.path, reader.specs, reader.head))
+        if not any(texts):
+            texts += commit_records.page_problems(self.watch.path, reader.metadata["uuid"])
+        findings = [self.watch.finding(".live/state", text) for text in texts if text]
+        if text := commit_records.checkpoint_problem(self.watch.path, reader.metadata["uuid"]):
+            findings.append(self.watch.finding(".live/checkpoint", text))
+        return findings
+
+    def _generator(self) -> tuple[list[Finding], None]:
+        """The random state, if one was saved with the last flush."""
+        watch, texts = self.watch, list[str]()
+        try:
+            path = generator_path(watch.path)
+            texts = list(
+                documents.generator_problems(
+                    checked_reads.read_bytes(path, layout.MAX_METADATA_BYTES)
+                )
+            )
+        except FileNotFoundError:
+            pass
+        except (MmreplayError, OSError) as error:
+            texts = [f"generator: {documents.reason(error, generator_path(watch.path))}"]
+        return [watch.finding(".live/generator", text) for text in texts], None
+
+    # ------------------------------------------------------------ names
+
+    def _check_names(self, schema: Schema) -> None:
+        """There is nothing else in the lane's directories."""
+        watch = self.watch
+        known: dict[str, tuple[ArraySpec, range] | None]
+        known = dict.fromkeys(metadata.array_paths(schema))
+        known[layout.checksum_spec("priorities").path] = None
+        for path, spec in self.arrays.specs.items():
+            chunks = self._rows.chunks(spec, self._rows.head)
+            known[path] = (spec, chunks)
+            sums = self.arrays.sums.get(path)
+            if sums is not None:
+                known[sums.path] = (sums, range(-(-chunks.stop // sums.chunk_rows)))
+        if self.arrays.starts is not None:
+            index, count = self.arrays.starts
+            known[index.path] = (index, range(-(-count // index.chunk_rows)))
+        if self.arrays.priorities is not None:
+            spec = self.arrays.priorities
+            chunks = self._rows.chunks(spec, self._rows.head)
+            known[spec.path] = (spec, chunks)
+            sums = self.arrays.sums.get(spec.path)
+            if sums is not None:
+                known[sums.path] = (sums, range(-(-chunks.stop // sums.chunk_rows)))
+
+        def check() -> tuple[list[Finding], list[Finding]]:
+            foreign: list[Finding] = []
+            litter: list[Finding] = []
+            for path, text, is_litter in directory_names.foreign_in_lane(
+                watch.path, known, self.state
+            ):
+                folder = path.rpartition("/")[0]
+                finding = watch.finding(path, text, folder if folder in known else "")
+                (litter if is_litter else foreign).append(finding)
+            return foreign, litter
+
+        litter = watch.settle(check)
+        if litter and self.state == "closed":
+            watch.same_hands()  # not litter, but the work of a writer that just opens it
+        watch.warnings += litter
+
+    def _check_first(self) -> None:
+        """The oldest row that zarr.json names is that of the capacity."""
+        own = self.watch.metadata or {}
+        problems, odd = row_rules.check_first(self._rows, own["first"], own.get("capacity"))
+        self.watch.note([self.watch.finding("zarr.json", problem.message) for problem in problems])
+        self.watch.warnings += [self.watch.finding("zarr.json", problem.message) for problem in odd]
+
+
+def _reading_order(path: str) -> tuple[int, str]:
+    """The reset bits first: the rules for the other columns need them."""
+    return {"resets": 0, "non_terminals": 1}.get(path, 2), path

@@ -1,0 +1,165 @@
+"""Looking twice: how a check of a lane that may be changing becomes a finding.
+
+Invariant: a finding counts only if it is still there when the file is read again while the lane is
+in the same hands; when a writer opened or closed it meanwhile, `ChangedHandsError` says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mmreplay.errors import MmreplayError
+from mmreplay.format import layout
+from mmreplay.maintenance.verify.report import Finding
+from mmreplay.reading.lane_reader import LaneReader
+from mmreplay.storage.lane_metadata import read_metadata
+from mmreplay.system import checked_reads, locks
+
+__all__ = ["ChangedHandsError", "Tally", "Watch"]
+
+_T = TypeVar("_T")
+
+_LOOKS = 3
+_PAUSE_S = 0.02
+
+
+class ChangedHandsError(Exception):
+    """A writer opened or closed the lane; never leaves the package."""
+
+
+class Tally:
+    """What has been read, for the report and for a progress bar.
+
+    Attributes:
+        files: read.
+        bytes: read.
+    """
+
+    def __init__(self, root: Path, progress: Callable[[int, int], None] | None) -> None:
+        self.files = self.bytes = 0
+        self._progress = progress
+        self._total = 0
+        if progress is not None:
+            for folder, _, names in os.walk(root):
+                if not folder.endswith(".live"):
+                    self._total += sum(_size(Path(folder, name)) for name in names)
+
+    def add(self, size: int) -> None:
+        """A file was read."""
+        self.files += 1
+        self.bytes += size
+        if self._progress is not None:
+            self._progress(min(self.bytes, self._total), self._total)
+
+    def finish(self) -> None:
+        """All was read."""
+        if self._progress is not None:
+            self._progress(self._total, self._total)
+
+
+class Watch:
+    """One lane under examination, and what was found in it so far.
+
+    Args:
+        root: the store's directory.
+        path: the lane's.
+        tally: of the whole store.
+
+    Attributes:
+        path: as given.
+        lane: the directory's name in a store of many lanes; empty in a store of one.
+        tally: as given.
+        document: the bytes of the lane's zarr.json.
+        metadata: attributes.mmreplay in them; None if they cannot be read.
+        reader: follows a lane that is not closed.
+        findings: what is damaged.
+        warnings: what is odd.
+    """
+
+    def __init__(self, root: Path, path: Path, tally: Tally) -> None:
+        self.path = path
+        self.lane = "" if path == root else path.name
+        self.tally = tally
+        self.document = b""
+        self.metadata: dict[str, Any] | None = None
+        self.reader: LaneReader | None = None
+        self.findings: list[Finding] = []
+        self.warnings: list[Finding] = []
+
+    @property
+    def closed(self) -> bool:
+        """Whether the lane is, by its zarr.json."""
+        return self.metadata is not None and bool(self.metadata.get("closed"))
+
+    def finding(
+        self, file: str, message: str, array: str = "", rows: tuple[int, int] | None = None
+    ) -> Finding:
+        """A finding about a file of this lane."""
+        path = f"{self.lane}/{file}" if self.lane and file else file or self.lane
+        return Finding(self.lane, array, path, rows, message)
+
+    def settle(self, check: Callable[[], tuple[list[Finding], _T]]) -> _T:
+        """Run a check, again if it finds something; what it finds the last time counts.
+
+        Raises:
+            ChangedHandsError: what it finds may be the work of a writer.
+        """
+        read = (self.tally.files, self.tally.bytes)
+        findings, out = check()
+        for _ in range(_LOOKS - 1):
+            if not findings:
+                break
+            self.same_hands()
+            if self.reader is not None:
+                time.sleep(_PAUSE_S)
+            self.tally.files, self.tally.bytes = read
+            findings, out = check()
+        if findings:
+            self.same_hands()
+        self.findings += findings
+        return out
+
+    def note(self, findings: list[Finding]) -> None:
+        """As `settle`, for what was computed from things that were settled before."""
+        if findings:
+            self.same_hands()
+        self.findings += findings
+
+    def same_hands(self) -> None:
+        """Make sure that the lane is what it was when it was opened.
+
+        Raises:
+            ChangedHandsError: it is not.
+        """
+        if not self._says_the_same() or (self.reader is not None and not self.reader.poll()):
+            raise ChangedHandsError
+        if self.closed and locks.is_locked(self.path):
+            raise ChangedHandsError  # it is being opened for writing, or has just been closed
+
+    def _says_the_same(self) -> bool:
+        """Whether the lane's zarr.json gives the attributes that it gave."""
+        document = self.path / "zarr.json"
+        with contextlib.suppress(MmreplayError, OSError):
+            if checked_reads.read_bytes(document, layout.MAX_METADATA_BYTES) == self.document:
+                return True  # a long one takes its time to parse
+        try:
+            return read_metadata(self.path) == self.metadata
+        except MmreplayError:
+            return self.metadata is None
+
+    def evicted(self, stop: int) -> bool:
+        """Whether the rows below `stop` were evicted since the lane was opened."""
+        return self.reader is not None and self.reader.poll() and stop <= self.reader.base
+
+
+def _size(path: Path) -> int:
+    """Of a file in bytes; 0 if it is gone."""
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,1 @@
+"""Stores opened for reading, while writers go on."""

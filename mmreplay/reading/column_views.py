@@ -1,0 +1,186 @@
+"""Columns of one lane as arrays by row id, and a lane as a set of them.
+
+Invariant: what is indexed is what numpy would give for an array of all the lane's rows, read anew
+at every access, and copied.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.ids import Array, Ids
+from mmreplay.schema import FRAME, Schema
+
+__all__ = ["ColumnView", "LaneView"]
+
+
+class ColumnView:
+    """One column of one lane, indexed by row id as a numpy array is; every read is a copy.
+
+    Rows that were evicted read as zeros. Other readers of zarr may still see those that share a
+    chunk file with rows that are kept.
+
+    Attributes:
+        shape: (rows, *row shape).
+        dtype: of the elements.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        row_shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        rows: Callable[[], int],
+        read: Callable[[Ids], Array],
+    ) -> None:
+        """Column `path`: `rows` tells how many there are now, `read` gives some by number."""
+        self.dtype = dtype
+        self._path, self._row_shape = path, row_shape
+        self._rows, self._read = rows, read
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(rows, *row shape)."""
+        return (self._rows(), *self._row_shape)
+
+    @property
+    def ndim(self) -> int:
+        """Axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return math.prod(self.shape)
+
+    def __len__(self) -> int:
+        """Rows."""
+        return self.shape[0]
+
+    def __getitem__(self, key: Any) -> Any:
+        """As numpy's: numbers, slices, arrays, masks, ellipsis and tuples of these."""
+        first, rest = (key[0], key[1:]) if isinstance(key, tuple) and key else (key, ())
+        if isinstance(first, (int, np.integer)) and not isinstance(first, bool):
+            row = range(len(self))[int(first)]
+            return self._read(np.array([row]))[(0, *rest)]
+        if isinstance(first, slice):
+            rows = range(len(self))[first]
+            block = self._read(np.arange(rows.start, rows.stop, rows.step))
+            return block[(slice(None), *rest)]
+        if isinstance(first, (list, np.ndarray)):
+            chosen = np.asarray(first)
+            if chosen.dtype == np.bool_ and chosen.shape == (len(self),):
+                chosen = chosen.nonzero()[0]
+            if chosen.dtype.kind in "iu" and chosen.size:
+                unique, inverse = np.unique(np.arange(len(self))[chosen], return_inverse=True)
+                return self._read(unique)[(inverse.reshape(chosen.shape), *rest)]
+        return self._read(np.arange(len(self)))[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Row by row."""
+        for row in range(len(self)):
+            yield self[row]
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
+        """All rows.
+
+        Raises:
+            ValueError: a view of the store was asked for (``copy=False``).
+        """
+        if copy is False:
+            raise ValueError("rows of a store can only be copied; leave out copy=False")
+        return np.asarray(self[:], dtype)
+
+    def __repr__(self) -> str:
+        """Shape and dtype."""
+        return f"<{self._path} {self.shape} {self.dtype}>"
+
+
+class LaneView:
+    """One lane of a store: its columns by row id.
+
+    Args:
+        path: its directory.
+        name: as given to ``create(lane=...)``; None if it has only a number.
+        schema: what a row holds.
+        columns: by path.
+        window: gives (base, first, head) as they are now.
+        ids: gives the lane's valid transition ids, ascending.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        name: str | None,
+        schema: Schema,
+        columns: Mapping[str, ColumnView],
+        window: Callable[[], tuple[int, int, int]],
+        ids: Callable[[], Ids],
+    ) -> None:
+        """See the class."""
+        self.path = path
+        self.name = name
+        self._schema, self._columns = schema, columns
+        self._window, self._ids = window, ids
+
+    @property
+    def frames(self) -> ColumnView | dict[str, ColumnView]:
+        """Frames by row id, (rows, *frame); a dict of them for dict observations."""
+        if self._schema.is_dict:
+            return {key: self._columns[p] for key, p in self._schema.frame_paths.items()}
+        return self._columns[self._schema.frame_paths[FRAME]]
+
+    @property
+    def actions(self) -> ColumnView:
+        """(rows, *action)."""
+        return self._columns["actions"]
+
+    @property
+    def rewards(self) -> ColumnView:
+        """(rows,) float32 or float64."""
+        return self._columns["rewards"]
+
+    @property
+    def non_terminals(self) -> ColumnView:
+        """(rows,) uint8."""
+        return self._columns["non_terminals"]
+
+    @property
+    def resets(self) -> ColumnView:
+        """(rows,) uint8."""
+        return self._columns["resets"]
+
+    @property
+    def extras(self) -> dict[str, ColumnView]:
+        """Extra columns by name."""
+        return {key: self._columns[p] for key, p in self._schema.extra_paths.items()}
+
+    @property
+    def rows(self) -> int:
+        """Rows committed."""
+        return self._window()[2]
+
+    @property
+    def first(self) -> int:
+        """The oldest row that may be sampled."""
+        return self._window()[1]
+
+    @property
+    def base(self) -> int:
+        """The oldest row kept."""
+        return self._window()[0]
+
+    @property
+    def ids(self) -> Ids:
+        """The lane's valid transition ids, ascending."""
+        return self._ids()
+
+    def __len__(self) -> int:
+        """Transitions that can be sampled."""
+        return len(self.ids)

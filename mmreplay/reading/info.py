@@ -1,0 +1,315 @@
+"""What is in a store, as a dict of plain values: `Store.info()` and ``mmreplay info --json``.
+
+Invariant: the numbers of one answer belong together, and nothing here writes or waits; of a large
+store only the rewards and the flags are read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.errors import MmreplayError
+from mmreplay.ids import LANE_SHIFT
+from mmreplay.reading.lane_reader import LaneReader
+from mmreplay.reading.lane_state import lane_state, store_state
+from mmreplay.reading.store import Store
+from mmreplay.storage.checkpoint import CheckpointFile
+from mmreplay.storage.chunk_files import chunk_path
+from mmreplay.storage.lane_metadata import read_holder, read_metadata
+from mmreplay.system import checked_reads
+
+__all__ = ["STACK", "describe", "endings"]
+
+STACK = 4
+"""Frames an observation in the stacked storage that a store is compared with."""
+
+_ATTEMPTS = 20
+
+
+def describe(store: Store) -> dict[str, Any]:
+    """What is in a store; every value is a plain one that JSON holds.
+
+    Args:
+        store: an open store; its newest rows are taken first.
+
+    Returns:
+        path, paths: of the store, and of all of them if several were loaded as one.
+        format, uuid, versions, padding, env: as stored.
+        state: ``live`` if a writer is at work on any lane now, ``crashed`` if one was left by a
+            writer that died, else ``closed``.
+        lanes: how many; lane_details: each one's name, state, rows, first, base, transitions and
+            capacity.
+        rows: committed ever, over all lanes; kept_rows: those that were not evicted.
+        transitions: that can be sampled.
+        episodes: whole retained ones; of these terminated, truncated and open (still running, or,
+            in a live lane, cut off with no reset after it yet).
+        returns, lengths: {min, mean, max} of the episodes that ended; None if there is none, and
+            for a value that is not finite.
+        capacity: transitions over all lanes; None if any lane keeps everything.
+        fields: {name: {dtype, shape, codec, chunk_rows, bytes_on_disk}}.
+        bytes_on_disk: allocated blocks of all files and directories.
+        bytes_raw: the kept rows, uncompressed.
+        bytes_stacked: the transitions with `stack` frames each as observation and next
+            observation, action, reward, one flag and extras.
+        saving_raw, saving_stacked: these two divided by bytes_on_disk.
+        live: None if closed, else writers ({pid, host, since, lanes}: who writes, or wrote),
+            last_row_s and last_checkpoint_s (seconds since; the first one to about half a minute,
+            because the clock of a mapped file stands still between two writes to disk) and
+            unflushed_rows (that a power cut would cost now).
+    """
+    states = _settled_states(store)
+    episodes = store.episodes  # takes the newest rows; what follows is of the same ones
+    windows = [store.index.window(number) for number in range(len(store.readers))]
+    counts = [_transitions(store, number) for number in range(len(store.readers))]
+    transitions = sum(counts)
+    ends = endings(store, episodes, states)
+    ended = ends != "open"
+    roots = _roots(store)
+    sizes = {k: n for root in roots for k, n in checked_reads.allocated_bytes(root).items()}
+    on_disk = sum(sizes.values())
+    fields = _fields(store, sizes)
+    kept_rows = sum(head - base for base, _, head in windows)
+    row_bytes = sum(spec.row_bytes for spec in store.readers[0].specs.values())
+    stacked = transitions * _stacked_bytes(store)
+    state = store_state(states)
+    capacities = [reader.metadata["capacity"] for reader in store.readers]
+    root = read_metadata(roots[0])
+    return {
+        "path": str(roots[0]),
+        "paths": [str(path) for path in roots],
+        "format": root["format"],
+        "state": state,
+        "lanes": len(store.readers),
+        "rows": sum(head for _, _, head in windows),
+        "kept_rows": kept_rows,
+        "transitions": transitions,
+        "episodes": len(episodes),
+        "terminated": int(np.count_nonzero(ends == "terminated")),
+        "truncated": int(np.count_nonzero(ends == "truncated")),
+        "open": int(np.count_nonzero(~ended)),
+        "returns": _spread(episodes["return"][ended]),
+        "lengths": _spread(episodes["length"][ended]),
+        "capacity": None if None in capacities else sum(capacities),
+        "fields": fields,
+        "bytes_on_disk": on_disk,
+        "bytes_raw": kept_rows * row_bytes,
+        "bytes_stacked": stacked,
+        "stack": STACK,
+        "saving_raw": _ratio(kept_rows * row_bytes, on_disk),
+        "saving_stacked": _ratio(stacked, on_disk),
+        "env": store.readers[0].metadata.get("env"),
+        "uuid": root["uuid"],
+        "padding": store.padding,
+        "versions": root.get("versions"),
+        "live": None if state == "closed" else _freshness(store, states),
+        "lane_details": _lane_details(store, states, counts),
+    }
+
+
+def endings(
+    store: Store, episodes: npt.NDArray[np.void], states: Sequence[str] | None = None
+) -> npt.NDArray[np.str_]:
+    """How each episode ended: (n,) of ``terminated``, ``truncated`` and ``open``.
+
+    The newest episode of a lane whose writer died goes on no more: it was cut off there, as the
+    next opening for writing will see it.
+
+    Args:
+        store: where they come from.
+        episodes: as `Store.episodes` gives them.
+        states: of each lane; None looks.
+    """
+    if states is None:
+        states = _states(store)
+    crashed = np.array([state == "crashed" for state in states])[episodes["id"] >> LANE_SHIFT]
+    cut = episodes["truncated"] | (crashed & ~episodes["terminated"])
+    return np.where(episodes["terminated"], "terminated", np.where(cut, "truncated", "open"))
+
+
+def _states(store: Store) -> list[str]:
+    return [lane_state(one.path, closed=one.metadata["closed"]) for one in store.readers]
+
+
+def _settled_states(store: Store) -> list[str]:
+    """The lanes' states, with the store's rows read while they were in them."""
+    states: list[str] = []
+    for _ in range(_ATTEMPTS):
+        store.refresh()
+        states = _states(store)
+        # A writer that closed its lane since the refresh has left neither a lock nor a crash.
+        if not any(
+            state == "crashed" and read_metadata(reader.path)["closed"]
+            for state, reader in zip(states, store.readers, strict=True)
+        ):
+            break
+    return states
+
+
+def _freshness(store: Store, states: Sequence[str]) -> dict[str, Any]:
+    """How new the newest row is, what is durable of it, and who writes."""
+    open_lanes = [
+        reader for reader, state in zip(store.readers, states, strict=True) if state != "closed"
+    ]
+    now = time.time()
+    heads = [reader.head for reader in open_lanes]
+    rows_at = max((_last_row(reader) for reader in open_lanes), default=None)
+    checkpoints = [_modified(reader.path / ".live" / "checkpoint") for reader in open_lanes]
+    unflushed = sum(_unflushed(reader) for reader in open_lanes)
+    if any(
+        reader.poll() and reader.head != head
+        for reader, head in zip(open_lanes, heads, strict=True)
+    ):
+        rows_at = now
+    return {
+        "writers": _writers(open_lanes),
+        "last_row_s": None if not rows_at else max(now - rows_at, 0.0),
+        "last_checkpoint_s": max(now - min(checkpoints), 0.0) if all(checkpoints) else None,
+        "unflushed_rows": unflushed,
+        "untrusted_rows": sum(reader.untrusted for reader in open_lanes),
+    }
+
+
+def _last_row(reader: LaneReader) -> float:
+    """When the newest row came, as far as the clocks of the files that hold it tell; 0 if never."""
+    if not reader.head:
+        return 0.0
+    paths: list[Path] = []
+    with contextlib.suppress(OSError):  # it goes with a close
+        private = (reader.path / ".live").iterdir()
+        paths += [path for path in private if path.name == "state" or path.suffix == ".tail"]
+    paths += [
+        chunk_path(reader.path, spec, (reader.head - 1) // spec.chunk_rows)
+        for spec in reader.specs.values()
+        if spec.is_raw
+    ]
+    return max((_modified(path) for path in paths), default=0.0)
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _unflushed(reader: LaneReader) -> int:
+    try:
+        best = CheckpointFile(reader.path / ".live" / "checkpoint", reader.metadata["uuid"]).best
+    except (OSError, MmreplayError):
+        return 0  # closed at this moment, or damaged: `verify` says so
+    return max(reader.head - best.head, 0)
+
+
+def _writers(readers: Iterable[LaneReader]) -> list[dict[str, Any]]:
+    """Who writes the lanes, or wrote them last, each once."""
+    out: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for reader in readers:
+        about = read_holder(reader.path)
+        if about is not None:
+            key = (about["pid"], about["host"])
+            out.setdefault(key, {**about, "lanes": []})["lanes"].append(reader.number)
+    return list(out.values())
+
+
+def _roots(store: Store) -> list[Path]:
+    """The directories of the stores that the lanes belong to, in order."""
+    out: dict[Path, None] = {}
+    groups: dict[Path, bool] = {}
+    for reader in store.readers:
+        parent = reader.path.parent
+        if parent not in groups:
+            groups[parent] = reader.path.name.startswith("lane-") and _is_group(parent)
+        out[parent if groups[parent] else reader.path] = None
+    return list(out)
+
+
+def _is_group(path: Path) -> bool:
+    try:
+        return bool(read_metadata(path)["kind"] == "lanes")
+    except MmreplayError:
+        return False
+
+
+def _fields(store: Store, sizes: Mapping[str, int]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for path in sorted(store.readers[0].specs, key=_order):
+        specs = [reader.specs[path] for reader in store.readers]
+        codecs = {spec.codec_name for spec in specs}
+        places = [str(reader.path / path) for reader in store.readers]
+        out[path] = {
+            "dtype": specs[0].dtype.name,
+            "shape": list(specs[0].row_shape),
+            "codec": codecs.pop() if len(codecs) == 1 else "mixed",
+            "chunk_rows": specs[0].chunk_rows,
+            "bytes_on_disk": sum(sizes.get(place, 0) for place in places),
+        }
+    return out
+
+
+def _order(path: str) -> tuple[int, str]:
+    first = path.partition("/")[0]
+    names = ("frames", "actions", "rewards", "non_terminals", "resets", "extras")
+    return names.index(first), path
+
+
+def _stacked_bytes(store: Store) -> int:
+    """Bytes of one transition with all its frames, as a buffer that stores stacks keeps it."""
+    specs = store.readers[0].specs
+    frames = sum(spec.row_bytes for path, spec in specs.items() if path.startswith("frames"))
+    rest = sum(
+        spec.row_bytes
+        for path, spec in specs.items()
+        if path != "resets" and not path.startswith("frames")
+    )
+    return 2 * STACK * frames + rest
+
+
+def _transitions(store: Store, lane: int) -> int:
+    _, first, head = store.index.window(lane)
+    resets = store.index.resets(lane)
+    return max(head - 1 - first, 0) - int(np.count_nonzero((resets > first) & (resets < head)))
+
+
+def _lane_details(
+    store: Store, states: Sequence[str], counts: Sequence[int]
+) -> list[dict[str, Any]]:
+    out = []
+    for number, (reader, state) in enumerate(zip(store.readers, states, strict=True)):
+        base, first, head = store.index.window(number)
+        out.append(
+            {
+                "path": str(reader.path),
+                "name": reader.metadata.get("name"),
+                "state": state,
+                "rows": head,
+                "first": first,
+                "base": base,
+                "transitions": counts[number],
+                "capacity": reader.metadata["capacity"],
+            }
+        )
+    return out
+
+
+def _spread(values: npt.NDArray[Any]) -> dict[str, float | int | None] | None:
+    if not values.size:
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = {"min": values.min(), "mean": values.mean(), "max": values.max()}
+    return {name: _finite(value.item()) for name, value in found.items()}
+
+
+def _finite(value: float) -> float | int | None:
+    return value if math.isfinite(value) else None  # JSON has no NaN
+
+
+def _ratio(whole: int, part: int) -> float | None:
+    return whole / part if part and whole else None

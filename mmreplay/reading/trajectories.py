@@ -1,0 +1,254 @@
+"""Episodes as sequences of steps: read whole, or column by column when they are first asked for.
+
+Invariant: `trajectory[i]` and `trajectory[a:b:c]` are what `list(trajectory)` gives for the same
+index, and whatever was read once does not change.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Iterator
+from typing import Any, Protocol, SupportsIndex, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
+from mmreplay.schema import FRAME, Schema
+
+__all__ = ["LazyTrajectory", "Step", "Trajectory"]
+
+Observation = Array | dict[str, Array]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One step of an episode.
+
+    Attributes:
+        observation: (*frame) as stored, one frame, or a dict of these.
+        action: (*action).
+        reward: a scalar.
+        next_observation: (*frame), or a dict of these.
+        non_terminal: whether the world went on.
+        id: of the transition.
+        extras: the declared extra columns.
+    """
+
+    observation: Observation
+    action: Array
+    reward: np.floating[Any]
+    next_observation: Observation
+    non_terminal: bool
+    id: int
+    extras: dict[str, Array]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Trajectory:
+    """One episode of T steps; a sequence of `Step`, whose slices are lists.
+
+    Attributes:
+        observation: (T + 1, *frame) as stored, or a dict of these; the last is the final one.
+        action: (T, *action).
+        reward: (T,).
+        non_terminal: (T,) bool.
+        terminated: it ended in a terminal state.
+        truncated: it was cut off.
+        ids: (T,) int64, the transitions' ids.
+        extras: the declared extra columns, (T, ...) each.
+    """
+
+    observation: Observation
+    action: Array
+    reward: Array
+    non_terminal: npt.NDArray[np.bool_]
+    terminated: bool
+    truncated: bool
+    ids: Ids
+    extras: dict[str, Array]
+
+    def __len__(self) -> int:
+        """T."""
+        return len(self.ids)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Step: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Step]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> Step | list[Step]:
+        """A step, or a list of them.
+
+        Raises:
+            IndexError: there are not as many.
+        """
+        return _some(self, index)
+
+    def __iter__(self) -> Iterator[Step]:
+        """Step by step."""
+        return (_step(self, number) for number in range(len(self)))
+
+
+class EpisodeRows(Protocol):
+    """Where the rows of an episode are read."""
+
+    @property
+    def schema(self) -> Schema:
+        """What a row holds."""
+
+    def episode_rows(self, path: str, first: int, stop: int) -> Array:
+        """Rows of a column, by id.
+
+        Raises:
+            InvalidIdError: they were evicted.
+        """
+
+
+class LazyTrajectory:
+    """A `Trajectory` whose columns are read when they are first asked for, and then kept.
+
+    Attributes are those of `Trajectory`; length, ids and how it ended are known at once.
+
+    Args:
+        rows: where to read.
+        first: id of its first row.
+        length: T.
+        terminated: it ended in a terminal state.
+        truncated: it was cut off.
+    """
+
+    def __init__(
+        self, rows: EpisodeRows, first: int, length: int, *, terminated: bool, truncated: bool
+    ) -> None:
+        """Read nothing yet."""
+        self._rows = rows
+        self._first, self._length = first, length
+        self.terminated, self.truncated = terminated, truncated
+        self._columns: dict[str, Array] = {}
+
+    def _column(self, path: str, n_rows: int) -> Array:
+        found = self._columns.get(path)
+        if found is None:
+            found = self._rows.episode_rows(path, self._first, self._first + n_rows)
+            found = self._columns.setdefault(path, found)  # another thread may have been first
+        return found
+
+    @property
+    def observation(self) -> Observation:
+        """(T + 1, *frame) as stored, or a dict of these; the last is the final one.
+
+        Raises:
+            InvalidIdError: of this and all columns: its rows were evicted before they were read.
+        """
+        schema = self._rows.schema
+        frames = {
+            name: self._column(path, self._length + 1) for name, path in schema.frame_paths.items()
+        }
+        return frames if schema.is_dict else frames[FRAME]
+
+    @property
+    def action(self) -> Array:
+        """(T, *action)."""
+        return self._column("actions", self._length)
+
+    @property
+    def reward(self) -> Array:
+        """(T,)."""
+        return self._column("rewards", self._length)
+
+    @property
+    def non_terminal(self) -> npt.NDArray[np.bool_]:
+        """(T,) bool."""
+        return np.asarray(self._column("non_terminals", self._length) != 0)
+
+    @property
+    def ids(self) -> Ids:
+        """(T,) int64, the transitions' ids."""
+        return np.arange(self._first, self._first + self._length, dtype=np.int64)
+
+    @property
+    def extras(self) -> dict[str, Array]:
+        """The declared extra columns, (T, ...) each."""
+        paths = self._rows.schema.extra_paths
+        return {name: self._column(path, self._length) for name, path in paths.items()}
+
+    def read(self) -> Trajectory:
+        """All columns.
+
+        Raises:
+            InvalidIdError: its rows were evicted before they were read.
+        """
+        return Trajectory(
+            self.observation,
+            self.action,
+            self.reward,
+            self.non_terminal,
+            self.terminated,
+            self.truncated,
+            self.ids,
+            self.extras,
+        )
+
+    def __len__(self) -> int:
+        """T."""
+        return self._length
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Step: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Step]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> Step | list[Step]:
+        """A step, or a list of them; reads what has not been read.
+
+        Raises:
+            IndexError: there are not as many.
+            InvalidIdError: its rows were evicted before they were read.
+        """
+        return _some(self, index)
+
+    def __iter__(self) -> Iterator[Step]:
+        """Step by step."""
+        whole = self.read()
+        return (_step(whole, number) for number in range(len(whole)))
+
+    def __repr__(self) -> str:
+        """Where it is, and what has been read of it."""
+        lane, row = self._first >> LANE_SHIFT, self._first & ROW_MASK
+        return (
+            f"<mmreplay.LazyTrajectory lane={lane} row={row} steps={self._length} "
+            f"read={sorted(self._columns)}>"
+        )
+
+
+def _some(
+    trajectory: Trajectory | LazyTrajectory, index: SupportsIndex | slice
+) -> Step | list[Step]:
+    length = len(trajectory)
+    if isinstance(index, slice):
+        numbers = range(*index.indices(length))
+        whole = trajectory.read() if isinstance(trajectory, LazyTrajectory) else trajectory
+        return [_step(whole, number) for number in numbers]
+    number = operator.index(index)
+    if not -length <= number < length:
+        raise IndexError(f"step {number}: the trajectory has {length} steps")
+    whole = trajectory.read() if isinstance(trajectory, LazyTrajectory) else trajectory
+    return _step(whole, number % length)
+
+
+def _step(whole: Trajectory, number: int) -> Step:
+    seen = whole.observation
+    if isinstance(seen, dict):
+        observation: Observation = {name: one[number] for name, one in seen.items()}
+        following: Observation = {name: one[number + 1] for name, one in seen.items()}
+    else:
+        observation, following = seen[number], seen[number + 1]
+    return Step(
+        observation,
+        whole.action[number],
+        whole.reward[number],
+        following,
+        bool(whole.non_terminal[number]),
+        int(whole.ids[number]),
+        {name: one[number] for name, one in whole.extras.items()},
+    )

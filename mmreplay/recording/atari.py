@@ -1,0 +1,196 @@
+"""Atari 2600 games with the standard preprocessing, one or many, the same frames either way.
+
+Machado et al. (2018), "Revisiting the Arcade Learning Environment", as gymnasium's
+AtariPreprocessing has it: four frames an action, the pixelwise maximum of the last two, gray, 84x84
+by area interpolation, a random number of no-ops at the start. Not clipped, no life loss as an end,
+no fire at the start, no stacks: what is recorded can be made into all of that, never back.
+
+What is equal, byte for byte, and what is not (measured with ale-py 0.12.1, gymnasium 1.4.0):
+
+- After the same start, with the same actions and without sticky actions, one environment
+  (AtariPreprocessing, OpenCV from Python) and several (AtariVectorEnv, OpenCV from C++) give the
+  same frames, rewards and ends.
+- They draw the start differently: AtariPreprocessing 1 to 30 no-ops with numpy, AtariVectorEnv 0
+  to 29 with a generator of its own; and they seed the emulator's sticky actions differently. So a
+  seed names other episodes in the one than in the other.
+- Both leave the screen of the step before in the last frame's maximum where the game ends within
+  the four frames. That frame is the final one of a *terminated* episode, whose value nobody uses.
+- Both do the same where the emulator's own frame limit truncates an episode, and there the frame
+  counts. So the limit is set aside and kept here, in steps: the final frame of a truncated episode
+  is the true one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+
+from mmreplay.env_fields import EnvFields, env_fields
+from mmreplay.errors import MissingExtraError
+from mmreplay.recording.autoreset import Mask, Step
+from mmreplay.schema import Field
+
+__all__ = ["AtariLanes", "is_atari", "make_one", "preprocessing", "register"]
+
+FRAME_SKIP = 4
+NOOP_MAX = 30
+SCREEN = 84
+
+# The arguments of an id that the preprocessing understands. An id that was registered with others
+# (obs_type="ram", continuous=True, …) is another kind of environment and is taken as it is.
+_KNOWN = {
+    "game",
+    "repeat_action_probability",
+    "full_action_space",
+    "frameskip",
+    "max_num_frames_per_episode",
+}
+# 0 means no limit to one emulator; the vector environment knows no such value.
+_NO_LIMIT_FRAMES = 2**30
+
+
+def register() -> bool:
+    """Make gymnasium know the Atari ids; False if ale-py is not installed."""
+    try:
+        import ale_py
+    except ImportError:
+        return False
+    gymnasium.register_envs(ale_py)
+    return True
+
+
+def is_atari(spec: EnvSpec) -> bool:
+    """Whether an id is an Atari game that gets the standard preprocessing."""
+    return spec.entry_point == "ale_py.env:AtariEnv" and spec.kwargs.keys() <= _KNOWN
+
+
+def max_steps(spec: EnvSpec) -> int:
+    """Steps after which an episode is truncated: 27,000, half an hour of play, for every id."""
+    return int(spec.kwargs.get("max_num_frames_per_episode") or 108_000) // FRAME_SKIP
+
+
+def preprocessing(spec: EnvSpec, n_envs: int) -> dict[str, Any]:
+    """What was done to the frames, for the store's metadata; JSON."""
+    return {
+        "name": "AtariPreprocessing" if n_envs == 1 else "AtariVectorEnv",
+        "frame_skip": FRAME_SKIP,
+        "max_pool_frames": 2,
+        "screen_size": SCREEN,
+        "grayscale": True,
+        "noop_min": 1 if n_envs == 1 else 0,
+        "noop_max": NOOP_MAX if n_envs == 1 else NOOP_MAX - 1,
+        "fire_reset": False,
+        "reward_clipping": False,
+        "repeat_action_probability": _sticky(spec),
+        "full_action_space": _full(spec),
+        "max_steps": max_steps(spec),
+    }
+
+
+def make_one(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
+    """One game.
+
+    Raises:
+        MissingExtraError: OpenCV is not installed.
+    """
+    env = gymnasium.make(spec, disable_env_checker=True, frameskip=1, max_num_frames_per_episode=0)
+    try:
+        env = gymnasium.wrappers.AtariPreprocessing(
+            env, noop_max=NOOP_MAX, frame_skip=FRAME_SKIP, screen_size=SCREEN
+        )
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise MissingExtraError(
+            'the Atari preprocessing needs OpenCV: pip install "mmreplay[atari]"'
+        ) from error
+    return gymnasium.wrappers.TimeLimit(env, max_steps(spec))
+
+
+class AtariLanes:
+    """Several games in the threads of ale-py's AtariVectorEnv, a lane each.
+
+    Its next-step autoreset is the cheap one: a lane's reset runs beside the others' steps. An
+    episode that is too long is reset by hand.
+    """
+
+    def __init__(self, spec: EnvSpec, n_envs: int) -> None:
+        """The environment is reset by `reset`."""
+        from ale_py.vector_env import AtariVectorEnv
+
+        self.env = AtariVectorEnv(
+            spec.kwargs["game"],
+            n_envs,
+            stack_num=1,
+            frameskip=FRAME_SKIP,
+            noop_max=NOOP_MAX,
+            use_fire_reset=False,
+            reward_clipping=False,
+            repeat_action_probability=_sticky(spec),
+            full_action_space=_full(spec),
+            max_num_frames_per_episode=_NO_LIMIT_FRAMES,
+            autoreset_mode="NextStep",
+        )
+        action = env_fields(self.env).action
+        self.fields = EnvFields(Field((SCREEN, SCREEN), "uint8"), action, n_envs, {})
+        self.observation_space = spaces.Box(0, 255, (SCREEN, SCREEN), np.uint8)
+        self._max_steps = max_steps(spec)
+        self._n_steps = np.zeros(n_envs, dtype=np.int64)
+        self._over: Mask | None = None
+
+    def reset(self, seed: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """See `Lanes`."""
+        self._over = None
+        self._n_steps[:] = 0
+        observations, infos = self.env.reset(seed=seed)
+        # (L, 1, 84, 84): the stack of one is no part of the frame.
+        return observations[:, 0], infos["lives"]
+
+    def send(self, actions: npt.NDArray[Any]) -> None:
+        """See `Lanes`."""
+        self.env.send(actions)
+
+    def receive(self) -> Step:
+        """See `Lanes`."""
+        observations, rewards, terminated, _, infos = self.env.recv()
+        frames = observations[:, 0]
+        lives = start_lives = infos["lives"]
+        started = self._over
+        self._n_steps += 1
+        if started is not None:
+            self._n_steps[started] = 0
+        self._over = terminated if terminated.any() else None
+        truncated = (self._n_steps >= self._max_steps) & ~terminated
+        start_frames = frames
+        recorded = None if started is None else ~started
+        if truncated.any():
+            lives = lives.copy()
+            observations, infos = self.env.reset(options={"reset_mask": truncated})
+            start_frames = observations[:, 0]
+            start_lives = infos["lives"]
+            self._n_steps[truncated] = 0
+            started = truncated if started is None else started | truncated
+        return Step(
+            frames,
+            rewards,
+            terminated,
+            truncated,
+            recorded=recorded,
+            started=started,
+            start_frames=start_frames,
+            observations=start_frames,
+            ignored=self._over,
+            lives=lives,
+            start_lives=start_lives,
+        )
+
+
+def _sticky(spec: EnvSpec) -> float:
+    return float(spec.kwargs.get("repeat_action_probability", 0.25))
+
+
+def _full(spec: EnvSpec) -> bool:
+    return bool(spec.kwargs.get("full_action_space", False))

@@ -1,0 +1,197 @@
+"""From what the caller names (an id, a factory, an environment) to something that can be stepped.
+
+Invariant: an id names the same dynamics for one environment and for many.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+from gymnasium import Space
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+
+from mmreplay.env_fields import AnyEnv, EnvFields, env_fields
+from mmreplay.errors import MissingExtraError, MmreplayError
+from mmreplay.format.layout import MAX_LANES
+from mmreplay.recording import atari
+from mmreplay.recording.autoreset import Lanes, lanes_of
+
+__all__ = ["EnvLike", "World", "make_world", "resolve_id", "versions"]
+
+EnvLike = str | AnyEnv | Callable[[], AnyEnv]
+"""A gymnasium id, an environment, or a function that makes one."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What is stepped.
+
+    Attributes:
+        env: the environment, single or vector.
+        lanes: the vector environment's lanes; None for a single environment.
+        fields: what a row of it holds.
+        observation_space: of one environment, as the policy sees it.
+        name: its id, or the name of what made it.
+        preprocessing: what was done to an Atari game's frames, else None.
+        owned: whether it was made here, and is to be closed here.
+    """
+
+    env: AnyEnv
+    lanes: Lanes | None
+    fields: EnvFields
+    observation_space: Space[Any]
+    name: str
+    preprocessing: dict[str, Any] | None
+    owned: bool
+
+    @property
+    def n_envs(self) -> int:
+        """Environments that step together."""
+        return self.fields.lanes or 1
+
+    def close(self) -> None:
+        """Close what was made here."""
+        if self.owned:
+            self.env.close()
+
+
+def make_world(env: EnvLike, n_envs: int | None) -> World:
+    """Make the environments.
+
+    Args:
+        env: see `EnvLike`.
+        n_envs: how many; None for 1, or for as many as a vector environment has. With 1 an id or
+            a factory of single environments stays single, with more it becomes a vector.
+
+    Raises:
+        MmreplayError: there is no such environment, or it cannot be made as asked.
+        SchemaError: its spaces cannot be stored.
+    """
+    if n_envs is not None and not 1 <= n_envs <= MAX_LANES:  # before so many are made
+        raise MmreplayError(f"envs: expected 1 to {MAX_LANES:,}, found {n_envs:,}")
+    if isinstance(env, str):
+        return _from_id(env, n_envs or 1)
+    if isinstance(env, (gymnasium.Env, VectorEnv)):
+        return _from_env(env, n_envs, owned=False)
+    made = env()
+    if isinstance(made, VectorEnv) or n_envs in (None, 1):
+        return _from_env(made, n_envs, owned=True, name=_name(env))
+    first = [made]
+    return _vector(lambda: first.pop() if first else env(), n_envs or 1, _name(env))
+
+
+def resolve_id(env_id: str) -> tuple[str, EnvSpec]:
+    """The registered id and its specification.
+
+    An id without a version means an Atari game's ``ALE/…-v5`` where there is such a game, else the
+    newest version.
+
+    Args:
+        env_id: as for `gymnasium.make`; ``module:id`` imports the module that registers it.
+
+    Raises:
+        MissingExtraError: an Atari id, and ale-py is not installed.
+        MmreplayError: no such id.
+    """
+    module, _, name = env_id.rpartition(":")
+    if module:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise MmreplayError(
+                f"environment {env_id!r}: cannot import {module}: {error}"
+            ) from error
+    registry = gymnasium.registry
+    has_atari = True
+    if name not in registry:
+        has_atari = atari.register()
+    for candidate in (name, f"{name}-v5", f"ALE/{name}-v5", *_versions_of(name)):
+        if candidate in registry:
+            return candidate, registry[candidate]
+    if not has_atari and (name.startswith("ALE/") or "NoFrameskip" in name):
+        raise MissingExtraError(
+            f'environment {env_id!r}: Atari games need ale-py: pip install "mmreplay[atari]"'
+        )
+    try:
+        gymnasium.spec(name)
+    except gymnasium.error.Error as error:
+        hint = "" if has_atari else ' (Atari games need pip install "mmreplay[atari]")'
+        raise MmreplayError(f"environment {env_id!r}: {error}{hint}") from error
+    raise MmreplayError(f"environment {env_id!r}: not registered")
+
+
+def versions() -> dict[str, str]:
+    """Versions of what makes the frames, for the store's metadata."""
+    out = {}
+    for name in ("gymnasium", "ale-py", "opencv-python-headless", "opencv-python"):
+        try:
+            out[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return out
+
+
+def _versions_of(name: str) -> list[str]:
+    found = [s for s in gymnasium.registry.values() if s.id.rpartition("-v")[0] == name]
+    return [s.id for s in sorted(found, key=lambda s: s.version or 0, reverse=True)]
+
+
+def _from_id(env_id: str, n_envs: int) -> World:
+    name, spec = resolve_id(env_id)
+    try:
+        if not atari.is_atari(spec):
+            # The checker warns about spaces, which is the author's affair, and takes time.
+            def make() -> gymnasium.Env[Any, Any]:
+                made: gymnasium.Env[Any, Any] = gymnasium.make(spec, disable_env_checker=True)
+                return made
+
+            return (
+                _from_env(make(), 1, owned=True, name=name)
+                if n_envs == 1
+                else _vector(make, n_envs, name)
+            )
+        done = atari.preprocessing(spec, n_envs)
+        if n_envs == 1:
+            env = atari.make_one(spec)
+            return World(env, None, env_fields(env), env.observation_space, name, done, owned=True)
+        lanes = atari.AtariLanes(spec, n_envs)
+        space = lanes.observation_space
+        return World(lanes.env, lanes, lanes.fields, space, name, done, owned=True)
+    except (gymnasium.error.Error, ImportError) as error:
+        if isinstance(error, MmreplayError):
+            raise
+        raise MmreplayError(f"environment {name!r} cannot be made: {error}") from error
+
+
+def _vector(make: Callable[[], Any], n_envs: int, name: str) -> World:
+    # Same-step autoreset: every step of every lane is a transition, and resets cost the same.
+    env: VectorEnv[Any, Any, Any] = SyncVectorEnv(
+        [make] * n_envs, autoreset_mode=AutoresetMode.SAME_STEP
+    )
+    return _from_env(env, n_envs, owned=True, name=name)
+
+
+def _from_env(env: AnyEnv, n_envs: int | None, *, owned: bool, name: str | None = None) -> World:
+    name = name or (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
+    fields = env_fields(env)
+    found = fields.lanes or 1
+    if n_envs is not None and n_envs != found:
+        raise MmreplayError(
+            f"envs: {n_envs} asked for, {name} has {found}; leave envs out, or give a function "
+            f"that makes one environment"
+        )
+    if isinstance(env, VectorEnv):
+        lanes, space = lanes_of(env, fields), env.single_observation_space
+        return World(env, lanes, fields, space, name, None, owned=owned)
+    return World(env, None, fields, env.observation_space, name, None, owned=owned)
+
+
+def _name(factory: Callable[[], Any]) -> str:
+    module, name = getattr(factory, "__module__", None), getattr(factory, "__qualname__", None)
+    return f"{module}:{name}" if module and name else type(factory).__name__

@@ -1,0 +1,88 @@
+"""How far a recording is, told some times a second and at a bounded cost."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mmreplay.system import checked_reads
+
+__all__ = ["Meter", "RecordProgress"]
+
+_EVERY_S = 0.25
+# Walking a store of thousands of files takes a while: the walks get this share of the time.
+_WALK_SHARE = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class RecordProgress:
+    """How far a recording is.
+
+    Attributes:
+        steps: transitions recorded by this call.
+        total: transitions asked for.
+        episodes: episodes that ended.
+        seconds: since the first step.
+        bytes_on_disk: blocks allocated to the store's files, some seconds old in a large store.
+    """
+
+    steps: int
+    total: int
+    episodes: int
+    seconds: float
+    bytes_on_disk: int
+
+    @property
+    def steps_per_s(self) -> float:
+        """Transitions a second, from the start."""
+        return self.steps / self.seconds if self.seconds > 0 else 0.0
+
+
+class Meter:
+    """Calls the user's callback when it is due; the loop asks only ``perf_counter() >= due``."""
+
+    def __init__(
+        self, total: int, path: Path, callback: Callable[[RecordProgress], None] | None
+    ) -> None:
+        """Nothing is told before `start`."""
+        self._total = total
+        self._path = path
+        self._callback = callback
+        self._started = self._next_walk = time.perf_counter()
+        self._bytes = 0
+        self.due = math.inf
+
+    def start(self) -> None:
+        """The first step comes now."""
+        self._started = self._next_walk = time.perf_counter()
+        self.due = math.inf if self._callback is None else self._started
+
+    @property
+    def seconds(self) -> float:
+        """Since the start."""
+        return time.perf_counter() - self._started
+
+    def _bytes_on_disk(self) -> int:
+        return sum(checked_reads.allocated_bytes(self._path).values())
+
+    def report(self, steps: int, episodes: int) -> None:
+        """Tell how far it is, and set `due` anew."""
+        now = time.perf_counter()
+        if now >= self._next_walk:
+            self._bytes = self._bytes_on_disk()
+            walked = time.perf_counter()
+            self._next_walk = walked + max(1.0, (walked - now) / _WALK_SHARE)
+        if self._callback is not None:
+            done = now - self._started
+            self._callback(RecordProgress(steps, self._total, episodes, done, self._bytes))
+        self.due = time.perf_counter() + _EVERY_S
+
+    def finish(self, steps: int, episodes: int) -> RecordProgress:
+        """Tell what there is when all is done, with the bytes that are on disk now."""
+        last = RecordProgress(steps, self._total, episodes, self.seconds, self._bytes_on_disk())
+        if self._callback is not None:
+            self._callback(last)
+        return last

@@ -1,0 +1,322 @@
+"""The recorder: steps environments with a policy and appends every transition to a store.
+
+Invariant: what is recorded is exactly the transitions that the environment made, `steps` of them
+over all lanes, unless it is stopped before.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mmreplay.arguments import whole_number
+from mmreplay.env_fields import advice_on_stacks
+from mmreplay.errors import MmreplayError, SchemaError, StoreNotFoundError
+from mmreplay.reading.store import open_store
+from mmreplay.recording.environments import EnvLike, World, make_world, versions
+from mmreplay.recording.loops import Tally, prepare
+from mmreplay.recording.policies import PolicyLike, load_policy
+from mmreplay.recording.progress import Meter, RecordProgress
+from mmreplay.system import user_paths
+from mmreplay.writing.create import create
+from mmreplay.writing.vector_writer import VectorWriter
+from mmreplay.writing.writer import Writer
+
+__all__ = ["RecordResult", "record", "step_only"]
+
+_POLICIES = load_policy.__module__
+_NOT_THEIRS = {one.__module__ for one in (Writer, VectorWriter, Meter)}
+_MAX_SEED = 2**31 - 2**16
+"""Emulators take seeds of 31 bits, and lane i gets seed + i."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordResult:
+    """What a recording did.
+
+    Attributes:
+        path: the store.
+        env: the environment's id, or the name of what made it.
+        lanes: environments, a lane each.
+        steps: transitions recorded by this call.
+        episodes: episodes that ended in it.
+        rows: rows that the store has had in all, evicted ones included.
+        evicted_rows: rows that are gone, because of a capacity.
+        seconds: from the first step until the store was closed.
+        steps_per_s: transitions a second, closing included.
+        bytes_on_disk: blocks allocated to the store's files.
+        stopped: whether it was stopped before it had all steps.
+    """
+
+    path: str
+    env: str
+    lanes: int
+    steps: int
+    episodes: int
+    rows: int
+    evicted_rows: int
+    seconds: float
+    steps_per_s: float
+    bytes_on_disk: int
+    stopped: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """The attributes as a dict of JSON values."""
+        return asdict(self)
+
+
+def record(
+    env: EnvLike,
+    path: str | Path,
+    steps: int,
+    *,
+    envs: int | None = None,
+    policy: PolicyLike = "random",
+    seed: int = 0,
+    codec: str | Mapping[str, Any] | None = None,
+    capacity: int | None = None,
+    append: bool = False,
+    progress: Callable[[RecordProgress], None] | None = None,
+    flush_s: float = 30.0,
+    life_loss: bool = False,
+    stop: Callable[[], bool] | None = None,
+) -> RecordResult:
+    """Record environments into a store.
+
+    An Atari id gets the standard preprocessing (84x84 gray, frame skip 4, no-op start; see
+    `mmreplay.recording.atari`), every other environment is recorded as it is. Where a
+    vector environment has a step for more lanes than transitions are still missing, the first lanes
+    of it are recorded: it is always exactly `steps`.
+
+    Args:
+        env: a gymnasium id, an environment, a vector environment with any autoreset mode, or a
+            function that makes one. What is made here is closed here.
+        path: the store's directory; with one single environment a store of one lane, otherwise a
+            lane for each environment.
+        steps: transitions to record, over all environments together.
+        envs: environments that step together; None for 1, for those that a vector environment
+            has, or, appending, for those that the store has.
+        policy: ``"random"``, ``"module:callable"`` or a callable, see
+            `mmreplay.recording.policies`.
+        seed: environment i is reset with seed + i, and its policy gets that seed too. Appending
+            draws another seed from this one and the rows already there, so that it goes on with
+            new episodes.
+        codec: the frames' codec, see `mmreplay.Field`; appending, the store's own, or None.
+        capacity: transitions to keep, the oldest go first; None for all.
+        append: go on writing a store that was recorded before from the same environment, also
+            after a crash; where there is none, it is created.
+        progress: called a few times a second.
+        flush_s: seconds between flushes, 0 for only at the end.
+        life_loss: take a lost life for the end of the game, that is for a terminal transition
+            without a reset; needs an environment that tells ``lives``.
+        stop: asked after each step; True ends the recording, as if all steps were done. See
+            `stop_on_signals`.
+
+    Raises:
+        MissingExtraError: gymnasium, ale-py or OpenCV is not installed.
+        SchemaError: the spaces cannot be stored, or the store was made for others.
+        StoreExistsError: there is something at the path, and `append` is False.
+        MmreplayError: no such environment or policy, or one of them raised; what had been recorded
+            is kept.
+    """
+    steps = whole_number("steps", steps)
+    seed = whole_number("seed", seed, 0, _MAX_SEED)
+    user_paths.to_make(path)
+    policy_name, called = load_policy(policy)
+    earlier = _earlier(Path(path)) if append else None
+    if earlier is not None and envs is None and isinstance(env, str):
+        envs = earlier.lanes
+    tally = Tally()
+    with _explained(path, tally):
+        world = make_world(env, envs)
+    if (advice := advice_on_stacks(world.env)) is not None:
+        warnings.warn(advice, stacklevel=2)
+    try:
+        if earlier is not None:
+            _check_same(earlier, world, path, life_loss=life_loss)
+            seed = _next_seed(seed, earlier.rows)
+        # The first action comes before the store, so that a policy that does not work leaves none.
+        with _explained(path, tally):
+            loop = prepare(world, called, seed, life_loss=life_loss)
+        run = {
+            "seed": seed,
+            "lane_seeds": [seed + i for i in range(world.n_envs)],
+            "policy": policy_name,
+            "rows_before": 0 if earlier is None else earlier.rows,
+            "versions": versions(),
+        }
+        writer = create(
+            path,
+            frame=world.fields.frame,
+            action=world.fields.action,
+            lanes=world.fields.lanes,
+            codec=codec,
+            capacity=capacity,
+            append=append,
+            metadata=_metadata(world, run, earlier, life_loss=life_loss),
+            flush_s=flush_s,
+        )
+        meter = Meter(steps, Path(path), progress)
+        meter.start()
+        with writer, _explained(path, tally):
+            loop.run(writer, steps, tally, meter, stop or _never)
+        writers = (writer,) if isinstance(writer, Writer) else writer.writers
+        last = meter.finish(tally.steps, tally.episodes)
+    finally:
+        world.close()
+    return RecordResult(
+        path=str(path),
+        env=world.name,
+        lanes=world.n_envs,
+        steps=tally.steps,
+        episodes=tally.episodes,
+        rows=sum(one.rows for one in writers),
+        evicted_rows=sum(one.base for one in writers),
+        seconds=last.seconds,
+        steps_per_s=last.steps_per_s,
+        bytes_on_disk=last.bytes_on_disk,
+        stopped=tally.steps < steps,
+    )
+
+
+def step_only(
+    env: EnvLike,
+    steps: int,
+    *,
+    envs: int | None = None,
+    policy: PolicyLike = "random",
+    seed: int = 0,
+) -> float:
+    """Step the same environments with the same policy, and record nothing.
+
+    What recording costs is measured against this.
+
+    Args:
+        env: see `record`.
+        steps: steps to make, over all environments, rounded up to whole vector steps.
+        envs: see `record`.
+        policy: see `record`.
+        seed: see `record`.
+
+    Returns:
+        Seconds, without making the environments and their first reset.
+    """
+    _, called = load_policy(policy)
+    world = make_world(env, envs)
+    try:
+        loop = prepare(world, called, seed, life_loss=False)
+        started = time.perf_counter()
+        loop.run_plain(steps)
+        return time.perf_counter() - started
+    finally:
+        world.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Earlier:
+    """The store that is appended to; `lanes` is None where the store is one lane itself."""
+
+    lanes: int | None
+    rows: int
+    metadata: dict[str, Any]
+
+
+def _earlier(path: Path) -> _Earlier | None:
+    try:
+        with open_store(path) as store:
+            lanes = store.lanes
+            return _Earlier(
+                lanes=None if lanes[0].path == path.absolute() else len(lanes),
+                rows=sum(lane.rows for lane in lanes),
+                metadata=dict(store.readers[0].metadata.get("env") or {}),
+            )
+    except StoreNotFoundError:
+        return None
+
+
+def _check_same(earlier: _Earlier, world: World, path: str | Path, *, life_loss: bool) -> None:
+    """Whether the rows to come are of the same kind as those that are there.
+
+    The core compares the fields; that the same fields can come from another game only we know.
+    """
+    if earlier.lanes != world.fields.lanes:
+        raise SchemaError(
+            f"append: {path} is a recording of {_words(earlier.lanes)}, found "
+            f"{_words(world.fields.lanes)}"
+        )
+    kind = (
+        ("id", world.name),
+        ("preprocessing", world.preprocessing),
+        ("life_loss", life_loss),
+    )
+    for what, found in kind:
+        expected = earlier.metadata.get(what, found)
+        if expected != found:
+            raise SchemaError(
+                f"append: expected the {what} that {path} was recorded with, {expected!r}, found "
+                f"{found!r}; record into another path, and load both"
+            )
+
+
+def _words(lanes: int | None) -> str:
+    return "one single environment" if lanes is None else f"a vector environment of {lanes}"
+
+
+def _next_seed(seed: int, rows: int) -> int:
+    """Another seed for a recording that goes on, the same for the same rows."""
+    if rows == 0:
+        return seed
+    return int(np.random.SeedSequence((seed, rows)).generate_state(1)[0]) >> 2
+
+
+def _metadata(
+    world: World, run: dict[str, Any], earlier: _Earlier | None, *, life_loss: bool
+) -> dict[str, Any]:
+    runs = [] if earlier is None else list(earlier.metadata.get("runs", []))
+    return {
+        "id": world.name,
+        "n_envs": world.n_envs,
+        "preprocessing": world.preprocessing,
+        "life_loss": life_loss,
+        "runs": [*runs, run],
+    }
+
+
+@contextmanager
+def _explained(path: str | Path, tally: Tally) -> Iterator[None]:
+    """What the environment or the policy raises, as a message that says which, and where."""
+    try:
+        yield
+    except MmreplayError:
+        raise
+    except Exception as error:
+        who = _culprit(error)
+        if who is None:
+            raise
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        kept = f"; the {tally.steps:,} steps before are kept in {path}" if tally.steps else ""
+        raise MmreplayError(
+            f"the {who} raised {type(error).__name__}: {error} ({at.filename}:{at.lineno}){kept}"
+        ) from error
+
+
+def _culprit(error: Exception) -> str | None:
+    """Whose code raised it; None if it is the store's or the caller's."""
+    passed = {
+        frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)
+    }
+    if passed & _NOT_THEIRS:
+        return None
+    return "policy" if _POLICIES in passed else "environment"
+
+
+def _never() -> bool:
+    return False

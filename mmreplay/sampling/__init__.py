@@ -1,0 +1,1 @@
+"""Samplers: an index in, ids out; nothing of storage."""

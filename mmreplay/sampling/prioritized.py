@@ -1,0 +1,329 @@
+"""Prioritized sampling: transitions in proportion to how surprising they were.
+
+Source: Schaul et al. (2016), "Prioritized Experience Replay": probabilities (equation 1), the
+proportional and the rank-based variant (section 3.3), importance weights (section 3.4).
+
+Invariant: a row has mass if and only if it is a transition that can be sampled; one that came since
+has the largest priority that was ever given, one that went has none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.arguments import whole_number_or_none
+from mmreplay.episode_index import Index
+from mmreplay.errors import EmptyBufferError, InvalidIdError, SchemaError
+from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
+from mmreplay.sampling.priority_variants import LEAST, MOST, Masses, Proportional, RankBased
+from mmreplay.schema import as_array
+from mmreplay.storage.priority_column import PriorityColumn
+
+__all__ = ["Prioritization", "PrioritizedSampler"]
+
+Doubles = npt.NDArray[np.float64]
+
+_FIRST_PRIORITY = 1.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Prioritization:
+    """How priorities become probabilities and weights.
+
+    Args:
+        alpha: how much priorities count, in [0, 1] as a rule; 0 is uniform.
+        beta: how far weights make up for the probabilities, in [0, 1]; at the first batch.
+        betasteps: batches after which beta has come to 1, linearly; None leaves it as it is.
+        epsilon: added to an error's size, so that no transition is lost for ever; above 0.
+        error_clip: (low, high) that errors are clipped to first; None for no clipping.
+        variant: ``proportional`` (to priority ** alpha) or ``rank`` (to (1 / rank) ** alpha).
+        stratified: one draw from each of B equal shares of the mass, instead of B free ones.
+        normalize: weights are divided by the largest one of the ``batch``, or of the ``buffer``.
+
+    Raises:
+        SchemaError: a value out of its range.
+    """
+
+    alpha: float = 0.6
+    beta: float = 0.4
+    betasteps: int | None = None
+    epsilon: float = 1e-6
+    error_clip: tuple[float, float] | None = None
+    variant: str = "proportional"
+    stratified: bool = False
+    normalize: str = "batch"
+
+    def __post_init__(self) -> None:
+        """Check what the user gave."""
+        for name, value, least, most in (
+            ("alpha", self.alpha, 0, math.inf),
+            ("beta", self.beta, 0, 1),
+            ("epsilon", self.epsilon, 0, math.inf),
+        ):
+            if not _is_number(value) or not least <= value <= most or math.isinf(value):
+                text = "of 0 or more" if math.isinf(most) else f"in [{least}, {most}]"
+                raise SchemaError(f"{name}: expected a number {text}, found {value!r}")
+        whole_number_or_none("betasteps", self.betasteps)
+        clip: Any = self.error_clip
+        if clip is not None and (
+            not isinstance(clip, (tuple, list))
+            or [*map(_is_number, clip)] != [True, True]
+            or not clip[0] < clip[1]
+        ):
+            raise SchemaError(f"error_clip: expected (low, high), or None; found {clip!r}")
+        for name, text, known in (
+            ("variant", self.variant, ("proportional", "rank")),
+            ("normalize", self.normalize, ("batch", "buffer")),
+        ):
+            if text not in known:
+                raise SchemaError(f"{name}: expected one of {', '.join(known)}; found {text!r}")
+
+    def beta_at(self, n_batches: int) -> float:
+        """Beta after that many batches."""
+        if self.betasteps is None:
+            return self.beta
+        return self.beta + (1 - self.beta) * min(n_batches / self.betasteps, 1.0)
+
+    def priorities(self, errors: npt.ArrayLike, size: int) -> Doubles:
+        """Priorities from errors: (size,) float64, above 0.
+
+        Raises:
+            SchemaError: no numbers, or not finite, or not as many.
+        """
+        found = as_array(errors, "errors")
+        if found.shape != (size,) or found.dtype.kind not in "iufb":
+            raise SchemaError(
+                f"errors: expected numbers ({size},), one an id; found {found.dtype} {found.shape}"
+            )
+        if self.error_clip is not None:
+            found = np.clip(found, *self.error_clip)
+        out: Doubles = np.abs(found, dtype=np.float64)
+        out += self.epsilon
+        if out.size and not out.max() <= MOST:  # nor is nan
+            wrong = int((~np.isfinite(out)).argmax())
+            if not math.isfinite(out[wrong]):
+                text = f"errors: expected finite numbers, found {found[wrong]} at {wrong}"
+                raise SchemaError(text)
+            np.minimum(out, MOST, out=out)
+        return out if self.epsilon >= LEAST else np.maximum(out, LEAST)
+
+
+class PrioritizedSampler:
+    """Draws transitions by priorities, and takes new ones.
+
+    Whoever calls holds the lock of the store, so that nobody changes the index meanwhile. Lanes of
+    other writers that came to the store since have no priorities here, and are not drawn.
+
+    Args:
+        column: where the priorities stand.
+        how: the settings.
+        index: of the store, as it is now.
+        largest: the largest priority ever given, if it is known; else that of the column.
+
+    Attributes:
+        how: the settings.
+        largest: the largest priority ever given; 1 until one was.
+        n_late: updates that came too late: their transitions had been evicted.
+    """
+
+    def __init__(
+        self, column: PriorityColumn, how: Prioritization, index: Index, largest: float | None
+    ) -> None:
+        self.how = how
+        self.n_late = 0
+        self._column = column
+        self._masses: Masses = (
+            Proportional(how.alpha) if how.variant == "proportional" else RankBased(how.alpha)
+        )
+        ids = index.ids()
+        ids = ids[ids >> LANE_SHIFT < column.n_lanes]
+        positions = column.positions(ids)
+        found = column.values[positions]
+        # Whatever is no priority was never given, or was damaged.
+        found[~((found > 0) & (found < np.inf))] = 0
+        found.clip(max=MOST, out=found)
+        self.largest = max(largest or 0.0, float(found.max(initial=0))) or _FIRST_PRIORITY
+        found[found == 0] = self.largest
+        wanted = np.zeros(column.values.size)
+        wanted[positions] = np.maximum(found, LEAST)
+        # Only what differs: a page that is not written stays clean, and takes no memory.
+        other = np.flatnonzero(column.values != wanted)
+        column.values[other] = wanted[other]
+        self._take_over(index, [index.window(lane) for lane in range(column.n_lanes)])
+        self._masses.load(wanted)
+        self._generation = column.generation
+
+    # ------------------------------------------------------------ following the store
+
+    def _take_over(self, index: Index, windows: list[tuple[int, int, int]]) -> None:
+        self._index, self._version = index, index.version
+        self._windows = windows
+        self._n = index.n_transitions_of(len(windows))
+        ids = np.arange(len(windows)) << LANE_SHIFT
+        self._first = ids + [first for _, first, _ in windows]
+        self._stop = ids + [max(head - 1, 0) for _, _, head in windows]
+        self._lowest = int(self._first[0])
+
+    def _follow(self, index: Index) -> None:
+        """Give mass to the transitions that came, and none to those that went."""
+        if index is self._index and index.version == self._version:
+            return
+        column = self._column
+        windows = [index.window(lane) for lane in range(column.n_lanes)]
+        column.reach([(base, head) for base, _, head in windows])
+        changed, priorities = [], []
+        for lane, (known, (_, first, head)) in enumerate(zip(self._windows, windows, strict=True)):
+            _, old_first, old_head = known
+            start, stop = max(old_head - 1, first, 0), max(head - 1, 0)
+            came = np.arange(start, max(stop, start))
+            new = np.full(came.size, self.largest)
+            # A row before a reset is the last of its episode: no transition.
+            new[index.resets_between(lane, start + 1, stop + 1) - 1 - start] = 0
+            gone = np.arange(max(old_first, column.lowest(lane)), min(first, old_head - 1))
+            changed += [(lane << LANE_SHIFT) + came, (lane << LANE_SHIFT) + gone]
+            priorities += [new, np.zeros(gone.size)]
+        self._take_over(index, windows)
+        positions, values = column.positions(np.concatenate(changed)), np.concatenate(priorities)
+        column.values[positions] = values
+        if column.generation != self._generation:
+            self._masses.load(column.values)
+            self._generation = column.generation
+        elif positions.size:
+            self._masses.set(positions, values)
+
+    # ------------------------------------------------------------ drawing
+
+    def draw(self, index: Index, draws: Doubles) -> tuple[Ids, Doubles]:
+        """Ids of transitions and their probabilities, (B,) each.
+
+        Args:
+            index: of the store, as it is now.
+            draws: (B,) in [0, 1).
+
+        Raises:
+            EmptyBufferError: there is no transition yet.
+            DiskFullError: no room for the priorities of new rows; the same call works once there
+                is.
+        """
+        self._follow(index)
+        if not self._n:
+            raise EmptyBufferError(
+                "there is no transition to sample yet; a transition needs a reset and a step"
+            )
+        if self.how.stratified:
+            draws = (np.arange(draws.size) + draws) / draws.size
+        positions, probabilities = self._masses.draw(draws)
+        return self._column.ids(positions), probabilities
+
+    def weights(self, probabilities: Doubles, beta: float) -> Doubles:
+        """Importance weights, (B,), of the last batch: (N * P) ** -beta, by the largest one."""
+        out: Doubles = (self._n * probabilities) ** -beta
+        if self.how.normalize == "batch":
+            out /= out.max()
+        else:
+            out /= (self._n * self._masses.least()) ** -beta
+        return out
+
+    # ------------------------------------------------------------ updating
+
+    def update(self, index: Index, ids: Ids, priorities: Doubles) -> int:
+        """Give transitions other priorities; those that were evicted since are left out.
+
+        Args:
+            index: of the store, as it is now.
+            ids: (B,) int64; of one that comes twice the last priority counts.
+            priorities: (B,), above 0.
+
+        Returns:
+            how many were left out.
+
+        Raises:
+            InvalidIdError: an id that never was a transition; nothing was changed.
+            DiskFullError: as `draw`.
+        """
+        if not ids.size:
+            return 0
+        self._follow(index)
+        n_late = 0
+        positions = self._positions(ids)
+        if positions is None:
+            late = self._late(index, ids)
+            n_late = int(np.count_nonzero(late))
+            self.n_late += n_late
+            ids, priorities = ids[~late], priorities[~late]
+            if not ids.size:
+                return n_late
+            positions = self._column.positions(ids)
+        self._column.values[positions] = priorities
+        self._masses.set(positions, priorities)
+        self.largest = max(self.largest, float(priorities.max()))
+        # Here and not when the next batch is drawn, which many a loop waits for.
+        self._masses.settle()
+        return n_late
+
+    def _positions(self, ids: Ids) -> Ids | None:
+        """The positions of transitions; None if any of the ids is none now."""
+        values = self._column.values
+        if len(self._first) == 1:
+            if ids.min() < self._lowest:
+                return None
+            positions = self._column.positions(ids)
+            # Past the end is the last position, which never has a priority.
+            return positions if values.take(positions, mode="clip").all() else None
+        lanes = (ids >> LANE_SHIFT).clip(0, len(self._first) - 1)
+        if not ((ids >= self._first[lanes]) & (ids < self._stop[lanes])).all():
+            return None
+        positions = self._column.positions(ids)
+        return positions if values.take(positions).all() else None
+
+    def _late(self, index: Index, ids: Ids) -> npt.NDArray[np.bool_]:
+        """Which of the ids are of transitions that are gone."""
+        lanes = ids >> LANE_SHIFT
+        known = (ids >= 0) & (lanes < len(self._first))
+        late: npt.NDArray[np.bool_] = known & (ids < self._first[np.where(known, lanes, 0)])
+        wrong = (~known | index.invalid(ids)) & ~late
+        if wrong.any():
+            raise _no_transition(int(ids[wrong][0]))
+        return late
+
+    def priorities(self, index: Index, ids: Ids) -> Doubles:
+        """The priorities of valid transitions, (B,).
+
+        Raises:
+            InvalidIdError: an id that is none.
+            DiskFullError: as `draw`.
+        """
+        positions = self._checked(index, ids)  # first: it may bring another array of values
+        return self._column.values[positions]
+
+    def probabilities(self, index: Index, ids: Ids) -> Doubles:
+        """How likely each of these transitions is to be drawn, (B,).
+
+        Raises:
+            As `priorities`.
+        """
+        return self._masses.probabilities(self._checked(index, ids))
+
+    def _checked(self, index: Index, ids: Ids) -> Ids:
+        """The positions of valid transitions."""
+        self._follow(index)
+        wrong = index.invalid(ids) | (ids >> LANE_SHIFT >= len(self._first))
+        if wrong.any():
+            raise _no_transition(int(ids[wrong][0]))
+        return self._column.positions(ids)
+
+
+def _no_transition(wrong: int) -> InvalidIdError:
+    return InvalidIdError(
+        f"id {wrong} (lane {wrong >> LANE_SHIFT}, row {wrong & ROW_MASK}) is no transition; use "
+        f"the ids that a batch came with"
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)

@@ -1,0 +1,67 @@
+"""Whole episodes, drawn uniformly.
+
+Invariant: each episode of a step or more, all of whose steps can be sampled, is drawn with the
+same probability, whatever its length.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.episode_index import Index
+from mmreplay.errors import EmptyBufferError, SchemaError
+from mmreplay.ids import Ids
+from mmreplay.sampling.episode_sums import EpisodeSums
+from mmreplay.sampling.without_replacement import distinct_ranks
+
+__all__ = ["TrajectorySampler"]
+
+
+class TrajectorySampler:
+    """Draws whole episodes."""
+
+    def __init__(self) -> None:
+        """Of no index yet."""
+        self._sums = EpisodeSums(lambda steps: np.asarray(steps > 0, np.int64), whole=True)
+
+    def draw(self, index: Index, draws: npt.NDArray[np.float64]) -> Ids:
+        """The first rows of as many episodes as there are draws, as ids: int64 (B,).
+
+        Args:
+            index: of the store.
+            draws: (B,) uniform in [0, 1). The same draws give the same episodes of the same index.
+
+        Raises:
+            EmptyBufferError: there is no whole episode.
+        """
+        return self._sums.at((draws * self._total(index)).astype(np.int64))[0]
+
+    def draw_distinct(self, index: Index, size: int, seed: int) -> Ids:
+        """The first rows of distinct episodes, as ids: int64 (size,).
+
+        Args:
+            index: of the store.
+            size: how many.
+            seed: the same one gives the same episodes of the same index.
+
+        Raises:
+            EmptyBufferError: there is no whole episode.
+            SchemaError: there are not as many.
+        """
+        total = self._total(index)
+        if size > total:
+            raise SchemaError(
+                f"expected at most the {total:,} whole episodes there are, as each is drawn once; "
+                f"found {size:,}; ask for fewer, or draw with replacement"
+            )
+        return self._sums.at(distinct_ranks(total, size, seed))[0]
+
+    def _total(self, index: Index) -> int:
+        total = self._sums.follow(index)
+        if not total:
+            raise EmptyBufferError(
+                "there is no whole episode to sample; one that a capacity has cut into, or that "
+                "has no step yet, is none"
+            )
+        return total

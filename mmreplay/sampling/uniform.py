@@ -1,0 +1,36 @@
+"""Uniform sampling with replacement.
+
+Invariant: each transition of the index is drawn with the same probability, by one draw each; no
+draw is ever rejected.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.episode_index import Index
+from mmreplay.errors import EmptyBufferError
+from mmreplay.ids import Ids
+
+__all__ = ["uniform_ids"]
+
+
+def uniform_ids(index: Index, draws: npt.NDArray[np.float64]) -> Ids:
+    """Ids of as many transitions as there are draws: int64 (B,).
+
+    Args:
+        index: of the store.
+        draws: (B,) uniform in [0, 1). The same draws give the same transitions of the same index.
+
+    Raises:
+        EmptyBufferError: there is no transition yet.
+    """
+    count = index.n_transitions
+    if not count:
+        raise EmptyBufferError(
+            "there is no transition to sample yet; a transition needs a reset and a step"
+        )
+    # A product of doubles, which rounds to `count` for no draw below 1; each transition's share is
+    # right to one part in 2^53. `Generator.integers` costs three times as much.
+    return index.at((draws * count).astype(np.int64))

@@ -1,0 +1,178 @@
+"""Windows of steps: which there are in an episode, and draws of them.
+
+Invariant: each window of an index is drawn with the same probability, by one draw each; a window
+is told by the id of the first step after its burn-in, and no two of an index share one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.arguments import whole_number
+from mmreplay.episode_index import Index
+from mmreplay.errors import EmptyBufferError, SchemaError
+from mmreplay.ids import Ids
+from mmreplay.sampling.episode_sums import EpisodeSums
+
+__all__ = ["BOUNDARIES", "PortionSampler", "WindowSampler", "Windows"]
+
+BOUNDARIES = ("drop", "pad", "shift")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Windows:
+    """Which windows an episode has.
+
+    Args:
+        length: steps after the burn-in.
+        burn_in: steps before them.
+        boundary: what becomes of a window that does not fit: ``drop``, ``pad`` or ``shift``.
+        stride: steps from one window to the next, from the episode's oldest step on.
+
+    Raises:
+        SchemaError: a value out of its range.
+    """
+
+    length: int
+    burn_in: int = 0
+    boundary: str = "drop"
+    stride: int = 1
+
+    def __post_init__(self) -> None:
+        """Check what the user gave."""
+        for name, least in (("length", 1), ("burn_in", 0), ("stride", 1)):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), least))
+        if self.boundary not in BOUNDARIES:
+            raise SchemaError(
+                f"boundary: expected 'drop', 'pad' or 'shift', found {self.boundary!r}"
+            )
+
+    @property
+    def steps(self) -> int:
+        """T: of the burn-in and what follows."""
+        return self.burn_in + self.length
+
+    def count(self, steps: Ids) -> Ids:
+        """Windows of episodes with so many steps: int64 (n,)."""
+        if self.boundary == "pad":
+            return np.asarray(-(-steps // self.stride), np.int64)
+        left = steps - self.steps
+        full = np.where(left >= 0, left // self.stride + 1, 0)
+        if self.boundary == "drop":
+            return np.asarray(full, np.int64)
+        # One more where the last one does not end with the episode; one for those that are short.
+        shifted = (left % self.stride != 0) & (left > 0)
+        return np.asarray(full + (shifted | ((left < 0) & (steps > 0))), np.int64)
+
+    def start(self, first: Ids, steps: Ids, number: Ids) -> Ids:
+        """The first step after the burn-in.
+
+        Args:
+            first: (B,) id of the episode's oldest step.
+            steps: (B,) how many it has.
+            number: (B,) which of its windows, counted from 0.
+        """
+        begins = first + number * self.stride
+        if self.boundary == "pad":
+            return begins
+        begins = begins + self.burn_in
+        if self.boundary == "drop":
+            return begins
+        last = np.minimum(begins, first + steps - self.length)
+        return np.asarray(np.maximum(last, first), np.int64)
+
+
+class WindowSampler:
+    """Draws windows of one kind.
+
+    Args:
+        windows: which kind.
+    """
+
+    def __init__(self, windows: Windows) -> None:
+        """Of no index yet."""
+        self.windows = windows
+        self._sums = EpisodeSums(windows.count)
+
+    def draw(self, index: Index, draws: npt.NDArray[np.float64]) -> Ids:
+        """As many windows as there are draws, each with the same probability: int64 (B,).
+
+        Args:
+            index: of the store.
+            draws: (B,) uniform in [0, 1). The same draws give the same windows of the same index.
+
+        Raises:
+            EmptyBufferError: there is no such window.
+        """
+        return self._at((draws * self.total(index)).astype(np.int64))
+
+    def every(self, index: Index) -> Ids:
+        """Each window once, ascending: int64 (n,).
+
+        Raises:
+            EmptyBufferError: there is no such window.
+        """
+        return self._at(np.arange(self.total(index)))
+
+    def total(self, index: Index) -> int:
+        """How many windows there are.
+
+        Raises:
+            EmptyBufferError: none.
+        """
+        total = self._sums.follow(index)
+        if not total:
+            raise EmptyBufferError(_too_short(self._sums.longest(), self.windows))
+        return total
+
+    def _at(self, ranks: Ids) -> Ids:
+        return self.windows.start(*self._sums.at(ranks))
+
+
+class PortionSampler:
+    """Draws an episode by its length, and a window in it.
+
+    Args:
+        windows: of which length.
+    """
+
+    def __init__(self, windows: Windows) -> None:
+        """Of no index yet."""
+        self.windows = windows
+        self._sums = EpisodeSums(self._weight, whole=True)
+
+    def _weight(self, steps: Ids) -> Ids:
+        return np.where(steps >= self.windows.length, steps, 0)
+
+    def draw(self, index: Index, draws: npt.NDArray[np.float64]) -> Ids:
+        """The first steps of as many windows as there are pairs of draws: int64 (B,).
+
+        Args:
+            index: of the store.
+            draws: (2, B) uniform in [0, 1): for the episodes, and for the windows in them.
+
+        Raises:
+            EmptyBufferError: no whole episode is as long.
+        """
+        total = self._sums.follow(index)
+        if not total:
+            raise EmptyBufferError(_too_short(self._sums.longest(), self.windows, "whole "))
+        first, steps, _ = self._sums.at((draws[0] * total).astype(np.int64))
+        room = steps - self.windows.length + 1
+        return np.asarray(first + (draws[1] * room).astype(np.int64), np.int64)
+
+
+def _too_short(longest: int, windows: Windows, kind: str = "") -> str:
+    if not longest:
+        return f"there is no {kind}episode of a step yet; record a reset and a step first"
+    wanted = f"{windows.steps} steps"
+    if windows.burn_in:
+        wanted += f" ({windows.burn_in} of burn-in and {windows.length})"
+    advice = "take shorter ones" + (", or boundary='pad'" if not kind else "")
+    return (
+        f"no {kind}episode has the {wanted} of a window: the longest has {longest} that can be "
+        f"sampled; {advice}"
+    )

@@ -1,0 +1,54 @@
+"""Draws without replacement.
+
+Invariant: every choice of as many is drawn with the same probability, in every order; nothing is
+drawn and thrown away. The cost depends on how many are drawn, as long as they are few beside those
+that there are.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mmreplay.episode_index import Index
+from mmreplay.errors import EmptyBufferError, SchemaError
+from mmreplay.ids import Ids
+
+__all__ = ["distinct_ids", "distinct_ranks"]
+
+
+def distinct_ranks(total: int, size: int, seed: int) -> Ids:
+    """Distinct numbers, each 0 or more and below `total`: int64 (size,).
+
+    Args:
+        total: how many there are, `size` or more.
+        size: how many to draw.
+        seed: the same one gives the same numbers.
+    """
+    # A generator of its own: the total is known only once the store is read, and may be another
+    # one when that has to be done again.
+    return np.random.default_rng(seed).choice(total, size, replace=False)
+
+
+def distinct_ids(index: Index, size: int, seed: int) -> Ids:
+    """Ids of distinct transitions, in any order: int64 (size,).
+
+    Args:
+        index: of the store.
+        size: how many to draw.
+        seed: the same one gives the same transitions of the same index.
+
+    Raises:
+        EmptyBufferError: there is no transition yet.
+        SchemaError: there are not as many.
+    """
+    total = index.n_transitions
+    if not total:
+        raise EmptyBufferError(
+            "there is no transition to sample yet; a transition needs a reset and a step"
+        )
+    if size > total:
+        raise SchemaError(
+            f"expected at most the {total:,} transitions there are, as each is drawn once; found "
+            f"{size:,}; ask for fewer, or draw with replacement"
+        )
+    return index.at(distinct_ranks(total, size, seed))

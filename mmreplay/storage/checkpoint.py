@@ -1,0 +1,167 @@
+"""The checkpoint: what of a live lane is durable.
+
+Invariant: a slot is written only after what it speaks of is durable, and never over the best one.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from mmreplay.errors import CorruptStoreError
+from mmreplay.format.compression import crc32c
+from mmreplay.format.layout import CONTEXT_ROWS
+from mmreplay.ids import LANE_SHIFT
+from mmreplay.system import checked_reads, durable_writes, memory_maps, platform
+
+__all__ = ["PAGE_BYTES", "Checkpoint", "CheckpointFile", "check_rows"]
+
+PAGE_BYTES = 4096
+
+_RECORD = struct.Struct("<8s16s16sQQQQ")
+_CHECKPOINT_MAGIC = b"MMRCKPT1"
+_MOST_CHECKPOINTS = 1 << 63  # in a page that is one, so that there is always a next one
+
+
+def check_rows(live: Path, base: int, head: int, capacity: int | None) -> None:
+    """Make sure that what a state page or a checkpoint says may be rows of this lane at all.
+
+    Raises:
+        CorruptStoreError: it may not.
+    """
+    if not may_be_rows(base, head):
+        raise CorruptStoreError(
+            f"{live}: expected a head < 2**{LANE_SHIFT}, and a base of 0 or at least "
+            f"{CONTEXT_ROWS} rows before it; found {head:,} and {base:,}"
+        )
+    if base and capacity is None:
+        raise CorruptStoreError(f"{live}: expected base 0 where no capacity is set, found {base:,}")
+
+
+def may_be_rows(base: int, head: int) -> bool:
+    """Whether they may be of one lane: rows are evicted below the context of one that is kept."""
+    return head < 1 << LANE_SHIFT and (base == 0 or base + CONTEXT_ROWS <= head)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What is durable: rows below `head`; those below `tail_start` in shards, the rest in the tail.
+
+    Attributes:
+        head: rows.
+        tail_start: first row held by the tail.
+        base: oldest row kept. Without it a power cut would leave nobody who knows which chunk
+            files may be missing.
+        generation: counts the checkpoints of a session.
+        boot: boot id of the system that wrote it.
+    """
+
+    head: int
+    tail_start: int
+    base: int
+    generation: int
+    boot: bytes
+
+
+class CheckpointFile:
+    """`.live/checkpoint`: two slots, the better one is never overwritten.
+
+    Attributes:
+        best: the slot that counts.
+        is_newest: whether it is the last that was written: the other one is that before it.
+    """
+
+    def __init__(self, path: Path, store: str) -> None:
+        """Read both slots of the checkpoint of the store with this uuid.
+
+        Raises:
+            FileNotFoundError: there is none.
+            CorruptStoreError: neither slot is valid.
+        """
+        self._path = path
+        self._store = uuid.UUID(store).bytes
+        data = checked_reads.read_bytes(path, 2 * PAGE_BYTES)
+        slots = [(self._parse(data[i : i + PAGE_BYTES]), i) for i in (0, PAGE_BYTES)]
+        valid = [(slot, offset) for slot, offset in slots if slot is not None]
+        if not valid:
+            raise CorruptStoreError(
+                f"{path}: expected a valid checkpoint in one of two slots, found none"
+            )
+        self.best, self._offset = max(valid, key=lambda pair: pair[0].generation)
+        other = slots[not self._offset][0]
+        self.is_newest = (
+            other.generation == self.best.generation - 1
+            if other is not None
+            else self.best.generation == 1 and not any(data[PAGE_BYTES:])
+        )
+
+    @staticmethod
+    def create(path: Path, store: str, *, head: int, tail_start: int, base: int) -> CheckpointFile:
+        """A file with one valid slot."""
+        first = Checkpoint(head, tail_start, base, 1, platform.boot_id())
+        data = _pack(first, uuid.UUID(store).bytes)
+        durable_writes.write_file(path, data.ljust(2 * PAGE_BYTES, b"\0"), overwritten=True)
+        return CheckpointFile(path, store)
+
+    @staticmethod
+    def stored_uuids(path: Path) -> list[str]:
+        """Of which lane each slot of a checkpoint says that it is; whether it is one is not asked.
+
+        Raises:
+            FileNotFoundError: there is none.
+            CorruptStoreError: it has another size, or is no regular file.
+        """
+        data = checked_reads.read_at(path, 0, 2 * PAGE_BYTES, 2 * PAGE_BYTES)
+        begin = len(_CHECKPOINT_MAGIC)
+        return [data[i + begin : i + begin + 16].hex() for i in (0, PAGE_BYTES)]
+
+    def _parse(self, slot: bytes) -> Checkpoint | None:
+        record, stored = slot[: _RECORD.size], slot[_RECORD.size : _RECORD.size + 4]
+        if len(stored) < 4 or crc32c(record) != int.from_bytes(stored, "little"):  # noqa: PLR2004
+            return None
+        magic, store, boot, generation, head, tail_start, base = _RECORD.unpack(record)
+        if magic != _CHECKPOINT_MAGIC or store != self._store:
+            return None
+        if not may_be_rows(base, head) or generation >= _MOST_CHECKPOINTS:
+            return None
+        return Checkpoint(head, tail_start, base, generation, boot)
+
+    def renew(self) -> None:
+        """Make the best slot durable, also if the fsync after it was written has failed.
+
+        Raises:
+            FailedStoreError: the fsync failed.
+        """
+        memory_maps.dirty_again(self._path, self._offset, self._offset + _RECORD.size)
+        durable_writes.sync_file(self._path)
+
+    def write(
+        self, *, head: int | None = None, tail_start: int | None = None, base: int | None = None
+    ) -> None:
+        """Write the other slot and make it durable; what is not given is copied.
+
+        Raises:
+            DiskFullError, FailedStoreError: the write or fsync failed; the best slot still stands.
+        """
+        old = self.best
+        new = Checkpoint(
+            old.head if head is None else head,
+            old.tail_start if tail_start is None else tail_start,
+            old.base if base is None else base,
+            old.generation + 1,
+            platform.boot_id(),
+        )
+        offset = PAGE_BYTES - self._offset
+        durable_writes.write_at(
+            self._path, offset, _pack(new, self._store).ljust(PAGE_BYTES, b"\0")
+        )
+        self.best, self._offset, self.is_newest = new, offset, True
+
+
+def _pack(slot: Checkpoint, store: bytes) -> bytes:
+    record = _RECORD.pack(
+        _CHECKPOINT_MAGIC, store, slot.boot, slot.generation, slot.head, slot.tail_start, slot.base
+    )
+    return record + crc32c(record).to_bytes(4, "little")

@@ -1,0 +1,145 @@
+"""The checksums of a lane's chunk files: as the writer keeps them, and as they stand on disk.
+
+Invariant: a checksum that is not 0 belongs to a chunk file that is finished and below the head; it
+becomes durable with the next flush.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping
+from pathlib import Path
+
+from mmreplay.errors import CorruptStoreError
+from mmreplay.format import compression, layout
+from mmreplay.format.layout import ArraySpec
+from mmreplay.storage import chunk_files
+from mmreplay.storage.chunk_files import Window
+from mmreplay.system import checked_reads, durable_writes, memory_maps
+
+__all__ = ["Checksums", "crc32c_of_file", "damaged", "rows_match", "stored_checksum"]
+
+_PIECE_BYTES = 1 << 20
+
+
+class Checksums:
+    """`checksums/<array>` of every array, mapped for writing where they are touched.
+
+    Args:
+        lane: the lane's directory.
+        specs: its arrays of rows.
+        fresh: takes the directories in which a file was made.
+    """
+
+    def __init__(
+        self, lane: Path, specs: Mapping[str, ArraySpec], fresh: collections.deque[Path]
+    ) -> None:
+        self._lane, self._specs, self._fresh = lane, specs, fresh
+        self._windows: dict[tuple[str, int], Window] = {}
+        # Filled by one thread while another empties it: a deque, whose ends are atomic.
+        self._dirty: collections.deque[tuple[str, int]] = collections.deque()
+
+    def _window(self, path: str, file: int) -> Window:
+        window = self._windows.get((path, file))
+        if window is None:
+            sums = layout.checksum_spec(path)
+            window = self._windows[path, file] = chunk_files.open_window(self._lane, sums, file)
+            self._fresh.append(self._lane / sums.path)  # after: a flush may empty it at any time
+        return window
+
+    def set(self, spec: ArraySpec, chunk: int, value: int) -> None:
+        """Store the crc32c of a finished chunk file; 0 stands for none, so a real 0 becomes 1."""
+        file = chunk // layout.CHECKSUM_ROWS
+        window = self._window(spec.path, file)
+        window.items[chunk - window.start] = value or 1
+        self._dirty.append((spec.path, file))
+
+    def has(self, spec: ArraySpec, chunk: int) -> bool:
+        """Whether a chunk file's checksum is known."""
+        window = self._window(spec.path, chunk // layout.CHECKSUM_ROWS)
+        return bool(window.items[chunk - window.start])
+
+    def forget(self, head: int, tail_start: int) -> None:
+        """Zero those of chunk files that hold the newest row, which may change, or rows past it.
+
+        Of compressed arrays those from `tail_start` on: such shards are ignored, and written anew.
+        What stays is as good as new: the next sync makes it durable even if one failed before.
+        """
+        for spec in self._specs.values():
+            finished = max(head - 1, 0) if spec.is_raw else tail_start
+            sums = layout.checksum_spec(spec.path)
+            for file in chunk_files.chunk_files(self._lane, sums):
+                window = self._window(spec.path, file)
+                memory_maps.dirty_again(
+                    chunk_files.chunk_path(self._lane, sums, file), 0, sums.chunk_bytes
+                )
+                window.rows[max(finished // spec.chunk_rows - window.start, 0) :] = 0
+                self._dirty.append((spec.path, file))
+
+    def sync(self) -> None:
+        """Make what was stored since the last call durable."""
+        n_dirty = len(self._dirty)
+        for path, file in dict.fromkeys(self._dirty[number] for number in range(n_dirty)):
+            durable_writes.sync_file(
+                chunk_files.chunk_path(self._lane, layout.checksum_spec(path), file)
+            )
+        for _ in range(n_dirty):  # not before: interrupted, it is done by the next call
+            self._dirty.popleft()
+
+
+def stored_checksum(lane: Path, spec: ArraySpec, chunk: int) -> int:
+    """The checksum that stands there for a chunk file; 0 if it has none.
+
+    Raises:
+        CorruptStoreError: the file of checksums has another size, or is no regular file.
+    """
+    sums = layout.checksum_spec(spec.path)
+    file, entry = divmod(chunk, sums.chunk_rows)
+    path = chunk_files.chunk_path(lane, sums, file)
+    try:
+        data = checked_reads.read_at(path, entry * sums.row_bytes, sums.row_bytes, sums.chunk_bytes)
+    except FileNotFoundError:
+        return 0
+    return int.from_bytes(data, "little")
+
+
+def crc32c_of_file(path: Path, size: int, used: int | None = None) -> int:
+    """The checksum that fits a file of `size` bytes; its holes take no time.
+
+    Args:
+        path: a regular file.
+        size: in bytes that it must have.
+        used: whatever stands from this byte on counts as zeros.
+
+    Raises:
+        FileNotFoundError, CorruptStoreError: it is missing, or has another size.
+    """
+    value = end = 0
+    used = size if used is None else used
+    for offset, data in checked_reads.read_filled(path, size, _PIECE_BYTES):
+        here = data[: max(used - offset, 0)]
+        value = compression.crc32c(here, compression.crc32c_of_zeros(offset - end, value))
+        end = offset + len(here)
+    return compression.crc32c_of_zeros(size - end, value) or 1
+
+
+def rows_match(lane: Path, spec: ArraySpec, chunk: int, head: int) -> bool:
+    """Whether the rows below `head` in a raw chunk file of a closed lane match its checksum.
+
+    Past the last row lie zeros: what else stands there has not harmed a row.
+
+    Raises:
+        FileNotFoundError, CorruptStoreError: the file is missing, or has another size; or that of
+            the checksums has.
+    """
+    path = chunk_files.chunk_path(lane, spec, chunk)
+    used = max(head - chunk * spec.chunk_rows, 0) * spec.row_bytes
+    return crc32c_of_file(path, spec.chunk_bytes, used) == stored_checksum(lane, spec, chunk)
+
+
+def damaged(path: Path, what: str = "does not match its checksum") -> CorruptStoreError:
+    """The error for a file whose rows nobody may take over: they would get a checksum that fits."""
+    return CorruptStoreError(
+        f"{path}: {what}; run `mmreplay verify` to see all of the damage, and `mmreplay repair` "
+        f"for what is sound"
+    )

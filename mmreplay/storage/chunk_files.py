@@ -1,0 +1,184 @@
+"""Chunk files that hold rows as they are: named, mapped for writing, read without a map.
+
+Invariant: row r of a column lies in chunk file r // chunk_rows at byte r % chunk_rows * row_bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.format.layout import ArraySpec
+from mmreplay.ids import Array, Ids
+from mmreplay.system import checked_reads, durable_writes, memory_maps
+
+__all__ = [
+    "EvictedError",
+    "LaneFiles",
+    "Window",
+    "chunk_files",
+    "chunk_path",
+    "filled_rows",
+    "nonzero_rows",
+    "open_window",
+    "read_rows",
+]
+
+_PIECE_BYTES = 1 << 20
+
+
+class EvictedError(Exception):
+    """Rows that were asked for went while they were being read; never leaves the package."""
+
+
+class LaneFiles(Protocol):
+    """What a column needs to know of a lane."""
+
+    @property
+    def path(self) -> Path:
+        """Its directory."""
+
+    @property
+    def specs(self) -> dict[str, ArraySpec]:
+        """Every array of rows by path."""
+
+    @property
+    def base(self) -> int:
+        """The oldest row kept."""
+
+    @property
+    def head(self) -> int:
+        """Rows committed."""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether rows may still be appended."""
+
+    def missing(self, path: Path, stop: int) -> Exception:
+        """The error for a chunk file that is not there and holds rows below `stop`."""
+
+    def check_in_place(self) -> None:
+        """Called after a file was opened by its name, before its rows are believed.
+
+        Raises:
+            EvictedError: the directory is another one by now, and so may be the file.
+        """
+
+
+def chunk_path(lane: Path, spec: ArraySpec, chunk: int) -> Path:
+    """Where a chunk file stands."""
+    return lane.joinpath(spec.path, spec.key(chunk))
+
+
+def chunk_files(lane: Path, spec: ArraySpec) -> list[int]:
+    """The chunk files that are there, ascending.
+
+    Raises:
+        FileNotFoundError: the array is not.
+        CorruptStoreError: it may not be read.
+    """
+    found = map(spec.chunk_of, checked_reads.names(lane / spec.path, missing_ok=False))
+    return sorted(chunk for chunk in found if chunk is not None)
+
+
+class Window:
+    """One chunk file mapped for writing.
+
+    Attributes:
+        chunk: its number.
+        start: its first row.
+        rows: (chunk_rows, *row_shape).
+        items: the fastest thing to store one row into: a memoryview for scalars (it refuses what
+            the type cannot hold), otherwise `rows`.
+    """
+
+    __slots__ = ("chunk", "items", "rows", "start")
+
+    def __init__(self, spec: ArraySpec, chunk: int, data: npt.NDArray[np.uint8]) -> None:
+        """Wrap the mapped bytes."""
+        self.chunk = chunk
+        self.start = chunk * spec.chunk_rows
+        self.rows: Array = data.view(spec.dtype).reshape(spec.chunk_rows, *spec.row_shape)
+        self.items: Any = self.rows
+        # memoryview knows no half floats, and would take any object as a bool.
+        if not spec.row_shape and spec.dtype.char not in "e?":
+            self.items = self.rows.data
+
+
+def open_window(lane: Path, spec: ArraySpec, chunk: int) -> Window:
+    """Allocate a chunk file, if it is not there, and map it.
+
+    Raises:
+        DiskFullError: no room; nothing was changed.
+    """
+    path = chunk_path(lane, spec, chunk)
+    durable_writes.allocate(path, spec.chunk_bytes)
+    return Window(spec, chunk, memory_maps.map_file(path, spec.chunk_bytes, writable=True))
+
+
+def filled_rows(
+    lane: LaneFiles, spec: ArraySpec, start: int, stop: int
+) -> Iterator[tuple[int, Array]]:
+    """(first row, rows) of a raw column in [start, stop), piece by piece, mapping nothing.
+
+    What lies in holes of the files is left out; it is zeros. Metadata may speak of any number of
+    rows: neither memory nor time is taken for those that nobody wrote.
+    """
+    if stop <= start:
+        return
+    _expect_last(lane, spec, stop)
+    piece_rows = max(_PIECE_BYTES // spec.row_bytes, 1)
+    for chunk in range(start // spec.chunk_rows, -(-stop // spec.chunk_rows)):
+        path, begin = chunk_path(lane.path, spec, chunk), chunk * spec.chunk_rows
+        try:
+            for offset, data in checked_reads.read_filled(
+                path, spec.chunk_bytes, piece_rows * spec.row_bytes
+            ):
+                row = begin + offset // spec.row_bytes
+                rows = np.frombuffer(data, spec.dtype).reshape(-1, *spec.row_shape)
+                first, last = max(row, start), min(row + len(rows), stop)
+                if first < last:
+                    yield first, rows[first - row : last - row]
+        except FileNotFoundError as error:
+            raise lane.missing(path, min(begin + spec.chunk_rows, stop)) from error
+
+
+def nonzero_rows(lane: LaneFiles, spec: ArraySpec, start: int, stop: int) -> Ids:
+    """The rows in [start, stop) of a raw column of scalars that are not 0, ascending."""
+    found = [np.empty(0, np.int64)]
+    for row, values in filled_rows(lane, spec, start, stop):
+        found.append(np.flatnonzero(values) + row)
+    return np.concatenate(found)
+
+
+def _expect_last(lane: LaneFiles, spec: ArraySpec, stop: int) -> None:
+    last = chunk_path(lane.path, spec, (stop - 1) // spec.chunk_rows)
+    if not last.exists():
+        raise lane.missing(last, stop)
+
+
+def read_rows(lane: LaneFiles, spec: ArraySpec, start: int, stop: int) -> Array:
+    """Rows [start, stop) of a raw column, read without mapping anything."""
+    if stop > start:  # before there is memory for rows that only damaged metadata speaks of
+        _expect_last(lane, spec, stop)
+    out = np.empty((max(stop - start, 0), *spec.row_shape), spec.dtype)
+    row = start
+    while row < stop:
+        chunk, first = divmod(row, spec.chunk_rows)
+        n = min(stop - row, spec.chunk_rows - first)
+        path = chunk_path(lane.path, spec, chunk)
+        offset = first * spec.row_bytes
+        try:
+            data = checked_reads.read_at(path, offset, n * spec.row_bytes, spec.chunk_bytes)
+        except FileNotFoundError as error:
+            raise lane.missing(path, row + n) from error
+        lane.check_in_place()
+        out[row - start : row - start + n] = np.frombuffer(data, spec.dtype).reshape(
+            n, *spec.row_shape
+        )
+        row += n
+    return out

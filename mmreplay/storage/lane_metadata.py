@@ -1,0 +1,129 @@
+"""The zarr.json files of a store, read and checked: attributes, arrays, lanes."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError, StoreNotFoundError
+from mmreplay.format import layout, parse
+from mmreplay.schema import Schema
+from mmreplay.system import checked_reads
+
+__all__ = ["lane_paths", "read_holder", "read_metadata", "read_specs", "store_around"]
+
+_MOST_LETTERS = 255
+
+
+def store_around(path: Path) -> Path | None:
+    """The store, or lane, that a path lies in; None if there is none."""
+    for above in path.resolve().parents:
+        with contextlib.suppress(MmreplayError, OSError):
+            if (above / "zarr.json").is_file():
+                read_metadata(above)
+                return above
+    return None
+
+
+def read_metadata(path: Path) -> dict[str, Any]:
+    """attributes.mmreplay of the store or lane at `path`, checked.
+
+    Raises:
+        StoreNotFoundError: nothing there.
+        FormatError, CorruptStoreError: something else there.
+    """
+    where = path / "zarr.json"
+    try:
+        data = checked_reads.read_bytes(where, layout.MAX_METADATA_BYTES)
+    except FileNotFoundError as error:
+        if not path.exists():
+            raise StoreNotFoundError(
+                f"{path}: there is no store here; check the path, or record one first"
+            ) from error
+        raise FormatError(f"{path}: no zarr.json in it: not a store") from error
+    except NotADirectoryError as error:
+        raise FormatError(f"{path}: expected a directory, found a file: not a store") from error
+    except CorruptStoreError as error:
+        if isinstance(error.__cause__, PermissionError):
+            raise StoreNotFoundError(str(error)) from error
+        raise
+    except (OSError, ValueError) as error:
+        if problem := checked_reads.name_problem(where):
+            raise StoreNotFoundError(
+                f"{str(path)!r:.300}: there is no store here: {problem}; check the path"
+            ) from error
+        raise
+    return parse.parse_root(data, str(where))
+
+
+def read_specs(path: Path, schema: Schema) -> tuple[dict[str, layout.ArraySpec], int]:
+    """Every array of a lane that holds rows, checked against the schema and each other.
+
+    Returns:
+        specs by path, and the rows that all the arrays' metadata say.
+
+    Raises:
+        FormatError: an array is missing, or not of this format, or of other rows.
+    """
+    arrays = schema.arrays()
+    checked_reads.check_directories(path, ".live", "episodes/starts", *arrays)
+    checked_reads.check_directories(path, *(f"checksums/{name}" for name in arrays))
+    specs: dict[str, layout.ArraySpec] = {}
+    rows: int | None = None
+    for name, one in arrays.items():
+        where = path / name / "zarr.json"
+        try:
+            data = checked_reads.read_bytes(where, layout.MAX_METADATA_BYTES)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise FormatError(f"{where}: missing; every column of the schema has one") from error
+        spec, found = parse.parse_array(data, name, str(where))
+        if (spec.row_shape, spec.dtype) != (one.shape, one.dtype):
+            raise FormatError(
+                f"{where}: expected rows of {one.shape} {one.dtype}, as the schema says; found "
+                f"{spec.row_shape} {spec.dtype}"
+            )
+        if rows is not None and found != rows:
+            # Cut off between two arrays of a close: the root says what holds.
+            found = min(found, rows)
+        specs[name], rows = spec, found
+        if not spec.is_raw and not name.startswith("frames"):
+            raise FormatError(f"{where}: expected raw chunks, found {spec.codec_name}")
+    for name, text in layout.odd_lengths(specs):
+        raise FormatError(f"{path / name / 'zarr.json'}: {text}")
+    return specs, rows or 0
+
+
+def read_holder(lane: Path) -> dict[str, Any] | None:
+    """Who opened a lane for writing last: pid, host, since; None if that is not known."""
+    where = lane / ".live" / "writer"
+    try:
+        about = parse.parse_json(
+            checked_reads.read_bytes(where, layout.MAX_METADATA_BYTES), str(where)
+        )
+    except (OSError, MmreplayError):
+        return None
+    words = [about.get("host"), about.get("since")]
+    is_sound = isinstance(about.get("pid"), int) and all(
+        isinstance(word, str) and word.isprintable() and len(word) <= _MOST_LETTERS
+        for word in words
+    )
+    return {name: about[name] for name in ("pid", "host", "since")} if is_sound else None
+
+
+def lane_paths(path: Path) -> list[Path]:
+    """The lanes of a store, in order; the store itself if it is one lane.
+
+    Raises:
+        StoreNotFoundError, FormatError: there is none.
+    """
+    if read_metadata(path)["kind"] == "lane":
+        return [path]
+    lanes = [path / name for name in layout.lane_names(checked_reads.names(path))]
+    checked_reads.check_directories(path, *(lane.name for lane in lanes))
+    if not lanes:
+        raise FormatError(
+            f"{path}: a store of lanes with no lane in it yet: the first of its writers is just "
+            f"making one, or was killed before; write a lane (create with lane=...) to go on"
+        )
+    return lanes

@@ -1,0 +1,318 @@
+"""The column of priorities: written in place beside the rows that it speaks of.
+
+Invariant: the value at a transition's position is the priority that it was last given, also after a
+kill; it is 0 where none was given, and past the head. Losing the column loses no row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.errors import CorruptStoreError, FormatError
+from mmreplay.format import layout, parse
+from mmreplay.format.layout import ArraySpec
+from mmreplay.ids import LANE_SHIFT, Ids
+from mmreplay.storage import chunk_files
+from mmreplay.storage.checksums import crc32c_of_file, stored_checksum
+from mmreplay.system import checked_reads, durable_writes, memory_maps
+
+__all__ = ["PriorityColumn", "evict", "find", "finish", "is_usable", "trim"]
+
+_CHUNK_ROWS = 65_536
+_CHUNK_ROWS_OF_MANY = 16_384
+_MOST_ROWS = 1 << 20  # a chunk is in memory whole
+_SPEC = layout.priority_spec(_CHUNK_ROWS)
+_SUMS = layout.checksum_spec(_SPEC.path)
+_BYTES = _SPEC.dtype.itemsize
+
+Windows = Sequence[tuple[int, int]]
+
+
+def find(lane: Path) -> ArraySpec | None:
+    """The column that a lane has; None if it has none.
+
+    Raises:
+        FormatError, CorruptStoreError: what is there is no such column.
+    """
+    folder = lane / _SPEC.path
+    checked_reads.check_directories(lane, _SPEC.path)
+    if not folder.exists():
+        return None
+    where = folder / "zarr.json"
+    advice = f"delete {folder} to start with new priorities"
+    try:
+        data = checked_reads.read_bytes(where, layout.MAX_METADATA_BYTES)
+    except FileNotFoundError as error:
+        raise FormatError(f"{where}: missing; {advice}") from error
+    spec, _ = parse.parse_array(data, _SPEC.path, str(where))
+    fits = (spec.row_shape, spec.dtype, spec.is_raw) == (_SPEC.row_shape, _SPEC.dtype, True)
+    if not fits or spec.chunk_bytes % memory_maps.GRANULARITY or spec.chunk_rows > _MOST_ROWS:
+        raise FormatError(
+            f"{where}: expected one float64 a row in raw chunks of a multiple of "
+            f"{memory_maps.GRANULARITY:,} bytes, of at most {_MOST_ROWS:,} rows; {advice}"
+        )
+    return spec
+
+
+def _find_or_make(lane: Path, chunk_rows: int) -> ArraySpec:
+    there = find(lane)
+    if there is not None:
+        return there
+    wanted = layout.priority_spec(chunk_rows)
+    # Renamed when it is whole: killed in between, there is no column, and not half of one.
+    beside = _beside(lane)
+    durable_writes.remove_tree(beside)
+    durable_writes.make_directory(beside)
+    durable_writes.write_file(beside / "zarr.json", layout.array_json(wanted, 0))
+    durable_writes.replace_directory(beside, lane / wanted.path)
+    return wanted
+
+
+def _beside(lane: Path) -> Path:
+    return lane / f"{_SPEC.path}.tmp"
+
+
+def trim(lane: Path, base: int, head: int) -> None:
+    """Forget the priorities of rows that are gone, and of those that a power cut took, durably.
+
+    Whoever appends next may know nothing of priorities: theirs must not stand there already.
+
+    Args:
+        lane: its directory, locked for writing.
+        base: the oldest row kept.
+        head: rows committed; the newest is no transition yet, and has no priority.
+    """
+    if _beside(lane).exists():
+        durable_writes.remove_tree(_beside(lane))
+    spec = find(lane)
+    if spec is None:
+        return
+    evict(lane, base)
+    _clear(lane, spec, max(head - 1, 0))
+    durable_writes.sync_directory(lane / spec.path)
+
+
+def _clear(lane: Path, spec: ArraySpec, stop: int) -> None:
+    """Leave nothing of rows from `stop` on."""
+    for chunk in chunk_files.chunk_files(lane, spec):
+        start = chunk * spec.chunk_rows
+        path = chunk_files.chunk_path(lane, spec, chunk)
+        # Or its maker died before it had its blocks: nothing is in it yet.
+        if (
+            start >= stop
+            or checked_reads.regular_size(path, 2 * spec.chunk_bytes) < spec.chunk_bytes
+        ):
+            durable_writes.unlink(path)
+        elif stop < start + spec.chunk_rows:
+            durable_writes.zero_from(path, _BYTES * (stop - start))
+
+
+def evict(lane: Path, base: int) -> None:
+    """Unlink the chunk files wholly below `base`."""
+    spec = find(lane)
+    if spec is None:
+        return
+    for chunk in chunk_files.chunk_files(lane, spec):
+        if (chunk + 1) * spec.chunk_rows > base:
+            break
+        durable_writes.unlink(chunk_files.chunk_path(lane, spec, chunk))
+
+
+def finish(lane: Path, head: int) -> None:
+    """Leave a plain zarr array of as many rows as the lane has, and its checksums, durable.
+
+    Raises:
+        DiskFullError: no room; the same call works once there is.
+    """
+    spec = find(lane)
+    if spec is None:
+        durable_writes.remove_tree(lane / _SUMS.path)  # of a column that somebody has deleted
+        return
+    _clear(lane, spec, max(head - 1, 0))
+    durable_writes.write_file(lane / spec.path / "zarr.json", layout.array_json(spec, head))
+    _sync(lane, spec)
+    _sum_up(lane, spec, -(-head // spec.chunk_rows))
+
+
+def _sum_up(lane: Path, spec: ArraySpec, n_chunks: int) -> None:
+    """Write the checksums of a column that nobody changes until the lane is opened again."""
+    sums = np.zeros(-(-n_chunks // _SUMS.chunk_rows) * _SUMS.chunk_rows, _SUMS.dtype)
+    for chunk in chunk_files.chunk_files(lane, spec):
+        with contextlib.suppress(CorruptStoreError):  # another size: nothing to sum up
+            sums[chunk] = crc32c_of_file(
+                chunk_files.chunk_path(lane, spec, chunk), spec.chunk_bytes
+            )
+    folder = lane / _SUMS.path
+    checked_reads.check_directories(lane, _SUMS.path)
+    durable_writes.make_directory(folder)
+    durable_writes.write_file(folder / "zarr.json", layout.array_json(_SUMS, n_chunks))
+    parts = sums.reshape(-1, _SUMS.chunk_rows)
+    for number, part in enumerate(parts):
+        durable_writes.write_file(chunk_files.chunk_path(lane, _SUMS, number), part.tobytes())
+    durable_writes.sync_directory(folder.parent)
+
+
+def is_usable(lane: Path, spec: ArraySpec, chunk: int, *, closed: bool) -> bool:
+    """Whether a chunk file holds priorities, and those of the last close if the lane is closed.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    path = chunk_files.chunk_path(lane, spec, chunk)
+    with contextlib.suppress(CorruptStoreError):
+        values = np.frombuffer(checked_reads.read_at(path, 0, spec.chunk_bytes, spec.chunk_bytes))
+        if not ((values >= 0) & (values < np.inf)).all():
+            return False
+        expected = _stored_crc32c(lane, spec, chunk) if closed else 0
+        return not expected or crc32c_of_file(path, spec.chunk_bytes) == expected
+    return False
+
+
+def _stored_crc32c(lane: Path, spec: ArraySpec, chunk: int) -> int:
+    with contextlib.suppress(CorruptStoreError):
+        return stored_checksum(lane, spec, chunk)
+    return 0
+
+
+def _sync(lane: Path, spec: ArraySpec) -> None:
+    for chunk in chunk_files.chunk_files(lane, spec):
+        # One that was evicted since it was listed is fine.
+        durable_writes.sync_file(chunk_files.chunk_path(lane, spec, chunk), missing_ok=True)
+    durable_writes.sync_directory(lane / spec.path)
+
+
+class PriorityColumn:
+    """The priorities of all lanes of a store, as one array that is written in place.
+
+    The chunk files of all lanes lie side by side in one range of addresses. What is stored into
+    `values` is in the page cache, which outlives the process.
+
+    Args:
+        lanes: directories of lanes that this process has locked for writing.
+        windows: (base, head) of each lane; what stands past a head is forgotten.
+
+    Raises:
+        DiskFullError: no room for them; nothing was changed.
+        FormatError, CorruptStoreError: what is there is no such column.
+
+    Attributes:
+        values: (n,) float64 by position. The last one is never of a transition.
+        generation: grows when positions have changed.
+    """
+
+    def __init__(self, lanes: Sequence[Path], windows: Windows) -> None:
+        """Map what is there; make it where there is nothing."""
+        self._lanes = list(lanes)
+        chunk_rows = _CHUNK_ROWS_OF_MANY if len(lanes) > 1 else _CHUNK_ROWS
+        self._specs = [_find_or_make(lane, chunk_rows) for lane in lanes]
+        self.generation = 0
+        for lane, (base, head) in zip(self._lanes, windows, strict=True):
+            trim(lane, base, head)
+        self._layout(windows)
+
+    def _layout(self, windows: Windows) -> None:
+        """A range with room for as many rows again, with the files that there are in it."""
+        origin = [
+            base // spec.chunk_rows for spec, (base, _) in zip(self._specs, windows, strict=True)
+        ]
+        stop = [
+            max(-(-head // spec.chunk_rows), first)
+            for spec, first, (_, head) in zip(self._specs, origin, windows, strict=True)
+        ]
+        # What may find no room on the disk comes first, so that nothing changes then.
+        for number, (first, last) in enumerate(zip(origin, stop, strict=True)):
+            self._allocate(number, first, last)
+        room = [2 * (last - first) + 1 for first, last in zip(origin, stop, strict=True)]
+        sizes = [chunks * spec.chunk_rows for chunks, spec in zip(room, self._specs, strict=True)]
+        self._room, self._origin, self._stop = room, origin, list(origin)
+        self._slot = np.cumsum([0, *sizes[:-1]])
+        self._delta = self._slot - [
+            first * spec.chunk_rows + (number << LANE_SHIFT)
+            for number, (first, spec) in enumerate(zip(origin, self._specs, strict=True))
+        ]
+        self._reservation = memory_maps.Reservation(_BYTES * sum(sizes), writable=True)
+        self.values: npt.NDArray[np.float64] = self._reservation.array.view(np.float64)
+        self.generation += 1
+        for number, last in enumerate(stop):
+            self._map(number, last)
+
+    def _allocate(self, number: int, start: int, stop: int) -> None:
+        lane, spec = self._lanes[number], self._specs[number]
+        for chunk in range(start, stop):
+            durable_writes.allocate(chunk_files.chunk_path(lane, spec, chunk), spec.chunk_bytes)
+
+    def _map(self, number: int, stop: int) -> None:
+        """Put the chunk files below `stop` into their places."""
+        lane, spec = self._lanes[number], self._specs[number]
+        slot, origin = int(self._slot[number]), self._origin[number]
+        for chunk in range(self._stop[number], stop):
+            row = slot + (chunk - origin) * spec.chunk_rows
+            path = chunk_files.chunk_path(lane, spec, chunk)
+            # Another thread may have evicted it just now; of rows that are gone nothing is kept.
+            with contextlib.suppress(FileNotFoundError):
+                self._reservation.put(_BYTES * row, path, spec.chunk_bytes)
+            self._stop[number] = chunk + 1
+
+    # ------------------------------------------------------------ positions
+
+    @property
+    def n_lanes(self) -> int:
+        """Lanes."""
+        return len(self._lanes)
+
+    def lowest(self, lane: int) -> int:
+        """The lowest row of a lane that has a position."""
+        return self._origin[lane] * self._specs[lane].chunk_rows
+
+    def positions(self, ids: Ids) -> Ids:
+        """The positions of ids, (B,) int64; ids of lanes that there are."""
+        if len(self._delta) == 1:
+            sole: Ids = ids + self._delta[0]
+            return sole
+        out: Ids = ids + self._delta[ids >> LANE_SHIFT]
+        return out
+
+    def ids(self, positions: Ids) -> Ids:
+        """The ids that stand at positions, (B,) int64."""
+        if len(self._delta) == 1:
+            sole: Ids = positions - self._delta[0]
+            return sole
+        lane = self._slot.searchsorted(positions, "right") - 1
+        out: Ids = positions - self._delta[lane]
+        return out
+
+    # ------------------------------------------------------------ growing, and making durable
+
+    def reach(self, windows: Windows) -> None:
+        """Make room for all rows below the heads.
+
+        Args:
+            windows: (base, head) of each lane.
+
+        Raises:
+            DiskFullError: no room; nothing was changed.
+        """
+        for number, (_, head) in enumerate(windows):
+            stop = -(-head // self._specs[number].chunk_rows)
+            if stop <= self._stop[number]:
+                continue
+            if stop - self._origin[number] > self._room[number]:
+                self._layout(windows)
+                return
+            self._allocate(number, self._stop[number], stop)
+            self._map(number, stop)
+
+    def sync(self) -> None:
+        """Make them durable.
+
+        Raises:
+            FailedStoreError: an fsync failed.
+        """
+        for lane, spec in zip(self._lanes, self._specs, strict=True):
+            with contextlib.suppress(FileNotFoundError):  # somebody removed the column: no row lost
+                _sync(lane, spec)

@@ -1,0 +1,228 @@
+"""Compressed columns: rows decoded from shards and copied from the tail.
+
+Invariant: a row is read from the tail only if it was still there after it had been copied.
+"""
+
+from __future__ import annotations
+
+import collections
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.format import compression
+from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
+from mmreplay.storage.chunk_files import chunk_path
+from mmreplay.storage.shard_file import Bytes, Shard
+from mmreplay.storage.tail_file import TailFiles
+from mmreplay.system import platform
+
+__all__ = ["ShardColumn"]
+
+_SCRATCH_BYTES = 16 << 20
+_LEAST_RUN = 2  # rows that follow each other, on average, for which slices are worth it
+_MAX_SHARDS = 4096  # maps kept open for each column
+
+
+class ShardColumn:
+    """A compressed column of all lanes of a store."""
+
+    def __init__(self, lanes: Sequence[TailFiles], path: str) -> None:
+        """Open nothing yet."""
+        self._lanes = lanes
+        self._path = path
+        self._specs = [lane.specs[path] for lane in lanes]
+        spec = self._specs[0]
+        self.row_shape, self.dtype = spec.row_shape, spec.dtype
+        self._row_bytes = spec.row_bytes
+        self._codecs = [compression.make_codec(s.codec or {}) for s in self._specs]
+        self._inner = np.array([s.inner_rows for s in self._specs], np.int64)
+        self._uniform = len({s.inner_rows for s in self._specs}) == 1
+        self._per_shard = [s.chunk_rows // s.inner_rows for s in self._specs]
+        self._shards: collections.OrderedDict[tuple[int, int], Shard] = collections.OrderedDict()
+        self._lock = threading.Lock()
+        self._local = threading.local()
+
+    def refresh(self) -> None:
+        """Forget shards that were evicted: their blocks are free once nobody maps them."""
+        bases = [lane.base for lane in self._lanes]
+        with self._lock:
+            gone = [
+                (number, shard)
+                for number, shard in self._shards
+                if (shard + 1) * self._specs[number].chunk_rows <= bases[number]
+            ]
+            for key in gone:
+                del self._shards[key]
+
+    def leave_parent(self) -> None:
+        """In a forked child: another thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
+
+    def take(self, ids: Ids, out: Array | None = None) -> Array:
+        """Rows by id; each inner chunk is decoded once.
+
+        Args:
+            ids: any shape, each lane << 40 | row of a committed row.
+            out: C-contiguous, (*ids.shape, *row_shape), filled and returned if given.
+
+        Raises:
+            EvictedError: a row went in the meantime.
+            CorruptStoreError: a shard is missing or damaged.
+        """
+        if out is None:
+            out = np.empty((*ids.shape, *self.row_shape), self.dtype)
+        if not ids.size:
+            return out
+        wanted = ids.ravel()
+        filled = out.reshape(-1, self._row_bytes // self.dtype.itemsize)
+        todo = self._take_from_tails(wanted, filled)
+        long = self._uniform and ids.shape[-1] >= 2 * self._specs[0].inner_rows
+        decode = self._decode_runs if long else self._decode
+        if todo is None:
+            decode(wanted, filled, None)
+        elif todo.size:
+            decode(wanted[todo], filled, todo)
+        return out
+
+    def _take_from_tails(self, wanted: Ids, filled: Array) -> Ids | None:
+        """Copy what is in the tails; returns the positions left to do, None for all of them."""
+        left: npt.NDArray[np.bool_] | None = None
+        for number, lane in enumerate(self._lanes):
+            tail = lane.tails.get(self._path)
+            if tail is None:
+                continue
+            start = (number << LANE_SHIFT) + lane.tail_start()
+            if len(self._lanes) == 1:
+                mask = wanted >= start
+            else:
+                mask = (wanted >= start) & (wanted >> LANE_SHIFT == number)
+            here = mask.nonzero()[0]
+            if not here.size:
+                continue
+            rows = wanted[here] & ROW_MASK
+            filled[here] = tail.take(rows % len(tail), axis=0).reshape(here.size, -1)
+            # The writer takes a half of the tail back only after tail_start has passed it, so
+            # what is not below the new tail_start was whole; the rest is in a shard by now.
+            if platform.barrier is not None:
+                platform.barrier()
+            moved = (number << LANE_SHIFT) + lane.tail_start()
+            if moved > start:
+                here = here[wanted[here] >= moved]
+            if left is None:
+                left = np.ones(wanted.size, bool)
+            left[here] = False
+        return None if left is None else left.nonzero()[0]
+
+    def _decode_runs(self, wanted: Ids, filled: Array, places: Ids | None) -> None:
+        """Decode for long windows: whole chunks to where they are wanted, the others by slices.
+
+        To copy a chunk once more costs half of what decoding it does.
+
+        Args:
+            wanted: as for `take`, those in the tails left out.
+            filled: rows to fill.
+            places: where each of `wanted` goes; None for one after the other.
+        """
+        inner = self._specs[0].inner_rows
+        numbers = wanted >> LANE_SHIFT
+        chunks, within = np.divmod(wanted & ROW_MASK, inner)
+        ends = (np.diff(wanted) != 1) | (np.diff(chunks) != 0)
+        if places is not None:
+            ends |= np.diff(places) != 1
+        starts = np.append(0, ends.nonzero()[0] + 1)
+        if starts.size * _LEAST_RUN > wanted.size:  # rows in any order: one by one is slow
+            self._decode(wanted, filled, places)
+            return
+        lengths = np.diff(np.append(starts, wanted.size))
+        # Each chunk's longest run first: a whole one is then decoded in place, once.
+        order = np.lexsort((-lengths, chunks[starts], numbers[starts]))
+        starts, lengths = starts[order], lengths[order]
+        to = starts if places is None else places[starts]
+        runs = (numbers[starts], chunks[starts], within[starts], lengths, to)
+        self._scratch(1, inner)
+        spare = self._local.parts[0]
+        target = filled.reshape(-1).view(np.uint8)
+        row_bytes = self._row_bytes
+        known, rows = None, spare
+        for number, chunk, first, length, at in zip(*(x.tolist() for x in runs), strict=True):
+            byte, n_bytes = at * row_bytes, length * row_bytes
+            if known != (number, chunk):
+                known = number, chunk
+                rows = target[byte : byte + n_bytes] if length == inner else spare
+                self._decode_chunk(number, chunk, rows)
+                if length == inner:
+                    continue
+            begin = first * row_bytes
+            target[byte : byte + n_bytes] = rows[begin : begin + n_bytes]
+
+    def _decode(self, wanted: Ids, filled: Array, places: Ids | None) -> None:
+        if len(self._lanes) == 1:
+            inner: Any = int(self._inner[0])
+            keys, within = np.divmod(wanted, inner)
+        else:
+            lanes = wanted >> LANE_SHIFT
+            inner = self._inner[lanes]
+            keys, within = np.divmod(wanted & ROW_MASK, inner)
+            keys |= lanes << LANE_SHIFT
+        unique, inverse = np.unique(keys, return_inverse=True)
+        length = int(self._inner.max())
+        room = max(1, _SCRATCH_BYTES // (length * self._row_bytes))
+        scratch = self._scratch(min(room, unique.size), length)
+        rows = scratch.reshape(-1, filled.shape[1])
+        source = inverse * length + within
+        for start in range(0, unique.size, room):
+            self._decode_chunks(unique[start : start + room].tolist())
+            if unique.size <= room:
+                if places is None:
+                    rows.take(source, axis=0, out=filled, mode="clip")
+                else:
+                    filled[places] = rows.take(source, axis=0)
+                return
+            here = ((inverse >= start) & (inverse < start + room)).nonzero()[0]
+            target = here if places is None else places[here]
+            filled[target] = rows.take(source[here] - start * length, axis=0)
+
+    def _scratch(self, n_chunks: int, length: int) -> Array:
+        """(n, inner rows, elements a row), one for each thread, kept."""
+        have: Array | None = getattr(self._local, "scratch", None)
+        if have is None or len(have) < n_chunks:
+            have = np.empty((n_chunks, length, self._row_bytes // self.dtype.itemsize), self.dtype)
+            self._local.scratch = have
+            self._local.parts = list(have.reshape(n_chunks, -1).view(np.uint8))
+        return have
+
+    def _decode_chunks(self, keys: list[int]) -> None:
+        """Decode inner chunks into the places of the scratch, in order."""
+        parts: list[Bytes] = self._local.parts
+        for part, key in zip(parts, keys, strict=False):
+            number, chunk = key >> LANE_SHIFT, key & ROW_MASK
+            size = self._specs[number].inner_rows * self._row_bytes
+            self._decode_chunk(number, chunk, part if self._uniform else part[:size])
+
+    def _decode_chunk(self, number: int, chunk: int, out: Bytes) -> None:
+        shard, inner = divmod(chunk, self._per_shard[number])
+        found = self._shards.get((number, shard)) or self._open(number, shard)
+        found.decode(inner, out)
+
+    def _open(self, number: int, chunk: int) -> Shard:
+        lane, spec = self._lanes[number], self._specs[number]
+        path = chunk_path(lane.path, spec, chunk)
+        try:
+            found = Shard(path, spec, self._codecs[number])
+        except FileNotFoundError as error:
+            raise lane.missing(path, (chunk + 1) * spec.chunk_rows) from error
+        lane.check_in_place()
+        with self._lock:
+            self._shards[number, chunk] = found
+            while len(self._shards) > _MAX_SHARDS:
+                self._shards.popitem(last=False)
+        return found
+
+    def read(self, number: int, start: int, stop: int) -> Array:
+        """A copy of rows [start, stop) of one lane."""
+        first = number << LANE_SHIFT
+        return self.take(np.arange(first + start, first + stop, dtype=np.int64))

@@ -1,0 +1,140 @@
+"""The state page: how far a live lane has come, as shared memory says it.
+
+Invariant: the page is trusted only while the operating system that wrote it still runs.
+"""
+
+from __future__ import annotations
+
+import secrets
+import struct
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.errors import CorruptStoreError
+from mmreplay.storage.checkpoint import PAGE_BYTES, Checkpoint, CheckpointFile
+from mmreplay.system import durable_writes, memory_maps, platform
+
+__all__ = ["BASE", "COMMITTED", "SESSION", "TAIL_START", "State"]
+
+_MAGIC = int.from_bytes(b"MMRSTATE", "little")
+
+# Words of the state page, u64 little-endian.
+SESSION, BASE, TAIL_START, COMMITTED = 1, 2, 3, 4
+_DEVICE, _INODE, _BOOT = 5, 6, 7
+
+
+class State:
+    """The mapped page `.live/state`.
+
+    Attributes:
+        words: the page as u64 words; the writer stores COMMITTED with one aligned store.
+    """
+
+    def __init__(self, path: Path, *, writable: bool) -> None:
+        """Map the page.
+
+        Raises:
+            FileNotFoundError: there is none.
+            CorruptStoreError: another size, or not the page of any session.
+        """
+        self.path = path
+        about = path.lstat()  # of no file that a link leads to: that is not mapped either
+        self._identity = (about.st_dev, about.st_ino)
+        self._page: npt.NDArray[np.uint8] = memory_maps.map_file(
+            path, PAGE_BYTES, writable=writable
+        )
+        self.words: memoryview[int] = self._page.view("<u8").data
+        if self.words[0] not in (0, _MAGIC):  # of 0 is a page on which none has begun yet
+            raise CorruptStoreError(
+                f"{path}: expected a page that begins with MMRSTATE, or with zeros, found "
+                f"{bytes(self._page[:8])!r}; run `mmreplay repair`, which keeps the rows of the "
+                f"last flush"
+            )
+
+    @staticmethod
+    def create(path: Path) -> State:
+        """A fresh, untrusted page, until `start` has stored its boot id and its session."""
+        durable_writes.write_file(path, bytes(PAGE_BYTES), overwritten=True)
+        return State(path, writable=True)
+
+    def start(self, *, base: int, tail_start: int, committed: int) -> None:
+        """Begin a session on an untrusted page: the boot id comes after what it vouches for."""
+        words = self.words
+        # No session while the page is half written: whoever reads it now looks again later.
+        words[SESSION] = words[_BOOT] = words[_BOOT + 1] = 0
+        if platform.barrier is not None:
+            platform.barrier()
+        words[BASE], words[TAIL_START], words[COMMITTED] = base, tail_start, committed
+        words[_DEVICE], words[_INODE] = self._identity
+        words[0] = _MAGIC
+        words[_BOOT], words[_BOOT + 1] = struct.unpack("<QQ", platform.boot_id())
+        if platform.barrier is not None:
+            platform.barrier()
+        # Random, so that no reader takes this session for the one it knew.
+        words[SESSION] = secrets.randbits(63) | 1
+
+    def resume(self, *, base: int, tail_start: int) -> None:
+        """Begin a session on a trusted page: a kill at any point leaves it trusted, and right."""
+        self.words[SESSION] = secrets.randbits(63) | 1
+        self.words[BASE], self.words[TAIL_START] = base, tail_start
+
+    def is_in_place(self) -> bool:
+        """Whether the file at the path is still the one that is mapped."""
+        try:
+            about = self.path.lstat()
+        except OSError:
+            return False
+        return (about.st_dev, about.st_ino) == self._identity
+
+    def distrust(self) -> None:
+        """Let whoever opens the lane next go back to the checkpoint, as after a power cut.
+
+        After an fsync of rows that failed, the kernel may take pages for clean that never reached
+        the disk, and drop them at any time: nobody knows which of these rows are still right.
+        """
+        self.words[_BOOT] = self.words[_BOOT + 1] = 0
+
+    def end(self) -> None:
+        """Tell readers that still map the page to look at zarr.json again."""
+        self.words[SESSION] = 0
+
+    @property
+    def boot(self) -> bytes:
+        """The boot id that stands in the page."""
+        return struct.pack("<QQ", self.words[_BOOT], self.words[_BOOT + 1])
+
+    def trusted(self, best: Checkpoint) -> bool:
+        """Whether the page was written since this boot, here, after `best`."""
+        return (
+            self.is_of_this_boot() and self.boot == best.boot and self.words[COMMITTED] >= best.head
+        )
+
+    def ahead_of(self, checkpoint: CheckpointFile) -> list[str]:
+        """What the page says of base and tail_start that stood in no checkpoint before it did."""
+        slot = checkpoint.best
+        pairs = {"base": (self.words[BASE], slot.base)}
+        pairs["tail_start"] = (self.words[TAIL_START], slot.tail_start)
+        return [
+            f"{name}: expected at most that of the checkpoint, {known:,}, found {found:,}"
+            for name, (found, known) in pairs.items()
+            if found > known and checkpoint.is_newest
+        ]
+
+    def rows_beyond(self, head: int) -> int:
+        """How many rows past `head` the page speaks of, trusted or not."""
+        return max(self.words[COMMITTED] - head, 0) if self.is_written() else 0
+
+    def is_written(self) -> bool:
+        """Whether a session ever began on the page, and its beginning can be read."""
+        return self.words[0] == _MAGIC
+
+    def is_of_this_boot(self) -> bool:
+        """Whether the page was written since this boot, here."""
+        words = self.words
+        return (
+            words[0] == _MAGIC
+            and self.boot == platform.boot_id()
+            and (words[_DEVICE], words[_INODE]) == self._identity
+        )

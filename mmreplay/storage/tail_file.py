@@ -1,0 +1,53 @@
+"""The tail: raw rows of the compressed arrays until their shard is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from mmreplay.format.layout import ArraySpec
+from mmreplay.ids import Array
+from mmreplay.storage.chunk_files import LaneFiles
+from mmreplay.system import memory_maps
+
+__all__ = ["TailFiles", "map_tail", "tail_path", "tail_problem"]
+
+
+class TailFiles(LaneFiles, Protocol):
+    """What a compressed column needs to know of a lane."""
+
+    @property
+    def tails(self) -> dict[str, Array]:
+        """Raw rows of the compressed arrays, by path; empty once they are all in shards."""
+
+    def tail_start(self) -> int:
+        """The first row that is in the tail now; rows below are in shards."""
+
+
+def tail_path(lane: Path, spec: ArraySpec) -> Path:
+    """Where the raw rows of a compressed array stand until their shard is written."""
+    return lane / ".live" / (spec.path.replace("/", "~") + ".tail")
+
+
+def tail_problem(specs: Mapping[str, ArraySpec], head: int, tail_start: int) -> str:
+    """Why the tail cannot hold the rows from `tail_start` to `head`; empty if it can."""
+    half = max((spec.chunk_rows for spec in specs.values() if not spec.is_raw), default=0)
+    if half and (tail_start % half or not tail_start <= head <= tail_start + 2 * half):
+        return (
+            f"tail_start: expected a multiple of {half:,} at most {2 * half:,} rows before the "
+            f"head, {head:,}, found {tail_start:,}"
+        )
+    return ""
+
+
+def map_tail(lane: Path, spec: ArraySpec, *, writable: bool = False) -> Array:
+    """The tail of a compressed array, mapped: (2 * chunk_rows, *row_shape).
+
+    Raises:
+        FileNotFoundError: there is none.
+        CorruptStoreError: it has another size.
+    """
+    data = memory_maps.map_file(tail_path(lane, spec), 2 * spec.chunk_bytes, writable=writable)
+    rows: Array = data.view(spec.dtype).reshape(2 * spec.chunk_rows, *spec.row_shape)
+    return rows

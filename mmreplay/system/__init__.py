@@ -1,0 +1,1 @@
+"""The operating system: every call that reads, maps, locks or changes files."""

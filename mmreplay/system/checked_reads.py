@@ -1,0 +1,307 @@
+"""What stands on the disk, looked at: regular files of the size they must have, and names.
+
+Invariant: nothing here changes anything, follows a link at the end of a path, or waits for a pipe.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from mmreplay.errors import CorruptStoreError, FailedStoreError, StoreNotFoundError
+from mmreplay.system import platform
+
+__all__ = [
+    "allocated_bytes",
+    "check_directories",
+    "check_rights",
+    "check_size",
+    "identity",
+    "name_problem",
+    "names",
+    "open_regular",
+    "read_at",
+    "read_bytes",
+    "read_filled",
+    "regular_size",
+]
+
+_EFFECTIVE = os.access in os.supports_effective_ids
+
+
+def open_regular(path: Path, flags: int) -> int:
+    """Open without following a link at the end of the path, without hanging on a pipe.
+
+    Raises:
+        FileNotFoundError: there is none.
+        CorruptStoreError: not a regular file, or one that may not be read.
+        FailedStoreError: one that may be read, but not written.
+    """
+    try:
+        descriptor = os.open(
+            path, flags | platform.NOFOLLOW | platform.NONBLOCK | platform.CLOEXEC | platform.BINARY
+        )
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise CorruptStoreError(
+                f"{path}: expected a regular file, found a link, a directory or a device; "
+                f"a store holds none"
+            ) from error
+        if error.errno in (errno.EACCES, errno.EPERM):
+            if flags & (os.O_WRONLY | os.O_RDWR):
+                raise FailedStoreError(f"{path}: may not be written: {error.strerror}") from error
+            raise CorruptStoreError(f"{path}: may not be read: {error.strerror}") from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise CorruptStoreError(f"{path}: expected a regular file, found something else")
+    return descriptor
+
+
+def check_size(path: Path, found: int, expected: int) -> None:
+    """Make sure that a file has as many bytes as it must have.
+
+    Raises:
+        CorruptStoreError: more or fewer.
+    """
+    if found != expected:
+        raise CorruptStoreError(
+            f"{path}: expected {expected:,} bytes, found {found:,}: the file was cut or replaced; "
+            f"run `mmreplay verify`"
+        )
+
+
+def read_bytes(path: Path, limit: int) -> bytes:
+    """A regular file whole, without following a link or hanging on a pipe.
+
+    Raises:
+        FileNotFoundError: there is none.
+        CorruptStoreError: not a regular file, or more than `limit` bytes.
+    """
+    descriptor, size = _open_within(path, limit)
+    try:
+        out = bytearray()
+        while len(out) < size and (piece := os.read(descriptor, size - len(out))):
+            out += piece
+        return bytes(out)
+    finally:
+        os.close(descriptor)
+
+
+def regular_size(path: Path, limit: int) -> int:
+    """The size of a regular file.
+
+    Raises:
+        FileNotFoundError: there is none.
+        CorruptStoreError: not a regular file, or more than `limit` bytes.
+    """
+    descriptor, size = _open_within(path, limit)
+    os.close(descriptor)
+    return size
+
+
+def _open_within(path: Path, limit: int) -> tuple[int, int]:
+    """The descriptor and the size of a regular file of at most `limit` bytes."""
+    descriptor = open_regular(path, os.O_RDONLY)
+    size = os.fstat(descriptor).st_size
+    if size > limit:
+        os.close(descriptor)
+        raise CorruptStoreError(f"{path}: expected at most {limit:,} bytes, found {size:,}")
+    return descriptor, size
+
+
+def read_at(path: Path, offset: int, length: int, size: int) -> bytes:
+    """`length` bytes from `offset` of a file that must have `size` bytes.
+
+    Raises:
+        FileNotFoundError: there is none.
+        CorruptStoreError: it has another size, or is no regular file.
+    """
+    descriptor = open_regular(path, os.O_RDONLY)
+    try:
+        check_size(path, os.fstat(descriptor).st_size, size)
+        return _read_exactly(descriptor, path, offset, length)
+    finally:
+        os.close(descriptor)
+
+
+def read_filled(path: Path, size: int, piece_bytes: int) -> Iterator[tuple[int, bytes]]:
+    """(offset, bytes) of a file that must have `size` bytes, in pieces, without its holes.
+
+    Args:
+        path: a regular file.
+        size: in bytes that it must have.
+        piece_bytes: of every piece but the last; offsets are multiples of it. What is left out is
+            zeros, and takes no time: a file may seem to have any size, and have no blocks at all.
+
+    Raises:
+        FileNotFoundError, CorruptStoreError: as `read_at`.
+    """
+    descriptor = open_regular(path, os.O_RDONLY)
+    try:
+        check_size(path, os.fstat(descriptor).st_size, size)
+        offset = 0
+        while offset < size:
+            filled = _next_filled(descriptor, offset)
+            if filled is None:
+                return
+            offset = max(offset, filled - filled % piece_bytes)
+            length = min(piece_bytes, size - offset)
+            yield offset, _read_exactly(descriptor, path, offset, length)
+            offset += length
+    finally:
+        os.close(descriptor)
+
+
+def _next_filled(descriptor: int, offset: int) -> int | None:
+    """Where the next byte is that lies in no hole; None if all of the rest is one."""
+    if not hasattr(os, "SEEK_DATA"):
+        return offset
+    try:
+        return os.lseek(descriptor, offset, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return None
+        return offset  # a file system that does not know
+
+
+def _read_exactly(descriptor: int, path: Path, offset: int, length: int) -> bytes:
+    os.lseek(descriptor, offset, os.SEEK_SET)
+    out = bytearray()
+    while len(out) < length:
+        piece = os.read(descriptor, length - len(out))
+        if not piece:
+            raise CorruptStoreError(f"{path}: ended early while being read; run verify")
+        out += piece
+    return bytes(out)
+
+
+def names(path: Path, *, missing_ok: bool = True) -> list[str]:
+    """The names in a directory, ascending; none if it is not there, or none.
+
+    Raises:
+        FileNotFoundError, NotADirectoryError: it is not there, or none, and that is not ok.
+        CorruptStoreError: it may not be read.
+    """
+    try:
+        return sorted(os.listdir(path))
+    except (FileNotFoundError, NotADirectoryError):
+        if missing_ok:
+            return []
+        raise
+    except OSError as error:
+        raise CorruptStoreError(f"{path}: cannot be listed: {error.strerror}") from error
+
+
+def check_directories(root: Path, *below: str) -> None:
+    """Make sure that paths below a store are directories of its own, and no links out of it.
+
+    Raises:
+        CorruptStoreError: one is a link or no directory, or may not be read. One that is missing is
+            not looked into.
+    """
+    seen = set()
+    for path in below:
+        here = os.fspath(root)
+        for part in path.split("/"):
+            here = os.path.join(here, part)
+            if here in seen:
+                continue
+            seen.add(here)
+            try:
+                kind = os.lstat(here).st_mode
+            except (FileNotFoundError, NotADirectoryError):
+                break
+            except PermissionError as error:
+                raise CorruptStoreError(f"{here}: may not be read: {error.strerror}") from error
+            if not stat.S_ISDIR(kind):
+                raise CorruptStoreError(
+                    f"{here}: expected a directory, found a link or a file; a store holds no links"
+                )
+
+
+def check_rights(root: Path) -> None:
+    """Make sure that all of a store may be read: what may not looks damaged, and is not.
+
+    Raises:
+        StoreNotFoundError: a file or directory that may not.
+    """
+    todo = [os.fspath(root)]
+    while todo:
+        folder = todo.pop()
+        try:
+            with os.scandir(folder) as entries:
+                found = [one for one in entries if not one.is_symlink()]
+        except PermissionError as error:
+            raise _no_right(folder, error.strerror) from error
+        except (OSError, ValueError):  # gone, or no directory: others say what is wrong with it
+            continue
+        _check_right(folder, os.R_OK | os.X_OK)
+        for one in found:
+            if one.is_dir(follow_symlinks=False):
+                todo.append(one.path)
+            elif one.is_file(follow_symlinks=False):
+                _check_right(one.path, os.R_OK)
+
+
+def _check_right(path: str, mode: int) -> None:
+    # What was evicted in between may not be read either.
+    if not os.access(path, mode, effective_ids=_EFFECTIVE) and os.path.lexists(path):
+        raise _no_right(path, os.strerror(errno.EACCES))
+
+
+def _no_right(path: str, reason: str | None) -> StoreNotFoundError:
+    return StoreNotFoundError(
+        f"{path}: may not be read: {reason}; nothing says that it is damaged: get the right to "
+        f"read the whole store first (chmod, chown), and try again"
+    )
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Device and inode of what stands at a path, links not followed; None if nothing does."""
+    try:
+        about = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError):
+        if name_problem(path):
+            return None
+        raise
+    return about.st_dev, about.st_ino
+
+
+def name_problem(path: Path) -> str:
+    """Why nothing can ever stand at a path; empty if something can."""
+    try:
+        os.lstat(path)
+    except ValueError:  # a NUL, or half of a surrogate pair
+        return "it has a character that no name can have"
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return "it is longer than the file system takes"
+    return ""
+
+
+def allocated_bytes(root: Path) -> dict[str, int]:
+    """Bytes of the blocks allocated to a store, as ``du`` counts them.
+
+    Returns:
+        for each directory its own blocks and those of the files in it, not of what is further
+        down; the sum is what the store takes.
+    """
+    out: dict[str, int] = {}
+    for folder, _, inside in os.walk(root):
+        out[folder] = _blocks(folder) + sum(_blocks(os.path.join(folder, one)) for one in inside)
+    return out
+
+
+def _blocks(path: str) -> int:
+    try:
+        about = os.lstat(path)
+    except OSError:  # evicted, or renamed, at this moment
+        return 0
+    # Windows has no st_blocks; the length is the next best thing.
+    return getattr(about, "st_blocks", -(-about.st_size // 512)) * 512

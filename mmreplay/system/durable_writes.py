@@ -1,0 +1,488 @@
+"""Every call that changes the disk: what is written, synced, allocated, named and removed.
+
+Invariant: no other module of the package calls rename, fsync, fallocate or anything like them, so
+fault injection has one place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import struct
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from mmreplay.errors import CorruptStoreError, DiskFullError, FailedStoreError
+from mmreplay.system import checked_reads, platform
+
+__all__ = [
+    "FailedSyncError",
+    "allocate",
+    "copy_file",
+    "exchange",
+    "make_directory",
+    "remove_tree",
+    "rename",
+    "replace_directory",
+    "share_file",
+    "sync_directory",
+    "sync_file",
+    "sync_name",
+    "sync_tree",
+    "syncing",
+    "temporary_directory",
+    "unlink",
+    "write_at",
+    "write_file",
+    "writing",
+    "zero_from",
+]
+
+
+class FailedSyncError(FailedStoreError):
+    """An fsync failed: what was written since the last one may never reach the disk."""
+
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_COPY_BYTES = 8 << 20
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+# FS_IOC_GETFLAGS and FS_IOC_SETFLAGS of linux/fs.h: declared with a long, used with an int.
+_GET_FLAGS = 2 << 30 | struct.calcsize("l") << 16 | ord("f") << 8 | 1
+_SET_FLAGS = 1 << 30 | struct.calcsize("l") << 16 | ord("f") << 8 | 2
+_NO_COPY_ON_WRITE = 0x00800000
+
+
+@contextlib.contextmanager
+def writing(what: str, path: Path) -> Iterator[None]:
+    """Turn OSErrors of a write into the errors of this package.
+
+    Raises:
+        DiskFullError: ENOSPC or EDQUOT.
+        FailedStoreError: any other OSError; never to be retried, see fsync.
+    """
+    try:
+        yield
+    except DiskFullError:
+        raise
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise DiskFullError(
+                f"{path}: no room on the disk for {what}; nothing was changed: "
+                f"make room and call again"
+            ) from error
+        advice = "check the disk and open the store again"
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            advice = "it needs the right to write there"
+        raise FailedStoreError(
+            f"{path}: {what} failed: {error.strerror or error}; what was flushed is kept: {advice}"
+        ) from error
+
+
+@contextlib.contextmanager
+def syncing(path: Path) -> Iterator[None]:
+    """Turn every OSError of an fsync into FailedStoreError, a full disk too.
+
+    After a failed fsync the kernel may take the pages for clean: a second one would say that all
+    is well. So there is nothing to try again.
+
+    Raises:
+        FailedSyncError: any OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise FailedSyncError(
+            f"{path}: fsync failed: {error.strerror or error}; what was flushed before is kept: "
+            f"check the disk and open the store again"
+        ) from error
+
+
+@contextlib.contextmanager
+def _opening(path: Path) -> Iterator[None]:
+    """Turn every OSError of opening what is to be synced into an error: nothing has changed by it.
+
+    Raises:
+        CorruptStoreError: there is a link where a file should be.
+        FailedStoreError: any other OSError, such as too many open files.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise CorruptStoreError(f"{path}: expected a file, found a link") from error
+        raise FailedStoreError(
+            f"{path}: cannot be opened to make it durable: {error.strerror or error}; what is "
+            f"committed is kept: see to that and open the store again"
+        ) from error
+
+
+def write_file(path: Path, data: bytes, *, durable: bool = True, overwritten: bool = False) -> None:
+    """Write beside, fsync, rename over `path`, fsync the directory.
+
+    Args:
+        path: where the file shall stand; an older one is replaced.
+        data: all its bytes.
+        durable: False leaves out the fsyncs: for litter such as who holds a lock.
+        overwritten: whether its bytes will be changed in place, as those of `allocate` are.
+
+    Raises:
+        DiskFullError: no room; the partial file is gone again, `path` is as it was.
+        FailedStoreError: the write or fsync failed.
+    """
+    beside = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    with writing(f"writing {path.name}", path):
+        try:
+            descriptor = os.open(
+                beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | platform.BINARY, 0o666
+            )
+            try:
+                if overwritten:
+                    _keep_in_place(descriptor)
+                _write_all(descriptor, data)
+                if durable:
+                    _fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.replace(beside, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(beside)
+            raise
+        if durable:
+            sync_directory(path.parent)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def write_at(path: Path, offset: int, data: bytes) -> None:
+    """Overwrite bytes of an existing file in place and make them durable.
+
+    Raises:
+        DiskFullError, FailedStoreError: the write or fsync failed.
+    """
+    with writing("writing in place", path):
+        descriptor = os.open(
+            path, os.O_WRONLY | platform.BINARY | platform.CLOEXEC | platform.NOFOLLOW
+        )
+        try:
+            os.lseek(descriptor, offset, os.SEEK_SET)
+            _write_all(descriptor, data)
+            with syncing(path):
+                _fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def allocate(path: Path, size: int) -> None:
+    """Make sure that a file of `size` bytes exists, with all its blocks, zeros where it was not.
+
+    A store into a map of a sparse file on a full disk is SIGBUS; with its blocks allocated, never.
+
+    Raises:
+        DiskFullError: no room; a file that was made by this call is gone again.
+    """
+    with writing(f"allocating {size:,} bytes", path):
+        new = not path.exists()
+        descriptor = os.open(
+            path,
+            os.O_RDWR | os.O_CREAT | platform.BINARY | platform.CLOEXEC | platform.NOFOLLOW,
+            0o666,
+        )
+        try:
+            if new:
+                _keep_in_place(descriptor)
+            _fallocate(descriptor, size)
+        except BaseException:
+            if new:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+            raise
+        finally:
+            os.close(descriptor)
+
+
+def _keep_in_place(descriptor: int) -> None:
+    """Ask btrfs to overwrite the blocks of a file that is still empty, instead of moving them.
+
+    Copy-on-write needs room for every page that is changed once more, so allocated blocks are no
+    guard against SIGBUS there. Other file systems refuse, and lose nothing by it.
+    """
+    if not platform.LINUX or platform.fcntl is None:
+        return
+    with contextlib.suppress(OSError):
+        flags = struct.unpack("i", platform.fcntl.ioctl(descriptor, _GET_FLAGS, bytes(4)))[0]
+        platform.fcntl.ioctl(descriptor, _SET_FLAGS, struct.pack("i", flags | _NO_COPY_ON_WRITE))
+
+
+def _fallocate(descriptor: int, size: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+        return
+    have = os.fstat(descriptor).st_size
+    os.lseek(descriptor, have, os.SEEK_SET)
+    _write_all(descriptor, bytes(max(size - have, 0)))
+
+
+def zero_from(path: Path, offset: int) -> None:
+    """Zero a file from `offset` to its end and give the blocks back; its length stays."""
+    with writing("giving back unused space", path):
+        descriptor = os.open(
+            path, os.O_RDWR | platform.BINARY | platform.CLOEXEC | platform.NOFOLLOW
+        )
+        try:
+            length = os.fstat(descriptor).st_size - offset
+            if length > 0 and not _punch_hole(descriptor, offset, length):
+                os.lseek(descriptor, offset, os.SEEK_SET)
+                _write_all(descriptor, bytes(length))
+            with syncing(path):
+                _fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _punch_hole(descriptor: int, offset: int, length: int) -> bool:
+    if not platform.LINUX or platform.LIBC is None:
+        return False
+    keep_size_and_punch = 0x01 | 0x02
+    call = platform.LIBC.fallocate
+    call.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    return bool(call(descriptor, keep_size_and_punch, offset, length) == 0)
+
+
+def unlink(path: Path) -> None:
+    """Remove a file; one that is gone already is fine."""
+    with writing("removing a file", path), contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def share_file(source: Path, target: Path, size: int | None = None) -> bool:
+    """Give a file that nobody will change any more a second name; where that cannot be, copy it.
+
+    Args:
+        source: a regular file.
+        target: does not exist yet.
+        size: in bytes that it must have, if given.
+
+    Returns:
+        whether both names are of one file now.
+
+    Raises:
+        FileNotFoundError: there is no source.
+        CorruptStoreError: another size, or no regular file.
+        DiskFullError: no room for a copy.
+    """
+    descriptor = checked_reads.open_regular(source, os.O_RDONLY)
+    try:
+        found = os.fstat(descriptor).st_size
+        checked_reads.check_size(source, found, found if size is None else size)
+        try:
+            os.link(source, target, follow_symlinks=False)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.EEXIST):
+                raise
+            if error.errno in _NO_ROOM:
+                with writing("linking", target):
+                    raise
+        else:
+            return True
+        _copy_from(descriptor, target)
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a regular file whose bytes may change, those of the source and those of the copy.
+
+    Raises:
+        FileNotFoundError: there is no source.
+        CorruptStoreError: no regular file.
+        DiskFullError: no room; nothing is left behind.
+    """
+    descriptor = checked_reads.open_regular(source, os.O_RDONLY)
+    try:
+        _copy_from(descriptor, target, overwritten=True)
+    finally:
+        os.close(descriptor)
+
+
+def _copy_from(source: int, target: Path, *, overwritten: bool = False) -> None:
+    with writing(f"copying {target.name}", target):
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | platform.BINARY, 0o666)
+        try:
+            if overwritten:
+                _keep_in_place(descriptor)
+            while piece := os.read(source, _COPY_BYTES):
+                _write_all(descriptor, piece)
+            _fsync(descriptor)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(target)
+            raise
+        finally:
+            os.close(descriptor)
+
+
+def sync_file(path: Path, *, missing_ok: bool = False) -> None:
+    """Make a file's bytes durable, dirty pages of every map of it included.
+
+    Raises:
+        FailedSyncError: the fsync failed. It must never be retried: the kernel may have marked
+            the pages clean, and a second call would say that all is well.
+        FailedStoreError: it cannot be opened, so that nothing was tried.
+        CorruptStoreError: a link.
+    """
+    with _opening(path):
+        try:
+            descriptor = os.open(
+                path, os.O_RDWR | platform.BINARY | platform.CLOEXEC | platform.NOFOLLOW
+            )
+        except FileNotFoundError:
+            if missing_ok:
+                return
+            raise
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            # An archive, or a disk, that was made read-only; Linux syncs it all the same.
+            descriptor = os.open(
+                path, os.O_RDONLY | platform.BINARY | platform.CLOEXEC | platform.NOFOLLOW
+            )
+    with syncing(path):
+        try:
+            _fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    if sys.platform == "win32":  # directories cannot be opened there
+        return
+    with _opening(path):
+        descriptor = os.open(path, os.O_RDONLY | platform.CLOEXEC)
+    with syncing(path):
+        try:
+            _fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def sync_name(path: Path) -> None:
+    """Make the name of a directory durable, whose maker may have died before it was.
+
+    Who may not read the directory above has not made anything there.
+    """
+    above = path.absolute().parent
+    if os.access(above, os.R_OK):
+        sync_directory(above)
+
+
+def _fsync(descriptor: int) -> None:
+    if (
+        sys.platform == "darwin" and platform.fcntl is not None
+    ):  # fsync does not reach the medium there
+        platform.fcntl.fcntl(descriptor, platform.fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(descriptor)
+
+
+def _fdatasync(descriptor: int) -> None:
+    if hasattr(os, "fdatasync"):
+        os.fdatasync(descriptor)
+    else:
+        _fsync(descriptor)
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory, and those above it; their names become durable with the caller's sync."""
+    with writing("making a directory", path):
+        os.makedirs(path, exist_ok=True)
+
+
+def replace_directory(built: Path, path: Path) -> bool:
+    """Give a directory that was built elsewhere its name.
+
+    Returns:
+        False when something stands there already, but an empty directory, which is replaced;
+        `built` is then left as it is.
+    """
+    try:
+        os.rename(built, path)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EACCES):
+            return False
+        with writing("renaming", path):
+            raise
+    sync_directory(path.parent)
+    return True
+
+
+def rename(path: Path, target: Path) -> None:
+    """Give a file or directory another name, at once; the caller syncs the directory above."""
+    with writing("renaming", path):
+        os.rename(path, target)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Exchange the names of two directories, so that there is no moment without either.
+
+    Returns:
+        False where the system cannot; nothing was changed then.
+    """
+    if not platform.LINUX or platform.LIBC is None or not hasattr(platform.LIBC, "renameat2"):
+        return False
+    paths = os.fsencode(one), os.fsencode(other)
+    with writing("exchanging", one):
+        if platform.LIBC.renameat2(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE) == 0:
+            return True
+        number = ctypes.get_errno()
+        if number in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM):
+            return False  # an old kernel, or a file system that has no such thing
+        raise OSError(number, os.strerror(number))
+
+
+def sync_tree(path: Path) -> None:
+    """Make every file and every name below a directory durable."""
+    for folder, _, names in os.walk(path):
+        for name in names:
+            sync_file(Path(folder, name))
+        sync_directory(Path(folder))
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory of ours and all in it; no link is followed, nor is `path` if it is one."""
+    if os.path.islink(path) or (os.path.lexists(path) and not os.path.isdir(path)):
+        unlink(path)
+        return
+    for folder, folders, names in os.walk(path, topdown=False):
+        for name in names:
+            unlink(Path(folder, name))
+        for name in folders:
+            if os.path.islink(Path(folder, name)):
+                unlink(Path(folder, name))
+                continue
+            _remove_directory(Path(folder, name))
+    _remove_directory(path)
+
+
+def temporary_directory(prefix: str) -> Path:
+    """A new directory that nobody else can read, in the folder of Python's `tempfile`."""
+    import tempfile  # noqa: PLC0415 (needed by few)
+
+    with writing("making a temporary directory", Path(tempfile.gettempdir())):
+        return Path(tempfile.mkdtemp(prefix=prefix))
+
+
+def _remove_directory(path: Path) -> None:
+    with writing("removing a directory", path), contextlib.suppress(FileNotFoundError):
+        os.rmdir(path)

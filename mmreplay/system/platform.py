@@ -1,0 +1,114 @@
+"""What the operating system has and another one may not: looked up once, here.
+
+Invariant: what is missing is None or 0, never an error at import; who needs it looks first. Linux
+and macOS get the real thing; elsewhere plain fallbacks still import and read closed stores.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = [
+    "BINARY",
+    "CLOEXEC",
+    "LIBC",
+    "LINUX",
+    "NOFOLLOW",
+    "NONBLOCK",
+    "barrier",
+    "boot_id",
+    "fcntl",
+]
+
+try:
+    import fcntl
+except ImportError:  # Windows has no flock; writing there is refused, reading is not
+    fcntl = None  # type: ignore[assignment]
+
+LINUX = sys.platform == "linux"
+NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
+NONBLOCK = getattr(os, "O_NONBLOCK", 0)
+CLOEXEC = getattr(os, "O_CLOEXEC", 0)
+BINARY = getattr(os, "O_BINARY", 0)
+
+
+def _libc() -> ctypes.CDLL | None:
+    if os.name != "posix":
+        return None
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = [
+            ctypes.c_void_p,
+            ctypes.c_size_t,
+            ctypes.c_int,
+            ctypes.c_int,
+            ctypes.c_int,
+            ctypes.c_int64,
+        ]
+        libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+    except (OSError, AttributeError):
+        return None
+    return libc
+
+
+LIBC = _libc()
+
+
+def _make_barrier() -> Callable[[], None] | None:
+    """A memory barrier, for whoever writes rows and whoever reads them beside him.
+
+    A writer calls it between the values of a row and the word that commits it, a reader between
+    that word and the values. x86 keeps stores in order, and loads: None there.
+
+    Elsewhere the locks of the threading library do it: nothing moves down past a release, nor up
+    past an acquire. So the lock is released first and acquired after that; what comes before an
+    acquire, or after a release, may still move into the part between. A new lock each time, for
+    which no thread waits, and that no forked child finds held.
+    """
+    if platform.machine().lower() in ("x86_64", "amd64", "i686", "i386"):
+        return None
+
+    def call() -> None:
+        lock = threading.Lock()
+        lock.acquire()
+        lock.release()
+        lock.acquire()
+
+    return call
+
+
+barrier = _make_barrier()
+
+
+def boot_id() -> bytes:
+    """16 bytes that change with every start of the operating system.
+
+    Where there is no such thing, they are of this process alone: then no other process trusts
+    what is volatile, and its recovery falls back on the checkpoint.
+    """
+    try:
+        if LINUX:
+            text = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+            return uuid.UUID(text.strip()).bytes
+        if sys.platform == "darwin":
+            command = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
+            run = subprocess.run(command, capture_output=True, check=True, text=True)  # noqa: S603
+            text = run.stdout
+            return uuid.UUID(text.strip()).bytes
+    except (OSError, ValueError, subprocess.SubprocessError):
+        pass
+    return _PROCESS_ID
+
+
+_PROCESS_ID = uuid.uuid4().bytes

@@ -1,0 +1,1 @@
+"""One writer a lane: creating, appending, flushing, sealing, closing, recovering."""

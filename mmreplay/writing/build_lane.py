@@ -1,0 +1,103 @@
+"""New lanes: the directory of an empty one, and the metadata of any."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mmreplay.errors import CorruptStoreError, FormatError
+from mmreplay.format import layout
+from mmreplay.format.layout import ArraySpec
+from mmreplay.schema import Schema
+from mmreplay.storage import tail_file
+from mmreplay.storage.checkpoint import CheckpointFile
+from mmreplay.storage.state_page import State
+from mmreplay.system import checked_reads, durable_writes
+
+__all__ = ["build_lane", "build_live", "generator_path", "read_generator", "write_metadata"]
+
+
+def build_lane(
+    path: Path, schema: Schema, specs: Mapping[str, ArraySpec], attributes: Mapping[str, Any]
+) -> None:
+    """Make the directory of an empty, live lane; the caller makes it durable and renames it.
+
+    Args:
+        path: a directory that does not exist yet, beside the final one.
+        schema: what a row holds.
+        specs: every array by path.
+        attributes: capacity, padding, env, versions, name for attributes.mmreplay.
+    """
+    own = {
+        "format": layout.FORMAT,
+        "kind": "lane",
+        "uuid": uuid.uuid4().hex,
+        "schema": schema.to_json(),
+        "rows": 0,
+        "first": 0,
+        **attributes,
+        "closed": False,
+    }
+    arrays = [*specs.values(), *(layout.checksum_spec(name) for name in specs)]
+    arrays.append(layout.index_spec())
+    for spec in arrays:
+        folder = path / spec.path
+        durable_writes.make_directory(folder)
+        durable_writes.write_file(folder / "zarr.json", layout.array_json(spec, 0), durable=False)
+        for group in folder.relative_to(path).parents:
+            durable_writes.write_file(
+                path / group / "zarr.json", layout.group_json(), durable=False
+            )
+    durable_writes.write_file(path / "zarr.json", layout.group_json(own), durable=False)
+    build_live(path, own["uuid"], specs, head=0, tail_start=0, base=0)
+
+
+def build_live(
+    path: Path, store: str, specs: Mapping[str, ArraySpec], *, head: int, tail_start: int, base: int
+) -> None:
+    """`.live` with tails of zeros, a state that nobody trusts yet, and a valid checkpoint."""
+    live = path / ".live"
+    durable_writes.make_directory(live)
+    for spec in specs.values():
+        if not spec.is_raw:
+            durable_writes.allocate(tail_file.tail_path(path, spec), 2 * spec.chunk_bytes)
+    State.create(live / "state")
+    CheckpointFile.create(live / "checkpoint", store, head=head, tail_start=tail_start, base=base)
+
+
+def write_metadata(path: Path, metadata: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """Replace attributes.mmreplay of a lane, durably; returns them.
+
+    Raises:
+        FormatError: they would be longer than anybody reads; nothing was changed.
+    """
+    new = {**metadata, **changes}
+    if not new["closed"]:
+        new.pop("generator", None)  # it stands in .live while the lane is open
+    data = layout.group_json(new)
+    # What was read may come out longer: written by others, it may be spelled in fewer bytes.
+    if len(data) > layout.MAX_METADATA_BYTES and new.pop("generator", None) is not None:
+        data = layout.group_json(new)  # a random state of such a length is none of ours
+    if len(data) > layout.MAX_METADATA_BYTES:
+        raise FormatError(
+            f"{path / 'zarr.json'}: expected attributes of at most "
+            f"{layout.MAX_METADATA_BYTES:,} bytes, found {len(data):,} as they would be written; "
+            f"it stays as it is: give a smaller metadata="
+        )
+    durable_writes.write_file(path / "zarr.json", data)
+    return new
+
+
+def generator_path(path: Path) -> Path:
+    """Where the random state of a sampler stands while the lane is open."""
+    return path / ".live" / "generator"
+
+
+def read_generator(path: Path) -> str | None:
+    """The random state of a lane that is open; None if there is none, or it is damaged."""
+    with contextlib.suppress(FileNotFoundError, ValueError, CorruptStoreError):
+        return checked_reads.read_bytes(generator_path(path), layout.MAX_METADATA_BYTES).decode()
+    return None

@@ -1,0 +1,114 @@
+"""Full stacks given to a writer: the newest frame is taken, the others are compared.
+
+Invariant: a stack that does not go on from the newest row of its lane is refused, so that the
+stacks that are rebuilt from the rows are those that were given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy.typing as npt
+
+from mmreplay.errors import SchemaError
+from mmreplay.lazy_frames import LazyFrames
+from mmreplay.schema import Field
+
+__all__ = ["Overlap"]
+
+Array = npt.NDArray[Any]
+
+
+class Overlap:
+    """The stacks given to one lane.
+
+    Only two frames of a stack are looked at: the newest, and the one before it, which must be the
+    newest row. Mostly it is the very array that was given as the newest one a step ago, so that
+    nothing has to be compared.
+    """
+
+    def __init__(self) -> None:
+        # The newest frame of the last stack of each column, and the row that it was given for.
+        self._given: dict[str, tuple[int, Array]] = {}
+
+    def first(self, stack: LazyFrames, one: Field, path: str, name: str, row: int) -> Array:
+        """The newest frame of an episode's first stack.
+
+        Args:
+            stack: as FrameStack's `reset` returns it.
+            one: the frame's field.
+            path: of the frame's column.
+            name: what it is, for the message.
+            row: that the frame is for.
+
+        Raises:
+            SchemaError: a stack of frames of another shape, or from the middle of an episode.
+        """
+        _check_shape(stack, one, name)
+        if not stack.is_first():
+            raise SchemaError(
+                f"{name}: reset() takes an episode's first observation, whose earlier frames are "
+                f"padding, found LazyFrames from the middle of an episode; call env.reset() "
+                f"first, or, to begin here, pass the newest frame alone, {_ALONE}"
+            )
+        return self._keep(stack, path, row)
+
+    def following(
+        self,
+        stack: LazyFrames,
+        one: Field,
+        path: str,
+        name: str,
+        row: int,
+        stored: Callable[[str, int], Array],
+    ) -> Array:
+        """The newest frame of a stack that goes on from the newest row.
+
+        Args:
+            stack: as FrameStack's `step` returns it.
+            one: the frame's field.
+            path: of the frame's column.
+            name: what it is, for the message.
+            row: that the frame is for.
+            stored: gives the newest frame of a column by path and row.
+
+        Raises:
+            SchemaError: a stack of frames of another shape, or one that does not go on.
+        """
+        _check_shape(stack, one, name)
+        if stack.count() > 1:
+            before = stack.frame(-2)
+            last, given = self._given.get(path, (-1, None))
+            is_same = before is given and last == row - 1
+            # By bytes, so that a NaN equals itself.
+            if (
+                not is_same
+                and one.coerce(before, name).tobytes() != stored(path, row - 1).tobytes()
+            ):
+                raise SchemaError(
+                    f"{name}: LazyFrames that do not go on from row {row - 1:,}: their second "
+                    f"newest frame is not the frame of that row. Call reset() after each "
+                    f"env.reset(), give every observation that the frame-stacking wrapper returns, "
+                    f"and put wrappers that skip or repeat steps below it; or pass the newest "
+                    f"frame alone, {_ALONE}"
+                )
+        return self._keep(stack, path, row)
+
+    def _keep(self, stack: LazyFrames, path: str, row: int) -> Array:
+        newest = stack.frame(-1)
+        self._given[path] = (row, newest)
+        return newest
+
+
+_ALONE = "observation.frame(-1)"
+
+
+def _check_shape(stack: LazyFrames, one: Field, name: str) -> None:
+    frame = stack.frame(-1)
+    if frame.shape != one.shape:
+        raise SchemaError(
+            f"{name}: expected shape {one.shape}, found LazyFrames of {stack.count()} frames of "
+            f"shape {frame.shape}, of which the newest is stored; declare the field of one frame, "
+            f"mmreplay.Field({frame.shape}, {frame.dtype.name!r}), and choose stack= when sampling"
+        )

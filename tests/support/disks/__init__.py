@@ -1,0 +1,1 @@
+"""Disks that fill up, fail or are cut off."""

@@ -1,0 +1,243 @@
+"""Frames that say what they are: lane, row and first row of their episode stand in their bytes.
+
+Invariant: a frame is torn, or in the wrong place, if and only if its bytes are not those that
+`Described.make` gives for the place that it claims.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.batches.batch import Batch
+from mmreplay.batches.sequences import SequenceBatch
+from mmreplay.reading.trajectories import LazyTrajectory, Trajectory
+from mmreplay.schema import Field
+from tests.support.oracle.model import LANE_SHIFT
+
+__all__ = ["Described", "Plot"]
+
+Array = npt.NDArray[Any]
+_HEADER = 3
+_LEAST_BYTES = 8 * _HEADER
+_MASK = (1 << 64) - 1
+_ROW_MASK = (1 << LANE_SHIFT) - 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Described:
+    """Frames of one field, of 24 bytes or more, that describe themselves.
+
+    Args:
+        field: any field but one of bools.
+    """
+
+    field: Field
+
+    def make(self, lane: int, row: int, start: int) -> Array:
+        """The frame of a row of the episode that begins at row `start`."""
+        n_bytes = self.field.row_bytes
+        header = np.array([lane, row, start], "<u8").view(np.uint8)
+        fill = self._fill(np.array([[lane, row, start]]), n_bytes - _LEAST_BYTES)[0]
+        whole = np.concatenate((header, fill))
+        frame: Array = whole.view(self.field.dtype).reshape(self.field.shape)
+        return frame
+
+    @staticmethod
+    def _fill(places: Array, n_bytes: int) -> Array:
+        first = places[:, 0] * 17 + places[:, 1] * 31 + places[:, 2] * 7
+        fill: Array = (first[:, None] + np.arange(n_bytes) // 3) % 251
+        return fill.astype(np.uint8)
+
+    def read(self, frames: Array) -> Array:
+        """(..., 3) lane, row and start of each frame.
+
+        Raises:
+            AssertionError: a frame that is not whole.
+        """
+        ndim = len(self.field.shape)
+        outer = frames.shape[: frames.ndim - ndim]
+        whole: Array = np.ascontiguousarray(frames).reshape(-1).view(np.uint8)
+        flat = whole.reshape(-1, self.field.row_bytes)
+        header = np.ascontiguousarray(flat[:, :_LEAST_BYTES]).view("<u8").astype(np.int64)
+        fill = self._fill(header, flat.shape[1] - _LEAST_BYTES)
+        torn = (flat[:, _LEAST_BYTES:] != fill).any(axis=1)
+        if torn.any():
+            raise AssertionError(
+                f"{int(torn.sum())} frames of {len(torn)} are torn; the first claims to be "
+                f"lane, row, start = {header[torn][0].tolist()}"
+            )
+        return header.reshape(*outer, _HEADER)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plot:
+    """What happens at each row of each lane: a pure function, known to writer and checker alike.
+
+    Args:
+        seed: of everything.
+        frames: how frames look, by key; the sole one under ``frame``.
+    """
+
+    seed: int
+    frames: dict[str, Described]
+
+    def _noise(self, lane: int, row: int) -> int:
+        """64 bits (splitmix64; Steele, Lea and Flood 2014)."""
+        x = (self.seed * 0x9E3779B97F4A7C15 + lane * 0xD1B54A32D192ED03 + row + 1) & _MASK
+        x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+        return x ^ (x >> 31)
+
+    def frame(self, lane: int, row: int, start: int) -> Array | dict[str, Array]:
+        """The frame, or the dict of frames."""
+        out = {name: one.make(lane, row, start) for name, one in self.frames.items()}
+        return out if len(out) > 1 else next(iter(out.values()))
+
+    def action(self, lane: int, row: int) -> int:
+        """An int64."""
+        return self._noise(lane, row) >> 8 & 0xFFFFFF
+
+    def reward(self, lane: int, row: int) -> float:
+        """A multiple of 1/8 that float32 holds."""
+        return (self._noise(lane, row) >> 40 & 0xFF) / 8 - 16
+
+    def extra(self, lane: int, row: int) -> float:
+        """A float32."""
+        return float(np.float32(row) / 3)
+
+    def event(self, lane: int, row: int) -> str:
+        """What the step that makes this row is: a plain one, or the end of something."""
+        pick = self._noise(lane, row) & 0x3F
+        names = ("terminated", "truncated", "both", "life_lost", "interrupted", "terminated")
+        return names[pick] if pick < len(names) else ""
+
+    def flags(self, lane: int, row: int) -> tuple[bool, bool, bool]:
+        """terminated, truncated and life_lost of the step that makes this row."""
+        event = self.event(lane, row)
+        return event in {"terminated", "both"}, event in {"truncated", "both"}, event == "life_lost"
+
+    def begins(self, lane: int, row: int) -> bool:
+        """Whether this row is a reset, whatever happened to the writer."""
+        return row == 0 or self.event(lane, row - 1) in {
+            "terminated",
+            "truncated",
+            "both",
+            "interrupted",
+        }
+
+    def check_batch(
+        self,
+        batch: Batch,
+        stack: int,
+        padding: str = "reset",
+        n_step: int = 1,
+        gamma: float = 0.99,
+    ) -> Array:
+        """A batch fits together, whatever else is being written.
+
+        Returns:
+            (B,) how many steps each return has; why it is not `n_step` is not looked into.
+
+        Raises:
+            AssertionError: a torn frame, a frame of another row, a wrong scalar.
+        """
+        lanes, rows = batch.id >> LANE_SHIFT, batch.id & _ROW_MASK
+        steps = np.ones(len(rows), np.int64) if n_step == 1 else self._steps(batch, rows)
+        if not ((steps >= 1) & (steps <= n_step)).all():
+            raise AssertionError(f"returns of {steps.tolist()} steps; expected 1 to {n_step}")
+        for name, one in self.frames.items():
+            for which, offset in (("observation", 0 * steps), ("next_observation", steps)):
+                whole = getattr(batch, which)
+                frames = whole[name] if isinstance(whole, dict) else whole
+                newest = one.read(frames[:, -1])
+                start = newest[:, 2]
+                wanted = (rows + offset)[:, None] + np.arange(1 - stack, 1)
+                inside = wanted >= start[:, None]
+                np.maximum(wanted, start[:, None], out=wanted)
+                seen = frames if padding == "reset" else frames[inside]
+                expected = np.stack(
+                    np.broadcast_arrays(lanes[:, None], wanted, start[:, None]), axis=-1
+                )
+                if padding == "zero":
+                    expected = expected[inside]
+                    if frames[~inside].tobytes().strip(b"\0"):
+                        raise AssertionError(f"{which}: padding that is not zero")
+                found = one.read(seen)
+                if not np.array_equal(found, expected):
+                    wrong = np.argwhere((found != expected).any(-1))[0]
+                    raise AssertionError(
+                        f"{which} of id {int(batch.id[wrong[0]])}: expected lane, row, start = "
+                        f"{expected[tuple(wrong)].tolist()}, found {found[tuple(wrong)].tolist()}"
+                    )
+                if not (start <= rows).all():
+                    raise AssertionError("a transition leads into another episode")
+        each = (lanes, rows, steps, batch.action, batch.reward, batch.non_terminal)
+        for lane, row, m, *scalars in zip(*(x.tolist() for x in each), strict=True):
+            ended, _, lost = self.flags(lane, row + m)
+            total = sum(gamma**k * self.reward(lane, row + k) for k in range(m))
+            known = [self.action(lane, row), float(np.float32(total)), not (ended or lost)]
+            if scalars != known:
+                raise AssertionError(f"row {row} of lane {lane}: expected {known}, found {scalars}")
+        return steps
+
+    def _steps(self, batch: Batch, rows: Array) -> Array:
+        """How many steps each return of a batch has, by the frame that comes after it."""
+        name, one = next(iter(self.frames.items()))
+        after = batch.next_observation
+        newest = (after[name] if isinstance(after, dict) else after)[:, -1]
+        steps: Array = one.read(newest)[:, 1] - rows
+        return steps
+
+    def check_sequences(self, batch: SequenceBatch, stack: int) -> None:
+        """The windows of a batch, of one-step returns, fit together.
+
+        Raises:
+            AssertionError: as `check_batch`, or steps of a window that do not follow each other.
+        """
+        mask = batch.mask
+        flat = {
+            one.name: _at(getattr(batch, one.name), mask)
+            for one in dataclasses.fields(Batch)
+            if one.name not in {"weight", "extras"}
+        }
+        weight = np.ones(int(mask.sum()), np.float32)
+        self.check_batch(Batch(**flat, weight=weight, extras={}), stack)
+        both = mask[:, 1:] & mask[:, :-1]
+        if not (np.diff(batch.id)[both] == 1).all() or (batch.id[~mask] != -1).any():
+            raise AssertionError("steps of a window that do not follow each other")
+        inside = (np.diff(batch.id) == 1) & both
+        if batch.first[:, 1:][inside].any():
+            raise AssertionError("an episode that begins inside a window")
+
+    def check_trajectory(self, found: Trajectory | LazyTrajectory) -> None:
+        """An episode is whole, from its first row on, and all its rows are of it.
+
+        Raises:
+            AssertionError: it is not.
+        """
+        ids = found.ids
+        lane, first = int(ids[0]) >> LANE_SHIFT, int(ids[0]) & _ROW_MASK
+        rows = np.arange(first, first + len(ids) + 1)
+        expected = np.stack((np.full(len(rows), lane), rows, np.full(len(rows), first)), -1)
+        whole = found.observation
+        for name, one in self.frames.items():
+            frames = whole[name] if isinstance(whole, dict) else whole
+            if not np.array_equal(one.read(frames), expected):
+                raise AssertionError(f"trajectory at {int(ids[0])}: rows of another place")
+        for row, action, reward in zip(
+            rows.tolist(), found.action.tolist(), found.reward.tolist(), strict=False
+        ):
+            scalars = (self.action(lane, row), self.reward(lane, row))
+            if (action, reward) != scalars:
+                raise AssertionError(f"row {row} of lane {lane}: expected {scalars}")
+
+
+def _at(values: Any, mask: Array) -> Any:
+    """The values where the mask is True, also of a dict of them."""
+    if isinstance(values, dict):
+        return {name: one[mask] for name, one in values.items()}
+    return values[mask]

@@ -1,0 +1,227 @@
+"""What a writer process is to do, and its rows, which follow from a `Plot` alone.
+
+Invariant: whoever knows the script knows what each row of the store must hold.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer
+from mmreplay.lazy_frames import LazyFrames
+from mmreplay.schema import Field, Schema
+from mmreplay.writing.vector_writer import VectorWriter
+from mmreplay.writing.writer import Writer
+from tests.support.disks import faults
+from tests.support.oracle.frames import Described, Plot
+from tests.support.oracle.model import Model
+
+__all__ = ["Script", "append_rows", "with_session"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Script:
+    """What an actor is to do; it travels as JSON.
+
+    Attributes:
+        path: the store.
+        report: the file of acknowledgements; see `Chronicle`.
+        seed: of the plot.
+        frame: shape, dtype, codec, chunk and shard by key; one of them is no dict observation.
+        action_chunk: rows a chunk of the scalar columns.
+        action: dtype of the actions.
+        stacked: frames are given as stacks of two.
+        lanes: None for a store of one lane.
+        lane: name of a lane of its own, in a store of many.
+        capacity: transitions over all lanes.
+        flush_s: seconds between flushes in the background.
+        session: seed of how long it writes, when it flushes, closes and opens again.
+        rows: rows of a session at most.
+        sessions: how many times it opens the store; the last one is closed.
+        pause_s: longest pause between two rows.
+        acts: what it does instead of that, each the name of a method of `player.Player` and its
+            arguments.
+        die_at: end by SIGKILL before this call that changes the disk; 0 for never.
+        mount: a mounted file system that is to be cut off at that moment, too; empty for none.
+        boot: boot id to go by, in hex; empty for the machine's own.
+        die_at_line: end by SIGKILL before this line (file, line, execution).
+        fails: the call that fails (name, errno, which of them, whether all after it do, too).
+        watch_from: number of the act from which lines count, and calls fail.
+        count: write what lines and calls there were to `report`.counts.
+    """
+
+    path: str
+    report: str
+    seed: int
+    frame: Mapping[str, Sequence[Any]]
+    action_chunk: int | None = None
+    action: str = "int64"
+    stacked: bool = False
+    lanes: int | None = None
+    lane: str | None = None
+    capacity: int | None = None
+    flush_s: float = 0.0
+    session: int = 0
+    rows: int = 200
+    sessions: int = 1_000_000
+    pause_s: float = 0.0
+    acts: Sequence[str] = ()
+    die_at: int = 0
+    mount: str = ""
+    boot: str = ""
+    die_at_line: tuple[str, int, int] | None = None
+    fails: tuple[str, int, int, bool] | None = None
+    watch_from: int = 0
+    count: bool = False
+
+    @property
+    def fields(self) -> dict[str, Field]:
+        """The frame fields by key."""
+        return {name: Field(tuple(s), *rest) for name, (s, *rest) in self.frame.items()}
+
+    @property
+    def plot(self) -> Plot:
+        """What happens in which row."""
+        return Plot(self.seed, {name: Described(one) for name, one in self.fields.items()})
+
+    @property
+    def syncs_fail(self) -> bool:
+        """Whether an fsync fails: of what was not flushed before, nothing is promised then."""
+        calls = {act.split()[1] for act in self.acts if act.startswith("broken ")}
+        return not faults.SYNCING.isdisjoint(calls if self.fails is None else {self.fails[0]})
+
+    def create_arguments(self) -> dict[str, Any]:
+        """Keywords for `create`."""
+        fields = self.fields
+        return {
+            "frame": fields if len(fields) > 1 else next(iter(fields.values())),
+            "action": Field((), self.action, chunk=self.action_chunk),
+            "extras": {"thought": Field((), "float32", chunk=self.action_chunk)},
+            "capacity": self.capacity,
+            "lanes": self.lanes,
+            "flush_s": self.flush_s,
+            **({} if self.lane is None else {"lane": self.lane}),  # which a buffer does not take
+        }
+
+    @property
+    def schema(self) -> Schema:
+        """What a row holds."""
+        arguments = self.create_arguments()
+        return Schema.make(arguments["frame"], arguments["action"], arguments["extras"])
+
+    def model(self) -> Model:
+        """A model of the empty store."""
+        return Model(self.schema, Model.split(self.capacity, self.lanes or 1))
+
+
+def with_session(script: Script, session: int, **changes: Any) -> Script:
+    """The same script, acted in another way."""
+    return dataclasses.replace(script, session=session, **changes)
+
+
+def append_rows(
+    writer: Writer | VectorWriter | PrioritizedReplayBuffer,
+    plot: Plot,
+    starts: list[int | None],
+    report: npt.NDArray[Any] | None = None,
+    *,
+    stacked: bool = False,
+) -> None:
+    """One row in every lane, as the plot has it; may be called again after a full disk.
+
+    Args:
+        writer: of one lane or many.
+        plot: what happens.
+        starts: first row of each lane's running episode, None before the first reset; updated.
+        report: takes the rows committed, by lane.
+        stacked: give each frame with the one before it.
+    """
+    if isinstance(writer, PrioritizedReplayBuffer):
+        writer = writer.writer
+    lanes = faults.lanes_of(writer)
+    rows = [lane.rows for lane in lanes]
+    begins = [s is None or plot.begins(n, rows[n]) for n, s in enumerate(starts)]
+    firsts = [row if begin else s or 0 for row, begin, s in zip(rows, begins, starts, strict=True)]
+    frames = [plot.frame(n, rows[n], firsts[n]) for n in range(len(lanes))]
+    if stacked:
+        before = [
+            plot.frame(n, max(r - 1, s), s)
+            for n, (r, s) in enumerate(zip(rows, firsts, strict=True))
+        ]
+        frames = [_stack(*pair) for pair in zip(before, frames, strict=True)]
+    try:
+        if isinstance(writer, VectorWriter):
+            together: Callable[[list[Any]], Any] = list if stacked else np.stack
+            _append_to_all(writer, plot, rows, begins, frames, together)
+        elif begins[0]:
+            writer.reset(frames[0])
+        else:
+            row = rows[0]
+            *ends, life_lost = plot.flags(0, row)
+            writer.step(
+                _formed(plot.action(0, row - 1), lanes[0].schema.action),
+                plot.reward(0, row - 1),
+                frames[0],
+                *ends,
+                life_lost=life_lost,
+                thought=plot.extra(0, row - 1),
+            )
+    finally:
+        for number, lane in enumerate(lanes):
+            if lane.rows > rows[number]:
+                starts[number] = firsts[number]
+            if report is not None:
+                report[number] = lane.rows
+
+
+def _formed(action: int, one: Field) -> object:
+    """An action in one of the forms in which a field of floats takes it."""
+    given = np.array(action, one.dtype)
+    return (
+        (action, float(action), given[()], given)[action % 4] if one.dtype.kind == "f" else action
+    )
+
+
+def _stack(before: Any, frame: Any) -> Any:
+    """Two frames as a policy has them; the first one of an episode comes twice."""
+    if isinstance(frame, dict):
+        return {name: _stack(before[name], one) for name, one in frame.items()}
+    return LazyFrames([before, frame])
+
+
+def _append_to_all(
+    writer: VectorWriter,
+    plot: Plot,
+    rows: list[int],
+    begins: list[bool],
+    frames: list[Any],
+    together: Callable[[list[Any]], Any],
+) -> None:
+    whole: Any = (
+        {name: together([one[name] for one in frames]) for name in plot.frames}
+        if len(plot.frames) > 1
+        else together(frames)
+    )
+    mask = np.array(begins)
+    if mask.all():
+        writer.reset(whole)
+        return
+    if mask.any():
+        writer.reset(whole, mask)
+    numbers = range(len(rows))
+    flags = np.array([plot.flags(n, rows[n]) for n in numbers])
+    writer.step(
+        np.array([plot.action(n, rows[n] - 1) for n in numbers]),
+        np.array([plot.reward(n, rows[n] - 1) for n in numbers]),
+        whole,
+        flags[:, 0],
+        flags[:, 1],
+        life_lost=flags[:, 2],
+        mask=~mask,
+        thought=np.array([plot.extra(n, rows[n] - 1) for n in numbers]),
+    )

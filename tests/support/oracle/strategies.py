@@ -1,0 +1,204 @@
+"""Hypothesis strategies: what a store may hold, how it may be laid out, what may happen in it.
+
+Invariant: whatever a strategy draws is allowed; a test that fails has found a fault, or expects
+the wrong thing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from hypothesis import strategies as st
+
+from mmreplay.schema import Field, Schema
+from tests.support.oracle.model import Model
+
+__all__ = [
+    "CODECS",
+    "DTYPES",
+    "Episode",
+    "Layout",
+    "codecs",
+    "episodes",
+    "gather_settings",
+    "layouts",
+    "random_value",
+]
+
+Array = npt.NDArray[Any]
+
+DTYPES = ("uint8 bool int8 int16 int32 int64 uint16 uint32 uint64 float16 float32 float64").split()
+
+CODECS: tuple[str | dict[str, Any], ...] = (
+    "raw",
+    "lz4",
+    "zstd",
+    {"name": "gzip", "configuration": {"level": 1}},
+    {"name": "zstd", "configuration": {"level": 3, "checksum": True}},
+    {
+        "name": "blosc",
+        "configuration": {
+            "cname": "zstd",
+            "clevel": 3,
+            "shuffle": "bitshuffle",
+            "typesize": 2,
+            "blocksize": 0,
+        },
+    },
+)
+"""Every kind of codec that format 1 knows."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Layout:
+    """What `mmreplay.create` is given.
+
+    Attributes:
+        frame: a field, or a dict of them.
+        action: a field.
+        extras: fields by name.
+        reward_dtype: float32 or float64.
+        capacity: transitions, over all lanes.
+        lanes: None for a store of one lane without a number.
+        padding: of the store.
+    """
+
+    frame: Field | dict[str, Field]
+    action: Field
+    extras: dict[str, Field]
+    reward_dtype: str = "float32"
+    capacity: int | None = None
+    lanes: int | None = None
+    padding: str = "reset"
+
+    @property
+    def schema(self) -> Schema:
+        """The schema of its rows."""
+        return Schema.make(self.frame, self.action, self.extras, self.reward_dtype)
+
+    def create_arguments(self) -> dict[str, Any]:
+        """Keywords for `mmreplay.create`, and for `ReplayBuffer`."""
+        return {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+
+    def model(self) -> Model:
+        """A model of the empty store."""
+        return Model(self.schema, Model.split(self.capacity, self.lanes or 1))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Episode:
+    """What happens in one episode.
+
+    Attributes:
+        length: steps.
+        end: ``terminated``, ``truncated``, ``both``, or ``interrupted`` by whatever comes next.
+        lives_lost: steps at which a life is lost.
+    """
+
+    length: int
+    end: str
+    lives_lost: frozenset[int] = frozenset()
+
+    def flags(self, step: int) -> dict[str, bool]:
+        """The flags of a step."""
+        last = step == self.length - 1
+        return {
+            "terminated": last and self.end in {"terminated", "both"},
+            "truncated": last and self.end in {"truncated", "both"},
+            "life_lost": step in self.lives_lost,
+        }
+
+
+def codecs() -> st.SearchStrategy[str | dict[str, Any]]:
+    """Any codec that format 1 knows."""
+    return st.sampled_from(CODECS)
+
+
+def shapes() -> st.SearchStrategy[tuple[int, ...]]:
+    """Scalars, vectors, planes and images of a few elements; one row of exactly a page."""
+    return st.sampled_from(
+        [(3,), (), (1,), (2, 3), (4, 4), (2, 3, 3), (5, 2, 1), (2, 1, 2, 2), (64, 64), (512,)]
+    )
+
+
+@st.composite
+def fields(draw: st.DrawFn, *, shard: int | None = None, codec: Any = None) -> Field:
+    """A frame field; compressed ones have a chunk that divides `shard`."""
+    shape, dtype = draw(shapes()), draw(st.sampled_from(DTYPES))
+    codec = codec or draw(codecs())
+    if codec == "raw":
+        return Field(shape, dtype, codec, chunk=draw(st.sampled_from([3, 1, 2, 7, 64, 512])))
+    length = shard or draw(st.sampled_from([6, 1, 2, 4, 9, 24, 60]))
+    divisors = [n for n in (1, 2, 3, 4, 6, length) if length % n == 0]
+    return Field(shape, dtype, codec, chunk=draw(st.sampled_from(divisors)), shard=length)
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> Layout:
+    """Any store with chunks so short that every border is met."""
+    frame: Field | dict[str, Field] = draw(fields())
+    if draw(st.integers(0, 3)) == 3:
+        shard = draw(st.sampled_from([6, 4, 12]))
+        names = draw(st.lists(st.sampled_from(["a", "b.c", "d_e-f"]), min_size=1, unique=True))
+        frame = {name: draw(fields(shard=shard)) for name in names}
+    action = Field(
+        draw(st.sampled_from([(), (2,), (1, 3)])),
+        draw(st.sampled_from(["int64", "float32", "bool", "uint8", "float16", "int32"])),
+        chunk=draw(st.sampled_from([5, 1, 2, 3, 16, 64, 512, 4096, None])),
+    )
+    extras: dict[str, Field] = {}
+    if draw(st.booleans()):
+        extras["log_prob"] = Field((), "float32", chunk=draw(st.sampled_from([None, 1, 4, 11])))
+    if draw(st.integers(0, 3)) == 3:
+        dtype = draw(st.sampled_from(DTYPES))
+        extras["hidden"] = Field((2, 2), dtype, chunk=draw(st.sampled_from([None, 1, 3])))
+    lanes = draw(st.sampled_from([None, None, 1, 2, 3]))
+    capacity = draw(st.sampled_from([None, 1, 2, 3, 5, 17, 40, 100]))
+    if capacity is not None:
+        capacity = max(capacity, lanes or 1)
+    return Layout(
+        frame,
+        action,
+        extras,
+        draw(st.sampled_from(["float32", "float64"])),
+        capacity,
+        lanes,
+        draw(st.sampled_from(["reset", "zero"])),
+    )
+
+
+@st.composite
+def episodes(draw: st.DrawFn, most: int = 40) -> Episode:
+    """An episode of up to `most` steps; most are short, some have none."""
+    length = draw(st.one_of(st.integers(0, min(6, most)), st.integers(0, most)))
+    lost = draw(st.frozensets(st.integers(0, max(length - 1, 0)), max_size=2))
+    end = draw(st.sampled_from(["terminated", "truncated", "both", "interrupted"]))
+    return Episode(length, end, lost)
+
+
+@st.composite
+def gather_settings(draw: st.DrawFn, *, longest: int = 65) -> dict[str, Any]:
+    """Keywords of `Store.transitions`."""
+    return {
+        "stack": draw(st.sampled_from([4, None, 1, 2, 3, 5, 33, 64, longest])),
+        "n_step": draw(st.sampled_from([1, 1, 2, 3, 5, 20])),
+        "gamma": draw(st.sampled_from([0.99, 0.5, 1.0, 0.0, 0.9])),
+        "padding": draw(st.sampled_from(["reset", "zero"])),
+        "stack_axis": draw(st.sampled_from([0, -1])),
+    }
+
+
+def random_value(one: Field, random: np.random.Generator) -> Array:
+    """Any value that a field can hold, of few different ones, so that it can be compressed."""
+    kind = one.dtype.kind
+    if kind == "b":
+        return np.asarray(random.random(one.shape) < 0.5)
+    if kind in "iu":
+        info = np.iinfo(one.dtype)
+        choices = np.array([0, 1, 2, 77, info.min, info.max], one.dtype)
+    else:
+        choices = np.array([0.0, -0.0, 1.5, -2.25, np.inf, -np.inf, np.nan], one.dtype)
+    return np.asarray(random.choice(choices, one.shape), one.dtype)

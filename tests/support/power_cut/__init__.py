@@ -1,0 +1,1 @@
+"""A disk that loses power, and every place at which it can."""

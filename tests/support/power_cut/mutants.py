@@ -1,0 +1,630 @@
+"""The protocol of docs/format.md with one of its rules left out: the simulator has to see each.
+
+Invariant: every mutant breaks one sentence of "State of a live lane" or "Order of writes" there and
+changes nothing else, so that a simulator that finds nothing wrong with it would find nothing wrong
+with the real code.
+
+Rules that no single history of one lane can break, or hardly ever one, have no mutant here, but
+tests of their own that go red without them:
+
+- whose file a state page is, which boot the best slot is of, that the page is not trusted below
+  that slot, the number of a session, and 0 after the last one: tests/unit/storage/test_state_page.py;
+- of recovery and its opening that tail_start and base are the greater ones, that files go last,
+  that checksums go from row head - 1, and of shards from tail_start, that scalars past the head
+  are zeroed: tests/unit/writing/test_recover.py;
+- that the checksums that recovery took away do not come back, and that a close is durable before
+  the next writer removes anything: tests/crash/test_power_cut.py;
+- the lock: test_misuse.py; errors of the disk: test_failing_calls.py;
+- the random state: tests/unit/datasets/test_replay_buffer.py; priorities: tests/property/test_priorities.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import stat
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+from mmreplay.schema import Field
+from mmreplay.storage import checkpoint, state_page
+from mmreplay.storage.checkpoint import CheckpointFile
+from mmreplay.storage.checksums import Checksums
+from mmreplay.storage.state_page import BASE, COMMITTED, SESSION, TAIL_START, State
+from mmreplay.system import durable_writes, platform
+from mmreplay.writing import build_lane, create, lane_files, recover
+from mmreplay.writing.lane_files import LaneDisk
+from mmreplay.writing.writer import Writer
+from tests.support.oracle.strategies import Layout
+from tests.support.power_cut.simulator import LAYOUTS, ViolationError, simulate, uncollected
+
+__all__ = ["MUTANTS", "Mutant", "caught", "mutated"]
+
+Change = tuple[Any, str, Any]
+
+
+class Mutant(NamedTuple):
+    """The code without one rule.
+
+    Attributes:
+        rule: that is broken.
+        changes: gives what is changed for it.
+        layouts: of the stores in which it can be noticed.
+    """
+
+    rule: str
+    changes: Callable[[], list[Change]]
+    layouts: list[Layout]
+
+
+MUTANTS: dict[str, Mutant] = {}
+_WITH_TAIL = [one for one in LAYOUTS if any(x.codec != "raw" for x in one.schema.frames.values())]
+_EVICTING = [one for one in LAYOUTS if one.capacity is not None]
+# Of a power cut, many rows that were never committed may be left past the head of a chunk file.
+_LONG = [Layout(Field((200,), "uint8", "raw", 60), Field((), "int64", chunk=90), {})]
+
+
+@contextlib.contextmanager
+def mutated(name: str) -> Iterator[None]:
+    """While this lasts, the rule is broken."""
+    with _changed(MUTANTS[name].changes()):
+        yield
+
+
+def caught(name: str, seeds: Sequence[int], n_crashes: int) -> tuple[int, str] | None:
+    """The first history in which the simulator notices a mutant, and what it says; None if none."""
+    with mutated(name):
+        for seed in uncollected(seeds):
+            try:
+                simulate(seed, n_crashes, MUTANTS[name].layouts)
+            except ViolationError as error:
+                return seed, str(error)
+    return None
+
+
+def _breaks(
+    rule: str, layouts: list[Layout] = LAYOUTS
+) -> Callable[[Callable[[], list[Change]]], Callable[[], list[Change]]]:
+    def register(changes: Callable[[], list[Change]]) -> Callable[[], list[Change]]:
+        name = changes.__name__.strip("_").replace("_", " ")
+        MUTANTS[name] = Mutant(rule, changes, layouts)
+        return changes
+
+    return register
+
+
+@contextlib.contextmanager
+def _changed(changes: list[Change]) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for owner, name, value in changes:
+            stack.enter_context(mock.patch.object(owner, name, value))
+        yield
+
+
+def _during(owner: Any, name: str, *changes: Change) -> Change:
+    """A function during which other things are changed."""
+    real = getattr(owner, name)
+
+    @functools.wraps(real)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _changed(list(changes)):
+            return real(*args, **kwargs)
+
+    return owner, name, call
+
+
+def _before(owner: Any, name: str, first: Callable[..., Any]) -> Change:
+    """A function with something done before it, with the same arguments."""
+    real = getattr(owner, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        first(*args, **kwargs)
+        return real(*args, **kwargs)
+
+    return owner, name, call
+
+
+def _after(owner: Any, name: str, then: Callable[..., Any]) -> Change:
+    """A function with something done after it, with its result and the same arguments."""
+    real = getattr(owner, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        out = real(*args, **kwargs)
+        then(out, *args, **kwargs)
+        return out
+
+    return owner, name, call
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
+def _unless(skip: Callable[..., bool], owner: Any, name: str) -> Change:
+    """A function that does nothing for some arguments."""
+    real = getattr(owner, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return None if skip(*args, **kwargs) else real(*args, **kwargs)
+
+    return owner, name, call
+
+
+def _no_sync(owner: Any, name: str, *, of: str) -> Change:
+    """A function that leaves out the fsyncs of "files" or of "directories"."""
+
+    def skip(descriptor: int) -> bool:
+        return stat.S_ISDIR(os.fstat(descriptor).st_mode) == (of == "directories")
+
+    return _during(
+        owner,
+        name,
+        _unless(skip, durable_writes, "_fsync"),
+        _unless(skip, durable_writes, "_fdatasync"),
+    )
+
+
+def _not_durable(owner: Any, name: str) -> Change:
+    """A function whose files are written without an fsync, of themselves or of their names."""
+    return _during(
+        owner,
+        name,
+        (durable_writes, "write_file", functools.partial(_volatile, durable_writes.write_file)),
+    )
+
+
+def _volatile(write_file: Callable[..., None], path: Path, data: bytes, **how: bool) -> None:
+    write_file(path, data, **{**how, "durable": False})
+
+
+def _is_shard(path: Path, *_: Any, **__: Any) -> bool:
+    return path.name.startswith("c.")
+
+
+def _is_tail(path: Path, *_: Any, **__: Any) -> bool:
+    return path.suffix == ".tail"
+
+
+def _is_no_tail(path: Path, *_: Any, **__: Any) -> bool:
+    return path.suffix != ".tail"
+
+
+def _slots(change: Callable[[LaneDisk, dict[str, Any]], None]) -> list[Change]:
+    """Checkpoints whose values a function changes that knows the lane."""
+
+    def remember(_: Any, lane: LaneDisk, *__: Any) -> None:
+        lane._checkpoint.lane = lane  # type: ignore[attr-defined]
+
+    real = CheckpointFile.write
+
+    def write(self: CheckpointFile, **changes: Any) -> None:
+        lane = getattr(self, "lane", None)
+        if lane is not None:
+            change(lane, changes)
+        real(self, **changes)
+
+    return [_after(LaneDisk, "_open", remember), (CheckpointFile, "write", write)]
+
+
+@_breaks("create: every file and directory fsynced before the rename")
+def _create_unsynced() -> list[Change]:
+    return [_during(create._Request, "make", (durable_writes, "sync_tree", _nothing))]
+
+
+@_breaks("create: renamed, then the parent fsynced")
+def _create_with_a_name_unsynced() -> list[Change]:
+    return [
+        _no_sync(durable_writes, "replace_directory", of="directories"),
+        (durable_writes, "sync_name", _nothing),  # which would make up for it
+    ]
+
+
+@_breaks("recover: fsync the directory above, whose entry a killed maker may have left unsynced")
+def _opened_with_a_name_unsynced() -> list[Change]:
+    return [(durable_writes, "sync_name", _nothing)]
+
+
+@_breaks("create: with a valid checkpoint")
+def _create_without_a_checkpoint() -> list[Change]:
+    def create(path: Path, *_: Any, **__: Any) -> None:
+        durable_writes.write_file(path, bytes(2 * checkpoint.PAGE_BYTES))
+
+    return [(CheckpointFile, "create", staticmethod(create))]
+
+
+@_breaks("append: the row's values to their places, then committed")
+def _commit_before_the_values() -> list[Change]:
+    def commit(writer: Writer, *_: Any, **__: Any) -> None:
+        writer.prepare()
+        writer._words[COMMITTED] = writer._head + 1
+
+    return [_before(Writer, "step", commit)]
+
+
+@_breaks("append: recovery and reset rewrite the newest row as a final row")
+def _newest_row_not_final() -> list[Change]:
+    return [(Writer, "_finish_row", _nothing)]
+
+
+@_breaks("seal: fsync the shard before it gets its name", _WITH_TAIL)
+def _shard_unsynced() -> list[Change]:
+    real = durable_writes.write_file
+
+    def write_file(path: Path, data: bytes, **how: bool) -> None:
+        with contextlib.ExitStack() as stack:
+            if _is_shard(path):
+                stack.enter_context(_changed([_unless(_is_regular, durable_writes, "_fsync")]))
+            real(path, data, **how)
+
+    return [(durable_writes, "write_file", write_file)]
+
+
+def _is_regular(descriptor: int) -> bool:
+    return stat.S_ISREG(os.fstat(descriptor).st_mode)
+
+
+@_breaks("seal: fsync the directory after the rename", _WITH_TAIL)
+def _shard_with_a_name_unsynced() -> list[Change]:
+    real = durable_writes.write_file
+
+    def write_file(path: Path, data: bytes, **how: bool) -> None:
+        with contextlib.ExitStack() as stack:
+            if _is_shard(path):
+                stack.enter_context(mock.patch.object(durable_writes, "sync_directory", _nothing))
+            real(path, data, **how)
+
+    return [(durable_writes, "write_file", write_file)]
+
+
+@_breaks("seal: a checkpoint slot, and only then may the half be used again", _WITH_TAIL)
+def _half_given_back_without_a_checkpoint() -> list[Change]:
+    real = CheckpointFile.write
+
+    def write(self: CheckpointFile, **changes: Any) -> None:
+        if changes.keys() != {"tail_start"}:
+            real(self, **changes)
+
+    return [(CheckpointFile, "write", write)]
+
+
+@_breaks("seal: the slot copies the newest slot and changes only tail_start", _WITH_TAIL)
+def _seal_that_writes_the_head() -> list[Change]:
+    def change(lane: LaneDisk, changes: dict[str, Any]) -> None:
+        changes.setdefault("head", lane.head)
+
+    return _slots(change)
+
+
+@_breaks("seal: then state.tail_start, and only then may the half be used again", _WITH_TAIL)
+def _half_used_before_it_is_sealed() -> list[Change]:
+    return [(Writer, "_wait_for_seal", _nothing)]
+
+
+@_breaks("checkpoint: fdatasync the slot")
+def _slot_unsynced() -> list[Change]:
+    return [_no_sync(CheckpointFile, "write", of="files")]
+
+
+@_breaks("checkpoint: a write always goes to the slot that is not the best one")
+def _slot_over_the_best() -> list[Change]:
+    def other(self: CheckpointFile, **_: Any) -> None:
+        self._offset = checkpoint.PAGE_BYTES - self._offset
+
+    return [_before(CheckpointFile, "write", other)]
+
+
+@_breaks("flush: fdatasync the tail", _WITH_TAIL)
+def _tail_unsynced() -> list[Change]:
+    return [_during(LaneDisk, "_sync_rows", _unless(_is_tail, durable_writes, "sync_file"))]
+
+
+@_breaks("flush: fdatasync the chunk files")
+def _chunks_unsynced() -> list[Change]:
+    return [_during(LaneDisk, "_sync_rows", _unless(_is_no_tail, durable_writes, "sync_file"))]
+
+
+def _with_flushed(flushed: Callable[[LaneDisk, int], int]) -> list[Change]:
+    """`_sync_rows` that takes more rows for flushed than were."""
+    real = LaneDisk._sync_rows
+
+    def sync_rows(self: LaneDisk, head: int) -> None:
+        with _changed([(self, "_flushed", flushed(self, head))]):
+            real(self, head)
+
+    return [(LaneDisk, "_sync_rows", sync_rows)]
+
+
+@_breaks("flush: every chunk file written since, filled ones too")
+def _newest_chunks_only() -> list[Change]:
+    return _with_flushed(lambda _, head: head)
+
+
+@_breaks("append: row head - 1 is the only row that still changes")
+def _newest_row_of_the_last_flush_forgotten() -> list[Change]:
+    return _with_flushed(lambda lane, _: lane._flushed + 1)
+
+
+@_breaks("flush: fsync the directories")
+def _names_unsynced() -> list[Change]:
+    return [_during(LaneDisk, "_flush", (durable_writes, "sync_directory", _nothing))]
+
+
+@_breaks("flush: take the sets of files and directories written since the last flush, then sync")
+def _names_made_meanwhile_forgotten() -> list[Change]:
+    def forget(_: Any, lane: LaneDisk) -> None:
+        lane._fresh.clear()
+
+    return [_after(LaneDisk, "_flush", forget)]
+
+
+@_breaks("flush: read committed before anything is synced")
+def _head_read_late() -> list[Change]:
+    def change(lane: LaneDisk, changes: dict[str, Any]) -> None:
+        if "head" in changes:
+            changes["head"] = lane.head
+
+    return _slots(change)
+
+
+@_breaks("flush: read tail_start after the rows are synced", _WITH_TAIL)
+def _tail_start_read_early() -> list[Change]:
+    def remember(lane: LaneDisk) -> None:
+        lane.early = lane.tail_start  # type: ignore[attr-defined]
+
+    def change(lane: LaneDisk, changes: dict[str, Any]) -> None:
+        if "head" in changes:
+            changes["tail_start"] = lane.early  # type: ignore[attr-defined]
+
+    return [_before(LaneDisk, "_flush", remember), *_slots(change)]
+
+
+@_breaks("flush: write the other slot, with the base that the capacity asks for", _EVICTING)
+def _flush_that_leaves_out_the_base() -> list[Change]:
+    return _slots(lambda _, changes: changes.pop("base", None))
+
+
+@_breaks("flush: write the other slot after the rows are synced")
+def _checkpoint_before_the_rows() -> list[Change]:
+    real = LaneDisk._flush, LaneDisk._sync_rows
+
+    def flush(self: LaneDisk) -> None:
+        with _changed([(LaneDisk, "_sync_rows", _nothing)]):
+            real[0](self)
+        real[1](self, self.head)
+
+    return [(LaneDisk, "_flush", flush)]
+
+
+@_breaks("evict: files below the base of the last checkpointed state", _EVICTING)
+def _evict_before_the_checkpoint() -> list[Change]:
+    def evict(lane: LaneDisk) -> None:
+        base = lane_files._base_of(lane._first_row(lane.head), lane.base)
+        lane.words[BASE] = lane.base = base
+        lane._evict()
+
+    return [_before(LaneDisk, "_flush", evict)]
+
+
+@_breaks("evict: after state.base was stored", _EVICTING)
+def _evict_before_the_base_is_stored() -> list[Change]:
+    real = LaneDisk._evict
+
+    def remember(lane: LaneDisk) -> None:
+        lane.early = lane.base  # type: ignore[attr-defined]
+
+    def evict(self: LaneDisk) -> None:
+        base, self.words[BASE] = self.words[BASE], self.early  # type: ignore[attr-defined]
+        real(self)
+        self.words[BASE] = base
+
+    return [_before(LaneDisk, "_flush", remember), (LaneDisk, "_evict", evict)]
+
+
+@_breaks("base: the oldest row that is kept, as context for stacks", _EVICTING)
+def _context_evicted() -> list[Change]:
+    return [(lane_files, "_base_of", max)]
+
+
+@_breaks("close: everything durable, then closed = true")
+def _closed_too_early() -> list[Change]:
+    def close(lane: LaneDisk) -> None:
+        build_lane.write_metadata(
+            lane.path,
+            lane.metadata,
+            rows=lane.head,
+            first=lane._first,
+            closed=True,
+        )
+
+    return [_before(LaneDisk, "_close", close)]
+
+
+def _closing(metadata: dict[str, Any], **changes: Any) -> bool:
+    return bool({**metadata, **changes}["closed"])
+
+
+@_breaks("close: closed = true, then remove .live")
+def _live_removed_too_early() -> list[Change]:
+    def remove(path: Path, metadata: dict[str, Any], **changes: Any) -> None:
+        if _closing(metadata, **changes):
+            durable_writes.remove_tree(path / ".live")
+
+    return [_before(build_lane, "write_metadata", remove)]
+
+
+@_breaks("close: the root zarr.json beside, fsync, rename")
+def _root_unsynced() -> list[Change]:
+    return [_during(build_lane, "write_metadata", _unless(_is_regular, durable_writes, "_fsync"))]
+
+
+@_breaks("close: the root zarr.json renamed, fsync the directory, then remove .live")
+def _root_with_a_name_unsynced() -> list[Change]:
+    return [_during(build_lane, "write_metadata", (durable_writes, "sync_directory", _nothing))]
+
+
+@_breaks("close: the unused end of the last chunk file is zeros")
+def _unused_rows_kept() -> list[Change]:
+    return [(LaneDisk, "_zero_unused", _nothing)]
+
+
+@_breaks("close: zeros past the last row, durable before closed = true", _LONG)
+def _zeros_unsynced() -> list[Change]:
+    return [_during(durable_writes, "zero_from", (durable_writes, "_fdatasync", _nothing))]
+
+
+@_breaks("close: the missing checksums, durable before closed = true")
+def _checksums_of_a_close_unsynced() -> list[Change]:
+    return [_during(LaneDisk, "_finish_checksums", (Checksums, "sync", _nothing))]
+
+
+@_breaks("close: episodes/starts, durable before closed = true")
+def _index_unsynced() -> list[Change]:
+    return [_not_durable(LaneDisk, "_write_index")]
+
+
+@_breaks("close: the shapes of all arrays, durable before closed = true")
+def _shapes_unsynced() -> list[Change]:
+    return [_not_durable(LaneDisk, "_write_shape")]
+
+
+@_breaks("close: seal the tail into a last, short shard", _WITH_TAIL)
+def _shards_of_a_closed_lane_unsynced() -> list[Change]:
+    return [_during(LaneDisk, "_seal_here", _unless(_is_regular, durable_writes, "_fsync"))]
+
+
+@_breaks("reopen: a .live beside closed = true is litter, deleted first")
+def _litter_reused() -> list[Change]:
+    real = recover.reopen
+
+    def reopen(path: Path, metadata: dict[str, Any], *rest: Any) -> Any:
+        if (path / ".live" / "state").exists():
+            return recover.recover(path, {**metadata, "closed": False}, *rest)
+        return real(path, metadata, *rest)
+
+    return [(recover, "reopen", reopen)]
+
+
+@_breaks("reopen: fsync files and directories of .live before closed = false")
+def _new_live_unsynced() -> list[Change]:
+    return [_during(recover, "reopen", (durable_writes, "sync_tree", _nothing))]
+
+
+@_breaks("reopen: closed = false durably, and only then touch a chunk file")
+def _still_closed() -> list[Change]:
+    def keep(_: Path, metadata: dict[str, Any], **changes: Any) -> dict[str, Any]:
+        return {**metadata, **changes}
+
+    return [_during(recover, "reopen", (build_lane, "write_metadata", keep))]
+
+
+@_breaks("reopen: a fresh tail, state and checkpoint, then closed = false")
+def _opened_too_early() -> list[Change]:
+    def open_(path: Path, metadata: dict[str, Any], *_: Any) -> None:
+        build_lane.write_metadata(path, metadata, closed=False)
+
+    return [_before(recover, "reopen", open_)]
+
+
+@_breaks("reopen: closed = false, and only then zero the checksums")
+def _checksums_forgotten_too_early() -> list[Change]:
+    real = recover.reopen
+
+    def reopen(
+        path: Path, metadata: dict[str, Any], specs: Any, sums: Checksums, *rest: Any
+    ) -> Any:
+        def forget(*_: Any, **__: Any) -> None:
+            sums.forget(metadata["rows"], recover.shard_start(specs, metadata["rows"]))
+            sums.sync()
+
+        with _changed([_before(build_lane, "write_metadata", forget)]):
+            return real(path, metadata, specs, sums, *rest)
+
+    return [(recover, "reopen", reopen)]
+
+
+@_breaks("reopen: unpack the last, short shard into a fresh tail", _WITH_TAIL)
+def _short_shard_not_unpacked() -> list[Change]:
+    return [_during(recover, "reopen", (recover, "_unpack", _nothing))]
+
+
+@_breaks("reopen, recover: zero the checksums of chunks that change again")
+def _checksums_kept() -> list[Change]:
+    return [(Checksums, "forget", _nothing)]
+
+
+@_breaks("recover: first fsync what a killed process may have left in the page cache only")
+def _nothing_synced_first() -> list[Change]:
+    names = "sync_file sync_tree sync_directory".split()
+    return [_during(recover, "recover", *((durable_writes, name, _nothing) for name in names))]
+
+
+@_breaks("recover: take every kept chunk file as dirty")
+def _dirty_chunks_forgotten() -> list[Change]:
+    def forget(live: recover.Live, *_: Any) -> None:
+        live.flushed = live.head
+
+    return [_after(recover, "recover", forget)]
+
+
+@_breaks("recover: the state is trusted only if its boot id is the current one")
+def _state_trusted_after_a_reboot() -> list[Change]:
+    return [(State, "trusted", lambda self, best: self.words[COMMITTED] >= best.head)]
+
+
+@_breaks("recover: a state of this boot and file is trusted, and not the checkpoint")
+def _state_never_trusted() -> list[Change]:
+    return [(State, "trusted", lambda *_: False)]
+
+
+@_breaks("state: stored last, the boot id")
+def _boot_id_stored_first() -> list[Change]:
+    def start(self: State, *, base: int, tail_start: int, committed: int) -> None:
+        words = self.words
+        words[state_page._DEVICE], words[state_page._INODE] = self._identity
+        boot = struct.unpack("<QQ", platform.boot_id())
+        words[state_page._BOOT], words[state_page._BOOT + 1] = boot
+        words[0] = state_page._MAGIC
+        words[BASE], words[TAIL_START], words[COMMITTED] = base, tail_start, committed
+        words[SESSION] = 1
+
+    return [(State, "start", start)]
+
+
+@_breaks("recover: if tail_start > head, unpack that shard into the tail", _WITH_TAIL)
+def _tail_not_rebuilt() -> list[Change]:
+    return [_during(recover, "recover", (recover, "_unpack", _nothing))]
+
+
+@_breaks("recover: fdatasync the rebuilt tail, then checkpoint", _WITH_TAIL)
+def _rebuilt_tail_unsynced() -> list[Change]:
+    return [_during(recover, "recover", _unless(_is_tail, durable_writes, "sync_file"))]
+
+
+@_breaks("recover: checkpoint")
+def _no_checkpoint_after_recovery() -> list[Change]:
+    return [_during(recover, "recover", (CheckpointFile, "write", _nothing))]
+
+
+@_breaks("recover: a checkpoint of the tail_start that was rounded down", _WITH_TAIL)
+def _checkpoint_of_a_tail_that_is_gone() -> list[Change]:
+    real = CheckpointFile.write
+
+    def write(self: CheckpointFile, *, tail_start: int, **changes: int) -> None:
+        del tail_start  # that of the slot before is copied
+        real(self, **changes)
+
+    return [_during(recover, "recover", (CheckpointFile, "write", write))]
+
+
+@_breaks("recover: delete *.tmp")
+def _litter_kept() -> list[Change]:
+    return [(recover, "_remove_litter", _nothing)]
+
+
+@_breaks("recover: delete shards and chunk files past head and wholly below base")
+def _old_chunks_kept() -> list[Change]:
+    return [(recover, "_sweep", _nothing)]

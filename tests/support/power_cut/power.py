@@ -1,0 +1,648 @@
+"""A disk that loses power: of what was not synced, any mixture of versions survives.
+
+Invariant: after a cut every file and directory holds what was synced last, and, one without regard
+to another: of each 512 bytes written since any version they had since then, of the length any
+length, of the changes of names any selection, but those of one move together. What was being
+overwritten by `write` at that moment may be garbage. The files themselves are real ones; this
+remembers what of them was synced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import random
+import shutil
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+from unittest import mock
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.system import durable_writes, memory_maps
+
+__all__ = ["PowerDisk", "power_disk"]
+
+_SECTOR_BYTES, _PAGE_BYTES = 512, 4096
+
+Bytes = npt.NDArray[np.uint8]
+Version = TypeVar("Version")
+
+
+class _File:
+    """Every version of a file since it was synced."""
+
+    __slots__ = ("dropped", "lengths", "map", "newest", "sectors", "torn")
+
+    def __init__(self, durable: bytes) -> None:
+        self.newest = durable
+        self.lengths = [len(durable)]
+        self.sectors: dict[int, list[bytes]] = {}  # of those that changed, the synced one first
+        self.dropped: dict[int, list[bytes]] = {}  # changed, but clean, as a sync of them failed
+        self.torn: tuple[int, int] | None = None  # [start, stop) overwritten by `write` since
+        self.map: Bytes | None = None  # through which it may change without a call
+
+    def observe(self, data: bytes) -> None:
+        """It reads like this now."""
+        old, self.newest = self.newest, data
+        if len(data) != len(old):
+            self.lengths.append(len(data))
+        for start in range(0, max(len(data), len(old)), _SECTOR_BYTES):
+            before = old[start : start + _SECTOR_BYTES]
+            after = data[start : start + _SECTOR_BYTES]
+            if before != after:
+                self.touch(start, start + 1)
+                self.sectors.setdefault(start, [before]).append(after)
+
+    def overwrite(self, data: bytes) -> None:
+        """`write` has stored so much of what it was to store, from where it was to begin."""
+        start = self.torn[0] if self.torn is not None else 0
+        self.touch(start, start + len(data))
+        old = self.newest.ljust(start, b"\0")
+        self.observe(old[:start] + data + old[start + len(data) :])
+
+    def sync(self) -> None:
+        """What it reads like now is durable."""
+        self.lengths = [len(self.newest)]
+        self.sectors.clear()
+        if not self.dropped:
+            self.torn = None
+
+    def drop(self) -> None:
+        """A sync failed: the kernel takes all pages for clean, whatever of them is durable."""
+        for start, versions in self.sectors.items():
+            self.dropped.setdefault(start, versions[:1]).extend(versions[1:])
+        self.sectors.clear()
+
+    def touch(self, start: int, stop: int) -> None:
+        """The pages of these bytes are written to: the next sync is of all that is in them."""
+        first, last = start // _PAGE_BYTES, (stop - 1) // _PAGE_BYTES
+        for one in [one for one in self.dropped if first <= one // _PAGE_BYTES <= last]:
+            self.sectors[one] = self.dropped.pop(one)
+
+    def survivor(self, luck: _Luck) -> bytes:
+        """What a cut leaves of it."""
+        changed = self.sectors | self.dropped
+        if not changed and len(self.lengths) == 1 and self.torn is None:
+            return self.newest
+        length = luck.version(self.lengths)
+        out = bytearray(self.newest[:length].ljust(length, b"\0"))
+        for start, versions in changed.items():
+            if start < length:
+                room = min(_SECTOR_BYTES, length - start)
+                out[start : start + room] = luck.version(versions)[:room].ljust(room, b"\0")
+        if self.torn is not None and luck.tears():
+            start, stop = self.torn
+            out[start:stop] = luck.garbage(len(out[start:stop]))
+        return bytes(out)
+
+
+class _Luck:
+    """What survives a cut: the oldest, the newest, or any version of everything."""
+
+    def __init__(self, luck: random.Random | None) -> None:
+        self._luck = luck or random.Random()
+        self._mood = 0 if luck is None else luck.randrange(4)
+
+    def version(self, versions: list[Version]) -> Version:
+        if self._mood < 2:
+            return versions[-self._mood]
+        return self._luck.choice(versions)
+
+    def happened(self) -> bool:
+        return self.version([False, True])
+
+    def tears(self) -> bool:
+        return self._mood > 1 and self._luck.random() < 0.5
+
+    def garbage(self, length: int) -> bytes:
+        return self._luck.randbytes(length)
+
+
+class _Entry(NamedTuple):
+    """A name in a directory: what it stands for from a call on; None if nothing."""
+
+    directory: int
+    name: str
+    uid: int | None
+    path: str
+
+
+class PowerDisk:
+    """Stands in for the module `os` within `mmreplay.files`, and remembers what was synced.
+
+    Args:
+        root: everything below it is watched; what is there is durable.
+        before_call: called with the number of each call that matters, before it is made.
+
+    Attributes:
+        calls: names of the calls that mattered, in order; the first is number 1.
+        syncs_until_failure: files are synced so many times until it fails once, and their pages
+            count as clean all the same, as those of Linux do; 0 for never.
+    """
+
+    def __init__(self, root: Path, before_call: Callable[[int], None]) -> None:
+        self._root = str(root)
+        self._before_call = before_call
+        self._lock = threading.RLock()
+        self.calls: list[str] = []
+        self.syncs_until_failure = 0
+        self._opened: dict[int, str] = {}  # paths by descriptor
+        # Files and directories get a number when they are first seen: inodes are used again.
+        self._next = 0
+        self._inodes: dict[int, int] = {}  # of files that were there before, which may be linked
+        self._places: dict[str, int] = {self._root: 0}  # by path, of those that were looked up
+        self._files: dict[int, _File] = {}
+        self._synced: dict[int, dict[str, int]] = {}  # of each directory, its durable names
+        self._newest: dict[int, dict[str, int]] = {}  # and those that it has now
+        self._pending: list[list[_Entry]] = []  # calls whose names are not durable yet, in order
+        self._mapped: list[tuple[_File, Callable[[], bytes]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else `os` has: it changes nothing."""
+        found = self.__dict__[name] = getattr(os, name)  # asked for thousands of times a second
+        return found
+
+    def begin(self, name: str) -> None:
+        """A call that matters is about to be made: the power may go now."""
+        self._observe_maps()
+        self.calls.append(name)
+        self._before_call(len(self.calls))
+
+    # ------------------------------------------------------------ what is where
+
+    def _exists(self, path: str) -> bool:
+        return path in self._places or os.path.lexists(path)
+
+    def _uid(self, path: str) -> int:
+        uid = self._places.get(path)
+        if uid is None:
+            folder, name = os.path.split(path)
+            above = self._directory(folder)
+            uid = self._newest[above].get(name)
+            if uid is None:  # made by nobody who is watched: it is durable
+                uid = self._seen(os.lstat(path).st_ino)
+                self._newest[above][name] = self._synced[above][name] = uid
+            self._places[path] = uid
+        return uid
+
+    def _new_uid(self) -> int:
+        self._next += 1
+        return self._next
+
+    def _seen(self, inode: int) -> int:
+        """The number of what was there before it was known."""
+        return self._inodes.setdefault(inode, self._new_uid())
+
+    def _directory(self, path: str) -> int:
+        """Know a directory and those above it; what was not known yet is durable."""
+        uid = self._uid(path)
+        if uid not in self._newest:
+            with os.scandir(path) as found:
+                names = {one.name: self._seen(one.inode()) for one in found}
+            self._synced[uid], self._newest[uid] = names, dict(names)
+        return uid
+
+    def _file(self, path: str) -> _File:
+        """Know a file and the directories above it; what was not known yet is durable."""
+        uid = self._uid(path)
+        file = self._files.get(uid)
+        if file is None:
+            file = self._files[uid] = _File(_read(path))
+        return file
+
+    def _know(self, path: str) -> int:
+        """Know whatever stands at a path, and all below it: its place is about to change."""
+        uid = self._uid(path)
+        if self._is_directory(path):
+            for name in self._newest[self._directory(path)]:
+                self._know(f"{path}/{name}")
+        else:
+            self._file(path)
+        return uid
+
+    def _is_directory(self, path: str) -> bool:
+        uid = self._uid(path)
+        if uid in self._newest or uid in self._files:
+            return uid in self._newest
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+
+    # ------------------------------------------------------------ the calls of os
+
+    def open(self, path: str | Path, flags: int, *mode: int) -> int:
+        """A call that matters if it may make a file."""
+        where = os.fspath(path)
+        if not flags & os.O_CREAT:
+            descriptor = os.open(where, flags, *mode)
+            self._opened[descriptor] = where
+            return descriptor
+        with self._lock:
+            self.begin("open")
+            is_new = not self._exists(where)
+            if is_new:
+                self._directory(os.path.dirname(where))  # as it is before it has the name
+            else:
+                self._file(where)
+            descriptor = os.open(where, flags, *mode)
+            self._opened[descriptor] = where
+            if is_new:
+                self._move([self._made(where, _File(b""))])
+            elif flags & os.O_TRUNC:
+                self._file(where).observe(b"")
+            return descriptor
+
+    def makedirs(self, path: str | Path, *, exist_ok: bool = False) -> None:
+        """Directories, each of which gets its name by itself."""
+        with self._lock:
+            self.begin("makedirs")
+            above, fresh = os.fspath(path), list[str]()
+            while not self._exists(above):
+                fresh.append(above)
+                above = os.path.dirname(above)
+            self._directory(above)
+            os.makedirs(path, exist_ok=exist_ok)
+            for one in reversed(fresh):
+                self._move([self._made(one, None)])
+
+    def write(self, descriptor: int, data: bytes | memoryview) -> int:
+        """What is overwritten may be torn until it is synced."""
+        with self._lock:
+            self.begin("write")
+            file = self._file(self._opened[descriptor])
+            start = os.lseek(descriptor, 0, os.SEEK_CUR)
+            file.torn = (start, start + len(data))
+            written = os.write(descriptor, data)
+            file.overwrite(bytes(data[:written]))
+            return written
+
+    def posix_fallocate(self, descriptor: int, offset: int, length: int) -> None:
+        """Zeros at the end of a file."""
+        with self._lock:
+            self.begin("posix_fallocate")
+            file = self._file(self._opened[descriptor])
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(descriptor, offset, length)
+            else:  # macOS has none
+                os.truncate(descriptor, max(offset + length, len(file.newest)))
+            file.observe(file.newest.ljust(offset + length, b"\0"))
+
+    def fsync(self, descriptor: int) -> None:
+        """What a file holds, or the names of a directory, are durable: on this disk only."""
+        with self._lock:
+            self.begin("fsync")
+            self._sync(self._opened[descriptor])
+
+    def fdatasync(self, descriptor: int) -> None:
+        """As `fsync`."""
+        with self._lock:
+            self.begin("fdatasync")
+            self._sync(self._opened[descriptor])
+
+    def unlink(self, path: str | Path) -> None:
+        """A name goes."""
+        self._remove("unlink", path, os.unlink)
+
+    def rmdir(self, path: str | Path) -> None:
+        """A name goes."""
+        self._remove("rmdir", path, os.rmdir)
+
+    def _remove(self, name: str, path: str | Path, call: Callable[[str | Path], None]) -> None:
+        where = os.fspath(path)
+        with self._lock:
+            self.begin(name)
+            entries = []
+            if self._exists(where):  # or the call will say so
+                self._know(where)
+                entries = [self._entry(where, None)]
+            call(path)
+            self._move(entries)
+
+    def rename(self, source: str | Path, target: str | Path) -> None:
+        """A name goes and another comes, in one entry of the journal."""
+        self._give("rename", source, target, os.rename)
+
+    def replace(self, source: str | Path, target: str | Path) -> None:
+        """As `rename`."""
+        self._give("replace", source, target, os.replace)
+
+    def link(self, source: str | Path, target: str | Path, *, follow_symlinks: bool = True) -> None:
+        """A name comes."""
+
+        def call(source: str | Path, target: str | Path) -> None:
+            os.link(source, target, follow_symlinks=follow_symlinks)
+
+        self._give("link", source, target, call)
+
+    def _give(
+        self,
+        name: str,
+        source: str | Path,
+        target: str | Path,
+        call: Callable[[str | Path, str | Path], None],
+    ) -> None:
+        old, new = os.fspath(source), os.fspath(target)
+        with self._lock:
+            self.begin(name)
+            uid = self._know(old)
+            if self._exists(new):
+                self._know(new)
+            gone = [] if name == "link" else [self._entry(old, None)]
+            entries = [*gone, self._entry(new, uid)]
+            call(source, target)
+            self._move(entries)
+
+    # ------------------------------------------------------------ what they change
+
+    def _entry(self, path: str, uid: int | None) -> _Entry:
+        folder, name = os.path.split(path)
+        return _Entry(self._directory(folder), name, uid, path)
+
+    def _made(self, path: str, file: _File | None) -> _Entry:
+        """The entry of a new file, or of a directory if None."""
+        uid = self._new_uid()
+        if file is not None:
+            self._files[uid] = file
+        else:
+            self._synced[uid], self._newest[uid] = {}, {}
+        return self._entry(path, uid)
+
+    def _move(self, entries: list[_Entry]) -> None:
+        """These names have changed, all in one call."""
+        for one in entries:
+            names = self._newest[one.directory]
+            names.pop(one.name, None)
+            self._places.pop(one.path, None)
+            if one.uid is not None:
+                names[one.name] = self._places[one.path] = one.uid
+        if entries:
+            self._pending.append(entries)
+        if len(entries) > 1 and any(one.uid in self._newest for one in entries):
+            self._places = {self._root: 0}  # what is below a directory has moved with it
+
+    def _sync(self, path: str) -> None:
+        if not path.startswith(self._root):
+            return
+        if not self._is_directory(path):
+            self.syncs_until_failure -= 1
+            if self.syncs_until_failure == 0:
+                self._file(path).drop()
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            self._file(path).sync()
+            return
+        uid = self._directory(path)
+        # What moves from one directory to another is in one entry of any journal.
+        durable = [
+            entries for entries in self._pending if any(one.directory == uid for one in entries)
+        ]
+        for entries in durable:
+            self._apply(entries, self._synced)
+            self._pending.remove(entries)
+        self._synced[uid] = dict(self._newest[uid])
+
+    @staticmethod
+    def _apply(entries: list[_Entry], names: dict[int, dict[str, int]]) -> None:
+        for one in entries:
+            names[one.directory].pop(one.name, None)
+            if one.uid is not None:
+                names[one.directory][one.name] = one.uid
+
+    # ------------------------------------------------------------ what does not go through os
+
+    def mapped(self, path: Path, data: Bytes) -> None:
+        """A file may change through this map from now on."""
+        with self._lock:
+            file = self._file(os.fspath(path))
+            if file.map is None:  # any map of it shows the same
+                file.map = data
+                self._mapped.append((file, data.tobytes))
+
+    def dirtied(self, path: Path, start: int, stop: int, call: Callable[[], None]) -> None:
+        """Pages of a file are written with what they hold."""
+        with self._lock:
+            self.begin("dirty again")
+            call()
+            self._file(os.fspath(path)).touch(start, stop)
+
+    def _observe_maps(self) -> None:
+        for file, look in self._mapped:
+            if (data := look()) != file.newest:
+                file.observe(data)
+
+    def exchange(self, one: Path, other: Path, call: Callable[[Path, Path], bool]) -> bool:
+        """Two names change places in one call."""
+        with self._lock:
+            self.begin("exchange")
+            uids = self._know(os.fspath(one)), self._know(os.fspath(other))
+            done = call(one, other)
+            if done:
+                entries = zip((one, other), reversed(uids), strict=True)
+                self._move([self._entry(os.fspath(path), uid) for path, uid in entries])
+            return done
+
+    def punch_hole(self, descriptor: int, call: Callable[[], bool]) -> bool:
+        """Part of a file becomes zeros."""
+        with self._lock:
+            self.begin("punch hole")
+            path = self._opened[descriptor]
+            file = self._file(path)
+            done = call()
+            file.observe(_read(path))
+            return done
+
+    # ------------------------------------------------------------ after the cut
+
+    def image(self, target: Path, luck: random.Random | None = None) -> None:
+        """What would be on the disk if the power went now.
+
+        Args:
+            target: a new directory, which stands for `root`.
+            luck: decides what else than the synced survives; None for nothing.
+        """
+        with self._lock:
+            self._observe_maps()
+            shutil.copytree(self._root, target, symlinks=True)
+            self._settle(os.fspath(target), _Luck(luck))
+
+    def cut(self, luck: random.Random | None = None) -> None:
+        """The power goes and comes back: `root` itself becomes what is on the disk.
+
+        Whoever wrote before must not go on: his maps may be of files that are elsewhere now.
+        """
+        with self._lock:
+            self._observe_maps()
+            names, content = self._settle(self._root, _Luck(luck))
+            # What is left is all that there is, and it is durable.
+            left = _below(0, names)
+            self._newest = {uid: found for uid, found in names.items() if uid in left}
+            self._synced = {uid: dict(found) for uid, found in self._newest.items()}
+            self._files = {uid: _File(data) for uid, data in content.items() if uid in left}
+            self._places = {self._root: 0}
+            self._pending.clear()
+            self._mapped.clear()
+
+    def die(self) -> None:
+        """The process goes, and all that it wrote stays: its maps change no more."""
+        with self._lock:
+            self._observe_maps()
+            for file, _ in self._mapped:
+                file.map = None
+            self._mapped.clear()
+
+    def _settle(
+        self, place: str, luck: _Luck
+    ) -> tuple[dict[int, dict[str, int]], dict[int, bytes]]:
+        """Make a copy of `root` what is on the disk; returns its names and what they stand for."""
+        names = {uid: dict(names) for uid, names in self._synced.items()}
+        for entries in self._pending:
+            if luck.happened():
+                self._apply(entries, names)
+        content = {uid: file.survivor(luck) for uid, file in self._files.items()}
+        if 0 in names:
+            self._settle_directory(0, place, names, content)
+        return names, content
+
+    def _settle_directory(
+        self, uid: int, place: str, names: dict[int, dict[str, int]], content: dict[int, bytes]
+    ) -> None:
+        newest = self._newest[uid]
+        for name in newest.keys() - names[uid].keys():
+            _remove(f"{place}/{name}")
+        for name, one in names[uid].items():
+            path = f"{place}/{name}"
+            if newest.get(name) != one:
+                if name in newest:
+                    _remove(path)
+                self._restore(one, path, names, content)
+            elif one in names:
+                self._settle_directory(one, path, names, content)
+            elif one in content and content[one] != self._files[one].newest:
+                _write(path, content[one])
+
+    def _restore(
+        self, uid: int, path: str, names: dict[int, dict[str, int]], content: dict[int, bytes]
+    ) -> None:
+        """What a name stood for once, and stands for again."""
+        if uid in content:
+            _write(path, content[uid])
+            return
+        os.mkdir(path)
+        for name, one in names[uid].items():
+            self._restore(one, f"{path}/{name}", names, content)
+
+
+def _below(uid: int, names: dict[int, dict[str, int]]) -> set[int]:
+    """A file, or a directory and all that is in it."""
+    return {uid}.union(*(_below(one, names) for one in names.get(uid, {}).values()))
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _write(path: str, data: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path):
+        shutil.rmtree(path)
+    else:
+        os.unlink(path)
+
+
+class _Stores(np.ndarray[Any, Any]):
+    """A map whose every store is a call that matters; so are those of every view of it."""
+
+    _disk: PowerDisk | None = None
+
+    def __array_finalize__(self, parent: Any) -> None:
+        self._disk = getattr(parent, "_disk", None)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if self._disk is not None:
+            self._disk.begin("store")
+        super().__setitem__(key, value)
+
+    @property
+    def data(self) -> Any:
+        """As of any array, but for the stores."""
+        return _Cells(np.ndarray.data.__get__(self), self._disk)
+
+
+class _Cells:
+    """What `_Stores` is for arrays, for the memoryview of one."""
+
+    __slots__ = ("_cells", "_disk")
+
+    def __init__(self, cells: memoryview, disk: PowerDisk | None) -> None:
+        self._cells, self._disk = cells, disk
+
+    def __getitem__(self, key: int) -> Any:
+        return self._cells[key]
+
+    def __setitem__(self, key: int, value: Any) -> None:
+        if self._disk is not None:
+            self._disk.begin("store")
+        self._cells[key] = value
+
+
+@contextlib.contextmanager
+def power_disk(
+    root: Path, before_call: Callable[[int], None], *, stores: bool = False
+) -> Iterator[PowerDisk]:
+    """Put a `PowerDisk` between the package and the operating system.
+
+    Args:
+        root: as of `PowerDisk`.
+        before_call: as of `PowerDisk`.
+        stores: whether each store into a map is a call that matters, too.
+    """
+    disk = PowerDisk(root, before_call)
+    real_map, real_exchange, real_punch = (
+        memory_maps.map_file,
+        durable_writes.exchange,
+        durable_writes._punch_hole,
+    )
+    real_put, real_dirty = memory_maps.Reservation.put, memory_maps.dirty_again
+
+    def map_file(path: Path, size: int | None = None, *, writable: bool = False) -> Bytes:
+        data = real_map(path, size, writable=writable)
+        if not writable:
+            return data
+        disk.mapped(path, data)
+        if not stores:
+            return data
+        watched = data.view(_Stores)
+        watched._disk = disk
+        return watched
+
+    def put(self: memory_maps.Reservation, offset: int, path: Path, size: int) -> None:
+        real_put(self, offset, path, size)
+        if self.array.flags.writeable:
+            disk.mapped(path, self.array[offset : offset + size])
+
+    def punch_hole(descriptor: int, offset: int, length: int) -> bool:
+        return disk.punch_hole(descriptor, lambda: real_punch(descriptor, offset, length))
+
+    def dirty_again(path: Path, start: int, stop: int) -> None:
+        disk.dirtied(path, start, stop, lambda: real_dirty(path, start, stop))
+
+    changed = {
+        (durable_writes, "os"): disk,
+        (memory_maps, "dirty_again"): dirty_again,
+        (memory_maps, "map_file"): map_file,
+        (durable_writes, "exchange"): lambda one, other: disk.exchange(one, other, real_exchange),
+        (durable_writes, "_punch_hole"): punch_hole,
+        (memory_maps.Reservation, "put"): put,
+    }
+    with contextlib.ExitStack() as stack:
+        for (owner, name), value in changed.items():
+            stack.enter_context(mock.patch.object(owner, name, value))
+        yield disk

@@ -1,0 +1,1 @@
+"""Processes that write and read stores, and are killed."""

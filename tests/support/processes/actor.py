@@ -1,0 +1,189 @@
+"""A writer process to be killed: ``python -m tests.support.processes.actor`` forks one for each order.
+
+Invariant: what an actor has acknowledged was committed before.
+
+`Actors` is the client of the server; `Chronicle` turns what the actors did into a `Model`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from mmreplay.system import memory_maps
+from tests.support.disks import faults, mounts
+from tests.support.oracle.script import Script
+from tests.support.power_cut import lines
+from tests.support.processes.forks import Forks, serve
+from tests.support.processes.player import CALLS, MAX_LANES, OPENING, PHASE, WORDS, Player
+
+__all__ = ["OPENING", "Actors", "Chronicle", "Script", "perform"]
+
+
+class Chronicle:
+    """What the actors of one store have done, as far as they told.
+
+    Attributes:
+        model: the rows that the store must hold.
+    """
+
+    def __init__(self, script: Script, *, new: bool = True) -> None:
+        """Make the file of acknowledgements, or use the one that is there; see `follow`."""
+        self.script = script
+        self.model = script.model()
+        if new:
+            Path(script.report).write_bytes(bytes(8 * WORDS))
+            Path(script.report + ".log").write_bytes(b"")
+        self._report = memory_maps.map_file(Path(script.report), 8 * WORDS).view("<u8")
+        self._begun: list[set[int]] = [set() for _ in self.model.lanes]
+        self._read = 0
+
+    @classmethod
+    def follow(cls, script: Script) -> Self:
+        """For one who only looks on, while another one asks the actors to act."""
+        return cls(script, new=False)
+
+    def begun(self) -> list[set[int]]:
+        """By lane, the rows at which sessions began, the newest ones too."""
+        log = Path(self.script.report + ".log")
+        if log.stat().st_size != self._read:
+            told = log.read_text(encoding="ascii").splitlines(keepends=True)
+            self._read = sum(map(len, told))
+            for line in told:
+                if line.endswith("\n"):
+                    self.begin(json.loads(line))
+        return self._begun
+
+    @property
+    def committed(self) -> list[int]:
+        """Rows acknowledged, by lane."""
+        return [int(n) for n in self._report[: len(self.model.lanes)]]
+
+    @property
+    def flushed(self) -> list[int]:
+        """Rows acknowledged to be durable, by lane."""
+        return [int(n) for n in self._report[MAX_LANES : MAX_LANES + len(self.model.lanes)]]
+
+    @property
+    def calls(self) -> int:
+        """Calls that changed the disk, of an actor that has ended by itself."""
+        return int(self._report[CALLS])
+
+    @property
+    def phase(self) -> int:
+        """What the actor was doing."""
+        return int(self._report[PHASE])
+
+    def acknowledge(self, rows: Sequence[int], *, durable: bool = False) -> None:
+        """Somebody else than an actor has written up to here."""
+        known = memory_maps.map_file(Path(self.script.report), 8 * WORDS, writable=True).view("<u8")
+        known[: len(rows)] = rows
+        if durable:
+            known[MAX_LANES : MAX_LANES + len(rows)] = rows
+        known[PHASE] = OPENING
+
+    def wait_for_rows(self, patience_s: float = 60.0) -> None:
+        """Until an actor writes rows, or has been given enough time."""
+        until = time.monotonic() + patience_s
+        while self.phase == OPENING and time.monotonic() < until:
+            time.sleep(0.0005)
+
+    def begin(self, heads: Sequence[int]) -> None:
+        """A session began here, so each lane's next row is a reset."""
+        for rows, head in zip(self._begun, heads, strict=True):
+            rows.add(head)
+
+    def catch_up(self, heads: Sequence[int], *, power_cut: bool = False) -> None:
+        """Let the model go on to these heads.
+
+        Args:
+            heads: rows found, by lane.
+            power_cut: whether rows that were not flushed may be missing.
+
+        Raises:
+            AssertionError: a row that was acknowledged is missing, or one came from nowhere.
+        """
+        for line in Path(self.script.report + ".log").read_text(encoding="ascii").splitlines():
+            self.begin(json.loads(line))
+        Path(self.script.report + ".log").write_bytes(b"")
+        plot = self.script.plot
+        least = self.flushed if power_cut or self.script.syncs_fail else self.committed
+        for number, (lane, head, promised, known) in enumerate(
+            zip(self.model.lanes, heads, least, self.committed, strict=True)
+        ):
+            if not promised <= head <= known + 1:
+                raise AssertionError(
+                    f"lane {number}: {promised} rows of {known} were promised, {head} are there"
+                )
+            # A session that began past the head is lost with its first row.
+            self._begun[number] = {row for row in self._begun[number] if row < head}
+            starts = [n for n, row in enumerate(lane.rows) if row.is_reset]
+            start = starts[-1] if starts else 0
+            for row in range(len(lane.rows), head):
+                if row in self._begun[number] or plot.begins(number, row):
+                    start = row
+                    lane.reset(plot.frame(number, row, start))
+                    continue
+                lane.running = True
+                lane.step(
+                    plot.action(number, row - 1),
+                    plot.reward(number, row - 1),
+                    plot.frame(number, row, start),
+                    *plot.flags(number, row),
+                    thought=plot.extra(number, row - 1),
+                )
+            lane.end_session()
+
+
+class Actors(Forks):
+    """Client of the server that forks actors; a context manager."""
+
+    def __init__(self) -> None:
+        super().__init__("tests.support.processes.actor")
+
+    def start(self, script: Script) -> int:
+        """Fork an actor; returns its process id."""
+        return self.fork(dataclasses.asdict(script), script.report + ".error")
+
+
+def perform(script: Script) -> None:
+    """Do what an actor does, in this process."""
+    with faults.faulty_disk() as disk:
+        Player(script, disk).perform(lines.Watch(None, 0))
+
+
+def _cut_off(script: Script) -> None:
+    if script.mount:
+        luck = random.Random(script.session)
+        mounts.write_back(Path(script.mount), luck)
+        mounts.cut_off(Path(script.mount), luck)
+
+
+def _act(order: dict[str, Any]) -> None:
+    script = Script(**order)
+    file, line, at = script.die_at_line or ("", 0, 0)
+    watch = lines.Watch((file, line) if file else None, at)
+    watching = lines.watched(watch) if file or script.count else contextlib.nullcontext()
+    with contextlib.ExitStack() as stack:
+        disk = stack.enter_context(faults.faulty_disk())
+        if script.boot:
+            stack.enter_context(mounts.booted(bytes.fromhex(script.boot)))
+        if script.die_at:
+            disk.die(faults.CALLS, at=script.die_at, first=lambda: _cut_off(script))
+        player = Player(script, disk)
+        with watching:
+            player.perform(watch)
+    if script.count:
+        counts = [[*where, n] for where, n in sorted(watch.counts.items())]
+        found = {"lines": counts, "calls": player.calls}
+        Path(script.report + ".counts").write_text(json.dumps(found), encoding="ascii")
+
+
+if __name__ == "__main__":
+    serve(_act)

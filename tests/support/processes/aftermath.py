@@ -1,0 +1,128 @@
+"""What a writer that died has left: read by one who writes nothing, then gone on with.
+
+Invariant: a check that returns has seen every acknowledged row, at most the one in flight of each
+lane, and nothing else, byte for byte, in a store that `verify` has nothing to say about.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+
+from mmreplay.errors import FormatError
+from mmreplay.reading.store import Store
+from mmreplay.writing.create import create
+from tests.support.disks import faults
+from tests.support.oracle import checks
+from tests.support.oracle.model import Model
+from tests.support.oracle.script import append_rows
+from tests.support.processes import actor
+
+__all__ = ["check_closed", "check_found", "go_on"]
+
+_NEWEST_ROWS = 700  # compared column by column after each death; all of them in the end
+
+
+def check_found(chronicle: actor.Chronicle, *, most: int = 40) -> bool:
+    """What the actors left is what they acknowledged; then the model knows it.
+
+    Args:
+        chronicle: of the actors.
+        most: transitions to compare, among them the oldest and the newest.
+
+    Returns:
+        whether there is a store: the first of them may have died before it had its name.
+
+    Raises:
+        AssertionError: a row is missing, came from nowhere, or is another one.
+    """
+    path = Path(chronicle.script.path)
+    store = _opened(chronicle)
+    if store is None:
+        return False
+    with store:
+        chronicle.catch_up([view.rows for view in store.lanes])
+        _learn_bases(store, chronicle.model)
+        checks.check_ids(store, chronicle.model)
+        _check_newest(store, chronicle.model)
+        ids = chronicle.model.ids()
+        if ids.size:
+            generator = np.random.default_rng(len(store))
+            chosen = np.concatenate((ids[:5], generator.choice(ids, most), ids[-5:]))
+            batch = store.transitions(chosen, stack=3, n_step=3)
+            checks.check_batch(batch, chronicle.model.batch(chosen, stack=3, n_step=3))
+    checks.check_verified(path)
+    return True
+
+
+def _opened(chronicle: actor.Chronicle) -> Store | None:
+    path = Path(chronicle.script.path)
+    if path.exists():
+        try:
+            return Store([path])
+        except FormatError:
+            if chronicle.script.lane is None or any(path.glob("lane-*")):
+                raise  # otherwise its first lane was just to be made
+    if any(chronicle.committed):
+        raise AssertionError(f"{path}: {chronicle.committed} rows were acknowledged, none is there")
+    return None
+
+
+def _learn_bases(store: Store, model: Model) -> None:
+    for view, lane in zip(store.lanes, model.lanes, strict=True):
+        least, most = lane.base, lane.base_bounds()[1]
+        if not least <= view.base <= most:
+            raise AssertionError(f"{view.path}: base: {least} to {most}, found {view.base}")
+        lane.forget(view.base)
+
+
+def _check_newest(store: Store, model: Model) -> None:
+    for view, lane in zip(store.lanes, model.lanes, strict=True):
+        for path, column in checks.columns_of(view, model.schema).items():
+            start = max(len(lane.rows) - _NEWEST_ROWS, 0)
+            checks.check_same(column[start:], lane.column(path)[start:], f"{view.path}: {path}")
+
+
+def go_on(chronicle: actor.Chronicle, n_rows: int, *, close: bool) -> float:
+    """Take over what the dead left, and append some rows; then close it, or die as well.
+
+    Returns:
+        seconds that the opening took.
+    """
+    script = chronicle.script
+    began = time.perf_counter()
+    writer = create(script.path, **script.create_arguments() | {"flush_s": 0}, append=True)
+    took_s = time.perf_counter() - began
+    lanes = faults.lanes_of(writer)
+    chronicle.begin([lane.rows for lane in lanes])
+    starts: list[int | None] = [None] * len(lanes)
+    for _ in range(n_rows):
+        append_rows(writer, script.plot, starts)
+    rows = [lane.rows for lane in lanes]
+    if close:
+        writer.close()
+    else:
+        faults.kill(writer)
+    chronicle.acknowledge(rows)
+    return took_s
+
+
+def check_closed(chronicle: actor.Chronicle) -> None:
+    """A store that `go_on` has closed: every row, and plain zarr with no litter.
+
+    Raises:
+        AssertionError: something differs, or something is left over.
+    """
+    path = Path(chronicle.script.path)
+    with Store([path]) as store:
+        chronicle.catch_up([view.rows for view in store.lanes])
+        _learn_bases(store, chronicle.model)
+        checks.check_ids(store, chronicle.model)
+        checks.check_columns(store, chronicle.model)
+    checks.check_plain_zarr(path)
+    checks.check_verified(path)
+    litter = [one.name for one in path.parent.iterdir() if one.name.startswith(f".{path.name}.")]
+    if litter:
+        raise AssertionError(f"{path.parent}: left behind: {litter}")

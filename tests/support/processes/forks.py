@@ -1,0 +1,119 @@
+"""A server that does nothing but fork: processes that start in milliseconds, to be killed.
+
+Invariant: a child has no threads of its parent, and ends without running anything of the server.
+
+`Forks` is the client; the module that it starts calls `serve` with what a child has to do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+__all__ = ["Forks", "serve"]
+
+
+class Forks:
+    """Client of a server that forks a process for each order; a context manager.
+
+    Args:
+        module: runs as the server, ``python -m module``.
+        quiet: whether what the server and its children complain about goes nowhere.
+    """
+
+    def __init__(self, module: str, *, quiet: bool = False) -> None:
+        self._server = subprocess.Popen(
+            [sys.executable, "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL if quiet else None,
+            text=True,
+        )
+        self._alive: dict[int, str] = {}  # and where each tells of its error
+
+    def _ask(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        if self._server.stdin is None or self._server.stdout is None:
+            raise ValueError("the server has no pipes")
+        self._server.stdin.write(json.dumps(order) + "\n")
+        self._server.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._server.stdout.readline())
+        return answer
+
+    def fork(self, order: Mapping[str, Any], errors: str) -> int:
+        """Start a process; returns its id.
+
+        Args:
+            order: what it has to do, as JSON can tell it.
+            errors: the file for its traceback, should it fail.
+        """
+        pid = int(self._ask({"order": order, "errors": errors})["pid"])
+        self._alive[pid] = errors
+        return pid
+
+    def kill(self, pid: int, *, however: bool = False) -> int:
+        """End a process by SIGKILL; returns its exit status as of `os.waitstatus_to_exitcode`."""
+        os.kill(pid, signal.SIGKILL)
+        return self.wait(pid, however=however)
+
+    def wait(self, pid: int, *, however: bool = False) -> int:
+        """Wait for a process; its exit status: 0, -9 if killed, 1 after an error.
+
+        Args:
+            pid: of the process.
+            however: it may also fail, or be ended by another signal.
+
+        Raises:
+            AssertionError: it failed by itself; with its traceback.
+        """
+        status = int(self._ask({"wait": pid})["status"])
+        errors = self._alive.pop(pid)
+        if not however and status not in (0, -signal.SIGKILL):
+            text = Path(errors).read_text(encoding="utf-8")
+            raise AssertionError(f"a process ended with status {status}:\n{text}")
+        return status
+
+    def __enter__(self) -> Self:
+        """Return the client itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Kill what is still alive, and end the server."""
+        for pid in sorted(self._alive):
+            os.kill(pid, signal.SIGKILL)
+        if self._server.stdin is not None:
+            self._server.stdin.close()
+        self._server.wait()
+        if self._server.stdout is not None:
+            self._server.stdout.close()
+
+
+def serve(act: Callable[[dict[str, Any]], None]) -> None:
+    """Fork for each order on stdin a process that does it, and answer on stdout."""
+    for line in sys.stdin:
+        asked = json.loads(line)
+        if "order" in asked:
+            pid = os.fork()
+            if not pid:
+                _become(act, asked["order"], Path(asked["errors"]))
+            answer: dict[str, Any] = {"pid": pid}
+        else:
+            _, status = os.waitpid(asked["wait"], 0)
+            answer = {"status": os.waitstatus_to_exitcode(status)}
+        print(json.dumps(answer), flush=True)
+
+
+def _become(act: Callable[[dict[str, Any]], None], order: dict[str, Any], errors: Path) -> None:
+    status = 0
+    try:
+        act(order)
+    except BaseException:
+        errors.write_text(traceback.format_exc(), encoding="utf-8")
+        status = 1
+    os._exit(status)

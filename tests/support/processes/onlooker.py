@@ -1,0 +1,382 @@
+"""Readers that follow a store while others write it, and check all that they are shown.
+
+Invariant: an onlooker opens its store once. Whatever happens to the writers, every batch holds what
+its ids say, no row is offered that the capacity has taken, and the newest rows come by themselves.
+
+What the rows hold follows from the plot of an actor's `Script`; how many there are at least, from
+what the actors acknowledge.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.datasets.dataset import Dataset
+from mmreplay.datasets.load import load
+from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer
+from mmreplay.episode_index import Index
+from mmreplay.errors import EmptyBufferError, InvalidIdError
+from tests.support.oracle.model import LANE_SHIFT
+from tests.support.processes.actor import Chronicle, Script
+
+__all__ = ["STACK", "Onlooker", "Onlookers", "look_on"]
+
+STACK = 3
+"""Frames an observation, of the dataset that an onlooker gets."""
+_BATCH = 16
+_LATE_S = 1.5  # a store that was closed and opened again is noticed within a second
+_LEAST = 20  # batches
+_LOOKS = 4  # a process that was not given the processor is not late
+
+
+class _Lane:
+    """What a lane must offer at a given head."""
+
+    def __init__(self, script: Script, number: int, capacity: int | None) -> None:
+        self._plot, self._number, self._capacity = script.plot, number, capacity
+        self._rows = 0
+        self._transitions: list[int] = []
+
+    def offered(self, head: int, begun: set[int]) -> list[int]:
+        """The transitions with `head` rows, `begun` being the rows where sessions began."""
+        for row in range(self._rows, head):
+            if row and row not in begun and not self._plot.begins(self._number, row):
+                self._transitions.append(row - 1)
+        self._rows = max(head, self._rows)
+        if self._capacity is not None:
+            del self._transitions[: -self._capacity - 20_000]
+        stop = len(self._transitions)
+        while stop and self._transitions[stop - 1] + 1 >= head:
+            stop -= 1
+        start = 0 if self._capacity is None else max(stop - self._capacity, 0)
+        return self._transitions[start:stop]
+
+
+class Onlooker:
+    """One who reads.
+
+    Args:
+        script: of the actors.
+        data: of the store, with a stack of `STACK`; not a one-lane part of it.
+        seed: of what is read when.
+
+    Attributes:
+        counts: what was seen: batches, rows, evictions, seals, sessions, and what had gone before
+            it could be read; ``late_ms`` is the longest that acknowledged rows were not there.
+    """
+
+    def __init__(self, script: Script, data: Dataset, seed: int) -> None:
+        """Look at nothing yet."""
+        self._script, self._plot, self._data = script, script.plot, data
+        self._luck = random.Random(seed)
+        self._chronicle = Chronicle.follow(script)
+        shares = [lane.capacity for lane in self._chronicle.model.lanes]
+        self._lanes = [_Lane(script, n, capacity) for n, capacity in enumerate(shares)]
+        self._late_since: float | None = None
+        self._late_looks = 0
+        self._seen: tuple[Any, ...] = ()
+        self.counts = dict.fromkeys(
+            ("batches", "rows", "evictions", "seals", "sessions", "gone", "late_ms"), 0
+        )
+        self._kinds: list[Callable[[], int]] = [
+            self._uniform,
+            self._distinct,
+            self._n_step,
+            self._sequences,
+            self._portions,
+            self._trajectories,
+            self._epoch,
+            self._look_up,
+            self._rows,
+        ]
+        if isinstance(data, PrioritizedReplayBuffer):
+            self._kinds.append(self._priorities)
+
+    def begin(self, heads: list[int]) -> None:
+        """A session began here, of a writer that is no actor and writes no log."""
+        self._chronicle.begin(heads)
+
+    def look(self) -> None:
+        """Read something, in one way or another.
+
+        Raises:
+            AssertionError: what was read is wrong, or out of date.
+        """
+        self._look_at_the_index()
+        try:
+            self.counts["rows"] += self._luck.choice(self._kinds)()
+            self.counts["batches"] += 1
+        except EmptyBufferError:
+            pass  # nothing of the kind yet
+        except InvalidIdError:
+            self.counts["gone"] += 1  # between one call and the next
+        self._note()
+
+    def run(self, over: Callable[[], bool]) -> None:
+        """Look until it is over."""
+        while not over():
+            self.look()
+
+    # ------------------------------------------------------------ what is offered, and how soon
+
+    def _look_at_the_index(self) -> None:
+        least = self._chronicle.committed
+
+        def look(index: Index) -> tuple[list[int], npt.NDArray[np.int64]]:
+            heads = [index.window(number)[2] for number in range(len(self._lanes))]
+            return heads, index.ids()
+
+        heads, ids = self._data.store.look(look)
+        self._check_late(heads, least)
+        begun = self._chronicle.begun()
+        expected = [
+            row + (number << LANE_SHIFT)
+            for number, lane in enumerate(self._lanes)
+            for row in lane.offered(heads[number], begun[number])
+        ]
+        if ids.tolist() != expected:
+            wrong = sorted(set(ids.tolist()) ^ set(expected))
+            raise AssertionError(
+                f"heads {heads}: {len(ids)} transitions are offered, expected {len(expected)}; "
+                f"they differ in {wrong[:20]}"
+            )
+
+    def _check_late(self, heads: list[int], least: list[int]) -> None:
+        now = time.monotonic()
+        if all(head >= rows for head, rows in zip(heads, least, strict=True)):
+            self._late_since, self._late_looks = None, 0
+            return
+        self._late_since = self._late_since or now
+        self._late_looks += 1
+        late = now - self._late_since
+        self.counts["late_ms"] = max(self.counts["late_ms"], int(late * 1000))
+        if late > _LATE_S and self._late_looks > _LOOKS:
+            raise AssertionError(f"after {late:.1f} s: {heads} rows, {least} were acknowledged")
+
+    def _first(self) -> list[int]:
+        """Ids below which nothing may be offered from now on."""
+        return self._data.store.look(
+            lambda index: [index.window(n)[1] + (n << LANE_SHIFT) for n in range(len(self._lanes))]
+        )
+
+    def _check_window(self, ids: npt.NDArray[np.int64], first: list[int]) -> None:
+        old = ids < np.array(first)[ids >> LANE_SHIFT]
+        if old.any():
+            raise AssertionError(f"{ids[old].tolist()} had been evicted: {first} was the oldest")
+
+    def _note(self) -> None:
+        """Count what has happened to the store since the last look."""
+        readers = self._data.store.readers
+        state = (readers, [one.base for one in readers], [one.tail_start() for one in readers])
+        if self._seen:
+            known, bases, tails = self._seen
+            self.counts["sessions"] += known is not readers
+            self.counts["evictions"] += sum(map(_grown, bases, state[1]))
+            self.counts["seals"] += sum(map(_grown, tails, state[2]))
+        self._seen = state
+
+    # ------------------------------------------------------------ ways to read
+
+    def _uniform(self) -> int:
+        first = self._first()
+        batch = self._data.sample(_BATCH)
+        self._plot.check_batch(batch, STACK)
+        self._check_window(batch.id, first)
+        return len(batch)
+
+    def _distinct(self) -> int:
+        if isinstance(self._data, PrioritizedReplayBuffer) or len(self._data) < _BATCH:
+            return 0
+        batch = self._data.sample(_BATCH, replace=False)
+        self._plot.check_batch(batch, STACK)
+        if len(set(batch.id.tolist())) != _BATCH:
+            raise AssertionError(f"the same transition twice: {batch.id.tolist()}")
+        return len(batch)
+
+    def _n_step(self) -> int:
+        n_step, gamma = 3, 0.5
+        ids = self._data.sample(_BATCH).id
+        heads = [self._data.store.rows_of(number) for number in range(len(self._lanes))]
+        batch = self._data.transitions(ids, n_step=n_step, gamma=gamma)
+        steps = self._plot.check_batch(batch, STACK, n_step=n_step, gamma=gamma)
+        begun = self._chronicle.begun()
+        for id_, m in zip(ids.tolist(), steps.tolist(), strict=True):
+            lane, row = id_ >> LANE_SHIFT, id_ & ((1 << LANE_SHIFT) - 1)
+            after = row + m + 1
+            ended, _, lost = self._plot.flags(lane, row + m)
+            over = ended or lost or after >= heads[lane]
+            if m < n_step and not (over or after in begun[lane] or self._plot.begins(lane, after)):
+                raise AssertionError(f"the return of {id_} is cut off after {m} steps")
+        return len(batch)
+
+    def _sequences(self) -> int:
+        boundary = self._luck.choice(["drop", "pad", "shift"])
+        batch = self._data.sample_sequences(4, 5, 2, boundary)
+        self._plot.check_sequences(batch, STACK)
+        return int(batch.mask.sum())
+
+    def _portions(self) -> int:
+        batch = self._data.sample_portions(4, 3)
+        self._plot.check_sequences(batch, STACK)
+        return int(batch.mask.sum())
+
+    def _trajectories(self) -> int:
+        rows = 0
+        for one in self._data.sample_trajectories(2):
+            with contextlib.suppress(InvalidIdError):
+                self._plot.check_trajectory(one)
+                rows += len(one)
+        return rows
+
+    def _epoch(self) -> int:
+        rows = 0
+        seen: set[int] = set()
+        for number, batch in enumerate(self._data.batches(_BATCH)):
+            self._plot.check_batch(batch, STACK)
+            rows += len(batch)
+            seen |= set(batch.id.tolist())
+            if number > 10:
+                break
+        if len(seen) != rows:
+            raise AssertionError("an epoch gave a transition twice")
+        return rows
+
+    def _look_up(self) -> int:
+        ids = self._data.ids
+        some = np.array(self._luck.choices(ids.tolist(), k=_BATCH)) if ids.size else ids
+        newest = np.concatenate((some, ids[-2:]))
+        self._plot.check_batch(self._data.transitions(newest), STACK)
+        return len(newest)
+
+    def _rows(self) -> int:
+        """The newest rows of a lane, as columns."""
+        number = self._luck.randrange(len(self._lanes))
+        store = self._data.store
+        rows = np.arange(store.rows_of(number))[-_BATCH:]
+        for name, path in self._script.schema.frame_paths.items():
+            found = store.read_rows(number, path, rows)
+            # A closed lane that is opened again is noticed within a second. Until then these may
+            # have been evicted, and what is below base reads as zeros.
+            kept = rows >= store.index.window(number)[0]
+            rows, found = rows[kept], found[kept]
+            places = self._plot.frames[name].read(found)
+            if not np.array_equal(places[:, 1], rows) or not (places[:, 0] == number).all():
+                raise AssertionError(f"rows {rows.tolist()} show {places.tolist()}")
+        return len(rows)
+
+    def _priorities(self) -> int:
+        data = self._data
+        if not isinstance(data, PrioritizedReplayBuffer):
+            return 0
+        batch = data.sample(_BATCH)
+        self._plot.check_batch(batch, STACK)
+        if not ((batch.weight > 0) & (batch.weight <= 1)).all():
+            raise AssertionError(f"weights {batch.weight.tolist()}")
+        data.update_priorities(batch.id, [self._luck.random() * 3 for _ in batch.id])
+        return len(batch)
+
+
+def _grown(old: int, new: int) -> bool:
+    return new > old
+
+
+def look_on(script: Script, over: str, seed: int, result: str, data: Dataset | None) -> None:
+    """Be an onlooker, in a process of one's own, and leave in the file `result` what was seen.
+
+    Args:
+        script: of the actors; the store is there.
+        over: once there is a file of this name it ends, as soon as it has seen some batches.
+        seed: of what is read when.
+        result: JSON: the counts, and ``wrong``: None, or the traceback of what was wrong.
+        data: that the parent had open when it forked this process; None opens one.
+    """
+    wrong = None
+    counts: dict[str, int] = {}
+    try:
+        with contextlib.ExitStack() as stack:
+            mine = data or stack.enter_context(load(script.path, stack=STACK, seed=seed))
+            onlooker = Onlooker(script, mine, seed)
+            counts = onlooker.counts
+            onlooker.run(lambda: counts["batches"] >= _LEAST and os.path.exists(over))
+    except BaseException:
+        wrong = traceback.format_exc()
+    Path(result).write_text(json.dumps({**counts, "wrong": wrong}), encoding="utf-8")
+
+
+class Onlookers:
+    """Processes that look on, each started in its own way; a context manager, which ends them.
+
+    Args:
+        folder: for what they have seen.
+        script: of the actors; the store is there.
+    """
+
+    def __init__(self, folder: Path, script: Script) -> None:
+        self._folder, self._script, self._over = folder, script, folder / "over"
+        self._running: list[tuple[BaseProcess, Path]] = []
+
+    def start(self, method: str, data: Dataset | None = None) -> None:
+        """Start another one.
+
+        Args:
+            method: of `multiprocessing`.
+            data: what it reads; None for a dataset of its own.
+        """
+        number = len(self._running)
+        result = self._folder / f"onlooker-{number}"
+        arguments = (self._script, str(self._over), number, str(result), data)
+        context: Any = multiprocessing.get_context(method)
+        process = context.Process(target=look_on, args=arguments)
+        with warnings.catch_warnings():  # newer Pythons warn of forks beside threads: that is it
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+        self._running.append((process, result))
+
+    @property
+    def alive(self) -> bool:
+        """Whether one is still looking."""
+        return any(process.is_alive() for process, _ in self._running)
+
+    def end(self) -> None:
+        """Let each look on until it has seen some batches, and no longer."""
+        self._over.touch()
+
+    def join(self) -> list[dict[str, int]]:
+        """The counts of each, once all have ended.
+
+        Raises:
+            AssertionError: one has found something to be wrong, or did not come to its end.
+        """
+        out = []
+        for process, result in self._running:
+            process.join()
+            if process.exitcode != 0:
+                raise AssertionError(f"an onlooker ended with status {process.exitcode}")
+            out.append(json.loads(result.read_text(encoding="utf-8")))
+        if wrong := [text for one in out if (text := one.pop("wrong"))]:
+            raise AssertionError("\n".join(wrong))
+        return out
+
+    def __enter__(self) -> Self:
+        """Return the processes."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Kill those that are alive."""
+        for process, _result in self._running:
+            process.kill()
+            process.join()

@@ -1,0 +1,367 @@
+"""Acts of a writer process: named, so that a script can put them together.
+
+Invariant: an act is reported as done only after the calls that it is made of have returned.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer
+from mmreplay.errors import (
+    DiskFullError,
+    FailedStoreError,
+    FormatError,
+    LockedError,
+    SchemaError,
+    StoreNotFoundError,
+)
+from mmreplay.reading.store import Store
+from mmreplay.storage import priority_column
+from mmreplay.system import durable_writes, memory_maps, platform
+from mmreplay.writing.create import create
+from mmreplay.writing.vector_writer import VectorWriter
+from mmreplay.writing.writer import Writer
+from tests.support.disks import faults
+from tests.support.oracle import checks
+from tests.support.oracle.script import Script, append_rows
+from tests.support.power_cut import lines
+
+__all__ = ["CALLS", "MAX_LANES", "OPENING", "PHASE", "WORDS", "Player"]
+
+OPENING, WRITING, FLUSHING, CLOSING, DONE = range(5)
+"""Phases, as an actor reports them."""
+MAX_LANES = 16
+CALLS, PHASE = 2 * MAX_LANES, 2 * MAX_LANES + 1
+WORDS = 2 * MAX_LANES + 2
+
+
+def _course(script: Script) -> Iterator[str]:
+    """Open the store, write, flush, close, open it again, until there is no session left."""
+    whim = random.Random(script.session)
+    for session in range(script.sessions):
+        yield "open"
+        for _ in range(whim.randint(1, script.rows)):
+            yield "rows 1"
+            if whim.random() < 0.02:
+                yield "flush"
+            if script.pause_s and whim.random() < 0.1:
+                yield f"pause {whim.random() * script.pause_s}"
+        last = session == script.sessions - 1
+        yield "close" if last or whim.random() < 0.6 else "drop"
+
+
+class Player:
+    """Performs a script; its public methods are the acts.
+
+    Args:
+        script: what to do.
+        disk: what the package takes for the operating system.
+
+    Attributes:
+        calls: how often each call was made, until the disk was said to be sound.
+    """
+
+    def __init__(self, script: Script, disk: faults.Disk) -> None:
+        self._script, self._disk = script, disk
+        size = 8 * WORDS
+        self._report = memory_maps.map_file(Path(script.report), size, writable=True).view("<u8")
+        self._writer: Writer | VectorWriter | PrioritizedReplayBuffer | None = None
+        self._starts: list[int | None] = []
+        self._boot = platform.boot_id
+        self._go_on = threading.Event()
+        self._failed = False
+        self._broken = script.fails[0] if script.fails is not None else ""
+        self.calls: dict[str, int] = {}
+
+    def perform(self, watch: lines.Watch) -> None:
+        """All of it."""
+        for number, act in enumerate(self._script.acts or _course(self._script)):
+            watch.active = number >= self._script.watch_from
+            if number == self._script.watch_from:
+                self._disk.counts.clear()
+                if self._script.fails is not None:
+                    call, error, at, forever = self._script.fails
+                    self._disk.fail({call}, error, at=at, forever=forever)
+            name, *arguments = act.split()
+            getattr(self, name)(*arguments)
+        watch.active = False
+        self._report[PHASE] = DONE
+        self._report[CALLS] = sum(self._disk.counts.values())
+
+    # ------------------------------------------------------------ acts
+
+    def open(self, note: str | None = None) -> None:
+        """Open the store, and make it if need be; a note goes into its metadata."""
+        arguments = self._script.create_arguments()
+        if note is not None:
+            arguments |= {"metadata": {"note": note}, "padding": "reset"}
+        self._begin(lambda: create(self._script.path, **arguments, append=True))
+
+    def buffer(self) -> None:
+        """Open the store as a buffer that samples by priority."""
+        arguments = self._script.create_arguments()
+        self._begin(lambda: PrioritizedReplayBuffer(self._script.path, **arguments, stack=3))
+
+    def rows(self, count: str) -> None:
+        """So many rows in every lane."""
+        for _ in range(int(count)):
+            self._again(self._row)
+
+    def batch(self) -> None:
+        """Sample, and tell the errors of what was sampled."""
+        buffer = self._writer
+        if self._failed:
+            return
+        if not isinstance(buffer, PrioritizedReplayBuffer):
+            raise TypeError("a batch needs a buffer")
+        if self._script.syncs_fail and not len(buffer):
+            return  # nothing had been flushed
+        self._again(lambda: self._sample(buffer))
+
+    def _sample(self, buffer: PrioritizedReplayBuffer) -> None:
+        batch = buffer.sample(8)
+        buffer.update_priorities(batch.id, np.arange(8) + 1)
+
+    def flush(self) -> None:
+        """Make all rows durable."""
+        if self._failed or self._writer is None:
+            return
+        self._report[PHASE] = FLUSHING
+        durable = [lane.rows for lane in self._lanes]
+        self._again(self._writer.flush)
+        if not self._failed:
+            self._report[MAX_LANES : MAX_LANES + len(durable)] = durable
+        self._report[PHASE] = WRITING
+
+    def pause(self, seconds: str) -> None:
+        """Give the background its time."""
+        time.sleep(float(seconds))
+
+    def close(self) -> None:
+        """Close the store."""
+        self._report[PHASE] = CLOSING
+        if self._writer is None:
+            return
+        durable = [lane.rows for lane in self._lanes]
+        self._again(self._leave)
+        if not self._failed:
+            self._report[MAX_LANES : MAX_LANES + len(durable)] = durable
+
+    def _leave(self) -> None:
+        if self._writer is not None:
+            with self._writer:
+                pass
+
+    def drop(self) -> None:
+        """Leave the store as a death would."""
+        self._report[PHASE] = CLOSING
+        if self._writer is not None:
+            executor = self._lanes[0]._background._executor
+            executor.shutdown(wait=False, cancel_futures=True)
+            self._go_on.set()
+            faults.kill(self._writer)
+
+    def full(self, call: str, at: str) -> None:
+        """From the so manieth of these calls on the disk is full; until somebody is told."""
+        self._disk.fail({call}, errno.ENOSPC, at=int(at), forever=True)
+
+    def scarce(self, call: str, at: str) -> None:
+        """The so manieth of these calls finds no room, and those after it do."""
+        self._disk.fail({call}, errno.ENOSPC, at=int(at))
+
+    def broken(self, call: str, at: str) -> None:
+        """The so manieth of these calls fails."""
+        self._broken = call
+        self._disk.fail({call}, errno.EIO, at=int(at))
+
+    def heal(self) -> None:
+        """The disk is sound again; from here on calls are not counted."""
+        self._disk.heal()
+        self.calls = dict(self._disk.counts)
+
+    def hold(self, seconds: str) -> None:
+        """Keep the sealing thread busy, so that the writer has to help; at most so long."""
+        self._go_on.clear()
+        self._lanes[0]._background.submit(_wait(self._go_on, float(seconds)))
+
+    def release(self) -> None:
+        """Let the sealing thread go on."""
+        self._go_on.set()
+
+    def settle(self) -> None:
+        """Let the sealing thread come to the end of what it has to do."""
+        self._lanes[0]._background.submit(lambda: None).result()
+
+    def no_holes(self) -> None:
+        """Write to a file system that can give no blocks back."""
+        durable_writes._punch_hole = lambda *_: False
+
+    def second(self) -> None:
+        """Open the store once more, which is refused."""
+        with contextlib.suppress(LockedError):
+            create(self._script.path, **self._script.create_arguments(), append=True)
+
+    def litter(self) -> None:
+        """Leave what a writer may leave that died while it made something."""
+        path = Path(self._script.path)
+        where = path / ("priorities.tmp" if self._script.lane is None else ".lane-00000.tmp")
+        (where / "inner").mkdir(parents=True)
+        (where / "inner" / "file").write_bytes(b"")
+        (where / "link").symlink_to(path, target_is_directory=True)
+        if self._script.lane is None:
+            for folder in (path, path / "actions"):
+                (folder / "zarr.json.0123abcd.tmp").write_bytes(b"")
+
+    def unfinished(self) -> None:
+        """Leave what one may leave that died while it made the store."""
+        path = Path(self._script.path)
+        built = path.with_name(f".{path.name}.0123abcd.tmp")
+        (built / "frames").mkdir(parents=True)
+        (built / "zarr.json").write_bytes(b"")
+
+    def interrupt(self) -> None:
+        """What Ctrl-C in the middle of a reset leaves."""
+        for lane in self._lanes:
+            lane._disk.starts.append(lane.rows)
+            lane._border = 0
+
+    def forget(self) -> None:
+        """Drop the last reference to the writer, without closing it."""
+        self._writer = None
+
+    def short(self) -> None:
+        """Let new columns of priorities have chunk files of a page."""
+        priority_column._CHUNK_ROWS = 512
+
+    def reboot(self) -> None:
+        """Die as with the whole machine, which takes what was not flushed."""
+        self.drop()
+        n_lanes = len(self._lanes)
+        self._report[:n_lanes] = self._report[MAX_LANES : MAX_LANES + n_lanes]
+        platform.boot_id = self._boot
+
+    def elsewhere(self) -> None:
+        """Let all that follows, until the reboot, happen before the machine was started."""
+        before = os.urandom(16)
+        self._boot, platform.boot_id = platform.boot_id, lambda: before
+
+    def misuse(self) -> None:
+        """Give the writer what it must refuse."""
+        for writer in self._lanes:
+            frame = self._script.plot.frame(0, writer.rows, 0)
+            for action, reward, given, extras in (
+                (3, 1.0, None, {"thought": 1.0}),
+                (3, 1.0, {"other": 0}, {"thought": 1.0}),
+                ("up", 1.0, frame, {"thought": 1.0}),
+                (3, "much", frame, {"thought": 1.0}),
+                (3, 1.0, frame, {"other": 1.0}),
+            ):
+                with contextlib.suppress(SchemaError):
+                    writer.step(action, reward, given, **extras)
+            for given in (None, {}):
+                with contextlib.suppress(SchemaError):
+                    writer.reset(given)
+
+    # ------------------------------------------------------------ how they are performed
+
+    @property
+    def _lanes(self) -> tuple[Writer, ...]:
+        return faults.lanes_of(self._writer) if self._writer is not None else ()
+
+    def _begin(
+        self, opening: Callable[[], Writer | VectorWriter | PrioritizedReplayBuffer]
+    ) -> None:
+        def attempt() -> None:
+            self._writer = opening()
+
+        self._report[PHASE] = OPENING
+        self._failed, self._writer = False, None
+        self._again(attempt)
+        if self._failed:
+            return
+        heads = [lane.rows for lane in self._lanes]
+        _log(self._script, heads)
+        self._report[: len(heads)] = heads
+        self._report[PHASE] = WRITING
+        self._starts = [None] * len(heads)
+
+    def _row(self) -> None:
+        writer = self._writer
+        if writer is not None:
+            script = self._script
+            append_rows(writer, script.plot, self._starts, self._report, stacked=script.stacked)
+
+    def _again(self, call: Callable[[], object]) -> None:
+        """Call once more when there is room again; a disk that fails ends the session."""
+        if self._failed:
+            return
+        try:
+            call()
+        except DiskFullError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            self._disk.heal()
+            self._look()
+            self._again(call)  # a flush in the background may have failed meanwhile
+        except FailedStoreError:
+            self._disk.heal()
+            self._failed = True
+            self._look_after_failure()
+            if self._writer is not None:
+                self._writer.close()
+
+    def _look(self) -> None:
+        """After an error, what is committed is there, and nothing else."""
+        path = Path(self._script.path)
+        if self._writer is None or not path.exists():
+            return
+        with Store([path]) as store:
+            found, known = [view.rows for view in store.lanes], [one.rows for one in self._lanes]
+        if found != known:
+            raise AssertionError(f"{path}: {known} rows were written, {found} are there")
+        if not any(one.metadata["closed"] for one in store.readers):
+            checks.check_verified(path)  # otherwise it would wait for the writer that closes it
+
+    def _look_after_failure(self) -> None:
+        """Whoever comes now finds what is committed, or what is durable if an fsync failed."""
+        path = Path(self._script.path)
+        if self._broken not in faults.SYNCING:
+            self._look()
+            return
+        try:
+            store = Store([path])
+        except (StoreNotFoundError, FormatError):
+            if self._writer is None:  # it was just to be made
+                return
+            raise
+        with store:
+            found = np.array([view.rows for view in store.lanes])
+        known, durable = self._report[: found.size], self._report[MAX_LANES:][: found.size]
+        if (found < durable).any() or (found > known).any():
+            raise AssertionError(f"{path}: {durable} to {known} rows were expected, {found} found")
+        known[:] = found
+
+
+def _wait(event: threading.Event, seconds: float) -> Callable[[], None]:
+    def wait() -> None:
+        event.wait(seconds)
+
+    return wait
+
+
+def _log(script: Script, heads: list[int]) -> None:
+    line = json.dumps(heads) + "\n"
+    descriptor = os.open(script.report + ".log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    os.write(descriptor, line.encode())
+    os.close(descriptor)

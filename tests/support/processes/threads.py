@@ -1,0 +1,52 @@
+"""Threads beside the block that starts them.
+
+Invariant: once the block has ended none of them runs, and what one of them failed with is raised.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Self
+
+__all__ = ["Beside"]
+
+
+class Beside:
+    """Threads that run while a block does; a context manager.
+
+    Args:
+        tasks: each is called in a thread of its own, with a function that says whether to go on.
+
+    Raises:
+        BaseException: what the first task failed with, when the block ends.
+    """
+
+    def __init__(self, *tasks: Callable[[Callable[[], bool]], object]) -> None:
+        self._over = threading.Event()
+        self._failures: list[BaseException] = []
+        self._threads = [threading.Thread(target=self._run, args=(task,)) for task in tasks]
+
+    def _run(self, task: Callable[[Callable[[], bool]], object]) -> None:
+        try:
+            task(self.going)
+        except BaseException as error:
+            self._failures.append(error)
+
+    def going(self) -> bool:
+        """Whether the block has not ended, and nothing has failed."""
+        return not self._over.is_set() and not self._failures
+
+    def __enter__(self) -> Self:
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let the threads come to their end."""
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+        if self._failures:
+            raise self._failures[0]

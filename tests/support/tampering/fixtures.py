@@ -1,0 +1,301 @@
+"""Small stores of every kind, kept in memory, to be spoilt and put right again many times.
+
+Invariant: after `restore` a victim's directory holds the bytes of its store, and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import random
+import shutil
+import stat
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer
+from mmreplay.schema import Field
+from mmreplay.writing.create import create
+
+__all__ = ["Pristine", "Victim", "any_of", "chance", "pristine_stores"]
+
+_IDENTITY = slice(40, 56)  # device and inode, in a state page
+
+
+@dataclass(frozen=True, slots=True)
+class Pristine:
+    """A store as bytes.
+
+    Attributes:
+        name: of the kind.
+        files: the bytes of each file, by its path in the store.
+        folders: every directory.
+        closed: whether it was closed.
+        trusted: whether the state page of a crashed one is to be trusted.
+        lanes: paths of the lanes; one, empty, of a store that is a lane.
+    """
+
+    name: str
+    files: dict[str, bytes]
+    folders: tuple[str, ...]
+    closed: bool = True
+    trusted: bool = True
+    lanes: tuple[str, ...] = ("",)
+
+    def document(self, name: str) -> dict[str, Any]:
+        """The JSON of a zarr.json."""
+        out: dict[str, Any] = json.loads(self.files[name])
+        return out
+
+    def arrays(self) -> list[str]:
+        """Paths of the arrays."""
+        return [name[:-10] for name in self.documents() if self._is_array(name)]
+
+    def _is_array(self, name: str) -> bool:
+        return bool(self.document(name)["node_type"] == "array")
+
+    def documents(self) -> list[str]:
+        """Paths of all zarr.json."""
+        return sorted(name for name in self.files if name.rpartition("/")[2] == "zarr.json")
+
+
+class Victim:
+    """A pristine store in a directory, to be changed and put right again.
+
+    Args:
+        path: the store's directory; its parent holds nothing else.
+        pristine: what is in it.
+
+    Attributes:
+        path, pristine: as given.
+    """
+
+    def __init__(self, path: Path, pristine: Pristine) -> None:
+        self.path, self.pristine = path, pristine
+        self._now: dict[str, bytes] = {}
+        self._spoilt: set[str] = set()
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        """Write all of it anew, and remove what stands beside it."""
+        shutil.rmtree(self.path.parent, ignore_errors=True)
+        self._now, self._spoilt = {}, set()
+        self.path.mkdir(parents=True)
+        for name in self.pristine.folders:
+            (self.path / name).mkdir()
+        for name, data in self.pristine.files.items():
+            self._write(name, data)
+
+    def restore(self) -> None:
+        """Put right what was changed through this object."""
+        for name in sorted(self._spoilt):
+            self.clear(name)
+        spoilt, self._now, self._spoilt = self._spoilt, {}, set()
+        for name in spoilt:
+            below = f"{name}/"
+            for folder in self.pristine.folders:
+                if folder == name or folder.startswith(below):
+                    (self.path / folder).mkdir(parents=True, exist_ok=True)
+            for file, data in self.pristine.files.items():
+                if file == name or file.startswith(below):
+                    self._write(file, data)
+
+    def get(self, name: str) -> bytes:
+        """A file's bytes, as they are now."""
+        return self._now.get(name, self.pristine.files.get(name, b""))
+
+    def put(self, name: str, data: bytes) -> None:
+        """Give a file other bytes."""
+        self._spoilt.add(name)
+        self._now[name] = data
+        self._write(name, data)
+
+    def spoil(self, name: str) -> Path:
+        """Make room for something else at a path, and return it.
+
+        Raises:
+            OSError: ELOOP, what is above it has been made something else, perhaps a link.
+        """
+        if self._is_below_spoilt(name):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
+        self._spoilt.add(name)
+        self.clear(name)
+        return self.path / name
+
+    def clear(self, name: str) -> None:
+        """Remove whatever stands at a path."""
+        where = self.path / name
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if stat.S_ISDIR(os.lstat(where).st_mode):
+                shutil.rmtree(where)
+            else:
+                where.unlink()
+
+    def _is_below_spoilt(self, name: str) -> bool:
+        return any(name.startswith(f"{one}/") for one in self._spoilt)
+
+    def _write(self, name: str, data: bytes) -> None:
+        where = self.path / name
+        if self._is_below_spoilt(name):
+            return  # what is above it may be a link by now
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            about = os.lstat(where)
+            if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
+                self.clear(name)
+        try:
+            with where.open("wb") as file:
+                if name.endswith(".live/state") and self.pristine.trusted:
+                    data = self._own(name, data, file.fileno())
+                file.write(data)
+        except (FileNotFoundError, NotADirectoryError):
+            pass  # a directory above it was taken away on purpose
+
+    def _own(self, name: str, data: bytes, descriptor: int) -> bytes:
+        """A state page that says which file it is, unless that was changed, too."""
+        if data[_IDENTITY] != self.pristine.files[name][_IDENTITY]:
+            return data
+        about = os.fstat(descriptor)
+        return data[:40] + struct.pack("<QQ", about.st_dev, about.st_ino) + data[56:]
+
+
+def pristine_stores(folder: Path) -> list[Pristine]:
+    """Small stores of every kind, made below `folder`; the same for every call but for uuids."""
+    return [make(folder / name, name) for name, make in _MAKERS.items()]
+
+
+@dataclass(slots=True)
+class _Made:
+    frame: Field | dict[str, Field]
+    rows: int = 40
+    settings: dict[str, Any] = field(default_factory=dict)
+    left_open: bool = False
+    trusted: bool = True
+    prioritized: bool = False
+
+    def __call__(self, path: Path, name: str) -> Pristine:
+        arguments: dict[str, Any] = {
+            "frame": self.frame,
+            "action": Field((), "int64", chunk=32),
+            "extras": {"note": Field((2,), "float32", chunk=32)},
+            "flush_s": 0,
+            **self.settings,
+        }
+        if self.prioritized:
+            writer: Any = PrioritizedReplayBuffer(path, stack=2, **arguments)
+        else:
+            writer = create(path, **arguments)
+        _play(writer, self.frame, self.settings.get("lanes"), self.rows)
+        if self.prioritized:
+            batch = writer.sample(8)
+            writer.update_priorities(batch.id, np.arange(8.0))
+        if self.left_open:
+            writer.flush()
+            _play(writer, self.frame, self.settings.get("lanes"), 5, reset=False)
+            out = _taken(path, name, closed=False, trusted=self.trusted)
+            writer.close()
+            return out
+        writer.close()
+        return _taken(path, name)
+
+
+def _play(writer: Any, frame: Any, lanes: int | None, rows: int, *, reset: bool = True) -> None:
+    generator = np.random.default_rng(rows)
+
+    def one(field_: Field) -> Any:
+        shape = field_.shape if lanes is None else (lanes, *field_.shape)
+        return generator.integers(0, 3, shape).astype(field_.dtype)
+
+    def frames() -> Any:
+        if isinstance(frame, dict):
+            return {key: one(part) for key, part in frame.items()}
+        return one(frame)
+
+    def per_lane(value: Any, dtype: str) -> Any:
+        return np.full(lanes, value, dtype) if lanes else np.dtype(dtype).type(value)
+
+    for row in range(rows):
+        if reset and row % 13 == 0:
+            writer.reset(frames())
+            continue
+        is_last, is_odd = row % 13 == 12, row % 2 == 1
+        ends = per_lane(is_last and not is_odd, "bool")
+        note = np.full((lanes, 2) if lanes else (2,), row, "float32")
+        cut = per_lane(is_last and is_odd, "bool")
+        writer.step(
+            per_lane(row % 4, "int64"), per_lane(row / 2, "float32"), frames(), ends, cut, note=note
+        )
+
+
+def _taken(path: Path, name: str, *, closed: bool = True, trusted: bool = True) -> Pristine:
+    found: dict[str, bytes] = {}
+    folders: list[str] = []
+    for folder, inner, names in os.walk(path):
+        below = os.path.relpath(folder, path)
+        prefix = "" if below == "." else f"{below}/"
+        folders += [f"{prefix}{one}" for one in inner]
+        found |= {f"{prefix}{one}": Path(folder, one).read_bytes() for one in names}
+    if not trusted:
+        for one in [one for one in found if one.endswith(".live/state")]:
+            found[one] = found[one][:56] + bytes(16) + found[one][72:]  # of another boot
+    lanes = tuple(one for one in sorted(folders) if one.startswith("lane-") and "/" not in one)
+    return Pristine(name, found, tuple(sorted(folders)), closed, trusted, lanes or ("",))
+
+
+_SMALL = Field((3, 4), "uint8", "lz4", 4, 16)
+_EVERY = {
+    "image": Field((3, 4), "uint8", "lz4", 4, 8),
+    "depth": Field(
+        (2, 2), "uint16", {"name": "zstd", "configuration": {"level": 3, "checksum": True}}, 2, 8
+    ),
+    "sound": Field((3,), "int16", {"name": "gzip", "configuration": {"level": 1}}, 8, 8),
+    "bits": Field(
+        (5,),
+        "float32",
+        {
+            "name": "blosc",
+            "configuration": {
+                "cname": "zstd",
+                "clevel": 3,
+                "shuffle": "bitshuffle",
+                "typesize": 4,
+                "blocksize": 0,
+            },
+        },
+        8,
+        8,
+    ),
+    "joints": Field((7,), "float64", "raw", 8),
+}
+_LARGER = Field((24, 32), "uint8", "lz4", 8, 16)
+
+_MAKERS: dict[str, Callable[[Path, str], Pristine]] = {
+    "raw": _Made(Field((3, 4), "uint8", "raw", 8)),
+    "lz4, evicting": _Made(_SMALL, 100, {"capacity": 12}),
+    "larger lz4": _Made(_LARGER),
+    "zstd": _Made(Field((24, 32), "uint8", "zstd", 8, 16)),
+    "dict": _Made(_EVERY),
+    "lanes": _Made(Field((3, 4), "uint8", "zstd", 2, 8), 20, {"lanes": 2, "capacity": 60}),
+    "priorities": _Made(_SMALL, prioritized=True),
+    "crashed": _Made(_SMALL, 100, {"capacity": 12}, left_open=True),
+    "power cut": _Made(_SMALL, left_open=True, trusted=False),
+    "crashed raw lanes": _Made(Field((3, 4), "uint8", "raw", 8), 20, {"lanes": 2}, left_open=True),
+    "crashed buffer": _Made(_EVERY, left_open=True, prioritized=True),
+}
+
+
+def any_of(random_: random.Random, choices: Any) -> Any:
+    """One of them; of none, None."""
+    every = list(choices)
+    return random_.choice(every) if every else None
+
+
+def chance(random_: random.Random, probability: float) -> bool:
+    """True with that probability."""
+    return random_.random() < probability

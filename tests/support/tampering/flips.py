@@ -1,0 +1,283 @@
+"""Single bits that flip in a closed store: whether `verify` finds each, and what the others harm.
+
+Invariant: a flip counts as harmless only if it lies where this module says that nothing reads, and
+everything that the store says is byte for byte what it was; any other that is not found is missed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer
+from mmreplay.datasets.replay_buffer import ReplayBuffer
+from mmreplay.format.layout import CONTEXT_ROWS, SCALARS
+from mmreplay.maintenance.verify.report import Finding
+from mmreplay.reading.store import Store
+from mmreplay.schema import Field
+from mmreplay.writing.create import create
+from mmreplay.writing.vector_writer import VectorWriter
+from mmreplay.writing.writer import Writer
+from tests.support.oracle.checks import columns_of
+from tests.support.oracle.pair import Pair
+from tests.support.oracle.strategies import Layout
+
+__all__ = [
+    "KINDS",
+    "Flip",
+    "Kind",
+    "all_flips",
+    "build",
+    "everything",
+    "is_named",
+    "place_of",
+    "random_flips",
+    "record",
+    "why_harmless",
+]
+
+_ACTION = Field((), "int64", chunk=16)
+_EXTRAS = {"log_prob": Field((2,), "float32", chunk=8)}
+_SETTINGS = frozenset("level clevel typesize blocksize".split())
+_SHARE_OF_FILES = 0.5
+_BEGINNING = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A store to flip bits in.
+
+    Attributes:
+        layout: of its rows.
+        steps: in each lane.
+        buffer: written by a plain writer, a replay buffer or a prioritized one.
+    """
+
+    layout: Layout
+    steps: int = 90
+    buffer: type[ReplayBuffer] | None = None
+
+
+KINDS = {
+    "raw": Kind(Layout(Field((3, 4), "uint8", "raw", 16), _ACTION, _EXTRAS)),
+    "lz4": Kind(Layout(Field((6, 8), "uint8", "lz4", 4, 16), _ACTION, {})),
+    "zstd": Kind(Layout(Field((6, 8), "uint8", "zstd", 4, 16), _ACTION, _EXTRAS), 75),
+    "gzip, float64": Kind(
+        Layout(
+            Field((5,), "float32", {"name": "gzip", "configuration": {"level": 6}}, 4, 8),
+            Field((2,), "float32", chunk=16),
+            {},
+            "float64",
+        )
+    ),
+    "dict, lanes": Kind(
+        Layout(
+            {
+                "image": Field((4, 5), "uint8", "lz4", 4, 16),
+                "speed": Field((2,), "float32", "raw", 16),
+                "seen": Field((), "bool", "zstd", 8, 16),
+            },
+            _ACTION,
+            _EXTRAS,
+            lanes=3,
+        ),
+        40,
+    ),
+    "evicted, lanes": Kind(
+        Layout(Field((6, 8), "uint8", "lz4", 4, 16), _ACTION, _EXTRAS, capacity=40, lanes=2), 200
+    ),
+    "evicted, raw": Kind(Layout(Field((3,), "uint8", "raw", 8), _ACTION, {}, capacity=25), 200),
+    "replay buffer": Kind(
+        Layout(Field((6, 8), "uint8", "lz4", 4, 16), _ACTION, {}, capacity=30), 150, ReplayBuffer
+    ),
+    "priorities": Kind(
+        Layout(Field((3,), "uint8", "raw", 16), _ACTION, {}, capacity=300),
+        120,
+        PrioritizedReplayBuffer,
+    ),
+    "priorities, lanes": Kind(
+        Layout(Field((6, 8), "uint8", "zstd", 4, 16), _ACTION, _EXTRAS, capacity=60, lanes=2),
+        150,
+        PrioritizedReplayBuffer,
+    ),
+}
+"""Every way in which a store may be laid out, small."""
+
+
+def build(path: Path, kind: Kind, seed: int = 0) -> None:
+    """Record a store of this kind, and close it."""
+    with record(path, kind, seed):
+        pass
+
+
+def record(path: Path, kind: Kind, seed: int = 0) -> Writer | VectorWriter | ReplayBuffer:
+    """Record a store of this kind; what writes it is still open."""
+    generator = np.random.default_rng(seed)
+    given = kind.layout.create_arguments() | {"flush_s": 0}
+    given["metadata"] = {"id": "Flips-v0", "seed": seed, "scale": 1e-05, "name": "caf\u00e9"}
+    writer: Writer | VectorWriter | ReplayBuffer
+    writer = create(path, **given) if kind.buffer is None else kind.buffer(path, stack=2, **given)
+    pair = Pair(writer, kind.layout.model(), generator)
+    for _ in range(3):
+        pair.together(kind.steps // 3, end=0.07)
+        if isinstance(writer, ReplayBuffer):
+            batch = writer.sample(16)
+            if isinstance(writer, PrioritizedReplayBuffer):
+                writer.update_priorities(batch.id, generator.normal(size=16))
+        writer.flush()
+    return writer
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """One bit of one file.
+
+    Attributes:
+        file: below the store's directory.
+        byte: its place in the file.
+        bit: 0 to 7.
+    """
+
+    file: str
+    byte: int
+    bit: int
+
+    @contextlib.contextmanager
+    def in_place(self, root: Path) -> Iterator[None]:
+        """Flip it, and flip it back."""
+        self._flip(root)
+        try:
+            yield
+        finally:
+            self._flip(root)
+
+    def _flip(self, root: Path) -> None:
+        descriptor = os.open(root / self.file, os.O_RDWR)
+        try:
+            old = os.pread(descriptor, 1, self.byte)
+            os.pwrite(descriptor, bytes([old[0] ^ 1 << self.bit]), self.byte)
+        finally:
+            os.close(descriptor)
+
+
+def random_flips(root: Path, luck: random.Random, n: int) -> Iterator[Flip]:
+    """Bits of a store: of any byte, and as many of any file, for the small ones matter as much.
+
+    Half of them are near the beginning of their file, where the rows of a large one are.
+    """
+    sizes = {
+        str(path.relative_to(root)): path.stat().st_size
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and path.stat().st_size
+    }
+    names, weights = list(sizes), list(sizes.values())
+    for _ in range(n):
+        by_file = luck.random() < _SHARE_OF_FILES
+        name = luck.choice(names) if by_file else luck.choices(names, weights)[0]
+        room = sizes[name] if luck.random() < _SHARE_OF_FILES else min(sizes[name], _BEGINNING)
+        yield Flip(name, luck.randrange(room), luck.randrange(8))
+
+
+def place_of(file: str) -> str:
+    """What a file of a store holds, in words."""
+    parts = file.split("/")
+    if parts[0].startswith("lane-"):
+        parts = parts[1:]
+    if parts[-1] == "zarr.json":
+        return "documents"
+    if parts[0] in SCALARS or parts[0] == "extras":
+        return "numbers"
+    return {"episodes": "index"}.get(parts[0], parts[0])
+
+
+def all_flips(root: Path, file: str) -> Iterator[Flip]:
+    """Every bit of a file."""
+    for byte in range((root / file).stat().st_size):
+        for bit in range(8):
+            yield Flip(file, byte, bit)
+
+
+def is_named(flip: Flip, findings: Sequence[Finding]) -> bool:
+    """Whether a finding says which file it is; of a checksum, which file does not match it."""
+    for one in findings:
+        file = flip.file.removeprefix(f"{one.lane}/") if one.lane else flip.file
+        array = file.rpartition("/")[0].removeprefix("checksums/")
+        if one.file == flip.file or (array and one.array == array):
+            return True
+    return False
+
+
+def everything(root: Path) -> dict[str, Any]:
+    """All that a store says to whoever reads it: rows, index, priorities, attributes."""
+    out: dict[str, Any] = {}
+    with Store(_lanes(root)) as store:
+        for view in store.lanes:
+            lane = view.path.name
+            out |= {f"{lane} rows": view.rows, f"{lane} base": view.base}
+            for path, column in columns_of(view, store.schema).items():
+                out[f"{lane} {path}"] = column[:].tobytes()
+        out["ids"], out["episodes"] = store.ids.tobytes(), store.episodes.tobytes()
+        batch = store.transitions(store.ids, stack=3, n_step=3)
+        for name in ("reward", "discount", "non_terminal"):
+            out[name] = getattr(batch, name).tobytes()
+    for file in root.rglob("priorities/c.*"):
+        if file.parts[-3] != "checksums":
+            out[str(file.relative_to(root))] = file.read_bytes()
+    for folder in {root, *_lanes(root)}:
+        out[f"{folder.name} attributes"] = json.loads((folder / "zarr.json").read_bytes())
+    return out
+
+
+def _lanes(root: Path) -> list[Path]:
+    return sorted(root.glob("lane-*")) or [root]
+
+
+def why_harmless(root: Path, flip: Flip, sound: bytes) -> str | None:
+    """Why nobody can tell that a bit flipped; None where somebody could.
+
+    Args:
+        root: the store, as it is now.
+        flip: what happened to it.
+        sound: the bytes of the file before.
+    """
+    damaged = (root / flip.file).read_bytes()
+    if flip.file.endswith("zarr.json"):
+        old, new = json.loads(sound), json.loads(damaged)
+        if _same(old, new):
+            return "a document that says the same"
+        if _same(_without_settings(old), _without_settings(new)):
+            return "how hard a compressor is to try, which no reader asks"
+    lane, found, path = flip.file.rpartition("checksums/")
+    if found and not flip.file.endswith("zarr.json"):
+        array, _, name = path.rpartition("/")
+        document = json.loads((root / lane / array / "zarr.json").read_bytes())
+        rows = document["chunk_grid"]["configuration"]["chunk_shape"][0]
+        own = json.loads((root / lane / "zarr.json").read_bytes())["attributes"]["mmreplay"]
+        base = max(own["first"] - CONTEXT_ROWS, 0)
+        if int(name[2:]) * 1024 + flip.byte // 4 < base // rows:
+            return "the checksum of a file that was evicted"
+    return None
+
+
+def _same(one: object, other: object) -> bool:
+    """Equal JSON values; 1, 1.0 and true are three."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def _without_settings(document: Any) -> Any:
+    if isinstance(document, dict):
+        return {
+            key: None if key in _SETTINGS and type(value) is int else _without_settings(value)
+            for key, value in document.items()
+        }
+    if isinstance(document, list):
+        return [_without_settings(one) for one in document]
+    return document

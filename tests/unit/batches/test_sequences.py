@@ -1,0 +1,296 @@
+"""Windows of steps, worked out by hand: three episodes in twelve rows, as in the docs."""
+
+import dataclasses
+import pickle
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import EmptyBufferError, Field, SchemaError, SequenceBatch
+
+
+@pytest.fixture
+def path(make):
+    """Episodes of 3 steps (terminated), 4 (a life lost at the second) and 2 (running)."""
+    writer = make(
+        frame=Field((1,), "uint8", "lz4", chunk=2, shard=4),
+        extras={"x": Field((), "float32")},
+    )
+    for frames, flags in (
+        ((10, 11, 12, 13), {3: {"terminated": True}}),
+        ((20, 21, 22, 23, 24), {2: {"life_lost": True}, 4: {"truncated": True}}),
+        ((30, 31, 32), {}),
+    ):
+        for number, frame in enumerate(frames):
+            value = np.array([frame], "uint8")
+            if not number:
+                writer.reset(value)
+            else:
+                step = flags.get(number, {})
+                writer.step(frame, frame / 2, value, **step, x=frame * 3)
+    return writer.path
+
+
+@pytest.fixture
+def load(path):
+    opened = []
+
+    def load(**settings):
+        opened.append(mmreplay.load(path, **{"stack": None, "gamma": 0.5} | settings))
+        return opened[-1]
+
+    yield load
+    for one in opened:
+        one.close()
+
+
+def every(data, *arguments, **changes):
+    """All windows, in order."""
+    [batch] = data.sequence_batches(100, *arguments, **changes, shuffle=False)
+    return batch
+
+
+def test_drop_takes_what_fits_into_an_episode(load):
+    batch = every(load(), 2)
+    assert batch.id.tolist() == [[0, 1], [1, 2], [4, 5], [5, 6], [6, 7], [9, 10]]
+    assert batch.observation[..., 0].tolist()[:3] == [[10, 11], [11, 12], [20, 21]]
+    assert batch.next_observation[..., 0].tolist()[:3] == [[11, 12], [12, 13], [21, 22]]
+    assert batch.action.tolist()[:3] == [[11, 12], [12, 13], [21, 22]]
+    assert batch.reward.tolist()[:3] == [[5.5, 6], [6, 6.5], [10.5, 11]]
+    assert batch.extras["x"].tolist()[:3] == [[33, 36], [36, 39], [63, 66]]
+    assert batch.non_terminal.tolist()[:3] == [[True, True], [True, False], [True, False]]
+    assert batch.discount.tolist()[:3] == [[0.5, 0.5], [0.5, 0], [0.5, 0]]
+    assert batch.step.tolist() == [[0, 1], [1, 2], [0, 1], [1, 2], [2, 3], [0, 1]]
+    assert batch.first.tolist()[:2] == [[True, False], [False, False]]
+    assert batch.mask.all()
+    assert batch.weight.tolist() == [1] * 6
+    assert (len(batch), batch.burn_in) == (6, 0)
+    assert every(load(), 2, stride=2).id.tolist() == [[0, 1], [4, 5], [6, 7], [9, 10]]
+    assert every(load(), 1, 2).id.tolist() == [[0, 1, 2], [4, 5, 6], [5, 6, 7]]
+
+
+def test_pad_begins_at_any_step(load):
+    batch = every(load(), 3, 1, "pad", 2)
+    assert batch.burn_in == 1
+    assert batch.id.tolist() == [
+        [-1, 0, 1, 2],
+        [1, 2, -1, -1],
+        [-1, 4, 5, 6],
+        [5, 6, 7, -1],
+        [-1, 9, 10, -1],
+    ]
+    assert batch.mask.tolist() == (batch.id >= 0).tolist()
+    assert batch.action.tolist()[1] == [12, 13, 0, 0]
+    assert batch.reward.tolist()[1] == [6, 6.5, 0, 0]
+    assert batch.discount.tolist()[3] == [0, 0.5, 0.5, 0]
+    assert batch.extras["x"].tolist()[4] == [0, 93, 96, 0]
+    assert batch.step.tolist()[3] == [1, 2, 3, 0]
+    assert batch.first.tolist()[4] == [False, True, False, False]
+    # The final observation is in the memory that the last real step shows as its next one.
+    assert batch.observation[..., 0].tolist()[1] == [11, 12, 13, 0]
+    assert batch.next_observation[..., 0].tolist()[1] == [12, 13, 0, 0]
+    assert batch.observation[..., 0].tolist()[0] == [0, 10, 11, 12]
+    assert batch.next_observation[..., 0].tolist()[0] == [10, 11, 12, 13]
+
+
+def test_shift_also_takes_the_window_that_ends_with_the_episode(load):
+    assert every(load(), 2, boundary="shift", stride=2).id.tolist() == [
+        [0, 1],
+        [1, 2],
+        [4, 5],
+        [6, 7],
+        [9, 10],
+    ]
+    # Of an episode that is too short: as much to learn from as there is, then as much burn-in.
+    batch = every(load(), 2, 2, boundary="shift")
+    assert batch.id.tolist() == [[-1, 0, 1, 2], [4, 5, 6, 7], [-1, -1, 9, 10]]
+    batch = every(load(), 3, 1, boundary="shift")
+    assert batch.id.tolist() == [[-1, 0, 1, 2], [4, 5, 6, 7], [-1, 9, 10, -1]]
+
+
+def test_stacks_of_a_window_are_those_of_its_transitions(load):
+    for settings in ({}, {"padding": "zero"}, {"stack_axis": -1}):
+        for n_step in (1, 3):
+            data = load(stack=3, n_step=n_step, **settings)
+            batch = every(data, 2)
+            for number, ids in enumerate(batch.id):
+                expected = data.transitions(ids)
+                assert np.array_equal(batch.observation[number], expected.observation)
+                assert np.array_equal(batch.next_observation[number], expected.next_observation)
+                assert np.array_equal(batch.reward[number], expected.reward)
+                assert np.array_equal(batch.discount[number], expected.discount)
+
+
+def test_a_padded_step_shows_frames_of_real_steps_and_zeros(load):
+    batch = every(load(stack=3), 2, 2, "pad", 2)
+    assert batch.id[1].tolist() == [0, 1, 2, -1]
+    assert batch.observation[1, ..., 0].tolist() == [
+        [10, 10, 10],
+        [10, 10, 11],
+        [10, 11, 12],
+        [11, 12, 13],
+    ]
+    assert batch.next_observation[1, 3, :, 0].tolist() == [12, 13, 0]
+    assert batch.id[0].tolist() == [-1, -1, 0, 1]
+    assert batch.observation[0, ..., 0].tolist() == [
+        [0, 0, 10],
+        [0, 10, 10],
+        [10, 10, 10],
+        [10, 10, 11],
+    ]
+
+
+@pytest.mark.parametrize("stack", [None, 3])
+def test_what_a_padded_step_shows_does_not_depend_on_the_steps_of_a_return(load, stack):
+    one, many = (every(load(stack=stack, n_step=n), 4, 1, "pad") for n in (1, 3))
+    padded = ~one.mask
+    assert np.array_equal(one.observation, many.observation)
+    assert np.array_equal(one.next_observation[padded], many.next_observation[padded])
+    assert not np.array_equal(one.next_observation, many.next_observation)
+
+
+def test_returns_reach_past_the_window(load):
+    batch = every(load(n_step=3), 1)
+    alone = load(n_step=3).transitions(batch.id[:, 0])
+    assert batch.reward[:, 0].tolist() == alone.reward.tolist()
+    assert batch.next_observation[:, 0].tolist() == alone.next_observation.tolist()
+
+
+def test_the_observations_of_a_window_share_their_frames(load):
+    batch = load(stack=3).sample_sequences(4, 2)
+    assert np.shares_memory(batch.observation, batch.next_observation)
+    assert batch.observation.base.shape == (4, 2 + 3, 1)
+    # Frames that stand in many places: a change in one would be one in all.
+    assert not batch.observation.flags.writeable
+    assert load().sample_sequences(4, 2).observation.flags.writeable
+
+
+@pytest.mark.parametrize("n_step", [1, 2])
+@pytest.mark.parametrize("stack", [None, 3])
+@pytest.mark.parametrize("stack_axis", [0, -1])
+def test_out_is_filled_again(load, stack, n_step, stack_axis):
+    given = {"stack": stack, "n_step": n_step, "stack_axis": stack_axis}
+    data, twin = load(**given), load(**given)
+    batch = data.sample_sequences(3, 2, 1, "pad")
+    twin.sample_sequences(3, 2, 1, "pad")
+    for _ in range(20):
+        fresh = twin.sample_sequences(3, 2, 1, "pad")
+        assert data.sample_sequences(3, 2, 1, "pad", out=batch) is batch
+        assert pickle.dumps(batch) == pickle.dumps(fresh)
+        assert batch.extras["x"].tolist() == fresh.extras["x"].tolist()
+
+
+def test_an_out_that_does_not_fit_is_refused(load):
+    data = load(stack=3)
+    for wrong in (
+        3,
+        data.sample(3),
+        data.sample_sequences(2, 2),
+        data.sample_sequences(3, 3),
+        data.sample_sequences(3, 1, 1),
+        pickle.loads(pickle.dumps(data.sample_sequences(3, 2))),
+    ):
+        with pytest.raises(
+            SchemaError, match="out: expected a batch of 3 that this object returned"
+        ):
+            data.sample_sequences(3, 2, out=wrong)
+
+
+def test_a_dict_of_frames_is_a_dict_of_windows(make, story):
+    frame = {"a": Field((2,), "uint8", "lz4", chunk=2, shard=4), "b": Field((), "float32")}
+    writer = make(frame=frame)
+    story.play(writer, 9, "truncated")
+    with mmreplay.load(writer.path, stack=2) as data:
+        batch = data.sample_sequences(3, 4)
+        for number, ids in enumerate(batch.id):
+            expected = data.transitions(ids)
+            for name in frame:
+                assert np.array_equal(batch.observation[name][number], expected.observation[name])
+
+
+def test_the_number_of_a_step_is_unknown_where_its_episodes_beginning_is_gone(make, story):
+    writer = make(capacity=10, flush_s=0, frame=Field((64, 64), "uint8", "raw", chunk=1))
+    story.play(writer, 2)
+    with mmreplay.load(writer.path, stack=None) as data:
+        for _ in range(198):
+            story.step(writer)
+            assert len(data)
+        writer.flush()
+        assert np.array_equal(every(data, 3).step, every(data, 3).id)  # it was seen
+    with mmreplay.load(writer.path, stack=None) as data:
+        batch = every(data, 3)
+        assert batch.id.tolist() == [[n, n + 1, n + 2] for n in range(190, 198)]
+        assert (batch.step == -1).all()
+        assert not batch.first.any()
+
+
+def test_a_compressed_chunk_is_decoded_once_a_window(load, monkeypatch):
+    from mmreplay.storage import shard_file
+
+    data = load(stack=3)
+    decode, seen = shard_file.Shard.decode, []
+
+    def counting(shard, chunk, out):
+        seen.append((id(shard), chunk))
+        decode(shard, chunk, out)
+
+    monkeypatch.setattr(shard_file.Shard, "decode", counting)
+    for _ in range(20):
+        seen.clear()
+        data.sample_sequences(1, 2)
+        assert len(set(seen)) == len(seen)
+
+
+def test_a_batch_has_the_fields_of_the_interface(load):
+    assert [one.name for one in dataclasses.fields(SequenceBatch)] == [
+        "observation", "next_observation", "action", "reward", "discount", "non_terminal",
+        "extras", "mask", "step", "first", "id", "weight", "burn_in",
+    ]  # fmt: skip
+    batch = load().sample_sequences(2, 3)
+    dtypes = {"mask": "bool", "step": "int64", "first": "bool", "id": "int64", "weight": "float32"}
+    for name, dtype in dtypes.items():
+        assert getattr(batch, name).dtype == dtype, name
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        batch.mask = batch.first  # type: ignore[misc]
+
+
+# ---------------------------------------------------------------- the calls
+
+
+def test_an_episode_that_is_too_short_is_named(load, path):
+    for call in ("sample_sequences", "sequence_batches", "sample_portions"):
+        with pytest.raises(EmptyBufferError, match="the longest has 4 ") as caught:
+            getattr(load(), call)(3, 5)
+        assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5, True, None, "3"])
+def test_a_size_is_a_number_of_windows(load, size):
+    data = load()
+    for call in (data.sample_sequences, data.sequence_batches, data.sample_portions):
+        with pytest.raises(SchemaError, match="batch_size: expected a whole number"):
+            call(size, 2)
+    with pytest.raises(SchemaError, match="n: expected a whole number"):
+        data.sample_trajectories(size)
+
+
+def test_a_length_out_of_its_range_is_refused(load):
+    data = load()
+    for call in (data.sample_sequences, data.sequence_batches, data.sample_portions):
+        for length in (0, 1.5, [3]):
+            with pytest.raises(SchemaError, match="length: expected a whole number"):
+                call(3, length)
+    with pytest.raises(SchemaError, match="epochs: expected a whole number, 0 or more"):
+        data.sequence_batches(3, 2, epochs=-1)
+
+
+def test_epochs_of_windows_have_orders_of_their_own(load):
+    one, two = load(seed=4), load(seed=4)
+    first = [batch.id.tolist() for batch in one.sequence_batches(4, 1, epochs=3)]
+    assert [len(ids) for ids in first] == [4, 4, 1] * 3
+    assert first == [
+        ids for _ in range(3) for ids in [b.id.tolist() for b in two.sequence_batches(4, 1)]
+    ]
+    epochs = [str(first[n : n + 3]) for n in (0, 3, 6)]
+    assert len(set(epochs)) == 3

@@ -1,0 +1,575 @@
+"""Stores loaded for training: what is loaded, what is drawn, and in which order."""
+
+import concurrent.futures
+import dataclasses
+import multiprocessing
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import Field
+from mmreplay.errors import (
+    ClosedError,
+    EmptyBufferError,
+    FormatError,
+    InvalidIdError,
+    SchemaError,
+    StoreNotFoundError,
+)
+from mmreplay.ids import LANE_SHIFT
+from mmreplay.writing import create
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+FRAME = np.zeros(3, np.uint8)
+
+
+@pytest.fixture
+def loaded(make, story):
+    """A closed store of 30 transitions in 5 episodes, to be loaded with settings."""
+    writer = make()
+    for _ in range(5):
+        story.play(writer, 6, "terminated")
+    writer.close()
+    return lambda **settings: mmreplay.load(writer.path, **settings)
+
+
+# ---------------------------------------------------------------- load
+
+
+def test_one_store_is_loaded_with_its_settings(loaded):
+    with loaded(stack=2, n_step=3, gamma=0.5, padding="zero", stack_axis=-1) as data:
+        assert len(data) == 30
+        assert data.sample(4).observation.shape == (4, 3, 2)
+        assert dataclasses.astuple(data.settings) == (2, 3, 0.5, "zero", -1, None)
+        assert repr(data) == f"<mmreplay.Dataset {data.store.path} transitions=30>"
+        assert data.ids.tolist() == data.store.ids.tolist()
+        assert len(data.episodes) == 5
+        assert data.trajectory(1).ids.tolist() == [7, 8, 9, 10, 11, 12]
+
+
+def test_the_defaults_are_those_of_the_interface(loaded, same):
+    data = loaded()
+    assert dataclasses.astuple(data.settings) == (4, 1, 0.99, "reset", 0, None)
+    assert same(data.sample(8), loaded(seed=0).sample(8))
+
+
+def test_padding_is_the_first_stores(make, story):
+    for name, padding in (("a.zarr", "zero"), ("b.zarr", "reset")):
+        writer = make(name, padding=padding)
+        story.play(writer, 3)
+        writer.close()
+    folder = writer.path.parent
+    assert mmreplay.load([folder / "a.zarr", folder / "b.zarr"]).settings.padding == "zero"
+    assert mmreplay.load([folder / "b.zarr", folder / "a.zarr"]).settings.padding == "reset"
+    assert mmreplay.load(folder / "a.zarr", padding="reset").settings.padding == "reset"
+
+
+@pytest.fixture
+def three(make, story):
+    """Three stores of 3, 4 and 2 times 5 transitions."""
+    for name, length, n_lanes in (("a.zarr", 3, None), ("b.zarr", 4, None), ("c.zarr", 5, 2)):
+        writer = make(name, lanes=n_lanes)
+        story.play(writer, length)
+        writer.close()
+    return writer.path.parent
+
+
+def test_a_list_or_a_pattern_numbers_lanes_on_through_all_stores(three):
+    by_list = mmreplay.load([three / "a.zarr", str(three / "b.zarr"), three / "c.zarr"])
+    for path in (
+        str(three / "*.zarr"),
+        three / "[abc].zarr",
+        [three / "a.zarr", three / "[bc].zarr"],
+    ):
+        data = mmreplay.load(path)
+        assert len(data) == 17
+        assert data.ids.tolist() == by_list.ids.tolist()
+        assert data.store.path == three / "a.zarr"
+    lanes = by_list.ids >> LANE_SHIFT
+    assert [int((lanes == n).sum()) for n in range(4)] == [3, 4, 5, 5]
+    reverse = mmreplay.load([three / "c.zarr", three / "a.zarr"])
+    assert (reverse.ids >> LANE_SHIFT).tolist() == [0] * 5 + [1] * 5 + [2] * 3
+
+
+def test_stores_loaded_as_one_are_named_and_are_no_zarr_group(three):
+    paths = (three / "b.zarr", three / "c.zarr")
+    with mmreplay.load(paths) as data:
+        assert data.paths == data.store.paths == paths
+        with pytest.raises(SchemaError, match=r"found 2 loaded as one, .*open each: .*\.paths\]"):
+            data.store.zarr()
+    with mmreplay.open(three / "c.zarr") as store:
+        assert store.paths == (three / "c.zarr",)
+
+
+def test_a_lane_of_a_store_is_loaded_alone(three):
+    assert len(mmreplay.load(three / "c.zarr" / "lane-00001")) == 5
+
+
+def test_a_store_whose_name_is_a_pattern_is_that_store(make, story):
+    writer = make("run[1].zarr")
+    story.play(writer, 3)
+    assert len(mmreplay.load(writer.path)) == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "match"),
+    [
+        ("none.zarr", StoreNotFoundError, "there is no store here"),
+        ("*.none", StoreNotFoundError, "nothing matches this pattern"),
+        ([], StoreNotFoundError, "found an empty list"),
+        (["a.zarr", "none.zarr"], StoreNotFoundError, "none.zarr: there is no store here"),
+        (["a.zarr", []], StoreNotFoundError, "empty list"),
+        ("file", FormatError, "not a store"),
+        ("*", FormatError, "file"),
+    ],
+)
+def test_what_cannot_be_loaded_is_named(three, monkeypatch, path, error, match):
+    monkeypatch.chdir(three)
+    Path("file").write_bytes(b"x")
+    with pytest.raises(error, match=match):
+        mmreplay.load(path)
+
+
+def test_a_store_is_loaded_once_however_it_is_named(three, monkeypatch):
+    monkeypatch.chdir(three)
+    (three / "again.zarr").symlink_to("a.zarr")
+    for path in (
+        ["a.zarr", "a.zarr"],
+        ["a.zarr", three / "a.zarr"],
+        ["a.zarr", "?.zarr"],
+        ["a.zarr", "again.zarr"],
+        ["c.zarr", "c.zarr/lane-00001"],
+    ):
+        with pytest.raises(SchemaError, match=r"loaded already as .*; name each store once"):
+            mmreplay.load(path)
+    assert len(mmreplay.load(["c.zarr/lane-00001", "c.zarr/lane-00000"])) == 10
+
+
+def test_a_store_of_lanes_with_no_lane_yet_says_what_to_do(make, story, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:  # between the store and its first lane
+        patch.setattr(create, "build_lane", killed)
+        with pytest.raises(KeyboardInterrupt):
+            make("run.zarr", lane="actor-0")
+    path = make("other.zarr").path.with_name("run.zarr")
+    for call in (mmreplay.load, mmreplay.open, lambda path: mmreplay.create(path, append=True)):
+        with pytest.raises(
+            FormatError,
+            match=r"run\.zarr: a store of lanes with no lane in it yet.*"
+            r"create with lane=",
+        ):
+            call(path)
+    story.play(make("run.zarr", lane="actor-0", append=True), 3)
+    assert len(mmreplay.load(path)) == 3
+
+
+@pytest.mark.parametrize("path", [5, None, 1.5])
+def test_what_is_no_path_is_refused(path):
+    with pytest.raises(SchemaError, match="expected a path, a list of them or a pattern"):
+        mmreplay.load(path)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"stack": 0}, {"n_step": 0}, {"gamma": 2}, {"padding": "edge"}, {"stack_axis": 2}]
+)
+def test_a_setting_out_of_its_range_is_refused(loaded, buffer_of, tmp_path, wrong):
+    with pytest.raises(SchemaError, match=next(iter(wrong))):
+        loaded(**wrong)
+    with pytest.raises(SchemaError, match=next(iter(wrong))):
+        buffer_of("new.zarr", **wrong)
+    assert not (tmp_path / "new.zarr").exists()
+
+
+# ---------------------------------------------------------------- sample
+
+
+def test_a_batch_is_what_the_store_gives_for_the_ids_that_were_drawn(loaded, same):
+    data = loaded(stack=2, n_step=2, gamma=0.5)
+    batch = data.sample(50)
+    assert same(batch, data.store.transitions(batch.id, stack=2, n_step=2, gamma=0.5))
+    assert same(batch, data.transitions(batch.id))
+
+
+def test_the_same_seed_draws_the_same_batches(loaded):
+    def draws(seed):
+        data = loaded(seed=seed)
+        return np.concatenate([data.sample(size).id for size in (5, 1, 100)]).tolist()
+
+    assert draws(3) == draws(3)
+    assert draws([1, 2]) == draws([1, 2])
+    assert draws(np.random.SeedSequence(5)) == draws(np.random.SeedSequence(5))
+    assert len({tuple(draws(seed)) for seed in (0, 1, 2, [1, 2], None, None)}) == 6
+
+
+def test_more_may_be_drawn_than_there_are(loaded):
+    assert sorted(set(loaded().sample(2000).id.tolist())) == loaded().ids.tolist()
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5, True, "3", None])
+def test_a_batch_size_is_a_number_of_transitions(loaded, size):
+    for call in (loaded().sample, loaded().batches):
+        with pytest.raises(SchemaError, match="batch_size: expected a whole number"):
+            call(size)
+    assert len(loaded().sample(np.int64(3))) == 3
+
+
+def test_out_is_filled_again(loaded, same):
+    data, twin = loaded(seed=1), loaded(seed=1)
+    batch = data.sample(8)
+    assert same(batch, twin.sample(8))
+    for _ in range(3):
+        assert data.sample(8, out=batch) is batch
+        assert same(batch, twin.sample(8))
+    assert data.transitions([1, 2, 3, 4, 5, 7, 8, 9], out=batch) is batch
+    with pytest.raises(SchemaError, match="out: expected a batch of 7"):
+        data.sample(7, out=batch)
+
+
+def test_nothing_is_drawn_from_nothing(make, buffer_of):
+    writer = make("empty.zarr")
+    with mmreplay.load(writer.path) as data:
+        assert len(data) == 0
+        with pytest.raises(
+            EmptyBufferError, match=r"empty\.zarr: there is no transition to sample yet"
+        ):
+            data.sample(1)
+        with pytest.raises(EmptyBufferError, match=r"empty\.zarr: there is no transition yet"):
+            data.batches(1)
+        writer.reset(FRAME)
+        with pytest.raises(EmptyBufferError):
+            data.sample(1)
+        writer.step(1, 1.0, FRAME)
+        assert data.sample(3).id.tolist() == [0, 0, 0]
+    with pytest.raises(EmptyBufferError):
+        buffer_of().sample(1)
+
+
+def test_transitions_may_have_settings_of_their_own(loaded, same):
+    data = loaded(stack=2, gamma=0.5)
+    changed = data.transitions([3, 8], stack=None, n_step=2)
+    assert changed.observation.shape == (2, 3)
+    assert same(changed, data.store.transitions([3, 8], stack=None, n_step=2, gamma=0.5))
+    assert data.transitions([3, 8]).observation.shape == (2, 2, 3)
+    with pytest.raises(InvalidIdError, match="id 6 "):
+        data.transitions([3, 6])
+    with pytest.raises(SchemaError, match="stack"):
+        data.transitions([3], stack=0)
+    with pytest.raises(TypeError, match="stak"):
+        data.transitions([3], stak=2)
+
+
+def test_a_dataset_of_a_live_store_follows_it(make, story):
+    writer = make()
+    story.play(writer, 3)
+    with mmreplay.load(writer.path) as data:
+        for length in (4, 7):
+            story.play(writer, length)
+            assert len(data) == len(story.transitions(writer.path))
+            assert set(data.sample(500).id.tolist()) == set(story.transitions(writer.path))
+    with pytest.raises(ClosedError):
+        data.sample(1)
+
+
+def test_a_session_that_ends_takes_nothing_from_the_generator(make, story, kill, twin_of, same):
+    writer = make()
+    story.play(writer, 50)
+    data, twin = mmreplay.load(writer.path, seed=3), twin_of(3)
+    for end in (kill, type(writer).close, kill):
+        assert same(data.sample(16), twin.sample(16))
+        end(writer)
+        writer = make(append=True)
+        assert same(data.sample(16), twin.sample(16))
+
+
+# ---------------------------------------------------------------- epochs
+
+
+def ids_of(batches):
+    return [batch.id.tolist() for batch in batches]
+
+
+def flat(batches):
+    return [one for batch in ids_of(batches) for one in batch]
+
+
+def test_an_epoch_has_every_transition_once_in_batches_of_the_size(loaded):
+    data = loaded()
+    found = ids_of(data.batches(8))
+    assert [len(batch) for batch in found] == [8, 8, 8, 6]
+    assert sorted(one for batch in found for one in batch) == data.ids.tolist()
+    assert flat(data.batches(8, shuffle=False)) == data.ids.tolist()
+    assert ids_of(data.batches(100)) != ids_of(data.batches(100))
+
+
+def test_epochs_go_on_over_calls_and_begin_again_with_the_seed(loaded):
+    one, other = loaded(seed=4), loaded(seed=4)
+    first = flat(one.batches(7)) + flat(one.batches(7, epochs=2))
+    assert first == flat(other.batches(7, epochs=3))
+    assert len({tuple(first[n : n + 30]) for n in (0, 30, 60)}) == 3
+    assert flat(loaded(seed=5).batches(7)) != first[:30]
+    assert flat(loaded().batches(7, epochs=0)) == []
+
+
+def test_epochs_without_end_go_on(loaded):
+    batches = loaded().batches(30, epochs=None)
+    assert all(sorted(next(batches).id.tolist()) == loaded().ids.tolist() for _ in range(5))
+
+
+def test_an_epoch_may_be_named_and_the_next_call_goes_on_after_it(loaded):
+    by_turns = loaded(seed=4)
+    epochs = [flat(by_turns.batches(7)) for _ in range(4)]
+    data = loaded(seed=4)
+    assert flat(data.batches(7, epoch=2)) == epochs[2]
+    assert flat(data.batches(7)) == epochs[3]
+    assert flat(data.batches(7, epochs=2, epoch=0)) == epochs[0] + epochs[1]
+    assert flat(data.batches(7)) == epochs[2]
+
+
+def test_a_named_epoch_is_the_same_one_in_every_rank_whatever_they_did_before(loaded):
+    ranks = [loaded(), loaded()]
+    list(ranks[1].batches(4, epochs=3))  # a rank that was ahead
+    for epoch in (0, 5):
+        parts = [
+            flat(one.batches(4, epoch=epoch, rank=rank, world_size=2))
+            for rank, one in enumerate(ranks)
+        ]
+        assert sorted(parts[0] + parts[1]) == loaded().ids.tolist()
+
+
+def test_a_refused_epoch_changes_nothing(loaded):
+    data, twin = loaded(), loaded()
+    with pytest.raises(SchemaError, match="epoch: expected a whole number, 0 or more"):
+        data.batches(7, epoch=-3)
+    assert flat(data.batches(7)) == flat(twin.batches(7))
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7, 31])
+@pytest.mark.parametrize("size", [1, 4, 8])
+def test_each_transition_comes_once_over_all_ranks(loaded, world_size, size):
+    parts = [
+        ids_of(loaded().batches(size, epochs=2, rank=rank, world_size=world_size))
+        for rank in range(world_size)
+    ]
+    whole = [one for part in parts for batch in part for one in batch]
+    assert sorted(whole) == sorted(loaded().ids.tolist() * 2)
+
+
+def test_ranks_that_shuffle_need_a_seed_to_share(loaded, buffer_of):
+    for data in (loaded(seed=None), buffer_of("live.zarr", seed=None)):
+        with pytest.raises(SchemaError, match="seed: expected one that all 2 ranks share"):
+            data.batches(4, rank=1, world_size=2)
+    ordered = [
+        flat(loaded(seed=None).batches(4, shuffle=False, rank=rank, world_size=2))
+        for rank in (0, 1)
+    ]
+    assert sorted(ordered[0] + ordered[1]) == loaded().ids.tolist()
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7, 31])
+@pytest.mark.parametrize("size", [1, 4, 8])
+def test_with_drop_last_every_rank_has_the_same_number_of_full_batches(loaded, world_size, size):
+    parts = [
+        ids_of(loaded().batches(size, rank=rank, world_size=world_size, drop_last=True))
+        for rank in range(world_size)
+    ]
+    assert {len(part) for part in parts} == {30 // world_size // size}
+    assert all(len(batch) == size for part in parts for batch in part)
+    whole = [one for part in parts for batch in part for one in batch]
+    assert len(set(whole)) == len(whole)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [
+        ({"rank": -1}, "rank: expected a whole number, 0 to 0; found -1"),
+        ({"rank": 1}, "rank: expected a whole number, 0 to 0; found 1"),
+        ({"rank": 3, "world_size": 3}, "rank: expected a whole number, 0 to 2; found 3"),
+        ({"rank": "0"}, "rank: expected a whole number, 0 to 0; found '0'"),
+        ({"world_size": 0}, "world_size: expected a whole number, 1 or more; found 0"),
+        ({"world_size": "2"}, "world_size: expected a whole number, 1 or more; found '2'"),
+        ({"epochs": -1}, "epochs: expected a whole number, 0 or more, or None; found -1"),
+        ({"epochs": 1.5}, "epochs: expected a whole number, 0 or more, or None; found 1.5"),
+        ({"epoch": -1}, "epoch: expected a whole number, 0 or more, or None; found -1"),
+    ],
+)
+def test_an_epoch_that_cannot_be_divided_is_refused_at_once(loaded, wrong, match):
+    with pytest.raises(SchemaError, match=match):
+        loaded().batches(4, **wrong)
+
+
+# ---------------------------------------------------------------- other processes
+
+
+def test_a_spawned_process_draws_what_this_one_would_have_drawn_next(loaded, same):
+    data = loaded(stack=2, n_step=3, padding="zero", seed=7)
+    data.sample(5)
+    spawn = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn) as pool:
+        found = pool.submit(data.sample, 8).result()
+    assert same(found, data.sample(8))
+
+
+def test_a_pickled_dataset_goes_on_from_its_state(loaded, same):
+    data = loaded(seed=7)
+    drawn = data.batches(4)
+    next(drawn)  # in the middle of an epoch: the next call begins the next one
+    data.sample(5)
+    with pickle.loads(pickle.dumps(data)) as other:
+        assert (other.settings, other.paths) == (data.settings, data.paths)
+        for one, twin in zip(other.batches(4, epochs=2), data.batches(4, epochs=2), strict=True):
+            assert same(one, twin)
+        assert same(other.sample(6), data.sample(6))
+        assert same(other.sample(6, replace=False), data.sample(6, replace=False))
+        assert same(other.sample_sequences(6, 3), data.sample_sequences(6, 3))
+    assert len(data.sample(5)) == 5  # which is open still
+
+
+def test_ids_of_a_pickled_dataset_are_those_of_the_one_that_saw_lanes_come(make, story, same):
+    writers = [make("a.zarr", lane="x"), make("b.zarr", lane="x")]
+    for writer in writers:
+        story.play(writer, 4)
+    data = mmreplay.load([writer.path.parent for writer in writers])
+    writers.append(make("a.zarr", lane="y", append=True))
+    story.play(writers[2], 6)
+    data.refresh()
+    other = pickle.loads(pickle.dumps(data))
+    assert other.ids.tolist() == data.ids.tolist()
+    assert same(other.sample(20), data.sample(20))
+
+
+def test_what_stands_around_a_dataset_is_pickled_with_it(loaded, same):
+    data = mmreplay.Decorated(loaded(stack=None), mmreplay.transforms.ClipReward(0, 1))
+    other = pickle.loads(pickle.dumps(data))
+    assert same(other.sample(8), data.sample(8))
+
+
+def test_what_is_closed_is_not_pickled(loaded):
+    data = loaded()
+    data.close()
+    with pytest.raises(ClosedError, match="open it again"):
+        pickle.dumps(data)
+
+
+# ---------------------------------------------------------------- forks
+
+
+FORK = """
+import os, sys, mmreplay
+
+def child(data):
+    here, there = os.pipe()
+    if os.fork() == 0:
+        os.write(there, repr(data.sample(6).id.tolist()).encode())
+        os._exit(0)
+    os.wait()
+    return os.read(here, 1000).decode()
+
+data = mmreplay.load(sys.argv[1], seed=int(sys.argv[2]))
+print(child(data))
+print(child(data))
+print(data.sample(6).id.tolist())
+"""
+
+
+def test_forked_children_draw_neither_what_their_parent_nor_what_their_siblings_draw(make, story):
+    writer = make()
+    story.play(writer, 500)
+    writer.close()
+
+    def run(seed):
+        found = subprocess.run(
+            [sys.executable, "-W", "error", "-c", FORK, str(writer.path), str(seed)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        return found.stdout.splitlines()
+
+    lines = run(3)
+    assert len(set(lines)) == 3
+    assert lines[2] == str(mmreplay.load(writer.path, seed=3).sample(6).id.tolist())
+    assert run(3) == lines  # the n-th child draws the same on every run
+
+
+def test_a_forked_child_does_not_wait_for_a_lock_that_a_thread_of_its_parent_held(make, story):
+    writer = make()
+    story.play(writer, 50)
+    writer.close()
+    code = """
+import os, sys, threading, mmreplay
+data = mmreplay.load(sys.argv[1])
+held, done = threading.Event(), threading.Event()
+def hold():
+    with data.store._lock:
+        held.set()
+        done.wait()
+thread = threading.Thread(target=hold)
+thread.start()
+held.wait()
+if os.fork() == 0:
+    os._exit(0 if len(data.sample(4)) == 4 else 1)
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+done.set()
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(writer.path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (run.stdout, run.stderr) == ("0\n", "")
+
+
+def test_epochs_by_number_are_those_whatever_was_begun_meanwhile(loaded):
+    with loaded(stack=None) as data:
+        wanted = {n: [b.id.tolist() for b in data.batches(10, epoch=n)] for n in (3, 7)}
+        first, second = data.batches(10, epoch=3), data.batches(10, epoch=7)
+        found = [[one.id.tolist() for one in pair] for pair in zip(first, second, strict=True)]
+        assert [a for a, _ in found] == wanted[3]
+        assert [b for _, b in found] == wanted[7]
+
+
+def test_ranks_read_in_turn_share_an_epoch(loaded):
+    with loaded(stack=None) as data:
+        ranks = [data.batches(5, epoch=3, rank=r, world_size=2) for r in (0, 1)]
+        seen = [i for pair in zip(*ranks, strict=True) for one in pair for i in one.id.tolist()]
+        assert sorted(seen) == data.ids.tolist()
+
+
+@pytest.mark.parametrize("seed", [-1, "a", 1.5, [1, -2], object()])
+def test_a_seed_that_is_none_is_named_before_anything_is_made(loaded, tmp_path, seed):
+    fields = {"frame": Field((3,)), "action": Field((), "int64")}
+    calls = [
+        lambda: loaded(seed=seed),
+        lambda: mmreplay.load(tmp_path / "none.zarr", seed=seed),
+        lambda: mmreplay.ReplayBuffer(tmp_path / "new.zarr", seed=seed, **fields),
+        lambda: mmreplay.PrioritizedReplayBuffer(tmp_path / "new.zarr", seed=seed, **fields),
+    ]
+    for call in calls:
+        with pytest.raises(SchemaError, match="seed: expected a whole number, 0 or more"):
+            call()
+    assert not (tmp_path / "new.zarr").exists()
+
+
+def test_a_seed_is_whatever_numpy_takes(loaded):
+    def seeds():
+        yield from (7, np.int64(7), [1, 2], (3,), np.arange(3), 10**40, True)
+        yield np.random.SeedSequence(5)
+        yield np.random.PCG64(5)
+        yield np.random.default_rng(5)
+
+    for one, other in zip(seeds(), seeds(), strict=True):
+        drawn = [loaded(seed=seed).sample(8).id.tolist() for seed in (one, other)]
+        assert drawn[0] == drawn[1]
+    given = np.random.default_rng(5)
+    assert loaded(seed=given).generator is given

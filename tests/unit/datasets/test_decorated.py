@@ -1,0 +1,167 @@
+"""Functions of batches: called in order, once, on memory that is nobody else's."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import Decorated, Field, SchemaError, transforms
+from tests.support.oracle.checks import check_batch
+
+
+@pytest.fixture
+def path(make, story):
+    writer = make(frame=Field((8, 8), "uint8"))
+    story.play(writer, 30, "terminated")
+    return writer.path
+
+
+@pytest.fixture
+def data(path):
+    with mmreplay.load(path, stack=2, seed=1) as out:
+        yield out
+
+
+def plus_one(batch, generator):
+    return dataclasses.replace(batch, reward=batch.reward + 1)
+
+
+def doubled(batch, generator):
+    return dataclasses.replace(batch, reward=batch.reward * 2)
+
+
+def in_place(batch, generator):
+    """Writes wherever it can."""
+    batch.observation[:] = 255 - batch.observation
+    batch.next_observation[:] = 255 - batch.next_observation
+    batch.reward[:] *= -1
+    return batch
+
+
+def noise(batch, generator):
+    return dataclasses.replace(batch, reward=generator.random(len(batch), "float32"))
+
+
+def test_functions_are_called_in_order(data):
+    plain = data.transitions([4, 5])
+    assert Decorated(data, plus_one, doubled).transitions([4, 5]).reward.tolist() == [
+        (reward + 1) * 2 for reward in plain.reward.tolist()
+    ]
+    check_batch(Decorated(data).transitions([4, 5]), plain)
+
+
+def test_what_a_function_writes_reaches_neither_the_store_nor_the_other_observation(data):
+    plain = data.transitions(data.ids)
+    for _ in range(2):
+        batch = Decorated(data, in_place).transitions(data.ids)
+        assert np.array_equal(batch.observation, 255 - plain.observation)
+        assert np.array_equal(batch.next_observation, 255 - plain.next_observation)
+    check_batch(data.transitions(data.ids), plain)
+
+
+def test_out_is_filled_with_a_batch_that_was_decorated_once(data):
+    decorated = Decorated(data, in_place, transforms.PixelsToFloat())
+    batch = decorated.sample(16)
+    arrays = batch.observation, batch.reward
+    for _ in range(3):
+        assert decorated.sample(16, out=batch) is batch
+        plain = data.transitions(batch.id)
+        assert np.array_equal(batch.observation * 255, 255 - plain.observation)
+        assert np.array_equal(batch.reward, -plain.reward)
+    assert arrays[0] is batch.observation
+    assert arrays[1] is batch.reward
+    decorated.transitions(data.ids[:16], out=batch)
+    assert batch.id.tolist() == data.ids[:16].tolist()
+    with pytest.raises(SchemaError, match=r"out: .* observation: float32 .* and uint8"):
+        decorated.sample(16, out=data.sample(16))
+
+
+def test_batches_do_not_share_memory_with_each_other(data):
+    decorated = Decorated(data)
+    one, other = decorated.sample(8), decorated.sample(8)
+    assert not np.shares_memory(one.action, other.action)
+    assert not np.shares_memory(one.observation, other.observation)
+
+
+def test_the_same_seed_draws_the_same_also_after_resuming(tmp_path, quick_disk):
+    def run(name, *, interrupted):
+        given = {"frame": Field((2,)), "action": Field(()), "seed": 3, "flush_s": 0}
+        buffer = mmreplay.ReplayBuffer(tmp_path / name, **given)
+        buffer.reset([0, 0])
+        for step in range(10):
+            buffer.step(1, 0.0, [step, 1])
+        out = []
+        for _ in range(3):
+            out.append(Decorated(buffer, noise).sample(4).reward.tolist())
+            if interrupted:
+                buffer.close()
+                buffer = mmreplay.ReplayBuffer(tmp_path / name, flush_s=0)
+        buffer.close()
+        return out
+
+    whole = run("a.zarr", interrupted=False)
+    assert run("b.zarr", interrupted=True) == whole
+    assert whole[0] != whole[1]
+
+
+def test_epochs_are_decorated(data):
+    batches = list(Decorated(data, plus_one).batches(7, epochs=2, shuffle=False))
+    assert np.concatenate([batch.id for batch in batches]).tolist() == data.ids.tolist() * 2
+    plain = data.transitions(data.ids).reward
+    assert np.array_equal(np.concatenate([b.reward for b in batches]), np.tile(plain + 1, 2))
+
+
+def test_it_stands_beside_its_data(data):
+    decorated = Decorated(data, plus_one)
+    assert len(decorated) == len(data)
+    assert decorated.ids.tolist() == data.ids.tolist()
+    assert decorated.generator is data.generator
+    assert decorated.settings is data.settings
+    assert not hasattr(decorated, "update_priorities")
+    assert "plus_one" in repr(decorated)
+    assert "Dataset" in repr(decorated)
+
+
+def test_priorities_are_the_datas(data):
+    calls = []
+    data.update_priorities = lambda *given: calls.append(given)
+    Decorated(Decorated(data), plus_one).update_priorities([1], [0.5])
+    assert calls == [([1], [0.5])]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "found"),
+    [
+        (lambda batch, generator: None, "NoneType"),
+        (lambda batch, generator: batch.reward, "ndarray"),
+        (lambda batch, generator: mmreplay.load, "function"),
+    ],
+)
+def test_a_function_that_returns_no_batch_is_named(data, wrong, found):
+    with pytest.raises(SchemaError, match=f"lambda.*batch of 3 back, found {found}; return it"):
+        Decorated(data, wrong).sample(3)
+
+
+def test_a_function_that_loses_rows_is_named(data):
+    small = data.sample(2)
+    with pytest.raises(SchemaError, match="batch of 3 back"):
+        Decorated(data, lambda batch, generator: small).sample(3)
+
+
+def test_what_is_no_function_is_refused(data):
+    with pytest.raises(SchemaError, match="functions"):
+        Decorated(data, [plus_one])
+    with pytest.raises(SchemaError, match=r"expected what mmreplay\.load returns"):
+        Decorated([1, 2], plus_one)
+
+
+def test_a_function_may_refuse_the_settings(path):
+    with mmreplay.load(path, n_step=3) as data:
+        with pytest.raises(SchemaError, match="expected n_step=1, found 3"):
+            Decorated(data, transforms.ClipReward())
+
+
+def test_a_class_is_no_function(data):
+    with pytest.raises(SchemaError, match="is called first, as in RandomShift"):
+        Decorated(data, transforms.RandomShift)

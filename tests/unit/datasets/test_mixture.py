@@ -1,0 +1,265 @@
+"""Mixtures: whose rows a batch holds, how many of each, and what must be alike."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import Decorated, Field, Hindsight, Mixture, SchemaError, transforms
+from tests.support.oracle.checks import check_same
+
+
+@pytest.fixture
+def new(make, story):
+    """A closed store of some transitions, loaded."""
+
+    def create(name, n_steps, seed=0, settings=(), **changes):
+        writer = make(name, **changes)
+        if n_steps:
+            story.play(writer, n_steps, "truncated")
+        writer.close()
+        return mmreplay.load(writer.path, **{"stack": 2, "seed": seed} | dict(settings))
+
+    return create
+
+
+@pytest.fixture
+def offline(new):
+    return new("offline.zarr", 40)
+
+
+@pytest.fixture
+def buffer(tmp_path, quick_disk):
+    with mmreplay.ReplayBuffer(
+        tmp_path / "live.zarr",
+        stack=2,
+        seed=9,
+        flush_s=0,
+        frame=Field((3,), "uint8", "raw", chunk=8),
+        action=Field((), "int64"),
+    ) as out:
+        yield out
+
+
+def play(buffer, n_steps):
+    buffer.reset(np.zeros(3, "uint8"))
+    for step in range(n_steps):
+        buffer.step(step, 1.0, np.full(3, step, "uint8"), truncated=step == n_steps - 1)
+
+
+def test_rows_come_from_each_source_side_by_side_and_say_so(offline, buffer):
+    play(buffer, 10)
+    data = (offline, buffer)
+    batch = Mixture(data).sample(16)
+    source = batch.extras["source"]
+    assert source.dtype == np.int64
+    assert source.tolist() == [0] * 8 + [1] * 8
+    for number, one in enumerate(data):
+        expected = one.transitions(batch.id[source == number])
+        for field in dataclasses.fields(batch):
+            if field.name != "extras":
+                rows = getattr(batch, field.name)[source == number]
+                check_same(rows, getattr(expected, field.name), field.name)
+
+
+def test_an_exact_split_is_exact(new):
+    data = [new(f"{n}.zarr", 5) for n in range(3)]
+    for weights, size, expected in (
+        ([1, 1, 2], 256, [64, 64, 128]),
+        ([0.1, 0.2, 0.7], 10, [1, 2, 7]),
+        ([0.1, 0.2, 0.7], 100, [10, 20, 70]),
+        ([1, 0, 1], 2, [1, 0, 1]),
+        ([0, 0, 5], 7, [0, 0, 7]),
+    ):
+        mixture = Mixture(data, weights)
+        for _ in range(50):
+            source = mixture.sample(size).extras["source"]
+            assert np.bincount(source, minlength=3).tolist() == expected
+
+
+@pytest.mark.parametrize("draw", [0.0, np.nextafter(1.0, 0.0)])
+def test_an_exact_split_is_exact_at_either_end_of_the_draw(new, draw):
+    class Fixed:
+        def random(self):
+            return draw
+
+    data = [new(f"{n}.zarr", 5) for n in range(3)]
+    data[0].generator = Fixed()
+    for size in (10, 20, 30, 100, 1000):
+        for weights in ([1, 2, 7], [3, 1, 6], [7, 3, 0], [0, 9, 1]):
+            counts = Mixture(data, weights)._counts(size)
+            assert counts.tolist() == [size // 10 * weight for weight in weights]
+
+
+def test_where_no_whole_number_fits_it_is_one_beside_it_and_right_on_average(new):
+    data = [new(f"{n}.zarr", 5) for n in range(3)]
+    weights = np.array([0.5, 0.3, 0.2])
+    mixture = Mixture(data, weights)
+    counts = np.array([mixture._counts(7) for _ in range(4000)])
+    assert (counts.sum(1) == 7).all()
+    assert (np.abs(counts - 7 * weights) < 1).all()
+    assert np.abs(counts.mean(0) - 7 * weights).max() < 5 * 0.5 / 4000**0.5
+
+
+def test_without_exact_each_row_is_drawn(new):
+    data = [new(f"{n}.zarr", 5) for n in range(2)]
+    mixture = Mixture(data, [3, 1], exact=False)
+    counts = np.array([mixture.sample(20).extras["source"].sum() for _ in range(500)])
+    assert abs(counts.mean() - 5) < 5 * (20 * 0.1875 / 500) ** 0.5
+    assert abs(counts.var() / (20 * 0.1875) - 1) < 5 * (2 / 500) ** 0.5
+
+
+def test_the_share_of_an_empty_source_goes_to_the_others(offline, buffer, new):
+    other = new("other.zarr", 5)
+    mixture = Mixture([offline, buffer, other], [1, 2, 3])
+    assert np.bincount(mixture.sample(8).extras["source"]).tolist() == [2, 0, 6]
+    assert len(mixture) == 45
+    play(buffer, 4)
+    assert np.bincount(mixture.sample(12).extras["source"]).tolist() == [2, 4, 6]
+    assert len(mixture) == 49
+
+
+def test_nothing_can_be_drawn_from_empty_sources(new, buffer, offline):
+    with pytest.raises(mmreplay.EmptyBufferError, match=r"live\.zarr"):
+        Mixture([buffer, new("empty.zarr", 0)]).sample(3)
+    with pytest.raises(mmreplay.EmptyBufferError, match="no source that has a weight"):
+        Mixture([buffer, offline], [1, 0]).sample(3)
+
+
+def test_out_is_filled_again(offline, buffer):
+    play(buffer, 10)
+    mixture = Mixture([offline, buffer])
+    batch = mixture.sample(10)
+    arrays = batch.observation, batch.extras["source"]
+    assert mixture.sample(10, out=batch) is batch
+    assert arrays[0] is batch.observation
+    assert arrays[1] is batch.extras["source"]
+    expected = offline.transitions(batch.id[:5]).observation
+    assert np.array_equal(batch.observation[:5], expected)
+    with pytest.raises(SchemaError, match="out: expected a batch of 4"):
+        mixture.sample(4, out=batch)
+
+
+def test_weights_may_change_between_batches(offline, buffer):
+    play(buffer, 10)
+    mixture = Mixture([offline, buffer])
+    assert mixture.weights.tolist() == [0.5, 0.5]
+    mixture.weights = [1, 3]
+    assert mixture.weights.tolist() == [0.25, 0.75]
+    assert np.bincount(mixture.sample(8).extras["source"]).tolist() == [2, 6]
+    mixture.weights[:] = 0
+    assert mixture.weights.tolist() == [0.25, 0.75]
+
+
+@pytest.mark.parametrize(
+    "weights", [[1], [1, 2, 3], [0, 0], [1, -1], [1, float("inf")], [float("nan"), 1], "ab", 1]
+)
+def test_weights_that_are_none_are_refused(offline, buffer, weights):
+    with pytest.raises(SchemaError, match="weights: expected"):
+        Mixture([offline, buffer], weights)
+
+
+def test_sources_with_other_rows_or_settings_are_named(offline, new):
+    wide = new("wide.zarr", 3, frame=Field((4,), "uint8"))
+    with pytest.raises(SchemaError, match=r"rows alike.*offline\.zarr.*wide\.zarr"):
+        Mixture([offline, wide])
+    slow = new("slow.zarr", 3, settings={"gamma": 0.5})
+    with pytest.raises(SchemaError, match=r"same settings.*0\.99.*offline\.zarr.*0\.5.*slow\.zarr"):
+        Mixture([offline, offline, slow])
+    with pytest.raises(SchemaError, match="found none"):
+        Mixture([])
+    with pytest.raises(SchemaError, match=r"expected what mmreplay\.load returns"):
+        Mixture((offline, 3))
+
+
+def test_sources_may_be_stored_in_other_ways(offline, new):
+    packed = new("packed.zarr", 20, frame=Field((3,), "uint8", "lz4", chunk=2, shard=4))
+    batch = Mixture([offline, packed]).sample(4)
+    assert np.array_equal(batch.observation[2:], packed.transitions(batch.id[2:]).observation)
+
+
+def test_sources_decorated_in_different_ways_are_named(offline, buffer):
+    play(buffer, 5)
+    to_float = transforms.PixelsToFloat()
+    alike = Mixture([Decorated(offline, to_float), Decorated(buffer, to_float)])
+    assert alike.sample(4).observation.dtype == np.float32
+    with pytest.raises(SchemaError, match=r"observation: float32.*and uint8.*offline.*live"):
+        Mixture([Decorated(offline, to_float), buffer]).sample(4)
+
+
+def test_a_mixture_can_be_decorated_and_mixed(offline, buffer, new):
+    play(buffer, 5)
+    inner = Mixture([offline, new("other.zarr", 5)], mark="file")
+    outer = Decorated(Mixture([inner, Mixture([buffer, buffer], mark="file")]), _sign)
+    batch = outer.sample(8)
+    assert batch.extras["source"].tolist() == [0] * 4 + [1] * 4
+    assert batch.extras["file"].tolist() == [0, 0, 1, 1] * 2
+    assert set(batch.reward.tolist()) == {1.0}
+    with pytest.raises(SchemaError, match="mark="):
+        Mixture([Mixture([offline])])
+
+
+def _sign(batch, generator):
+    return dataclasses.replace(batch, reward=np.sign(batch.reward))
+
+
+def test_hindsight_of_some_sources_must_be_hindsight_of_all(new):
+    goal = Field((2,), "float32")
+    frame = dict.fromkeys(("observation", "achieved_goal", "desired_goal"), goal)
+    data = [new(f"{n}.zarr", 9, frame=frame) for n in range(2)]
+    both = [Hindsight(one, lambda a, d, i: np.zeros(len(a))) for one in data]
+    batch = Mixture(both).sample(8)
+    assert batch.extras.keys() == {"hindsight", "source"}
+    with pytest.raises(SchemaError, match=r"rows alike.*hindsight"):
+        Mixture([both[0], data[1]])
+
+
+def test_errors_go_to_the_source_that_keeps_priorities(offline, buffer):
+    play(buffer, 10)
+    calls = []
+    buffer.update_priorities = lambda ids, errors: calls.append((ids.tolist(), errors.tolist()))
+    mixture = Mixture([offline, Decorated(buffer)])
+    batch = mixture.sample(6)
+    errors = np.arange(6.0)
+    mixture.update_priorities(batch.id, errors, batch.extras["source"])
+    assert calls == [(batch.id[3:].tolist(), [3, 4, 5])]
+    mixture.update_priorities(batch.id[:3], errors[:3], [0, 0, 0])
+    assert len(calls) == 1
+    with pytest.raises(SchemaError, match=r"\(6,\), \(5,\), \(6,\)"):
+        mixture.update_priorities(batch.id, errors[:5], batch.extras["source"])
+    with pytest.raises(SchemaError, match="source: expected numbers from 0 to 1, found 2"):
+        mixture.update_priorities([1], [1.0], [2])
+
+
+def test_weights_of_the_rows_stay_the_sources_own(offline, buffer):
+    play(buffer, 10)
+
+    def halved(batch, generator):
+        return dataclasses.replace(batch, weight=batch.weight / 2)
+
+    batch = Mixture([offline, Decorated(buffer, halved)]).sample(4)
+    assert batch.weight.tolist() == [1, 1, 0.5, 0.5]
+
+
+def test_what_is_saved_draws_the_split(offline, buffer, new):
+    assert Mixture([offline, new("other.zarr", 3)]).generator is offline.generator
+    assert Mixture([offline, buffer]).generator is buffer.generator
+    assert Mixture([offline, Decorated(Decorated(buffer))]).generator is buffer.generator
+
+
+def test_the_same_seeds_give_the_same_batches(new):
+    def run():
+        data = [mmreplay.load(path, stack=2, seed=4) for path in paths]
+        mixture = Mixture(data, [0.4, 0.6])
+        return [mixture.sample(7).id.tolist() for _ in range(5)]
+
+    paths = [new(f"{n}.zarr", 30).store.path for n in range(2)]
+    assert run() == run()
+
+
+def test_what_is_no_list_of_sources_is_refused(offline):
+
+    for wrong in (offline, "store.zarr", 3):
+        with pytest.raises(SchemaError, match="data: expected a list of sources"):
+            Mixture(wrong)

@@ -1,0 +1,453 @@
+"""Replay buffers: what they record and draw, and what survives."""
+
+import dataclasses
+import gc
+import json
+import pickle
+import threading
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import Dataset, Field, ReplayBuffer
+from mmreplay.batches.batch import Batch
+from mmreplay.errors import (
+    ClosedError,
+    CorruptStoreError,
+    DiskFullError,
+    EmptyBufferError,
+    LockedError,
+    SchemaError,
+)
+from mmreplay.writing import build_lane
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+RAW = {"frame": Field((3,), "uint8", "raw", chunk=8), "action": Field((), "int64", chunk=8)}
+FRAME = np.zeros(3, np.uint8)
+
+
+def test_a_buffer_records_and_samples(buffer_of, story):
+    with buffer_of(stack=2, n_step=3, gamma=0.5, capacity=100) as buffer:
+        buffer.reset(FRAME)
+        for row in range(10):
+            buffer.step(row, row / 2, np.full(3, row + 1, np.uint8), terminated=row == 9)
+        assert len(buffer) == 10
+        assert buffer.capacity == 100
+        batch = buffer.sample(64)
+        assert isinstance(batch, Batch)
+        assert batch.observation.shape == (64, 2, 3)
+        assert np.array_equal(batch.observation[:, 1, 0], batch.id)
+        assert buffer.sample(64, out=batch) is batch
+        assert buffer.ids.tolist() == list(range(10))
+        assert buffer.transitions([4]).reward.tolist() == [2 + 1.25 + 0.75]
+        assert buffer.episodes["length"].tolist() == [10]
+        assert len(buffer.trajectory(0)) == 10
+        assert dataclasses.astuple(buffer.settings) == (2, 3, 0.5, "reset", 0, None)
+        assert repr(buffer) == f"<mmreplay.ReplayBuffer {buffer.writer.path}>"
+        buffer.flush()
+    assert not (buffer.writer.path / ".live").exists()
+    buffer.close()
+    for call in (
+        lambda: buffer.sample(1),
+        lambda: buffer.reset(FRAME),
+        buffer.flush,
+        lambda: len(buffer),
+    ):
+        with pytest.raises(ClosedError):
+            call()
+
+
+@pytest.mark.parametrize("lanes", [None, 2])
+def test_a_buffer_that_finds_no_room_keeps_nobody_out(tmp_path, monkeypatch, lanes):
+    def full(*_, **__):
+        raise DiskFullError("no room")
+
+    path = tmp_path / "s.zarr"
+    with monkeypatch.context() as patch:
+        patch.setattr(build_lane, "generator_path", full)
+        with pytest.raises(DiskFullError) as caught:  # which holds what failed, as a caller may
+            ReplayBuffer(path, stack=2, lanes=lanes, flush_s=0, **RAW)
+    with ReplayBuffer(path, stack=2, lanes=lanes, flush_s=0, **RAW) as buffer:
+        assert len(buffer) == 0
+    assert "no room" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [ReplayBuffer, mmreplay.PrioritizedReplayBuffer])
+def test_a_buffer_clips_the_rewards_of_its_returns(tmp_path, kind):
+    with kind(tmp_path / "b", n_step=3, gamma=0.5, clip_reward=(-1, 1), **RAW) as buffer:
+        buffer.reset(FRAME)
+        for reward in (5, -3, 0.5, 7):
+            buffer.step(0, reward, FRAME)
+        assert buffer.transitions([0, 1, 3]).reward.tolist() == [0.625, -0.5, 1]
+        batch = buffer.sample_sequences(1, 4)
+        assert batch.reward.tolist() == [buffer.transitions(batch.id[0]).reward.tolist()]
+        one_step = buffer.transitions([0, 1, 2, 3], n_step=1)
+        assert one_step.reward.tolist() == [1, -1, 0.5, 1]
+        assert buffer.transitions([0], clip_reward=(0, 9)).reward.tolist() == [5.125]
+        assert buffer.episodes["return"].tolist() == [9.5]
+        assert buffer.trajectory(0).reward.tolist() == [5, -3, 0.5, 7]
+
+
+def test_a_buffer_is_not_pickled_and_says_what_to_do_instead(buffer_of):
+    with (
+        buffer_of() as buffer,
+        pytest.raises(SchemaError, match=r"one writer; call mmreplay\.load"),
+    ):
+        pickle.dumps(buffer)
+
+
+def test_a_buffer_keeps_its_capacity_exactly(buffer_of, story):
+    buffer = buffer_of(capacity=20)
+    for _ in range(30):
+        story.play(buffer.writer, 7, "terminated")
+        expected = story.transitions(buffer.writer.path)[-20:]
+        assert len(buffer) == len(expected)
+        assert buffer.ids.tolist() == expected
+        assert set(buffer.sample(300).id.tolist()) <= set(expected)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "stack", "n_step"), [(1, 1, 1), (1, 4, 3), (3, 65, 5), (2, None, 1)]
+)
+def test_a_capacity_below_everything_else_works(buffer_of, story, capacity, stack, n_step):
+    buffer = buffer_of(capacity=capacity, stack=stack, n_step=n_step)
+    for length in (1, 30, 2, 100):
+        story.play(buffer.writer, length, "truncated")
+        assert len(buffer) == capacity or length == 1
+        assert len(buffer.sample(16)) == 16
+
+
+def test_a_stack_past_the_context_is_refused_with_a_capacity(buffer_of, tmp_path):
+    with pytest.raises(SchemaError, match="at most 65 where a capacity evicts rows, found 66"):
+        buffer_of(capacity=10, stack=66)
+    assert not (tmp_path / "store.zarr").exists()
+    buffer_of(stack=66).close()
+    with pytest.raises(SchemaError, match="at most 65"):
+        buffer_of(stack=66, capacity=10)
+    buffer_of(stack=4, capacity=10).close()
+    with pytest.raises(SchemaError, match="at most 65"):
+        buffer_of(stack=66)
+
+
+def test_a_buffer_goes_on_where_it_stopped(buffer_of, story):
+    buffer = buffer_of(capacity=100)
+    story.play(buffer.writer, 30)
+    buffer.close()
+    buffer = buffer_of()
+    assert (len(buffer), buffer.capacity) == (30, 100)
+    with pytest.raises(SchemaError, match="call reset"):
+        buffer.step(1, 1.0, FRAME)
+    story.play(buffer.writer, 10)
+    story.check(buffer.store)
+    buffer.close()
+    buffer = buffer_of(capacity=15)
+    assert (len(buffer), buffer.capacity) == (15, 15)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"frame": Field((4,))},
+        {"action": Field((2,))},
+        {"codec": "lz4"},
+        {"extras": {"x": Field()}},
+        {"reward_dtype": "float64"},
+        {"lanes": 2},
+    ],
+    ids=str,
+)
+def test_fields_that_do_not_match_are_refused_and_nothing_goes(buffer_of, story, wrong):
+    buffer = buffer_of()
+    story.play(buffer.writer, 300)
+    buffer.close()
+    with pytest.raises(SchemaError, match="expected"):
+        buffer_of(capacity=5, **wrong)
+    assert len(buffer_of(**RAW)) == 300
+
+
+def test_a_buffer_that_somebody_writes_is_locked(buffer_of, monkeypatch):
+    from mmreplay.system import locks
+
+    monkeypatch.setattr(locks.DirectoryLock.__init__, "__kwdefaults__", {"patience_s": 0})
+    buffer_of()
+    with pytest.raises(LockedError):
+        buffer_of()
+
+
+def test_a_buffer_of_lanes_divides_its_capacity(buffer_of, story):
+    buffer = buffer_of(lanes=3, capacity=20, stack=2)
+    buffer.reset(np.zeros((3, 3), np.uint8))
+    buffer.step([1, 2, 3], [0, 0, 0], np.ones((3, 3), np.uint8), [0, 0, 0], [0, 0, 0])
+    assert len(buffer) == 3
+    assert buffer.capacity == 20
+    buffer.close()
+    assert buffer_of(lanes=3).capacity == 20
+    # One writer a store: the lanes of the one above are still open.
+
+
+def test_a_dropped_buffer_lets_go_of_its_lane_at_once(tmp_path, quick_disk):
+    gc.disable()
+    try:
+        buffer = ReplayBuffer(tmp_path / "b.zarr", flush_s=3600, **RAW)
+        buffer.reset(FRAME)
+        del buffer
+        with ReplayBuffer(tmp_path / "b.zarr") as again:
+            assert again.writer.n_steps == 0
+    finally:
+        gc.enable()
+
+
+# ---------------------------------------------------------------- seeds
+
+
+def test_the_generator_goes_on_where_it_stopped_after_a_close(buffer_of, story, twin_of, same):
+    buffer, twin = buffer_of(seed=7), twin_of(7)
+    story.play(buffer.writer, 50)
+    for _ in range(3):
+        assert same(buffer.sample(16), twin.sample(16))
+    for seed in (7, 8, None):  # counts only at creation
+        buffer.close()
+        buffer = buffer_of(seed=seed)
+        for _ in range(2):
+            assert same(buffer.sample(16), twin.sample(16))
+
+
+def test_after_a_kill_the_generator_is_that_of_the_last_flush(
+    buffer_of, story, kill, twin_of, same
+):
+    buffer, twin = buffer_of(seed=7), twin_of(7)
+    story.play(buffer.writer, 50)
+    assert same(buffer.sample(16), twin.sample(16))
+    buffer.flush()
+    lost = buffer.sample(16)
+    kill(buffer.writer)
+    buffer = buffer_of(seed=9)
+    assert same(buffer.sample(16), lost)
+    kill(buffer.writer)  # nothing was flushed since
+    assert same(buffer_of().sample(16), lost)
+
+
+def test_after_a_kill_before_the_first_flush_the_seed_counts(buffer_of, story, kill, twin_of, same):
+    buffer = buffer_of(seed=7)
+    story.play(buffer.writer, 50)
+    buffer.sample(16)
+    kill(buffer.writer)
+    assert same(buffer_of(seed=9).sample(16), twin_of(9).sample(16))
+
+
+def test_a_store_that_was_recorded_before_takes_the_seed(make, buffer_of, story, twin_of, same):
+    writer = make()
+    story.play(writer, 50)
+    writer.close()
+    assert same(buffer_of(seed=5).sample(16), twin_of(5).sample(16))
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        "",
+        "{",
+        "[]",
+        "3",
+        '{"bit_generator": "MT19937"}',
+        '{"bit_generator": "PCG64"}',
+        '{"bit_generator": "PCG64", "state": {"state": -1, "inc": "x"}, "has_uint32": 0, "uinteger": 0}',
+    ],
+)
+def test_a_stored_generator_that_is_none_is_named(make, buffer_of, story, state):
+    writer = make()
+    story.play(writer, 5)
+    writer.save_generator(lambda: state)
+    writer.close()
+    with pytest.raises(
+        CorruptStoreError, match=r"store\.zarr: the saved random state cannot be read"
+    ):
+        buffer_of()
+
+
+def test_one_thread_steps_and_another_samples(buffer_of, story):
+    buffer = buffer_of(capacity=50, frame=Field((3,), "uint8", "lz4", chunk=4, shard=8), n_step=3)
+    story.play(buffer.writer, 5)
+    wrong, stop = [], threading.Event()
+
+    def sample():
+        batch = None
+        try:
+            while not stop.is_set():
+                batch = buffer.sample(16, out=batch)
+                expected = np.stack(
+                    [story.value(buffer.writer.schema.frames["frame"], row) for row in batch.id]
+                )
+                if not np.array_equal(batch.observation[:, -1], expected):
+                    wrong.append(batch.id)
+        except Exception as error:
+            wrong.append(error)
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    for _ in range(30):
+        story.play(buffer.writer, 20, "terminated")
+        buffer.flush()
+    stop.set()
+    thread.join()
+    assert wrong == []
+
+
+# ---------------------------------------------------------------- a dataset that grows
+
+
+def test_a_live_buffer_gives_epochs_as_a_dataset_does(buffer_of, story):
+    buffer = buffer_of(stack=2, seed=6)
+    assert isinstance(buffer, Dataset)
+    with pytest.raises(EmptyBufferError, match="no transition yet"):
+        buffer.batches(4)
+    for length in (5, 9):
+        story.play(buffer.writer, length, "terminated")
+        batches = list(buffer.batches(4))
+        found = [one for batch in batches for one in batch.id.tolist()]
+        assert sorted(found) == story.transitions(buffer.writer.path)
+        assert batches[0].observation.shape == (4, 2, 3)
+    data = mmreplay.load(buffer.writer.path, seed=6)
+    same_epoch = [
+        [batch.id.tolist() for batch in one.batches(4, epoch=1)] for one in (buffer, data)
+    ]
+    assert same_epoch[0] == same_epoch[1]
+
+
+def test_an_epoch_of_a_live_buffer_is_that_of_its_beginning(buffer_of, story):
+    buffer = buffer_of()
+    story.play(buffer.writer, 12)
+    batches = buffer.batches(5)
+    found = next(batches).id.tolist()
+    story.play(buffer.writer, 7)
+    assert sorted(found + [one for batch in batches for one in batch.id.tolist()]) == list(
+        range(12)
+    )
+    assert sum(len(batch) for batch in buffer.batches(5)) == 19
+
+
+def test_an_epoch_takes_nothing_from_the_generator(buffer_of, story, twin_of, same):
+    buffer, twin = buffer_of(seed=7), twin_of(7)
+    story.play(buffer.writer, 50)
+    assert same(buffer.sample(16), twin.sample(16))
+    list(buffer.batches(8))
+    assert same(buffer.sample(16), twin.sample(16))
+
+
+def test_a_buffer_is_refreshed_in_place(buffer_of, story):
+    buffer = buffer_of()
+    story.play(buffer.writer, 3)
+    assert buffer.refresh() is buffer
+    assert len(buffer) == 3
+
+
+def test_an_epoch_leaves_out_what_is_evicted_meanwhile(buffer_of):
+    buffer = buffer_of(capacity=40, stack=None)
+    frame = FRAME
+    buffer.reset(frame)
+    for _ in range(40):
+        buffer.step(0, 0.0, frame)
+    batches = buffer.batches(10, shuffle=False)
+    assert next(batches).id.tolist() == list(range(10))
+    for _ in range(15):
+        buffer.step(0, 0.0, frame)
+    assert [i for batch in batches for i in batch.id.tolist()] == list(range(15, 40))
+
+
+def test_a_subclass_may_step_and_reset_in_its_own_way(tmp_path):
+    class Halved(ReplayBuffer):
+        def reset(self, frame, mask=None):
+            super().reset(frame + 1, mask)
+
+        def step(self, action, reward, next_frame, terminated=False, truncated=False, **more):
+            super().step(action, reward / 2, next_frame, terminated, truncated, **more)
+
+    with Halved(
+        tmp_path / "s.zarr", stack=None, frame=Field((1,)), action=Field((), "int64")
+    ) as buffer:
+        buffer.reset(np.zeros(1, "uint8"))
+        buffer.step(0, 3.0, np.zeros(1, "uint8"), life_lost=True)
+        batch = buffer.transitions([0])
+        assert batch.reward.tolist() == [1.5]
+        assert batch.observation.tolist() == [[1]]
+        assert not batch.non_terminal[0]
+
+
+def test_what_env_step_returns_last_is_not_taken_for_a_lost_life(buffer_of):
+    buffer = buffer_of()
+    buffer.reset(FRAME)
+    with pytest.raises(TypeError, match="positional argument"):
+        buffer.step(0, 0.0, FRAME, False, False, {"lives": 3})
+
+
+def test_a_store_that_this_process_writes_already_is_told_apart(buffer_of):
+    buffer_of()
+    with pytest.raises(LockedError, match="open for writing already, in this process"):
+        buffer_of()
+
+
+# ---------------------------------------------------------------- a random state of somebody else
+
+
+def with_state(path, change):
+    """Change the random state in a closed store, as text."""
+    document = json.loads((path / "zarr.json").read_bytes())
+    own = document["attributes"]["mmreplay"]
+    own["generator"] = change(own["generator"])
+    own.pop("crc32c")
+    (path / "zarr.json").write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        '"x": ' + "[" * 500 + "]" * 500,
+        '"x": "' + "\u00e9" * 150_000 + '"',
+        '"sampler": {"x": "' + "\u00e9" * 150_000 + '", "largest": [[[]]], "batches": 1e300}',
+        '"sampler": [], "x": {}',
+    ],
+    ids=["deep", "long", "a sampler", "no sampler"],
+)
+def test_what_no_buffer_saved_is_not_saved_again(buffer_of, story, twin_of, same, more):
+    buffer = buffer_of(seed=4)
+    story.play(buffer.writer, 50)
+    buffer.close()
+    with_state(buffer.writer.path, lambda text: f"{text[:-1]}, {more}}}")
+    again = buffer_of()
+    again.flush()
+    saved = json.loads(again.writer.stored_generator())
+    assert saved.pop("sampler", {}).keys() <= {"batches"}
+    assert saved == again.generator.bit_generator.state
+    assert same(again.sample(16), twin_of(4).sample(16))
+    again.close()
+    assert (again.writer.path / "zarr.json").stat().st_size < 4096
+    assert mmreplay.verify(again.writer.path).findings == []
+
+
+def test_what_a_sampler_saved_stays_in_a_buffer_without_one(buffer_of, tmp_path, story):
+    buffer = buffer_of()
+    story.play(buffer.writer, 5)
+    buffer.close()
+    with mmreplay.PrioritizedReplayBuffer(buffer.writer.path) as prioritized:
+        prioritized.sample(4)
+        prioritized.update_priorities([0, 1], [3.0, 5.0])
+        kept = prioritized.saved_state()["sampler"]
+    assert kept["largest"] > 1
+    buffer_of().close()
+    with mmreplay.PrioritizedReplayBuffer(buffer.writer.path) as prioritized:
+        assert prioritized.saved_state()["sampler"] == kept
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("has_uint32", 0.0), ("uinteger", True), ("state", []), ("bit_generator", [[]])],
+)
+def test_a_random_state_of_other_values_is_none(buffer_of, story, name, value):
+    buffer = buffer_of()
+    story.play(buffer.writer, 5)
+    buffer.close()
+    with_state(buffer.writer.path, lambda text: json.dumps({**json.loads(text), name: value}))
+    with pytest.raises(CorruptStoreError, match="the saved random state cannot be read"):
+        buffer_of()

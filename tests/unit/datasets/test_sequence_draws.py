@@ -1,0 +1,122 @@
+"""Draws of sequences and trajectories: what they take from the generator, and when."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import Field
+from mmreplay.batches.sequences import SequenceGatherer
+from mmreplay.datasets.sequence_draws import draw_seed, naming
+from mmreplay.errors import EmptyBufferError
+from mmreplay.storage.chunk_files import EvictedError
+
+CALLS = {
+    "sequences": lambda data: data.sample_sequences(5, 2, 1, "pad").id,
+    "portions": lambda data: data.sample_portions(5, 3).id,
+    "trajectories": lambda data: [one.ids[0] for one in data.sample_trajectories(5)],
+    "distinct trajectories": lambda data: [
+        one.ids[0] for one in data.sample_trajectories(5, replace=False)
+    ],
+    "distinct transitions": lambda data: data.sample(5, replace=False).id,
+}
+
+
+@pytest.fixture
+def path(make, story):
+    writer = make(frame=Field((3,), "uint8", "lz4", chunk=4, shard=8))
+    for length in (3, 9, 4, 12, 1, 7):
+        story.play(writer, length, "truncated")
+    writer.close()
+    return writer.path
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_read_that_is_done_again_draws_nothing_new(path, call, monkeypatch):
+    with mmreplay.load(path, seed=3) as data, mmreplay.load(path, seed=3) as twin:
+        expected = [np.array(call(twin)).tolist() for _ in range(3)]
+        retrying, failed = mmreplay.Store.retrying, []
+
+        def failing(store, read):
+            def once_more():
+                out = read()
+                if not failed:
+                    failed.append(True)
+                    raise EvictedError("in the middle")
+                return out
+
+            return retrying(store, once_more)
+
+        monkeypatch.setattr(mmreplay.Store, "retrying", failing)
+        found = []
+        for _ in range(3):
+            failed.clear()
+            found.append(np.array(call(data)).tolist())
+            assert failed
+    assert found == expected
+    assert found[0] != found[1]
+
+
+def test_what_is_drawn_with_replacement_is_what_was_drawn_before_there_was_another_way(path):
+    with mmreplay.load(path, seed=3) as data:
+        draws = np.random.default_rng(3).random(20)
+        ids = data.ids
+        assert data.sample(20).id.tolist() == ids[(draws * len(ids)).astype(int)].tolist()
+        assert data.sample(4, replace=True).id.size == 4
+
+
+def test_a_seed_for_a_draw_comes_from_the_generator():
+    one, two = np.random.default_rng(1), np.random.default_rng(1)
+    assert [draw_seed(one) for _ in range(3)] == [draw_seed(two) for _ in range(3)]
+    assert len({draw_seed(one) for _ in range(9)}) == 9
+
+
+def test_an_error_of_a_draw_names_the_store(path):
+    def nothing(index):
+        raise EmptyBufferError("there is nothing")
+
+    with pytest.raises(EmptyBufferError, match=f"^{path}: there is nothing$"):
+        naming(path, nothing)(None)
+
+
+def test_windows_of_many_kinds_are_drawn_side_by_side(path, monkeypatch):
+    made = []
+    make = SequenceGatherer.__init__
+    monkeypatch.setattr(
+        SequenceGatherer,
+        "__init__",
+        lambda self, *given: (made.append(given), make(self, *given))[0],
+    )
+    with mmreplay.load(path) as data:
+        for _ in range(3):
+            for length in (1, 2, 3):
+                assert data.sample_sequences(4, length).id.shape == (4, length)
+        assert len(made) == 3
+        for length in range(1, 13):
+            data.sample_sequences(4, length)
+    assert len(made) < 3 + 12
+
+
+def test_a_dropped_dataset_is_gone_at_once_after_all_kinds_of_draws(path):
+    data = mmreplay.load(path)
+    for call in CALLS.values():
+        call(data)
+    there = weakref.ref(data)
+    gc.disable()
+    try:
+        data.close()
+        del data
+        assert there() is None
+    finally:
+        gc.enable()
+
+
+def test_a_forked_childs_sums_are_its_own(path):
+    with mmreplay.load(path) as data:
+        data.sample_sequences(4, 2)
+        before = data._window_sampler
+        data.leave_parent((0,))
+        assert data._window_sampler is not before
+        assert data.sample_sequences(4, 2).mask.all()

@@ -1,0 +1,304 @@
+"""Lengths and codecs of arrays, where the user leaves them open and where he does not."""
+
+import json
+
+import numpy as np
+import pytest
+
+from mmreplay.errors import FormatError, SchemaError
+from mmreplay.format import layout, parse, plan
+from mmreplay.schema import Field, Schema
+
+MIB = 1 << 20
+ACTION = Field((), "int64")
+LZ4 = {
+    "name": "blosc",
+    "configuration": {
+        "typesize": 1,
+        "cname": "lz4hc",
+        "clevel": 5,
+        "shuffle": "noshuffle",
+        "blocksize": 0,
+    },
+}
+ZSTD = {"name": "zstd", "configuration": {"level": 1, "checksum": False}}
+GZIP = {"name": "gzip", "configuration": {"level": 5}}
+BITS = {
+    "name": "blosc",
+    "configuration": LZ4["configuration"]
+    | {"typesize": 2, "cname": "zstd", "clevel": 3, "shuffle": "bitshuffle"},
+}
+UINT8 = np.dtype("uint8")
+
+
+def planned(frame, lanes=None, action=ACTION, extras=None, codec=None):
+    return plan.plan_arrays(Schema.make(frame, action, extras, codec=codec), lanes)
+
+
+def test_atari_frames_get_the_lengths_that_the_format_names():
+    specs = planned(Field((84, 84)))
+    frames = specs["frames"]
+    assert (frames.chunk_rows, frames.inner_rows, frames.codec) == (4096, 16, LZ4)
+    assert frames.codec_name == "lz4"
+    assert {
+        specs[name].chunk_rows for name in ("actions", "rewards", "non_terminals", "resets")
+    } == {65_536}
+    assert all(spec.is_raw for name, spec in specs.items() if name != "frames")
+    raw = planned(Field((84, 84), codec="raw"))["frames"]
+    assert (raw.chunk_rows, raw.inner_rows, raw.codec, raw.codec_name) == (4096, 0, None, "raw")
+    assert raw.chunk_bytes == 4096 * 7056
+
+
+@pytest.mark.parametrize(
+    ("lanes", "shard"), [(1, 4096), (4, 4096), (8, 2048), (16, 1024), (64, 256), (0, 1024)]
+)
+def test_many_lanes_have_shorter_shards_and_scalars(lanes, shard):
+    specs = planned(Field((84, 84)), lanes)
+    assert specs["frames"].chunk_rows == shard
+    assert specs["actions"].chunk_rows == 16_384
+
+
+@pytest.mark.parametrize("lanes", [0, 1, 2, 3, 5, 8, 16, 33, 64, 100, 256, 1000])
+@pytest.mark.parametrize(
+    "frame",
+    [
+        Field((84, 84)),
+        Field((210, 160, 3)),
+        Field((96, 96, 3), codec="zstd"),
+        Field((17,), "float32", "lz4"),
+        {"a": Field((64, 64, 3)), "b": Field((84, 84)), "c": Field((17,), "float32")},
+    ],
+)
+def test_all_tails_together_stay_under_256_mib(frame, lanes):
+    specs = planned(frame, lanes)
+    tails = 2 * (lanes or 16) * sum(s.chunk_bytes for s in specs.values() if not s.is_raw)
+    assert tails <= 256 * MIB
+    alone = planned(frame)
+    shards = [s for s in alone.values() if not s.is_raw]
+    assert max(s.chunk_bytes for s in shards) <= 32 * MIB
+    assert all(s.chunk_rows <= 4096 for s in shards)
+
+
+@pytest.mark.parametrize("lanes", [None, 0, 7])
+@pytest.mark.parametrize(
+    "row", [1, 3, 1000, 1023, 7056, 12_288, 100_800, 600_000, 3 * MIB, 200 * MIB]
+)
+@pytest.mark.parametrize("codec", ["raw", "lz4", None])
+def test_whole_inner_chunks_fill_a_shard_of_any_frame(row, codec, lanes):
+    if lanes and 2 * row * lanes > 256 * MIB and codec != "raw":
+        with pytest.raises(SchemaError, match="use codec='raw', or give a shard length"):
+            planned(Field((row,), codec=codec), lanes)
+        return
+    spec = planned(Field((row,), codec=codec), lanes)["frames"]
+    assert spec.chunk_rows >= 1
+    assert spec.is_raw is (codec == "raw" or (codec is None and row < 1024))
+    if not spec.is_raw:
+        assert spec.chunk_rows % spec.inner_rows == 0
+        assert 1 <= spec.inner_rows <= 16
+        assert spec.inner_rows == 1 or spec.inner_rows * row <= MIB // 2
+
+
+def test_chunks_are_whole_pages_where_that_inflates_nothing():
+    for row, page in ((1, 65_536), (68, 65_536), (7056, 65_536), (9216, 65_536), (100_800, 4096)):
+        spec = planned(Field((row,), codec="raw"))["frames"]
+        assert spec.chunk_bytes % page == 0
+        assert 64 * 1024 <= spec.chunk_bytes <= 32 * MIB
+    odd = planned(Field((2 * MIB + 1,), codec="raw"))["frames"]
+    assert (odd.chunk_rows, odd.chunk_bytes % 4096) == (15, 15)
+    assert planned(Field((84, 84)))["actions"].chunk_bytes % 65_536 == 0
+
+
+def test_rows_from_one_kib_on_are_compressed_and_vectors_are_not():
+    assert planned(Field((1023,)))["frames"].codec_name == "raw"
+    assert planned(Field((1024,)))["frames"].codec_name == "lz4"
+    assert planned(Field((128,), "float64"))["frames"].codec_name == "lz4"
+    assert planned(Field((17,), "float32"))["frames"].codec_name == "raw"
+    assert planned(Field((17,), "float32", "zstd"))["frames"].codec_name == "zstd"
+    assert planned(Field((84, 84)), codec="raw")["frames"].codec_name == "raw"
+
+
+def test_explicit_lengths_hold():
+    spec = planned(Field((84, 84), chunk=3, shard=12))["frames"]
+    assert (spec.inner_rows, spec.chunk_rows) == (3, 12)
+    spec = planned(Field((84, 84), codec="raw", chunk=7))["frames"]
+    assert (spec.inner_rows, spec.chunk_rows) == (0, 7)
+    specs = planned(
+        Field((2,)), None, Field((), "int64", chunk=5), {"x": Field((), chunk=3), "y": Field()}
+    )
+    rows = {name: spec.chunk_rows for name, spec in specs.items() if name != "frames"}
+    assert rows == {
+        "actions": 5,
+        "rewards": 5,
+        "non_terminals": 5,
+        "resets": 5,
+        "extras/x": 3,
+        "extras/y": 5,
+    }
+
+
+def test_a_shard_alone_chooses_chunks_that_divide_it():
+    for shard in (1, 2, 7, 24, 100, 4096):
+        spec = planned(Field((84, 84), shard=shard))["frames"]
+        assert spec.chunk_rows == shard
+        assert shard % spec.inner_rows == 0
+
+
+def test_a_chunk_alone_chooses_a_shard_that_it_divides():
+    for chunk in (1, 3, 5, 16, 100, 4096, 5000):
+        spec = planned(Field((84, 84), chunk=chunk))["frames"]
+        assert spec.inner_rows == chunk
+        assert spec.chunk_rows % chunk == 0
+
+
+def test_a_shard_of_broken_chunks_is_refused():
+    with pytest.raises(SchemaError, match="frames: expected a shard of a multiple of the 5 rows"):
+        planned(Field((84, 84), chunk=5, shard=12))
+
+
+def test_compressed_keys_share_one_shard_length():
+    specs = planned({"a": Field((64, 64, 3)), "b": Field((84, 84)), "c": Field((17,), "f4")})
+    a, b, c = (specs[f"frames/{name}"] for name in "abc")
+    assert a.chunk_rows == b.chunk_rows == 2720
+    assert (a.inner_rows, b.inner_rows, c.is_raw) == (16, 16, True)
+    specs = planned({"a": Field((64, 64), shard=24), "b": Field((84, 84), chunk=3)})
+    assert {specs["frames/a"].chunk_rows, specs["frames/b"].chunk_rows} == {24}
+    assert (specs["frames/a"].inner_rows, specs["frames/b"].inner_rows) == (8, 3)
+    with pytest.raises(SchemaError, match=r"share one length, found \[8, 16\]"):
+        planned({"a": Field((64, 64), shard=8), "b": Field((84, 84), shard=16)})
+
+
+@pytest.mark.parametrize("lanes", [None, 8])
+def test_keys_whose_chunks_have_no_common_multiple_still_share_a_shard(lanes):
+    frame = {
+        name: Field((size,), codec="lz4")
+        for name, size in {
+            "a": 40_000,
+            "b": 47_000,
+            "c": 58_000,
+            "d": 75_000,
+            "e": 5_000_000,
+        }.items()
+    }
+    specs = [s for s in planned(frame, lanes).values() if not s.is_raw]
+    assert len({s.chunk_rows for s in specs}) == 1
+    assert all(s.chunk_rows % s.inner_rows == 0 for s in specs)
+    assert max(s.chunk_bytes for s in specs) <= 64 * MIB
+
+
+def test_a_chunk_of_gigabytes_is_refused():
+    with pytest.raises(SchemaError, match="at most 4,294,967,296: give a smaller chunk"):
+        planned(Field((84, 84), codec="raw", chunk=1_000_000))
+    with pytest.raises(SchemaError, match="smaller chunk or shard"):
+        planned(Field((84, 84), shard=1_000_000))
+    with pytest.raises(SchemaError, match="actions"):
+        planned(Field((2,)), None, Field((1 << 20,), "float64", chunk=1024))
+
+
+def test_large_actions_have_shorter_chunks_and_the_scalars_follow():
+    specs = planned(Field((2,)), None, Field((1 << 17,), "float64"))
+    assert specs["actions"].chunk_bytes == 32 * MIB
+    assert specs["rewards"].chunk_rows == specs["resets"].chunk_rows == 32
+
+
+@pytest.mark.parametrize(
+    ("codec", "document", "name"),
+    [
+        ("lz4", LZ4, "lz4"),
+        ("zstd", ZSTD, "zstd"),
+        ({"name": "gzip"}, GZIP, "gzip"),
+        (
+            {"name": "zstd", "configuration": {"level": 9}},
+            {"name": "zstd", "configuration": {"level": 9, "checksum": False}},
+            "zstd",
+        ),
+        (BITS, BITS, "blosc"),
+    ],
+)
+def test_a_codec_is_stored_with_all_that_it_means(codec, document, name):
+    spec = planned(Field((64, 64), "uint16", codec))["frames"]
+    assert spec.codec == document
+    assert spec.codec_name == name
+    assert plan.codec_document(codec, spec) == document
+
+
+def test_raw_stands_for_no_codec():
+    assert plan.codec_document("raw", planned(Field((64, 64)))["frames"]) is None
+
+
+@pytest.mark.parametrize(
+    "codec",
+    [
+        "lz5",
+        "",
+        {"name": "lz4"},
+        {"name": "numcodecs.lz4"},
+        {"name": "blosc", "configuration": {"cname": "snappy"}},
+        {"name": "blosc", "configuration": {"shuffle": "yes"}},
+        {"name": "blosc", "configuration": {"typesize": 0}},
+        {"name": "blosc", "configuration": {"typesize": 256}},
+        {"name": "blosc", "configuration": {"blocksize": -1}},
+        {"name": "blosc", "configuration": {"clevel": 10}},
+        {"name": "blosc", "configuration": {"clevel": True}},
+        {"name": "gzip", "configuration": {"level": 10}},
+        {"name": "gzip", "configuration": []},
+        {"name": "zstd", "configuration": {"level": 23}},
+        {"name": "zstd", "configuration": {"level": 1.5}},
+        {"name": "zstd", "configuration": {"checksum": 1}},
+        {},
+    ],
+)
+def test_a_codec_that_is_none_of_the_standard_set_is_refused(codec):
+    with pytest.raises(SchemaError, match="frames"):
+        planned(Field((64, 64), codec=codec))
+
+
+def test_every_array_that_can_be_planned_can_be_parsed():
+    specs = planned({"a": Field((64, 64, 3), "float32"), "b": Field((), "bool")}, 8,
+                    Field((2,), "int8"), {"x": Field((2,), "float16")})  # fmt: skip
+    for path, spec in specs.items():
+        assert parse.parse_array(layout.array_json(spec, 7), path, "here") == (spec, 7)
+
+
+def test_a_planned_layout_comes_back_from_the_attributes_of_a_store():
+    schema = Schema.make(Field((64, 64), "uint16", BITS, 3, 12), ACTION, {"x": Field()})
+    specs = plan.plan_arrays(schema, 4)
+    layout = {
+        n: {"chunk": s.chunk_rows, "inner": s.inner_rows, "codec": s.codec}
+        for n, s in specs.items()
+    }
+    again = json.loads(json.dumps(layout))
+    assert plan.plan_from_layout(schema, again, "here") == specs
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda layout: layout.pop("frames"),
+        lambda layout: layout["frames"].pop("chunk"),
+        lambda layout: layout["frames"].update(chunk=0),
+        lambda layout: layout["frames"].update(chunk="8"),
+        lambda layout: layout["frames"].update(chunk=10**12),
+        lambda layout: layout["frames"].update(inner=5),
+        lambda layout: layout["rewards"].update(chunk=16),
+        lambda layout: layout["frames"].update(codec="lz4"),
+        lambda layout: layout["frames"].update(codec={"name": "numcodecs.lz4"}),
+        lambda layout: layout.update(resets=None),
+        lambda layout: layout.update(resets=[]),
+    ],
+)
+def test_a_layout_that_is_none_is_refused(change):
+    schema = Schema.make(Field((64, 64), codec="lz4", chunk=4, shard=8), ACTION)
+    layout = {
+        n: {"chunk": s.chunk_rows, "inner": s.inner_rows, "codec": s.codec}
+        for n, s in plan.plan_arrays(schema, 4).items()
+    }
+    change(layout)
+    with pytest.raises(FormatError, match="here"):
+        plan.plan_from_layout(schema, layout, "here")
+
+
+def test_a_store_without_a_layout_is_refused():
+    schema = Schema.make(Field((3,)), ACTION)
+    for kept in (None, [], "x", 3, {}):
+        with pytest.raises(FormatError, match="here: layout"):
+            plan.plan_from_layout(schema, kept, "here")

@@ -1,0 +1,210 @@
+"""Snapshots: a closed copy of a store as it was at one moment, whatever becomes of the store."""
+
+import time
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import (
+    CorruptStoreError,
+    Field,
+    SchemaError,
+    StoreExistsError,
+    StoreNotFoundError,
+    snapshot,
+    verify,
+)
+from mmreplay.system import platform
+from tests.support.disks.trees import names
+from tests.support.processes.threads import Beside
+from tests.support.tampering.damage import lane_directories
+
+ACTION = Field((), "int64", chunk=8)
+EXTRAS = {"log_prob": Field((), "float32", chunk=8)}
+
+
+@pytest.fixture(params=[("zstd", None), ("dict", 2)], ids=["zstd", "two lanes of dicts"])
+def writer(request, make, kinds):
+    kind, lanes = request.param
+    return make(frame=kinds[kind], action=ACTION, extras=EXTRAS, lanes=lanes)
+
+
+def remember(story, source, target):
+    """Expect of the lanes of `target` what those of `source` hold now."""
+    for lane in lane_directories(source):
+        story.copy(lane, target / lane.name if lane != source else target)
+
+
+def check(story, target):
+    report = verify(target)
+    assert (report.findings, report.warnings, report.state) == ([], [], "closed")
+    with mmreplay.open(target) as store:
+        story.check(store)
+
+
+@pytest.mark.parametrize("state", ["closed", "live", "crashed"])
+def test_a_snapshot_holds_what_the_store_holds(writer, story, kill, tmp_path, state):
+    story.play_every_end(writer)
+    if state == "closed":
+        writer.close()
+    if state == "crashed":
+        kill(writer)
+    target = tmp_path / "copy.zarr"
+    remember(story, writer.path, target)
+    made = snapshot(writer.path, target)
+    check(story, target)
+    with mmreplay.open(writer.path) as source, mmreplay.open(target) as copy:
+        assert np.array_equal(source.ids, copy.ids)
+        n_lanes = len(source.lanes)
+    assert (made.path, made.lanes, made.rows) == (str(target), n_lanes, 37 * n_lanes)
+    assert made.transitions == 33 * n_lanes
+    assert made.own_bytes > 0
+    assert names(tmp_path) == ["copy.zarr", "store.zarr"]
+
+
+@pytest.mark.parametrize("array", ["frames", "rewards"])
+def test_a_closed_store_without_its_checksums_is_not_copied(make, story, tmp_path, kinds, array):
+    writer = make(frame=kinds["lz4"], action=ACTION, extras=EXTRAS)
+    story.play_every_end(writer)
+    writer.close()
+    (writer.path / "checksums" / array / "c.0").unlink()
+    with pytest.raises(
+        CorruptStoreError, match="mmreplay repair"
+    ):  # the copy would get checksums that fit
+        snapshot(writer.path, tmp_path / "copy.zarr")
+    assert not (tmp_path / "copy.zarr").exists()
+
+
+def test_the_writer_goes_on_and_the_snapshot_stays(writer, story, tmp_path):
+    story.play_every_end(writer)
+    writer.flush()
+    target = tmp_path / "copy.zarr"
+    remember(story, writer.path, target)
+    assert snapshot(writer.path, target).shared_bytes > 0
+    story.play(writer, 30, "terminated", reset=False)
+    writer.close()
+    check(story, target)
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+
+
+def test_a_snapshot_can_be_written_and_the_store_stays(writer, story, tmp_path):
+    story.play_every_end(writer)
+    writer.close()
+    target = tmp_path / "copy.zarr"
+    remember(story, writer.path, target)
+    snapshot(writer.path, target)
+    with mmreplay.create(target, append=True, flush_s=0) as again:
+        story.play(again, 12, "terminated")
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+    assert verify(writer.path).sound
+    check(story, target)
+
+
+def test_a_power_cut_after_a_snapshot_does_not_change_it(
+    writer, story, kill, tmp_path, monkeypatch
+):
+    """The store goes back to its last flush, and writes other rows to the same places."""
+    story.play(writer, 9, "terminated")
+    writer.flush()
+    lanes = {path: len(rows) for path, rows in story.lanes.items()}
+    story.play(writer, 25, "terminated")
+    target = tmp_path / "copy.zarr"
+    remember(story, writer.path, target)
+    snapshot(writer.path, target)
+    kill(writer)
+    monkeypatch.setattr(platform, "boot_id", lambda: b"another boot id.")
+    with mmreplay.create(writer.path, append=True, flush_s=0) as again:
+        for one in getattr(again, "writers", (again,)):
+            assert one.rows == lanes[one.path]  # the cut has taken effect
+            del story.lanes[one.path][one.rows :]
+            for _ in range(3):
+                story.play(one, 4, "terminated")
+    check(story, target)
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+
+
+def test_an_empty_store(make, tmp_path):
+    writer = make(lanes=2)
+    made = snapshot(writer.path, tmp_path / "copy.zarr")
+    assert (made.rows, made.transitions, made.lanes) == (0, 0, 2)
+    assert verify(tmp_path / "copy.zarr").sound
+    writer.close()
+    snapshot(writer.path, tmp_path / "again.zarr")
+    assert verify(tmp_path / "again.zarr").sound
+
+
+def test_snapshots_beside_a_writer_that_seals_and_evicts(make, story, tmp_path, kinds):
+    writer = make(frame=kinds["dict"], action=ACTION, extras=EXTRAS, capacity=400)
+    story.play(writer, 450, "terminated")
+
+    def write(going):
+        while going():
+            story.play(writer, 37, "terminated")
+            writer.flush()
+            time.sleep(0.001)
+
+    made = []
+    with Beside(write):
+        for number in range(2):
+            target = tmp_path / f"copy-{number}"
+            try:
+                snapshot(writer.path, target)
+            except CorruptStoreError as error:
+                assert "while it was being copied" in str(error)  # rows of so few come and go
+                continue
+            made.append(target)
+    assert made
+    for target in made:
+        assert verify(target).findings == []
+        with mmreplay.open(target) as store:
+            lane = store.lanes[0]
+            story.copy(writer.path, target, lane.rows)
+            story.check(store, start=lane.base)
+
+
+def test_progress_ends_at_the_total(make, story, tmp_path):
+    writer = make(lanes=2)
+    story.play_every_end(writer)
+    told = []
+    snapshot(writer.path, tmp_path / "copy.zarr", lambda done, total: told.append((done, total)))
+    assert told == sorted(told)
+    assert told[-1][0] == told[-1][1] > 0
+
+
+# ---------------------------------------------------------------- refused
+
+
+def test_what_is_there_already_stays(make, tmp_path):
+    writer = make()
+    for name in ("file", "folder", "link"):
+        target = tmp_path / name
+        if name == "file":
+            target.write_text("mine")
+        elif name == "folder":
+            target.mkdir()
+        else:
+            target.symlink_to(tmp_path / "nowhere")
+        with pytest.raises(StoreExistsError, match="there is something already"):
+            snapshot(writer.path, target)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_no_place_for_it(make, tmp_path):
+    writer = make()
+    with pytest.raises(StoreNotFoundError, match="no such directory"):
+        snapshot(writer.path, tmp_path / "nowhere" / "copy.zarr")
+    with pytest.raises(SchemaError, match="lies within the store"):
+        snapshot(writer.path, writer.path / "copy.zarr")
+    other = make("other.zarr")
+    with pytest.raises(SchemaError, match=r"lies within the store .*other\.zarr"):
+        snapshot(writer.path, other.path / "frames" / "copy.zarr")
+
+
+def test_no_store(tmp_path):
+    with pytest.raises(StoreNotFoundError, match="there is no store here"):
+        snapshot(tmp_path / "nothing.zarr", tmp_path / "copy.zarr")
+    assert names(tmp_path) == []

@@ -1,0 +1,130 @@
+"""The lanes of a store as one: numbered on, followed together, with their episodes."""
+
+import pytest
+
+import mmreplay
+from mmreplay import Field
+from mmreplay.errors import SchemaError
+from mmreplay.ids import LANE_SHIFT
+from mmreplay.reading.store import Store
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+LANE_1 = 1 << LANE_SHIFT
+
+
+def opened(writer):
+    return mmreplay.open(writer.path)
+
+
+# ---------------------------------------------------------------- several stores as one
+
+
+def test_lanes_of_several_stores_are_numbered_on(make, story):
+    first, second = make("a.zarr"), make("b.zarr", lanes=2, action=Field((), "int64", chunk=4))
+    story.play(first, 3)
+    story.play(second, 4)
+    lanes = [first.path, *(one.path for one in second.writers)]
+    with Store(lanes) as store:
+        assert len(store) == 11
+        assert store.path == first.path
+        story.check(store)
+        batch = store.transitions(store.ids, stack=2)
+        assert batch.id.tolist() == store.ids.tolist()
+
+
+@pytest.mark.parametrize(
+    ("other", "match"),
+    [
+        ({"frame": Field((4,), codec="raw")}, "found another schema; load them apart"),
+        ({"action": Field((2,), "int64")}, "found another schema"),
+        ({"extras": {"x": Field()}}, "found another schema"),
+        (
+            {"frame": Field((3,), codec="lz4")},
+            r"a\.zarr/frames is raw, \S*b\.zarr/frames is compressed \(lz4\)",
+        ),
+    ],
+)
+def test_stores_whose_rows_differ_are_not_one(make, other, match):
+    first, second = make("a.zarr"), make("b.zarr", **other)
+    with pytest.raises(SchemaError, match=match):
+        Store([first.path, second.path])
+
+
+def test_raw_and_compressed_columns_are_named_in_either_order(make, lz4):
+    raw, packed = make("a.zarr"), make("b.zarr", **lz4)
+    both = rf"{raw.path}/frames is raw, {packed.path}/frames is compressed \(lz4\)"
+    for paths in ([raw.path, packed.path], [packed.path, raw.path]):
+        with pytest.raises(SchemaError, match=both):
+            Store(paths)
+
+
+# ---------------------------------------------------------------- following
+
+
+def test_the_newest_row_reads_as_a_final_row_while_its_step_is_on_the_way(make, story):
+    writer = make(extras={"x": Field((2,), "float32")})
+    with opened(writer) as store:
+        for life_lost in (False, True):
+            story.play(writer, 3)
+            story.step(writer, life_lost=life_lost)
+            newest = writer.rows - 1
+            for name, value in (
+                ("actions", 7),
+                ("rewards", 7),
+                ("extras/x", 7),
+                ("non_terminals", life_lost),
+            ):
+                window = writer._columns[name].new
+                window.rows[newest - window.start] = value
+            story.check(store)
+        story.reset(writer)
+        window = writer._columns["non_terminals"].new
+        window.rows[writer.rows - 1 - window.start] = 0
+        story.check(store)
+
+
+def test_a_reader_far_behind_a_capacity_catches_up(make, story, lz4):
+    writer = make(**lz4, capacity=20)
+    story.play(writer, 30)
+    with opened(writer) as store:
+        assert len(store) == 20
+        for _ in range(3):
+            story.play(writer, 400, reset=False)
+            writer.flush()
+            assert store.ids.tolist() == story.transitions(writer.path)[-20:]
+            story.check(store, start=store.lanes[0].base)
+
+
+# ---------------------------------------------------------------- episodes
+
+
+def test_episodes_are_the_whole_ones_in_the_order_of_lanes_and_rows(make, story):
+    writer = make(lanes=2)
+    first, second = writer.writers
+    for length, end in ((3, "terminated"), (0, ""), (2, "truncated"), (4, "")):
+        story.play(first, length, end)
+    story.play(first, 1)
+    story.play(second, 5, "terminated")
+    with opened(writer) as store:
+        found = store.episodes
+        assert found["id"].tolist() == [0, 5, 8, 13, LANE_1]
+        assert found["length"].tolist() == [3, 2, 4, 1, 5]
+        assert found["terminated"].tolist() == [True, False, False, False, True]
+        assert found["truncated"].tolist() == [False, True, True, False, False]
+        expected = [sum(story.reward(row + n) for n in range(length)) for row, length in
+                    ((0, 3), (5, 2), (8, 4), (13, 1), (0, 5))]  # fmt: skip
+        assert found["return"].tolist() == expected
+    writer.close()
+    with opened(writer) as store:
+        assert store.episodes["truncated"].tolist() == [False, True, True, True, False]
+
+
+def test_a_life_lost_in_mid_episode_ends_no_episode(make, story):
+    writer = make()
+    story.play(writer, 2)
+    story.step(writer, life_lost=True)
+    story.play(writer, 2, "truncated", reset=False)
+    story.reset(writer)
+    with opened(writer) as store:
+        assert store.episodes[["length", "terminated", "truncated"]].tolist() == [(5, False, True)]

@@ -1,0 +1,172 @@
+"""The tree of sums: positions in proportion to their mass, and sums that never drift."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mmreplay.sampling.sum_tree import SumTree
+
+LAST = np.nextafter(1.0, 0.0)
+# Up to one level, to two, to three, and to what is searched at once at the top.
+SIZES = [1, 3, 5, 7, 31, 32, 33, 1000, 4096, 4097, 131_073, 1_000_003]
+
+
+def naive(masses, draws):
+    """By one sum over everything."""
+    bounds = masses.cumsum()
+    return bounds.searchsorted(draws * bounds[-1], "right")
+
+
+def levels(tree):
+    tree.settle()
+    return [level.tobytes() for level in tree._levels]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_draw_gives_the_position_whose_share_it_lies_in(size):
+    random = np.random.default_rng(size)
+    masses = random.random(size) * (random.random(size) < 0.7)
+    masses[-1] = 0.5
+    tree = SumTree(masses)
+    draws = random.random(500)
+    positions, found = tree.draw(draws)
+    assert (positions.dtype, found.dtype) == (np.dtype("int64"), np.dtype("float64"))
+    assert found.tolist() == masses[positions].tolist()
+    # A draw may lie closer to a border than sums of this many numbers are exact.
+    bounds = masses.cumsum()
+    close = np.abs(bounds[naive(masses, draws), None] - draws[:, None] * bounds[-1]) < 1e-9 * size
+    agree = positions == naive(masses, draws)
+    assert (agree | close.any(1)).all()
+    assert agree.mean() > 0.99
+    assert tree.total == pytest.approx(masses.sum())
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_ends_of_the_draws_are_the_first_and_the_last_position_with_mass(size):
+    for first, last in ((0, size - 1), (size // 3, size // 2)):
+        masses = np.zeros(size)
+        masses[[first, last]] = 0.1, 0.7
+        tree = SumTree(masses)
+        assert tree.draw(np.array([0.0, LAST]))[0].tolist() == [first, last]
+
+
+@pytest.mark.parametrize("size", SIZES[1:])
+def test_one_mass_alone_is_all_that_is_drawn(size):
+    tree = SumTree(np.zeros(size))
+    for position in {0, 1, size // 2, size - 1}:
+        tree.set(np.array([position]), np.array([1e-140]))
+        draws = np.array([0.0, 0.3, LAST])
+        assert tree.draw(draws)[0].tolist() == [position] * 3
+        tree.set(np.array([position]), np.array([0.0]))
+    assert tree.total == 0
+
+
+masses_of_any_size = st.lists(
+    st.sampled_from([0.0, 0.0, 1e-140, 1e-17, 0.1, 0.2, 0.3, 1 / 3, 1.0, 1e16, 1e140]),
+    min_size=1,
+    max_size=200,
+).filter(any)
+
+
+@given(masses_of_any_size, st.integers(0, 2**32), st.integers(0, 5000))
+def test_no_position_without_mass_is_ever_drawn(masses, seed, before):
+    tree = SumTree(np.array([0.0] * before + masses + [0.0] * 40))
+    bounds = np.cumsum(masses) / np.sum(masses)
+    edges = [np.nextafter(bounds, 0), bounds, np.nextafter(bounds, 2)]
+    draws = np.concatenate([*edges, np.random.default_rng(seed).random(50), [0.0, LAST]])
+    positions, found = tree.draw(draws[draws < 1])
+    assert (found > 0).all()
+    assert found.tolist() == [masses[position - before] for position in positions]
+
+
+def test_a_draw_that_rounding_lifts_past_the_masses_of_a_group_is_in_its_last_one():
+    random = np.random.default_rng(0)
+    for _ in range(100):
+        masses = np.zeros(8192)
+        masses[:20], masses[-1] = random.random(20), 1e-3
+        tree = SumTree(masses)
+        border = masses[:32].sum() / tree.total
+        near = [border]
+        for _ in range(4):
+            near += [np.nextafter(near[-1], 0)]
+        positions, found = tree.draw(np.array(near))
+        assert (found > 0).all()
+        assert set(positions.tolist()) <= {19, 8191}
+
+
+def test_of_a_position_that_comes_twice_the_last_mass_counts():
+    tree = SumTree(np.ones(100))
+    tree.set(np.array([7, 8, 7, 7]), np.array([5.0, 2.0, 9.0, 3.0]))
+    assert tree.masses[[6, 7, 8]].tolist() == [1, 3, 2]
+    assert tree.total == 103
+
+
+@pytest.mark.parametrize("size", [1000, 200_003])
+def test_a_million_updates_leave_the_sums_of_a_tree_built_anew(size):
+    random = np.random.default_rng(0)
+    masses = random.random(size)
+    tree = SumTree(masses)
+    for number in range(2000):
+        n = 500 if number % 3 else 517  # both ways to sum
+        positions = random.integers(0, size, n)
+        changed = random.random(n) ** 9 * 10.0 ** random.integers(-12, 12, n)
+        tree.set(positions, changed)
+        masses[positions] = changed
+        if not number % 7:  # the sums of several sets are made at once
+            tree.draw(random.random(3))
+    assert tree.masses.tobytes() == masses.tobytes()
+    anew = SumTree(masses)
+    assert levels(tree) == levels(anew)
+    assert tree.total == anew.total
+    draws = random.random(1000)
+    assert tree.draw(draws)[0].tolist() == anew.draw(draws)[0].tolist()
+
+
+def test_draws_of_one_size_after_another_do_not_disturb_each_other():
+    tree = SumTree(np.arange(5000.0))
+    draws = np.random.default_rng(0).random(300)
+    whole = tree.draw(draws)[0].tolist()
+    for size in (1, 7, 32, 300):
+        parts = [tree.draw(draws[at : at + size])[0].tolist() for at in range(0, 300, size)]
+        assert sum(parts, []) == whole  # noqa: RUF017  short lists
+
+
+def chi_squared_fits(counts, probabilities):
+    """Within four standard deviations either way: neither unfair nor fairer than chance."""
+    expected = counts.sum() * probabilities
+    statistic = float(((counts - expected) ** 2 / expected).sum())
+    degrees = len(counts) - 1
+    return abs(statistic - degrees) < 4 * (2 * degrees) ** 0.5
+
+
+@pytest.mark.parametrize("size", [3, 5, 7, 1_000_003])
+def test_positions_are_drawn_in_proportion_to_their_masses(size):
+    random = np.random.default_rng(size)
+    masses = random.random(size) + 0.05
+    tree = SumTree(np.ones(size))
+    some = random.permutation(size)
+    for part in np.array_split(some, 3):
+        tree.set(part, masses[part])
+    counts = np.zeros(size)
+    for _ in range(100):
+        np.add.at(counts, tree.draw(random.random(20_000))[0], 1)
+    bins = np.arange(size) * min(size, 1009) // size
+    probabilities = np.bincount(bins, masses) / masses.sum()
+    assert chi_squared_fits(np.bincount(bins, counts), probabilities)
+
+
+@pytest.mark.parametrize("size", [1, 31, 33, 1025, 5000])
+def test_the_least_mass_is_that_of_a_search_whatever_is_set(size):
+    random = np.random.default_rng(size)
+    masses = random.random(size) * (random.random(size) < 0.7)
+    tree = SumTree(masses)
+    for _ in range(30):
+        present = masses[masses > 0]
+        assert tree.least() == (present.min() if present.size else np.inf)
+        positions = random.integers(0, size, 7)
+        values = random.random(7) * (random.random(7) < 0.8) * 10.0 ** random.integers(-9, 1)
+        masses[positions] = values
+        tree.set(positions, values)
+    tree.set(np.arange(size), np.zeros(size))
+    assert tree.least() == np.inf

@@ -1,0 +1,214 @@
+"""The column of priorities: positions, chunk files, and what is left of them."""
+
+import json
+
+import numpy as np
+import pytest
+
+from mmreplay.errors import CorruptStoreError, DiskFullError, FormatError
+from mmreplay.ids import LANE_SHIFT
+from mmreplay.storage import priority_column
+from mmreplay.storage.priority_column import PriorityColumn, evict, finish, trim
+from mmreplay.system import durable_writes, memory_maps
+from tests.support.disks.faults import faulty_disk
+
+ROWS = memory_maps.GRANULARITY // 8  # the fewest that a chunk file may hold
+
+pytestmark = pytest.mark.usefixtures("quick_disk", "short")
+
+
+@pytest.fixture
+def short(monkeypatch):
+    monkeypatch.setattr(priority_column, "_CHUNK_ROWS", ROWS)
+    monkeypatch.setattr(priority_column, "_CHUNK_ROWS_OF_MANY", ROWS)
+
+
+@pytest.fixture
+def lane(tmp_path):
+    return tmp_path
+
+
+@pytest.fixture
+def lanes(tmp_path):
+    out = [tmp_path / name for name in "abc"]
+    for path in out:
+        path.mkdir()
+    return out
+
+
+def names(lane):
+    return sorted(entry.name for entry in (lane / "priorities").iterdir())
+
+
+def put(column, ids, values):
+    column.values[column.positions(np.array(ids))] = values
+
+
+def get(column, ids):
+    return column.values[column.positions(np.array(ids))].tolist()
+
+
+def test_a_column_is_made_with_the_files_for_the_rows_that_there_are(lane):
+    column = PriorityColumn([lane], [(0, ROWS + 1)])
+    assert names(lane) == ["c.0", "c.1", "zarr.json"]
+    assert not column.values.any()
+    assert not list(lane.glob("*.tmp"))
+
+
+@pytest.mark.parametrize("base", [0, ROWS - 1, ROWS, 5 * ROWS + 3])
+def test_positions_and_ids_are_each_others_inverse(lane, base):
+    head = base + 3 * ROWS
+    column = PriorityColumn([lane], [(base, head)])
+    ids = np.arange(base, head)
+    positions = column.positions(ids)
+    assert np.unique(positions).size == ids.size
+    assert column.ids(positions).tolist() == ids.tolist()
+    assert 0 <= positions.min() <= positions.max() < column.values.size - 1
+    assert column.lowest(0) == base // ROWS * ROWS
+
+
+def test_lanes_have_positions_of_their_own(lanes):
+    windows = [(0, 10), (2 * ROWS + 5, 4 * ROWS), (0, 0)]
+    column = PriorityColumn(lanes, windows)
+    rows = [np.arange(*window) + (n << LANE_SHIFT) for n, window in enumerate(windows)]
+    ids = np.concatenate(rows)
+    positions = column.positions(ids)
+    assert np.unique(positions).size == ids.size
+    assert column.ids(positions).tolist() == ids.tolist()
+    put(column, ids, np.arange(1.0, ids.size + 1))
+    again = PriorityColumn(lanes, windows)
+    # The newest row of a lane is no transition yet, and has none.
+    newest = {9, (1 << LANE_SHIFT) + 4 * ROWS - 1}
+    expected = [0.0 if i in newest else n + 1.0 for n, i in enumerate(ids.tolist())]
+    assert get(again, ids) == expected
+
+
+def test_values_stay_with_their_rows_as_the_column_grows(lane):
+    column = PriorityColumn([lane], [(0, 10)])
+    put(column, [3, 5], [0.3, 0.5])
+    generations = set()
+    for head in range(10, 12 * ROWS, ROWS // 2):
+        column.reach([(0, head)])
+        put(column, [head - 2], [head])
+        generations.add(column.generation)
+    assert get(column, [3, 5, 10 + ROWS // 2 - 2]) == [0.3, 0.5, 10 + ROWS // 2]
+    assert 2 <= len(generations) <= 5  # by doubling, not for each file
+
+
+def test_a_column_that_moves_on_lets_go_of_what_was_evicted(lane):
+    column = PriorityColumn([lane], [(0, 10)])
+    for head in range(ROWS, 50 * ROWS, ROWS):
+        base = max(head - 2 * ROWS, 0)
+        column.reach([(base, head)])
+        put(column, [head - 2], [head])
+        evict(lane, base)
+        assert get(column, [head - 2]) == [head]
+        assert column.values.size <= 8 * ROWS
+    assert names(lane) == ["c.47", "c.48", "zarr.json"]
+
+
+def test_a_file_that_is_evicted_while_the_column_moves_on_is_done_without(lane, monkeypatch):
+    column = PriorityColumn([lane], [(0, ROWS)])
+    allocate = durable_writes.allocate
+
+    def evicted_at_once(path, size):
+        allocate(path, size)
+        evict(lane, 3 * ROWS)  # by the thread that flushes
+
+    monkeypatch.setattr(durable_writes, "allocate", evicted_at_once)
+    column.reach([(2 * ROWS, 5 * ROWS)])  # an index that is a flush behind
+    put(column, [3 * ROWS, 5 * ROWS - 2], [0.3, 0.5])
+    assert names(lane) == ["c.3", "c.4", "zarr.json"]
+    again = PriorityColumn([lane], [(3 * ROWS, 5 * ROWS)])
+    assert get(again, [3 * ROWS, 5 * ROWS - 2]) == [0.3, 0.5]
+
+
+def test_what_stands_past_the_head_is_forgotten(lane):
+    column = PriorityColumn([lane], [(0, 3 * ROWS)])
+    put(column, np.arange(3 * ROWS - 1), 0.5)
+    trim(lane, 0, ROWS + 10)
+    assert names(lane) == ["c.0", "c.1", "zarr.json"]
+    column = PriorityColumn([lane], [(0, 3 * ROWS)])
+    assert get(column, np.arange(ROWS + 9)) == [0.5] * (ROWS + 9)
+    assert not any(get(column, np.arange(ROWS + 9, 3 * ROWS)))
+
+
+def test_a_finished_column_is_as_long_as_the_lane(lane):
+    column = PriorityColumn([lane], [(0, 2 * ROWS + 1)])
+    put(column, np.arange(2 * ROWS), 0.5)
+    finish(lane, 2 * ROWS + 1)
+    assert names(lane) == ["c.0", "c.1", "zarr.json"]
+    assert json.loads((lane / "priorities/zarr.json").read_text())["shape"] == [2 * ROWS + 1]
+    finish(lane, 0)
+    assert names(lane) == ["zarr.json"]
+
+
+def test_where_there_is_no_column_there_is_nothing_to_do(lane):
+    trim(lane, 0, 10)
+    evict(lane, 10)
+    finish(lane, 10)
+    assert list(lane.iterdir()) == []
+
+
+def test_what_a_kill_left_half_made_is_swept_away(lane):
+    (lane / "priorities.tmp").mkdir()
+    (lane / "priorities.tmp" / "zarr.json.0.tmp").write_bytes(b"half")
+    PriorityColumn([lane], [(0, 1)])
+    assert [path.name for path in lane.iterdir()] == ["priorities"]
+    (lane / "priorities.tmp").mkdir()
+    trim(lane, 0, 1)
+    assert [path.name for path in lane.iterdir()] == ["priorities"]
+
+
+@pytest.mark.parametrize("doubling", [False, True])
+def test_a_full_disk_changes_nothing_and_the_next_call_goes_on(lane, doubling):
+    column = PriorityColumn([lane], [(0, ROWS)])
+    put(column, np.arange(ROWS - 1), 0.5)
+    head = 9 * ROWS if doubling else 2 * ROWS
+    generation = column.generation
+    with faulty_disk() as disk:
+        disk.fail({"posix_fallocate"}, 28, at=3 if doubling else 1)
+        with pytest.raises(DiskFullError, match="no room"):
+            column.reach([(0, head)])
+        assert disk.hits == 1
+        assert column.generation == generation
+        assert get(column, np.arange(ROWS)) == [0.5] * (ROWS - 1) + [0]
+        disk.heal()
+        column.reach([(0, head)])
+    assert get(column, np.arange(ROWS)) == [0.5] * (ROWS - 1) + [0]
+    put(column, [head - 2], [2.0])
+    assert get(PriorityColumn([lane], [(0, head)]), [0, head - 2]) == [0.5, 2.0]
+
+
+def test_a_file_that_was_cut_is_refused_and_none_is_made_anew(lane):
+    PriorityColumn([lane], [(0, ROWS)])
+    with (lane / "priorities/c.0").open("ab") as file:
+        file.write(b"more")
+    with pytest.raises(
+        CorruptStoreError, match=f"expected {8 * ROWS:,} bytes, found {8 * ROWS + 4:,}"
+    ):
+        PriorityColumn([lane], [(0, ROWS)])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("data_type", "float32"), ("shape", [3, 3]), ("chunk_grid", None)],
+)
+def test_another_array_of_that_name_is_refused(lane, key, value):
+    PriorityColumn([lane], [(0, 1)])
+    where = lane / "priorities/zarr.json"
+    document = json.loads(where.read_text())
+    document[key] = value
+    where.write_text(json.dumps(document))
+    with pytest.raises(FormatError):
+        PriorityColumn([lane], [(0, 1)])
+    where.unlink()
+    with pytest.raises(FormatError, match=r"delete .*priorities to start with new priorities"):
+        PriorityColumn([lane], [(0, 1)])
+
+
+def test_a_link_is_not_followed(lane, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (lane / "priorities").symlink_to(elsewhere)
+    with pytest.raises(CorruptStoreError, match="link"):
+        PriorityColumn([lane], [(0, 1)])

@@ -1,0 +1,426 @@
+"""The one place that reaches the disk: every call, and what happens when it fails."""
+
+import ast
+import errno
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+import mmreplay
+from mmreplay.errors import CorruptStoreError, DiskFullError, FailedStoreError, LockedError
+from mmreplay.system import checked_reads, durable_writes, platform
+
+PACKAGE = Path(mmreplay.__file__).parent
+
+
+def failing(number, at=1):
+    """A call that raises OSError(number) the `at`-th time and from then on."""
+    calls = []
+
+    def call(*_, **__):
+        calls.append(1)
+        if len(calls) >= at:
+            raise OSError(number, os.strerror(number))
+
+    return call
+
+
+# ---------------------------------------------------------------- the invariant
+
+
+CHANGES = set(
+    "rename replace fsync fdatasync flock posix_fallocate ftruncate unlink remove mkdir makedirs rmdir "
+    "write pwrite symlink link sync sendfile truncate".split()
+)
+METHODS = {"write_bytes", "write_text", "touch", "hardlink_to", "symlink_to"}
+MODULES = {"fcntl", "mmap", "ctypes", "msvcrt", "shutil", "tempfile"}
+AT_HOME = {
+    "system/platform.py": {"ctypes", "fcntl", "LIBC"},
+    "system/memory_maps.py": {"ctypes", "mmap", "LIBC"},
+    "system/durable_writes.py": CHANGES | {"ctypes", "tempfile", "fcntl", "LIBC"},
+    "system/locks.py": {"fcntl"},
+}
+
+
+def test_what_changes_maps_or_locks_stands_in_one_module_each():
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        inside = path.relative_to(PACKAGE).as_posix()
+        names = []
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names += [one.name for one in node.names if one.name in MODULES]
+            elif isinstance(node, ast.ImportFrom) and node.module in MODULES | {
+                "os",
+                "mmreplay.system.platform",
+            }:
+                names.append(node.module)
+            elif isinstance(node, ast.Attribute):
+                of = node.value.id if isinstance(node.value, ast.Name) else ""
+                if (
+                    (of == "os" and node.attr in CHANGES)
+                    or (of == "platform" and node.attr in {"fcntl", "LIBC"})
+                    or node.attr in METHODS
+                ):
+                    names.append(node.attr)
+        found += [(inside, name) for name in names if name not in AT_HOME.get(inside, ())]
+    assert found == []
+
+
+# ---------------------------------------------------------------- errors of the disk
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_no_room_is_a_full_disk_that_names_path_and_purpose(number):
+    with pytest.raises(DiskFullError, match=r"/a/b: no room on the disk for a purpose"):
+        with durable_writes.writing("a purpose", Path("/a/b")):
+            raise OSError(number, "full")
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.EACCES, errno.EMFILE])
+def test_any_other_failure_of_a_write_is_a_failed_store(number):
+    with pytest.raises(FailedStoreError, match=r"/a/b: a purpose failed: ") as caught:
+        with durable_writes.writing("a purpose", Path("/a/b")):
+            raise OSError(number, os.strerror(number))
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_errors_that_are_ours_pass_through_unchanged():
+    for error in (DiskFullError("x"), LockedError("y"), KeyError("z")):
+        with pytest.raises(type(error)) as caught, durable_writes.writing("w", Path("/a")):
+            raise error
+        assert caught.value is error
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_an_fsync_that_failed_is_a_failed_store_also_on_a_full_disk(tmp_path, monkeypatch, number):
+    # The kernel may have dropped the pages: a second fsync would say that all is well.
+    path = tmp_path / "f"
+    path.write_bytes(b"abc")
+    monkeypatch.setattr(os, "fdatasync", failing(number))
+    for call in (
+        lambda: durable_writes.sync_file(path),
+        lambda: durable_writes.write_at(path, 0, b"x"),
+        lambda: durable_writes.zero_from(path, 1),
+    ):
+        with pytest.raises(FailedStoreError, match=str(path)):
+            call()
+    monkeypatch.setattr(os, "fsync", failing(number))
+    with pytest.raises(FailedStoreError, match=str(tmp_path)):
+        durable_writes.sync_directory(tmp_path)
+
+
+# ---------------------------------------------------------------- writing whole files
+
+
+def test_a_file_is_replaced_whole(tmp_path):
+    path = tmp_path / "f"
+    for data in (b"first", b"", b"x" * 100_000):
+        durable_writes.write_file(path, data)
+        assert path.read_bytes() == data
+    assert [one.name for one in tmp_path.iterdir()] == ["f"]
+
+
+def test_a_file_is_synced_before_it_has_its_name_and_its_directory_after(tmp_path, monkeypatch):
+    path, log = tmp_path / "f", []
+    real = {"fsync": os.fsync, "replace": os.replace}
+
+    def fsync(descriptor):
+        about = os.fstat(descriptor)
+        log.append("directory" if about.st_ino == tmp_path.stat().st_ino else about.st_size)
+        real["fsync"](descriptor)
+
+    def replace(*names):
+        log.append("replace")
+        real["replace"](*names)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", replace)
+    durable_writes.write_file(path, b"12345")
+    assert log == [5, "replace", "directory"]
+    log.clear()
+    durable_writes.write_file(path, b"123", durable=False)
+    assert log == ["replace"]
+
+
+@pytest.mark.parametrize("call", ["open", "write", "fsync", "replace"])
+@pytest.mark.parametrize(
+    ("number", "error"), [(errno.ENOSPC, DiskFullError), (errno.EIO, FailedStoreError)]
+)
+def test_a_write_that_fails_leaves_the_old_file_and_no_partial_one(
+    tmp_path, monkeypatch, call, number, error
+):
+    path = tmp_path / "f"
+    path.write_bytes(b"old")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, failing(number))
+        with pytest.raises(error, match=str(path)):
+            durable_writes.write_file(path, b"new" * 1000)
+    assert path.read_bytes() == b"old"
+    assert [one.name for one in tmp_path.iterdir()] == ["f"]
+
+
+def test_a_write_that_is_interrupted_leaves_no_partial_file_either(tmp_path, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            durable_writes.write_file(tmp_path / "f", b"new")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_short_writes_are_gone_on_with(tmp_path, monkeypatch):
+    real = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda descriptor, data: real(descriptor, data[:7]))
+        durable_writes.write_file(tmp_path / "f", bytes(range(100)))
+    assert (tmp_path / "f").read_bytes() == bytes(range(100))
+
+
+def test_bytes_in_the_middle_of_a_file_are_overwritten(tmp_path):
+    path = tmp_path / "f"
+    path.write_bytes(b"0123456789")
+    durable_writes.write_at(path, 3, b"xyz")
+    assert path.read_bytes() == b"012xyz6789"
+    with pytest.raises(FailedStoreError, match="writing in place failed"):
+        durable_writes.write_at(tmp_path / "none", 0, b"x")
+    (tmp_path / "link").symlink_to(path)
+    with pytest.raises(FailedStoreError):
+        durable_writes.write_at(tmp_path / "link", 0, b"x")
+    assert path.read_bytes() == b"012xyz6789"
+
+
+# ---------------------------------------------------------------- allocate, zero_from
+
+
+def test_an_allocated_file_has_its_size_and_all_its_blocks(tmp_path):
+    path = tmp_path / "f"
+    durable_writes.allocate(path, 1 << 20)
+    assert path.stat().st_size == 1 << 20
+    assert path.stat().st_blocks * 512 >= 1 << 20
+    assert path.read_bytes() == bytes(1 << 20)
+
+
+def test_allocating_keeps_what_is_there(tmp_path):
+    path = tmp_path / "f"
+    path.write_bytes(b"abc")
+    durable_writes.allocate(path, 10)
+    assert path.read_bytes() == b"abc" + bytes(7)
+    durable_writes.allocate(path, 10)
+    assert path.read_bytes() == b"abc" + bytes(7)
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(errno.ENOSPC, DiskFullError), (errno.EIO, FailedStoreError)]
+)
+def test_a_file_that_cannot_be_allocated_is_gone_again(tmp_path, monkeypatch, number, error):
+    def partial(descriptor, offset, size):
+        os.ftruncate(descriptor, size // 2)  # as the kernel leaves it
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "posix_fallocate", partial)
+    with pytest.raises(error, match="allocating 8,192 bytes"):
+        durable_writes.allocate(tmp_path / "f", 8192)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_was_there_stays_when_it_cannot_be_allocated(tmp_path, monkeypatch):
+    path = tmp_path / "f"
+    path.write_bytes(b"abc")
+    monkeypatch.setattr(os, "posix_fallocate", failing(errno.ENOSPC))
+    with pytest.raises(DiskFullError):
+        durable_writes.allocate(path, 8192)
+    assert path.read_bytes() == b"abc"
+
+
+def test_nothing_is_allocated_through_a_link(tmp_path):
+    outside = tmp_path / "outside"
+    (tmp_path / "f").symlink_to(outside)
+    with pytest.raises(FailedStoreError):
+        durable_writes.allocate(tmp_path / "f", 100)
+    assert not outside.exists()
+
+
+def test_without_fallocate_zeros_are_written(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "posix_fallocate")
+    path = tmp_path / "f"
+    path.write_bytes(b"abc")
+    durable_writes.allocate(path, 10_000)
+    assert path.read_bytes() == b"abc" + bytes(9997)
+    assert path.stat().st_blocks * 512 >= 10_000
+    durable_writes.allocate(path, 5000)
+    assert path.stat().st_size == 10_000
+
+
+@pytest.mark.parametrize("punching", [True, False])
+@pytest.mark.parametrize("offset", [0, 1, 4096, 5000, (1 << 20) - 1, 1 << 20])
+def test_the_end_of_a_file_is_zeroed_and_its_length_stays(tmp_path, monkeypatch, offset, punching):
+    if not punching:
+        monkeypatch.setattr(platform, "LIBC", None)
+    path, size = tmp_path / "f", 1 << 20
+    path.write_bytes(b"x" * size)
+    durable_writes.zero_from(path, offset)
+    assert path.read_bytes() == b"x" * offset + bytes(size - offset)
+
+
+def test_the_end_of_a_file_gives_its_blocks_back(tmp_path):
+    path, size = tmp_path / "f", 1 << 20
+    path.write_bytes(b"x" * size)
+    os.sync()
+    durable_writes.zero_from(path, 100_000)
+    assert path.stat().st_size == size
+    assert path.stat().st_blocks * 512 <= 200_000
+
+
+def test_zeroing_past_the_end_changes_nothing(tmp_path):
+    path = tmp_path / "f"
+    path.write_bytes(b"abc")
+    durable_writes.zero_from(path, 10)
+    assert path.read_bytes() == b"abc"
+
+
+def test_unlink_and_sync_of_a_missing_file(tmp_path):
+    durable_writes.unlink(tmp_path / "none")
+    durable_writes.sync_file(tmp_path / "none", missing_ok=True)
+    with pytest.raises(FailedStoreError, match="cannot be opened to make it durable"):
+        durable_writes.sync_file(tmp_path / "none")
+    (tmp_path / "d").mkdir()
+    with pytest.raises(FailedStoreError, match="removing a file"):
+        durable_writes.unlink(tmp_path / "d")
+
+
+# ---------------------------------------------------------------- directories
+
+
+def test_a_directory_takes_its_name_only_if_nothing_stands_there(tmp_path):
+    def build():
+        built = tmp_path / "built"
+        built.mkdir(exist_ok=True)
+        (built / "f").write_bytes(b"new")
+        return built
+
+    place = tmp_path / "place"
+    assert durable_writes.replace_directory(build(), place)
+    assert (place / "f").read_bytes() == b"new"
+    assert not durable_writes.replace_directory(build(), place)
+    assert (tmp_path / "built" / "f").exists()
+    (tmp_path / "file").write_bytes(b"old")
+    assert not durable_writes.replace_directory(build(), tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == b"old"
+    with pytest.raises(FailedStoreError, match="renaming"):
+        durable_writes.replace_directory(build(), tmp_path / "no" / "place")
+
+
+def test_every_file_and_directory_of_a_tree_is_synced(tmp_path, monkeypatch):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    for name in ("f", "a/f", "a/b/f"):
+        (tmp_path / name).write_bytes(b"x")
+    synced = []
+    monkeypatch.setattr(durable_writes, "_fsync", lambda one: synced.append(os.fstat(one).st_ino))
+    monkeypatch.setattr(
+        durable_writes, "_fdatasync", lambda one: synced.append(os.fstat(one).st_ino)
+    )
+    durable_writes.sync_tree(tmp_path)
+    everything = [tmp_path, *tmp_path.rglob("*")]
+    assert sorted(synced) == sorted(one.stat().st_ino for one in everything)
+
+
+def test_a_tree_is_removed_and_no_link_is_followed(tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_bytes(b"x")
+    tree = tmp_path / "tree"
+    (tree / "a" / "b").mkdir(parents=True)
+    (tree / "a" / "f").write_bytes(b"x")
+    (tree / "to_file").symlink_to(outside / "precious")
+    (tree / "a" / "to_directory").symlink_to(outside)
+    (tree / "dangling").symlink_to(tmp_path / "none")
+    durable_writes.remove_tree(tree)
+    assert not tree.exists()
+    assert (outside / "precious").read_bytes() == b"x"
+    durable_writes.remove_tree(tree)  # what is gone is fine
+
+
+def test_directories_are_made_with_those_above_them(tmp_path):
+    durable_writes.make_directory(tmp_path / "a" / "b")
+    durable_writes.make_directory(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    (tmp_path / "f").write_bytes(b"")
+    with pytest.raises(FailedStoreError, match="making a directory"):
+        durable_writes.make_directory(tmp_path / "f" / "a")
+
+
+# ---------------------------------------------------------------- second names and exchanges
+
+
+def test_a_shared_file_has_two_names(tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(b"abc")
+    assert durable_writes.share_file(source, target)
+    assert os.path.samefile(source, target)
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOTSUP])
+def test_where_there_are_no_links_a_file_is_copied(tmp_path, monkeypatch, number):
+    monkeypatch.setattr(durable_writes.os, "link", failing(number))
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(os.urandom(9 << 20))
+    assert not durable_writes.share_file(source, target)
+    assert source.read_bytes() == target.read_bytes()
+    assert not os.path.samefile(source, target)
+
+
+def test_a_file_that_is_shared_has_the_size_that_it_must_have(tmp_path):
+    (tmp_path / "source").write_bytes(b"abc")
+    with pytest.raises(CorruptStoreError, match="expected 4 bytes, found 3"):
+        durable_writes.share_file(tmp_path / "source", tmp_path / "target", 4)
+    with pytest.raises(FileNotFoundError):
+        durable_writes.share_file(tmp_path / "nothing", tmp_path / "target")
+    (tmp_path / "link").symlink_to(tmp_path / "source")
+    with pytest.raises(CorruptStoreError, match="a regular file"):
+        durable_writes.share_file(tmp_path / "link", tmp_path / "target")
+    assert not (tmp_path / "target").exists()
+
+
+def test_a_link_that_finds_no_room_is_a_full_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(durable_writes.os, "link", failing(errno.ENOSPC))
+    (tmp_path / "source").write_bytes(b"abc")
+    with pytest.raises(DiskFullError):
+        durable_writes.share_file(tmp_path / "source", tmp_path / "target")
+    assert not (tmp_path / "target").exists()
+
+
+def test_a_copy_that_finds_no_room_leaves_nothing(tmp_path, monkeypatch):
+    (tmp_path / "source").write_bytes(b"abc")
+    monkeypatch.setattr(durable_writes.os, "write", failing(errno.ENOSPC))
+    with pytest.raises(DiskFullError):
+        durable_writes.copy_file(tmp_path / "source", tmp_path / "target")
+    assert not (tmp_path / "target").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a call of Linux")
+def test_two_directories_exchange_their_names(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "folder" / "other"
+    one.mkdir()
+    other.mkdir(parents=True)
+    was = checked_reads.identity(one), checked_reads.identity(other)
+    if not durable_writes.exchange(one, other):
+        pytest.skip("this file system exchanges no names")
+    assert (checked_reads.identity(other), checked_reads.identity(one)) == was
+
+
+def test_what_is_missing_is_not_exchanged(tmp_path):
+    (tmp_path / "one").mkdir()
+    if sys.platform == "linux":
+        with pytest.raises(FailedStoreError, match="exchanging failed: No such file"):
+            durable_writes.exchange(tmp_path / "one", tmp_path / "other")
+    assert (tmp_path / "one").exists()
+
+
+def test_without_a_c_library_nothing_is_exchanged(tmp_path, monkeypatch):
+    monkeypatch.setattr(platform, "LIBC", None)
+    assert not durable_writes.exchange(tmp_path / "one", tmp_path / "other")

@@ -1,0 +1,159 @@
+"""One writer at a time, for as long as it lives."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from mmreplay.errors import FailedStoreError, LockedError
+from mmreplay.system import locks, platform
+
+HOLD = """
+import sys
+from pathlib import Path
+from mmreplay.system import locks
+lock = locks.DirectoryLock(Path(sys.argv[1]), who=lambda: "")
+print("held", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def other_holder(tmp_path):
+    """Another process that holds the lock of the test's folder; call it to end the process."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+
+        def end():
+            process.kill()
+            process.wait()
+
+        yield end
+        end()
+
+
+def test_another_process_is_kept_out_until_the_holder_dies(tmp_path, other_holder):
+    assert locks.is_locked(tmp_path)
+    with pytest.raises(LockedError, match=r"another writer holds this lane \(pid 7\)"):
+        locks.DirectoryLock(tmp_path, patience_s=0, who=lambda: " (pid 7)")
+    other_holder()
+    assert not locks.is_locked(tmp_path)
+    locks.DirectoryLock(tmp_path, who=str).release()
+
+
+def test_a_second_writer_of_the_same_process_is_kept_out_too(tmp_path):
+    lock = locks.DirectoryLock(tmp_path, who=str)
+    with pytest.raises(LockedError, match=str(tmp_path)):
+        locks.DirectoryLock(tmp_path, patience_s=0, who=str)
+    assert locks.is_locked(tmp_path)
+    lock.release()
+    lock.release()
+    assert not locks.is_locked(tmp_path)
+
+
+def test_a_lock_that_is_given_up_soon_is_waited_for(tmp_path):
+    lock = locks.DirectoryLock(tmp_path, who=str)
+    timer = threading.Timer(0.05, lock.release)
+    timer.start()
+    locks.DirectoryLock(tmp_path, patience_s=30, who=str).release()
+    timer.join()
+
+
+def test_a_dropped_lock_keeps_nobody_out(tmp_path):
+    lock = locks.DirectoryLock(tmp_path, who=str)
+    del lock
+    assert not locks.is_locked(tmp_path)
+
+
+def test_a_lock_that_was_not_had_closes_nothing_later(tmp_path):
+    lock = locks.DirectoryLock(tmp_path, who=str)
+    with pytest.raises(LockedError) as caught:
+        locks.DirectoryLock(tmp_path, patience_s=0, who=str)
+    number = os.open(tmp_path, os.O_RDONLY)  # the next one that is free: that of the second lock
+    try:
+        del caught  # and with it what is left of the second lock
+        assert os.fstat(number).st_ino == tmp_path.stat().st_ino
+    finally:
+        os.close(number)
+    lock.release()
+
+
+def test_looking_whether_a_lock_is_held_does_not_keep_it(tmp_path):
+    assert not locks.is_locked(tmp_path)
+    locks.DirectoryLock(tmp_path, patience_s=0, who=str).release()
+
+
+def test_a_forked_child_gives_up_the_lock_and_the_parent_keeps_it(tmp_path, child):
+    code = """
+import os, sys
+from pathlib import Path
+from mmreplay.system import locks
+path = Path(sys.argv[1])
+lock = locks.DirectoryLock(path, who=str)
+here, there = os.pipe(), os.pipe()
+if os.fork() == 0:
+    os.write(here[1], b"x")
+    os.read(there[0], 1)       # outlives the parent's lock
+    os._exit(0)
+os.read(here[0], 1)
+held = locks.is_locked(path)
+lock.release()
+print(held, locks.is_locked(path))
+os.write(there[1], b"x")
+os.wait()
+"""
+    assert child(code, tmp_path) == "True False"
+
+
+def test_without_flock_writing_is_refused_and_nothing_is_locked(tmp_path, monkeypatch):
+    monkeypatch.setattr(platform, "fcntl", None)
+    assert not locks.is_locked(tmp_path)
+    with pytest.raises(FailedStoreError, match="no flock"):
+        locks.DirectoryLock(tmp_path, who=str)
+
+
+def test_a_directory_that_cannot_be_locked_at_all_is_a_failed_store(tmp_path, monkeypatch):
+    def flock(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    assert platform.fcntl is not None
+    monkeypatch.setattr(platform.fcntl, "flock", flock)
+    with pytest.raises(FailedStoreError, match="flock failed"):
+        locks.DirectoryLock(tmp_path, who=str)
+
+
+def test_the_holder_says_who_and_since_when():
+    about = json.loads(locks.holder())
+    assert about["pid"] == os.getpid()
+    assert about.keys() == {"pid", "host", "since"}
+
+
+def test_a_lock_is_on_the_directory_that_has_the_name_when_it_is_had(tmp_path):
+    """Waiting for the lock of a directory that another one replaces."""
+    old, new = tmp_path / "store", tmp_path / "new"
+    old.mkdir()
+    new.mkdir()
+    lock = locks.DirectoryLock(old, who=str)
+
+    def replace():
+        os.rename(old, tmp_path / "damaged")
+        os.rename(new, old)
+        lock.release()
+
+    timer = threading.Timer(0.05, replace)
+    timer.start()
+    held = locks.DirectoryLock(old, patience_s=30, who=str)
+    timer.join()
+    assert locks.is_locked(old)
+    assert not locks.is_locked(tmp_path / "damaged")
+    held.release()

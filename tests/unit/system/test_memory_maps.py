@@ -1,0 +1,139 @@
+"""Files in memory: what a map shows, and how long it lasts."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mmreplay.errors import CorruptStoreError
+from mmreplay.system import memory_maps, platform
+
+
+@pytest.fixture(params=["libc", "no libc"])
+def either_map(request, monkeypatch):
+    if request.param == "no libc":
+        monkeypatch.setattr(platform, "LIBC", None)
+
+
+def test_a_map_shows_the_file_and_outlives_it(tmp_path, either_map):
+    path = tmp_path / "f"
+    path.write_bytes(bytes(range(200)))
+    data = memory_maps.map_file(path, 200)
+    assert data.dtype == np.uint8
+    assert data.shape == (200,)
+    assert data.tobytes() == bytes(range(200))
+    view = data[100:]
+    path.unlink()
+    del data
+    assert view[0] == 100
+    with pytest.raises(ValueError, match="read-only"):
+        view[0] = 1
+
+
+def test_a_writable_map_writes_to_the_file_and_is_seen_by_others(tmp_path, either_map):
+    path = tmp_path / "f"
+    path.write_bytes(bytes(100))
+    writing, reading = memory_maps.map_file(path, writable=True), memory_maps.map_file(path, 100)
+    writing[10] = 7
+    assert reading[10] == 7
+    assert path.read_bytes()[10] == 7
+
+
+def test_a_file_of_another_size_is_not_mapped(tmp_path, either_map):
+    path = tmp_path / "f"
+    path.write_bytes(bytes(100))
+    for size in (99, 101, 0):
+        with pytest.raises(CorruptStoreError, match=f"expected {size} bytes, found 100"):
+            memory_maps.map_file(path, size)
+    path.write_bytes(b"")
+    with pytest.raises(CorruptStoreError, match="found 0"):
+        memory_maps.map_file(path)
+    with pytest.raises(FileNotFoundError):
+        memory_maps.map_file(tmp_path / "none")
+
+
+def test_maps_keep_no_descriptor(tmp_path):
+    path = tmp_path / "f"
+    path.write_bytes(bytes(4096))
+    before = len(os.listdir("/dev/fd"))
+    held = [memory_maps.map_file(path) for _ in range(50)]
+    assert len(os.listdir("/dev/fd")) == before
+    assert len(held) == 50
+
+
+def test_a_map_that_nobody_holds_is_unmapped(tmp_path):
+    path = tmp_path / "gone-soon"
+    path.write_bytes(bytes(4096))
+
+    def n_maps():
+        return Path("/proc/self/maps").read_text(encoding="utf-8").count(str(path))
+
+    held = [memory_maps.map_file(path) for _ in range(3)]
+    assert n_maps() >= 1
+    held.clear()
+    assert n_maps() == 0
+
+
+def test_files_lie_side_by_side_in_a_reservation(tmp_path):
+    size = memory_maps.GRANULARITY
+    for number in range(3):
+        (tmp_path / str(number)).write_bytes(bytes([number + 1]) * size)
+    reservation = memory_maps.Reservation(4 * size)
+    for number in (2, 0, 1):
+        reservation.put(number * size, tmp_path / str(number), size)
+    expected = np.repeat(np.array([1, 2, 3, 0], np.uint8), size)
+    assert np.array_equal(reservation.array, expected)
+    assert not reservation.array.flags.writeable
+    kept = reservation.array[size : 2 * size]
+    del reservation
+    (tmp_path / "1").unlink()
+    assert kept[0] == 2
+
+
+def test_a_reservation_takes_nothing_outside_of_itself(tmp_path):
+    size = memory_maps.GRANULARITY
+    path = tmp_path / "f"
+    path.write_bytes(bytes(size))
+    reservation = memory_maps.Reservation(2 * size)
+    for offset in (2 * size, -size, 1, size + 1):
+        with pytest.raises(ValueError, match="outside the reservation"):
+            reservation.put(offset, path, size)
+    with pytest.raises(CorruptStoreError, match="expected"):
+        reservation.put(0, path, 2 * size)
+    with pytest.raises(FileNotFoundError):
+        reservation.put(0, tmp_path / "none", size)
+
+
+def test_there_is_no_reservation_where_there_is_no_mmap_or_no_room_for_it(monkeypatch):
+    with pytest.raises(OSError, match="Cannot allocate memory"):
+        memory_maps.Reservation(1 << 62)
+    monkeypatch.setattr(platform, "LIBC", None)
+    with pytest.raises(OSError, match="no mmap"):
+        memory_maps.Reservation(4096)
+
+
+def test_advice_changes_nothing_that_is_read(tmp_path, either_map):
+    path = tmp_path / "f"
+    path.write_bytes(bytes(range(256)) * 100)
+    data = memory_maps.map_file(path)
+    memory_maps.advise_random(data)
+    memory_maps.advise_needed(data, [(0, 100), (5000, 3), (25_000, 600)])
+    memory_maps.populate_read(data)
+    memory_maps.populate(data)
+    assert data.tobytes() == bytes(range(256)) * 100
+
+
+def test_what_was_just_written_is_resident(tmp_path):
+    path = tmp_path / "f"
+    path.write_bytes(b"x" * 40_000)
+    data = memory_maps.map_file(path)
+    assert memory_maps.resident(data) == 1
+    assert memory_maps.resident(data[5000:5010]) == 1
+
+
+def test_without_a_c_library_nothing_is_known_to_be_resident(tmp_path, monkeypatch):
+    monkeypatch.setattr(platform, "LIBC", None)
+    path = tmp_path / "f"
+    path.write_bytes(b"x" * 4096)
+    assert memory_maps.resident(memory_maps.map_file(path)) == 0

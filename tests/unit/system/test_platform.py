@@ -1,0 +1,150 @@
+"""What another system lacks, and what is done without it."""
+
+import os
+import platform as standard
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import Field
+from mmreplay.errors import FailedStoreError
+from mmreplay.system import platform
+
+# ---------------------------------------------------------------- boot id
+
+
+def test_the_boot_id_is_the_same_in_another_process(child):
+    code = "from mmreplay.system import platform as system; print(system.boot_id().hex())"
+    assert child(code) == platform.boot_id().hex()
+    assert len(platform.boot_id()) == 16
+
+
+def test_where_there_is_no_boot_id_it_is_of_this_process_alone(monkeypatch):
+    monkeypatch.setattr(platform, "LINUX", False)
+    monkeypatch.setattr(sys, "platform", "plan9")
+    assert platform.boot_id() == platform.boot_id() == platform._PROCESS_ID
+    monkeypatch.undo()
+    assert platform.boot_id() != platform._PROCESS_ID
+
+
+def test_a_boot_id_that_is_none_is_not_trusted(monkeypatch):
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "no id")
+    assert platform.boot_id() == platform._PROCESS_ID
+
+
+# ---------------------------------------------------------------- barrier
+
+
+def test_x86_needs_no_barrier_and_others_get_one(monkeypatch):
+    for machine, expected in (
+        ("x86_64", True),
+        ("AMD64", True),
+        ("aarch64", False),
+        ("arm64", False),
+    ):
+        monkeypatch.setattr(standard, "machine", lambda machine=machine: machine)
+        barrier = platform._make_barrier()
+        assert (barrier is None) is expected
+        if barrier is not None:
+            barrier()
+
+
+def test_a_barrier_releases_a_lock_before_it_acquires_that(monkeypatch):
+    calls = []
+
+    class Lock:
+        def acquire(self):
+            calls.append(("acquire", self))
+
+        def release(self):
+            calls.append(("release", self))
+
+        __enter__ = acquire
+
+        def __exit__(self, *_):
+            self.release()
+
+    monkeypatch.setattr(standard, "machine", lambda: "aarch64")
+    monkeypatch.setattr(threading, "Lock", Lock)
+    platform._make_barrier()()
+    [lock] = {lock for _, lock in calls}
+    first = calls.index(("release", lock))
+    assert ("acquire", lock) in calls[first:]
+
+
+def test_a_reader_takes_no_row_before_the_barrier_behind_its_commit(make, story, monkeypatch):
+    writer = make(frame=Field((3,), "uint8", "lz4", chunk=4, shard=8))
+    story.play(writer, 2)
+    heads = []
+    with mmreplay.open(writer.path) as store:
+        reader = store.readers[0]
+        monkeypatch.setattr(
+            platform, "barrier", lambda: heads.append((reader.head, store.index.n_transitions))
+        )
+        story.step(writer)
+        story.step(writer)
+        assert len(store) == 4
+        assert heads[0] == (5, 2)  # the head is taken, and no row of it is looked at yet
+        story.check(store)
+    heads.clear()
+    mmreplay.open(writer.path).close()
+    assert len(heads) == 1
+
+
+# ---------------------------------------------------------------- systems that have nothing
+
+
+@pytest.mark.parametrize("codec", ["raw", "lz4"])
+def test_a_closed_store_is_read_whole_without_any_of_the_platform_calls(
+    make, story, monkeypatch, codec
+):
+    writer = make(frame=Field((3,), "uint8", codec, chunk=4, shard=8))
+    story.play(writer, 30, "terminated")
+    story.play(writer, 7)
+    writer.close()
+    monkeypatch.setattr(platform, "LIBC", None)
+    monkeypatch.setattr(platform, "fcntl", None)
+    monkeypatch.setattr(platform, "NOFOLLOW", 0)
+    monkeypatch.setattr(platform, "NONBLOCK", 0)
+    for name in ("posix_fallocate", "fdatasync"):
+        monkeypatch.delattr(os, name)
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+        assert len(store) == 37
+        assert store.transitions(store.ids, n_step=3).observation.shape == (37, 4, 3)
+    with pytest.raises(FailedStoreError, match="no flock"):
+        mmreplay.create(writer.path, append=True)
+
+
+def test_another_system_imports_the_package_and_reads_a_closed_store(make, story, child):
+    writer = make(frame=Field((3,), "uint8", "zstd", chunk=4, shard=8))
+    story.play(writer, 30, "terminated")
+    writer.close()
+    code = """
+import ctypes, os, sys, numpy, google_crc32c, numcodecs.blosc, numcodecs.zstd, platform, uuid
+import subprocess, concurrent.futures, importlib.metadata, glob, secrets
+sys.modules["fcntl"] = None                      # import fcntl: ModuleNotFoundError
+sys.platform = "win32"
+platform.machine = lambda: "ARM64"
+for name in ("posix_fallocate", "fdatasync", "O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "register_at_fork"):
+    delattr(os, name)
+def no_library(*_, **__):
+    raise OSError("no C library")
+ctypes.CDLL = no_library
+import mmreplay
+from mmreplay.system import platform as system
+assert system.fcntl is None and system.LIBC is None and system.barrier is not None
+with mmreplay.load(sys.argv[1], seed=3) as data:
+    print(len(data), data.sample(5).reward.shape, int(data.store.frames[:].sum()))
+try:
+    mmreplay.create(sys.argv[1], append=True)
+except mmreplay.FailedStoreError as error:
+    print("no flock" in str(error))
+"""
+    with mmreplay.open(writer.path) as store:
+        total = int(np.asarray(store.frames).sum())
+    assert child(code, writer.path).splitlines() == [f"30 (5,) {total}", "True"]

@@ -1,0 +1,59 @@
+"""What those who died while they made a store have left beside it."""
+
+import threading
+
+import pytest
+
+import mmreplay
+from mmreplay.system import durable_writes, locks, staging
+from tests.support.disks.trees import names
+
+Field = mmreplay.Field
+
+
+@pytest.fixture
+def left(tmp_path):
+    """A directory that nobody holds, one that somebody holds, and three that are none of ours."""
+    for name in (".s.zarr.0123abcd.tmp", ".s.zarr.89abcdef.tmp", ".s.zarr.mine.tmp", "s.zarr.tmp"):
+        (tmp_path / name / "frames").mkdir(parents=True)
+        (tmp_path / name / "frames" / "zarr.json").write_bytes(b"{}")
+    (tmp_path / ".s.zarr.76543210.tmp").symlink_to(tmp_path / "s.zarr.tmp")
+    lock = locks.DirectoryLock(tmp_path / ".s.zarr.89abcdef.tmp", who=lambda: "")
+    yield [".s.zarr.76543210.tmp", ".s.zarr.89abcdef.tmp", ".s.zarr.mine.tmp", "s.zarr.tmp"]
+    lock.release()
+
+
+def test_create_removes_what_nobody_holds(tmp_path, left):
+    mmreplay.create(tmp_path / "s.zarr", Field((2,)), Field((), "int64")).close()
+    assert names(tmp_path) == sorted([*left, "s.zarr"])
+    assert (tmp_path / "s.zarr.tmp" / "frames" / "zarr.json").exists()
+
+
+def test_snapshot_removes_what_nobody_holds(tmp_path, left):
+    source = tmp_path / "source" / "a.zarr"
+    source.parent.mkdir()
+    mmreplay.create(source, Field((2,)), Field((), "int64")).close()
+    mmreplay.snapshot(source, tmp_path / "s.zarr")
+    assert names(tmp_path) == sorted([*left, "s.zarr", "source"])
+
+
+def test_directories_that_many_build_at_once_stay(tmp_path):
+    failures = []
+
+    def build(number):
+        try:
+            for _ in range(10):
+                with staging.built_beside(tmp_path / "s.zarr") as built:
+                    (built / str(number)).mkdir()
+                    durable_writes.write_file(built / str(number) / "file", b"", durable=False)
+                    assert names(built) == [str(number)]
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=build, args=(number,)) for number in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert not failures
+    assert names(tmp_path) == []
