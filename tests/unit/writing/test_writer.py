@@ -204,7 +204,7 @@ def test_a_row_is_readable_from_the_moment_committed_passes_it_and_not_before(
             scalars = [store.actions[newest], store.rewards[newest], store.extras["x"][newest]]
             seen.append((rows, writer.rows, [float(one) for one in scalars]))
 
-        monkeypatch.setattr(writer, "_publish", barrier)
+        monkeypatch.setattr("mmreplay.writing.writer._publish", barrier)
         story.step(writer)
         story.reset(writer)
         story.step(writer, terminated=True)
@@ -417,7 +417,7 @@ def test_a_reset_that_was_interrupted_leaves_no_start(make, story, monkeypatch, 
     for length in (3, 7, 12):
         story.play(writer, length)
         with monkeypatch.context() as patch:
-            patch.setattr(writer.Writer, "_commit", interrupt)
+            patch.setattr(mmreplay.Writer, "_commit", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 writer.reset(FRAME)
         if following == "step":
