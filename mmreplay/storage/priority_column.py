@@ -16,9 +16,10 @@ import numpy.typing as npt
 from mmreplay.errors import CorruptStoreError, FormatError
 from mmreplay.format import layout, parse
 from mmreplay.format.layout import ArraySpec
-from mmreplay.ids import LANE_SHIFT, Ids
+from mmreplay.ids import Ids
 from mmreplay.storage import chunk_files
 from mmreplay.storage.checksums import crc32c_of_file, stored_checksum
+from mmreplay.storage.side_by_side import SideBySide
 from mmreplay.system import checked_reads, durable_writes, memory_maps
 
 __all__ = ["PriorityColumn", "evict", "find", "finish", "is_usable", "trim"]
@@ -217,29 +218,21 @@ class PriorityColumn:
 
     def _layout(self, windows: Windows) -> None:
         """A range with room for as many rows again, with the files that there are in it."""
-        origin = [
-            base // spec.chunk_rows for spec, (base, _) in zip(self._specs, windows, strict=True)
-        ]
-        stop = [
-            max(-(-head // spec.chunk_rows), first)
-            for spec, first, (_, head) in zip(self._specs, origin, windows, strict=True)
+        pairs = list(zip(self._specs, windows, strict=True))
+        first = [base // spec.chunk_rows for spec, (base, _) in pairs]
+        stops = [
+            max(-(-head // spec.chunk_rows), start)
+            for start, (spec, (_, head)) in zip(first, pairs, strict=True)
         ]
         # What may find no room on the disk comes first, so that nothing changes then.
-        for number, (first, last) in enumerate(zip(origin, stop, strict=True)):
-            self._allocate(number, first, last)
-        room = [2 * (last - first) + 1 for first, last in zip(origin, stop, strict=True)]
-        sizes = [chunks * spec.chunk_rows for chunks, spec in zip(room, self._specs, strict=True)]
-        self._room, self._origin, self._stop = room, origin, list(origin)
-        self._slot = np.cumsum([0, *sizes[:-1]])
-        self._delta = self._slot - [
-            first * spec.chunk_rows + (number << LANE_SHIFT)
-            for number, (first, spec) in enumerate(zip(origin, self._specs, strict=True))
-        ]
-        self._reservation = memory_maps.Reservation(_BYTES * sum(sizes), writable=True)
-        self.values: npt.NDArray[np.float64] = self._reservation.array.view(np.float64)
+        for number, (start, stop) in enumerate(zip(first, stops, strict=True)):
+            self._allocate(number, start, stop)
+        room = [2 * (stop - start) + 1 for start, stop in zip(first, stops, strict=True)]
+        self._files = SideBySide(self._specs, first, room, writable=True)
+        self.values: npt.NDArray[np.float64] = self._files.rows
         self.generation += 1
-        for number, last in enumerate(stop):
-            self._map(number, last)
+        for number, stop in enumerate(stops):
+            self._map(number, stop)
 
     def _allocate(self, number: int, start: int, stop: int) -> None:
         lane, spec = self._lanes[number], self._specs[number]
@@ -247,16 +240,13 @@ class PriorityColumn:
             durable_writes.allocate(chunk_files.chunk_path(lane, spec, chunk), spec.chunk_bytes)
 
     def _map(self, number: int, stop: int) -> None:
-        """Put the chunk files below `stop` into their places."""
+        """Map a lane's chunk files below `stop`."""
         lane, spec = self._lanes[number], self._specs[number]
-        slot, origin = int(self._slot[number]), self._origin[number]
-        for chunk in range(self._stop[number], stop):
-            row = slot + (chunk - origin) * spec.chunk_rows
-            path = chunk_files.chunk_path(lane, spec, chunk)
+        for chunk in range(self._files.stop[number], stop):
             # Another thread may have evicted it just now; of rows that are gone nothing is kept.
             with contextlib.suppress(FileNotFoundError):
-                self._reservation.put(_BYTES * row, path, spec.chunk_bytes)
-            self._stop[number] = chunk + 1
+                self._files.put(number, chunk, chunk_files.chunk_path(lane, spec, chunk))
+            self._files.stop[number] = chunk + 1
 
     # ------------------------------------------------------------ positions
 
@@ -267,24 +257,15 @@ class PriorityColumn:
 
     def lowest(self, lane: int) -> int:
         """The lowest row of a lane that has a position."""
-        return self._origin[lane] * self._specs[lane].chunk_rows
+        return self._files.first[lane] * self._specs[lane].chunk_rows
 
     def positions(self, ids: Ids) -> Ids:
         """The positions of ids, (B,) int64; ids of lanes that there are."""
-        if len(self._delta) == 1:
-            sole: Ids = ids + self._delta[0]
-            return sole
-        out: Ids = ids + self._delta[ids >> LANE_SHIFT]
-        return out
+        return self._files.index(ids)
 
     def ids(self, positions: Ids) -> Ids:
         """The ids that stand at positions, (B,) int64."""
-        if len(self._delta) == 1:
-            sole: Ids = positions - self._delta[0]
-            return sole
-        lane = self._slot.searchsorted(positions, "right") - 1
-        out: Ids = positions - self._delta[lane]
-        return out
+        return self._files.ids(positions)
 
     # ------------------------------------------------------------ growing, and making durable
 
@@ -299,12 +280,12 @@ class PriorityColumn:
         """
         for number, (_, head) in enumerate(windows):
             stop = -(-head // self._specs[number].chunk_rows)
-            if stop <= self._stop[number]:
+            if stop <= self._files.stop[number]:
                 continue
-            if stop - self._origin[number] > self._room[number]:
+            if not self._files.has_room(number, stop):
                 self._layout(windows)
                 return
-            self._allocate(number, self._stop[number], stop)
+            self._allocate(number, self._files.stop[number], stop)
             self._map(number, stop)
 
     def sync(self) -> None:
