@@ -168,7 +168,7 @@ class RawColumn:
                 self._cache.popitem(last=False)
         return found
 
-    def leave_parent(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: there is no lock here."""
 
     def read(self, number: int, start: int, stop: int) -> Array:

@@ -58,7 +58,7 @@ class ShardColumn:
             for key in gone:
                 del self._shards[key]
 
-    def leave_parent(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: another thread of the parent may have held the lock."""
         self._lock = threading.Lock()
 
