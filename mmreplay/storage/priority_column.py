@@ -1,4 +1,4 @@
-"""The column of priorities: written in place beside the rows that it speaks of.
+"""The column of priorities: one float64 for each row, changed in place.
 
 Invariant: the value at a transition's position is the priority that it was last given, also after a
 kill; it is 0 where none was given, and past the head. Losing the column loses no row.
@@ -22,7 +22,7 @@ from mmreplay.storage.checksums import crc32c_of_file, stored_checksum
 from mmreplay.storage.side_by_side import SideBySide
 from mmreplay.system import checked_reads, durable_writes, memory_maps
 
-__all__ = ["PriorityColumn", "evict", "find", "finish", "is_usable", "trim"]
+__all__ = ["PriorityColumn", "evict", "find_spec", "finish", "is_usable", "trim"]
 
 _CHUNK_ROWS = 65_536
 _CHUNK_ROWS_OF_MANY = 16_384
@@ -34,7 +34,7 @@ _BYTES = _SPEC.dtype.itemsize
 Windows = Sequence[tuple[int, int]]
 
 
-def find(lane: Path) -> ArraySpec | None:
+def find_spec(lane: Path) -> ArraySpec | None:
     """The column that a lane has; None if it has none.
 
     Raises:
@@ -60,21 +60,21 @@ def find(lane: Path) -> ArraySpec | None:
     return spec
 
 
-def _find_or_make(lane: Path, chunk_rows: int) -> ArraySpec:
-    there = find(lane)
+def _find_or_create(lane: Path, chunk_rows: int) -> ArraySpec:
+    there = find_spec(lane)
     if there is not None:
         return there
     wanted = layout.priority_spec(chunk_rows)
-    # Renamed when it is whole: killed in between, there is no column, and not half of one.
-    beside = _beside(lane)
-    durable_writes.remove_tree(beside)
-    durable_writes.make_directory(beside)
-    durable_writes.write_file(beside / "zarr.json", layout.array_json(wanted, 0))
-    durable_writes.replace_directory(beside, lane / wanted.path)
+    # Renamed when it is complete: a kill in between leaves no column rather than half of one.
+    staged = _staging_path(lane)
+    durable_writes.remove_tree(staged)
+    durable_writes.make_directory(staged)
+    durable_writes.write_file(staged / "zarr.json", layout.array_json(wanted, 0))
+    durable_writes.replace_directory(staged, lane / wanted.path)
     return wanted
 
 
-def _beside(lane: Path) -> Path:
+def _staging_path(lane: Path) -> Path:
     return lane / f"{_SPEC.path}.tmp"
 
 
@@ -88,9 +88,9 @@ def trim(lane: Path, base: int, head: int) -> None:
         base: the oldest row kept.
         head: rows committed; the newest is no transition yet, and has no priority.
     """
-    if _beside(lane).exists():
-        durable_writes.remove_tree(_beside(lane))
-    spec = find(lane)
+    if _staging_path(lane).exists():
+        durable_writes.remove_tree(_staging_path(lane))
+    spec = find_spec(lane)
     if spec is None:
         return
     evict(lane, base)
@@ -115,7 +115,7 @@ def _clear(lane: Path, spec: ArraySpec, stop: int) -> None:
 
 def evict(lane: Path, base: int) -> None:
     """Unlink the chunk files wholly below `base`."""
-    spec = find(lane)
+    spec = find_spec(lane)
     if spec is None:
         return
     for chunk in chunk_files.chunk_files(lane, spec):
@@ -130,21 +130,21 @@ def finish(lane: Path, head: int) -> None:
     Raises:
         DiskFullError: no room; the same call works once there is.
     """
-    spec = find(lane)
+    spec = find_spec(lane)
     if spec is None:
         durable_writes.remove_tree(lane / _SUMS.path)  # of a column that somebody has deleted
         return
     _clear(lane, spec, max(head - 1, 0))
     durable_writes.write_file(lane / spec.path / "zarr.json", layout.array_json(spec, head))
     _sync(lane, spec)
-    _sum_up(lane, spec, -(-head // spec.chunk_rows))
+    _write_checksums(lane, spec, -(-head // spec.chunk_rows))
 
 
-def _sum_up(lane: Path, spec: ArraySpec, n_chunks: int) -> None:
+def _write_checksums(lane: Path, spec: ArraySpec, n_chunks: int) -> None:
     """Write the checksums of a column that nobody changes until the lane is opened again."""
     sums = np.zeros(-(-n_chunks // _SUMS.chunk_rows) * _SUMS.chunk_rows, _SUMS.dtype)
     for chunk in chunk_files.chunk_files(lane, spec):
-        with contextlib.suppress(CorruptStoreError):  # another size: nothing to sum up
+        with contextlib.suppress(CorruptStoreError):  # another size: it has no checksum
             sums[chunk] = crc32c_of_file(
                 chunk_files.chunk_path(lane, spec, chunk), spec.chunk_bytes
             )
@@ -210,7 +210,7 @@ class PriorityColumn:
         """Map what is there; make it where there is nothing."""
         self._lanes = list(lanes)
         chunk_rows = _CHUNK_ROWS_OF_MANY if len(lanes) > 1 else _CHUNK_ROWS
-        self._specs = [_find_or_make(lane, chunk_rows) for lane in lanes]
+        self._specs = [_find_or_create(lane, chunk_rows) for lane in lanes]
         self.generation = 0
         for lane, (base, head) in zip(self._lanes, windows, strict=True):
             trim(lane, base, head)

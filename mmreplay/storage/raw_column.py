@@ -1,4 +1,4 @@
-"""Raw columns of all lanes of a store, mapped for reading.
+"""Read uncompressed columns of all lanes of a store through memory maps.
 
 Invariant: a chunk file is mapped only after its size was checked.
 """
@@ -153,8 +153,8 @@ class RawColumn:
         return out
 
     def _chunk(self, number: int, chunk: int) -> Array:
-        found = self._cache.get((number, chunk))
-        if found is None:
+        rows = self._cache.get((number, chunk))
+        if rows is None:
             lane, spec = self._lanes[number], self._specs[number]
             path = chunk_path(lane.path, spec, chunk)
             try:
@@ -162,11 +162,11 @@ class RawColumn:
             except FileNotFoundError as error:
                 raise lane.missing(path, (chunk + 1) * spec.chunk_rows) from error
             lane.check_in_place()
-            found = data.view(spec.dtype).reshape(spec.chunk_rows, *spec.row_shape)
-            self._cache[number, chunk] = found
+            rows = data.view(spec.dtype).reshape(spec.chunk_rows, *spec.row_shape)
+            self._cache[number, chunk] = rows
             while len(self._cache) > _MAX_CACHED:
                 self._cache.popitem(last=False)
-        return found
+        return rows
 
     def after_fork_in_child(self) -> None:
         """In a forked child: there is no lock here."""
