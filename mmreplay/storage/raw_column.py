@@ -118,15 +118,17 @@ class RawColumn:
         self._reservation = reservation
         self._pager, self._finished = prefetch.Pager(), first
         delta = np.zeros(len(pairs), np.int64)
+        # None until all is mapped: after an eviction in the middle the next refresh starts over.
+        self._room = [0] * len(pairs)
         byte = 0
         for number, spec in enumerate(self._specs):
             self._slot[number] = byte // self._row_bytes
-            self._origin[number], self._room[number] = first[number], rooms[number]
-            self._stop[number] = first[number]
+            self._origin[number] = self._stop[number] = first[number]
             self._put(number, first[number], stops[number])
             delta[number] = self._slot[number] - first[number] * spec.chunk_rows
             delta[number] -= number << LANE_SHIFT
             byte += sizes[number]
+        self._room = rooms
         rows = reservation.array.view(self.dtype).reshape(-1, *self.row_shape)
         self._flat = _Flat(reservation.array, self._pager, rows, delta, bool(delta.any()))
         for number in range(len(pairs)):
