@@ -102,7 +102,7 @@ class DeferredStore:
                     f"{self._path}: expected one frame a row, found a dict of {sorted(frame)}; "
                     f"open it with mmreplay.ReplayBuffer"
                 )
-            return frame, store.readers[0].metadata["env"]
+            return frame, store.live.readers[0].metadata["env"]
 
     def _open(self, kind: type[ReplayBuffer], **settings: Any) -> None:
         """Make the store, or open it: `settings` are those of `kind`."""

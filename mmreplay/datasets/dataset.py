@@ -68,7 +68,7 @@ class Dataset:
     def _read_from(self, store: Store, settings: Settings) -> None:
         self.store = store
         self.settings = settings
-        self._gatherer = store.gatherer(settings)
+        self._gatherer = store.live.gatherer(settings)
         self._begin_sums()
         _DATASETS.add(self)
 
@@ -123,7 +123,7 @@ class Dataset:
         else:
             seed = draw_seed(self.generator)
             draw = naming(self.store.path, lambda index: distinct_ids(index, size, seed))
-        return self.store.gather(draw, self._gatherer, out)
+        return self.store.live.gather(draw, self._gatherer, out)
 
     def batches(
         self,
@@ -204,7 +204,7 @@ class Dataset:
                 ids = ids[: total // world_size // size * size]
             for start in range(0, len(ids), size):
                 kept = _those_left(ids[start : start + size])
-                batch = self.store.gather(kept, self._gatherer)
+                batch = self.store.live.gather(kept, self._gatherer)
                 if len(batch):
                     yield batch
 
@@ -249,8 +249,8 @@ class Dataset:
             changes["stack"] = stack
         gatherer = self._gatherer
         if changes:
-            gatherer = self.store.gatherer(dataclasses.replace(self.settings, **changes))
-        return self.store.gather_ids(ids, gatherer, out)
+            gatherer = self.store.live.gatherer(dataclasses.replace(self.settings, **changes))
+        return self.store.live.gather_ids(ids, gatherer, out)
 
     def trajectory(self, number: int) -> Trajectory:
         """One whole episode; see `Store.trajectory`."""
@@ -293,7 +293,7 @@ class Dataset:
         sampler = self._window_sampler(windows)
         draw = naming(self.store.path, lambda index: sampler.draw(index, draws))
         gatherer = self._sequence_gatherer(windows.length, windows.burn_in)
-        return self.store.gather(draw, gatherer, out)
+        return self.store.live.gather(draw, gatherer, out)
 
     def sequence_batches(
         self,
@@ -324,7 +324,7 @@ class Dataset:
         size = whole_number("batch_size", batch_size)
         windows = Windows(length, burn_in, boundary, stride)
         epochs = whole_number_or_none("epochs", epochs, 0)
-        self.store.look(naming(self.store.path, self._window_sampler(windows).total))
+        self.store.live.look(naming(self.store.path, self._window_sampler(windows).total))
         return self._sequence_batches(size, windows, epochs, shuffle)
 
     def _sequence_batches(
@@ -334,13 +334,13 @@ class Dataset:
         every = naming(self.store.path, self._window_sampler(windows).every)
         done = 0
         while epochs is None or done < epochs:
-            ids = self.store.look(every)
+            ids = self.store.live.look(every)
             if shuffle:
                 ids = np.random.default_rng([self._epoch_seed, self._epoch]).permutation(ids)
             self._epoch += 1
             done += 1
             for start in range(0, len(ids), size):
-                yield self.store.gather_ids(ids[start : start + size], gatherer)
+                yield self.store.live.gather_ids(ids[start : start + size], gatherer)
 
     def sample_portions(self, batch_size: int, length: int) -> SequenceBatch:
         """Draw windows of whole episodes: an episode by its length, then a window in it.
@@ -361,7 +361,9 @@ class Dataset:
         sampler = self._portion_sampler(windows)
         draws = self.generator.random((2, size))
         draw = naming(self.store.path, lambda index: sampler.draw(index, draws))
-        return self.store.gather(draw, self._sequence_gatherer(windows.length, windows.burn_in))
+        return self.store.live.gather(
+            draw, self._sequence_gatherer(windows.length, windows.burn_in)
+        )
 
     def sample_trajectories(self, n: int, *, replace: bool = True) -> list[LazyTrajectory]:
         """Draw whole episodes uniformly; their columns are read when they are first asked for.
@@ -382,7 +384,7 @@ class Dataset:
         else:
             seed = draw_seed(self.generator)
             draw = naming(self.store.path, lambda index: sampler.draw_distinct(index, size, seed))
-        return self.store.lazy_trajectories(draw)
+        return self.store.live.lazy_trajectories(draw)
 
     @property
     def paths(self) -> tuple[Path, ...]:

@@ -150,6 +150,6 @@ def _describe(copy: Path) -> Snapshot:
             else:
                 own += about.st_blocks * 512
     with Store([copy]) as store:
-        windows = [store.index.window(number) for number in range(len(store.readers))]
+        windows = [store.index.window(number) for number in range(len(store.live.readers))]
         rows = sum(head - base for base, _, head in windows)
         return Snapshot(str(copy), len(windows), rows, len(store), shared, own)

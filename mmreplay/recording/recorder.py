@@ -236,7 +236,7 @@ def _earlier(path: Path) -> _Earlier | None:
             return _Earlier(
                 lanes=None if lanes[0].path == path.absolute() else len(lanes),
                 rows=sum(lane.rows for lane in lanes),
-                metadata=dict(store.readers[0].metadata.get("env") or {}),
+                metadata=dict(store.live.readers[0].metadata.get("env") or {}),
             )
     except StoreNotFoundError:
         return None

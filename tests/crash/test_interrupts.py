@@ -102,7 +102,7 @@ def trial(root, settings, what, at):
         boot[0] += 1
         with mmreplay.open(path) as store:
             rows = np.arange(store.lanes[0].base, n_rows)
-            assert store.rows_of(0) == n_rows
+            assert store.live.rows(0) == n_rows
             assert (store.lanes[0].frames[rows[0] :] == (rows % 251)[:, None]).all()
         checks.check_verified(path)
         opened().close()

@@ -375,7 +375,7 @@ def test_a_lane_that_is_closed_at_the_moment_of_opening_opens_closed(make, story
     monkeypatch.setattr(platform, "boot_id", boot_id)
     with mmreplay.open(writer.path) as store:
         story.check(store)
-        assert store.readers[0].is_closed
+        assert store.live.readers[0].is_closed
 
 
 @pytest.fixture

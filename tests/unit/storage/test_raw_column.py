@@ -288,6 +288,21 @@ def test_a_refresh_that_fails_leaves_everything_as_it_was(tmp_path):
 # ---------------------------------------------------------------- what is wrong on disk
 
 
+def test_mapping_that_an_eviction_interrupts_starts_over(tmp_path):
+    spec = spec_of("side by side")
+    lane = Lane(tmp_path, spec, 40 * spec.chunk_rows)
+    column = column_of(lane)
+    lane.grow(100 * spec.chunk_rows)  # more than there is room for
+    lane.file(0).unlink()
+    lane.gone = spec.chunk_rows
+    with pytest.raises(EvictedError):
+        column.refresh()
+    lane.base = lane.gone
+    column.refresh()
+    ids, expected = ids_of([lane], 100)
+    assert column.take(ids).tobytes() == expected.tobytes()
+
+
 def test_a_missing_chunk_file_is_the_lanes_error(tmp_path, mode):
     spec = spec_of(mode)
     lane = Lane(tmp_path, spec, 3 * spec.chunk_rows)

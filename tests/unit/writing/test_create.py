@@ -598,7 +598,7 @@ def test_a_store_stays_the_same_when_the_working_directory_changes(tmp_path, mon
             store = mmreplay.open("s.zarr")
             monkeypatch.chdir(tmp_path / "b")
     store.refresh()
-    assert store.rows_of(0) == 41
+    assert store.live.rows(0) == 41
     assert (data.sample(32).observation == 1).all()
     assert (buffer.sample(32).observation == 1).all()
     buffer.close()
