@@ -25,7 +25,7 @@ from mmreplay.sampling.prioritized import Prioritization, PrioritizedSampler
 from mmreplay.sampling.priority_variants import MOST
 from mmreplay.schema import Field
 from mmreplay.storage.priority_column import PriorityColumn
-from mmreplay.writing.create import FLUSH_S, give_up
+from mmreplay.writing.create import FLUSH_S, release_all
 
 __all__ = ["PrioritizedReplayBuffer"]
 
@@ -111,7 +111,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         try:
             self.store.live.look(self._begin)
         except BaseException:
-            give_up(self._lanes)
+            release_all(self._lanes)
             self.store.close()
             raise
 

@@ -37,10 +37,10 @@ from mmreplay.system import durable_writes, locks, user_paths
 from mmreplay.system.staging import remove_atomically, staging_directory
 from mmreplay.writing.background import Background
 from mmreplay.writing.build_lane import build_lane
-from mmreplay.writing.vector_writer import VectorWriter, at_once
+from mmreplay.writing.vector_writer import VectorWriter, run_in_threads
 from mmreplay.writing.writer import Writer
 
-__all__ = ["FLUSH_S", "create", "give_up", "split_capacity"]
+__all__ = ["FLUSH_S", "create", "release_all", "split_capacity"]
 
 _MAX_NAME = 255
 _MAX_METADATA_BYTES = layout.MAX_METADATA_BYTES // 2
@@ -277,9 +277,9 @@ class _Request:
         def open_one(path: Path, share: int | None) -> Writer:
             return Writer(path, background=background, changes=self._changes(share))
 
-        writers, failures = at_once(open_one, paths, shares)
+        writers, failures = run_in_threads(open_one, paths, shares)
         if failures:
-            give_up(writers)
+            release_all(writers)
             raise failures[0]
         if lane is not None or root["kind"] == "lane":
             return writers[0]
@@ -372,16 +372,16 @@ class _Request:
             lock.release()
 
 
-def give_up(writers: Sequence[Writer]) -> None:
+def release_all(writers: Sequence[Writer]) -> None:
     """Close them, or at least keep nobody out: the caller is given none that could try again."""
 
     def close(writer: Writer) -> None:
         try:
             writer.close()
         finally:
-            writer.let_go()
+            writer._release_unclosed()
 
-    at_once(close, writers)
+    run_in_threads(close, writers)
 
 
 def _check_name(lane: object) -> None:

@@ -70,8 +70,8 @@ def die():
     def end(writer):
         for lane in getattr(writer, "writers", (writer,)):
             lane._background.detach(lane)
-            lane.abandon()
-            lane._disk.release()
+            lane._abandon()
+            lane.files.release()
 
     return end
 

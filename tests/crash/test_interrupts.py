@@ -90,14 +90,14 @@ def trial(root, settings, what, at):
         if what == "close":
             writer.close()  # the rest of it, or nothing
         if what in ("open", "close"):
-            writer.let_go()
+            writer._release_unclosed()
             writer = opened()
             assert writer.rows == ROWS - 20
         # A flush has to make up for what the one before has begun: nothing is written in between.
         n_rows = ROWS - 20 if what == "flush" else ROWS
         write(writer, n_rows)
         writer.flush()
-        writer.let_go()
+        writer._release_unclosed()
         disk.cut(random.Random(at))
         boot[0] += 1
         with mmreplay.open(path) as store:

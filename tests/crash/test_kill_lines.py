@@ -182,7 +182,8 @@ DISK = [
 ]
 """The modules that everything else goes through."""
 WRITE_PATH = [
-    *(f"writing/{name}" for name in "build_lane create lane_files recover seal".split()),
+    *(f"writing/{name}" for name in "build_lane create lane_files recover".split()),
+    *(f"writing/{name}" for name in "flush close seal open_chunks row_values".split()),
     *(f"writing/{name}" for name in "background vector_writer writer".split()),
     *(f"storage/{name}" for name in "checkpoint checksums chunk_files priority_column".split()),
     *(f"storage/{name}" for name in "raw_column shard_column shard_file side_by_side".split()),
@@ -236,7 +237,7 @@ ELSEWHERE = {
     """,
     "makes the text of a refusal": """
         writing/vector_writer VectorWriter._unfit
-        writing/lane_files LaneDisk.missing
+        writing/lane_files LockedLane.missing
         system/disk_errors writing | advice = "it needs the right to write there"
         system/checked_reads _no_right
         writing/create _words
@@ -254,7 +255,7 @@ ELSEWHERE = {
         system/platform _libc
     """,
     "in a forked child, which writes nothing": """
-        writing/writer Writer.abandon
+        writing/writer Writer._abandon
     """,
     "when the interpreter is ending": """
         writing/background Background.submit | except RuntimeError:
@@ -262,8 +263,8 @@ ELSEWHERE = {
         writing/background Background.submit | task()
         writing/background Background.submit | done.set_result(None)
         writing/background Background.submit | return done
-        writing/vector_writer at_once | except RuntimeError:
-        writing/vector_writer at_once | waiting.append(functools.partial(call, *each))
+        writing/vector_writer run_in_threads | except RuntimeError:
+        writing/vector_writer run_in_threads | waiting.append(functools.partial(call, *each))
     """,
     "other systems or processors": """
         writing/writer Writer.step | _publish()
@@ -314,9 +315,9 @@ ELSEWHERE = {
         system/memory_maps _mmap | raise OSError(number, os.strerror(number))
     """,
     "an error that is none of ours: no memory": """
-        writing/writer Writer._wait_for_seal | raise job.error
+        writing/seal Sealer.wait | raise job.error
         writing/writer Writer.close | except BaseException:
-        writing/writer Writer.close | self.let_go()
+        writing/writer Writer.close | self._release_unclosed()
         writing/writer Writer.close | raise
         writing/seal SealJob.work | except BaseException as error:
         writing/seal SealJob.work | self.error = error
@@ -325,10 +326,10 @@ ELSEWHERE = {
         writing/seal SealJob.work | raise
     """,
     "a race of two threads or processes within one statement": """
-        writing/writer Writer._columns_to_front | self._border = 0
+        writing/writer Writer._cache_for_step | self._border = 0
         writing/background Background.tick | break
         writing/background _flush_loop | return
-        writing/lane_files LaneDisk._in_turn | raise FailedStoreError(str(self._failure)) from self._failure
+        writing/flush in_turn | raise FailedStoreError(str(lane.failure)) from lane.failure
         system/durable_writes replace_directory | return False
         system/durable_writes sync_file | except FileNotFoundError:
         system/durable_writes sync_file | if missing_ok:

@@ -233,7 +233,7 @@ class Player:
     def interrupt(self) -> None:
         """What Ctrl-C in the middle of a reset leaves."""
         for lane in self._lanes:
-            lane._disk.starts.append(lane.rows)
+            lane.files.starts.append(lane.rows)
             lane._border = 0
 
     def forget(self) -> None:
