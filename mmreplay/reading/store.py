@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from mmreplay.batches.batch import Batch
 from mmreplay.batches.settings import Settings
-from mmreplay.batches.transitions import Gatherer
+from mmreplay.batches.transitions import TransitionGatherer
 from mmreplay.episode_index import Index
 from mmreplay.errors import InvalidIdError, SchemaError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
@@ -35,7 +35,7 @@ Read = TypeVar("Read")
 
 
 class Rebuilder(Protocol[Places, Read]):
-    """What makes something to train with of ids: a `Gatherer`, or one of sequences."""
+    """What makes something to train with of ids: a `TransitionGatherer`, or one of sequences."""
 
     def locate(self, index: Index, ids: Ids, /) -> Places:
         """Look up in the index what is needed of it."""
@@ -117,7 +117,7 @@ class Store(Following):
         settings = Settings(stack, n_step, gamma, padding or self.padding, stack_axis)
         return self.gather_ids(ids, self.gatherer(settings), out)
 
-    def gatherer(self, settings: Settings) -> Gatherer:
+    def gatherer(self, settings: Settings) -> TransitionGatherer:
         """What rebuilds this store's transitions by these settings.
 
         Raises:
@@ -125,7 +125,7 @@ class Store(Following):
         """
         evicts = any(r.metadata["capacity"] is not None or r.base for r in self.readers)
         settings.check_evicting(evicts=evicts)
-        return Gatherer(self.schema, settings)
+        return TransitionGatherer(self.schema, settings)
 
     def checked_ids(self, ids: npt.ArrayLike) -> Ids:
         """Ids as the user gave them: int64 (B,).
