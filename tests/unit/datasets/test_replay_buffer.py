@@ -287,7 +287,7 @@ def test_one_thread_steps_and_another_samples(buffer_of, story):
 
     thread = threading.Thread(target=sample)
     thread.start()
-    for _ in range(30):
+    for _ in range(12):
         story.play(buffer.writer, 20, "terminated")
         buffer.flush()
     stop.set()
