@@ -99,7 +99,7 @@ class Index:
     # ------------------------------------------------------------ keeping it up to date
 
     def load(self, lane: int, base: int, head: int, starts: Ids, capacity: int | None) -> None:
-        """Set one lane anew.
+        """Set one lane.
 
         Args:
             lane: its number.
@@ -108,83 +108,95 @@ class Index:
             starts: rows in [base, head) with a reset, ascending.
             capacity: most transitions to offer; None for all.
         """
-        one = self._lanes[lane]
-        one.base, one.head, one.capacity = base, head, capacity
-        one.first = first_row(starts, floor_row(base), head, capacity)
-        one.n_starts = len(starts)
-        one.starts = starts
-        one.forgotten = 0
-        one.skipped = int(starts.searchsorted(one.first, "right"))
+        record = self._lanes[lane]
+        record.base, record.head, record.capacity = base, head, capacity
+        record.first = first_row(starts, floor_row(base), head, capacity)
+        record.n_starts = len(starts)
+        record.starts = starts
+        record.forgotten = 0
+        record.skipped = int(starts.searchsorted(record.first, "right"))
         self._layout()
 
     def extend(self, lane: int, base: int, head: int, starts: Ids) -> None:
         """Rows were appended to a lane, with resets at `starts`; those below `base` may be gone."""
-        one = self._lanes[lane]
-        one.base = base
+        record = self._lanes[lane]
+        record.base = base
         if starts.size:
-            if one.n_starts + starts.size > one.room or one.skipped > max(one.n_starts // 2, 64):
+            if record.n_starts + starts.size > record.room or record.skipped > max(
+                record.n_starts // 2, 64
+            ):
                 # The last skipped start stays: it is where the oldest episode began.
-                keep = max(one.skipped - 1, 0)
-                one.starts = np.concatenate((one.starts[keep : one.n_starts], starts))
-                one.skipped -= keep
-                one.forgotten += keep
-                one.n_starts = len(one.starts)
+                keep = max(record.skipped - 1, 0)
+                record.starts = np.concatenate((record.starts[keep : record.n_starts], starts))
+                record.skipped -= keep
+                record.forgotten += keep
+                record.n_starts = len(record.starts)
                 self._layout()
             else:
-                at = one.place + one.n_starts
+                at = record.place + record.n_starts
                 ids = starts + (lane << LANE_SHIFT)
-                position = np.arange(one.n_starts, one.n_starts + starts.size)
+                position = np.arange(record.n_starts, record.n_starts + starts.size)
                 # `starts` last: a search in another thread sees the sentinel until then.
                 self._ranks[at : at + starts.size] = ids - position
                 self._starts[at : at + starts.size] = ids
-                one.starts[one.n_starts : one.n_starts + starts.size] = starts
-                one.n_starts += starts.size
-        if one.first >= one.head:  # the lane was empty: its first reset is the first row itself
-            one.skipped = int(one.starts[: one.n_starts].searchsorted(one.first, "right"))
-        one.head = head
-        if one.capacity is not None:
-            excess = self._count(one) - one.capacity
+                record.starts[record.n_starts : record.n_starts + starts.size] = starts
+                record.n_starts += starts.size
+        if (
+            record.first >= record.head
+        ):  # the lane was empty: its first reset is the first row itself
+            record.skipped = int(
+                record.starts[: record.n_starts].searchsorted(record.first, "right")
+            )
+        record.head = head
+        if record.capacity is not None:
+            excess = self._count(record) - record.capacity
             if excess > 0:
-                one.first = first_row(one.starts[: one.n_starts], one.first, head, one.capacity)
-                one.skipped = int(one.starts[: one.n_starts].searchsorted(one.first, "right"))
+                record.first = first_row(
+                    record.starts[: record.n_starts], record.first, head, record.capacity
+                )
+                record.skipped = int(
+                    record.starts[: record.n_starts].searchsorted(record.first, "right")
+                )
         self._recount(lane)
 
     def _layout(self) -> None:
         """Lay out the shared arrays, each lane with room for half as many episodes again."""
         place = 1  # a sentinel stands before everything
-        for one in self._lanes:
-            one.room = one.n_starts + one.n_starts // 2 + _ROOM
-            one.place = place
-            place += one.room
+        for record in self._lanes:
+            record.room = record.n_starts + record.n_starts // 2 + _ROOM
+            record.place = place
+            place += record.room
         self._starts = np.empty(place + 1, np.int64)
         self._starts[0] = -1
         self._starts[-1] = np.iinfo(np.int64).max
         self._ranks = self._starts.copy()
-        for number, one in enumerate(self._lanes):
-            stop = one.place + one.room
-            kept = one.starts[: one.n_starts]
+        for number, record in enumerate(self._lanes):
+            stop = record.place + record.room
+            kept = record.starts[: record.n_starts]
             for shared in (self._starts, self._ranks):
-                shared[one.place : stop] = ((number + 1) << LANE_SHIFT) - 1
+                shared[record.place : stop] = ((number + 1) << LANE_SHIFT) - 1
             ids = kept + (number << LANE_SHIFT)
-            self._starts[one.place : one.place + one.n_starts] = ids
-            self._ranks[one.place : one.place + one.n_starts] = ids - np.arange(one.n_starts)
-            one.starts = np.empty(one.room, np.int64)
-            one.starts[: one.n_starts] = kept
+            self._starts[record.place : record.place + record.n_starts] = ids
+            self._ranks[record.place : record.place + record.n_starts] = ids - np.arange(
+                record.n_starts
+            )
+            record.starts = np.empty(record.room, np.int64)
+            record.starts[: record.n_starts] = kept
         for number in range(len(self._lanes)):
             self._recount(number)
 
     @staticmethod
-    def _count(one: _Lane) -> int:
-        return max(one.head - 1 - one.first, 0) - (one.n_starts - one.skipped)
+    def _count(record: _Lane) -> int:
+        return max(record.head - 1 - record.first, 0) - (record.n_starts - record.skipped)
 
     def _recount(self, lane: int) -> None:
-        one = self._lanes[lane]
+        record = self._lanes[lane]
         self.version += 1
-        self._counts[lane] = self._count(one)
-        self._heads[lane] = (lane << LANE_SHIFT) + one.head
+        self._counts[lane] = self._count(record)
+        self._heads[lane] = (lane << LANE_SHIFT) + record.head
         np.cumsum(self._counts, out=self._bounds[1:])
-        self._query[lane] = (lane << LANE_SHIFT) + one.first + 1 - one.skipped
-        self._shift[lane] = (lane << LANE_SHIFT) + one.first - one.skipped - one.place
+        self._query[lane] = (lane << LANE_SHIFT) + record.first + 1 - record.skipped
+        self._shift[lane] = (lane << LANE_SHIFT) + record.first - record.skipped - record.place
 
     # ------------------------------------------------------------ asking it
 
@@ -199,13 +211,13 @@ class Index:
 
     def window(self, lane: int) -> tuple[int, int, int]:
         """(base, first, head) of a lane."""
-        one = self._lanes[lane]
-        return one.base, one.first, one.head
+        record = self._lanes[lane]
+        return record.base, record.first, record.head
 
     def resets(self, lane: int) -> Ids:
         """Rows of a lane with a reset, ascending; those below first may be missing."""
-        one = self._lanes[lane]
-        return one.starts[: one.n_starts].copy()
+        record = self._lanes[lane]
+        return record.starts[: record.n_starts].copy()
 
     @property
     def n_lanes(self) -> int:
@@ -219,8 +231,8 @@ class Index:
             rows with a reset, ascending, good until the lane grows; how many of them lie at or
             below first; how many there were before them since the lane was loaded.
         """
-        one = self._lanes[lane]
-        return one.starts[: one.n_starts], one.skipped, one.forgotten
+        record = self._lanes[lane]
+        return record.starts[: record.n_starts], record.skipped, record.forgotten
 
     def span(self, ids: Ids) -> tuple[Ids, Ids, Ids]:
         """The episodes that these transitions belong to, as ids: (begin, first, stop), (B,) each.
@@ -236,14 +248,14 @@ class Index:
         lanes = ids >> LANE_SHIFT
         begin = self.begin(position)
         begin = np.where(begin >> LANE_SHIFT == lanes, begin, -1)
-        firsts = np.array([one.first for one in self._lanes], np.int64)[lanes]
+        firsts = np.array([record.first for record in self._lanes], np.int64)[lanes]
         first = np.maximum(begin, firsts + (lanes << LANE_SHIFT))
         return begin, first, self.end(position, ids) - 1
 
     def resets_between(self, lane: int, start: int, stop: int) -> Ids:
         """Rows in [start, stop) of a lane with a reset, ascending; none of them below first."""
-        one = self._lanes[lane]
-        starts = one.starts[: one.n_starts]
+        record = self._lanes[lane]
+        starts = record.starts[: record.n_starts]
         low, high = starts.searchsorted((start, stop)).tolist()
         return starts[low:high].copy()
 
@@ -296,8 +308,8 @@ class Index:
         lanes, rows = ids >> LANE_SHIFT, ids & ROW_MASK
         known = (ids >= 0) & (lanes < len(self._lanes))
         lane = np.where(known, lanes, 0)
-        first = np.array([one.first for one in self._lanes])[lane]
-        head = np.array([one.head for one in self._lanes])[lane]
+        first = np.array([record.first for record in self._lanes])[lane]
+        head = np.array([record.head for record in self._lanes])[lane]
         ends = self._starts[np.minimum(self.locate(ids), len(self._starts) - 1)] == ids + 1
         out: npt.NDArray[np.bool_] = ~known | (rows < first) | (rows + 1 >= head) | ends
         return out

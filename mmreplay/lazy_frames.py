@@ -56,10 +56,10 @@ class LazyFrames:
         if not arrays:
             raise SchemaError("frames: expected 1 or more, found none")
         newest = arrays[-1]
-        for one in arrays:
-            if one.shape != newest.shape or one.dtype != newest.dtype:
+        for frame in arrays:
+            if frame.shape != newest.shape or frame.dtype != newest.dtype:
                 raise SchemaError(
-                    f"frames: expected one shape and dtype, found {one.shape} {one.dtype} and "
+                    f"frames: expected one shape and dtype, found {frame.shape} {frame.dtype} and "
                     f"{newest.shape} {newest.dtype}"
                 )
         if stack_axis not in (0, -1):
@@ -90,11 +90,11 @@ class LazyFrames:
         k = whole_number("stack", stack)
         if padding not in ("reset", "zero"):
             raise SchemaError(f"padding: expected 'reset' or 'zero', found {padding!r}")
-        one = _frozen(frame)
-        pad = one
+        newest = _frozen(frame)
+        pad = newest
         if padding == "zero":
-            pad = np.broadcast_to(np.zeros((), one.dtype), one.shape)  # takes no memory
-        return cls((*([pad] * (k - 1)), one), stack_axis)
+            pad = np.broadcast_to(np.zeros((), newest.dtype), newest.shape)  # takes no memory
+        return cls((*([pad] * (k - 1)), newest), stack_axis)
 
     def followed_by(self, frame: npt.ArrayLike) -> Self:
         """The stack one step later: without the oldest frame, and with this one as the newest.
@@ -130,9 +130,9 @@ class LazyFrames:
         """Whether all frames before the newest are padding, as at the start of an episode."""
         *before, newest = self._frames
         return (
-            all(one is newest for one in before)
-            or all(one.tobytes() == newest.tobytes() for one in before)
-            or not any(one.any() for one in before)
+            all(frame is newest for frame in before)
+            or all(frame.tobytes() == newest.tobytes() for frame in before)
+            or not any(frame.any() for frame in before)
         )
 
     # ------------------------------------------------------------ as an array
@@ -140,8 +140,8 @@ class LazyFrames:
     @property
     def shape(self) -> tuple[int, ...]:
         """Of the joined array."""
-        one, k = self._frames[0].shape, len(self._frames)
-        return (k, *one) if self._stack_axis == 0 else joined_shape(k, one)
+        frame_shape, k = self._frames[0].shape, len(self._frames)
+        return (k, *frame_shape) if self._stack_axis == 0 else joined_shape(k, frame_shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -194,14 +194,14 @@ class LazyFrames:
     def _keys(self, key: Any) -> list[Any] | None:
         """An integer or slice for each axis; None if the key holds anything else."""
         keys = list(key) if isinstance(key, tuple) else [key]
-        plain = [one for one in keys if one is not Ellipsis]
+        plain = [part for part in keys if part is not Ellipsis]
         missing = self.ndim - len(plain)
         if missing < 0 or len(keys) - len(plain) > 1:
             return None
-        for one in plain:
-            if isinstance(one, bool) or not isinstance(one, (int, np.integer, slice)):
+        for part in plain:
+            if isinstance(part, bool) or not isinstance(part, (int, np.integer, slice)):
                 return None
-        at = next((i for i, one in enumerate(keys) if one is Ellipsis), len(keys))
+        at = next((i for i, part in enumerate(keys) if part is Ellipsis), len(keys))
         return [*plain[:at], *[slice(None)] * missing, *plain[at:]]
 
     def _front(self, keys: list[Any]) -> Any:
@@ -217,9 +217,9 @@ class LazyFrames:
     def _last(self, keys: list[Any]) -> Any:
         """Elements by one key an axis, frames last; None where there are none."""
         *rest, pick = keys
-        one = self._frames[0].shape
-        is_image = len(one) == _IMAGE
-        channels = one[2] if is_image else 1
+        frame_shape = self._frames[0].shape
+        is_image = len(frame_shape) == _IMAGE
+        channels = frame_shape[2] if is_image else 1
         chosen = _picked(len(self._frames) * channels, pick)
         if chosen is None:
             return None
@@ -244,9 +244,9 @@ class LazyFrames:
 
     def __repr__(self) -> str:
         """Frames, their shape and dtype."""
-        one = self._frames[0]
+        frame = self._frames[0]
         return (
-            f"<mmreplay.LazyFrames of {len(self._frames)} frames {one.shape} {one.dtype} "
+            f"<mmreplay.LazyFrames of {len(self._frames)} frames {frame.shape} {frame.dtype} "
             f"stack_axis={self._stack_axis}>"
         )
 

@@ -209,8 +209,8 @@ class Schema:
             if not frame:
                 raise SchemaError("frame: a dict observation needs at least one key")
             frames: Field | dict[str, Field] = {
-                _checked_name(key, "frame"): _with_codec(_checked_field(one, key), codec)
-                for key, one in frame.items()
+                _checked_name(key, "frame"): _with_codec(_checked_field(column, key), codec)
+                for key, column in frame.items()
             }
         else:
             frames = _with_codec(_checked_field(frame, FRAME), codec)
@@ -218,15 +218,17 @@ class Schema:
         if reward not in (np.dtype("float32"), np.dtype("float64")):
             raise SchemaError(f"reward_dtype: expected float32 or float64, found {reward}")
         columns = {
-            _checked_name(key, "extras"): _checked_field(one, key)
-            for key, one in (extras or {}).items()
+            _checked_name(key, "extras"): _checked_field(column, key)
+            for key, column in (extras or {}).items()
         }
 
         if clash := _STEP_ARGUMENTS & columns.keys():
             raise SchemaError(f"extras: {sorted(clash)} are arguments of step already; rename them")
-        for name, one in {"action": _checked_field(action, "action"), **columns}.items():
-            if one.codec not in (None, "raw"):
-                raise SchemaError(f"{name}: only frames are compressed, found codec {one.codec!r}")
+        for name, column in {"action": _checked_field(action, "action"), **columns}.items():
+            if column.codec not in (None, "raw"):
+                raise SchemaError(
+                    f"{name}: only frames are compressed, found codec {column.codec!r}"
+                )
         return Schema(frames, action, columns, reward)
 
     @property
@@ -273,14 +275,14 @@ class Schema:
         """What stands in the store's attributes."""
         frame: Any
         if isinstance(self.frame, dict):
-            frame = {"dict": {key: one.to_json() for key, one in self.frame.items()}}
+            frame = {"dict": {key: column.to_json() for key, column in self.frame.items()}}
         else:
             frame = self.frame.to_json()
         return {
             "frame": frame,
             "action": self.action.to_json(),
             "reward": self.reward_dtype.name,
-            "extras": {key: one.to_json() for key, one in self.extras.items()},
+            "extras": {key: column.to_json() for key, column in self.extras.items()},
         }
 
 
@@ -301,10 +303,10 @@ def _kind_rank(dtype: np.dtype[Any]) -> int:
     return {"b": 0, "u": 1, "i": 1, "f": 2}[dtype.kind]
 
 
-def _with_codec(one: Field, codec: Codec) -> Field:
-    if codec is None or one.codec is not None:
-        return one
-    return Field(one.shape, one.dtype, codec, one.chunk, one.shard)
+def _with_codec(column: Field, codec: Codec) -> Field:
+    if codec is None or column.codec is not None:
+        return column
+    return Field(column.shape, column.dtype, codec, column.chunk, column.shard)
 
 
 def _checked_field(value: object, name: str) -> Field:

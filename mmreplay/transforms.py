@@ -95,8 +95,8 @@ class RandomCrop:
 
     def __post_init__(self) -> None:
         """Check what the user gave."""
-        for one in self.size:
-            whole_number("size", one)
+        for side in self.size:
+            whole_number("size", side)
 
     def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:
         """Crop both observations."""
@@ -216,9 +216,11 @@ class Normalize:
                 f"Normalize: expected mean and std of the same keys, found {sorted(mean)} and "
                 f"{sorted(std)}"
             )
-        for key, one in std.items():
-            if not (np.asarray(one, np.float64) + self.epsilon > 0).all():
-                raise SchemaError(f"Normalize: std: expected numbers above 0, found {one!r} {key}")
+        for key, value in std.items():
+            if not (np.asarray(value, np.float64) + self.epsilon > 0).all():
+                raise SchemaError(
+                    f"Normalize: std: expected numbers above 0, found {value!r} {key}"
+                )
 
     def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:  # noqa: ARG002  draws nothing
         """Normalise both observations."""

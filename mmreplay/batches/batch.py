@@ -1,4 +1,4 @@
-"""`Batch`: transitions as arrays, and what they are made from."""
+"""`Batch`: transitions as arrays; and the columns that they are read from."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Column(Protocol):
 
 
 def arrays_of(batch: Any) -> dict[str, Any]:
-    """Every array of a batch by the way to it."""
+    """Every array of a batch by its name, as in ``extras['x']``."""
     out: dict[str, Any] = {}
     for field in dataclasses.fields(batch):
         value = getattr(batch, field.name)

@@ -1,4 +1,4 @@
-"""Batches as wholes: what gives them, laid one after the other, copied into one that was given.
+"""Whole batches: concatenated, or copied into a given one; and `Source`, whatever samples them.
 
 Invariant: a batch that comes out of here shares no memory with one that went in.
 """
@@ -21,7 +21,7 @@ __all__ = ["Source", "concatenated", "fill", "schema_of", "unshared"]
 
 
 class Source(Protocol):
-    """What gives batches: a dataset, a buffer, or something around one."""
+    """Whatever samples batches: a dataset, a buffer, or a wrapper around one."""
 
     @property
     def settings(self) -> Settings:
@@ -39,24 +39,24 @@ class Source(Protocol):
 
 
 def schema_of(source: object) -> Schema:
-    """What the rows behind a source hold, and what it adds to them.
+    """The schema of a source's batches: the store's columns, and the extras that it adds.
 
     Raises:
-        SchemaError: it is none that has batches of a store.
+        SchemaError: it is no source.
     """
-    found = getattr(source, "schema", None)
-    if found is None:
-        found = getattr(getattr(source, "store", None), "schema", None)
-    if not isinstance(found, Schema) or not callable(getattr(source, "sample", None)):
+    schema = getattr(source, "schema", None)
+    if schema is None:
+        schema = getattr(getattr(source, "store", None), "schema", None)
+    if not isinstance(schema, Schema) or not callable(getattr(source, "sample", None)):
         raise SchemaError(
             f"data: expected what mmreplay.load returns, a replay buffer, or something around one, "
             f"found {source!r}"
         )
-    return found
+    return schema
 
 
 def unshared(batch: Batch) -> Batch:
-    """The same batch, with observation and next observation in memory of their own."""
+    """The same batch, whose observation and next observation share no memory."""
     seen, following = _frames(batch.observation), _frames(batch.next_observation)
     apart = {
         name: array.copy() if np.may_share_memory(array, seen[name]) else array
@@ -70,7 +70,7 @@ def concatenated(batches: Sequence[Batch], names: Sequence[str]) -> Batch:
 
     Args:
         batches: one or more.
-        names: what each came from, for the message.
+        names: of their sources, for the message.
 
     Raises:
         SchemaError: arrays that differ by more than their length.
@@ -91,32 +91,34 @@ def fill(out: object, batch: Batch) -> Batch:
     """Copy a batch into one that was given.
 
     Raises:
-        SchemaError: `out` has not the arrays that `batch` has.
+        SchemaError: the arrays of `out` are not like those of `batch`.
     """
     if not isinstance(out, Batch):
         raise SchemaError(f"out: expected a batch, found {type(out).__name__}")
-    found, expected = arrays_of(out), arrays_of(batch)
-    kinds = _kinds(expected), _kinds(found)
-    if kinds[0] != kinds[1] or not all(array.flags.writeable for array in found.values()):
+    arrays, expected = arrays_of(out), arrays_of(batch)
+    kinds = _kinds(expected), _kinds(arrays)
+    if kinds[0] != kinds[1] or not all(array.flags.writeable for array in arrays.values()):
         raise SchemaError(
             f"out: expected a batch of {len(batch)} that this object returned with the same "
             f"settings, found {_difference(*kinds)}; call once without out= and pass what came back"
         )
-    for key, array in found.items():
+    for key, array in arrays.items():
         np.copyto(array, expected[key])
     return out
 
 
 def _frames(observation: Array | dict[str, Array]) -> dict[str, Array]:
+    """By key; the sole array under an empty one."""
     return observation if isinstance(observation, dict) else {"": observation}
 
 
 def _observation(batch: Batch, frames: dict[str, Array]) -> Array | dict[str, Array]:
+    """The inverse of `_frames`."""
     return frames if isinstance(batch.observation, dict) else frames[""]
 
 
 def _rebuilt(like: Batch, array: Callable[[str], Array]) -> Batch:
-    """A batch from its arrays, of the same keys as another."""
+    """A batch of the same fields and keys as another, with other arrays."""
     fields: dict[str, Any] = {}
     for field in dataclasses.fields(like):
         value = getattr(like, field.name)
@@ -128,12 +130,13 @@ def _rebuilt(like: Batch, array: Callable[[str], Array]) -> Batch:
 
 
 def _kinds(arrays: dict[str, Array], from_axis: int = 0) -> dict[str, str]:
+    """Dtype and shape of each array, in words."""
     return {key: f"{array.dtype} {array.shape[from_axis:]}" for key, array in arrays.items()}
 
 
-def _difference(one: dict[str, str], other: dict[str, str]) -> str:
-    """The first array in which two batches differ, in words."""
-    for key in [*one, *other]:
-        if one.get(key) != other.get(key):
-            return f"{key}: {one.get(key, 'none')} and {other.get(key, 'none')}"
+def _difference(first: dict[str, str], second: dict[str, str]) -> str:
+    """In words: the first array in which two batches differ."""
+    for key in [*first, *second]:
+        if first.get(key) != second.get(key):
+            return f"{key}: {first.get(key, 'none')} and {second.get(key, 'none')}"
     return "arrays that are read-only"

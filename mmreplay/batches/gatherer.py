@@ -1,4 +1,4 @@
-"""What the gatherers of transitions and of windows have in common: the batch to be filled."""
+"""`BatchGatherer`: what the gatherers of transitions and of sequences have in common."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Made = TypeVar("Made")
 
 
 class BatchGatherer(Generic[Made]):
-    """What the gatherers of transitions and of windows have in common: the batch to be filled.
+    """Fills batches, new ones or the caller's `out`.
 
     Args:
         schema: of the store: which columns are frames, and which extras.
@@ -35,7 +35,7 @@ class BatchGatherer(Generic[Made]):
         self._k = settings.stack or 1
         self._returns = Returns(settings)
         self._copies = settings.stack_axis == -1 and settings.stack is not None
-        self._known: Made | None = None  # the last `out` that was found sound
+        self._known: Made | None = None  # the last `out` that was checked
 
     def _allocate(self, columns: Mapping[str, Column], size: int) -> Made:
         """Arrays for a batch of `size`, not filled."""
@@ -45,7 +45,7 @@ class BatchGatherer(Generic[Made]):
         """The batch to fill: `out`, or a new one.
 
         Raises:
-            SchemaError: `out` has not the arrays that `_allocate` makes.
+            SchemaError: the arrays of `out` are not like those that `_allocate` makes.
         """
         if out is None:
             return self._allocate(columns, size)
@@ -66,7 +66,7 @@ class BatchGatherer(Generic[Made]):
 
 
 def _layout(batch: Any) -> dict[str, object]:
-    """Of which kind the arrays of a batch are, and where they lie in memory that they share."""
+    """Dtype and shape of each array of a batch, and which memory it shares with which others."""
     out: dict[str, object] = {}
     bases: list[int] = []
     for key, array in arrays_of(batch).items():
@@ -77,6 +77,6 @@ def _layout(batch: Any) -> dict[str, object]:
         if id(base) not in bases:
             bases.append(id(base))
         at = bases.index(id(base)), array.ctypes.data - base.ctypes.data, array.strides
-        kinds = [(one.dtype, one.shape, one.flags.writeable) for one in (array, base)]
+        kinds = [(part.dtype, part.shape, part.flags.writeable) for part in (array, base)]
         out[key] = (at, *kinds)
     return out

@@ -1,4 +1,4 @@
-"""Goals of other rows: where they are drawn, and columns that hold them.
+"""Goals from other rows of the episode: drawn in the index, shown as columns of the store.
 
 Invariant: a relabelled sample is, byte for byte, what a store would give for it in which that goal
 stands in every row of the episode, with the rewards (and, if asked for, the ends) that follow from
@@ -15,29 +15,29 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.batches.batch import Batch, Column
-from mmreplay.batches.transitions import Gatherer, Places
+from mmreplay.batches.transitions import TransitionGatherer, TransitionSpans
 from mmreplay.episode_index import Index
 from mmreplay.errors import SchemaError
 from mmreplay.ids import LANE_SHIFT, Array, Ids
 
-__all__ = ["STRATEGIES", "Judge", "Relabelling", "Task"]
+__all__ = ["STRATEGIES", "GoalFunction", "Relabelling", "Task"]
 
 STRATEGIES = ("future", "final", "episode")
 
-Judge = Callable[[Array, Array, dict[str, Array]], npt.ArrayLike]
-"""Of (N, *goal) achieved, (N, *goal) desired and extras of (N, ...), what N steps gave."""
+GoalFunction = Callable[[Array, Array, dict[str, Array]], npt.ArrayLike]
+"""Called with (N, *goal) achieved, (N, *goal) desired and extras of (N, ...): one number a step."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Task:
-    """The paths of the columns, and what judges a step."""
+    """The paths of the columns, and the functions of rewards and ends."""
 
     achieved: str
     desired: str
     extras: dict[str, str]
     mark: str
-    reward: Judge
-    terminal: Judge | None
+    reward: GoalFunction
+    terminal: GoalFunction | None
 
 
 class Relabelling:
@@ -45,27 +45,27 @@ class Relabelling:
 
     def __init__(
         self,
-        gatherer: Gatherer,
+        gatherer: TransitionGatherer,
         task: Task,
         strategy: str,
         some: npt.NDArray[np.bool_],
-        places: npt.NDArray[np.float64],
+        draws: npt.NDArray[np.float64],
     ) -> None:
-        """Take the draws, so that a read that is done again gets the same.
+        """Take the draws, so that a repeated read gets the same goals.
 
         Args:
             gatherer: of the store, and its mark.
             task: see there.
             strategy: one of `STRATEGIES`.
             some: (B,) which samples to relabel.
-            places: (B,) uniform in [0, 1): where in its range each goal lies.
+            draws: (B,) uniform in [0, 1): how far along its range of rows each goal lies.
         """
         self._gatherer, self._task, self._strategy = gatherer, task, strategy
-        self._some, self._places = some, places
+        self._some, self._draws = some, draws
         self._goals = np.empty(0, np.int64)
 
-    def locate(self, index: Index, ids: Ids) -> Places:
-        """Draw the goals' rows, in the same picture of the index as everything else."""
+    def locate(self, index: Index, ids: Ids) -> TransitionSpans:
+        """Draw the goals' rows from the same state of the index as the spans."""
         position = index.locate(ids)
         stop = index.end(position, ids)
         start = stop - 1
@@ -73,16 +73,16 @@ class Relabelling:
             start = ids + 1
         elif self._strategy == "episode":
             start = np.maximum(index.begin(position), _oldest(index, ids))
-        rows = start + (self._places * (stop - start)).astype(np.int64)
+        rows = start + (self._draws * (stop - start)).astype(np.int64)
         self._goals = np.where(self._some, rows, -1)
         return self._gatherer.locate(index, ids)
 
     def fetch(
-        self, columns: Mapping[str, Column], places: Places, out: Batch | None = None
+        self, columns: Mapping[str, Column], spans: TransitionSpans, out: Batch | None = None
     ) -> Batch:
-        """Read the transitions at `places` as if the goals had been there."""
+        """Read the transitions as if they had been recorded with these goals."""
         goals = _Goals(self._task, columns, self._goals)
-        return self._gatherer.fetch(goals.columns(), places, out)
+        return self._gatherer.fetch(goals.columns(), spans, out)
 
 
 def _oldest(index: Index, ids: Ids) -> Ids:
@@ -90,9 +90,9 @@ def _oldest(index: Index, ids: Ids) -> Ids:
 
     Of those below it, more or fewer are still on disk, depending on when it was last flushed.
     """
-    lanes, places = np.unique(ids >> LANE_SHIFT, return_inverse=True)
+    lanes, number = np.unique(ids >> LANE_SHIFT, return_inverse=True)
     firsts = [(lane << LANE_SHIFT) + index.window(lane)[1] for lane in lanes.tolist()]
-    return np.array(firsts, np.int64)[places]
+    return np.array(firsts, np.int64)[number]
 
 
 class _Goals:
@@ -129,25 +129,25 @@ class _Goals:
         return goals.reshape(len(goals), *(1,) * (ids.ndim - 1), *goals.shape[1:])
 
     def _rewards(self, ids: Ids) -> Array:
-        return self._judged("reward", self._task.reward, ids)
+        return self._computed("reward", self._task.reward, ids)
 
     def _live(self, ids: Ids) -> Array:
-        ended = self._judged("terminal", self._task.terminal, ids)  # type: ignore[arg-type]
+        ended = self._computed("terminal", self._task.terminal, ids)  # type: ignore[arg-type]
         return np.equal(ended, 0)
 
-    def _judged(self, name: str, judge: Judge, ids: Ids) -> Array:
-        """What a function says of the steps at `ids`, in their shape."""
+    def _computed(self, name: str, function: GoalFunction, ids: Ids) -> Array:
+        """The results of a function for the steps at `ids`, in their shape."""
         if self._known is None or self._known[0] is not ids:  # both functions see the same window
             self._known = ids, self._steps(ids)
         size = ids[self.some].shape
-        found = np.asarray(judge(*self._known[1]))
-        if found.shape != (np.prod(size),) or found.dtype.kind not in "biuf":
+        values = np.asarray(function(*self._known[1]))
+        if values.shape != (np.prod(size),) or values.dtype.kind not in "biuf":
             raise SchemaError(
                 f"{name}: expected numbers of shape ({np.prod(size)},) for goals of shape "
-                f"{self._known[1][0].shape}, found {found.dtype} {found.shape}; it is called once "
-                f"for many steps"
+                f"{self._known[1][0].shape}, found {values.dtype} {values.shape}; it is called "
+                f"once for many steps"
             )
-        return found.reshape(size)
+        return values.reshape(size)
 
     def _steps(self, ids: Ids) -> tuple[Array, Array, dict[str, Array]]:
         """Achieved goals after the steps, desired ones, and extras: (N, ...) each."""
@@ -176,13 +176,13 @@ class _Replaced:
 
     def take(self, ids: Ids, out: Array | None = None) -> Array:
         """Rows by id."""
-        found = self._column.take(ids, out)
-        found[self._some] = self._values(ids)
-        return found
+        rows = self._column.take(ids, out)
+        rows[self._some] = self._values(ids)
+        return rows
 
 
 class _Mark:
-    """A column that tells of each sample where its goal comes from."""
+    """A column with the row that each sample's goal comes from."""
 
     row_shape: tuple[int, ...] = ()
     dtype: np.dtype[Any] = np.dtype("int64")

@@ -29,11 +29,11 @@ class Returns:
 
     def rewards(self, columns: Mapping[str, Column], ids: Ids, out: Array | None = None) -> Array:
         """The rewards of single steps, clipped if asked for, into `out` if given."""
-        found = columns["rewards"].take(ids, out)
+        rewards = columns["rewards"].take(ids, out)
         if self._clip is not None:
             with np.errstate(over="ignore"):  # a bound beyond the dtype's own is none
-                found.clip(*self._clip, out=found)
-        return found
+                rewards.clip(*self._clip, out=rewards)
+        return rewards
 
     def fill(
         self,

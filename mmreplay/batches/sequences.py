@@ -20,7 +20,7 @@ from mmreplay.ids import Array, Ids
 from mmreplay.lazy_frames import joined_shape, parted
 from mmreplay.schema import FRAME, Schema
 
-__all__ = ["SequenceBatch", "SequenceGatherer", "SequencePlaces"]
+__all__ = ["SequenceBatch", "SequenceGatherer", "SequenceSpans"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -69,8 +69,8 @@ class SequenceBatch:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class SequencePlaces:
-    """Where windows lie, all as ids, (B,) each.
+class SequenceSpans:
+    """The rows of windows, and those of their episodes, as ids, (B,) each.
 
     Attributes:
         start: of the first of the T steps, also where there is none.
@@ -104,31 +104,31 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
         # Of every stack of the window, and of what follows each of its steps.
         self._ahead = np.arange(1 - self._k, self._steps + self._n)
 
-    def locate(self, index: Index, ids: Ids) -> SequencePlaces:
+    def locate(self, index: Index, ids: Ids) -> SequenceSpans:
         """Look up the windows whose first steps after the burn-in are these, (B,)."""
-        return SequencePlaces(ids - self._burn_in, *index.span(ids))
+        return SequenceSpans(ids - self._burn_in, *index.span(ids))
 
     def fetch(
         self,
         columns: Mapping[str, Column],
-        places: SequencePlaces,
+        spans: SequenceSpans,
         out: SequenceBatch | None = None,
     ) -> SequenceBatch:
-        """Read the windows at `places`.
+        """Read windows.
 
         Args:
-            columns: of the store, as they were when the places were looked up.
-            places: from `locate`.
+            columns: of the store, as they were when the spans were looked up.
+            spans: from `locate`.
             out: a batch that this returned for as many windows; overwritten and returned.
 
         Raises:
-            SchemaError: `out` is none such.
+            SchemaError: `out` does not fit.
             EvictedError, CorruptStoreError: as the columns.
         """
-        size = places.start.size
+        size = spans.start.size
         batch = self._batch(columns, out, size)
-        begin, first, stop = (x[:, None] for x in (places.begin, places.first, places.stop))
-        rows = places.start[:, None] + self._times
+        begin, first, stop = (x[:, None] for x in (spans.begin, spans.first, spans.stop))
+        rows = spans.start[:, None] + self._times
         np.greater_equal(rows, first, out=batch.mask)
         batch.mask[rows >= stop] = False
         padded = None if batch.mask.all() else ~batch.mask
@@ -138,12 +138,12 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
         batch.weight.fill(1)
         np.subtract(rows, begin, out=batch.step)
         if (begin < 0).any():
-            batch.step[places.begin < 0] = -1
+            batch.step[spans.begin < 0] = -1
         np.equal(rows, begin, out=batch.first)
         ahead = self._fill_steps(columns, rows, stop, batch)
         if padded is not None:
             self._blank(batch, padded, ahead)
-        self._fill_frames(columns, places, ahead, batch, whole=padded is None)
+        self._fill_frames(columns, spans, ahead, batch, whole=padded is None)
         return batch
 
     def _fill_steps(
@@ -170,7 +170,7 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
     ) -> None:
         """Zeros where there is no step."""
         batch.id[padded] = -1
-        for one in (
+        for array in (
             batch.action,
             batch.reward,
             batch.discount,
@@ -179,7 +179,7 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
             batch.first,
             *batch.extras.values(),
         ):
-            one[padded] = 0
+            array[padded] = 0
         if ahead is not None:
             ahead[padded] = 1
 
@@ -188,19 +188,19 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
     def _fill_frames(
         self,
         columns: Mapping[str, Column],
-        places: SequencePlaces,
+        spans: SequenceSpans,
         ahead: Ids | None,
         batch: SequenceBatch,
         *,
         whole: bool,
     ) -> None:
         """Read each frame column once, from what the first real step shows to what the last."""
-        window = places.start[:, None] + self._ahead
-        begin, high, blank = places.begin[:, None], places.stop[:, None], None
+        window = spans.start[:, None] + self._ahead
+        begin, high, blank = spans.begin[:, None], spans.stop[:, None], None
         if self.settings.padding == "zero":
             blank = window < begin
         if not whole or self._n > 1:
-            oldest = np.maximum(places.first, places.start) + (1 - self._k)
+            oldest = np.maximum(spans.first, spans.start) + (1 - self._k)
             outside = (window < oldest[:, None]) | (window > high)
             blank = outside if blank is None else blank | outside
             np.maximum(window, oldest[:, None], out=window)
@@ -231,15 +231,15 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
         """The stack after m steps, for each step."""
         size, length = frames.shape[:2]
         rows = np.arange(size)[:, None] * length + self._times + ahead
-        places = rows[:, :, None] + np.arange(self._k)
+        wanted = rows[:, :, None] + np.arange(self._k)
         flat = frames.reshape(size * length, *frames.shape[2:])
         if self._copies:
             stacks = parted(following, self._k, frames.shape[2:])
-            stacks[...] = flat.take(places, axis=0)
+            stacks[...] = flat.take(wanted, axis=0)
             return
         if self.settings.stack is None:
-            places = rows
-        flat.take(places, axis=0, out=following, mode="clip")
+            wanted = rows
+        flat.take(wanted, axis=0, out=following, mode="clip")
 
     def _views(self, frames: Array) -> tuple[Array, Array]:
         """(B, T, k, *frame) of every step, and the same one row later, over (B, n, *frame)."""
@@ -250,8 +250,8 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
             np.ndarray(shape, frames.dtype, frames, offset, strides) for offset in (0, of_frame)
         ]
         if self._k > 1:  # a change of one step would be one of its neighbours
-            for one in pair:
-                one.flags.writeable = False
+            for view in pair:
+                view.flags.writeable = False
         return pair[0], pair[1]
 
     # ------------------------------------------------------------ the arrays of a batch

@@ -19,12 +19,12 @@ from mmreplay.ids import Array, Ids
 from mmreplay.lazy_frames import joined_shape, parted
 from mmreplay.schema import FRAME, Schema
 
-__all__ = ["Gatherer", "Places"]
+__all__ = ["TransitionGatherer", "TransitionSpans"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Places:
-    """Where the parts of a batch lie.
+class TransitionSpans:
+    """Transitions, and how far their stacks and returns may reach in their episodes.
 
     Attributes:
         ids: (B,) the transitions.
@@ -37,7 +37,7 @@ class Places:
     steps: Ids | None
 
 
-class Gatherer(BatchGatherer[Batch]):
+class TransitionGatherer(BatchGatherer[Batch]):
     """Rebuilds transitions of one store by one set of settings.
 
     Args:
@@ -55,46 +55,46 @@ class Gatherer(BatchGatherer[Batch]):
         self._length = k + 1 if self._one_step else 2 * k
         self._back = np.arange(1 - k, 2 if self._one_step else 1)
 
-    def locate(self, index: Index, ids: Ids) -> Places:
-        """Look up in the index what is needed of it, so that the rest works on a fixed picture."""
+    def locate(self, index: Index, ids: Ids) -> TransitionSpans:
+        """Take what is needed from the index, so that `fetch` does without it."""
         if self._k == 1 and self._one_step:
-            return Places(ids, None, None)
+            return TransitionSpans(ids, None, None)
         position = index.locate(ids)
         begin = index.begin(position) if self._k > 1 else None
         if self._one_step:
-            return Places(ids, begin, None)
+            return TransitionSpans(ids, begin, None)
         # The last row of an episode, or of a lane, is no transition.
         left = index.end(position, ids) - 1 - ids
-        return Places(ids, begin, np.minimum(left, self.settings.n_step))
+        return TransitionSpans(ids, begin, np.minimum(left, self.settings.n_step))
 
     def fetch(
-        self, columns: Mapping[str, Column], places: Places, out: Batch | None = None
+        self, columns: Mapping[str, Column], spans: TransitionSpans, out: Batch | None = None
     ) -> Batch:
-        """Read the transitions at `places`.
+        """Read transitions.
 
         Args:
-            columns: of the store, as they were when the places were looked up.
-            places: from `locate`.
+            columns: of the store, as they were when the spans were looked up.
+            spans: from `locate`.
             out: a batch that this returned for as many ids; overwritten and returned.
 
         Raises:
-            SchemaError: `out` is none such.
+            SchemaError: `out` does not fit.
             EvictedError, CorruptStoreError: as the columns.
         """
-        ids = places.ids
+        ids = spans.ids
         batch = self._batch(columns, out, ids.size)
-        if places.steps is None:
+        if spans.steps is None:
             self._returns.rewards(columns, ids, batch.reward)
             np.not_equal(columns["non_terminals"].take(ids), 0, out=batch.non_terminal)
             np.multiply(batch.non_terminal, self.settings.gamma, out=batch.discount)
             window = ids[:, None] + self._back
         else:
             following = self._returns.fill(
-                columns, ids, places.steps, batch.reward, batch.discount, batch.non_terminal
+                columns, ids, spans.steps, batch.reward, batch.discount, batch.non_terminal
             )
             ends = np.stack((ids, following), axis=1)
             window = (ends[:, :, None] + self._back).reshape(ids.size, self._length)
-        self._frames(columns, window, places.begin, batch)
+        self._frames(columns, window, spans.begin, batch)
         columns["actions"].take(ids, batch.action)
         batch.id[:] = ids
         batch.weight.fill(1)

@@ -22,7 +22,7 @@ from mmreplay.arguments import whole_number, whole_number_or_none
 from mmreplay.batches.batch import Batch
 from mmreplay.batches.sequences import SequenceBatch, SequenceGatherer
 from mmreplay.batches.settings import Settings
-from mmreplay.datasets.sequence_draws import draw_seed, naming
+from mmreplay.datasets.draws import draw_seed, errors_with_path
 from mmreplay.episode_index import Index
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.ids import Ids
@@ -37,10 +37,12 @@ from mmreplay.system import forks
 
 __all__ = ["Dataset", "Seed"]
 
-_KINDS = 8  # of windows, whose sums are kept
+_KINDS = 8  # kinds of windows whose sums are kept
 
-_MADE = ("_gatherer", "_trajectories", "_window_sampler", "_portion_sampler", "_sequence_gatherer")
-"""Of the store and the settings."""
+_NOT_PICKLED = (
+    "_gatherer", "_trajectories", "_window_sampler", "_portion_sampler", "_sequence_gatherer"
+)  # fmt: skip
+"""Made again from the store and the settings."""
 
 Seed = int | Sequence[int] | np.random.SeedSequence | None
 
@@ -73,8 +75,8 @@ class Dataset:
         _DATASETS.add(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a pickle holds: all but what is made of the store and the settings."""
-        state = {name: one for name, one in self.__dict__.items() if name not in _MADE}
+        """What a pickle holds: all but what can be made again from the store and the settings."""
+        state = {name: value for name, value in self.__dict__.items() if name not in _NOT_PICKLED}
         with self.generator.bit_generator.lock:
             return {**state, "generator": copy.deepcopy(self.generator)}
 
@@ -119,10 +121,10 @@ class Dataset:
         # Once, however often the store has to read again.
         if replace:
             draws = self.generator.random(size)
-            draw = naming(self.store.path, lambda index: uniform_ids(index, draws))
+            draw = errors_with_path(self.store.path, lambda index: uniform_ids(index, draws))
         else:
             seed = draw_seed(self.generator)
-            draw = naming(self.store.path, lambda index: distinct_ids(index, size, seed))
+            draw = errors_with_path(self.store.path, lambda index: distinct_ids(index, size, seed))
         return self.store.live.gather(draw, self._gatherer, out)
 
     def batches(
@@ -138,7 +140,7 @@ class Dataset:
     ) -> Iterator[Batch]:
         """Every transition once an epoch.
 
-        Each call goes on with the next epoch's order, so that a loop over calls shuffles anew. The
+        Each call goes on with the next epoch's order, so that a loop over calls shuffles again. The
         order follows from the seed and the epoch's number: ranks must be in the same epoch, so
         each calls this equally often, or says which one with `epoch`.
 
@@ -203,7 +205,7 @@ class Dataset:
             if drop_last:
                 ids = ids[: total // world_size // size * size]
             for start in range(0, len(ids), size):
-                kept = _those_left(ids[start : start + size])
+                kept = _not_evicted(ids[start : start + size])
                 batch = self.store.live.gather(kept, self._gatherer)
                 if len(batch):
                     yield batch
@@ -291,7 +293,7 @@ class Dataset:
         size = whole_number("batch_size", batch_size)
         draws = self.generator.random(size)
         sampler = self._window_sampler(windows)
-        draw = naming(self.store.path, lambda index: sampler.draw(index, draws))
+        draw = errors_with_path(self.store.path, lambda index: sampler.draw(index, draws))
         gatherer = self._sequence_gatherer(windows.length, windows.burn_in)
         return self.store.live.gather(draw, gatherer, out)
 
@@ -324,14 +326,14 @@ class Dataset:
         size = whole_number("batch_size", batch_size)
         windows = Windows(length, burn_in, boundary, stride)
         epochs = whole_number_or_none("epochs", epochs, 0)
-        self.store.live.look(naming(self.store.path, self._window_sampler(windows).total))
+        self.store.live.look(errors_with_path(self.store.path, self._window_sampler(windows).total))
         return self._sequence_batches(size, windows, epochs, shuffle)
 
     def _sequence_batches(
         self, size: int, windows: Windows, epochs: int | None, shuffle: bool
     ) -> Iterator[SequenceBatch]:
         gatherer = self._sequence_gatherer(windows.length, windows.burn_in)
-        every = naming(self.store.path, self._window_sampler(windows).every)
+        every = errors_with_path(self.store.path, self._window_sampler(windows).every)
         done = 0
         while epochs is None or done < epochs:
             ids = self.store.live.look(every)
@@ -360,7 +362,7 @@ class Dataset:
         windows = Windows(length)
         sampler = self._portion_sampler(windows)
         draws = self.generator.random((2, size))
-        draw = naming(self.store.path, lambda index: sampler.draw(index, draws))
+        draw = errors_with_path(self.store.path, lambda index: sampler.draw(index, draws))
         return self.store.live.gather(
             draw, self._sequence_gatherer(windows.length, windows.burn_in)
         )
@@ -380,10 +382,12 @@ class Dataset:
         sampler = self._trajectories
         if replace:
             draws = self.generator.random(size)
-            draw = naming(self.store.path, lambda index: sampler.draw(index, draws))
+            draw = errors_with_path(self.store.path, lambda index: sampler.draw(index, draws))
         else:
             seed = draw_seed(self.generator)
-            draw = naming(self.store.path, lambda index: sampler.draw_distinct(index, size, seed))
+            draw = errors_with_path(
+                self.store.path, lambda index: sampler.draw_distinct(index, size, seed)
+            )
         return self.store.live.lazy_trajectories(draw)
 
     @property
@@ -423,13 +427,13 @@ class Dataset:
         return f"<mmreplay.Dataset {self.store.path} transitions={len(self)}>"
 
 
-def _those_left(ids: Ids) -> Callable[[Index], Ids]:
-    """What a capacity has not evicted of them, since they were listed."""
+def _not_evicted(ids: Ids) -> Callable[[Index], Ids]:
+    """Those of the ids that no capacity has evicted since they were listed."""
 
-    def left(index: Index) -> Ids:
+    def valid(index: Index) -> Ids:
         return np.asarray(ids[~index.invalid(ids)])
 
-    return left
+    return valid
 
 
 _DATASETS: weakref.WeakSet[Dataset] = weakref.WeakSet()

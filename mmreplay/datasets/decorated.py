@@ -1,4 +1,4 @@
-"""`Decorated`: batches after some functions.
+"""`Decorated`: batches passed through functions.
 
 Invariant: a function sees each batch once, in memory that belongs to nobody else: not to the
 caller's `out`, and the next observation not to the observation.
@@ -79,7 +79,7 @@ class Decorated:
     @property
     def ids(self) -> Ids:
         """Every valid transition id, ascending; of data that has them."""
-        return np.asarray(self._of_data("ids"), np.int64)
+        return np.asarray(self._attribute_of_data("ids"), np.int64)
 
     def __len__(self) -> int:
         """Transitions that can be sampled."""
@@ -95,7 +95,7 @@ class Decorated:
         Raises:
             EmptyBufferError: there is no transition yet.
         """
-        return self._done(self.data.sample(batch_size), out)
+        return self._decorated(self.data.sample(batch_size), out)
 
     def transitions(self, ids: npt.ArrayLike, out: Batch | None = None) -> Batch:
         """The transitions with these ids; of data that has them.
@@ -107,7 +107,7 @@ class Decorated:
         Raises:
             InvalidIdError: an id that is no valid transition, named.
         """
-        return self._done(self._of_data("transitions")(ids), out)
+        return self._decorated(self._attribute_of_data("transitions")(ids), out)
 
     def batches(
         self,
@@ -121,7 +121,7 @@ class Decorated:
         epoch: int | None = None,
     ) -> Iterator[Batch]:
         """Every transition once an epoch, of data that has epochs; see `Dataset.batches`."""
-        found = self._of_data("batches")(
+        batches = self._attribute_of_data("batches")(
             batch_size,
             epochs,
             shuffle=shuffle,
@@ -130,26 +130,26 @@ class Decorated:
             drop_last=drop_last,
             epoch=epoch,
         )
-        return (self._done(batch, None) for batch in found)
+        return (self._decorated(batch, None) for batch in batches)
 
-    def _of_data(self, name: str) -> Any:
-        found = getattr(self.data, name, None)
-        if found is None:
+    def _attribute_of_data(self, name: str) -> Any:
+        attribute = getattr(self.data, name, None)
+        if attribute is None:
             raise SchemaError(f"{self.data!r} has no {name}, so nothing around it has")
-        return found
+        return attribute
 
-    def _done(self, batch: Batch, out: Batch | None) -> Batch:
-        """A fresh batch after all functions, in `out` if given."""
+    def _decorated(self, batch: Batch, out: Batch | None) -> Batch:
+        """A new batch passed through all functions, in `out` if given."""
         batch = unshared(batch)
         for function in self.functions:
-            found: object = function(batch, self.generator)
-            if not isinstance(found, Batch) or len(found) != len(batch):
+            result: object = function(batch, self.generator)
+            if not isinstance(result, Batch) or len(result) != len(batch):
                 raise SchemaError(
                     f"{function!r}: expected to get a batch of {len(batch)} back, found "
-                    f"{type(found).__name__}; return it, also if it was changed in place, or "
+                    f"{type(result).__name__}; return it, also if it was changed in place, or "
                     f"dataclasses.replace(batch, reward=...) with another array"
                 )
-            batch = found
+            batch = result
         return batch if out is None else fill(out, batch)
 
     def __repr__(self) -> str:

@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 from mmreplay.arguments import whole_number
 from mmreplay.batches.batch import Batch
-from mmreplay.batches.relabel import STRATEGIES, Judge, Relabelling, Task
+from mmreplay.batches.relabel import STRATEGIES, GoalFunction, Relabelling, Task
 from mmreplay.batches.settings import Settings
-from mmreplay.batches.transitions import Gatherer
+from mmreplay.batches.transitions import TransitionGatherer
 from mmreplay.datasets.dataset import Dataset
-from mmreplay.episode_index import Index
-from mmreplay.errors import EmptyBufferError, InvalidIdError, SchemaError
+from mmreplay.datasets.draws import errors_with_path
+from mmreplay.errors import InvalidIdError, SchemaError
 from mmreplay.ids import Ids
 from mmreplay.reading.store import Store
 from mmreplay.sampling.uniform import uniform_ids
@@ -37,7 +37,7 @@ class Hindsight:
 
     Observations are dicts with an achieved and a desired goal, as those of Gymnasium-Robotics. A
     relabelled sample's desired goal is the achieved goal of another row of its episode, in each
-    frame of both stacks, and each reward of its n-step window is computed anew. What is stored is
+    frame of both stacks, and each reward of its n-step window is computed again. What is stored is
     not changed. Also for truncated, interrupted and running episodes: their last row is then the
     newest one; of an episode whose beginning was evicted, the rows that can still be sampled.
 
@@ -76,22 +76,22 @@ class Hindsight:
     def __init__(
         self,
         data: Dataset,
-        reward: Judge,
+        reward: GoalFunction,
         strategy: str = "future",
         probability: float = 0.8,
         *,
-        terminal: Judge | None = None,
+        terminal: GoalFunction | None = None,
         achieved_goal: str = "achieved_goal",
         desired_goal: str = "desired_goal",
         mark: str = "hindsight",
     ) -> None:
         """See the class."""
-        judges: dict[str, Any] = {"reward": reward, "terminal": terminal}
-        for name, judge in judges.items():
-            if not callable(judge) and not (name == "terminal" and judge is None):
+        functions: dict[str, Any] = {"reward": reward, "terminal": terminal}
+        for name, function in functions.items():
+            if not callable(function) and not (name == "terminal" and function is None):
                 raise SchemaError(
                     f"{name}: expected a function (achieved_goal, desired_goal, info), "
-                    f"found {judge!r}"
+                    f"found {function!r}"
                 )
         if strategy not in STRATEGIES:
             raise SchemaError(f"strategy: expected one of {STRATEGIES}, found {strategy!r}")
@@ -123,7 +123,7 @@ class Hindsight:
             reward,
             terminal,
         )
-        self._gatherer = Gatherer(self.schema, data.settings)
+        self._gatherer = TransitionGatherer(self.schema, data.settings)
         # Whoever draws in a way of its own is asked for a batch of its own, for the ids in it.
         self._uniform = type(data).sample is Dataset.sample
         if hasattr(data, "update_priorities"):
@@ -167,19 +167,14 @@ class Hindsight:
         if self._uniform:
             draws = self.generator.random(size)
 
-            def draw(index: Index) -> Ids:
-                try:
-                    return uniform_ids(index, draws)
-                except EmptyBufferError as error:
-                    raise EmptyBufferError(f"{self.store.path}: {error}") from None
-
+            draw = errors_with_path(self.store.path, lambda index: uniform_ids(index, draws))
             return self.store.live.gather(draw, self._relabelling(size), out)
         for _ in range(_ATTEMPTS - 1):
             with contextlib.suppress(InvalidIdError):  # evicted since it was drawn
-                return self._of_its_draw(size, out)
-        return self._of_its_draw(size, out)
+                return self._relabelled_draw(size, out)
+        return self._relabelled_draw(size, out)
 
-    def _of_its_draw(self, size: int, out: Batch | None) -> Batch:
+    def _relabelled_draw(self, size: int, out: Batch | None) -> Batch:
         drawn = self.data.sample(size)
         batch = self.relabel(drawn.id, out)
         batch.weight[:] = drawn.weight
@@ -208,8 +203,8 @@ class Hindsight:
         drop_last: bool = False,
         epoch: int | None = None,
     ) -> Iterator[Batch]:
-        """Every transition once an epoch, with goals drawn anew; see `Dataset.batches`."""
-        found = self.data.batches(
+        """Every transition once an epoch, with goals drawn again; see `Dataset.batches`."""
+        batches = self.data.batches(
             batch_size,
             epochs,
             shuffle=shuffle,
@@ -218,12 +213,12 @@ class Hindsight:
             drop_last=drop_last,
             epoch=epoch,
         )
-        return (self.relabel(batch.id) for batch in found)
+        return (self.relabel(batch.id) for batch in batches)
 
     def _relabelling(self, size: int) -> Relabelling:
-        chances, places = self.generator.random((2, size))
+        chances, draws = self.generator.random((2, size))
         some = chances < self._probability
-        return Relabelling(self._gatherer, self._task, self._strategy, some, places)
+        return Relabelling(self._gatherer, self._task, self._strategy, some, draws)
 
     def __repr__(self) -> str:
         """What it samples from, and how."""

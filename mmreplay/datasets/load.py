@@ -1,4 +1,4 @@
-"""`load`: stores by path, list or pattern, opened for training.
+"""`load`: open stores for training, by path, list or pattern.
 
 Invariant: lanes are numbered in the order of the stores, those of a pattern in the order of their
 names.
@@ -57,14 +57,15 @@ def load(
 
 
 def _matching(path: Any) -> list[Path]:
+    """The stores' paths, of one path, a list or a pattern."""
     if not isinstance(path, (str, os.PathLike)):
         if not isinstance(path, Iterable):
             raise SchemaError(f"load: expected a path, a list of them or a pattern, found {path!r}")
-        found = [one for each in path for one in _matching(each)]
-        if not found:
+        paths = [match for entry in path for match in _matching(entry)]
+        if not paths:
             raise StoreNotFoundError("load: expected one path or more, found an empty list")
-        return found
-    where = user_paths.as_path(path)
+        return paths
+    location = user_paths.as_path(path)
     text = os.fspath(path)
     # Not Path.exists, which raises of a name that is too long.
     if not os.path.exists(text) and glob.has_magic(text):  # noqa: PTH110
@@ -75,4 +76,4 @@ def _matching(path: Any) -> list[Path]:
         if not names:
             raise StoreNotFoundError(f"{text}: nothing matches this pattern")
         return [Path(name).absolute() for name in names]
-    return [where.absolute()]
+    return [location.absolute()]

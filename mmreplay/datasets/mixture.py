@@ -43,7 +43,7 @@ class Mixture:
         mark: name of the extra of each batch that tells the number of its source: (B,) int64.
 
     Raises:
-        SchemaError: sources that differ, weights that are none.
+        SchemaError: sources that differ, weights that are no shares.
 
     Attributes:
         data: as given.
@@ -83,7 +83,7 @@ class Mixture:
 
     @property
     def weights(self) -> Floats:
-        """Each source's share, summing up to 1. May be set anew between batches."""
+        """Each source's share, summing up to 1. May be set again between batches."""
         return self._weights.copy()
 
     @weights.setter
@@ -165,22 +165,22 @@ class Mixture:
         Raises:
             SchemaError: arrays of different lengths, or the number of no source.
         """
-        wanted, found, numbers = np.asarray(ids), np.asarray(errors), np.asarray(source)
-        if wanted.ndim != 1 or not wanted.shape == found.shape == numbers.shape:
+        wanted, values, numbers = np.asarray(ids), np.asarray(errors), np.asarray(source)
+        if wanted.ndim != 1 or not wanted.shape == values.shape == numbers.shape:
             raise SchemaError(
                 f"ids, errors and source: expected (B,) each, found {wanted.shape}, "
-                f"{found.shape}, {numbers.shape}"
+                f"{values.shape}, {numbers.shape}"
             )
         wrong = numbers[~np.isin(numbers, np.arange(len(self.data)))]
         if wrong.size:
             raise SchemaError(
                 f"source: expected numbers from 0 to {len(self.data) - 1}, found {wrong[0]}"
             )
-        for number, one in enumerate(self.data):
-            update: Any = getattr(one, "update_priorities", None)
+        for number, dataset in enumerate(self.data):
+            update: Any = getattr(dataset, "update_priorities", None)
             here = numbers == number
             if update is not None and here.any():
-                update(wanted[here], found[here])
+                update(wanted[here], values[here])
 
     def __repr__(self) -> str:
         """The sources and their shares."""
@@ -209,11 +209,11 @@ def _check_alike(data: Sequence[Source]) -> Schema:
 
 
 def _rows(schema: Schema) -> dict[str, str]:
-    return {path: f"{one.dtype} {one.shape}" for path, one in schema.columns().items()}
+    return {path: f"{field.dtype} {field.shape}" for path, field in schema.columns().items()}
 
 
 def _innermost(source: object) -> object:
-    """What a source is around, if it is around something."""
+    """The innermost source of nested wrappers."""
     while not isinstance(source, (ReplayBuffer, Mixture)) and hasattr(source, "data"):
         source = source.data
     return source

@@ -16,13 +16,13 @@ import numpy.typing as npt
 from mmreplay.arguments import whole_number
 from mmreplay.batches.batch import Batch
 from mmreplay.datasets.dataset import Seed
+from mmreplay.datasets.draws import errors_with_path
 from mmreplay.datasets.replay_buffer import ReplayBuffer
-from mmreplay.datasets.sequence_draws import naming
 from mmreplay.episode_index import Index
 from mmreplay.errors import ClosedError, SchemaError
 from mmreplay.ids import Ids
 from mmreplay.sampling.prioritized import Prioritization, PrioritizedSampler
-from mmreplay.sampling.priority_variants import MOST
+from mmreplay.sampling.priority_variants import MAX_PRIORITY
 from mmreplay.schema import Field
 from mmreplay.storage.priority_column import PriorityColumn
 from mmreplay.writing.create import FLUSH_S, release_all
@@ -125,18 +125,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         largest, n_batches = kept.get("largest"), kept.get("batches")
         # As JSON has it, which anybody may have written.
         self._n_batches = max(n_batches, 0) if isinstance(n_batches, int) else 0
-        is_sound = isinstance(largest, float) and 0 < largest <= MOST
+        is_sound = isinstance(largest, float) and 0 < largest <= MAX_PRIORITY
         self._sampler = PrioritizedSampler(
             self._column, self._how, index, largest if is_sound else None
         )
 
-    def saved_state(self) -> dict[str, Any]:
+    def _saved_state(self) -> dict[str, Any]:
         """See `ReplayBuffer.saved_state`; makes the priorities durable, too."""
         if self._sampler is None:
-            return super().saved_state()
+            return super()._saved_state()
         self._column.sync()
         kept = {"largest": self._sampler.largest, "batches": self._n_batches}
-        return {**super().saved_state(), "sampler": kept}
+        return {**super()._saved_state(), "sampler": kept}
 
     def after_fork_in_child(self) -> None:
         """In a forked child: the priorities are the parent's."""
@@ -194,7 +194,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             weights = sampler.weights(probabilities, beta)
             return ids
 
-        batch = self.store.live.gather(naming(self.store.path, draw), self._gatherer, out)
+        batch = self.store.live.gather(errors_with_path(self.store.path, draw), self._gatherer, out)
         batch.weight[:] = weights
         self._n_batches += 1
         return batch

@@ -173,7 +173,7 @@ class ReplayBuffer(Dataset):
             f"read and sample there"
         )
 
-    def saved_state(self) -> dict[str, Any]:
+    def _saved_state(self) -> dict[str, Any]:
         """What is saved with each flush: the random state, and what a sampler added to it."""
         bits = self.generator.bit_generator
         with bits.lock:
@@ -202,32 +202,32 @@ class ReplayBuffer(Dataset):
 
 
 def _saver(buffer: ReplayBuffer) -> Callable[[], str | None]:
-    """What gives the random state to be saved; holds no buffer alive that was dropped unclosed."""
-    there = weakref.ref(buffer)
+    """A function that returns the random state to save, and does not keep the buffer alive."""
+    reference = weakref.ref(buffer)
 
     def state() -> str | None:
-        found = there()
-        # Another one that was put in its place has a state that is none of JSON, and is not kept.
-        if found is None or not isinstance(found.generator.bit_generator, np.random.PCG64):
+        alive = reference()
+        # A generator of another kind, put in its place, has no state in JSON: it is not saved.
+        if alive is None or not isinstance(alive.generator.bit_generator, np.random.PCG64):
             return None
-        # A string, as its numbers of 128 bits are more than many readers take.
-        return json.dumps(found.saved_state())
+        # A string, as many readers of JSON do not take numbers of 128 bits.
+        return json.dumps(alive._saved_state())  # noqa: SLF001 (a buffer of this module)
 
     return state
 
 
 def _restore(generator: np.random.Generator, saved: str, path: Path) -> dict[str, Any]:
-    """Set the random state; returns what was saved, of what a buffer saves."""
+    """Set the random state; returns those saved values that a buffer writes itself."""
     try:
-        found = json.loads(saved)
-        # Somebody else may have written it: what it has besides would be written again and again.
+        document = json.loads(saved)
+        # Others may have written it: unknown keys would be written again and again.
         state: dict[str, Any] = {
             "bit_generator": _NAME,
-            **{name: _number(found[name]) for name in ("has_uint32", "uinteger")},
-            "state": {name: _number(found["state"][name]) for name in ("state", "inc")},
+            **{name: _number(document[name]) for name in ("has_uint32", "uinteger")},
+            "state": {name: _number(document["state"][name]) for name in ("state", "inc")},
         }
-        if found["bit_generator"] != _NAME:
-            raise ValueError(f"expected that of {_NAME}, found {found['bit_generator']!r:.80}")
+        if document["bit_generator"] != _NAME:
+            raise ValueError(f"expected that of {_NAME}, found {document['bit_generator']!r:.80}")
         generator.bit_generator.state = state
     except (
         ValueError, TypeError, KeyError, OverflowError, AttributeError, RecursionError
@@ -235,7 +235,7 @@ def _restore(generator: np.random.Generator, saved: str, path: Path) -> dict[str
         raise CorruptStoreError(
             f"{path}: the saved random state cannot be read: {error!s:.200}; run `mmreplay verify`"
         ) from error
-    sampler = found.get("sampler")
+    sampler = document.get("sampler")
     if isinstance(sampler, dict):
         state["sampler"] = {
             name: value for name, value in sampler.items() if name in _OF_SAMPLERS and _fits(value)

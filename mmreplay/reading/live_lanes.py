@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.batches.settings import Settings
-from mmreplay.batches.transitions import Gatherer
+from mmreplay.batches.transitions import TransitionGatherer
 from mmreplay.episode_index import Index
 from mmreplay.errors import ClosedError, CorruptStoreError, InvalidIdError, SchemaError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
@@ -41,7 +41,7 @@ _LOOK_S = 1.0
 
 
 class Rebuilder(Protocol[Places, Read]):
-    """What makes something to train with of ids: a `Gatherer`, or one of sequences."""
+    """What makes something to train with of ids: a `TransitionGatherer`, or one of sequences."""
 
     def locate(self, index: Index, ids: Ids, /) -> Places:
         """Look up in the index what is needed of it."""
@@ -210,7 +210,7 @@ class LiveLanes:
 
     # ------------------------------------------------------------ transitions by id
 
-    def gatherer(self, settings: Settings) -> Gatherer:
+    def gatherer(self, settings: Settings) -> TransitionGatherer:
         """What rebuilds transitions by these settings.
 
         Raises:
@@ -218,7 +218,7 @@ class LiveLanes:
         """
         evicts = any(r.metadata["capacity"] is not None or r.base for r in self.readers)
         settings.check_evicting(evicts=evicts)
-        return Gatherer(self.schema, settings)
+        return TransitionGatherer(self.schema, settings)
 
     def gather(
         self,

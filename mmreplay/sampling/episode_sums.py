@@ -1,4 +1,4 @@
-"""What each episode counts, summed up, so that a draw finds its episode by a binary search.
+"""Sums over episodes, so that a draw finds its episode by a binary search.
 
 Invariant: the sums are those of the index as it is now, whatever has grown or gone since; what an
 episode counts is worked out once after it has ended, and not again for each draw.
@@ -39,7 +39,7 @@ class _Ended:
     def follow(
         self, starts: Ids, skipped: int, forgotten: int, count: Callable[[Ids], Ids]
     ) -> tuple[int, int]:
-        """Take in what has ended since, and let go of what cannot be sampled any more.
+        """Add the episodes that ended since, and forget those that cannot be sampled any more.
 
         Returns:
             the places, of those here, of the first and of the one after the last episode that
@@ -88,7 +88,7 @@ class EpisodeSums:
         self._places: list[int] = []  # of the first ended episode that counts, in each lane
 
     def follow(self, index: Index) -> int:
-        """Take in what is new in an index.
+        """Follow an index: add what is new, forget what is gone.
 
         Returns:
             what all its episodes count together.
@@ -136,7 +136,7 @@ class EpisodeSums:
             counts.append(np.diff(ended.sums[place : ended.n + 1]))
             firsts.append(here[: ended.n - place])
             lengths.append(np.diff(here) - 1)
-        offsets = np.cumsum([0, *(one.sum() for one in counts)])
+        offsets = np.cumsum([0, *(counted.sum() for counted in counts)])
         bounds = np.append(0, np.concatenate(counts).cumsum())
         self._joined = bounds, np.concatenate(firsts), np.concatenate(lengths), offsets
 
@@ -158,21 +158,21 @@ class EpisodeSums:
         if self._joined is not None:
             bounds, firsts, lengths, offsets = self._joined
             sought = within[over] + offsets[lanes[over]]
-            found = bounds.searchsorted(sought, "right") - 1
-            within[over] = sought - bounds[found]
-            rows[over], steps[over] = firsts[found], lengths[found]
+            episodes = bounds.searchsorted(sought, "right") - 1
+            within[over] = sought - bounds[episodes]
+            rows[over], steps[over] = firsts[episodes], lengths[episodes]
             return rows + (lanes << LANE_SHIFT), steps, within
         for lane in np.unique(lanes[over]).tolist():
             here = over[lanes[over] == lane]
             ended, place = self._ended[lane], self._places[lane]
             sums = ended.sums[: ended.n + 1]
             sought = within[here] + sums[place]
-            found = sums.searchsorted(sought, "right") - 1
-            within[here] = sought - sums[found]
+            episodes = sums.searchsorted(sought, "right") - 1
+            within[here] = sought - sums[episodes]
             starts, _, forgotten = self._index.known_resets(lane)  # type: ignore[union-attr]
-            found += ended.origin - forgotten
-            rows[here] = starts[found]
-            steps[here] = starts[found + 1] - starts[found] - 1
+            episodes += ended.origin - forgotten
+            rows[here] = starts[episodes]
+            steps[here] = starts[episodes + 1] - starts[episodes] - 1
         return rows + (lanes << LANE_SHIFT), steps, within
 
     def longest(self) -> int:

@@ -28,7 +28,7 @@ class RankedPriorities:
     The items lie in blocks of at most `width`, in no order inside a block, so that a change touches
     a few places only; a directory keeps the blocks in order. A full block is cut in pieces, and
     two that fit in half a block are joined: the worst call costs the same for any number of items.
-    An interrupted `set` leaves it unsound; build it anew from the priorities then.
+    An interrupted `set` leaves it unsound; build it again from the priorities then.
 
     Memory: 12 bytes for each place of a block and 4 for each position (16 and 8 from some 500
     million positions on). Blocks are a half to three quarters full as a rule, and never less than
@@ -183,15 +183,15 @@ class RankedPriorities:
         rows = self._priorities.take(blocks, axis=0)
         value = np.sort(rows, axis=1)[which, self._width - 1 - before][:, None]
         same = rows == value
-        found: Ints = self._positions[blocks, same.argmax(axis=1)].astype(np.int64)
+        positions: Ints = self._positions[blocks, same.argmax(axis=1)].astype(np.int64)
         tied = np.flatnonzero(np.count_nonzero(same, axis=1) > 1)
         if tied.size:
             candidates = self._positions.take(blocks[tied], axis=0)
             candidates[~same[tied]] = np.iinfo(candidates.dtype).max
             candidates.sort(axis=1)
             higher = np.count_nonzero(rows[tied] > value[tied], axis=1)
-            found[tied] = candidates[np.arange(len(tied)), before[tied] - higher]
-        return found
+            positions[tied] = candidates[np.arange(len(tied)), before[tied] - higher]
+        return positions
 
     def _known(self, positions: npt.NDArray[np.int64]) -> Ints:
         positions = np.asarray(positions, np.int64)
@@ -300,9 +300,9 @@ class RankedPriorities:
     def _insert(self, positions: Ints, priorities: Reals) -> None:
         """Put in absent positions, which are sorted by key."""
         n = len(positions)
-        found = self._directory.find(_keys(priorities, positions))
-        starts, in_block = _runs(found)
-        blocks = found[starts]
+        block_of_each = self._directory.find(_keys(priorities, positions))
+        starts, in_block = _runs(block_of_each)
+        blocks = block_of_each[starts]
         counts = self._directory.counts[blocks]
         self._n_present += n
         slots = np.repeat(blocks * self._width + counts - starts, in_block) + np.arange(n)

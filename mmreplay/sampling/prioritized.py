@@ -20,7 +20,13 @@ from mmreplay.arguments import whole_number_or_none
 from mmreplay.episode_index import Index
 from mmreplay.errors import EmptyBufferError, InvalidIdError, SchemaError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
-from mmreplay.sampling.priority_variants import LEAST, MOST, Masses, Proportional, RankBased
+from mmreplay.sampling.priority_variants import (
+    MAX_PRIORITY,
+    MIN_PRIORITY,
+    Masses,
+    Proportional,
+    RankBased,
+)
 from mmreplay.schema import as_array
 from mmreplay.storage.priority_column import PriorityColumn
 
@@ -95,22 +101,22 @@ class Prioritization:
         Raises:
             SchemaError: no numbers, or not finite, or not as many.
         """
-        found = as_array(errors, "errors")
-        if found.shape != (size,) or found.dtype.kind not in "iufb":
+        given = as_array(errors, "errors")
+        if given.shape != (size,) or given.dtype.kind not in "iufb":
             raise SchemaError(
-                f"errors: expected numbers ({size},), one an id; found {found.dtype} {found.shape}"
+                f"errors: expected numbers ({size},), one an id; found {given.dtype} {given.shape}"
             )
         if self.error_clip is not None:
-            found = np.clip(found, *self.error_clip)
-        out: Doubles = np.abs(found, dtype=np.float64)
+            given = np.clip(given, *self.error_clip)
+        out: Doubles = np.abs(given, dtype=np.float64)
         out += self.epsilon
-        if out.size and not out.max() <= MOST:  # nor is nan
+        if out.size and not out.max() <= MAX_PRIORITY:  # nor is nan
             wrong = int((~np.isfinite(out)).argmax())
             if not math.isfinite(out[wrong]):
-                text = f"errors: expected finite numbers, found {found[wrong]} at {wrong}"
+                text = f"errors: expected finite numbers, found {given[wrong]} at {wrong}"
                 raise SchemaError(text)
-            np.minimum(out, MOST, out=out)
-        return out if self.epsilon >= LEAST else np.maximum(out, LEAST)
+            np.minimum(out, MAX_PRIORITY, out=out)
+        return out if self.epsilon >= MIN_PRIORITY else np.maximum(out, MIN_PRIORITY)
 
 
 class PrioritizedSampler:
@@ -143,14 +149,14 @@ class PrioritizedSampler:
         ids = index.ids()
         ids = ids[ids >> LANE_SHIFT < column.n_lanes]
         positions = column.positions(ids)
-        found = column.values[positions]
+        stored = column.values[positions]
         # Whatever is no priority was never given, or was damaged.
-        found[~((found > 0) & (found < np.inf))] = 0
-        found.clip(max=MOST, out=found)
-        self.largest = max(largest or 0.0, float(found.max(initial=0))) or _FIRST_PRIORITY
-        found[found == 0] = self.largest
+        stored[~((stored > 0) & (stored < np.inf))] = 0
+        stored.clip(max=MAX_PRIORITY, out=stored)
+        self.largest = max(largest or 0.0, float(stored.max(initial=0))) or _FIRST_PRIORITY
+        stored[stored == 0] = self.largest
         wanted = np.zeros(column.values.size)
-        wanted[positions] = np.maximum(found, LEAST)
+        wanted[positions] = np.maximum(stored, MIN_PRIORITY)
         # Only what differs: a page that is not written stays clean, and takes no memory.
         other = np.flatnonzero(column.values != wanted)
         column.values[other] = wanted[other]

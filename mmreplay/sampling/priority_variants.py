@@ -1,4 +1,4 @@
-"""What makes probabilities of priorities: in proportion to them, or by their ranks.
+"""From priorities to probabilities: in proportion to them, or by their ranks.
 
 Source: Schaul et al. (2016), "Prioritized Experience Replay": equation 1, and section 3.3.
 
@@ -17,17 +17,17 @@ from mmreplay.sampling.exact_ranks import RankedPriorities
 from mmreplay.sampling.rank_distribution import RankDistribution
 from mmreplay.sampling.sum_tree import SumTree
 
-__all__ = ["LEAST", "MOST", "Masses", "Proportional", "RankBased"]
+__all__ = ["MAX_PRIORITY", "MIN_PRIORITY", "Masses", "Proportional", "RankBased"]
 
 Doubles = npt.NDArray[np.float64]
 
-LEAST, MOST = 1e-140, 1e140
-"""Of priorities: 0 would mean that there is none. Between these two no sum of masses overflows, and
-no probability comes to 0."""
+MIN_PRIORITY, MAX_PRIORITY = 1e-140, 1e140
+"""Bounds of priorities. 0 means that there is none; between these two no sum of masses overflows,
+and no probability becomes 0."""
 
 
 class Masses(Protocol):
-    """What makes probabilities of priorities, by position."""
+    """Turns the priorities of positions into probabilities."""
 
     def load(self, priorities: Doubles) -> None:
         """Take all priorities, (n,); 0 where there is none."""
@@ -36,7 +36,7 @@ class Masses(Protocol):
         """Take some, (B,); the last one of a position that comes twice."""
 
     def settle(self) -> None:
-        """Do what is left to do of the sets before."""
+        """Finish what earlier calls of `set` put off."""
 
     def draw(self, draws: Doubles) -> tuple[Ids, Doubles]:
         """Positions and their probabilities, (B,) each, for draws in [0, 1)."""
@@ -59,7 +59,7 @@ class Proportional:
         if 0 < self._alpha <= 1:
             return priorities**self._alpha
         with np.errstate(over="ignore"):
-            out = (priorities**self._alpha).clip(LEAST, MOST)
+            out = (priorities**self._alpha).clip(MIN_PRIORITY, MAX_PRIORITY)
         out[priorities == 0] = 0  # 0 ** 0 is 1
         return out
 

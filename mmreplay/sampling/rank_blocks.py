@@ -86,7 +86,7 @@ class Directory:
         self._lows = widen(self._lows, used, (n, self._fanout), np.complex128)
 
     def load(self, counts: Ints, lows: Keys) -> None:
-        """Begin anew with the blocks 1 to len(counts), in this order.
+        """Start again with the blocks 1 to len(counts), in this order.
 
         Args:
             counts: items in each.

@@ -143,8 +143,8 @@ class SumTree:
         last bit.
         """
         for at in np.flatnonzero(masses == 0):
-            found = np.flatnonzero(self.masses[: nodes[at]])
-            nodes[at] = found[-1] if found.size else np.flatnonzero(self.masses)[0]
+            with_mass = np.flatnonzero(self.masses[: nodes[at]])
+            nodes[at] = with_mass[-1] if with_mass.size else np.flatnonzero(self.masses)[0]
             masses[at] = self.masses[nodes[at]]
 
 

@@ -47,7 +47,7 @@ class TrajectorySampler:
 
         Raises:
             EmptyBufferError: there is no whole episode.
-            SchemaError: there are not as many.
+            SchemaError: there are fewer than `size`.
         """
         total = self._total(index)
         if size > total:

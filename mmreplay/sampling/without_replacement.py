@@ -24,8 +24,8 @@ def distinct_ranks(total: int, size: int, seed: int) -> Ids:
         size: how many to draw.
         seed: the same one gives the same numbers.
     """
-    # A generator of its own: the total is known only once the store is read, and may be another
-    # one when that has to be done again.
+    # A generator of its own: the total is known only when the store is read, and may differ when it
+    # is read again.
     return np.random.default_rng(seed).choice(total, size, replace=False)
 
 
@@ -39,7 +39,7 @@ def distinct_ids(index: Index, size: int, seed: int) -> Ids:
 
     Raises:
         EmptyBufferError: there is no transition yet.
-        SchemaError: there are not as many.
+        SchemaError: there are fewer than `size`.
     """
     total = index.n_transitions
     if not total:

@@ -61,9 +61,9 @@ def test_at_most_a_capacity_of_transitions_lies_from_the_first_row_on(
     assert first_row(ids(starts), floor, head, capacity) == expected
 
 
-def test_the_first_row_is_that_of_naive_code_in_thousands_of_cases():
+def test_the_first_row_is_that_of_naive_code_in_a_thousand_cases():
     random = np.random.default_rng(0)
-    for _ in range(5000):
+    for _ in range(1000):
         head = int(random.integers(0, 60))
         rate = random.choice([0, 0.05, 0.3, 0.7, 1])
         starts = [0, *random_starts(random, 1, head, rate)] if head else []
@@ -166,7 +166,7 @@ def compare(index, lanes, random):
     assert index.invalid(ids(probes)).tolist() == [one not in valid for one in probes]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(25))
 def test_row_i_is_a_transition_if_and_only_if_row_i_plus_1_is_committed_and_is_no_reset(seed):
     random = np.random.default_rng(seed)
     n_lanes = int(random.choice([1, 1, 2, 3]))

@@ -236,7 +236,7 @@ def test_what_is_no_stack_is_refused():
 
 
 def test_observations_take_one_frame_a_step_also_after_they_were_looked_at():
-    n_steps, shape, k = 10_000, (84, 84), 4
+    n_steps, shape, k = 1000, (84, 84), 4
     frame_bytes = 84 * 84
     screen = np.zeros(shape, "uint8")
     tracemalloc.start()

@@ -24,7 +24,7 @@ from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer as Buff
 from mmreplay.episode_index import Index
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Ids
-from mmreplay.sampling.priority_variants import LEAST, MOST
+from mmreplay.sampling.priority_variants import MAX_PRIORITY, MIN_PRIORITY
 
 __all__ = [
     "PrioritizedReplayBuffer",
@@ -175,7 +175,7 @@ def _opened(settings: dict[str, Any], first_mass: float, path: Path, **fields: A
     if alpha and not len(buffer):  # no error was told yet
         with np.errstate(over="ignore"):
             priority = np.power(first_mass, 1 / alpha)
-        buffer.sampler.largest = float(np.clip(priority, LEAST, MOST))
+        buffer.sampler.largest = float(np.clip(priority, MIN_PRIORITY, MAX_PRIORITY))
     return buffer
 
 

@@ -189,7 +189,7 @@ def test_goals_are_uniform_over_the_rows_of_the_strategy(tmp_path, quick_disk, s
     layout = layout_of((), capacity=100, lanes=2)
     model = layout.model()
     arguments = layout.create_arguments()
-    n_draws = 200_000
+    n_draws = 60_000
     with mmreplay.ReplayBuffer(
         tmp_path / "s.zarr", **arguments, stack=None, flush_s=0, seed=3
     ) as buffer:

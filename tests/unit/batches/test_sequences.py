@@ -174,7 +174,7 @@ def test_out_is_filled_again(load, stack, n_step, stack_axis):
     data, twin = load(**given), load(**given)
     batch = data.sample_sequences(3, 2, 1, "pad")
     twin.sample_sequences(3, 2, 1, "pad")
-    for _ in range(20):
+    for _ in range(4):
         fresh = twin.sample_sequences(3, 2, 1, "pad")
         assert data.sample_sequences(3, 2, 1, "pad", out=batch) is batch
         assert pickle.dumps(batch) == pickle.dumps(fresh)
@@ -236,7 +236,7 @@ def test_a_compressed_chunk_is_decoded_once_a_window(load, monkeypatch):
         decode(shard, chunk, out)
 
     monkeypatch.setattr(shard_file.Shard, "decode", counting)
-    for _ in range(20):
+    for _ in range(5):
         seen.clear()
         data.sample_sequences(1, 2)
         assert len(set(seen)) == len(seen)

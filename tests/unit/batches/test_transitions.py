@@ -9,7 +9,7 @@ import pytest
 
 from mmreplay.batches.batch import Batch
 from mmreplay.batches.settings import Settings
-from mmreplay.batches.transitions import Gatherer
+from mmreplay.batches.transitions import TransitionGatherer
 from mmreplay.episode_index import Index
 from mmreplay.errors import SchemaError
 from mmreplay.format.layout import MAX_STACK
@@ -46,7 +46,7 @@ class Column:
 
 
 class Rows:
-    """A store of columns in memory, and what a `Gatherer` asks of its schema."""
+    """A store of columns in memory, and what a `TransitionGatherer` asks of its schema."""
 
     def __init__(self, frames, rewards="float32", extras=None):
         self.is_dict = isinstance(frames, dict)
@@ -74,7 +74,7 @@ SCALARS = Column(FRAMES, "uint8")
 
 def gathered(ids, frames=SCALARS, rows=None, out=None, index=None, **settings):
     rows = rows or Rows(frames)
-    return fetched(rows, Gatherer(rows, Settings(**settings)), ids, out, index)
+    return fetched(rows, TransitionGatherer(rows, Settings(**settings)), ids, out, index)
 
 
 def fetched(rows, gatherer, ids, out=None, index=None):
@@ -397,7 +397,7 @@ def test_out_is_overwritten_whole_and_returned(settings, is_dict):
         {"a": SCALARS, "b": Column(np.arange(36).reshape(12, 3), "int16")} if is_dict else SCALARS
     )
     rows = Rows(frames, extras={"x": Column(np.arange(12), "float32")})
-    gatherer = Gatherer(rows, Settings(**settings))
+    gatherer = TransitionGatherer(rows, Settings(**settings))
     first = fetched(rows, gatherer, [0, 1, 2])
     known = arrays(first)
     for ids in ([10, 9, 4], [5, 5, 5], [7, 6, 0]):
@@ -406,7 +406,7 @@ def test_out_is_overwritten_whole_and_returned(settings, is_dict):
         again = fetched(rows, gatherer, ids, first)
         assert again is first
         assert all(one is other for one, other in zip(arrays(again), known, strict=True))
-        fresh = fetched(rows, Gatherer(rows, Settings(**settings)), ids)
+        fresh = fetched(rows, TransitionGatherer(rows, Settings(**settings)), ids)
         for one, other in zip(arrays(again), arrays(fresh), strict=True):
             assert one.tobytes() == other.tobytes()
             assert one.dtype == other.dtype
@@ -455,7 +455,7 @@ def test_an_out_that_does_not_fit_is_refused_and_not_touched(make_wrong):
     wrong = make_wrong()
     before = pickle.dumps(wrong)
     rows = Rows(SCALARS)
-    gatherer = Gatherer(rows, Settings(stack=3))
+    gatherer = TransitionGatherer(rows, Settings(stack=3))
     for _ in range(2):
         with pytest.raises(
             SchemaError, match="out: expected a batch of 3 that this object returned"
@@ -466,7 +466,7 @@ def test_an_out_that_does_not_fit_is_refused_and_not_touched(make_wrong):
 
 def test_an_out_that_cannot_be_written_is_refused():
     rows = Rows(SCALARS)
-    gatherer = Gatherer(rows, Settings(stack=3))
+    gatherer = TransitionGatherer(rows, Settings(stack=3))
     batch = fetched(rows, gatherer, [0, 1, 2])
     batch.reward.flags.writeable = False
     with pytest.raises(SchemaError, match="out: expected a batch of 3"):
@@ -475,7 +475,7 @@ def test_an_out_that_cannot_be_written_is_refused():
 
 def test_an_out_of_one_size_is_not_taken_for_another():
     rows = Rows(SCALARS)
-    gatherer = Gatherer(rows, Settings(stack=3))
+    gatherer = TransitionGatherer(rows, Settings(stack=3))
     batch = fetched(rows, gatherer, [0, 1, 2])
     fetched(rows, gatherer, [4, 5, 6], batch)
     with pytest.raises(SchemaError, match="out: expected a batch of 2"):
@@ -484,9 +484,9 @@ def test_an_out_of_one_size_is_not_taken_for_another():
 
 def test_a_dict_out_with_other_keys_is_refused():
     rows = Rows({"a": SCALARS, "b": SCALARS})
-    gatherer = Gatherer(rows, Settings(stack=3))
+    gatherer = TransitionGatherer(rows, Settings(stack=3))
     for other in (Rows({"a": SCALARS}), Rows({"a": SCALARS, "c": SCALARS}), Rows(SCALARS)):
-        batch = fetched(other, Gatherer(other, Settings(stack=3)), [0, 1])
+        batch = fetched(other, TransitionGatherer(other, Settings(stack=3)), [0, 1])
         with pytest.raises(SchemaError, match="out: expected a batch of 2"):
             fetched(rows, gatherer, [0, 1], batch)
 

@@ -29,14 +29,17 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 FRAME = np.zeros(3, np.uint8)
 
 
-@pytest.fixture
-def loaded(make, story):
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
     """A closed store of 30 transitions in 5 episodes, to be loaded with settings."""
-    writer = make()
-    for _ in range(5):
-        story.play(writer, 6, "terminated")
-    writer.close()
-    return lambda **settings: mmreplay.load(writer.path, **settings)
+    path = tmp_path_factory.mktemp("shared") / "store.zarr"
+    fields = {"frame": Field((3,), "uint8", "raw", chunk=8), "action": Field((), "int64", chunk=8)}
+    with mmreplay.create(path, **fields, flush_s=0) as writer:
+        for row in range(0, 35, 7):
+            writer.reset(FRAME + row)
+            for step in range(1, 7):
+                writer.step(row, row / 4 + step, FRAME + row + step, terminated=step == 6)
+    return lambda **settings: mmreplay.load(path, **settings)
 
 
 # ---------------------------------------------------------------- load
@@ -351,8 +354,8 @@ def test_a_refused_epoch_changes_nothing(loaded):
     assert flat(data.batches(7)) == flat(twin.batches(7))
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7, 31])
-@pytest.mark.parametrize("size", [1, 4, 8])
+@pytest.mark.parametrize("world_size", [1, 2, 7, 31])
+@pytest.mark.parametrize("size", [1, 4])
 def test_each_transition_comes_once_over_all_ranks(loaded, world_size, size):
     parts = [
         ids_of(loaded().batches(size, epochs=2, rank=rank, world_size=world_size))
@@ -373,8 +376,8 @@ def test_ranks_that_shuffle_need_a_seed_to_share(loaded, buffer_of):
     assert sorted(ordered[0] + ordered[1]) == loaded().ids.tolist()
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7, 31])
-@pytest.mark.parametrize("size", [1, 4, 8])
+@pytest.mark.parametrize("world_size", [1, 2, 7, 31])
+@pytest.mark.parametrize("size", [1, 4])
 def test_with_drop_last_every_rank_has_the_same_number_of_full_batches(loaded, world_size, size):
     parts = [
         ids_of(loaded().batches(size, rank=rank, world_size=world_size, drop_last=True))

@@ -317,7 +317,7 @@ def test_goals_are_of_the_same_episode_while_another_thread_writes(tmp_path, qui
                 pass
             for strategy in ("future", "final", "episode"):
                 hindsight = Hindsight(buffer, sparse, strategy, 1)
-                for _ in range(60):
+                for _ in range(20):
                     batch = hindsight.sample(64)
                     seen, goals = (
                         batch.observation["observation"],

@@ -287,7 +287,7 @@ def test_one_thread_steps_and_another_samples(buffer_of, story):
 
     thread = threading.Thread(target=sample)
     thread.start()
-    for _ in range(30):
+    for _ in range(12):
         story.play(buffer.writer, 20, "terminated")
         buffer.flush()
     stop.set()
@@ -433,11 +433,11 @@ def test_what_a_sampler_saved_stays_in_a_buffer_without_one(buffer_of, tmp_path,
     with mmreplay.PrioritizedReplayBuffer(buffer.writer.path) as prioritized:
         prioritized.sample(4)
         prioritized.update_priorities([0, 1], [3.0, 5.0])
-        kept = prioritized.saved_state()["sampler"]
+        kept = prioritized._saved_state()["sampler"]
     assert kept["largest"] > 1
     buffer_of().close()
     with mmreplay.PrioritizedReplayBuffer(buffer.writer.path) as prioritized:
-        assert prioritized.saved_state()["sampler"] == kept
+        assert prioritized._saved_state()["sampler"] == kept
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from mmreplay.errors import EmptyBufferError, SchemaError
+from mmreplay.errors import SchemaError
 from mmreplay.sampling.exact_ranks import RankedPriorities
 from mmreplay.sampling.rank_distribution import RankDistribution
+from tests.support.even_draws import assert_counts_fit, even_draws
 
 PATTERNS = {
     "all equal": lambda rng, n, step: np.ones(n),
@@ -25,7 +26,8 @@ PATTERNS = {
 
 def by_rank(priorities):
     """The positions with a priority, as the class documents their order."""
-    return sorted(np.flatnonzero(priorities).tolist(), key=lambda p: (-priorities[p], p))
+    present = np.flatnonzero(priorities)
+    return present[np.lexsort((present, -priorities[present]))]
 
 
 def check(ranked, priorities):
@@ -34,9 +36,9 @@ def check(ranked, priorities):
     ranks = np.arange(1, len(expected) + 1)
     assert len(ranked) == len(expected)
     assert ranked.size == len(priorities)
-    assert ranked.at(ranks).tolist() == expected
-    assert ranked.ranks(np.array(expected, np.int64)).tolist() == ranks.tolist()
-    assert ranked.get(np.arange(len(priorities))).tolist() == priorities.tolist()
+    assert np.array_equal(ranked.at(ranks), expected)
+    assert np.array_equal(ranked.ranks(expected), ranks)
+    assert np.array_equal(ranked.get(np.arange(len(priorities))), priorities)
 
 
 def check_neighbours(ranked):
@@ -94,7 +96,7 @@ class Machine(RuleBasedStateMachine):
         self.expected[: len(kept)] = kept
 
     @rule()
-    def build_anew(self):
+    def build_again(self):
         self.ranked = RankedPriorities.from_arrays(self.expected, **self.shape)
 
     @invariant()
@@ -130,21 +132,21 @@ def test_ranks_are_exact_for_any_pattern_of_priorities(pattern, built):
         check(ranked, expected)
 
 
-def test_many_updates_leave_the_same_ranks_as_building_anew():
+def test_many_updates_leave_the_same_ranks_as_building_again():
     rng = np.random.default_rng(1)
-    size = 30_000
+    size = 10_000
     expected = np.ones(size)
     ranked = RankedPriorities.from_arrays(expected)
-    for _ in range(300):
+    for _ in range(100):
         positions = ranked.at(rng.integers(1, size + 1, 256))
         priorities = np.minimum(rng.exponential(0.5, 256) + 1e-6, 1)
         ranked.set(positions, priorities)
         expected[positions] = priorities
     everything = np.arange(size)
-    anew = RankedPriorities.from_arrays(expected)
-    assert (ranked.ranks(everything) == anew.ranks(everything)).all()
+    built = RankedPriorities.from_arrays(expected)
+    assert (ranked.ranks(everything) == built.ranks(everything)).all()
     assert (ranked.at(ranked.ranks(everything)) == everything).all()
-    assert (ranked.at(everything + 1) == anew.at(everything + 1)).all()
+    assert (ranked.at(everything + 1) == built.at(everything + 1)).all()
 
 
 def test_a_position_that_is_repeated_has_its_last_priority():
@@ -155,19 +157,19 @@ def test_a_position_that_is_repeated_has_its_last_priority():
 
 
 def test_of_equal_priorities_the_lower_position_comes_first():
-    ranked = RankedPriorities(1000)
-    for position in np.random.default_rng(0).permutation(1000):
+    ranked = RankedPriorities(600)
+    for position in np.random.default_rng(0).permutation(600):
         ranked.set(np.array([position]), np.ones(1))
-    assert ranked.at(np.arange(1, 1001)).tolist() == list(range(1000))
+    assert ranked.at(np.arange(1, 601)).tolist() == list(range(600))
 
 
-def test_what_is_thinned_out_and_filled_elsewhere_stays_within_its_room():
+def test_blocks_thinned_out_and_filled_elsewhere_stay_within_their_room():
     # Leaving a few of each block and filling other blocks is what makes most of them.
-    size = 4000
+    size = 1500
     expected = np.linspace(1, 2, size)
     ranked = RankedPriorities.from_arrays(expected, width=8, fanout=4)
     for step in range(1, 30):
-        order = np.array(by_rank(expected))
+        order = by_rank(expected)
         gone = order[np.arange(len(order)) % (4 + step) != 0]
         ranked.set(gone, np.zeros(len(gone)))
         check_neighbours(ranked)
@@ -179,16 +181,16 @@ def test_what_is_thinned_out_and_filled_elsewhere_stays_within_its_room():
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_a_change_moves_no_more_than_the_blocks_that_it_touches(pattern):
     rng = np.random.default_rng(2)
-    size, n = 200_000, 16
+    size, n = 50_000, 16
     ranked = RankedPriorities.from_arrays(PATTERNS[pattern](rng, size, 0))
-    for step in range(50):
+    for step in range(20):
         before = ranked._slots.copy()
         ranked.set(rng.integers(0, size, n), PATTERNS[pattern](rng, n, step))
         # Each of them may cut one block, and join two others.
         assert np.count_nonzero(ranked._slots != before) <= n * 2 * 256
 
 
-def test_nothing_asked_is_nothing_answered():
+def test_empty_arrays_give_empty_answers():
     ranked = RankedPriorities(0)
     nothing = np.empty(0, np.int64)
     ranked.set(nothing, np.empty(0))
@@ -214,7 +216,7 @@ def test_answers_are_int64_whatever_is_stored():
         ([0, 1], [1.0], "one priority for each"),
     ],
 )
-def test_what_is_no_position_or_no_priority_is_refused_and_changes_nothing(
+def test_wrong_positions_and_priorities_are_refused_and_change_nothing(
     positions, priorities, message
 ):
     expected = np.array([0.5, 0.0, 0.25])
@@ -224,12 +226,12 @@ def test_what_is_no_position_or_no_priority_is_refused_and_changes_nothing(
     check(ranked, expected)
 
 
-def test_building_from_what_is_no_priority_is_refused():
+def test_building_from_nan_is_refused():
     with pytest.raises(SchemaError, match="a priority is nan"):
         RankedPriorities.from_arrays(np.array([1.0, math.nan]))
 
 
-def test_what_has_no_rank_is_refused():
+def test_positions_without_a_rank_and_ranks_without_a_position_are_refused():
     ranked = RankedPriorities.from_arrays(np.array([0.5, 0.0]))
     with pytest.raises(SchemaError, match="position 1 has no rank"):
         ranked.ranks(np.array([0, 1]))
@@ -240,102 +242,14 @@ def test_what_has_no_rank_is_refused():
             ranked.at(np.array([rank]))
 
 
-def chi_squared_fits(counts, probabilities):
-    """Four standard deviations either way: neither unfair nor fairer than chance.
-
-    The cube root of chi-squared is close to normal also for few degrees of freedom (Wilson and
-    Hilferty 1931).
-    """
-    expected = counts.sum() * probabilities
-    degrees = len(counts) - 1
-    chi_squared = ((counts - expected) ** 2 / expected).sum()
-    spread = 2 / (9 * degrees)
-    return abs((chi_squared / degrees) ** (1 / 3) - (1 - spread)) < 4 * spread**0.5
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.5, 0.7, 1.0, 1.5])
-@pytest.mark.parametrize("n", [3, 5, 7, 1000])
+@pytest.mark.parametrize("alpha", [0.0, 0.7, 1.5])
+@pytest.mark.parametrize("n", [3, 1000])
 def test_positions_are_drawn_by_the_exact_distribution_of_their_ranks(alpha, n):
-    rng = np.random.default_rng([n, int(alpha * 10)])
+    rng = np.random.default_rng(n)
     priorities = np.minimum(1.2 * (1 - rng.random(n)), 1)
     ranked = RankedPriorities.from_arrays(priorities)
-    draws = rng.random(60_000)
-    drawn = ranked.at(RankDistribution(alpha).draw(n, draws))
-    total = math.fsum(k**-alpha for k in range(1, n + 1))
+    drawn = ranked.at(RankDistribution(alpha).draw(n, even_draws(20_000)))
     expected = np.empty(n)
-    expected[by_rank(priorities)] = np.arange(1, n + 1) ** -alpha / total
-    assert chi_squared_fits(np.bincount(drawn, minlength=n), expected)
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.7, 1.0])
-def test_ranks_of_many_items_are_drawn_by_their_exact_distribution(alpha):
-    n = 1_000_003
-    distribution = RankDistribution(alpha)
-    ranks = distribution.draw(n, np.random.default_rng(3).random(1_000_000))
-    assert ranks.min() >= 1
-    assert ranks.max() <= n
-    # Groups of ranks that are drawn equally often, exact to the last digit of a long sum.
-    terms = np.arange(1, n + 1) ** -alpha
-    sums = np.cumsum(terms.astype(np.longdouble))
-    bounds = sums.searchsorted(sums[-1] * np.arange(1, 50) / 50)
-    edges = np.unique(np.concatenate(([0], bounds, [n])))
-    masses = np.diff(np.concatenate(([0], sums[edges[1:] - 1]))) / sums[-1]
-    counts = np.histogram(ranks, edges + 0.5)[0]
-    assert chi_squared_fits(counts, masses.astype(np.float64))
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0])
-@pytest.mark.parametrize("n", [1, 2, 3, 8, 9, 1000])
-def test_probabilities_are_those_of_the_definition(alpha, n):
-    total = math.fsum(k**-alpha for k in range(1, n + 1))
-    found = RankDistribution(alpha).probability(np.arange(1, n + 1), n)
-    assert found.tolist() == pytest.approx([k**-alpha / total for k in range(1, n + 1)], rel=1e-13)
-    assert math.fsum(found) == pytest.approx(1, rel=1e-13)
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 1000, 70_001])
-def test_the_ends_of_the_draws_are_the_first_and_the_last_rank(n):
-    for alpha in (0.0, 0.7, 1.0):
-        drawn = RankDistribution(alpha).draw(n, np.array([0.0, np.nextafter(1, 0)]))
-        assert drawn.tolist() == [1, n]
-
-
-def test_a_draw_gives_the_rank_whose_share_it_lies_in():
-    # Shares of 1, 1/2 and 1/4 of 7/4, without rounding.
-    distribution = RankDistribution(1.0)
-    shares = np.array([1, 1 / 2, 1 / 3, 1 / 4]) / (25 / 12)
-    inside = np.cumsum(shares) - shares / 2
-    assert distribution.draw(4, inside).tolist() == [1, 2, 3, 4]
-    assert RankDistribution(0.0).draw(4, np.array([0, 0.25, 0.5, 0.75])).tolist() == [1, 2, 3, 4]
-
-
-def test_stratified_draws_give_ascending_ranks_one_of_each_stratum():
-    n, size = 10_000, 64
-    distribution = RankDistribution(0.7)
-    draws = (np.arange(size) + np.random.default_rng(0).random(size)) / size
-    ranks = distribution.draw(n, draws)
-    assert (np.diff(ranks) >= 0).all()
-    shares = np.cumsum(distribution.probability(np.arange(1, n + 1), n))
-    reached = np.concatenate(([0], shares))
-    assert (reached[ranks - 1] <= draws + 1e-12).all()
-    assert (draws <= reached[ranks] + 1e-12).all()
-
-
-def test_draws_do_not_depend_on_how_the_number_of_items_grew():
-    draws = np.random.default_rng(0).random(1000)
-    grown = RankDistribution(0.6)
-    for n in (1, 2, 3, 500, 501, 40_000, 7, 100_000):
-        grown.draw(n, draws)
-    assert (grown.draw(90_001, draws) == RankDistribution(0.6).draw(90_001, draws)).all()
-    assert grown._sums.tolist() == np.cumsum(np.arange(1, len(grown._sums) + 1) ** -0.6).tolist()
-
-
-def test_no_item_is_no_draw():
-    with pytest.raises(EmptyBufferError):
-        RankDistribution(0.7).draw(0, np.zeros(1))
-
-
-@pytest.mark.parametrize("alpha", [-0.1, math.nan, math.inf])
-def test_an_alpha_that_is_no_exponent_is_refused(alpha):
-    with pytest.raises(SchemaError, match="expected a finite number of at least 0"):
-        RankDistribution(alpha)
+    expected[by_rank(priorities)] = np.arange(1, n + 1) ** -alpha
+    expected /= math.fsum(expected)
+    assert_counts_fit(np.bincount(drawn, minlength=n), expected)

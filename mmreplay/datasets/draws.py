@@ -1,4 +1,4 @@
-"""What draws have in common: a seed of their own, and errors that name the store.
+"""What all draws from a store share: a seed for each, and errors that name the store.
 
 Invariant: all numbers that a draw needs are taken from the generator once, before the store is
 read, however often that has to be done again.
@@ -15,23 +15,23 @@ import numpy as np
 from mmreplay.episode_index import Index
 from mmreplay.errors import EmptyBufferError, SchemaError
 
-__all__ = ["draw_seed", "naming"]
+__all__ = ["draw_seed", "errors_with_path"]
 
 T = TypeVar("T")
 
 
 def draw_seed(generator: np.random.Generator) -> int:
-    """For a draw that needs more numbers than are known before."""
+    """A seed for one draw of which it is not known beforehand how many numbers it takes."""
     return int(generator.integers(1 << 62))
 
 
-def naming(path: Path, draw: Callable[[Index], T]) -> Callable[[Index], T]:
-    """The same draw, whose errors say which store it is."""
+def errors_with_path(path: Path, draw: Callable[[Index], T]) -> Callable[[Index], T]:
+    """The same draw, whose errors begin with the store's path."""
 
-    def named(index: Index) -> T:
+    def draw_or_raise(index: Index) -> T:
         try:
             return draw(index)
         except (EmptyBufferError, SchemaError) as error:
             raise type(error)(f"{path}: {error}") from None
 
-    return named
+    return draw_or_raise

@@ -9,7 +9,7 @@ import pytest
 import mmreplay
 from mmreplay import Field
 from mmreplay.batches.sequences import SequenceGatherer
-from mmreplay.datasets.sequence_draws import draw_seed, naming
+from mmreplay.datasets.draws import draw_seed, errors_with_path
 from mmreplay.errors import EmptyBufferError
 from mmreplay.storage.chunk_files import EvictedError
 
@@ -78,7 +78,7 @@ def test_an_error_of_a_draw_names_the_store(path):
         raise EmptyBufferError("there is nothing")
 
     with pytest.raises(EmptyBufferError, match=f"^{path}: there is nothing$"):
-        naming(path, nothing)(None)
+        errors_with_path(path, nothing)(None)
 
 
 def test_windows_of_many_kinds_are_drawn_side_by_side(path, monkeypatch):
