@@ -9,6 +9,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
+# Without its bytecode each of the hundreds of processes that the tests start compiles the package
+# again, and each worker rewrites the asserts of every test.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-deep crash lint format types bench clean
 .NOTPARALLEL:  # two pips in one environment break it
