@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -34,6 +33,7 @@ from mmreplay.sampling.trajectories import TrajectorySampler
 from mmreplay.sampling.uniform import uniform_ids
 from mmreplay.sampling.windows import PortionSampler, Windows, WindowSampler
 from mmreplay.sampling.without_replacement import distinct_ids
+from mmreplay.system import forks
 
 __all__ = ["Dataset", "Seed"]
 
@@ -93,9 +93,9 @@ class Dataset:
             functools.partial(SequenceGatherer, self.store.schema, self.settings)
         )
 
-    def leave_parent(self, lineage: tuple[int, ...]) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: draw from a stream of its own, not once more what the parent draws."""
-        bits = np.random.SeedSequence(self._epoch_seed, spawn_key=lineage)
+        bits = np.random.SeedSequence(self._epoch_seed, spawn_key=forks.lineage())
         self.generator = np.random.default_rng(bits)
         self._begin_sums()  # a thread may have been in those of the parent
 
@@ -431,22 +431,4 @@ def _those_left(ids: Ids) -> Callable[[Index], Ids]:
 
 
 _DATASETS: weakref.WeakSet[Dataset] = weakref.WeakSet()
-# The n-th child of a process has the n-th stream below its own, on every run.
-_forks = 0
-_lineage: tuple[int, ...] = ()
-
-
-def _count_fork() -> None:
-    global _forks  # noqa: PLW0603
-    _forks += 1
-
-
-def _leave_parent() -> None:
-    global _forks, _lineage
-    _lineage, _forks = (*_lineage, _forks), 0
-    for dataset in list(_DATASETS):
-        dataset.leave_parent(_lineage)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_count_fork, after_in_child=_leave_parent)
+forks.after_fork_in_child(_DATASETS, lambda dataset: dataset.after_fork_in_child())

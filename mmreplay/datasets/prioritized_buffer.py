@@ -138,9 +138,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         kept = {"largest": self._sampler.largest, "batches": self._n_batches}
         return {**super().saved_state(), "sampler": kept}
 
-    def leave_parent(self, lineage: tuple[int, ...]) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: the priorities are the parent's."""
-        super().leave_parent(lineage)
+        super().after_fork_in_child()
         self._sampler = None
 
     @property

@@ -20,7 +20,7 @@ from mmreplay.reading.store import Store
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.lane_metadata import lane_paths, store_around
 from mmreplay.system import checked_reads, durable_writes, user_paths
-from mmreplay.system.staging import built_beside
+from mmreplay.system.staging import staging_directory
 
 __all__ = ["Snapshot", "snapshot"]
 
@@ -78,16 +78,16 @@ def snapshot(
         CorruptStoreError: rows that cannot be read, or a lane that evicts faster than it can be
             copied.
     """
-    source, copy = user_paths.given(path), user_paths.given(target, "target")
-    user_paths.to_make(target, "target")
+    source, copy = user_paths.as_path(path), user_paths.as_path(target, "target")
+    user_paths.path_to_create(target, "target")
     if os.path.lexists(copy):
         raise StoreExistsError(f"{copy}: there is something already; choose another path")
-    user_paths.check_above(copy)
+    user_paths.check_parent(copy)
     lanes = lane_paths(source)
     if (store := store_around(copy)) is not None:
         raise SchemaError(f"{copy}: lies within the store {store}; choose another path")
     tally = _Tally(source, progress)
-    with built_beside(copy) as folder:
+    with staging_directory(copy) as folder:
         built = folder / copy.name  # a lane is locked itself while it is being closed
         if lanes == [source]:
             _copy_lane(source, built, tally)

@@ -5,7 +5,6 @@ Invariant: what was read across a change of session is read again; an answer is 
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import weakref
@@ -21,6 +20,7 @@ from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.lane_metadata import lane_paths
 from mmreplay.storage.raw_column import RawColumn
 from mmreplay.storage.shard_column import ShardColumn
+from mmreplay.system.forks import after_fork_in_child
 
 __all__ = ["Following"]
 
@@ -116,7 +116,7 @@ class Following:
         """Whether `close` was called."""
         return self._closed
 
-    def leave_parent(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: another thread of the parent may have held the locks."""
         # It may have been taking new rows, and have left index and columns halfway.
         if not self._lock.acquire(blocking=False):
@@ -124,7 +124,7 @@ class Following:
                 reader.leave_session()
         self._lock = threading.RLock()
         for column in self._joined.columns.values():
-            column.leave_parent()
+            column.after_fork_in_child()
 
     def _guard(self) -> None:
         if self._closed:
@@ -201,12 +201,4 @@ def _check_distinct(lanes: Sequence[Path]) -> None:
 
 
 _FOLLOWING: weakref.WeakSet[Following] = weakref.WeakSet()
-
-
-def _leave_parent() -> None:
-    for one in list(_FOLLOWING):
-        one.leave_parent()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_parent)
+after_fork_in_child(_FOLLOWING, Following.after_fork_in_child)

@@ -129,7 +129,7 @@ def record(
     """
     steps = whole_number("steps", steps)
     seed = whole_number("seed", seed, 0, _MAX_SEED)
-    user_paths.to_make(path)
+    user_paths.path_to_create(path)
     policy_name, called = load_policy(policy)
     earlier = _earlier(Path(path)) if append else None
     if earlier is not None and envs is None and isinstance(env, str):

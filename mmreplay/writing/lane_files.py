@@ -33,6 +33,7 @@ from mmreplay.storage.chunk_files import Window
 from mmreplay.storage.lane_metadata import read_holder, read_metadata, read_specs
 from mmreplay.storage.state_page import BASE, COMMITTED, TAIL_START
 from mmreplay.system import durable_writes
+from mmreplay.system.disk_errors import FailedSyncError
 from mmreplay.system.locks import DirectoryLock, holder
 from mmreplay.system.memory_maps import populate
 from mmreplay.writing import build_lane, recover
@@ -276,7 +277,7 @@ class LaneDisk:
         if head > self._flushed or fresh:
             try:
                 self._sync_rows(head)
-            except durable_writes.FailedSyncError:
+            except FailedSyncError:
                 self._state.distrust()
                 raise
         self._sums.sync()

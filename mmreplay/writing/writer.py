@@ -7,7 +7,6 @@ and not before; everything that can fail happens before the first byte of a row 
 from __future__ import annotations
 
 import functools
-import os
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,6 +23,7 @@ from mmreplay.storage import chunk_files
 from mmreplay.storage.chunk_files import Window
 from mmreplay.storage.state_page import COMMITTED
 from mmreplay.system import platform
+from mmreplay.system.forks import after_fork_in_child
 from mmreplay.writing.background import Background
 from mmreplay.writing.lane_files import LaneDisk
 from mmreplay.writing.seal import SealJob
@@ -626,12 +626,4 @@ class Writer:
 
 _publish = platform.barrier
 _WRITERS: weakref.WeakSet[Writer] = weakref.WeakSet()
-
-
-def _abandon_in_child() -> None:
-    for writer in list(_WRITERS):
-        writer.abandon()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_abandon_in_child)
+after_fork_in_child(_WRITERS, Writer.abandon)

@@ -177,14 +177,15 @@ SCENES = {
 }
 
 DISK = [
-    f"system/{name}" for name in "platform checked_reads memory_maps durable_writes locks".split()
+    f"system/{name}"
+    for name in "platform checked_reads memory_maps disk_errors durable_writes locks".split()
 ]
 """The modules that everything else goes through."""
 WRITE_PATH = [
     *(f"writing/{name}" for name in "build_lane create lane_files recover seal".split()),
     *(f"writing/{name}" for name in "background vector_writer writer".split()),
     *(f"storage/{name}" for name in "checkpoint checksums chunk_files priority_column".split()),
-    *(f"storage/{name}" for name in "raw_column shard_column shard_file".split()),
+    *(f"storage/{name}" for name in "raw_column shard_column shard_file side_by_side".split()),
     *(f"storage/{name}" for name in "state_page tail_file".split()),
     "system/staging",
     *DISK,
@@ -236,7 +237,7 @@ ELSEWHERE = {
     "makes the text of a refusal": """
         writing/vector_writer VectorWriter._unfit
         writing/lane_files LaneDisk.missing
-        system/durable_writes writing | advice = "it needs the right to write there"
+        system/disk_errors writing | advice = "it needs the right to write there"
         system/checked_reads _no_right
         writing/create _words
         storage/checksums damaged
@@ -253,8 +254,7 @@ ELSEWHERE = {
         system/platform _libc
     """,
     "in a forked child, which writes nothing": """
-        writing/writer _abandon_in_child
-        system/locks _release_in_child
+        writing/writer Writer.abandon
     """,
     "when the interpreter is ending": """
         writing/background Background.submit | except RuntimeError:
@@ -300,7 +300,7 @@ ELSEWHERE = {
         system/durable_writes exchange
         system/checked_reads identity
         system/durable_writes temporary_directory
-        system/staging held_temporary
+        system/staging locked_temporary_directory
         storage/checkpoint CheckpointFile.stored_uuids
     """,
     "damage": """
@@ -309,7 +309,7 @@ ELSEWHERE = {
         writing/recover recover | _replace_damaged(path, specs, checkpoint, head, tail_start, base)
         writing/recover _replace_damaged
         writing/build_lane write_metadata | data = layout.group_json(new)
-        system/durable_writes writing | raise
+        system/disk_errors writing | raise
         system/memory_maps _mmap | number = ctypes.get_errno()
         system/memory_maps _mmap | raise OSError(number, os.strerror(number))
     """,

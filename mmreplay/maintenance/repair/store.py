@@ -135,7 +135,7 @@ def repair(
         DiskFullError: no room; nothing was changed.
         FailedStoreError: a write or fsync failed.
     """
-    root = _place(user_paths.given(path))
+    root = _place(user_paths.as_path(path))
     with RepairSite(root) as site:
         for _ in range(_ATTEMPTS):
             report = verify(root, _part(progress, 0))

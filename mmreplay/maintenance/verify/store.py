@@ -50,7 +50,7 @@ def verify(
         LockedError: a writer opens and closes it all the time.
         SchemaError: what was given is no path.
     """
-    store = user_paths.given(path)
+    store = user_paths.as_path(path)
     checked_reads.check_rights(store)
     findings: list[Finding] = []
     warnings: list[Finding] = []

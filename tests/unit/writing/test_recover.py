@@ -22,6 +22,7 @@ from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.checksums import stored_checksum
 from mmreplay.storage.state_page import BASE, TAIL_START, State
 from mmreplay.system import durable_writes, memory_maps, platform
+from mmreplay.system.disk_errors import FailedSyncError
 from mmreplay.writing import background, build_lane, writer
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -819,12 +820,12 @@ def test_an_fsync_that_failed_is_told_from_an_open_that_did(tmp_path, monkeypatc
     file = tmp_path / "file"
     with pytest.raises(FailedStoreError, match="cannot be opened") as caught:
         durable_writes.sync_file(file)
-    assert not isinstance(caught.value, durable_writes.FailedSyncError)
+    assert not isinstance(caught.value, FailedSyncError)
     file.write_bytes(b"x")
 
     def fail(_):
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(durable_writes, "_fdatasync", fail)
-    with pytest.raises(durable_writes.FailedSyncError, match="fsync failed"):
+    with pytest.raises(FailedSyncError, match="fsync failed"):
         durable_writes.sync_file(file)
