@@ -25,7 +25,8 @@ from mmreplay.sampling.prioritized import Prioritization, PrioritizedSampler
 from mmreplay.sampling.priority_variants import MAX_PRIORITY
 from mmreplay.schema import Field
 from mmreplay.storage.priority_column import PriorityColumn
-from mmreplay.writing.create import FLUSH_S, release_all
+from mmreplay.writing.create import FLUSH_S
+from mmreplay.writing.open_lanes import release_all
 
 __all__ = ["PrioritizedReplayBuffer"]
 

@@ -25,7 +25,8 @@ from mmreplay.errors import CorruptStoreError, SchemaError
 from mmreplay.reading.store import Store
 from mmreplay.schema import Field
 from mmreplay.writing import build_lane
-from mmreplay.writing.create import FLUSH_S, create, release_all
+from mmreplay.writing.create import FLUSH_S, create
+from mmreplay.writing.open_lanes import release_all
 from mmreplay.writing.vector_writer import VectorWriter
 
 __all__ = ["ReplayBuffer"]

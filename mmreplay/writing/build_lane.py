@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mmreplay.errors import CorruptStoreError, FormatError
+from mmreplay.errors import CorruptStoreError, FailedStoreError, FormatError
 from mmreplay.format import layout
 from mmreplay.format.layout import ArraySpec
 from mmreplay.schema import Schema
@@ -17,7 +17,14 @@ from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.state_page import State
 from mmreplay.system import checked_reads, durable_writes
 
-__all__ = ["build_lane", "build_live", "generator_path", "read_generator", "write_metadata"]
+__all__ = [
+    "build_lane",
+    "build_live",
+    "generator_path",
+    "read_generator",
+    "unmade",
+    "write_metadata",
+]
 
 
 def build_lane(
@@ -101,3 +108,13 @@ def read_generator(path: Path) -> str | None:
     with contextlib.suppress(FileNotFoundError, ValueError, CorruptStoreError):
         return checked_reads.read_bytes(generator_path(path), layout.MAX_METADATA_BYTES).decode()
     return None
+
+
+def unmade(path: Path, error: FailedStoreError) -> FailedStoreError:
+    """What to say where no row was ever committed, and none can be read."""
+    cause = error.__cause__
+    reason = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(error)
+    return FailedStoreError(
+        f"{path}: could not be made: {reason}; nothing is left of it: check the disk and make it "
+        f"again, or choose another path"
+    )

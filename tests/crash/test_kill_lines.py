@@ -182,7 +182,10 @@ DISK = [
 ]
 """The modules that everything else goes through."""
 WRITE_PATH = [
-    *(f"writing/{name}" for name in "build_lane create lane_files recover".split()),
+    *(
+        f"writing/{name}"
+        for name in "build_lane create open_lanes request lane_files recover".split()
+    ),
     *(f"writing/{name}" for name in "flush close seal open_chunks row_values".split()),
     *(f"writing/{name}" for name in "background vector_writer writer".split()),
     *(f"storage/{name}" for name in "checkpoint checksums chunk_files priority_column".split()),
@@ -240,7 +243,7 @@ ELSEWHERE = {
         writing/lane_files LockedLane.missing
         system/disk_errors writing | advice = "it needs the right to write there"
         system/checked_reads _no_right
-        writing/create _words
+        writing/request _words
         storage/checksums damaged
         storage/state_page State.ahead_of | f"{name}: expected at most that of the checkpoint, {known:,}, found {found:,}"
         storage/tail_file tail_problem | return (

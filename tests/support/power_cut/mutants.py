@@ -214,7 +214,7 @@ def _slots(change: Callable[[LockedLane, dict[str, Any]], None]) -> list[Change]
 
 @_breaks("create: every file and directory fsynced before the rename")
 def _create_unsynced() -> list[Change]:
-    return [_during(create._Request, "make", (durable_writes, "sync_tree", _nothing))]
+    return [_during(create, "_make", (durable_writes, "sync_tree", _nothing))]
 
 
 @_breaks("create: renamed, then the parent fsynced")

@@ -28,7 +28,7 @@ import numpy as np
 import mmreplay
 from mmreplay.schema import Field
 from mmreplay.system import platform, user_paths
-from mmreplay.writing import create
+from mmreplay.writing import open_lanes
 from mmreplay.writing.seal import SealJob
 from mmreplay.writing.writer import Writer
 from tests.support.disks.scratch import scratch_directory
@@ -498,8 +498,8 @@ def _machine(history: _History, root: Path) -> Iterator[PowerDisk]:
     with (
         power_disk(root, history.before_call, stores=True) as disk,
         mock.patch.object(platform, "boot_id", history.boot_id),
-        mock.patch.object(create, "Background", history.background),
-        mock.patch.object(create, "run_in_threads", in_turn),
+        mock.patch.object(open_lanes, "Background", history.background),
+        mock.patch.object(open_lanes, "run_in_threads", in_turn),
         mock.patch.object(user_paths, "Path", functools.cache(_Path)),
         mock.patch.object(
             logging.getLogger("mmreplay"), "disabled", new=True

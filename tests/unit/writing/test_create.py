@@ -23,7 +23,8 @@ from mmreplay.errors import (
 )
 from mmreplay.format import layout
 from mmreplay.system import durable_writes, locks
-from mmreplay.writing import create, recover
+from mmreplay.writing import recover
+from mmreplay.writing.request import split_capacity
 from tests.support.disks.trees import contents
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -51,15 +52,15 @@ def impatient(monkeypatch):
 @pytest.mark.parametrize("n_lanes", [1, 2, 3, 7])
 @pytest.mark.parametrize("capacity", [7, 8, 100, 1000])
 def test_a_capacity_is_divided_evenly_and_exactly(capacity, n_lanes):
-    shares = create.split_capacity(capacity, n_lanes)
+    shares = split_capacity(capacity, n_lanes)
     assert sum(share or 0 for share in shares) == capacity
     assert max(share or 0 for share in shares) - min(share or 0 for share in shares) <= 1
 
 
 def test_no_capacity_is_none_in_every_lane_and_one_below_the_lanes_is_refused():
-    assert create.split_capacity(None, 3) == [None] * 3
+    assert split_capacity(None, 3) == [None] * 3
     with pytest.raises(SchemaError, match="one transition or more for each of 3 lanes, found 2"):
-        create.split_capacity(2, 3)
+        split_capacity(2, 3)
 
 
 def test_lanes_have_their_share_of_the_capacity(make, story):

@@ -1,0 +1,129 @@
+"""What `create` was asked for: the rows and attributes of a store, made or compared.
+
+Invariant: a store that is there is opened only for rows that are the same as its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay._version import __version__
+from mmreplay.errors import SchemaError
+from mmreplay.format import layout, plan
+from mmreplay.format.layout import ArraySpec
+from mmreplay.schema import Field, Schema
+
+__all__ = ["Request", "split_capacity"]
+
+_MAX_METADATA_BYTES = layout.MAX_METADATA_BYTES // 2
+
+
+def split_capacity(capacity: int | None, lanes: int) -> list[int | None]:
+    """Capacities of the lanes: as even as can be, exactly `capacity` in all."""
+    if capacity is None:
+        return [None] * lanes
+    if capacity < lanes:
+        raise SchemaError(
+            f"capacity: expected one transition or more for each of {lanes} lanes, found {capacity}"
+        )
+    return [capacity // lanes + (number < capacity % lanes) for number in range(lanes)]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Request:
+    """The arguments of `create` but for those that say which lanes."""
+
+    path: Path
+    frame: Field | Mapping[str, Field] | None
+    action: Field | None
+    extras: Mapping[str, Field] | None
+    reward_dtype: npt.DTypeLike | None
+    codec: str | Mapping[str, Any] | None
+    padding: str | None
+    metadata: Mapping[str, Any] | None
+    flush_s: float
+    stack_padding: str | None = None  # of the environment's stacks; counts in a new store
+
+    def __post_init__(self) -> None:
+        """Check what no other part checks."""
+        if self.padding not in (None, "reset", "zero"):
+            raise SchemaError(f"padding: expected 'reset' or 'zero', found {self.padding!r}")
+        if len(layout.dump({"env": self.metadata or {}})) > _MAX_METADATA_BYTES:
+            raise SchemaError(
+                f"metadata: expected at most {_MAX_METADATA_BYTES:,} bytes of JSON; keep large "
+                f"things in files of their own"
+            )
+
+    def schema(self) -> Schema:
+        """The rows of a new store.
+
+        Raises:
+            SchemaError: a field is missing, or cannot be stored.
+        """
+        if self.frame is None or self.action is None:
+            missing = "frame" if self.frame is None else "action"
+            example = '(84, 84), "uint8"' if missing == "frame" else '(), "int64"'
+            raise SchemaError(
+                f"{self.path}: {missing}: a new store needs one, for example "
+                f"{missing}=mmreplay.Field({example}), or env="
+            )
+        return Schema.make(
+            self.frame, self.action, self.extras, self.reward_dtype or "float32", self.codec
+        )
+
+    def attributes(self, capacity: int | None, name: str | None = None) -> dict[str, Any]:
+        """The attributes of a new lane."""
+        own: dict[str, Any] = {
+            "capacity": capacity,
+            "padding": self.padding or self.stack_padding or "reset",
+            "env": dict(self.metadata or {}),
+            "versions": {"mmreplay": __version__, "numpy": np.__version__},
+        }
+        return {**own, "name": name} if name is not None else own
+
+    def changes(self, capacity: int | None) -> dict[str, Any]:
+        """The attributes to change of a lane that is there."""
+        changes: dict[str, Any] = {}
+        if capacity is not None:
+            changes["capacity"] = capacity
+        if self.metadata is not None:
+            changes["env"] = dict(self.metadata)
+        if self.padding is not None:
+            changes["padding"] = self.padding
+        return changes
+
+    def compare(self, path: Path, there: Schema, specs: Mapping[str, ArraySpec]) -> None:
+        """Compare the rows that were asked for with those of the store or lane at `path`.
+
+        Raises:
+            SchemaError: rows or codecs differ.
+        """
+        asked = Schema.make(
+            self.frame if self.frame is not None else there.frame,
+            self.action or there.action,
+            self.extras if self.extras is not None else there.extras,
+            self.reward_dtype or there.reward_dtype,
+            self.codec,
+        )
+        if not asked.same_data(there):
+            raise SchemaError(
+                f"{path}: expected {_words(there)}, found {_words(asked)}; leave the fields "
+                f"out to take the store's, or choose another path"
+            )
+        for name, field in asked.frames.items():
+            spec = specs[asked.frame_paths[name]]
+            if field.codec is not None and spec.codec != plan.codec_of(field, spec.path):
+                raise SchemaError(
+                    f"{path}: {spec.path}: expected codec {spec.codec_name!r}, found "
+                    f"{field.codec!r}; leave it out to take the store's"
+                )
+
+
+def _words(schema: Schema) -> str:
+    return ", ".join(f"{path} {one.shape} {one.dtype}" for path, one in schema.columns().items())
