@@ -1,7 +1,7 @@
-"""`step` and `sample` of this code beside those of an earlier commit, in turns.
+"""`step`, `sample`, opening and import of this code beside those of an earlier commit, in turns.
 
-What makes a store safe may not make it slower: the earlier commit is the last one before the work
-on crashes, damage and hostile stores. Its package is taken out of the repository, and each of the
+What changes the code and not its behaviour may not make it slower: the earlier commit is the last
+one before the modules moved into rooms. Its package is taken out of the repository, and each of the
 two is timed in fresh processes, one after the other, the order turned round each time. A ratio is
 taken within each pair.
 """

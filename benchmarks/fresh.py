@@ -205,15 +205,16 @@ def train(path: str, frames: str, steps: int, capacity: int, codec: str) -> dict
 
 
 def pace(root: str, path: str, frames: str, steps: int) -> dict[str, float]:
-    """Microseconds of a step and of a batch of 32, with the package that lies below `root`."""
+    """Microseconds of step, batch of 32, opening and import, with the package below `root`."""
     sys.path.insert(0, root)
     import numpy as np
 
+    started = perf_counter()
     import mmreplay
 
+    out = {"import": (perf_counter() - started) * 1e6}
     assert Path(mmreplay.__file__).is_relative_to(root)
     source = np.load(frames)
-    out: dict[str, float] = {}
     for codec in ("raw", "lz4"):
         shutil.rmtree(path, ignore_errors=True)
         field, action = (
@@ -240,6 +241,13 @@ def pace(root: str, path: str, frames: str, steps: int) -> dict[str, float]:
                 kept = data.sample(32, out=kept)
                 taken[number] = perf_counter() - started
         out[f"{codec}: sample of 32, n_step 3"] = float(np.median(taken[len(taken) // 5 :])) * 1e6
+        taken = np.empty(30)
+        for number in range(len(taken)):
+            started = perf_counter()
+            with mmreplay.open(path) as store:
+                assert len(store) == steps
+                taken[number] = perf_counter() - started
+        out[f"{codec}: open"] = float(np.median(taken)) * 1e6
     return out
 
 

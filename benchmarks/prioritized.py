@@ -83,7 +83,7 @@ def _draw(buffer: mmreplay.PrioritizedReplayBuffer, size: int) -> Drawn:
         ids, probabilities = sampler.draw(index, draws)
         return ids, sampler.weights(probabilities, BETA)
 
-    return buffer.store.look(draw)
+    return buffer.store.live.look(draw)
 
 
 def _check_weights(buffer: Any, ids: Any, weights: Any) -> None:

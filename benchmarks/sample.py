@@ -112,7 +112,7 @@ class _Turn:
             clock.time(self.name, lambda: self.data.sample(self.size, out=self.batch))
         if self.how == "256":
             rows = self._gather_rows()
-            column = self.data.store.columns["frames"]
+            column = self.data.store.live.columns["frames"]
             clock.time(f"{self.name}, gather", lambda: column.take(rows, self.gathered))
             return
         places = self.tape.places(self.batch.id, one_lane=self.case.is_one_lane)

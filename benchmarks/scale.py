@@ -74,7 +74,7 @@ FULL = Scale(
     record_steps=16_000,
     memory_steps=200_000,
     memory_batches=20_000,
-    before="d952296",
+    before="c2bd43d",
     pairs=15,
     pace_steps=12_000,
 )

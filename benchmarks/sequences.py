@@ -93,7 +93,7 @@ def _one_run(clock: Clock, case: _Case, tape: Tape, rounds: int, number: int) ->
         for lane in opened.store.lanes:  # every page, and every checksum
             for row in range(0, lane.rows, 4096):
                 _ = frames_of(lane)[row : row + 4096]
-        column = opened.store.columns["frames"]
+        column = opened.store.live.columns["frames"]
         batch = opened.sample_sequences(BATCH, LENGTH)
         others = mmreplay.load(case.path, stack=STACK, seed=1000 + number)
         room = np.ones((BATCH, LENGTH + STACK, *tape.frames.shape[1:]), np.uint8)

@@ -192,7 +192,7 @@ def _frame_bytes(batch: mmreplay.Batch) -> int:
 def _codecs(store: mmreplay.Store) -> str:
     names = {
         spec.codec_name
-        for reader in store.readers
+        for reader in store.live.readers
         for path, spec in reader.specs.items()
         if path.startswith("frames")
     }

@@ -27,14 +27,14 @@ _SHOWN_LANES = 16
 def info(path: str, as_json: bool) -> None:
     """Show what is in the store at PATH: closed, being written, or left by a crash."""
     import mmreplay
+    from mmreplay.reading.info import describe
 
     with mmreplay.open(path) as store:
-        about = store.info()
-        if as_json:
-            echo_json(about)
-            return
-        episodes = store.episodes
-        ended = episodes[store.endings(episodes) != "open"]
+        # As `store.info()`, and the episodes of its figures for the charts, read once.
+        about, ended = describe(store.live, store.padding)
+    if as_json:
+        echo_json(about)
+        return
     parts: list[Any] = [_title(path, about), "", grid(_facts(about)), "", _columns(about)]
     if about["lanes"] > 1:
         parts += ["", _lanes(about)]

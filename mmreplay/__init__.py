@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from mmreplay import transforms
@@ -126,15 +129,28 @@ _LAZY = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        import importlib  # noqa: PLC0415
+def _name_public(names: Iterable[str]) -> None:
+    """Let pickles and messages name `mmreplay`, and no module inside, which may move."""
+    for name in names:
+        thing = globals().get(name)
+        if callable(thing):
+            thing.__module__ = __name__
 
-        # Kept, so that the next use of the name does not come here.
-        globals()[name] = found = getattr(importlib.import_module(_LAZY[name]), name)
-        return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    importlib.import_module(_LAZY[name])
+    # With what came along: a report that `verify` returns may be pickled before it is named.
+    # Kept, so that the next use of a name does not come here.
+    loaded = {other: sys.modules[path] for other, path in _LAZY.items() if path in sys.modules}
+    globals().update({other: getattr(module, other) for other, module in loaded.items()})
+    _name_public(loaded)
+    return globals()[name]
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_LAZY})
+
+
+_name_public(__all__)

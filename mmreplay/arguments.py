@@ -1,4 +1,4 @@
-"""Arguments as the user gave them: whole numbers and seeds.
+"""Check arguments of the user: whole numbers and seeds.
 
 Invariant: a number that comes back is an int in the range that was asked for; whatever else was
 given is a `SchemaError` that names the argument.

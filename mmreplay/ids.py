@@ -10,9 +10,8 @@ import numpy.typing as npt
 __all__ = ["LANE_SHIFT", "ROW_MASK", "Array", "Ids"]
 
 LANE_SHIFT = 40
-"""A transition's id is lane << 40 | row."""
+"""An id is lane << LANE_SHIFT | row."""
+ROW_MASK = (1 << LANE_SHIFT) - 1
 
 Array = npt.NDArray[Any]
 Ids = npt.NDArray[np.int64]
-
-ROW_MASK = (1 << LANE_SHIFT) - 1

@@ -20,7 +20,7 @@ from mmreplay.reading.store import open_store
 from mmreplay.schema import Field
 from mmreplay.system import durable_writes
 from mmreplay.system.locks import DirectoryLock
-from mmreplay.system.staging import held_temporary
+from mmreplay.system.staging import locked_temporary_directory
 
 __all__ = ["DeferredStore", "StoreDirectory", "StorePath"]
 
@@ -43,7 +43,7 @@ class StoreDirectory:
         if path is not None:
             self.path = Path(path)
             return
-        folder, lock = held_temporary()
+        folder, lock = locked_temporary_directory()
         self.path = folder / "store.zarr"
         self._remove = weakref.finalize(self, _remove, folder, lock, os.getpid())
 
@@ -102,7 +102,7 @@ class DeferredStore:
                     f"{self._path}: expected one frame a row, found a dict of {sorted(frame)}; "
                     f"open it with mmreplay.ReplayBuffer"
                 )
-            return frame, store.readers[0].metadata["env"]
+            return frame, store.live.readers[0].metadata["env"]
 
     def _open(self, kind: type[ReplayBuffer], **settings: Any) -> None:
         """Make the store, or open it: `settings` are those of `kind`."""

@@ -75,7 +75,7 @@ class ExperienceReplayBuffer(DeferredStore):
             extras={"next_action": self._actions.field},
             reward_dtype="float64",
         )
-        self._gatherer = self.core.store.gatherer(self.core.settings)
+        self._gatherer = self.core.store.live.gatherer(self.core.settings)
 
     def add(self, s: Any, a: Any, r: float, done: bool, episode_id: int) -> None:
         """Add a step; it can be sampled once its next state is known.
@@ -129,7 +129,7 @@ class ExperienceReplayBuffer(DeferredStore):
             lasts = np.minimum(ids + self.bootstrap_n, ends) - 1
             return ids
 
-        one: Any = self.core.store.gather(draw, self._gatherer)
+        one: Any = self.core.store.live.gather(draw, self._gatherer)
         follows = self._actions.given(self.core.store.extras["next_action"][lasts])
         follows[~one.non_terminal] = 0
         seen, following = one.observation, one.next_observation

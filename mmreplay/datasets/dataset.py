@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -34,6 +33,7 @@ from mmreplay.sampling.trajectories import TrajectorySampler
 from mmreplay.sampling.uniform import uniform_ids
 from mmreplay.sampling.windows import PortionSampler, Windows, WindowSampler
 from mmreplay.sampling.without_replacement import distinct_ids
+from mmreplay.system import forks
 
 __all__ = ["Dataset", "Seed"]
 
@@ -68,7 +68,7 @@ class Dataset:
     def _read_from(self, store: Store, settings: Settings) -> None:
         self.store = store
         self.settings = settings
-        self._gatherer = store.gatherer(settings)
+        self._gatherer = store.live.gatherer(settings)
         self._begin_sums()
         _DATASETS.add(self)
 
@@ -93,9 +93,9 @@ class Dataset:
             functools.partial(SequenceGatherer, self.store.schema, self.settings)
         )
 
-    def leave_parent(self, lineage: tuple[int, ...]) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: draw from a stream of its own, not once more what the parent draws."""
-        bits = np.random.SeedSequence(self._epoch_seed, spawn_key=lineage)
+        bits = np.random.SeedSequence(self._epoch_seed, spawn_key=forks.lineage())
         self.generator = np.random.default_rng(bits)
         self._begin_sums()  # a thread may have been in those of the parent
 
@@ -123,7 +123,7 @@ class Dataset:
         else:
             seed = draw_seed(self.generator)
             draw = naming(self.store.path, lambda index: distinct_ids(index, size, seed))
-        return self.store.gather(draw, self._gatherer, out)
+        return self.store.live.gather(draw, self._gatherer, out)
 
     def batches(
         self,
@@ -204,7 +204,7 @@ class Dataset:
                 ids = ids[: total // world_size // size * size]
             for start in range(0, len(ids), size):
                 kept = _those_left(ids[start : start + size])
-                batch = self.store.gather(kept, self._gatherer)
+                batch = self.store.live.gather(kept, self._gatherer)
                 if len(batch):
                     yield batch
 
@@ -249,8 +249,8 @@ class Dataset:
             changes["stack"] = stack
         gatherer = self._gatherer
         if changes:
-            gatherer = self.store.gatherer(dataclasses.replace(self.settings, **changes))
-        return self.store.gather_ids(ids, gatherer, out)
+            gatherer = self.store.live.gatherer(dataclasses.replace(self.settings, **changes))
+        return self.store.live.gather_ids(ids, gatherer, out)
 
     def trajectory(self, number: int) -> Trajectory:
         """One whole episode; see `Store.trajectory`."""
@@ -293,7 +293,7 @@ class Dataset:
         sampler = self._window_sampler(windows)
         draw = naming(self.store.path, lambda index: sampler.draw(index, draws))
         gatherer = self._sequence_gatherer(windows.length, windows.burn_in)
-        return self.store.gather(draw, gatherer, out)
+        return self.store.live.gather(draw, gatherer, out)
 
     def sequence_batches(
         self,
@@ -324,7 +324,7 @@ class Dataset:
         size = whole_number("batch_size", batch_size)
         windows = Windows(length, burn_in, boundary, stride)
         epochs = whole_number_or_none("epochs", epochs, 0)
-        self.store.look(naming(self.store.path, self._window_sampler(windows).total))
+        self.store.live.look(naming(self.store.path, self._window_sampler(windows).total))
         return self._sequence_batches(size, windows, epochs, shuffle)
 
     def _sequence_batches(
@@ -334,13 +334,13 @@ class Dataset:
         every = naming(self.store.path, self._window_sampler(windows).every)
         done = 0
         while epochs is None or done < epochs:
-            ids = self.store.look(every)
+            ids = self.store.live.look(every)
             if shuffle:
                 ids = np.random.default_rng([self._epoch_seed, self._epoch]).permutation(ids)
             self._epoch += 1
             done += 1
             for start in range(0, len(ids), size):
-                yield self.store.gather_ids(ids[start : start + size], gatherer)
+                yield self.store.live.gather_ids(ids[start : start + size], gatherer)
 
     def sample_portions(self, batch_size: int, length: int) -> SequenceBatch:
         """Draw windows of whole episodes: an episode by its length, then a window in it.
@@ -361,7 +361,9 @@ class Dataset:
         sampler = self._portion_sampler(windows)
         draws = self.generator.random((2, size))
         draw = naming(self.store.path, lambda index: sampler.draw(index, draws))
-        return self.store.gather(draw, self._sequence_gatherer(windows.length, windows.burn_in))
+        return self.store.live.gather(
+            draw, self._sequence_gatherer(windows.length, windows.burn_in)
+        )
 
     def sample_trajectories(self, n: int, *, replace: bool = True) -> list[LazyTrajectory]:
         """Draw whole episodes uniformly; their columns are read when they are first asked for.
@@ -382,7 +384,7 @@ class Dataset:
         else:
             seed = draw_seed(self.generator)
             draw = naming(self.store.path, lambda index: sampler.draw_distinct(index, size, seed))
-        return self.store.lazy_trajectories(draw)
+        return self.store.live.lazy_trajectories(draw)
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -431,22 +433,4 @@ def _those_left(ids: Ids) -> Callable[[Index], Ids]:
 
 
 _DATASETS: weakref.WeakSet[Dataset] = weakref.WeakSet()
-# The n-th child of a process has the n-th stream below its own, on every run.
-_forks = 0
-_lineage: tuple[int, ...] = ()
-
-
-def _count_fork() -> None:
-    global _forks  # noqa: PLW0603
-    _forks += 1
-
-
-def _leave_parent() -> None:
-    global _forks, _lineage
-    _lineage, _forks = (*_lineage, _forks), 0
-    for dataset in list(_DATASETS):
-        dataset.leave_parent(_lineage)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_count_fork, after_in_child=_leave_parent)
+forks.after_fork_in_child(_DATASETS, lambda dataset: dataset.after_fork_in_child())

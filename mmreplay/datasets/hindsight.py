@@ -173,7 +173,7 @@ class Hindsight:
                 except EmptyBufferError as error:
                     raise EmptyBufferError(f"{self.store.path}: {error}") from None
 
-            return self.store.gather(draw, self._relabelling(size), out)
+            return self.store.live.gather(draw, self._relabelling(size), out)
         for _ in range(_ATTEMPTS - 1):
             with contextlib.suppress(InvalidIdError):  # evicted since it was drawn
                 return self._of_its_draw(size, out)
@@ -195,7 +195,7 @@ class Hindsight:
         Raises:
             InvalidIdError: an id that is no valid transition, named.
         """
-        return self.store.gather_ids(ids, self._relabelling(np.size(ids)), out)
+        return self.store.live.gather_ids(ids, self._relabelling(np.size(ids)), out)
 
     def batches(
         self,

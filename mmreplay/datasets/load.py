@@ -64,7 +64,7 @@ def _matching(path: Any) -> list[Path]:
         if not found:
             raise StoreNotFoundError("load: expected one path or more, found an empty list")
         return found
-    where = user_paths.given(path)
+    where = user_paths.as_path(path)
     text = os.fspath(path)
     # Not Path.exists, which raises of a name that is too long.
     if not os.path.exists(text) and glob.has_magic(text):  # noqa: PTH110

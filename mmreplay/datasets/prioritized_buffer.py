@@ -25,7 +25,7 @@ from mmreplay.sampling.prioritized import Prioritization, PrioritizedSampler
 from mmreplay.sampling.priority_variants import MOST
 from mmreplay.schema import Field
 from mmreplay.storage.priority_column import PriorityColumn
-from mmreplay.writing.create import FLUSH_S, give_up
+from mmreplay.writing.create import FLUSH_S, release_all
 
 __all__ = ["PrioritizedReplayBuffer"]
 
@@ -109,9 +109,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             flush_s=flush_s,
         )
         try:
-            self.store.look(self._begin)
+            self.store.live.look(self._begin)
         except BaseException:
-            give_up(self._lanes)
+            release_all(self._lanes)
             self.store.close()
             raise
 
@@ -138,9 +138,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         kept = {"largest": self._sampler.largest, "batches": self._n_batches}
         return {**super().saved_state(), "sampler": kept}
 
-    def leave_parent(self, lineage: tuple[int, ...]) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: the priorities are the parent's."""
-        super().leave_parent(lineage)
+        super().after_fork_in_child()
         self._sampler = None
 
     @property
@@ -194,7 +194,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             weights = sampler.weights(probabilities, beta)
             return ids
 
-        batch = self.store.gather(naming(self.store.path, draw), self._gatherer, out)
+        batch = self.store.live.gather(naming(self.store.path, draw), self._gatherer, out)
         batch.weight[:] = weights
         self._n_batches += 1
         return batch
@@ -213,10 +213,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             SchemaError: errors that are not finite, or not as many as ids.
             InvalidIdError: an id that never was a transition.
         """
-        wanted = self.store.checked_ids(ids)
+        wanted = self.store.live.checked_ids(ids)
         priorities = self._how.priorities(errors, wanted.size)
         sampler = self.sampler
-        self.store.look(lambda index: sampler.update(index, wanted, priorities))
+        self.store.live.look(lambda index: sampler.update(index, wanted, priorities))
 
     def priorities(self, ids: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """The priorities of transitions, (B,).
@@ -245,8 +245,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         ids: npt.ArrayLike,
         what: Callable[[PrioritizedSampler, Index, Ids], npt.NDArray[np.float64]],
     ) -> npt.NDArray[np.float64]:
-        wanted, sampler = self.store.checked_ids(ids), self.sampler
-        return self.store.look(lambda index: what(sampler, index, wanted))
+        wanted, sampler = self.store.live.checked_ids(ids), self.sampler
+        return self.store.live.look(lambda index: what(sampler, index, wanted))
 
     def __repr__(self) -> str:
         """Path."""

@@ -24,7 +24,8 @@ from mmreplay.datasets.dataset import Dataset, Seed
 from mmreplay.errors import CorruptStoreError, SchemaError
 from mmreplay.reading.store import Store
 from mmreplay.schema import Field
-from mmreplay.writing.create import FLUSH_S, create, give_up
+from mmreplay.writing import build_lane
+from mmreplay.writing.create import FLUSH_S, create, release_all
 from mmreplay.writing.vector_writer import VectorWriter
 
 __all__ = ["ReplayBuffer"]
@@ -108,11 +109,11 @@ class ReplayBuffer(Dataset):
         try:
             store = Store([Path(path).absolute()], padding=padding)
             super().__init__(store, dataclasses.replace(settings, padding=store.padding), seed)
-            saved = self._lanes[0].stored_generator()
+            saved = build_lane.read_generator(self._lanes[0].path)
             self.stored_state = {} if saved is None else _restore(self.generator, saved, store.path)
-            self._lanes[0].save_generator(_saver(self))
+            self._lanes[0].files.on_flush = _saver(self)
         except BaseException:
-            give_up(self._lanes)
+            release_all(self._lanes)
             raise
         # The writer's own methods: one call less in what is called millions of times.
         if type(self).step is ReplayBuffer.step:

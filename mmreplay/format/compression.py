@@ -1,4 +1,4 @@
-"""Frames <-> the bytes of an inner chunk: compressor, then crc32c; checked before it is decoded.
+"""Compress frames into inner chunks with a crc32c behind, and check these before decoding them.
 
 Invariant: `decode` writes exactly the bytes that `encode` was given, or raises; whatever the
 payload is, the decompressor never sees one whose header could lead it astray.
@@ -65,13 +65,13 @@ def crc32c_of_zeros(length: int, value: int = 0) -> int:
     return _product(shift, value ^ _ALL_BITS) ^ _ALL_BITS
 
 
-def _product(one: int, other: int) -> int:
-    """Of two remainders modulo the polynomial of CRC-32C."""
+def _product(left: int, right: int) -> int:
+    """The product of two remainders modulo the polynomial of CRC-32C."""
     out = 0
     for bit in range(31, -1, -1):
-        if one >> bit & 1:
-            out ^= other
-        other = other >> 1 ^ (_POLYNOMIAL if other & 1 else 0)
+        if left >> bit & 1:
+            out ^= right
+        right = right >> 1 ^ (_POLYNOMIAL if right & 1 else 0)
     return out
 
 

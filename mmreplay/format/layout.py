@@ -1,4 +1,4 @@
-"""Format 1: names, bounds, and zarr metadata as it is written. `parsing` reads it back."""
+"""The store format, version 1: names, limits and zarr metadata as written; `parse` reads it."""
 
 from __future__ import annotations
 

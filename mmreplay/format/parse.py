@@ -1,4 +1,4 @@
-"""Metadata read: zarr.json of anybody held against docs/format.md. Bytes in, dicts and specs out.
+"""Read zarr.json of any origin: bytes checked against docs/format.md, then dicts and specs.
 
 Invariant: what `parse_array` and `parse_root` return has been checked; nothing later needs to doubt
 a shape, a dtype, a chunk length or a codec.

@@ -1,12 +1,11 @@
-"""How long chunks and shards are, and with which codec, where the user leaves it open.
+"""Chunk lengths, shard lengths and codecs of a new store, where the user leaves them open.
 
-Invariant: what is planned here is what `parsing.parse_array` accepts.
+Invariant: what is planned here is what `parse.parse_array` accepts.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from mmreplay.errors import FormatError, SchemaError
@@ -21,7 +20,7 @@ from mmreplay.format.layout import (
 from mmreplay.format.parse import checked_codec, parse_array
 from mmreplay.schema import Field, Schema
 
-__all__ = ["codec_document", "plan_from_layout"]
+__all__ = ["codec_of", "plan_arrays", "plan_from_layout"]
 
 _TARGET_BYTES = 32 << 20
 _TAILS_BYTES = 256 << 20
@@ -50,7 +49,7 @@ def plan_arrays(schema: Schema, lanes: int | None) -> dict[str, ArraySpec]:
     out: dict[str, ArraySpec] = {}
     compressed: dict[str, tuple[Field, dict[str, Any]]] = {}
     for path, one in schema.arrays().items():
-        codec = _codec_of(one, path) if path.startswith("frames") else None
+        codec = codec_of(one, path) if path.startswith("frames") else None
         if codec is not None:
             compressed[path] = (one, codec)
         elif path.startswith("frames"):
@@ -106,15 +105,15 @@ def plan_from_layout(schema: Schema, layout: Any, where: str) -> dict[str, Array
     return specs
 
 
-def codec_document(codec: str | Mapping[str, Any], spec: ArraySpec) -> dict[str, Any] | None:
-    """A codec, as the user writes it, as it stands in the zarr.json of `spec`; None for raw."""
-    return _codec_of(Field(spec.row_shape, spec.dtype, codec), spec.path)
+def codec_of(field: Field, path: str) -> dict[str, Any] | None:
+    """The codec of a field as it stands in zarr.json; None for raw.
 
-
-def _codec_of(one: Field, path: str) -> dict[str, Any] | None:
-    codec = one.codec
+    Raises:
+        SchemaError: a codec that stores do not have.
+    """
+    codec = field.codec
     if codec is None:
-        codec = "lz4" if one.row_bytes >= _COMPRESS_FROM_BYTES else "raw"
+        codec = "lz4" if field.row_bytes >= _COMPRESS_FROM_BYTES else "raw"
     if codec == "raw":
         return None
     if isinstance(codec, str):
@@ -125,7 +124,7 @@ def _codec_of(one: Field, path: str) -> dict[str, Any] | None:
             )
         return CODECS[codec]
     try:
-        return checked_codec(dict(codec), path, one.dtype.itemsize)
+        return checked_codec(dict(codec), path, field.dtype.itemsize)
     except FormatError as error:
         raise SchemaError(str(error)) from error
 

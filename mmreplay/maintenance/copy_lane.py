@@ -370,7 +370,7 @@ def copy_priorities(source: Path, target: Path, *, closed: bool) -> None:
         FormatError, CorruptStoreError: what is there is no such column.
         DiskFullError: no room.
     """
-    spec = priority_column.find(source)
+    spec = priority_column.find_spec(source)
     if spec is None:
         return
     durable_writes.make_directory(target / spec.path)

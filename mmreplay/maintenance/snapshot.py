@@ -15,12 +15,13 @@ from typing import Any
 from mmreplay.errors import CorruptStoreError, SchemaError, StoreExistsError
 from mmreplay.format import layout
 from mmreplay.maintenance.copy_lane import copy_lane
+from mmreplay.maintenance.progress import ByteCount
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.store import Store
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.lane_metadata import lane_paths, store_around
 from mmreplay.system import checked_reads, durable_writes, user_paths
-from mmreplay.system.staging import built_beside
+from mmreplay.system.staging import staging_directory
 
 __all__ = ["Snapshot", "snapshot"]
 
@@ -78,58 +79,38 @@ def snapshot(
         CorruptStoreError: rows that cannot be read, or a lane that evicts faster than it can be
             copied.
     """
-    source, copy = user_paths.given(path), user_paths.given(target, "target")
-    user_paths.to_make(target, "target")
+    source, copy = user_paths.as_path(path), user_paths.as_path(target, "target")
+    user_paths.path_to_create(target, "target")
     if os.path.lexists(copy):
         raise StoreExistsError(f"{copy}: there is something already; choose another path")
-    user_paths.check_above(copy)
+    user_paths.check_parent(copy)
     lanes = lane_paths(source)
     if (store := store_around(copy)) is not None:
         raise SchemaError(f"{copy}: lies within the store {store}; choose another path")
-    tally = _Tally(source, progress)
-    with built_beside(copy) as folder:
+    done = ByteCount(progress, lambda: sum(checked_reads.allocated_bytes(source).values()))
+    with staging_directory(copy) as folder:
         built = folder / copy.name  # a lane is locked itself while it is being closed
         if lanes == [source]:
-            _copy_lane(source, built, tally)
+            _copy_lane(source, built, done)
         else:
             durable_writes.make_directory(built)
             root = checked_reads.read_bytes(source / "zarr.json", layout.MAX_METADATA_BYTES)
             durable_writes.write_file(built / "zarr.json", root)
             for lane in lanes:
-                _copy_lane(lane, built / lane.name, tally)
+                _copy_lane(lane, built / lane.name, done)
         durable_writes.sync_tree(built)
         if not durable_writes.replace_directory(built, copy):
             raise StoreExistsError(f"{copy}: somebody else made it at this moment")
-    tally.finish()
+    done.finish()
     return _describe(copy)
 
 
-class _Tally:
-    """Counts the bytes that are in place, and tells the caller."""
-
-    def __init__(self, source: Path, progress: Callable[[int, int], None] | None) -> None:
-        self._progress, self._done, self._total = progress, 0, 0
-        if progress is not None:
-            self._total = sum(checked_reads.allocated_bytes(source).values())
-
-    def add(self, size: int) -> None:
-        """A file, or a part of one, is in place."""
-        self._done += size
-        if self._progress is not None:
-            self._progress(min(self._done, self._total), self._total)
-
-    def finish(self) -> None:
-        """All is in place."""
-        if self._progress is not None:
-            self._progress(self._total, self._total)
-
-
-def _copy_lane(source: Path, target: Path, tally: _Tally) -> None:
+def _copy_lane(source: Path, target: Path, done: ByteCount) -> None:
     """Copy a lane, again if rows of it were evicted meanwhile."""
     for _ in range(_ATTEMPTS):
         reader = LaneReader(source)
         try:
-            copy_lane(reader, target, strict=True, moved=tally.add)
+            copy_lane(reader, target, strict=True, moved=done.add)
         except EvictedError:
             continue
         return
@@ -150,6 +131,6 @@ def _describe(copy: Path) -> Snapshot:
             else:
                 own += about.st_blocks * 512
     with Store([copy]) as store:
-        windows = [store.index.window(number) for number in range(len(store.readers))]
+        windows = [store.index.window(number) for number in range(len(store.live.readers))]
         rows = sum(head - base for base, _, head in windows)
         return Snapshot(str(copy), len(windows), rows, len(store), shared, own)

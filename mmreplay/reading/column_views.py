@@ -1,21 +1,22 @@
 """Columns of one lane as arrays by row id, and a lane as a set of them.
 
-Invariant: what is indexed is what numpy would give for an array of all the lane's rows, read anew
+Invariant: what is indexed is what numpy would give for an array of all the lane's rows, read again
 at every access, and copied.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.ids import Array, Ids
-from mmreplay.schema import FRAME, Schema
+from mmreplay.ids import LANE_SHIFT, Array, Ids
+from mmreplay.reading.live_lanes import LiveLanes
+from mmreplay.schema import FRAME
 
 __all__ = ["ColumnView", "LaneView"]
 
@@ -31,23 +32,20 @@ class ColumnView:
         dtype: of the elements.
     """
 
-    def __init__(
-        self,
-        path: str,
-        row_shape: tuple[int, ...],
-        dtype: np.dtype[Any],
-        rows: Callable[[], int],
-        read: Callable[[Ids], Array],
-    ) -> None:
-        """Column `path`: `rows` tells how many there are now, `read` gives some by number."""
-        self.dtype = dtype
-        self._path, self._row_shape = path, row_shape
-        self._rows, self._read = rows, read
+    def __init__(self, lanes: LiveLanes, lane: int, path: str) -> None:
+        """Column `path` of a lane."""
+        column = lanes.columns[path]
+        self.dtype: np.dtype[Any] = column.dtype
+        self._row_shape = column.row_shape
+        self._lanes, self._lane, self._path = lanes, lane, path
+
+    def _read(self, rows: Ids) -> Array:
+        return self._lanes.read_rows(self._lane, self._path, rows)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """(rows, *row shape)."""
-        return (self._rows(), *self._row_shape)
+        return (self._lanes.rows(self._lane), *self._row_shape)
 
     @property
     def ndim(self) -> int:
@@ -105,36 +103,28 @@ class ColumnView:
 class LaneView:
     """One lane of a store: its columns by row id.
 
-    Args:
+    Attributes:
         path: its directory.
         name: as given to ``create(lane=...)``; None if it has only a number.
-        schema: what a row holds.
-        columns: by path.
-        window: gives (base, first, head) as they are now.
-        ids: gives the lane's valid transition ids, ascending.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        name: str | None,
-        schema: Schema,
-        columns: Mapping[str, ColumnView],
-        window: Callable[[], tuple[int, int, int]],
-        ids: Callable[[], Ids],
-    ) -> None:
-        """See the class."""
-        self.path = path
-        self.name = name
-        self._schema, self._columns = schema, columns
-        self._window, self._ids = window, ids
+    def __init__(self, lanes: LiveLanes, number: int) -> None:
+        """Lane `number` of a store."""
+        reader = lanes.readers[number]
+        self.path: Path = reader.path
+        self.name: str | None = reader.metadata.get("name")
+        self._lanes, self._number = lanes, number
+        self._columns = {path: ColumnView(lanes, number, path) for path in lanes.columns}
+
+    def _window(self) -> tuple[int, int, int]:
+        return self._lanes.look(lambda index: index.window(self._number))
 
     @property
     def frames(self) -> ColumnView | dict[str, ColumnView]:
         """Frames by row id, (rows, *frame); a dict of them for dict observations."""
-        if self._schema.is_dict:
-            return {key: self._columns[p] for key, p in self._schema.frame_paths.items()}
-        return self._columns[self._schema.frame_paths[FRAME]]
+        if self._lanes.schema.is_dict:
+            return {key: self._columns[p] for key, p in self._lanes.schema.frame_paths.items()}
+        return self._columns[self._lanes.schema.frame_paths[FRAME]]
 
     @property
     def actions(self) -> ColumnView:
@@ -159,7 +149,7 @@ class LaneView:
     @property
     def extras(self) -> dict[str, ColumnView]:
         """Extra columns by name."""
-        return {key: self._columns[p] for key, p in self._schema.extra_paths.items()}
+        return {key: self._columns[p] for key, p in self._lanes.schema.extra_paths.items()}
 
     @property
     def rows(self) -> int:
@@ -179,7 +169,8 @@ class LaneView:
     @property
     def ids(self) -> Ids:
         """The lane's valid transition ids, ascending."""
-        return self._ids()
+        ids = self._lanes.look(lambda index: index.ids())
+        return np.asarray(ids[ids >> LANE_SHIFT == self._number])
 
     def __len__(self) -> int:
         """Transitions that can be sampled."""

@@ -20,7 +20,7 @@ from mmreplay.errors import MmreplayError
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.lane_state import lane_state, store_state
-from mmreplay.reading.store import Store
+from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.chunk_files import chunk_path
 from mmreplay.storage.lane_metadata import read_holder, read_metadata
@@ -34,13 +34,16 @@ STACK = 4
 _ATTEMPTS = 20
 
 
-def describe(store: Store) -> dict[str, Any]:
-    """What is in a store; every value is a plain one that JSON holds.
+def describe(lanes: LiveLanes, padding: str) -> tuple[dict[str, Any], npt.NDArray[np.void]]:
+    """What is in a store, and the episodes that ended.
 
     Args:
-        store: an open store; its newest rows are taken first.
+        lanes: of an open store; their newest rows are taken first.
+        padding: of the store.
 
     Returns:
+        a dict whose every value is a plain one that JSON holds, and of `LiveLanes.episodes` those
+        that returns and lengths are of. In the dict:
         path, paths: of the store, and of all of them if several were loaded as one.
         format, uuid, versions, padding, env: as stored.
         state: ``live`` if a writer is at work on any lane now, ``crashed`` if one was left by a
@@ -65,38 +68,38 @@ def describe(store: Store) -> dict[str, Any]:
             because the clock of a mapped file stands still between two writes to disk) and
             unflushed_rows (that a power cut would cost now).
     """
-    states = _settled_states(store)
-    episodes = store.episodes  # takes the newest rows; what follows is of the same ones
-    windows = [store.index.window(number) for number in range(len(store.readers))]
-    counts = [_transitions(store, number) for number in range(len(store.readers))]
+    states = _settled_states(lanes)
+    episodes = lanes.episodes()  # takes the newest rows; what follows is of the same ones
+    windows = [lanes.index.window(number) for number in range(len(lanes.readers))]
+    counts = [_transitions(lanes, number) for number in range(len(lanes.readers))]
     transitions = sum(counts)
-    ends = endings(store, episodes, states)
-    ended = ends != "open"
-    roots = _roots(store)
+    ends = endings(lanes, episodes, states)
+    ended = episodes[ends != "open"]
+    roots = _roots(lanes)
     sizes = {k: n for root in roots for k, n in checked_reads.allocated_bytes(root).items()}
     on_disk = sum(sizes.values())
-    fields = _fields(store, sizes)
+    fields = _fields(lanes, sizes)
     kept_rows = sum(head - base for base, _, head in windows)
-    row_bytes = sum(spec.row_bytes for spec in store.readers[0].specs.values())
-    stacked = transitions * _stacked_bytes(store)
+    row_bytes = sum(spec.row_bytes for spec in lanes.readers[0].specs.values())
+    stacked = transitions * _stacked_bytes(lanes)
     state = store_state(states)
-    capacities = [reader.metadata["capacity"] for reader in store.readers]
+    capacities = [reader.metadata["capacity"] for reader in lanes.readers]
     root = read_metadata(roots[0])
-    return {
+    about = {
         "path": str(roots[0]),
         "paths": [str(path) for path in roots],
         "format": root["format"],
         "state": state,
-        "lanes": len(store.readers),
+        "lanes": len(lanes.readers),
         "rows": sum(head for _, _, head in windows),
         "kept_rows": kept_rows,
         "transitions": transitions,
         "episodes": len(episodes),
         "terminated": int(np.count_nonzero(ends == "terminated")),
         "truncated": int(np.count_nonzero(ends == "truncated")),
-        "open": int(np.count_nonzero(~ended)),
-        "returns": _spread(episodes["return"][ended]),
-        "lengths": _spread(episodes["length"][ended]),
+        "open": len(episodes) - len(ended),
+        "returns": _spread(ended["return"]),
+        "lengths": _spread(ended["length"]),
         "capacity": None if None in capacities else sum(capacities),
         "fields": fields,
         "bytes_on_disk": on_disk,
@@ -105,17 +108,18 @@ def describe(store: Store) -> dict[str, Any]:
         "stack": STACK,
         "saving_raw": _ratio(kept_rows * row_bytes, on_disk),
         "saving_stacked": _ratio(stacked, on_disk),
-        "env": store.readers[0].metadata.get("env"),
+        "env": lanes.readers[0].metadata.get("env"),
         "uuid": root["uuid"],
-        "padding": store.padding,
+        "padding": padding,
         "versions": root.get("versions"),
-        "live": None if state == "closed" else _freshness(store, states),
-        "lane_details": _lane_details(store, states, counts),
+        "live": None if state == "closed" else _freshness(lanes, states),
+        "lane_details": _lane_details(lanes, states, counts),
     }
+    return about, ended
 
 
 def endings(
-    store: Store, episodes: npt.NDArray[np.void], states: Sequence[str] | None = None
+    lanes: LiveLanes, episodes: npt.NDArray[np.void], states: Sequence[str] | None = None
 ) -> npt.NDArray[np.str_]:
     """How each episode ended: (n,) of ``terminated``, ``truncated`` and ``open``.
 
@@ -123,40 +127,40 @@ def endings(
     next opening for writing will see it.
 
     Args:
-        store: where they come from.
+        lanes: where they come from.
         episodes: as `Store.episodes` gives them.
         states: of each lane; None looks.
     """
     if states is None:
-        states = _states(store)
+        states = _states(lanes)
     crashed = np.array([state == "crashed" for state in states])[episodes["id"] >> LANE_SHIFT]
     cut = episodes["truncated"] | (crashed & ~episodes["terminated"])
     return np.where(episodes["terminated"], "terminated", np.where(cut, "truncated", "open"))
 
 
-def _states(store: Store) -> list[str]:
-    return [lane_state(one.path, closed=one.metadata["closed"]) for one in store.readers]
+def _states(lanes: LiveLanes) -> list[str]:
+    return [lane_state(reader.path, closed=reader.metadata["closed"]) for reader in lanes.readers]
 
 
-def _settled_states(store: Store) -> list[str]:
+def _settled_states(lanes: LiveLanes) -> list[str]:
     """The lanes' states, with the store's rows read while they were in them."""
     states: list[str] = []
     for _ in range(_ATTEMPTS):
-        store.refresh()
-        states = _states(store)
+        lanes.refresh()
+        states = _states(lanes)
         # A writer that closed its lane since the refresh has left neither a lock nor a crash.
         if not any(
             state == "crashed" and read_metadata(reader.path)["closed"]
-            for state, reader in zip(states, store.readers, strict=True)
+            for state, reader in zip(states, lanes.readers, strict=True)
         ):
             break
     return states
 
 
-def _freshness(store: Store, states: Sequence[str]) -> dict[str, Any]:
+def _freshness(lanes: LiveLanes, states: Sequence[str]) -> dict[str, Any]:
     """How new the newest row is, what is durable of it, and who writes."""
     open_lanes = [
-        reader for reader, state in zip(store.readers, states, strict=True) if state != "closed"
+        reader for reader, state in zip(lanes.readers, states, strict=True) if state != "closed"
     ]
     now = time.time()
     heads = [reader.head for reader in open_lanes]
@@ -219,11 +223,11 @@ def _writers(readers: Iterable[LaneReader]) -> list[dict[str, Any]]:
     return list(out.values())
 
 
-def _roots(store: Store) -> list[Path]:
+def _roots(lanes: LiveLanes) -> list[Path]:
     """The directories of the stores that the lanes belong to, in order."""
     out: dict[Path, None] = {}
     groups: dict[Path, bool] = {}
-    for reader in store.readers:
+    for reader in lanes.readers:
         parent = reader.path.parent
         if parent not in groups:
             groups[parent] = reader.path.name.startswith("lane-") and _is_group(parent)
@@ -238,18 +242,18 @@ def _is_group(path: Path) -> bool:
         return False
 
 
-def _fields(store: Store, sizes: Mapping[str, int]) -> dict[str, Any]:
+def _fields(lanes: LiveLanes, sizes: Mapping[str, int]) -> dict[str, Any]:
     out: dict[str, Any] = {}
-    for path in sorted(store.readers[0].specs, key=_order):
-        specs = [reader.specs[path] for reader in store.readers]
+    for path in sorted(lanes.readers[0].specs, key=_order):
+        specs = [reader.specs[path] for reader in lanes.readers]
         codecs = {spec.codec_name for spec in specs}
-        places = [str(reader.path / path) for reader in store.readers]
+        folders = [str(reader.path / path) for reader in lanes.readers]
         out[path] = {
             "dtype": specs[0].dtype.name,
             "shape": list(specs[0].row_shape),
             "codec": codecs.pop() if len(codecs) == 1 else "mixed",
             "chunk_rows": specs[0].chunk_rows,
-            "bytes_on_disk": sum(sizes.get(place, 0) for place in places),
+            "bytes_on_disk": sum(sizes.get(folder, 0) for folder in folders),
         }
     return out
 
@@ -260,9 +264,9 @@ def _order(path: str) -> tuple[int, str]:
     return names.index(first), path
 
 
-def _stacked_bytes(store: Store) -> int:
+def _stacked_bytes(lanes: LiveLanes) -> int:
     """Bytes of one transition with all its frames, as a buffer that stores stacks keeps it."""
-    specs = store.readers[0].specs
+    specs = lanes.readers[0].specs
     frames = sum(spec.row_bytes for path, spec in specs.items() if path.startswith("frames"))
     rest = sum(
         spec.row_bytes
@@ -272,18 +276,18 @@ def _stacked_bytes(store: Store) -> int:
     return 2 * STACK * frames + rest
 
 
-def _transitions(store: Store, lane: int) -> int:
-    _, first, head = store.index.window(lane)
-    resets = store.index.resets(lane)
+def _transitions(lanes: LiveLanes, lane: int) -> int:
+    _, first, head = lanes.index.window(lane)
+    resets = lanes.index.resets(lane)
     return max(head - 1 - first, 0) - int(np.count_nonzero((resets > first) & (resets < head)))
 
 
 def _lane_details(
-    store: Store, states: Sequence[str], counts: Sequence[int]
+    lanes: LiveLanes, states: Sequence[str], counts: Sequence[int]
 ) -> list[dict[str, Any]]:
     out = []
-    for number, (reader, state) in enumerate(zip(store.readers, states, strict=True)):
-        base, first, head = store.index.window(number)
+    for number, (reader, state) in enumerate(zip(lanes.readers, states, strict=True)):
+        base, first, head = lanes.index.window(number)
         out.append(
             {
                 "path": str(reader.path),
@@ -303,8 +307,8 @@ def _spread(values: npt.NDArray[Any]) -> dict[str, float | int | None] | None:
     if not values.size:
         return None
     with np.errstate(over="ignore", invalid="ignore"):
-        found = {"min": values.min(), "mean": values.mean(), "max": values.max()}
-    return {name: _finite(value.item()) for name, value in found.items()}
+        spread = {"min": values.min(), "mean": values.mean(), "max": values.max()}
+    return {name: _finite(value.item()) for name, value in spread.items()}
 
 
 def _finite(value: float) -> float | int | None:

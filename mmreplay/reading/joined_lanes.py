@@ -20,10 +20,10 @@ from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.raw_column import RawColumn
 from mmreplay.storage.shard_column import ShardColumn
 
-__all__ = ["Joined"]
+__all__ = ["JoinedLanes"]
 
 
-class Joined:
+class JoinedLanes:
     """The lanes of a store as they were opened.
 
     A store replaces it whole when a lane was opened again, for threads that read meanwhile.
@@ -105,7 +105,7 @@ class Joined:
         """Whether every lane is still in the session that was opened."""
         return all(reader.poll() for reader in self.readers)
 
-    def newest(self, lane: int, path: str, begun: Ids) -> int:
+    def newest(self, lane: int, path: str, resets: Ids) -> int:
         """The value of a scalar column in the newest row of a lane that is not closed.
 
         What is stored may be on its way in at this moment, or a crash has left some; as long as
@@ -114,10 +114,10 @@ class Joined:
         Args:
             lane: its number.
             path: of the column.
-            begun: the rows where an episode begins, as the lane had them at this head.
+            resets: the rows where an episode begins, as the lane had them at this head.
         """
         head = self.heads[lane]
-        is_reset = bool(begun.size and begun[-1] == head - 1)
+        is_reset = bool(resets.size and resets[-1] == head - 1)
         if path == "resets":
             return int(is_reset)
         if path != "non_terminals":

@@ -31,5 +31,5 @@ def store_state(states: Iterable[str]) -> str:
     Returns:
         That, or ``unknown`` if none is in any of these.
     """
-    found = set(states)
-    return next((one for one in ("live", "crashed", "closed") if one in found), "unknown")
+    present = set(states)
+    return next((state for state in ("live", "crashed", "closed") if state in present), "unknown")

@@ -5,38 +5,59 @@ Invariant: what was read across a change of session is read again; an answer is 
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Protocol, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.batches.settings import Settings
+from mmreplay.batches.transitions import Gatherer
 from mmreplay.episode_index import Index
-from mmreplay.errors import ClosedError, CorruptStoreError, SchemaError
-from mmreplay.reading.joined_lanes import Joined
+from mmreplay.errors import ClosedError, CorruptStoreError, InvalidIdError, SchemaError
+from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
+from mmreplay.reading.joined_lanes import JoinedLanes
 from mmreplay.reading.lane_reader import LaneReader
+from mmreplay.reading.trajectories import LazyTrajectory
+from mmreplay.schema import Schema, as_array
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.lane_metadata import lane_paths
 from mmreplay.storage.raw_column import RawColumn
 from mmreplay.storage.shard_column import ShardColumn
+from mmreplay.system.forks import after_fork_in_child
 
-__all__ = ["Following"]
+__all__ = ["LiveLanes"]
 
 T = TypeVar("T")
+Places = TypeVar("Places")
+Read = TypeVar("Read")
 
 _ATTEMPTS = 100
 _LOOK_S = 1.0
 
 
-class Following:
+class Rebuilder(Protocol[Places, Read]):
+    """What makes something to train with of ids: a `Gatherer`, or one of sequences."""
+
+    def locate(self, index: Index, ids: Ids, /) -> Places:
+        """Look up in the index what is needed of it."""
+
+    def fetch(self, columns: Mapping[str, Any], places: Places, out: Read | None, /) -> Read:
+        """Read what lies there."""
+
+
+class LiveLanes:
     """The lanes of one or several stores as one, with the newest rows; safe for several threads.
 
     Attributes:
-        path: the first store's directory.
-        paths: the directories of all of them.
-        index: the trajectory boundaries.
+        path: the first store's directory, for messages.
+        roots: the directories of all the stores.
+        paths: the lanes' own directories, by their numbers.
+        schema: what a row holds.
     """
 
     def __init__(self, roots: Sequence[Path], known: Sequence[Path] = ()) -> None:
@@ -47,37 +68,44 @@ class Following:
             known: lanes of theirs that have the first numbers, in this order.
         """
         self.path = roots[0]
-        self.paths = tuple(roots)
-        found = [lane for root in roots for lane in lane_paths(root)]
-        self._paths = [*known, *(path for path in found if path not in known)]
+        self.roots = tuple(roots)
+        self.paths = list(known)
+        self._add_new_lanes()
         if len(roots) > 1:
-            _check_distinct(self._paths)
+            _check_distinct(self.paths)
         self._lock = threading.RLock()
         self._closed = False
         self._next_look = time.monotonic() + _LOOK_S
         self._reload()
+        self.schema: Schema = self.readers[0].schema
         _FOLLOWING.add(self)
 
-    def refresh(self) -> Self:
-        """Take the newest rows of a live store; notice new lanes, and that it was opened again.
+    # ------------------------------------------------------------ following the writers
 
-        `len`, `ids` and sampling do the first by themselves, and the last within a second.
-        """
+    def refresh(self) -> None:
+        """Take the newest rows; notice new lanes, and lanes that were opened again."""
         with self._lock:
-            self._guard()
-            found = [lane for root in self.paths for lane in lane_paths(root)]
-            # At the end: the lanes that are known keep their numbers, and so do their ids.
-            fresh = [path for path in found if path not in self._paths]
-            self._paths += fresh
-            if fresh or any(reader.replaced() for reader in self._joined.readers):
+            self.check_open()
+            if self._add_new_lanes() or any(reader.replaced() for reader in self.readers):
                 self._reload()
             else:
                 self._follow()
-        return self
 
-    def _follow(self) -> Joined:
-        """The view with the newest rows. The caller holds the lock."""
-        self._guard()
+    def _add_new_lanes(self) -> bool:
+        """Put them at the end: the lanes that are known keep their numbers, and so do their ids."""
+        found = [lane for root in self.roots for lane in lane_paths(root)]
+        new = [path for path in found if path not in self.paths]
+        self.paths += new
+        return bool(new)
+
+    def follow(self) -> JoinedLanes:
+        """The lanes with their newest rows."""
+        with self._lock:
+            return self._follow()
+
+    def _follow(self) -> JoinedLanes:
+        """As `follow`. The caller holds the lock."""
+        self.check_open()
         for _ in range(_ATTEMPTS):
             try:
                 if self._joined.follow() and not self._moved():
@@ -95,12 +123,12 @@ class Following:
         if now < self._next_look:
             return False
         self._next_look = now + _LOOK_S
-        return not all(reader.is_in_place() for reader in self._joined.readers)
+        return not all(reader.is_in_place() for reader in self.readers)
 
     def _reload(self) -> None:
         for _ in range(_ATTEMPTS):
             try:
-                self._joined = Joined(self._paths)
+                self._joined = JoinedLanes(self.paths)
             except EvictedError:
                 continue
             return
@@ -111,12 +139,7 @@ class Following:
             f"{self.path}: the store changed {_ATTEMPTS} times while it was being read"
         )
 
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._closed
-
-    def leave_parent(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: another thread of the parent may have held the locks."""
         # It may have been taking new rows, and have left index and columns halfway.
         if not self._lock.acquire(blocking=False):
@@ -124,36 +147,20 @@ class Following:
                 reader.leave_session()
         self._lock = threading.RLock()
         for column in self._joined.columns.values():
-            column.leave_parent()
+            column.after_fork_in_child()
 
-    def _guard(self) -> None:
+    def check_open(self) -> None:
+        """Raise ClosedError after `close`."""
         if self._closed:
             raise ClosedError(f"{self.path}: this store was closed; open it again to read")
 
-    def retrying(self, read: Callable[[], tuple[Joined, T]]) -> T:
-        """Run a read again as long as rows or sessions go away under it.
+    def close(self) -> None:
+        """Let go of all maps; a second call does nothing."""
+        with self._lock:
+            self._closed = True
+            self._joined.columns = {}
 
-        Args:
-            read: returns what it read, and the view that it read from.
-
-        Raises:
-            CorruptStoreError: they keep going away.
-        """
-        for _ in range(_ATTEMPTS):
-            known = self._joined
-            try:
-                view, out = read()
-            except EvictedError:
-                pass
-            else:
-                if view.same_session():
-                    return out
-                known = view
-            with self._lock:
-                self._guard()
-                if self._joined is known:
-                    self._reload()
-        raise self._restless()
+    # ------------------------------------------------------------ what is there
 
     @property
     def index(self) -> Index:
@@ -163,12 +170,12 @@ class Following:
     @property
     def columns(self) -> Mapping[str, RawColumn | ShardColumn]:
         """Every column over all lanes, by path."""
-        self._guard()
+        self.check_open()
         return self._joined.columns
 
     @property
     def readers(self) -> Sequence[LaneReader]:
-        """The lanes' files; for `info` and `verify`."""
+        """The lanes' files."""
         return self._joined.readers
 
     def look(self, read: Callable[[Index], T]) -> T:
@@ -176,11 +183,186 @@ class Following:
         with self._lock:
             return read(self._follow().index)
 
-    def close(self) -> None:
-        """Let go of all maps; a second call does nothing."""
+    def retrying(self, read: Callable[[], tuple[JoinedLanes, T]]) -> T:
+        """Run a read again as long as rows or sessions go away under it.
+
+        Args:
+            read: returns the lanes that it read from, and what it read.
+
+        Raises:
+            CorruptStoreError: they keep going away.
+        """
+        for _ in range(_ATTEMPTS):
+            known = self._joined
+            try:
+                lanes, out = read()
+            except EvictedError:
+                pass
+            else:
+                if lanes.same_session():
+                    return out
+                known = lanes
+            with self._lock:
+                self.check_open()
+                if self._joined is known:
+                    self._reload()
+        raise self._restless()
+
+    # ------------------------------------------------------------ transitions by id
+
+    def gatherer(self, settings: Settings) -> Gatherer:
+        """What rebuilds transitions by these settings.
+
+        Raises:
+            SchemaError: not enough rows are kept for them.
+        """
+        evicts = any(r.metadata["capacity"] is not None or r.base for r in self.readers)
+        settings.check_evicting(evicts=evicts)
+        return Gatherer(self.schema, settings)
+
+    def gather(
+        self,
+        draw: Callable[[Index], Ids],
+        gatherer: Rebuilder[Places, Read],
+        out: Read | None = None,
+    ) -> Read:
+        """What `draw` chooses from the index as it is now, rebuilt by `gatherer`."""
+
+        def read() -> tuple[JoinedLanes, Read]:
+            with self._lock:
+                lanes = self._follow()
+                places = gatherer.locate(lanes.index, draw(lanes.index))
+            return lanes, gatherer.fetch(lanes.columns, places, out)
+
+        return self.retrying(read)
+
+    def gather_ids(
+        self, ids: npt.ArrayLike, gatherer: Rebuilder[Places, Read], out: Read | None = None
+    ) -> Read:
+        """The transitions with these ids, each checked."""
+        wanted = self.checked_ids(ids)
+
+        def valid(index: Index) -> Ids:
+            wrong = index.invalid(wanted)
+            if wrong.any():
+                raise self._invalid(int(wanted[wrong][0]))
+            return wanted
+
+        return self.gather(valid, gatherer, out)
+
+    def checked_ids(self, ids: npt.ArrayLike) -> Ids:
+        """Ids as the user gave them: int64 (B,).
+
+        Raises:
+            SchemaError: no integers (B,).
+        """
+        wanted = as_array(ids, "ids")
+        if wanted.dtype == np.uint64 and (large := wanted[wanted >= 1 << 63]).size:
+            raise self._invalid(int(large.flat[0]))
+        if wanted.ndim != 1 or (wanted.size and wanted.dtype.kind not in "iu"):
+            raise SchemaError(f"ids: expected integers (B,), found {wanted.dtype} {wanted.shape}")
+        return wanted.astype(np.int64)
+
+    def _invalid(self, wrong: int) -> InvalidIdError:
+        lane, row = wrong >> LANE_SHIFT, wrong & ROW_MASK
+        if not 0 <= lane < len(self.readers):
+            return InvalidIdError(
+                f"{self.path}: id {wrong}: there is no lane {lane}, of {len(self.readers)}"
+            )
+        _, first, head = self.index.window(lane)
+        return InvalidIdError(
+            f"{self.path}: id {wrong} (lane {lane}, row {row}) is no transition: the rows are "
+            f"[{first:,}, {head:,}), and the last row of an episode is none; see store.ids"
+        )
+
+    # ------------------------------------------------------------ rows of one lane
+
+    def rows(self, lane: int) -> int:
+        """Rows of a lane, the newest included."""
+        return self.follow().heads[lane]
+
+    def read_rows(self, lane: int, path: str, rows: Ids) -> Array:
+        """Rows of one lane by number; zeros below base, the newest one as a final row."""
+
+        def read() -> tuple[JoinedLanes, Array]:
+            with self._lock:
+                lanes = self._follow()
+                base, _, head = lanes.index.window(lane)
+                resets = lanes.index.resets(lane)
+            column = lanes.columns[path]
+            out = np.zeros((rows.size, *column.row_shape), column.dtype)
+            kept = (rows >= base).nonzero()[0]
+            ids = rows[kept] + (lane << LANE_SHIFT)
+            out[kept] = column.take(np.ascontiguousarray(ids))
+            newest = (rows == head - 1).nonzero()[0]
+            if newest.size and not lanes.readers[lane].is_closed and not path.startswith("frames"):
+                out[newest] = lanes.newest(lane, path, resets)
+            return lanes, out
+
+        return self.retrying(read)
+
+    # ------------------------------------------------------------ episodes
+
+    def episodes(self) -> npt.NDArray[np.void]:
+        """Whole retained episodes in the order of lanes and rows: see `EPISODE_DTYPE`."""
+
+        def read() -> tuple[JoinedLanes, npt.NDArray[np.void]]:
+            with self._lock:
+                lanes = self._follow()
+                by_lane = [lanes.episodes(number) for number in range(len(lanes.readers))]
+            return lanes, np.concatenate(by_lane)
+
+        return self.retrying(read)
+
+    def lazy_trajectories(self, draw: Callable[[Index], Ids]) -> list[LazyTrajectory]:
+        """The whole episodes whose first rows `draw` chooses from the index as it is now."""
+
+        def read() -> tuple[JoinedLanes, list[LazyTrajectory]]:
+            with self._lock:
+                lanes = self._follow()
+                firsts = draw(lanes.index)
+                lengths, terminated, truncated = lanes.endings(firsts)
+            each = zip(*(x.tolist() for x in (firsts, lengths, terminated, truncated)), strict=True)
+            return lanes, [
+                LazyTrajectory(self, first, length, terminated=flag, truncated=cut)
+                for first, length, flag, cut in each
+            ]
+
+        return self.retrying(read)
+
+    def episode_rows(self, path: str, first: int, stop: int) -> Array:
+        """Rows of a column, by id, of an episode that was whole.
+
+        Args:
+            path: of the column.
+            first: id of the episode's first row.
+            stop: id of the row after the last one to read; all of them are committed.
+
+        Raises:
+            InvalidIdError: the episode is not whole any more.
+        """
+
+        def read() -> tuple[JoinedLanes, Array]:
+            lanes = self._with_episode(first)
+            out = lanes.columns[path].take(np.arange(first, stop))
+            self._with_episode(first)  # it may have gone while it was read
+            return lanes, out
+
+        return self.retrying(read)
+
+    def _with_episode(self, first: int) -> JoinedLanes:
+        """The lanes as they are now, which hold the whole episode that begins at this id."""
+        lane, row = first >> LANE_SHIFT, first & ROW_MASK
         with self._lock:
-            self._closed = True
-            self._joined.columns = {}
+            lanes = self._follow()
+            oldest = lanes.index.window(lane)[1]
+        if oldest > row:
+            raise InvalidIdError(
+                f"{self.path}: the trajectory with id {first} (lane {lane}, row {row}) was evicted "
+                f"before it was read: the oldest row is {oldest:,} by now; read trajectories soon "
+                f"after they are drawn, or give the buffer a larger capacity"
+            )
+        return lanes
 
 
 def _check_distinct(lanes: Sequence[Path]) -> None:
@@ -200,13 +382,5 @@ def _check_distinct(lanes: Sequence[Path]) -> None:
         seen[real] = lane
 
 
-_FOLLOWING: weakref.WeakSet[Following] = weakref.WeakSet()
-
-
-def _leave_parent() -> None:
-    for one in list(_FOLLOWING):
-        one.leave_parent()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_parent)
+_FOLLOWING: weakref.WeakSet[LiveLanes] = weakref.WeakSet()
+after_fork_in_child(_FOLLOWING, LiveLanes.after_fork_in_child)

@@ -129,7 +129,7 @@ def record(
     """
     steps = whole_number("steps", steps)
     seed = whole_number("seed", seed, 0, _MAX_SEED)
-    user_paths.to_make(path)
+    user_paths.path_to_create(path)
     policy_name, called = load_policy(policy)
     earlier = _earlier(Path(path)) if append else None
     if earlier is not None and envs is None and isinstance(env, str):
@@ -236,7 +236,7 @@ def _earlier(path: Path) -> _Earlier | None:
             return _Earlier(
                 lanes=None if lanes[0].path == path.absolute() else len(lanes),
                 rows=sum(lane.rows for lane in lanes),
-                metadata=dict(store.readers[0].metadata.get("env") or {}),
+                metadata=dict(store.live.readers[0].metadata.get("env") or {}),
             )
     except StoreNotFoundError:
         return None

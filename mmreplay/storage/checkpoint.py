@@ -1,4 +1,4 @@
-"""The checkpoint: what of a live lane is durable.
+"""The checkpoint: how many rows of a live lane are durable.
 
 Invariant: a slot is written only after what it speaks of is durable, and never over the best one.
 """

@@ -1,4 +1,4 @@
-"""The checksums of a lane's chunk files: as the writer keeps them, and as they stand on disk.
+"""Checksums of a lane's chunk files: kept by the writer, read and compared on disk.
 
 Invariant: a checksum that is not 0 belongs to a chunk file that is finished and below the head; it
 becomes durable with the next flush.
@@ -62,7 +62,7 @@ class Checksums:
     def forget(self, head: int, tail_start: int) -> None:
         """Zero those of chunk files that hold the newest row, which may change, or rows past it.
 
-        Of compressed arrays those from `tail_start` on: such shards are ignored, and written anew.
+        Of compressed arrays those from `tail_start` on: such shards are ignored, and written again.
         What stays is as good as new: the next sync makes it durable even if one failed before.
         """
         for spec in self._specs.values():

@@ -1,4 +1,4 @@
-"""Chunk files that hold rows as they are: named, mapped for writing, read without a map.
+"""Chunk files of uncompressed rows: their names, mapping them for writing, reading them.
 
 Invariant: row r of a column lies in chunk file r // chunk_rows at byte r % chunk_rows * row_bytes.
 """
@@ -17,6 +17,7 @@ from mmreplay.ids import Array, Ids
 from mmreplay.system import checked_reads, durable_writes, memory_maps
 
 __all__ = [
+    "ChunkFiles",
     "EvictedError",
     "LaneFiles",
     "Window",
@@ -35,12 +36,26 @@ class EvictedError(Exception):
     """Rows that were asked for went while they were being read; never leaves the package."""
 
 
-class LaneFiles(Protocol):
-    """What a column needs to know of a lane."""
+class ChunkFiles(Protocol):
+    """What reading a chunk file needs to know of its lane."""
 
     @property
     def path(self) -> Path:
-        """Its directory."""
+        """The lane's directory."""
+
+    def missing(self, path: Path, stop: int) -> Exception:
+        """The error for a chunk file that is not there and holds rows below `stop`."""
+
+    def check_in_place(self) -> None:
+        """Called after a file was opened by its name, before its rows are believed.
+
+        Raises:
+            EvictedError: the directory is another one by now, and so may be the file.
+        """
+
+
+class LaneFiles(ChunkFiles, Protocol):
+    """What a column needs to know of a lane besides."""
 
     @property
     def specs(self) -> dict[str, ArraySpec]:
@@ -58,16 +73,6 @@ class LaneFiles(Protocol):
     def is_live(self) -> bool:
         """Whether rows may still be appended."""
 
-    def missing(self, path: Path, stop: int) -> Exception:
-        """The error for a chunk file that is not there and holds rows below `stop`."""
-
-    def check_in_place(self) -> None:
-        """Called after a file was opened by its name, before its rows are believed.
-
-        Raises:
-            EvictedError: the directory is another one by now, and so may be the file.
-        """
-
 
 def chunk_path(lane: Path, spec: ArraySpec, chunk: int) -> Path:
     """Where a chunk file stands."""
@@ -81,8 +86,8 @@ def chunk_files(lane: Path, spec: ArraySpec) -> list[int]:
         FileNotFoundError: the array is not.
         CorruptStoreError: it may not be read.
     """
-    found = map(spec.chunk_of, checked_reads.names(lane / spec.path, missing_ok=False))
-    return sorted(chunk for chunk in found if chunk is not None)
+    chunks = map(spec.chunk_of, checked_reads.names(lane / spec.path, missing_ok=False))
+    return sorted(chunk for chunk in chunks if chunk is not None)
 
 
 class Window:
@@ -121,7 +126,7 @@ def open_window(lane: Path, spec: ArraySpec, chunk: int) -> Window:
 
 
 def filled_rows(
-    lane: LaneFiles, spec: ArraySpec, start: int, stop: int
+    lane: ChunkFiles, spec: ArraySpec, start: int, stop: int
 ) -> Iterator[tuple[int, Array]]:
     """(first row, rows) of a raw column in [start, stop), piece by piece, mapping nothing.
 
@@ -147,7 +152,7 @@ def filled_rows(
             raise lane.missing(path, min(begin + spec.chunk_rows, stop)) from error
 
 
-def nonzero_rows(lane: LaneFiles, spec: ArraySpec, start: int, stop: int) -> Ids:
+def nonzero_rows(lane: ChunkFiles, spec: ArraySpec, start: int, stop: int) -> Ids:
     """The rows in [start, stop) of a raw column of scalars that are not 0, ascending."""
     found = [np.empty(0, np.int64)]
     for row, values in filled_rows(lane, spec, start, stop):
@@ -155,13 +160,13 @@ def nonzero_rows(lane: LaneFiles, spec: ArraySpec, start: int, stop: int) -> Ids
     return np.concatenate(found)
 
 
-def _expect_last(lane: LaneFiles, spec: ArraySpec, stop: int) -> None:
+def _expect_last(lane: ChunkFiles, spec: ArraySpec, stop: int) -> None:
     last = chunk_path(lane.path, spec, (stop - 1) // spec.chunk_rows)
     if not last.exists():
         raise lane.missing(last, stop)
 
 
-def read_rows(lane: LaneFiles, spec: ArraySpec, start: int, stop: int) -> Array:
+def read_rows(lane: ChunkFiles, spec: ArraySpec, start: int, stop: int) -> Array:
     """Rows [start, stop) of a raw column, read without mapping anything."""
     if stop > start:  # before there is memory for rows that only damaged metadata speaks of
         _expect_last(lane, spec, stop)

@@ -1,4 +1,4 @@
-"""The column of priorities: written in place beside the rows that it speaks of.
+"""The column of priorities: one float64 for each row, changed in place.
 
 Invariant: the value at a transition's position is the priority that it was last given, also after a
 kill; it is 0 where none was given, and past the head. Losing the column loses no row.
@@ -16,12 +16,13 @@ import numpy.typing as npt
 from mmreplay.errors import CorruptStoreError, FormatError
 from mmreplay.format import layout, parse
 from mmreplay.format.layout import ArraySpec
-from mmreplay.ids import LANE_SHIFT, Ids
+from mmreplay.ids import Ids
 from mmreplay.storage import chunk_files
 from mmreplay.storage.checksums import crc32c_of_file, stored_checksum
+from mmreplay.storage.side_by_side import SideBySide
 from mmreplay.system import checked_reads, durable_writes, memory_maps
 
-__all__ = ["PriorityColumn", "evict", "find", "finish", "is_usable", "trim"]
+__all__ = ["PriorityColumn", "evict", "find_spec", "finish", "is_usable", "trim"]
 
 _CHUNK_ROWS = 65_536
 _CHUNK_ROWS_OF_MANY = 16_384
@@ -33,7 +34,7 @@ _BYTES = _SPEC.dtype.itemsize
 Windows = Sequence[tuple[int, int]]
 
 
-def find(lane: Path) -> ArraySpec | None:
+def find_spec(lane: Path) -> ArraySpec | None:
     """The column that a lane has; None if it has none.
 
     Raises:
@@ -59,21 +60,21 @@ def find(lane: Path) -> ArraySpec | None:
     return spec
 
 
-def _find_or_make(lane: Path, chunk_rows: int) -> ArraySpec:
-    there = find(lane)
+def _find_or_create(lane: Path, chunk_rows: int) -> ArraySpec:
+    there = find_spec(lane)
     if there is not None:
         return there
     wanted = layout.priority_spec(chunk_rows)
-    # Renamed when it is whole: killed in between, there is no column, and not half of one.
-    beside = _beside(lane)
-    durable_writes.remove_tree(beside)
-    durable_writes.make_directory(beside)
-    durable_writes.write_file(beside / "zarr.json", layout.array_json(wanted, 0))
-    durable_writes.replace_directory(beside, lane / wanted.path)
+    # Renamed when it is complete: a kill in between leaves no column rather than half of one.
+    staged = _staging_path(lane)
+    durable_writes.remove_tree(staged)
+    durable_writes.make_directory(staged)
+    durable_writes.write_file(staged / "zarr.json", layout.array_json(wanted, 0))
+    durable_writes.replace_directory(staged, lane / wanted.path)
     return wanted
 
 
-def _beside(lane: Path) -> Path:
+def _staging_path(lane: Path) -> Path:
     return lane / f"{_SPEC.path}.tmp"
 
 
@@ -87,9 +88,9 @@ def trim(lane: Path, base: int, head: int) -> None:
         base: the oldest row kept.
         head: rows committed; the newest is no transition yet, and has no priority.
     """
-    if _beside(lane).exists():
-        durable_writes.remove_tree(_beside(lane))
-    spec = find(lane)
+    if _staging_path(lane).exists():
+        durable_writes.remove_tree(_staging_path(lane))
+    spec = find_spec(lane)
     if spec is None:
         return
     evict(lane, base)
@@ -114,7 +115,7 @@ def _clear(lane: Path, spec: ArraySpec, stop: int) -> None:
 
 def evict(lane: Path, base: int) -> None:
     """Unlink the chunk files wholly below `base`."""
-    spec = find(lane)
+    spec = find_spec(lane)
     if spec is None:
         return
     for chunk in chunk_files.chunk_files(lane, spec):
@@ -129,21 +130,21 @@ def finish(lane: Path, head: int) -> None:
     Raises:
         DiskFullError: no room; the same call works once there is.
     """
-    spec = find(lane)
+    spec = find_spec(lane)
     if spec is None:
         durable_writes.remove_tree(lane / _SUMS.path)  # of a column that somebody has deleted
         return
     _clear(lane, spec, max(head - 1, 0))
     durable_writes.write_file(lane / spec.path / "zarr.json", layout.array_json(spec, head))
     _sync(lane, spec)
-    _sum_up(lane, spec, -(-head // spec.chunk_rows))
+    _write_checksums(lane, spec, -(-head // spec.chunk_rows))
 
 
-def _sum_up(lane: Path, spec: ArraySpec, n_chunks: int) -> None:
+def _write_checksums(lane: Path, spec: ArraySpec, n_chunks: int) -> None:
     """Write the checksums of a column that nobody changes until the lane is opened again."""
     sums = np.zeros(-(-n_chunks // _SUMS.chunk_rows) * _SUMS.chunk_rows, _SUMS.dtype)
     for chunk in chunk_files.chunk_files(lane, spec):
-        with contextlib.suppress(CorruptStoreError):  # another size: nothing to sum up
+        with contextlib.suppress(CorruptStoreError):  # another size: it has no checksum
             sums[chunk] = crc32c_of_file(
                 chunk_files.chunk_path(lane, spec, chunk), spec.chunk_bytes
             )
@@ -209,7 +210,7 @@ class PriorityColumn:
         """Map what is there; make it where there is nothing."""
         self._lanes = list(lanes)
         chunk_rows = _CHUNK_ROWS_OF_MANY if len(lanes) > 1 else _CHUNK_ROWS
-        self._specs = [_find_or_make(lane, chunk_rows) for lane in lanes]
+        self._specs = [_find_or_create(lane, chunk_rows) for lane in lanes]
         self.generation = 0
         for lane, (base, head) in zip(self._lanes, windows, strict=True):
             trim(lane, base, head)
@@ -217,29 +218,21 @@ class PriorityColumn:
 
     def _layout(self, windows: Windows) -> None:
         """A range with room for as many rows again, with the files that there are in it."""
-        origin = [
-            base // spec.chunk_rows for spec, (base, _) in zip(self._specs, windows, strict=True)
-        ]
-        stop = [
-            max(-(-head // spec.chunk_rows), first)
-            for spec, first, (_, head) in zip(self._specs, origin, windows, strict=True)
+        pairs = list(zip(self._specs, windows, strict=True))
+        first = [base // spec.chunk_rows for spec, (base, _) in pairs]
+        stops = [
+            max(-(-head // spec.chunk_rows), start)
+            for start, (spec, (_, head)) in zip(first, pairs, strict=True)
         ]
         # What may find no room on the disk comes first, so that nothing changes then.
-        for number, (first, last) in enumerate(zip(origin, stop, strict=True)):
-            self._allocate(number, first, last)
-        room = [2 * (last - first) + 1 for first, last in zip(origin, stop, strict=True)]
-        sizes = [chunks * spec.chunk_rows for chunks, spec in zip(room, self._specs, strict=True)]
-        self._room, self._origin, self._stop = room, origin, list(origin)
-        self._slot = np.cumsum([0, *sizes[:-1]])
-        self._delta = self._slot - [
-            first * spec.chunk_rows + (number << LANE_SHIFT)
-            for number, (first, spec) in enumerate(zip(origin, self._specs, strict=True))
-        ]
-        self._reservation = memory_maps.Reservation(_BYTES * sum(sizes), writable=True)
-        self.values: npt.NDArray[np.float64] = self._reservation.array.view(np.float64)
+        for number, (start, stop) in enumerate(zip(first, stops, strict=True)):
+            self._allocate(number, start, stop)
+        room = [2 * (stop - start) + 1 for start, stop in zip(first, stops, strict=True)]
+        self._files = SideBySide(self._specs, first, room, writable=True)
+        self.values: npt.NDArray[np.float64] = self._files.rows
         self.generation += 1
-        for number, last in enumerate(stop):
-            self._map(number, last)
+        for number, stop in enumerate(stops):
+            self._map(number, stop)
 
     def _allocate(self, number: int, start: int, stop: int) -> None:
         lane, spec = self._lanes[number], self._specs[number]
@@ -247,16 +240,13 @@ class PriorityColumn:
             durable_writes.allocate(chunk_files.chunk_path(lane, spec, chunk), spec.chunk_bytes)
 
     def _map(self, number: int, stop: int) -> None:
-        """Put the chunk files below `stop` into their places."""
+        """Map a lane's chunk files below `stop`."""
         lane, spec = self._lanes[number], self._specs[number]
-        slot, origin = int(self._slot[number]), self._origin[number]
-        for chunk in range(self._stop[number], stop):
-            row = slot + (chunk - origin) * spec.chunk_rows
-            path = chunk_files.chunk_path(lane, spec, chunk)
+        for chunk in range(self._files.stop[number], stop):
             # Another thread may have evicted it just now; of rows that are gone nothing is kept.
             with contextlib.suppress(FileNotFoundError):
-                self._reservation.put(_BYTES * row, path, spec.chunk_bytes)
-            self._stop[number] = chunk + 1
+                self._files.put(number, chunk, chunk_files.chunk_path(lane, spec, chunk))
+            self._files.stop[number] = chunk + 1
 
     # ------------------------------------------------------------ positions
 
@@ -267,24 +257,15 @@ class PriorityColumn:
 
     def lowest(self, lane: int) -> int:
         """The lowest row of a lane that has a position."""
-        return self._origin[lane] * self._specs[lane].chunk_rows
+        return self._files.first[lane] * self._specs[lane].chunk_rows
 
     def positions(self, ids: Ids) -> Ids:
         """The positions of ids, (B,) int64; ids of lanes that there are."""
-        if len(self._delta) == 1:
-            sole: Ids = ids + self._delta[0]
-            return sole
-        out: Ids = ids + self._delta[ids >> LANE_SHIFT]
-        return out
+        return self._files.index(ids)
 
     def ids(self, positions: Ids) -> Ids:
         """The ids that stand at positions, (B,) int64."""
-        if len(self._delta) == 1:
-            sole: Ids = positions - self._delta[0]
-            return sole
-        lane = self._slot.searchsorted(positions, "right") - 1
-        out: Ids = positions - self._delta[lane]
-        return out
+        return self._files.ids(positions)
 
     # ------------------------------------------------------------ growing, and making durable
 
@@ -299,12 +280,12 @@ class PriorityColumn:
         """
         for number, (_, head) in enumerate(windows):
             stop = -(-head // self._specs[number].chunk_rows)
-            if stop <= self._stop[number]:
+            if stop <= self._files.stop[number]:
                 continue
-            if stop - self._origin[number] > self._room[number]:
+            if not self._files.has_room(number, stop):
                 self._layout(windows)
                 return
-            self._allocate(number, self._stop[number], stop)
+            self._allocate(number, self._files.stop[number], stop)
             self._map(number, stop)
 
     def sync(self) -> None:

@@ -1,4 +1,4 @@
-"""Raw columns of all lanes of a store, mapped for reading.
+"""Read uncompressed columns of all lanes of a store through memory maps.
 
 Invariant: a chunk file is mapped only after its size was checked.
 """
@@ -7,38 +7,19 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.storage import prefetch
 from mmreplay.storage.chunk_files import LaneFiles, chunk_path, read_rows
+from mmreplay.storage.side_by_side import SideBySide
 from mmreplay.system import memory_maps
 
 __all__ = ["RawColumn"]
 
 _MAX_MAPS = 8192  # side by side; vm.max_map_count is 65,530 for the whole process
 _MAX_CACHED = 2048  # maps of chunk files that cannot lie side by side
-
-
-class _Flat(NamedTuple):
-    """The files of all lanes side by side; replaced whole, for threads that read meanwhile.
-
-    Attributes:
-        data: the range of addresses.
-        pager: what is in memory of it.
-        rows: every mapped row, (n, *row_shape).
-        delta: per lane, what to add to an id for its place in `rows`.
-        shifted: whether any of it is not 0.
-    """
-
-    data: npt.NDArray[np.uint8]
-    pager: prefetch.Pager
-    rows: Array
-    delta: Ids
-    shifted: bool
 
 
 class RawColumn:
@@ -57,37 +38,36 @@ class RawColumn:
         spec = self._specs[0]
         self.row_shape, self.dtype = spec.row_shape, spec.dtype
         self._row_bytes = spec.row_bytes
-        self._flat: _Flat | None = None
-        self._reservation: memory_maps.Reservation | None = None
         self._chunk_rows = np.array([s.chunk_rows for s in self._specs], np.int64)
+        self._whole_pages = all(s.chunk_bytes % memory_maps.GRANULARITY == 0 for s in self._specs)
+        # Replaced whole, for threads that read meanwhile; None: the files are mapped one by one.
+        self._files: SideBySide | None = None
         self._pager = prefetch.Pager()
         self._finished = [0] * len(lanes)  # chunk after the last one that the pager knows
-        self._origin = [0] * len(lanes)  # first mapped chunk of each lane
-        self._stop = [0] * len(lanes)  # chunk after the last mapped one
-        self._room = [0] * len(lanes)  # chunks that fit into the lane's window
-        self._slot = [0] * len(lanes)  # row of the flat array where the window starts
-        self._side_by_side = all(s.chunk_bytes % memory_maps.GRANULARITY == 0 for s in self._specs)
         self._bases = [0] * len(lanes)  # as of the last look for evicted maps
         self._cache: collections.OrderedDict[tuple[int, int], Array] = collections.OrderedDict()
 
     def refresh(self) -> None:
         """Map the chunk files that came since; called before rows past the old head are read."""
-        if not self._side_by_side:
-            self._let_go()
+        if not self._whole_pages:
+            self._unmap_evicted()
+            return
+        files = self._files
+        if files is None:
+            self._rebuild()
             return
         for number, (lane, spec) in enumerate(zip(self._lanes, self._specs, strict=True)):
-            if lane.head > self._stop[number] * spec.chunk_rows or self._flat is None:
+            if lane.head > files.stop[number] * spec.chunk_rows:
                 stop = -(-lane.head // spec.chunk_rows)
-                gone = lane.base // spec.chunk_rows - self._origin[number]
-                mapped = stop - self._origin[number]
-                # A map keeps the blocks of a file that was evicted: let go of them by the quarter.
-                if self._flat is None or mapped > self._room[number] or 4 * gone > mapped:
+                gone = lane.base // spec.chunk_rows - files.first[number]
+                # A map keeps the blocks of a file that was evicted: unmap them by the quarter.
+                if not files.has_room(number, stop) or 4 * gone > stop - files.first[number]:
                     self._rebuild()
                     return
-                self._put(number, self._stop[number], stop)
-            self._tell_pager(number)
+                self._map(files, number, stop)
+            self._tell_pager(files, number)
 
-    def _let_go(self) -> None:
+    def _unmap_evicted(self) -> None:
         """Unmap chunk files that were evicted: their blocks are free only then."""
         bases = [lane.base for lane in self._lanes]
         if bases == self._bases:
@@ -102,60 +82,44 @@ class RawColumn:
         pairs = list(zip(self._lanes, self._specs, strict=True))
         first = [lane.base // spec.chunk_rows for lane, spec in pairs]
         stops = [-(-lane.head // spec.chunk_rows) for lane, spec in pairs]
-        rooms = [
+        room = [
             2 * max(stop - start, 1) if lane.is_live else max(stop - start, 1)
             for lane, start, stop in zip(self._lanes, first, stops, strict=True)
         ]
-        sizes = [room * s.chunk_bytes for room, s in zip(rooms, self._specs, strict=True)]
         try:
-            if sum(rooms) > _MAX_MAPS:
+            if sum(room) > _MAX_MAPS:
                 raise OSError
-            reservation = memory_maps.Reservation(sum(sizes))
+            files = SideBySide(self._specs, first, room)
         except OSError:  # more files than a process may map, or no such range of addresses
-            self._side_by_side = False
-            self._flat = None
+            self._whole_pages = False
+            self._files = None
             return
-        self._reservation = reservation
+        for number, stop in enumerate(stops):
+            self._map(files, number, stop)
         self._pager, self._finished = prefetch.Pager(), first
-        delta = np.zeros(len(pairs), np.int64)
-        byte = 0
-        for number, spec in enumerate(self._specs):
-            self._slot[number] = byte // self._row_bytes
-            self._origin[number], self._room[number] = first[number], rooms[number]
-            self._stop[number] = first[number]
-            self._put(number, first[number], stops[number])
-            delta[number] = self._slot[number] - first[number] * spec.chunk_rows
-            delta[number] -= number << LANE_SHIFT
-            byte += sizes[number]
-        rows = reservation.array.view(self.dtype).reshape(-1, *self.row_shape)
-        self._flat = _Flat(reservation.array, self._pager, rows, delta, bool(delta.any()))
         for number in range(len(pairs)):
-            self._tell_pager(number)
+            self._tell_pager(files, number)
+        self._files = files
 
-    def _tell_pager(self, number: int) -> None:
-        """Chunk files whose last row has been written since."""
-        spec = self._specs[number]
-        complete = self._lanes[number].head // spec.chunk_rows
-        for chunk in range(self._finished[number], complete):
-            byte = self._slot[number] * self._row_bytes
-            byte += (chunk - self._origin[number]) * spec.chunk_bytes
-            data = self._reservation.array[byte : byte + spec.chunk_bytes]  # type: ignore[union-attr]
-            self._pager.add((number, chunk), data)
-        self._finished[number] = max(complete, self._finished[number])
-
-    def _put(self, number: int, start: int, stop: int) -> None:
+    def _map(self, files: SideBySide, number: int, stop: int) -> None:
+        """Map a lane's chunk files below `stop`."""
         lane, spec = self._lanes[number], self._specs[number]
-        for chunk in range(start, stop):
-            byte = self._slot[number] * self._row_bytes
-            byte += (chunk - self._origin[number]) * spec.chunk_bytes
+        for chunk in range(files.stop[number], stop):
             path = chunk_path(lane.path, spec, chunk)
             try:
-                self._reservation.put(byte, path, spec.chunk_bytes)  # type: ignore[union-attr]
+                files.put(number, chunk, path)
             except FileNotFoundError as error:
                 raise lane.missing(path, (chunk + 1) * spec.chunk_rows) from error
-        if stop > start:
+        if stop > files.stop[number]:
             lane.check_in_place()
-        self._stop[number] = max(stop, start)
+            files.stop[number] = stop
+
+    def _tell_pager(self, files: SideBySide, number: int) -> None:
+        """Chunk files whose last row has been written since."""
+        complete = self._lanes[number].head // self._specs[number].chunk_rows
+        for chunk in range(self._finished[number], complete):
+            self._pager.add((number, chunk), files.chunk(number, chunk))
+        self._finished[number] = max(complete, self._finished[number])
 
     def take(self, ids: Ids, out: Array | None = None) -> Array:
         """Rows by id.
@@ -164,18 +128,16 @@ class RawColumn:
             ids: any shape, each lane << 40 | row of a row that `refresh` has seen.
             out: C-contiguous, (*ids.shape, *row_shape), filled and returned if given.
         """
-        flat = self._flat
-        if flat is None:
+        files = self._files
+        if files is None:
             return self._take_one_by_one(ids, out)
-        index = ids
-        if flat.shifted:
-            index = ids + (flat.delta[ids >> LANE_SHIFT] if len(flat.delta) > 1 else flat.delta)
-        if flat.pager.active and ids.ndim > 1:
-            self._page_in(flat, ids, index)
+        index = files.index(ids) if files.shifted else ids
+        if self._pager.active and ids.ndim > 1:
+            self._page_in(files, ids, index)
         if out is None:
-            return flat.rows.take(index, axis=0)
+            return files.rows.take(index, axis=0)
         # The ids are checked before: without mode="clip" numpy would buffer the whole output.
-        return flat.rows.take(index, axis=0, out=out, mode="clip")
+        return files.rows.take(index, axis=0, out=out, mode="clip")
 
     def _take_one_by_one(self, ids: Ids, out: Array | None) -> Array:
         if out is None:
@@ -191,8 +153,8 @@ class RawColumn:
         return out
 
     def _chunk(self, number: int, chunk: int) -> Array:
-        found = self._cache.get((number, chunk))
-        if found is None:
+        rows = self._cache.get((number, chunk))
+        if rows is None:
             lane, spec = self._lanes[number], self._specs[number]
             path = chunk_path(lane.path, spec, chunk)
             try:
@@ -200,28 +162,28 @@ class RawColumn:
             except FileNotFoundError as error:
                 raise lane.missing(path, (chunk + 1) * spec.chunk_rows) from error
             lane.check_in_place()
-            found = data.view(spec.dtype).reshape(spec.chunk_rows, *spec.row_shape)
-            self._cache[number, chunk] = found
+            rows = data.view(spec.dtype).reshape(spec.chunk_rows, *spec.row_shape)
+            self._cache[number, chunk] = rows
             while len(self._cache) > _MAX_CACHED:
                 self._cache.popitem(last=False)
-        return found
+        return rows
 
-    def leave_parent(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: there is no lock here."""
 
     def read(self, number: int, start: int, stop: int) -> Array:
         """A copy of rows [start, stop) of one lane."""
-        lane, spec = self._lanes[number], self._specs[number]
-        if self._flat is None or start < self._origin[number] * spec.chunk_rows:
+        lane, spec, files = self._lanes[number], self._specs[number], self._files
+        if files is None or start < files.first[number] * spec.chunk_rows:
             return read_rows(lane, spec, start, stop)
-        place = self._slot[number] - self._origin[number] * spec.chunk_rows
-        return self._flat.rows[place + start : place + stop].copy()
+        shift = int(files.shifts[number]) + (number << LANE_SHIFT)
+        return files.rows[shift + start : shift + stop].copy()
 
-    def _page_in(self, flat: _Flat, ids: Ids, index: Ids) -> None:
+    def _page_in(self, files: SideBySide, ids: Ids, index: Ids) -> None:
         """Let the pager know which chunk files a batch of windows is about to read."""
         lanes = ids[:, -1] >> LANE_SHIFT
         chunks = (ids[:, -1] & ROW_MASK) // self._chunk_rows[lanes]
-        if flat.pager.before(set(zip(lanes.tolist(), chunks.tolist(), strict=True))):
+        if self._pager.before(set(zip(lanes.tolist(), chunks.tolist(), strict=True))):
             first, last = index.min(axis=1), index.max(axis=1)
             ranges = prefetch.ranges(first, last, self._row_bytes)
-            memory_maps.advise_needed(flat.data, ranges)
+            memory_maps.advise_needed(files.data, ranges)

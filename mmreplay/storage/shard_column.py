@@ -1,4 +1,4 @@
-"""Compressed columns: rows decoded from shards and copied from the tail.
+"""Read compressed columns of all lanes: rows decoded from shards, or copied from the tail.
 
 Invariant: a row is read from the tail only if it was still there after it had been copied.
 """
@@ -58,7 +58,7 @@ class ShardColumn:
             for key in gone:
                 del self._shards[key]
 
-    def leave_parent(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: another thread of the parent may have held the lock."""
         self._lock = threading.Lock()
 
@@ -205,22 +205,22 @@ class ShardColumn:
 
     def _decode_chunk(self, number: int, chunk: int, out: Bytes) -> None:
         shard, inner = divmod(chunk, self._per_shard[number])
-        found = self._shards.get((number, shard)) or self._open(number, shard)
-        found.decode(inner, out)
+        opened = self._shards.get((number, shard)) or self._open(number, shard)
+        opened.decode(inner, out)
 
     def _open(self, number: int, chunk: int) -> Shard:
         lane, spec = self._lanes[number], self._specs[number]
         path = chunk_path(lane.path, spec, chunk)
         try:
-            found = Shard(path, spec, self._codecs[number])
+            shard = Shard(path, spec, self._codecs[number])
         except FileNotFoundError as error:
             raise lane.missing(path, (chunk + 1) * spec.chunk_rows) from error
         lane.check_in_place()
         with self._lock:
-            self._shards[number, chunk] = found
+            self._shards[number, chunk] = shard
             while len(self._shards) > _MAX_SHARDS:
                 self._shards.popitem(last=False)
-        return found
+        return shard
 
     def read(self, number: int, start: int, stop: int) -> Array:
         """A copy of rows [start, stop) of one lane."""

@@ -1,4 +1,4 @@
-"""Shard files: immutable, inner chunks with an index behind them.
+"""Shard files: immutable files of compressed chunks, with an index at the end.
 
 Invariant: a shard file is complete, with its index and checksums, the moment it has its name.
 """

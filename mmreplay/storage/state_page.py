@@ -1,4 +1,4 @@
-"""The state page: how far a live lane has come, as shared memory says it.
+"""The state page: how many rows a live lane has, in memory shared by writer and readers.
 
 Invariant: the page is trusted only while the operating system that wrote it still runs.
 """

@@ -1,4 +1,4 @@
-"""The tail: raw rows of the compressed arrays until their shard is written."""
+"""The tail: a file of uncompressed rows that wait for their shard to be written."""
 
 from __future__ import annotations
 

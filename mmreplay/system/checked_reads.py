@@ -1,4 +1,4 @@
-"""What stands on the disk, looked at: regular files of the size they must have, and names.
+"""Read files and directories with checks: regular files only, of the size they must have.
 
 Invariant: nothing here changes anything, follows a link at the end of a path, or waits for a pipe.
 """
@@ -234,17 +234,17 @@ def check_rights(root: Path) -> None:
         folder = todo.pop()
         try:
             with os.scandir(folder) as entries:
-                found = [one for one in entries if not one.is_symlink()]
+                inside = [entry for entry in entries if not entry.is_symlink()]
         except PermissionError as error:
             raise _no_right(folder, error.strerror) from error
         except (OSError, ValueError):  # gone, or no directory: others say what is wrong with it
             continue
         _check_right(folder, os.R_OK | os.X_OK)
-        for one in found:
-            if one.is_dir(follow_symlinks=False):
-                todo.append(one.path)
-            elif one.is_file(follow_symlinks=False):
-                _check_right(one.path, os.R_OK)
+        for entry in inside:
+            if entry.is_dir(follow_symlinks=False):
+                todo.append(entry.path)
+            elif entry.is_file(follow_symlinks=False):
+                _check_right(entry.path, os.R_OK)
 
 
 def _check_right(path: str, mode: int) -> None:
@@ -293,8 +293,8 @@ def allocated_bytes(root: Path) -> dict[str, int]:
         down; the sum is what the store takes.
     """
     out: dict[str, int] = {}
-    for folder, _, inside in os.walk(root):
-        out[folder] = _blocks(folder) + sum(_blocks(os.path.join(folder, one)) for one in inside)
+    for folder, _, files in os.walk(root):
+        out[folder] = _blocks(folder) + sum(_blocks(os.path.join(folder, name)) for name in files)
     return out
 
 

@@ -13,14 +13,12 @@ import os
 import struct
 import sys
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
-from mmreplay.errors import CorruptStoreError, DiskFullError, FailedStoreError
 from mmreplay.system import checked_reads, platform
+from mmreplay.system.disk_errors import NO_ROOM, opening_to_sync, syncing, writing
 
 __all__ = [
-    "FailedSyncError",
     "allocate",
     "copy_file",
     "exchange",
@@ -33,21 +31,14 @@ __all__ = [
     "sync_file",
     "sync_name",
     "sync_tree",
-    "syncing",
     "temporary_directory",
     "unlink",
     "write_at",
     "write_file",
-    "writing",
     "zero_from",
 ]
 
 
-class FailedSyncError(FailedStoreError):
-    """An fsync failed: what was written since the last one may never reach the disk."""
-
-
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _COPY_BYTES = 8 << 20
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -57,88 +48,24 @@ _SET_FLAGS = 1 << 30 | struct.calcsize("l") << 16 | ord("f") << 8 | 2
 _NO_COPY_ON_WRITE = 0x00800000
 
 
-@contextlib.contextmanager
-def writing(what: str, path: Path) -> Iterator[None]:
-    """Turn OSErrors of a write into the errors of this package.
-
-    Raises:
-        DiskFullError: ENOSPC or EDQUOT.
-        FailedStoreError: any other OSError; never to be retried, see fsync.
-    """
-    try:
-        yield
-    except DiskFullError:
-        raise
-    except OSError as error:
-        if error.errno in _NO_ROOM:
-            raise DiskFullError(
-                f"{path}: no room on the disk for {what}; nothing was changed: "
-                f"make room and call again"
-            ) from error
-        advice = "check the disk and open the store again"
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            advice = "it needs the right to write there"
-        raise FailedStoreError(
-            f"{path}: {what} failed: {error.strerror or error}; what was flushed is kept: {advice}"
-        ) from error
-
-
-@contextlib.contextmanager
-def syncing(path: Path) -> Iterator[None]:
-    """Turn every OSError of an fsync into FailedStoreError, a full disk too.
-
-    After a failed fsync the kernel may take the pages for clean: a second one would say that all
-    is well. So there is nothing to try again.
-
-    Raises:
-        FailedSyncError: any OSError.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise FailedSyncError(
-            f"{path}: fsync failed: {error.strerror or error}; what was flushed before is kept: "
-            f"check the disk and open the store again"
-        ) from error
-
-
-@contextlib.contextmanager
-def _opening(path: Path) -> Iterator[None]:
-    """Turn every OSError of opening what is to be synced into an error: nothing has changed by it.
-
-    Raises:
-        CorruptStoreError: there is a link where a file should be.
-        FailedStoreError: any other OSError, such as too many open files.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise CorruptStoreError(f"{path}: expected a file, found a link") from error
-        raise FailedStoreError(
-            f"{path}: cannot be opened to make it durable: {error.strerror or error}; what is "
-            f"committed is kept: see to that and open the store again"
-        ) from error
-
-
 def write_file(path: Path, data: bytes, *, durable: bool = True, overwritten: bool = False) -> None:
-    """Write beside, fsync, rename over `path`, fsync the directory.
+    """Write another file, fsync it, rename it over `path`, fsync the directory.
 
     Args:
         path: where the file shall stand; an older one is replaced.
         data: all its bytes.
-        durable: False leaves out the fsyncs: for litter such as who holds a lock.
+        durable: False leaves out the fsyncs: for notes such as who holds a lock.
         overwritten: whether its bytes will be changed in place, as those of `allocate` are.
 
     Raises:
         DiskFullError: no room; the partial file is gone again, `path` is as it was.
         FailedStoreError: the write or fsync failed.
     """
-    beside = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    staged = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     with writing(f"writing {path.name}", path):
         try:
             descriptor = os.open(
-                beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | platform.BINARY, 0o666
+                staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | platform.BINARY, 0o666
             )
             try:
                 if overwritten:
@@ -148,10 +75,10 @@ def write_file(path: Path, data: bytes, *, durable: bool = True, overwritten: bo
                     _fsync(descriptor)
             finally:
                 os.close(descriptor)
-            os.replace(beside, path)
+            os.replace(staged, path)
         except BaseException:
             with contextlib.suppress(OSError):
-                os.unlink(beside)
+                os.unlink(staged)
             raise
         if durable:
             sync_directory(path.parent)
@@ -265,7 +192,7 @@ def unlink(path: Path) -> None:
 
 
 def share_file(source: Path, target: Path, size: int | None = None) -> bool:
-    """Give a file that nobody will change any more a second name; where that cannot be, copy it.
+    """Give a file that will not change any more a second name; where links are impossible, copy it.
 
     Args:
         source: a regular file.
@@ -289,7 +216,7 @@ def share_file(source: Path, target: Path, size: int | None = None) -> bool:
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.EEXIST):
                 raise
-            if error.errno in _NO_ROOM:
+            if error.errno in NO_ROOM:
                 with writing("linking", target):
                     raise
         else:
@@ -341,7 +268,7 @@ def sync_file(path: Path, *, missing_ok: bool = False) -> None:
         FailedStoreError: it cannot be opened, so that nothing was tried.
         CorruptStoreError: a link.
     """
-    with _opening(path):
+    with opening_to_sync(path):
         try:
             descriptor = os.open(
                 path, os.O_RDWR | platform.BINARY | platform.CLOEXEC | platform.NOFOLLOW
@@ -368,7 +295,7 @@ def sync_directory(path: Path) -> None:
     """Make the names in a directory durable."""
     if sys.platform == "win32":  # directories cannot be opened there
         return
-    with _opening(path):
+    with opening_to_sync(path):
         descriptor = os.open(path, os.O_RDONLY | platform.CLOEXEC)
     with syncing(path):
         try:
@@ -378,9 +305,9 @@ def sync_directory(path: Path) -> None:
 
 
 def sync_name(path: Path) -> None:
-    """Make the name of a directory durable, whose maker may have died before it was.
+    """Make the name of a directory durable: the process that made it may have died before that.
 
-    Who may not read the directory above has not made anything there.
+    A process that may not read the directory above has made nothing there.
     """
     above = path.absolute().parent
     if os.access(above, os.R_OK):
@@ -433,7 +360,7 @@ def rename(path: Path, target: Path) -> None:
         os.rename(path, target)
 
 
-def exchange(one: Path, other: Path) -> bool:
+def exchange(first: Path, second: Path) -> bool:
     """Exchange the names of two directories, so that there is no moment without either.
 
     Returns:
@@ -441,8 +368,8 @@ def exchange(one: Path, other: Path) -> bool:
     """
     if not platform.LINUX or platform.LIBC is None or not hasattr(platform.LIBC, "renameat2"):
         return False
-    paths = os.fsencode(one), os.fsencode(other)
-    with writing("exchanging", one):
+    paths = os.fsencode(first), os.fsencode(second)
+    with writing("exchanging", first):
         if platform.LIBC.renameat2(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE) == 0:
             return True
         number = ctypes.get_errno()

@@ -1,6 +1,7 @@
 """Who may write: locks on directories, which end with the process that holds them.
 
-Invariant: no other module calls flock; a lock is on the directory that has the name when it is had.
+Invariant: no other module calls flock; a held lock is on the directory that had this path when the
+lock was taken.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from pathlib import Path
 
 from mmreplay.errors import CorruptStoreError, FailedStoreError, LockedError
 from mmreplay.system import platform
-from mmreplay.system.durable_writes import writing
+from mmreplay.system.disk_errors import writing
+from mmreplay.system.forks import after_fork_in_child
 
 __all__ = ["DirectoryLock", "holder", "is_locked"]
 
@@ -118,14 +120,8 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def _release_in_child() -> None:
-    # A child that outlives its parent would hold the parent's lock through the shared description.
-    for lock in list(_HELD):
-        lock.release()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_release_in_child)
+# A child that outlives its parent would hold the parent's lock through the shared description.
+after_fork_in_child(_HELD, DirectoryLock.release)
 
 
 def holder() -> bytes:

@@ -1,4 +1,4 @@
-"""Files mapped into memory, and what the kernel is told and asked about the pages of a map.
+"""Map files into memory, and advise and ask the kernel about the pages of a map.
 
 Invariant: no other module maps a file or calls madvise; a map has the size that its file must have,
 keeps no descriptor, and lasts as long as an array over it.

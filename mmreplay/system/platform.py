@@ -1,6 +1,6 @@
-"""What the operating system has and another one may not: looked up once, here.
+"""Features that not every operating system has, looked up once.
 
-Invariant: what is missing is None or 0, never an error at import; who needs it looks first. Linux
+Invariant: what is missing is None or 0, never an error at import; callers check first. Linux
 and macOS get the real thing; elsewhere plain fallbacks still import and read closed stores.
 """
 
@@ -66,7 +66,7 @@ LIBC = _libc()
 
 
 def _make_barrier() -> Callable[[], None] | None:
-    """A memory barrier, for whoever writes rows and whoever reads them beside him.
+    """A memory barrier, for a writer of rows and readers in other threads and processes.
 
     A writer calls it between the values of a row and the word that commits it, a reader between
     that word and the values. x86 keeps stores in order, and loads: None there.

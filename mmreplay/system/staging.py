@@ -1,6 +1,6 @@
-"""Directories for a while, built beside their place or temporary, and what the dead left of theirs.
+"""Staging directories: build next to the target, rename into place, sweep up what a crash left.
 
-Invariant: each is locked by whoever made it, so that what nobody holds can go.
+Invariant: each is locked by the process that made it, so what nobody has locked can be removed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from mmreplay.errors import LockedError, MmreplayError
 from mmreplay.system import durable_writes, locks
 
-__all__ = ["built_beside", "held_temporary", "remove_at_once"]
+__all__ = ["locked_temporary_directory", "remove_atomically", "staging_directory"]
 
 _RANDOM = re.compile(r"[0-9a-f]{8}\.tmp")
 _TEMPORARY = "mmreplay-temporary-"
@@ -23,38 +23,38 @@ _RANDOM_OF_TEMPFILE = re.compile(r"[a-z0-9_]{8}")
 
 
 @contextlib.contextmanager
-def built_beside(path: Path) -> Iterator[Path]:
-    """An empty directory beside `path`; removed in the end, unless it was renamed to its place.
+def staging_directory(path: Path) -> Iterator[Path]:
+    """An empty directory next to `path`; removed in the end, unless it was renamed into place.
 
     Raises:
         DiskFullError, FailedStoreError: it cannot be made.
     """
     _sweep(path.parent, f".{path.name}.", _RANDOM)
-    built, lock = _make(lambda: _made_beside(path))
+    staged, lock = _make_locked(lambda: _make_staging(path))
     try:
-        yield built
+        yield staged
     finally:
-        # What cannot be removed goes with the next one; what was built, or failed, is the news.
+        # What cannot be removed is swept up by the next one: an error of the caller comes first.
         try:
             with contextlib.suppress(MmreplayError):
-                durable_writes.remove_tree(built)
+                durable_writes.remove_tree(staged)
         finally:
             lock.release()
 
 
-def remove_at_once(path: Path) -> None:
-    """Remove a store of ours that holds no row yet: whole it is there, or its name is gone.
+def remove_atomically(path: Path) -> None:
+    """Remove a store that holds no row yet: a crash leaves all of it, or nothing at its path.
 
     Raises:
         DiskFullError, FailedStoreError: something of it could not be removed.
     """
-    hidden = _hidden(path)
-    durable_writes.rename(path, hidden)
-    durable_writes.remove_tree(hidden)
+    staged = _staging_path(path)
+    durable_writes.rename(path, staged)
+    durable_writes.remove_tree(staged)
 
 
-def held_temporary() -> tuple[Path, locks.DirectoryLock]:
-    """A temporary directory, and the lock that keeps it until it is released.
+def locked_temporary_directory() -> tuple[Path, locks.DirectoryLock]:
+    """A temporary directory, and the lock that protects it until it is released.
 
     A signal may end a process before it removes its own, and no handler of signals is installed
     for that: the next to make one, of the same user, removes what is left.
@@ -62,42 +62,43 @@ def held_temporary() -> tuple[Path, locks.DirectoryLock]:
     Raises:
         DiskFullError, FailedStoreError: it cannot be made.
     """
-    made, lock = _make(lambda: durable_writes.temporary_directory(_TEMPORARY))
+    made, lock = _make_locked(lambda: durable_writes.temporary_directory(_TEMPORARY))
     # In a folder of all users, what others own may be anything.
     _sweep(made.parent, _TEMPORARY, _RANDOM_OF_TEMPFILE, os.geteuid())
     return made, lock
 
 
-def _hidden(path: Path) -> Path:
+def _staging_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
 
 
-def _made_beside(path: Path) -> Path:
-    built = _hidden(path)
-    durable_writes.make_directory(built)
-    return built
+def _make_staging(path: Path) -> Path:
+    staged = _staging_path(path)
+    durable_writes.make_directory(staged)
+    return staged
 
 
-def _make(make: Callable[[], Path]) -> tuple[Path, locks.DirectoryLock]:
+def _make_locked(make: Callable[[], Path]) -> tuple[Path, locks.DirectoryLock]:
     while True:
         made = make()
-        # Between these two, another may take it for what somebody left.
+        # Before it is locked, another process may take it for what a crash left.
         with contextlib.suppress(LockedError, FileNotFoundError):
             return made, locks.DirectoryLock(made, who=lambda: "")
 
 
 def _sweep(folder: Path, begins: str, ends: re.Pattern[str], owner: int | None = None) -> None:
-    """Remove directories of such names that nobody holds; of everybody, or of one user alone."""
+    """Remove directories of such names that nobody has locked, of all users or of one."""
     with contextlib.suppress(OSError):
-        for one in folder.iterdir():
-            if not one.name.startswith(begins) or not ends.fullmatch(one.name[len(begins) :]):
+        for entry in folder.iterdir():
+            name = entry.name
+            if not name.startswith(begins) or not ends.fullmatch(name[len(begins) :]):
                 continue
-            if one.is_dir() and not one.is_symlink() and owner in (None, one.lstat().st_uid):
-                _remove_unless_held(one)
+            if entry.is_dir() and not entry.is_symlink() and owner in (None, entry.lstat().st_uid):
+                _remove_unless_locked(entry)
 
 
-def _remove_unless_held(directory: Path) -> None:
-    with contextlib.suppress(MmreplayError, OSError):  # somebody is at work there, or it is gone
+def _remove_unless_locked(directory: Path) -> None:
+    with contextlib.suppress(MmreplayError, OSError):  # in use, or gone already
         lock = locks.DirectoryLock(directory, patience_s=0, who=lambda: "")
         try:
             durable_writes.remove_tree(directory)

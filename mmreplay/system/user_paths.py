@@ -1,6 +1,6 @@
-"""Where a store is, or is to be: paths as the user gives them, checked before anything is made.
+"""Paths as the user gives them, checked before anything is created there.
 
-Invariant: nothing is opened or made here.
+Invariant: nothing is opened or created here.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 from mmreplay.errors import SchemaError, StoreNotFoundError
 from mmreplay.system import checked_reads
 
-__all__ = ["check_above", "given", "to_make"]
+__all__ = ["as_path", "check_parent", "path_to_create"]
 
 _LONGEST = ".{}.01234567.tmp"
-"""The name that something has beside its place while it is being built."""
+"""The name that a store has while it is built next to its path; see `staging`."""
 
 
-def given(path: Any, argument: str = "path") -> Path:
+def as_path(path: Any, argument: str = "path") -> Path:
     """A path as the user gave it.
 
     Args:
@@ -36,13 +36,13 @@ def given(path: Any, argument: str = "path") -> Path:
     return Path(path)
 
 
-def to_make(path: Any, argument: str = "path") -> Path:
-    """The absolute path of something that may be made there; as `given`.
+def path_to_create(path: Any, argument: str = "path") -> Path:
+    """The absolute path of something that is to be created; otherwise as `as_path`.
 
     Raises:
         SchemaError: it is no path, or a name that nothing can have.
     """
-    where = given(path, argument).absolute()  # whatever becomes of the working directory
+    where = as_path(path, argument).absolute()  # whatever becomes of the working directory
     problem = checked_reads.name_problem(where)
     if not problem and where.name and not os.path.lexists(where):
         problem = checked_reads.name_problem(where.with_name(_LONGEST.format(where.name)))
@@ -54,8 +54,8 @@ def to_make(path: Any, argument: str = "path") -> Path:
     return where
 
 
-def check_above(where: Path) -> None:
-    """Make sure that there is a directory above what is to be made.
+def check_parent(where: Path) -> None:
+    """Make sure that the directory in which something is to be created exists.
 
     Raises:
         StoreNotFoundError: there is none.

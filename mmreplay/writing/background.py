@@ -18,20 +18,20 @@ __all__ = ["Background"]
 class Flushable(Protocol):
     """What the clock flushes."""
 
-    def flush_in_background(self, *, timer: bool) -> None:
+    def _flush_in_background(self, *, timer: bool) -> None:
         """Flush if the timer says so, or if eviction needs it; keeps its own errors."""
 
 
 class Background:
     """Threads shared by all lanes of one writer.
 
-    Args:
+    Attributes:
         flush_s: seconds between flushes; 0 for none but those that are asked for.
     """
 
     def __init__(self, flush_s: float) -> None:
         """Start nothing yet."""
-        self._flush_s = flush_s
+        self.flush_s = flush_s
         self._lanes: weakref.WeakSet[Any] = weakref.WeakSet()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="mmreplay-seal")
         self._wake = threading.Event()
@@ -43,7 +43,7 @@ class Background:
         """Flush this lane from now on."""
         with self._lock:
             self._lanes.add(lane)
-            if self._thread is None and self._flush_s > 0:
+            if self._thread is None and self.flush_s > 0:
                 self._start()
 
     def _start(self) -> None:
@@ -75,7 +75,7 @@ class Background:
 
     def finish_tasks(self) -> None:
         """Wait until the tasks that were submitted before have ended."""
-        self.submit(_nothing).result()
+        self.submit(lambda: None).result()
 
     def submit(self, task: Callable[[], None]) -> Future[None]:
         """Run a task in the sealing thread, after those before it."""
@@ -96,7 +96,7 @@ class Background:
 
     def flush_soon(self) -> None:
         """Flush all lanes as if the time had come, unless nothing is flushed by the clock."""
-        if self._flush_s > 0:
+        if self.flush_s > 0:
             self._due = True
             self._wake.set()
 
@@ -108,17 +108,8 @@ class Background:
         for lane in lanes:
             if self._stop:
                 break
-            lane.flush_in_background(timer=timer)
+            lane._flush_in_background(timer=timer)
         return not self._stop
-
-    @property
-    def interval_s(self) -> float | None:
-        """How long the flushing thread waits."""
-        return self._flush_s or None
-
-
-def _nothing() -> None:
-    pass
 
 
 def _flush_loop(owner: weakref.ref[Background], wake: threading.Event) -> None:
@@ -126,7 +117,7 @@ def _flush_loop(owner: weakref.ref[Background], wake: threading.Event) -> None:
         background = owner()
         if background is None:
             return
-        interval = background.interval_s
+        interval = background.flush_s
         del background
         # An hour is as good as never to wait.
         woken = wake.wait(min(interval or 3600.0, 3600.0))

@@ -34,13 +34,13 @@ from mmreplay.ids import LANE_SHIFT
 from mmreplay.schema import Field, Schema
 from mmreplay.storage.lane_metadata import lane_paths, read_metadata, read_specs, store_around
 from mmreplay.system import durable_writes, locks, user_paths
-from mmreplay.system.staging import built_beside, remove_at_once
+from mmreplay.system.staging import remove_atomically, staging_directory
 from mmreplay.writing.background import Background
 from mmreplay.writing.build_lane import build_lane
-from mmreplay.writing.vector_writer import VectorWriter, at_once
+from mmreplay.writing.vector_writer import VectorWriter, run_in_threads
 from mmreplay.writing.writer import Writer
 
-__all__ = ["FLUSH_S", "create", "give_up", "split_capacity"]
+__all__ = ["FLUSH_S", "create", "release_all", "split_capacity"]
 
 _MAX_NAME = 255
 _MAX_METADATA_BYTES = layout.MAX_METADATA_BYTES // 2
@@ -115,7 +115,7 @@ def create(
         DiskFullError: no room; nothing was changed.
         FailedStoreError: a write or fsync failed.
     """
-    where = user_paths.to_make(path)
+    where = user_paths.path_to_create(path)
     if lane is not None and lanes is not None:
         raise SchemaError("lane and lanes: give one of them: a lane of this process, or all lanes")
     if lane is not None:
@@ -157,7 +157,7 @@ def create(
                 f"(append=True, --append), or choose another path"
             )
         return asked.open(capacity, lanes, lane)
-    user_paths.check_above(where)
+    user_paths.check_parent(where)
     if (store := store_around(where)) is not None:
         raise SchemaError(f"{where}: lies within the store {store}; choose another path")
     made = asked.make(capacity, lanes, lane)
@@ -167,7 +167,7 @@ def create(
         return asked.open(capacity, lanes, lane)
     except DiskFullError:
         if made and lane is None:  # it holds no row yet, and the same call shall work again
-            remove_at_once(where)
+            remove_atomically(where)
         raise
 
 
@@ -221,7 +221,7 @@ class _Request:
         """Build the store beside its place and move it there; False if another was first."""
         schema = self._schema()
         try:
-            with built_beside(self.path) as built:
+            with staging_directory(self.path) as built:
                 if lanes is None and lane is None:
                     attributes = self.attributes(capacity)
                     build_lane(built, schema, plan.plan_arrays(schema, None), attributes)
@@ -277,9 +277,9 @@ class _Request:
         def open_one(path: Path, share: int | None) -> Writer:
             return Writer(path, background=background, changes=self._changes(share))
 
-        writers, failures = at_once(open_one, paths, shares)
+        writers, failures = run_in_threads(open_one, paths, shares)
         if failures:
-            give_up(writers)
+            release_all(writers)
             raise failures[0]
         if lane is not None or root["kind"] == "lane":
             return writers[0]
@@ -321,7 +321,7 @@ class _Request:
             )
         for name, one in asked.frames.items():
             spec = specs[asked.frame_paths[name]]
-            if one.codec is not None and spec.codec != plan.codec_document(one.codec, spec):
+            if one.codec is not None and spec.codec != plan.codec_of(one, spec.path):
                 raise SchemaError(
                     f"{path}: {spec.path}: expected codec {spec.codec_name!r}, found "
                     f"{one.codec!r}; leave it out to take the store's"
@@ -372,16 +372,16 @@ class _Request:
             lock.release()
 
 
-def give_up(writers: Sequence[Writer]) -> None:
+def release_all(writers: Sequence[Writer]) -> None:
     """Close them, or at least keep nobody out: the caller is given none that could try again."""
 
     def close(writer: Writer) -> None:
         try:
             writer.close()
         finally:
-            writer.let_go()
+            writer._release_unclosed()
 
-    at_once(close, writers)
+    run_in_threads(close, writers)
 
 
 def _check_name(lane: object) -> None:

@@ -30,6 +30,7 @@ from mmreplay.storage.checksums import (
 )
 from mmreplay.storage.state_page import BASE, COMMITTED, TAIL_START, State
 from mmreplay.system import durable_writes
+from mmreplay.system.disk_errors import FailedSyncError
 from mmreplay.writing import build_lane
 
 __all__ = ["Live", "recover", "reopen", "shard_start"]
@@ -241,7 +242,7 @@ def _sync_or_distrust(path: Path, folder: Path) -> None:
     """
     try:
         durable_writes.sync_tree(folder)
-    except durable_writes.FailedSyncError:
+    except FailedSyncError:
         with contextlib.suppress(OSError, CorruptStoreError):
             State(path / ".live" / "state", writable=True).distrust()
         raise

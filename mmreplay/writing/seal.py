@@ -1,11 +1,30 @@
-"""The encoding of one half of the tail into shards, shared by two threads."""
+"""Sealing: each half of the tail becomes a shard, encoded by two threads.
+
+Invariant: a shard has its name only when it is whole; a half of the tail is given back only after
+a checkpoint says that its rows are in a shard.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 
-__all__ = ["SealJob"]
+import numpy as np
+
+from mmreplay.errors import FailedStoreError, MmreplayError
+from mmreplay.format import compression
+from mmreplay.format.layout import ArraySpec
+from mmreplay.storage import chunk_files, shard_file
+from mmreplay.storage.chunk_files import Window
+from mmreplay.storage.state_page import TAIL_START
+from mmreplay.system import durable_writes
+from mmreplay.writing.background import Background
+from mmreplay.writing.lane_files import LockedLane
+
+__all__ = ["SealJob", "Sealer", "seal_job", "sum_up"]
+
+_NEVER = 1 << 62
 
 
 class SealJob:
@@ -69,3 +88,102 @@ class SealJob:
             self.error = error
         finally:
             self.done.set()
+
+
+def seal_job(lane: LockedLane, start: int, stop: int | None = None) -> SealJob:
+    """The job that moves rows [start, stop) of the tail into a shard; a whole half if None."""
+    stop = start + lane.half if stop is None else stop
+    parts = [
+        (spec, inner)
+        for spec in lane.tail_specs
+        for inner in range(-(-(stop - start) // spec.inner_rows))
+    ]
+
+    def encode(part: int, fast: bool) -> bytes:
+        spec, inner = parts[part]
+        tail = lane.tails[spec.path]
+        row = (start + inner * spec.inner_rows) % len(tail)
+        rows = tail[row : row + spec.inner_rows]
+        past = start + (inner + 1) * spec.inner_rows - stop
+        if past > 0:  # the last chunk of a short shard: nothing of older rows goes into it
+            rows = rows.copy()
+            rows[-past:] = 0
+        data = rows.reshape(-1).view(np.uint8)
+        return compression.encode(lane.codecs[spec.path], data, fast=fast)
+
+    def finish(encoded: list[bytes]) -> None:
+        for spec in lane.tail_specs:
+            chunks = [data for (of, _), data in zip(parts, encoded, strict=True) if of is spec]
+            data = shard_file.assemble(spec, chunks)
+            chunk = start // spec.chunk_rows
+            durable_writes.write_file(chunk_files.chunk_path(lane.path, spec, chunk), data)
+            lane.sums.set(spec, chunk, compression.crc32c(data))
+        if stop - start == lane.half:
+            with lane.checkpoint_lock:
+                lane.checkpoint.write(tail_start=stop)
+                lane.words[TAIL_START] = stop
+
+    return SealJob(len(parts), encode, finish)
+
+
+def sum_up(lane: LockedLane, spec: ArraySpec, window: Window) -> None:
+    """Store the checksum of a raw chunk file whose last row has been written."""
+    if (window.chunk + 1) * spec.chunk_rows <= lane.base:
+        return
+    # One that fails is computed at close, or not at all: no row depends on it.
+    with contextlib.suppress(MmreplayError, OSError):
+        data = window.rows.reshape(-1).view(np.uint8)
+        lane.sums.set(spec, window.chunk, compression.crc32c(data))
+
+
+class Sealer:
+    """Keeps half of a lane's tail free for the rows to come.
+
+    Attributes:
+        half_stop: the first row that needs a half to be given back.
+    """
+
+    def __init__(self, lane: LockedLane, background: Background) -> None:
+        head, half = lane.head, lane.half
+        self._lane, self._background = lane, background
+        self._job: SealJob | None = None
+        self.half_stop = head - head % half if half else _NEVER
+
+    def make_room(self, n: int) -> None:
+        """Free the half of the tail that row n falls into."""
+        if n < self.half_stop:
+            return
+        lane = self._lane
+        self.wait()
+        start = lane.tail_start
+        if n - start >= 2 * lane.half:  # after a kill both halves may be full
+            self._submit(seal_job(lane, start))
+            self.wait()
+            start = lane.tail_start
+        if n - start >= lane.half:
+            self._submit(seal_job(lane, start))
+        self.half_stop = n - n % lane.half + lane.half
+
+    def wait(self) -> None:
+        """Make sure that the half of the tail before the newest one is in a shard."""
+        job = self._job
+        if job is None:
+            return
+        if not job.done.is_set():
+            job.work(fast=True)
+            job.done.wait()
+        if job.error is not None and not isinstance(job.error, FailedStoreError):
+            # There may be room, or memory, by now; a failed fsync is the end.
+            job = self._submit(seal_job(self._lane, self._lane.tail_start))
+            job.work(fast=True)
+            job.done.wait()
+        if isinstance(job.error, MmreplayError):
+            raise type(job.error)(str(job.error)) from job.error
+        if job.error is not None:
+            raise job.error
+        self._job = None
+
+    def _submit(self, job: SealJob) -> SealJob:
+        self._job = job
+        self._background.submit(job.run)
+        return job

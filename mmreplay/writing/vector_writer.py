@@ -19,7 +19,7 @@ from mmreplay.lazy_frames import LazyFrames
 from mmreplay.schema import FRAME, Field, as_array
 from mmreplay.writing.writer import Writer
 
-__all__ = ["VectorWriter", "at_once"]
+__all__ = ["VectorWriter", "run_in_threads"]
 
 T = TypeVar("T")
 
@@ -70,9 +70,9 @@ class VectorWriter:
         rows = self._rows(frames)
         chosen = self._chosen(mask)
         for number in chosen:
-            self.writers[number].prepare_reset()
+            self.writers[number]._prepare_reset()
         if _has_stacks(frames):
-            rows = self._unstacked(rows, chosen, begins=True)
+            rows = self._newest_frames(rows, chosen, begins=True)
         for number in chosen:
             self.writers[number].reset(rows[number])
 
@@ -121,9 +121,9 @@ class VectorWriter:
         chosen = self._chosen(mask)
         more = self._extras(extras, chosen) if extras or self.schema.extras else None
         for number in chosen:
-            self.writers[number].prepare()
+            self.writers[number]._prepare()
         if _has_stacks(frames):
-            rows = self._unstacked(rows, chosen, begins=False)
+            rows = self._newest_frames(rows, chosen, begins=False)
         for n in chosen:
             one = {} if more is None else more[n]
             self.writers[n].step(
@@ -154,11 +154,11 @@ class VectorWriter:
             return frames
         return one.coerce_many(frames, lanes, name)
 
-    def _unstacked(self, rows: Any, chosen: Sequence[int], *, begins: bool) -> Any:
+    def _newest_frames(self, rows: Any, chosen: Sequence[int], *, begins: bool) -> Any:
         """Rows with plain frames in the lanes to be written, checked before one of them is."""
         out = list(rows)
         for n in chosen:
-            out[n] = self._plain(n, self.writers[n].unstacked(rows[n], begins=begins))
+            out[n] = self._plain(n, self.writers[n]._newest_frames(rows[n], begins=begins))
         return out
 
     def _plain(self, lane: int, row: Any) -> Any:
@@ -214,7 +214,7 @@ class VectorWriter:
 
     def close(self) -> None:
         """Close every lane, also after one of them failed to."""
-        _, failures = at_once(Writer.close, self.writers)
+        _, failures = run_in_threads(Writer.close, self.writers)
         if failures:
             raise failures[0]
 
@@ -238,7 +238,9 @@ def _has_stacks(frames: Any) -> bool:
     return isinstance(frames, (list, tuple)) and any(isinstance(f, LazyFrames) for f in frames)
 
 
-def at_once(call: Callable[..., T], *arguments: Sequence[Any]) -> tuple[list[T], list[Exception]]:
+def run_in_threads(
+    call: Callable[..., T], *arguments: Sequence[Any]
+) -> tuple[list[T], list[Exception]]:
     """Call for every lane, in threads: most of it is waiting for the disk.
 
     Returns:

@@ -29,8 +29,10 @@ def command(monkeypatch):
     assert isinstance(main, click.Command)
     monkeypatch.delenv("COLUMNS", raising=False)
 
-    def run(*arguments):
-        result = CliRunner().invoke(main, [str(one) for one in arguments], prog_name="mmreplay")
+    def run(*arguments, charset="utf-8"):
+        result = CliRunner(charset).invoke(
+            main, [str(one) for one in arguments], prog_name="mmreplay"
+        )
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception  # a traceback that a user would have seen
         return Result(result.exit_code, result.stdout, result.stderr)
@@ -70,8 +72,8 @@ def die():
     def end(writer):
         for lane in getattr(writer, "writers", (writer,)):
             lane._background.detach(lane)
-            lane.abandon()
-            lane._disk.release()
+            lane._abandon()
+            lane.files.release()
 
     return end
 

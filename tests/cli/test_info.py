@@ -209,10 +209,8 @@ def test_a_dict_observation(command, folder):
     assert re.search(r"^actions +2 +float32 +raw ", out, re.MULTILINE)
 
 
-def test_without_unicode_the_bars_are_ascii(store):
-    run = [sys.executable, "-m", "mmreplay_cli", "info", store]
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
-    out = subprocess.run(run, capture_output=True, env=environment, check=True).stdout.decode()
+def test_without_unicode_the_bars_are_ascii(command, store):
+    out = command("info", store, charset="ascii").out
     assert out.isascii()
     assert " ######" in out
 

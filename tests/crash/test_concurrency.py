@@ -127,7 +127,7 @@ def test_four_readers_follow_whatever_happens_to_the_writer(tmp_path, measured, 
         assert actors.kill(pid) == -9
     checks.check_verified(Path(script.path))
     with mmreplay.open(script.path) as store:
-        rows = sum(store.rows_of(number) for number in range(script.lanes or 1))
+        rows = sum(store.live.rows(number) for number in range(script.lanes or 1))
     sums = {what: sum(one[what] for one in seen) for what in seen[0]}
     result = measured(f"concurrency_{name.split(',')[0]}", seconds=LONG_S, readers=len(seen))
     result.add("violations", 0, "", at_most=0, note="the first one ends the run")
@@ -177,13 +177,13 @@ def test_rows_that_leave_the_tail_while_they_are_copied_are_taken_from_their_sha
     with written(large_frames) as path, mmreplay.open(path) as store:
         until = time.monotonic() + SECONDS
         while time.monotonic() < until or n_read < 6:
-            newest = store.rows_of(0)
+            newest = store.live.rows(0)
             if newest < 2:
                 continue
             # Each so often that the writer laps whoever copies them: its tail has two rows.
             rows = np.array([newest - 2, newest - 1]).repeat(64)
             some = slice(None, None, 21)
-            found = store.read_rows(0, "frames", rows)[some]
+            found = store.live.read_rows(0, "frames", rows)[some]
             places = large_frames.plot.frames["frame"].read(found)
             assert (places[:, 1] == rows[some]).all(), (places[:, 1], rows[some])
             n_read += 1

@@ -147,13 +147,13 @@ def test_writers_of_lanes_are_killed_and_come_back_under_a_reader_of_all(tmp_pat
                 running[name].kill()
                 assert running[name].wait() == -9
                 number = next(n for n, one in enumerate(data.store.lanes) if one.name == name)
-                rows = [data.store.rows_of(n) for n in range(len(names))]
+                rows = [data.store.live.rows(n) for n in range(len(names))]
                 running[name] = start(name)
 
                 def grown(rows=rows):
                     with contextlib.suppress(mmreplay.EmptyBufferError):
                         plot.check_batch(data.sample(16), stack=3)
-                    now = [data.store.rows_of(n) for n in range(len(names))]
+                    now = [data.store.live.rows(n) for n in range(len(names))]
                     assert all(map(operator.ge, now, rows))
                     return all(map(operator.gt, now, rows))
 

@@ -136,7 +136,7 @@ class Session:
         with mmreplay.open(self.path) as store:
             lane = self.model.lanes[0]
             lane.forget(store.lanes[0].base)
-            assert store.readers[0].is_closed
+            assert store.live.readers[0].is_closed
             checks.check_store(store, self.model, live=False, most=20)
         checks.check_plain_zarr(self.path)
         checks.check_verified(self.path)

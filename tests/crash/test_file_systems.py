@@ -319,7 +319,7 @@ class Squeezed:
                     checks.check_ids(store, self.model)
                     checks.check_verified(self.path)
                     return
-                assert store.readers[0].is_closed != self.live
+                assert store.live.readers[0].is_closed != self.live
                 lane = self.model.lanes[0]
                 assert lane.base <= store.lanes[0].base <= lane.base_bounds()[1]
                 lane.forget(store.lanes[0].base)

@@ -90,19 +90,19 @@ def trial(root, settings, what, at):
         if what == "close":
             writer.close()  # the rest of it, or nothing
         if what in ("open", "close"):
-            writer.let_go()
+            writer._release_unclosed()
             writer = opened()
             assert writer.rows == ROWS - 20
         # A flush has to make up for what the one before has begun: nothing is written in between.
         n_rows = ROWS - 20 if what == "flush" else ROWS
         write(writer, n_rows)
         writer.flush()
-        writer.let_go()
+        writer._release_unclosed()
         disk.cut(random.Random(at))
         boot[0] += 1
         with mmreplay.open(path) as store:
             rows = np.arange(store.lanes[0].base, n_rows)
-            assert store.rows_of(0) == n_rows
+            assert store.live.rows(0) == n_rows
             assert (store.lanes[0].frames[rows[0] :] == (rows % 251)[:, None]).all()
         checks.check_verified(path)
         opened().close()

@@ -177,14 +177,16 @@ SCENES = {
 }
 
 DISK = [
-    f"system/{name}" for name in "platform checked_reads memory_maps durable_writes locks".split()
+    f"system/{name}"
+    for name in "platform checked_reads memory_maps disk_errors durable_writes locks".split()
 ]
 """The modules that everything else goes through."""
 WRITE_PATH = [
-    *(f"writing/{name}" for name in "build_lane create lane_files recover seal".split()),
+    *(f"writing/{name}" for name in "build_lane create lane_files recover".split()),
+    *(f"writing/{name}" for name in "flush close seal open_chunks row_values".split()),
     *(f"writing/{name}" for name in "background vector_writer writer".split()),
     *(f"storage/{name}" for name in "checkpoint checksums chunk_files priority_column".split()),
-    *(f"storage/{name}" for name in "raw_column shard_column shard_file".split()),
+    *(f"storage/{name}" for name in "raw_column shard_column shard_file side_by_side".split()),
     *(f"storage/{name}" for name in "state_page tail_file".split()),
     "system/staging",
     *DISK,
@@ -235,8 +237,8 @@ ELSEWHERE = {
     """,
     "makes the text of a refusal": """
         writing/vector_writer VectorWriter._unfit
-        writing/lane_files LaneDisk.missing
-        system/durable_writes writing | advice = "it needs the right to write there"
+        writing/lane_files LockedLane.missing
+        system/disk_errors writing | advice = "it needs the right to write there"
         system/checked_reads _no_right
         writing/create _words
         storage/checksums damaged
@@ -253,8 +255,7 @@ ELSEWHERE = {
         system/platform _libc
     """,
     "in a forked child, which writes nothing": """
-        writing/writer _abandon_in_child
-        system/locks _release_in_child
+        writing/writer Writer._abandon
     """,
     "when the interpreter is ending": """
         writing/background Background.submit | except RuntimeError:
@@ -262,8 +263,8 @@ ELSEWHERE = {
         writing/background Background.submit | task()
         writing/background Background.submit | done.set_result(None)
         writing/background Background.submit | return done
-        writing/vector_writer at_once | except RuntimeError:
-        writing/vector_writer at_once | waiting.append(functools.partial(call, *each))
+        writing/vector_writer run_in_threads | except RuntimeError:
+        writing/vector_writer run_in_threads | waiting.append(functools.partial(call, *each))
     """,
     "other systems or processors": """
         writing/writer Writer.step | _publish()
@@ -300,7 +301,7 @@ ELSEWHERE = {
         system/durable_writes exchange
         system/checked_reads identity
         system/durable_writes temporary_directory
-        system/staging held_temporary
+        system/staging locked_temporary_directory
         storage/checkpoint CheckpointFile.stored_uuids
     """,
     "damage": """
@@ -309,14 +310,14 @@ ELSEWHERE = {
         writing/recover recover | _replace_damaged(path, specs, checkpoint, head, tail_start, base)
         writing/recover _replace_damaged
         writing/build_lane write_metadata | data = layout.group_json(new)
-        system/durable_writes writing | raise
+        system/disk_errors writing | raise
         system/memory_maps _mmap | number = ctypes.get_errno()
         system/memory_maps _mmap | raise OSError(number, os.strerror(number))
     """,
     "an error that is none of ours: no memory": """
-        writing/writer Writer._wait_for_seal | raise job.error
+        writing/seal Sealer.wait | raise job.error
         writing/writer Writer.close | except BaseException:
-        writing/writer Writer.close | self.let_go()
+        writing/writer Writer.close | self._release_unclosed()
         writing/writer Writer.close | raise
         writing/seal SealJob.work | except BaseException as error:
         writing/seal SealJob.work | self.error = error
@@ -325,10 +326,10 @@ ELSEWHERE = {
         writing/seal SealJob.work | raise
     """,
     "a race of two threads or processes within one statement": """
-        writing/writer Writer._columns_to_front | self._border = 0
+        writing/writer Writer._cache_for_step | self._border = 0
         writing/background Background.tick | break
         writing/background _flush_loop | return
-        writing/lane_files LaneDisk._in_turn | raise FailedStoreError(str(self._failure)) from self._failure
+        writing/flush in_turn | raise FailedStoreError(str(lane.failure)) from lane.failure
         system/durable_writes replace_directory | return False
         system/durable_writes sync_file | except FileNotFoundError:
         system/durable_writes sync_file | if missing_ok:

@@ -389,7 +389,7 @@ def test_reopening_with_other_fields_is_refused_and_the_store_left_as_it_was(pai
 
 def test_every_error_survives_pickling(pair):
     kinds = [getattr(mmreplay, name) for name in mmreplay.__all__ if name.endswith("Error")]
-    assert len(kinds) == 12
+    assert len(kinds) == 13
     for kind in kinds:
         back = pickle.loads(pickle.dumps(kind("what, where, expected, found")))
         assert type(back) is kind

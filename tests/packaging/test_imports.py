@@ -6,9 +6,11 @@ import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import mmreplay
+from mmreplay import Field
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,6 +31,24 @@ def modules_after(statement):
 
 def test_importing_mmreplay_loads_no_extra_and_nothing_heavy():
     assert not modules_after("import mmreplay") & (EXTRAS | LAZY | {"pytest", "mmreplay_cli"})
+
+
+def test_pickles_of_public_things_name_mmreplay_and_no_module_inside():
+    modules = {
+        getattr(getattr(mmreplay, name), "__module__", "mmreplay") for name in mmreplay.__all__
+    }
+    assert modules == {"mmreplay"}
+
+
+def test_pickle_of_what_a_late_function_returns_names_mmreplay(tmp_path):
+    with mmreplay.create(tmp_path / "s.zarr", Field((3,)), Field((), "int64")) as writer:
+        writer.reset(np.zeros(3, np.uint8))
+    code = f"""
+import pickle, mmreplay
+report = mmreplay.verify({str(tmp_path / "s.zarr")!r})
+assert "Report" in vars(mmreplay) and b"mmreplay.maintenance" not in pickle.dumps(report)
+"""
+    modules_after(code)
 
 
 @pytest.mark.parametrize("package", ["mmreplay", "mmreplay.compat.baselines"])

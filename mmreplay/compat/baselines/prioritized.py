@@ -96,7 +96,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if wrong.any():
             raise InvalidIdError(f"idxes: there is no transition at {places[wrong][0]}")
         core: Any = self.core
-        ids = core.store.look(lambda index: index.at(ranks))
+        ids = core.store.live.look(lambda index: index.at(ranks))
         last = self._drawn[places]
         meant = np.where(last > 0, last - 1, ids)
         for at, place in enumerate(idxes):

@@ -89,7 +89,7 @@ class HindsightReplayBuffer(ReplayBuffer):
                 achieved_goal=_ACHIEVED,
                 desired_goal=_DESIRED,
             )
-        batch = self._hindsight.relabel(buffer.store.look(draw))
+        batch = self._hindsight.relabel(buffer.store.live.look(draw))
         return self._reader.experiences(batch), {"weights": np.ones((len(batch), 1))}
 
 

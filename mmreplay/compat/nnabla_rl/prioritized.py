@@ -100,7 +100,7 @@ class Prioritized(ReplayBuffer):
         if num_steps == 1:
             found: Any = self._reader.experiences(batch)
         else:
-            buffer.store.look(lambda index: self._redraw(index, ids, weights, num_steps, beta))
+            buffer.store.live.look(lambda index: self._redraw(index, ids, weights, num_steps, beta))
             draw = self._reader.beginning(ids, num_steps)
             found, _ = self._runs(draw, num_steps)
         return self._given(found, ids, weights)
@@ -139,7 +139,7 @@ class Prioritized(ReplayBuffer):
             ids = index.at(numbers % index.n_transitions)
             return ids, sampler.weights(sampler.probabilities(index, ids), beta)
 
-        return self._given(found, *self._buffer.store.look(look))
+        return self._given(found, *self._buffer.store.live.look(look))
 
     def _given(self, found: Any, ids: Ids, weights: npt.NDArray[Any]) -> tuple[Any, dict[str, Any]]:
         self._drawn = ids.copy()

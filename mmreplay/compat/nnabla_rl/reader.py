@@ -53,9 +53,9 @@ class Runs:
             resets = self._resets = resets[resets > self._first]
             ranks = self.ranks(resets)
             # A final row has the flag of the step that led to it.
-            cut = store.columns["non_terminals"].take(resets - 1) != 0
+            cut = store.live.columns["non_terminals"].take(resets - 1) != 0
             if TRAJECTORY_BEGINS in store.schema.extras:
-                cut &= store.columns[f"extras/{TRAJECTORY_BEGINS}"].take(resets)
+                cut &= store.live.columns[f"extras/{TRAJECTORY_BEGINS}"].take(resets)
             self._cuts = ranks[cut]
         inner = self._cuts[self._cuts > offset]
         bounds = np.concatenate(([offset], inner, [index.n_transitions]))
@@ -111,7 +111,7 @@ class Reader:
         """Experiences that count."""
         if not self._recorder.is_open:
             return 0
-        look = self._recorder.buffer.store.look
+        look = self._recorder.buffer.store.live.look
         return look(lambda index: index.n_transitions - self._offset(index))
 
     def runs(self, index: Index, num_steps: int) -> Runs:
@@ -189,7 +189,9 @@ class Reader:
     def read(self, draw: Draw) -> list[Experience]:
         """The experiences that are drawn, in memory of their own."""
         buffer = self._recorder.buffer
-        return self.experiences(buffer.store.gather(draw, buffer.store.gatherer(buffer.settings)))
+        return self.experiences(
+            buffer.store.live.gather(draw, buffer.store.live.gatherer(buffer.settings))
+        )
 
     def at(self, ids: Ids) -> list[Experience]:
         """The experiences with these ids.
@@ -199,7 +201,7 @@ class Reader:
         """
         buffer = self._recorder.buffer
         return self.experiences(
-            buffer.store.gather_ids(ids, buffer.store.gatherer(buffer.settings))
+            buffer.store.live.gather_ids(ids, buffer.store.live.gatherer(buffer.settings))
         )
 
     def experiences(self, batch: Batch) -> list[Experience]:

@@ -77,7 +77,7 @@ class Recorder:
         # Looked at before it is opened for writing, which may evict rows.
         path = self._directory.path
         with open_store(path) as store:
-            found = store.readers[0].metadata["env"].get(_KEY)
+            found = store.live.readers[0].metadata["env"].get(_KEY)
         if found is None:
             raise FormatError(f"{path}: was not made by mmreplay.compat.nnabla_rl")
         if (kind := found.get("class")) != self._kind:

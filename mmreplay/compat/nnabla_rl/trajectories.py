@@ -162,7 +162,7 @@ class Finder:
         """Those of an index, whose lock the caller holds."""
         known = self._known
         if known is None or known[0] is not index or known[1] != index.version:
-            column = self._recorder.buffer.store.columns[f"extras/{TRAJECTORY_BEGINS}"]
+            column = self._recorder.buffer.store.live.columns[f"extras/{TRAJECTORY_BEGINS}"]
             known = index, index.version, Trajectories.of(index, column.take, self._most)
             self._known = known
         return known[2]
@@ -198,7 +198,7 @@ class TrajectoryReplayBuffer(ReplayBuffer):
         if not self._recorder.is_open:
             return read(Index(1), Trajectories(np.empty(0, np.int64), np.empty(0, np.int64)))
         find = self._finder.find
-        return self._recorder.buffer.store.look(lambda index: read(index, find(index)))
+        return self._recorder.buffer.store.live.look(lambda index: read(index, find(index)))
 
     @property
     def trajectory_num(self) -> int:

@@ -17,7 +17,7 @@ from mmreplay.format.layout import ArraySpec
 from mmreplay.maintenance.copy_lane import SIDE_DATA, copy_lane, empty_lane, is_intact
 from mmreplay.maintenance.repair import notes
 from mmreplay.maintenance.repair.layouts import fits
-from mmreplay.maintenance.repair.notes import Span, merged
+from mmreplay.maintenance.repair.spans import Span, merged
 from mmreplay.maintenance.repair.stand_in import Uncertainty, stand_in
 from mmreplay.maintenance.repair.whole_episodes import append_episodes, whole_episodes
 from mmreplay.maintenance.verify.chunk_files import ANOTHER, NO_CHECKSUM, WRONG_CHECKSUM
@@ -105,7 +105,7 @@ class DamagedLane:
         self._unchecked = notes.unchecked_rows(self._reader, [*given, *findings])
         self._notes = (
             *self._uncertainty.notes,
-            *notes.twin_notes(lane, given),
+            *notes.duplicate_notes(lane, given),
             *notes.priority_notes(given, self._reader),
         )
         self._spans: list[Span] = []
@@ -155,7 +155,7 @@ class DamagedLane:
         except (MmreplayError, OSError):
             return False
 
-    def lose(self, findings: Iterable[Finding]) -> bool:
+    def mark_damaged(self, findings: Iterable[Finding]) -> bool:
         """Take what was found in the lane made of this one for damaged.
 
         Returns:

@@ -13,20 +13,18 @@ from mmreplay.errors import CorruptStoreError
 from mmreplay.format import layout
 from mmreplay.format.layout import ArraySpec
 from mmreplay.maintenance.repair.layouts import kept_files
+from mmreplay.maintenance.repair.spans import Span, merged
 from mmreplay.maintenance.verify.chunk_files import NO_CHECKSUM
 from mmreplay.maintenance.verify.report import Finding, quoted
-from mmreplay.maintenance.verify.store import TWIN
+from mmreplay.maintenance.verify.store import DUPLICATE
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.storage import chunk_files
 from mmreplay.storage.checksums import stored_checksum
 
-__all__ = ["Span", "merged", "priority_notes", "twin_notes", "unchecked_notes", "unchecked_rows"]
+__all__ = ["duplicate_notes", "priority_notes", "unchecked_notes", "unchecked_rows"]
 
 _SUMS = "checksums/"
 _FEW = 4  # places that are named in a sentence
-
-Span = tuple[int, int]
-"""Rows [start, stop)."""
 
 
 def unchecked_rows(reader: LaneReader, findings: Iterable[Finding]) -> dict[str, list[Span]]:
@@ -94,10 +92,10 @@ def _in_words(spans: Sequence[Span]) -> str:
     return f"rows {', '.join(texts)}{more}"
 
 
-def twin_notes(lane: Path, findings: Iterable[Finding]) -> Iterator[str]:
+def duplicate_notes(lane: Path, findings: Iterable[Finding]) -> Iterator[str]:
     """What to say of a lane that has the uuid of another one."""
     for finding in findings:
-        if finding.message.startswith(TWIN):
+        if finding.message.startswith(DUPLICATE):
             other = finding.message.rpartition(" ")[2]
             yield (
                 f"was a copy of {other} when it was made (the same uuid): rows that both have are "
@@ -115,16 +113,3 @@ def priority_notes(findings: Iterable[Finding], reader: LaneReader) -> Iterator[
     if lost and not any(finding.file == "priorities/zarr.json" for finding in findings):
         rows = _in_words(lost)
         yield f"priorities: those of {rows} are lost; these transitions count as new ones"
-
-
-def merged(spans: Sequence[Span], base: int, head: int) -> list[Span]:
-    """Spans within [base, head), ascending, those that touch as one."""
-    out: list[Span] = []
-    for start, stop in sorted((max(start, base), min(stop, head)) for start, stop in spans):
-        if stop <= start:
-            continue
-        if out and start <= out[-1][1]:
-            out[-1] = out[-1][0], max(stop, out[-1][1])
-        else:
-            out.append((start, stop))
-    return out

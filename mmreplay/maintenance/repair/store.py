@@ -30,7 +30,7 @@ from mmreplay.maintenance.repair.attributes import read_attributes, refuse_newer
 from mmreplay.maintenance.repair.lane import DamagedLane, LaneRepair
 from mmreplay.maintenance.repair.swap import RepairSite, newest_aside
 from mmreplay.maintenance.verify.report import Finding, Report
-from mmreplay.maintenance.verify.store import ODD_ONE, verify
+from mmreplay.maintenance.verify.store import DIFFERS, verify
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.lane_metadata import read_metadata, read_specs
 from mmreplay.system import checked_reads, durable_writes, locks, user_paths
@@ -135,7 +135,7 @@ def repair(
         DiskFullError: no room; nothing was changed.
         FailedStoreError: a write or fsync failed.
     """
-    root = _place(user_paths.given(path))
+    root = _place(user_paths.as_path(path))
     with RepairSite(root) as site:
         for _ in range(_ATTEMPTS):
             report = verify(root, _part(progress, 0))
@@ -252,7 +252,7 @@ def _rebuild(
             return done, notes
         for name in {finding.lane for finding in findings}:
             here = [finding for finding in findings if finding.lane == name]
-            if name not in readable or not readable[name].lose(here):
+            if name not in readable or not readable[name].mark_damaged(here):
                 raise CorruptStoreError(
                     f"{root}: cannot be repaired: what is left would not be sound: {here[0]}"
                 )
@@ -299,9 +299,9 @@ def _open(
 
 def _root(path: Path, lanes: Sequence[Path], report: Report) -> tuple[dict[str, Any], list[str]]:
     """attributes.mmreplay of a store of many lanes; if they are damaged, as its lanes have them."""
-    damaged = any(one.file == "zarr.json" and not one.lane for one in report.findings)
-    odd = {one.lane for one in report.findings if one.message.startswith(ODD_ONE)}
-    if not damaged and odd < {lane.name for lane in lanes}:
+    damaged = any(finding.file == "zarr.json" and not finding.lane for finding in report.findings)
+    differing = {finding.lane for finding in report.findings if finding.message.startswith(DIFFERS)}
+    if not damaged and differing < {lane.name for lane in lanes}:
         return read_metadata(path), []
     for lane in lanes:
         with contextlib.suppress(MmreplayError, OSError):

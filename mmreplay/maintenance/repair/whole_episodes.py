@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mmreplay.maintenance.copy_lane import read_rows
-from mmreplay.maintenance.repair.notes import Span
+from mmreplay.maintenance.repair.spans import Span
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.schema import FRAME
 from mmreplay.system import durable_writes

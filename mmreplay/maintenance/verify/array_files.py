@@ -6,7 +6,7 @@ Invariant: what is found counts only if it is still so when the file is read aga
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 import numpy as np
@@ -14,10 +14,10 @@ import numpy as np
 from mmreplay.errors import MmreplayError
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Array, Ids
-from mmreplay.maintenance.verify import documents, row_rules
+from mmreplay.maintenance.verify import row_rules
 from mmreplay.maintenance.verify.chunk_files import ChunkReader
 from mmreplay.maintenance.verify.metadata import Arrays
-from mmreplay.maintenance.verify.report import Finding
+from mmreplay.maintenance.verify.report import Finding, reason
 from mmreplay.maintenance.verify.row_rules import Problem, Rows
 from mmreplay.maintenance.verify.second_look import Watch
 from mmreplay.storage import chunk_files
@@ -27,6 +27,7 @@ from mmreplay.system import checked_reads
 __all__ = ["ArrayFiles"]
 
 _FEW = 16  # missing files that each have a finding
+_MISSING = Problem("expected this chunk file, found none")
 
 
 class ArrayFiles:
@@ -55,7 +56,7 @@ class ArrayFiles:
         rows.last_flag = None
         kept = self._rows.chunks(spec, rows.head if spec.is_raw else self._chunks.in_shards)
         for chunk in self._chunks_to_read(spec, kept):
-            known = watch.settle(partial(self._check_chunk, spec, chunk))
+            known = watch.confirm(partial(self._check_chunk, spec, chunk))
             if known is not None:
                 rows.starts, rows.last_flag = known.starts, known.last_flag
         for chunk in self._chunks.without_checksum():
@@ -76,7 +77,7 @@ class ArrayFiles:
         for before, chunk in itertools.pairwise([kept.start - 1, *existing, kept.stop]):
             gap = range(before + 1, chunk)
             if len(gap) > _FEW:
-                self._watch.settle(partial(self._check_gap, spec, gap))
+                self._watch.confirm(partial(self._check_gap, spec, gap))
             else:
                 yield from gap
             if chunk < kept.stop:
@@ -103,8 +104,7 @@ class ArrayFiles:
 
     def _check_chunk(self, spec: ArraySpec, chunk: int) -> tuple[list[Finding], Rows | None]:
         """What is wrong with a chunk file, and what is known after it if it is raw."""
-        start, stop = chunk * spec.chunk_rows, (chunk + 1) * spec.chunk_rows
-        whole = (max(start, self._rows.base), min(stop, self._rows.head))
+        stop = (chunk + 1) * spec.chunk_rows
         known: Rows | None = None
         try:
             if spec.is_raw:
@@ -115,14 +115,26 @@ class ArrayFiles:
             if self._watch.evicted(stop):
                 self._rows.base = max(self._rows.base, stop)
                 return [], None
-            problems = [Problem("expected this chunk file, found none")]
+            problems = [_MISSING]
         except (MmreplayError, OSError) as error:
-            problems = [Problem(documents.reason(error, chunk_path(self._watch.path, spec, chunk)))]
+            problems = [self._unreadable(spec, chunk, error)]
+        return self._row_findings(spec, chunk, problems), known
+
+    def _unreadable(self, spec: ArraySpec, chunk: int, error: Exception) -> Problem:
+        """What an error says of a chunk file."""
+        return Problem(reason(error, chunk_path(self._watch.path, spec, chunk)))
+
+    def _row_findings(
+        self, spec: ArraySpec, chunk: int, problems: Iterable[Problem]
+    ) -> list[Finding]:
+        """Findings about rows of a chunk file: about all of them, if a problem names none."""
+        start = chunk * spec.chunk_rows
+        whole = (max(start, self._rows.base), min(start + spec.chunk_rows, self._rows.head))
         file = f"{spec.path}/{spec.key(chunk)}"
         return [
             self._watch.finding(file, problem.message, spec.path, problem.rows or whole)
             for problem in problems
-        ], known
+        ]
 
     # ------------------------------------------------------------ checksums and index
 
@@ -138,7 +150,7 @@ class ArrayFiles:
                 continue  # a power cut leaves the name of a file whose length was not durable yet
             # A file that is not there is named for each chunk file that has no checksum then.
             read = partial(self._entries, sums, file, n_here, "checksums", missing_ok=True)
-            self._watch.settle(read)
+            self._watch.confirm(read)
 
     def _is_empty(self, spec: ArraySpec, file: int) -> bool:
         """Whether a file is short, and nothing was stored in it."""
@@ -157,7 +169,7 @@ class ArrayFiles:
         parts = [np.empty(0, np.int64)]
         for file in range(-(-count // spec.chunk_rows)):
             n_here = count - file * spec.chunk_rows
-            part = self._watch.settle(partial(self._entries, spec, file, n_here, "entries"))
+            part = self._watch.confirm(partial(self._entries, spec, file, n_here, "entries"))
             if part is None:
                 return
             parts.append(part.astype(np.int64))
@@ -181,9 +193,9 @@ class ArrayFiles:
             problems = row_rules.zero_past(whole[data.nbytes :], n_entries, what)
         except FileNotFoundError:
             if not missing_ok:
-                problems = [Problem("expected this chunk file, found none")]
+                problems = [_MISSING]
         except (MmreplayError, OSError) as error:
-            problems = [Problem(documents.reason(error, chunk_path(self._watch.path, spec, file)))]
+            problems = [self._unreadable(spec, file, error)]
         name = f"{spec.path}/{spec.key(file)}"
         return [self._watch.finding(name, problem.message, spec.path) for problem in problems], data
 
@@ -195,7 +207,7 @@ class ArrayFiles:
         kept = self._rows.chunks(spec, self._rows.head)
         expected = set(self._existing(spec)) | self._with_checksums(spec)
         for chunk in sorted(chunk for chunk in expected if chunk in kept):
-            self._watch.settle(partial(self._check_priority_chunk, spec, chunk))
+            self._watch.confirm(partial(self._check_priority_chunk, spec, chunk))
         if spec.path in self._arrays.sums:
             self._check_sums(spec)
 
@@ -227,14 +239,7 @@ class ArrayFiles:
                 problems.append(Problem(text, (row, row + 1)))
         except FileNotFoundError:
             if self._chunks.checksum(spec, chunk):
-                problems = [Problem("expected this chunk file, found none")]
+                problems = [_MISSING]
         except (MmreplayError, OSError) as error:
-            path = chunk_path(self._watch.path, spec, chunk)
-            problems = [Problem(documents.reason(error, path))]
-        file = f"{spec.path}/{spec.key(chunk)}"
-        start = chunk * spec.chunk_rows
-        whole = (max(start, self._rows.base), min(start + spec.chunk_rows, self._rows.head))
-        return [
-            self._watch.finding(file, problem.message, spec.path, problem.rows or whole)
-            for problem in problems
-        ], None
+            problems = [self._unreadable(spec, chunk, error)]
+        return self._row_findings(spec, chunk, problems), None

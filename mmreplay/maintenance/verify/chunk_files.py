@@ -16,7 +16,8 @@ import numpy.typing as npt
 from mmreplay.errors import CorruptStoreError
 from mmreplay.format import compression
 from mmreplay.format.layout import ArraySpec
-from mmreplay.maintenance.verify import documents, row_rules
+from mmreplay.maintenance.verify import row_rules
+from mmreplay.maintenance.verify.report import reason
 from mmreplay.maintenance.verify.row_rules import Problem, Rows
 from mmreplay.storage import shard_file
 from mmreplay.storage.checksums import crc32c_of_file, stored_checksum
@@ -166,7 +167,7 @@ class ChunkReader:
         try:
             shard = shard_file.Shard(path, spec, compression.make_codec(spec.codec or {}))
         except CorruptStoreError as error:
-            return [*out, Problem(documents.reason(error, path))]
+            return [*out, Problem(reason(error, path))]
         has_sum, out = bool(out), out + _check_digest(shard)
         if expected == 0 and rows.closed:
             out.append(Problem(NO_CHECKSUM))
@@ -204,7 +205,7 @@ class ChunkReader:
         try:
             shard.decode(number, self._scratch)
         except CorruptStoreError as error:
-            return documents.reason(error).partition(f"inner chunk {number}: ")[2]
+            return reason(error).partition(f"inner chunk {number}: ")[2]
         if spec.dtype == np.bool_ and self._scratch.max() > 1:
             return "bools: expected 0 or 1, found other values"
         if rows.closed and self._scratch[n_rows * spec.row_bytes :].any():

@@ -17,6 +17,7 @@ import numpy as np
 from mmreplay.errors import FormatError
 from mmreplay.format import layout, parse
 from mmreplay.format.layout import ArraySpec
+from mmreplay.maintenance.verify.report import reason
 from mmreplay.schema import Schema
 
 __all__ = [
@@ -26,7 +27,6 @@ __all__ = [
     "generator_problems",
     "group_problems",
     "layout_problems",
-    "reason",
     "root_problems",
     "schema_problems",
 ]
@@ -44,23 +44,6 @@ OWN_DIGEST = "attributes.mmreplay: expected crc32c"
 _FEW = 8
 # Of arrays whose chunk files are read whole.
 _MOST_ROWS = {"episodes/starts": 65_536, "priorities": 1 << 20}
-_ADVICE = (
-    "; run `mmreplay verify`",
-    "; run verify",
-    "; run `mmreplay repair`, which keeps the rows of the last flush",
-)
-
-
-def reason(error: Exception, *named: object) -> str:
-    """What an error says, without the paths that a finding names anyway."""
-    text = str(error) or type(error).__name__
-    if isinstance(error, OSError) and error.strerror:
-        text = f"cannot be read: {error.strerror}"
-    for advice in _ADVICE:
-        text = text.removesuffix(advice)
-    for name in named:
-        text = text.removeprefix(f"{name}: ")
-    return text
 
 
 def root_problems(data: bytes, own: Mapping[str, Any], path: str) -> Iterator[str]:

@@ -17,9 +17,9 @@ from mmreplay.maintenance.verify import directory_names, documents, metadata, ro
 from mmreplay.maintenance.verify.array_files import ArrayFiles
 from mmreplay.maintenance.verify.chunk_files import ChunkReader
 from mmreplay.maintenance.verify.metadata import Arrays
-from mmreplay.maintenance.verify.report import Finding
+from mmreplay.maintenance.verify.report import Finding, Tally, reason
 from mmreplay.maintenance.verify.row_rules import Rows
-from mmreplay.maintenance.verify.second_look import ChangedHandsError, Tally, Watch
+from mmreplay.maintenance.verify.second_look import Watch, WriterChangedError
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.lane_state import lane_state
 from mmreplay.schema import Schema
@@ -45,7 +45,7 @@ def examine(root: Path, path: Path, tally: Tally) -> Examination:
         out = Examination(Watch(root, path, tally))
         try:
             out.run()
-        except ChangedHandsError:
+        except WriterChangedError:
             time.sleep(_PATIENCE_S)
         else:
             return out
@@ -76,7 +76,7 @@ class Examination:
         """Examine.
 
         Raises:
-            ChangedHandsError: a writer opened or closed the lane meanwhile.
+            WriterChangedError: a writer opened or closed the lane meanwhile.
         """
         if not metadata.read_root(self.watch):
             return
@@ -113,16 +113,15 @@ class Examination:
         watch = self.watch
         if not self.arrays.complete:
             return False  # each is a finding already
-
         try:
             reader = LaneReader(watch.path)
         except (MmreplayError, OSError) as error:  # it has looked again for long enough
             live = watch.path / ".live"
-            text = documents.reason(error, watch.path, live).removeprefix(f"{live}/")
+            text = reason(error, watch.path, live).removeprefix(f"{live}/")
             watch.note([watch.finding(".live", text)])
             return False
         if reader.metadata != watch.metadata:
-            raise ChangedHandsError
+            raise WriterChangedError
         watch.reader = reader
         self.state = lane_state(watch.path, closed=False)
         self._rows = Rows(reader.base, reader.head, closed=False)
@@ -131,7 +130,7 @@ class Examination:
         if self.state == "crashed":
             watch.note(self._state_findings(reader))
             self._warn_of_untrusted(reader)
-            watch.settle(self._generator)
+            watch.confirm(self._generator)
         return True
 
     def _warn_of_untrusted(self, reader: LaneReader) -> None:
@@ -167,15 +166,12 @@ class Examination:
         watch, texts = self.watch, list[str]()
         try:
             path = generator_path(watch.path)
-            texts = list(
-                documents.generator_problems(
-                    checked_reads.read_bytes(path, layout.MAX_METADATA_BYTES)
-                )
-            )
+            data = checked_reads.read_bytes(path, layout.MAX_METADATA_BYTES)
+            texts = list(documents.generator_problems(data))
         except FileNotFoundError:
             pass
         except (MmreplayError, OSError) as error:
-            texts = [f"generator: {documents.reason(error, generator_path(watch.path))}"]
+            texts = [f"generator: {reason(error, generator_path(watch.path))}"]
         return [watch.finding(".live/generator", text) for text in texts], None
 
     # ------------------------------------------------------------ names
@@ -186,7 +182,10 @@ class Examination:
         known: dict[str, tuple[ArraySpec, range] | None]
         known = dict.fromkeys(metadata.array_paths(schema))
         known[layout.checksum_spec("priorities").path] = None
-        for path, spec in self.arrays.specs.items():
+        specs = dict(self.arrays.specs)
+        if self.arrays.priorities is not None:
+            specs[self.arrays.priorities.path] = self.arrays.priorities
+        for path, spec in specs.items():
             chunks = self._rows.chunks(spec, self._rows.head)
             known[path] = (spec, chunks)
             sums = self.arrays.sums.get(path)
@@ -195,13 +194,6 @@ class Examination:
         if self.arrays.starts is not None:
             index, count = self.arrays.starts
             known[index.path] = (index, range(-(-count // index.chunk_rows)))
-        if self.arrays.priorities is not None:
-            spec = self.arrays.priorities
-            chunks = self._rows.chunks(spec, self._rows.head)
-            known[spec.path] = (spec, chunks)
-            sums = self.arrays.sums.get(spec.path)
-            if sums is not None:
-                known[sums.path] = (sums, range(-(-chunks.stop // sums.chunk_rows)))
 
         def check() -> tuple[list[Finding], list[Finding]]:
             foreign: list[Finding] = []
@@ -214,9 +206,9 @@ class Examination:
                 (litter if is_litter else foreign).append(finding)
             return foreign, litter
 
-        litter = watch.settle(check)
+        litter = watch.confirm(check)
         if litter and self.state == "closed":
-            watch.same_hands()  # not litter, but the work of a writer that just opens it
+            watch.check_same_writer()  # not litter, but the work of a writer that just opens it
         watch.warnings += litter
 
     def _check_first(self) -> None:

@@ -14,7 +14,7 @@ from mmreplay.errors import MmreplayError
 from mmreplay.format import layout, parse
 from mmreplay.format.layout import ArraySpec
 from mmreplay.maintenance.verify import directory_names, documents
-from mmreplay.maintenance.verify.report import Finding
+from mmreplay.maintenance.verify.report import Finding, reason
 from mmreplay.maintenance.verify.second_look import Watch
 from mmreplay.schema import Schema
 from mmreplay.system import checked_reads
@@ -66,11 +66,11 @@ def read_root(watch: Watch) -> bool:
         except FileNotFoundError:
             return [watch.finding("zarr.json", "missing")], False
         except (MmreplayError, OSError) as error:
-            texts = [documents.reason(error, path), *documents.digest_problems(watch.document)]
+            texts = [reason(error, path), *documents.digest_problems(watch.document)]
             return [watch.finding("zarr.json", text) for text in texts], False
         return [watch.finding("zarr.json", text) for text in texts], True
 
-    return watch.settle(check)
+    return watch.confirm(check)
 
 
 def read_schema(watch: Watch) -> Schema | None:
@@ -80,7 +80,7 @@ def read_schema(watch: Watch) -> Schema | None:
     try:
         schema = parse.schema_from_json(document, path)
     except MmreplayError as error:
-        watch.note([watch.finding("zarr.json", documents.reason(error, path))])
+        watch.note([watch.finding("zarr.json", reason(error, path))])
         return None
     texts = documents.schema_problems(schema, document)
     watch.note([watch.finding("zarr.json", text) for text in texts])
@@ -155,10 +155,10 @@ def _check(
         except FileNotFoundError:
             texts = ["missing"]
         except (MmreplayError, OSError) as error:
-            texts = [documents.reason(error, watch.path / file)]
+            texts = [reason(error, watch.path / file)]
         return [watch.finding(file, text, array) for text in texts], None
 
-    watch.settle(check)
+    watch.confirm(check)
 
 
 def _read(watch: Watch, file: str) -> bytes:

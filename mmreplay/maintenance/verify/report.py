@@ -1,19 +1,42 @@
-"""What `verify` found: `Finding` and `Report`."""
+"""What `verify` read and found: `Finding` and `Report`."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-__all__ = ["Finding", "Report", "quoted"]
+from mmreplay.maintenance.progress import ByteCount
+
+__all__ = ["Finding", "Report", "Tally", "quoted", "reason"]
+
+_ADVICE = (
+    "; run `mmreplay verify`",
+    "; run verify",
+    "; run `mmreplay repair`, which keeps the rows of the last flush",
+)
 
 
 def quoted(path: str | os.PathLike[str]) -> str:
     """A path as it stands in a command for a shell, which takes it for no option either."""
     text = os.fspath(path)
     return shlex.quote(f"./{text}" if text.startswith("-") else text)
+
+
+def reason(error: Exception, *named: object) -> str:
+    """What an error says, without the paths that a finding names anyway."""
+    text = str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.strerror:
+        text = f"cannot be read: {error.strerror}"
+    for advice in _ADVICE:
+        text = text.removesuffix(advice)
+    for name in named:
+        text = text.removeprefix(f"{name}: ")
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +127,35 @@ class Report:
             "findings": [finding.to_json() for finding in self.findings],
             "warnings": [finding.to_json() for finding in self.warnings],
         }
+
+
+class Tally(ByteCount):
+    """The files and bytes that were read.
+
+    Args:
+        root: the store's directory.
+        progress: see `ByteCount`.
+
+    Attributes:
+        files: read.
+    """
+
+    def __init__(self, root: Path, progress: Callable[[int, int], None] | None) -> None:
+        super().__init__(progress, lambda: _stored_bytes(root))
+        self.files = 0
+
+    def add(self, size: int) -> None:
+        """A file was read."""
+        self.files += 1
+        super().add(size)
+
+
+def _stored_bytes(root: Path) -> int:
+    """The sizes of all files of a store, but for those in ``.live``."""
+    total = 0
+    for folder, _, names in os.walk(root):
+        if not folder.endswith(".live"):
+            for name in names:
+                with contextlib.suppress(OSError):  # it is gone
+                    total += Path(folder, name).lstat().st_size
+    return total

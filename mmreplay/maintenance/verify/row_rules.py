@@ -126,14 +126,7 @@ def _check_bits(values: Array, first: int, what: str) -> list[Problem]:
     """Values that are 0 or 1."""
     above = (values > 1).any(tuple(range(1, values.ndim)))
     wrong = np.flatnonzero(above) + first
-    if not wrong.size:
-        return []
-    return [
-        Problem(
-            f"{what}: expected 0 or 1, found other values in {_rows(wrong)}",
-            (int(wrong[0]), int(wrong[-1]) + 1),
-        )
-    ]
+    return _wrong_rows(f"{what}: expected 0 or 1, found other values", wrong)
 
 
 def _check_row_0(flags: Array, first: int) -> list[Problem]:
@@ -158,14 +151,7 @@ def _check_flags(data: Array, start: int, rows: Rows) -> list[Problem]:
     alone = np.isin(finals, rows.starts)
     expected[alone] = 1
     wrong = finals[(known | alone) & (data[finals - start] != expected)]
-    if not wrong.size:
-        return []
-    return [
-        Problem(
-            f"final rows: expected the flag of the row before, found another in {_rows(wrong)}",
-            (int(wrong[0]), int(wrong[-1]) + 1),
-        )
-    ]
+    return _wrong_rows("final rows: expected the flag of the row before, found another", wrong)
 
 
 def _check_finals(data: Array, start: int, rows: Rows) -> list[Problem]:
@@ -174,14 +160,7 @@ def _check_finals(data: Array, start: int, rows: Rows) -> list[Problem]:
     if not finals.size:
         return []
     wrong = finals[(data[finals - start] != 0).reshape(finals.size, -1).any(1)]
-    if not wrong.size:
-        return []
-    return [
-        Problem(
-            f"final rows: expected zeros, found other values in {_rows(wrong)}",
-            (int(wrong[0]), int(wrong[-1]) + 1),
-        )
-    ]
+    return _wrong_rows("final rows: expected zeros, found other values", wrong)
 
 
 def zero_past(data: npt.NDArray[np.uint8], head: int, what: str = "rows") -> list[Problem]:
@@ -253,8 +232,11 @@ def check_first(
     return [], []
 
 
-def _rows(wrong: Ids) -> str:
-    """Rows in words."""
-    if wrong.size == 1:
-        return f"row {wrong[0]:,}"
-    return f"{wrong.size:,} rows, the first of them {wrong[0]:,}"
+def _wrong_rows(text: str, wrong: Ids) -> list[Problem]:
+    """One problem about these rows, if there are any."""
+    if not wrong.size:
+        return []
+    rows = f"row {wrong[0]:,}"
+    if wrong.size > 1:
+        rows = f"{wrong.size:,} rows, the first of them {wrong[0]:,}"
+    return [Problem(f"{text} in {rows}", (int(wrong[0]), int(wrong[-1]) + 1))]

@@ -1,13 +1,12 @@
 """Looking twice: how a check of a lane that may be changing becomes a finding.
 
-Invariant: a finding counts only if it is still there when the file is read again while the lane is
-in the same hands; when a writer opened or closed it meanwhile, `ChangedHandsError` says so.
+Invariant: a finding counts only if it is still there when the file is read again while the lane has
+the same writer; when one opened or closed it meanwhile, `WriterChangedError` says so.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,12 +14,12 @@ from typing import Any, TypeVar
 
 from mmreplay.errors import MmreplayError
 from mmreplay.format import layout
-from mmreplay.maintenance.verify.report import Finding
+from mmreplay.maintenance.verify.report import Finding, Tally
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.storage.lane_metadata import read_metadata
 from mmreplay.system import checked_reads, locks
 
-__all__ = ["ChangedHandsError", "Tally", "Watch"]
+__all__ = ["Watch", "WriterChangedError"]
 
 _T = TypeVar("_T")
 
@@ -28,38 +27,8 @@ _LOOKS = 3
 _PAUSE_S = 0.02
 
 
-class ChangedHandsError(Exception):
+class WriterChangedError(Exception):
     """A writer opened or closed the lane; never leaves the package."""
-
-
-class Tally:
-    """What has been read, for the report and for a progress bar.
-
-    Attributes:
-        files: read.
-        bytes: read.
-    """
-
-    def __init__(self, root: Path, progress: Callable[[int, int], None] | None) -> None:
-        self.files = self.bytes = 0
-        self._progress = progress
-        self._total = 0
-        if progress is not None:
-            for folder, _, names in os.walk(root):
-                if not folder.endswith(".live"):
-                    self._total += sum(_size(Path(folder, name)) for name in names)
-
-    def add(self, size: int) -> None:
-        """A file was read."""
-        self.files += 1
-        self.bytes += size
-        if self._progress is not None:
-            self._progress(min(self.bytes, self._total), self._total)
-
-    def finish(self) -> None:
-        """All was read."""
-        if self._progress is not None:
-            self._progress(self._total, self._total)
 
 
 class Watch:
@@ -103,45 +72,45 @@ class Watch:
         path = f"{self.lane}/{file}" if self.lane and file else file or self.lane
         return Finding(self.lane, array, path, rows, message)
 
-    def settle(self, check: Callable[[], tuple[list[Finding], _T]]) -> _T:
+    def confirm(self, check: Callable[[], tuple[list[Finding], _T]]) -> _T:
         """Run a check, again if it finds something; what it finds the last time counts.
 
         Raises:
-            ChangedHandsError: what it finds may be the work of a writer.
+            WriterChangedError: what it finds may be the work of a writer.
         """
         read = (self.tally.files, self.tally.bytes)
         findings, out = check()
         for _ in range(_LOOKS - 1):
             if not findings:
                 break
-            self.same_hands()
+            self.check_same_writer()
             if self.reader is not None:
                 time.sleep(_PAUSE_S)
             self.tally.files, self.tally.bytes = read
             findings, out = check()
         if findings:
-            self.same_hands()
+            self.check_same_writer()
         self.findings += findings
         return out
 
     def note(self, findings: list[Finding]) -> None:
-        """As `settle`, for what was computed from things that were settled before."""
+        """As `confirm`, for what was computed from things that were settled before."""
         if findings:
-            self.same_hands()
+            self.check_same_writer()
         self.findings += findings
 
-    def same_hands(self) -> None:
+    def check_same_writer(self) -> None:
         """Make sure that the lane is what it was when it was opened.
 
         Raises:
-            ChangedHandsError: it is not.
+            WriterChangedError: it is not.
         """
-        if not self._says_the_same() or (self.reader is not None and not self.reader.poll()):
-            raise ChangedHandsError
+        if not self._same_attributes() or (self.reader is not None and not self.reader.poll()):
+            raise WriterChangedError
         if self.closed and locks.is_locked(self.path):
-            raise ChangedHandsError  # it is being opened for writing, or has just been closed
+            raise WriterChangedError  # it is being opened for writing, or has just been closed
 
-    def _says_the_same(self) -> bool:
+    def _same_attributes(self) -> bool:
         """Whether the lane's zarr.json gives the attributes that it gave."""
         document = self.path / "zarr.json"
         with contextlib.suppress(MmreplayError, OSError):
@@ -155,11 +124,3 @@ class Watch:
     def evicted(self, stop: int) -> bool:
         """Whether the rows below `stop` were evicted since the lane was opened."""
         return self.reader is not None and self.reader.poll() and stop <= self.reader.base
-
-
-def _size(path: Path) -> int:
-    """Of a file in bytes; 0 if it is gone."""
-    try:
-        return path.lstat().st_size
-    except OSError:
-        return 0

@@ -14,18 +14,17 @@ from mmreplay.format import layout, parse, plan
 from mmreplay.format.layout import ArraySpec
 from mmreplay.maintenance.verify import directory_names, documents
 from mmreplay.maintenance.verify.lane import Examination, examine
-from mmreplay.maintenance.verify.report import Finding, Report
-from mmreplay.maintenance.verify.second_look import Tally
+from mmreplay.maintenance.verify.report import Finding, Report, Tally, reason
 from mmreplay.reading.lane_state import store_state
 from mmreplay.storage.lane_metadata import read_metadata
 from mmreplay.system import checked_reads, user_paths
 
-__all__ = ["ODD_ONE", "TWIN", "verify"]
+__all__ = ["DIFFERS", "DUPLICATE", "verify"]
 
-ODD_ONE = ("schema: expected that of the store", "expected the layout in")
+DIFFERS = ("schema: expected that of the store", "expected the layout in")
 """How the findings about a lane begin that differs from what its store says of all lanes."""
 
-TWIN = "uuid: expected one of its own"
+DUPLICATE = "uuid: expected one of its own"
 """How the finding about a lane begins that has the uuid of another."""
 
 _SIGNS = ("resets/zarr.json", "rewards/zarr.json", ".live", "lane-00000")
@@ -50,7 +49,7 @@ def verify(
         LockedError: a writer opens and closes it all the time.
         SchemaError: what was given is no path.
     """
-    store = user_paths.given(path)
+    store = user_paths.as_path(path)
     checked_reads.check_rights(store)
     findings: list[Finding] = []
     warnings: list[Finding] = []
@@ -60,7 +59,7 @@ def verify(
     except (FormatError, CorruptStoreError) as error:
         if not any((store / sign).exists() for sign in _SIGNS):
             raise
-        texts = [documents.reason(error, store / "zarr.json", store)]
+        texts = [reason(error, store / "zarr.json", store)]
         with contextlib.suppress(CorruptStoreError, OSError):
             data = checked_reads.read_bytes(store / "zarr.json", layout.MAX_METADATA_BYTES)
             texts += documents.digest_problems(data)
@@ -80,8 +79,8 @@ def verify(
         findings += lane.watch.findings
         warnings += lane.watch.warnings
         if root is not None and root["kind"] == "lanes":
-            findings += _odd_one(store, root, common, lane)
-    findings += _twins(examinations)
+            findings += _differences(store, root, common, lane)
+    findings += _duplicates(examinations)
     tally.finish()
     return Report(
         path=str(store),
@@ -120,7 +119,7 @@ def _layout(
             note(text)
         specs = plan.plan_from_layout(schema, root.get("layout"), str(file))
     except FormatError as error:
-        note(documents.reason(error, file))
+        note(reason(error, file))
         return None
     for text in documents.layout_problems(specs, root["layout"]):
         note(text)
@@ -145,7 +144,7 @@ def _check_group(
         (warnings if is_litter else findings).append(Finding("", "", path, None, text))
 
 
-def _odd_one(
+def _differences(
     store: Path,
     root: Mapping[str, Any],
     common: Mapping[str, ArraySpec] | None,
@@ -157,16 +156,16 @@ def _odd_one(
         return []
     out: list[Finding] = []
     if own.get("schema") != root.get("schema"):
-        text = f"{ODD_ONE[0]}, found {own.get('schema')}"
+        text = f"{DIFFERS[0]}, found {own.get('schema')}"
         out.append(watch.finding("zarr.json", text))
     for path, spec in lane.arrays.specs.items():
         if common is not None and path in common and common[path] != spec:
-            text = f"{ODD_ONE[1]} {store.name}/zarr.json, {common[path]}, found {spec}"
+            text = f"{DIFFERS[1]} {store.name}/zarr.json, {common[path]}, found {spec}"
             out.append(watch.finding(f"{path}/zarr.json", text, path))
     return out
 
 
-def _twins(lanes: Sequence[Examination]) -> list[Finding]:
+def _duplicates(lanes: Sequence[Examination]) -> list[Finding]:
     """Lanes that have the same name, or are a copy of another."""
     out: list[Finding] = []
     for key in ("name", "uuid"):

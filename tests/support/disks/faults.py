@@ -196,8 +196,8 @@ def kill(writer: Writer | VectorWriter | ReplayBuffer) -> None:
     if background._thread is not None:
         background._thread.join()
     for lane in lanes:
-        lane.abandon()
-        lane._disk.release()
+        lane._abandon()
+        lane.files.release()
     if isinstance(writer, ReplayBuffer):
         writer.store.close()
 
@@ -209,5 +209,5 @@ def quiet(writer: Writer | VectorWriter | ReplayBuffer) -> Iterator[None]:
     lanes[0]._background.submit(lambda: None).result()
     with contextlib.ExitStack() as stack:
         for lane in lanes:
-            stack.enter_context(lane._disk._flush_lock)
+            stack.enter_context(lane.files.flush_lock)
         yield

@@ -210,17 +210,24 @@ class LaneModel:
                 out.insert(0, blank)
         return out
 
-    def n_step(self, row: int, n_step: int, gamma: float) -> tuple[Array, Array, bool, int]:
+    def n_step(
+        self, row: int, n_step: int, gamma: float, clip: tuple[float, float] | None = None
+    ) -> tuple[Array, Array, bool, int]:
         """(return, discount, non_terminal, m): the sum in float64, in order, cast at the end."""
         dtype = self.schema.reward_dtype
-        total = float(self.rows[row].reward)
+
+        def reward(row: int) -> float:
+            stored = self.rows[row].reward
+            return float(stored if clip is None else np.clip(stored, *clip))
+
+        total = reward(row)
         steps = 1
         while (
             steps < n_step
             and self.rows[row + steps - 1].non_terminal
             and self.is_transition(row + steps)
         ):
-            total += gamma**steps * float(self.rows[row + steps].reward)
+            total += gamma**steps * reward(row + steps)
             steps += 1
         non_terminal = bool(self.rows[row + steps - 1].non_terminal)
         discount = gamma**steps if non_terminal else 0.0
@@ -323,10 +330,11 @@ class Model:
         gamma: float = 0.99,
         padding: str = "reset",
         stack_axis: int = 0,
+        clip_reward: tuple[float, float] | None = None,
     ) -> Batch:
         """What `Store.transitions` must return for these ids."""
         wanted = [divmod(int(one), 1 << LANE_SHIFT) for one in np.asarray(ids).tolist()]
-        returns = [self.lanes[lane].n_step(row, n_step, gamma) for lane, row in wanted]
+        returns = [self.lanes[lane].n_step(row, n_step, gamma, clip_reward) for lane, row in wanted]
         observation: dict[str, list[Array]] = {name: [] for name in self.schema.frames}
         next_observation: dict[str, list[Array]] = {name: [] for name in self.schema.frames}
         for (number, row), (*_, steps) in zip(wanted, returns, strict=True):

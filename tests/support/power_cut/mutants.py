@@ -36,8 +36,10 @@ from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.checksums import Checksums
 from mmreplay.storage.state_page import BASE, COMMITTED, SESSION, TAIL_START, State
 from mmreplay.system import durable_writes, platform
-from mmreplay.writing import build_lane, create, lane_files, recover
-from mmreplay.writing.lane_files import LaneDisk
+from mmreplay.writing import build_lane, close, create, flush, recover
+from mmreplay.writing.lane_files import LockedLane
+from mmreplay.writing.open_chunks import OpenChunks
+from mmreplay.writing.seal import Sealer
 from mmreplay.writing.writer import Writer
 from tests.support.oracle.strategies import Layout
 from tests.support.power_cut.simulator import LAYOUTS, ViolationError, simulate, uncollected
@@ -193,11 +195,11 @@ def _is_no_tail(path: Path, *_: Any, **__: Any) -> bool:
     return path.suffix != ".tail"
 
 
-def _slots(change: Callable[[LaneDisk, dict[str, Any]], None]) -> list[Change]:
+def _slots(change: Callable[[LockedLane, dict[str, Any]], None]) -> list[Change]:
     """Checkpoints whose values a function changes that knows the lane."""
 
-    def remember(_: Any, lane: LaneDisk, *__: Any) -> None:
-        lane._checkpoint.lane = lane  # type: ignore[attr-defined]
+    def remember(_: Any, lane: LockedLane, *__: Any) -> None:
+        lane.checkpoint.lane = lane  # type: ignore[attr-defined]
 
     real = CheckpointFile.write
 
@@ -207,7 +209,7 @@ def _slots(change: Callable[[LaneDisk, dict[str, Any]], None]) -> list[Change]:
             change(lane, changes)
         real(self, **changes)
 
-    return [_after(LaneDisk, "_open", remember), (CheckpointFile, "write", write)]
+    return [_after(LockedLane, "_open", remember), (CheckpointFile, "write", write)]
 
 
 @_breaks("create: every file and directory fsynced before the rename")
@@ -239,7 +241,7 @@ def _create_without_a_checkpoint() -> list[Change]:
 @_breaks("append: the row's values to their places, then committed")
 def _commit_before_the_values() -> list[Change]:
     def commit(writer: Writer, *_: Any, **__: Any) -> None:
-        writer.prepare()
+        writer._prepare()
         writer._words[COMMITTED] = writer._head + 1
 
     return [_before(Writer, "step", commit)]
@@ -247,7 +249,7 @@ def _commit_before_the_values() -> list[Change]:
 
 @_breaks("append: recovery and reset rewrite the newest row as a final row")
 def _newest_row_not_final() -> list[Change]:
-    return [(Writer, "_finish_row", _nothing)]
+    return [(OpenChunks, "finish_row", _nothing)]
 
 
 @_breaks("seal: fsync the shard before it gets its name", _WITH_TAIL)
@@ -293,7 +295,7 @@ def _half_given_back_without_a_checkpoint() -> list[Change]:
 
 @_breaks("seal: the slot copies the newest slot and changes only tail_start", _WITH_TAIL)
 def _seal_that_writes_the_head() -> list[Change]:
-    def change(lane: LaneDisk, changes: dict[str, Any]) -> None:
+    def change(lane: LockedLane, changes: dict[str, Any]) -> None:
         changes.setdefault("head", lane.head)
 
     return _slots(change)
@@ -301,7 +303,7 @@ def _seal_that_writes_the_head() -> list[Change]:
 
 @_breaks("seal: then state.tail_start, and only then may the half be used again", _WITH_TAIL)
 def _half_used_before_it_is_sealed() -> list[Change]:
-    return [(Writer, "_wait_for_seal", _nothing)]
+    return [(Sealer, "wait", _nothing)]
 
 
 @_breaks("checkpoint: fdatasync the slot")
@@ -319,23 +321,23 @@ def _slot_over_the_best() -> list[Change]:
 
 @_breaks("flush: fdatasync the tail", _WITH_TAIL)
 def _tail_unsynced() -> list[Change]:
-    return [_during(LaneDisk, "_sync_rows", _unless(_is_tail, durable_writes, "sync_file"))]
+    return [_during(flush, "_sync_rows", _unless(_is_tail, durable_writes, "sync_file"))]
 
 
 @_breaks("flush: fdatasync the chunk files")
 def _chunks_unsynced() -> list[Change]:
-    return [_during(LaneDisk, "_sync_rows", _unless(_is_no_tail, durable_writes, "sync_file"))]
+    return [_during(flush, "_sync_rows", _unless(_is_no_tail, durable_writes, "sync_file"))]
 
 
-def _with_flushed(flushed: Callable[[LaneDisk, int], int]) -> list[Change]:
+def _with_flushed(flushed: Callable[[LockedLane, int], int]) -> list[Change]:
     """`_sync_rows` that takes more rows for flushed than were."""
-    real = LaneDisk._sync_rows
+    real = flush._sync_rows
 
-    def sync_rows(self: LaneDisk, head: int) -> None:
-        with _changed([(self, "_flushed", flushed(self, head))]):
-            real(self, head)
+    def sync_rows(lane: LockedLane, head: int) -> None:
+        with _changed([(lane, "flushed", flushed(lane, head))]):
+            real(lane, head)
 
-    return [(LaneDisk, "_sync_rows", sync_rows)]
+    return [(flush, "_sync_rows", sync_rows)]
 
 
 @_breaks("flush: every chunk file written since, filled ones too")
@@ -345,25 +347,25 @@ def _newest_chunks_only() -> list[Change]:
 
 @_breaks("append: row head - 1 is the only row that still changes")
 def _newest_row_of_the_last_flush_forgotten() -> list[Change]:
-    return _with_flushed(lambda lane, _: lane._flushed + 1)
+    return _with_flushed(lambda lane, _: lane.flushed + 1)
 
 
 @_breaks("flush: fsync the directories")
 def _names_unsynced() -> list[Change]:
-    return [_during(LaneDisk, "_flush", (durable_writes, "sync_directory", _nothing))]
+    return [_during(flush, "flush_rows", (durable_writes, "sync_directory", _nothing))]
 
 
 @_breaks("flush: take the sets of files and directories written since the last flush, then sync")
 def _names_made_meanwhile_forgotten() -> list[Change]:
-    def forget(_: Any, lane: LaneDisk) -> None:
-        lane._fresh.clear()
+    def forget(_: Any, lane: LockedLane) -> None:
+        lane.fresh.clear()
 
-    return [_after(LaneDisk, "_flush", forget)]
+    return [_after(flush, "flush_rows", forget)]
 
 
 @_breaks("flush: read committed before anything is synced")
 def _head_read_late() -> list[Change]:
-    def change(lane: LaneDisk, changes: dict[str, Any]) -> None:
+    def change(lane: LockedLane, changes: dict[str, Any]) -> None:
         if "head" in changes:
             changes["head"] = lane.head
 
@@ -372,14 +374,14 @@ def _head_read_late() -> list[Change]:
 
 @_breaks("flush: read tail_start after the rows are synced", _WITH_TAIL)
 def _tail_start_read_early() -> list[Change]:
-    def remember(lane: LaneDisk) -> None:
+    def remember(lane: LockedLane) -> None:
         lane.early = lane.tail_start  # type: ignore[attr-defined]
 
-    def change(lane: LaneDisk, changes: dict[str, Any]) -> None:
+    def change(lane: LockedLane, changes: dict[str, Any]) -> None:
         if "head" in changes:
             changes["tail_start"] = lane.early  # type: ignore[attr-defined]
 
-    return [_before(LaneDisk, "_flush", remember), *_slots(change)]
+    return [_before(flush, "flush_rows", remember), *_slots(change)]
 
 
 @_breaks("flush: write the other slot, with the base that the capacity asks for", _EVICTING)
@@ -389,58 +391,58 @@ def _flush_that_leaves_out_the_base() -> list[Change]:
 
 @_breaks("flush: write the other slot after the rows are synced")
 def _checkpoint_before_the_rows() -> list[Change]:
-    real = LaneDisk._flush, LaneDisk._sync_rows
+    real = flush.flush_rows, flush._sync_rows
 
-    def flush(self: LaneDisk) -> None:
-        with _changed([(LaneDisk, "_sync_rows", _nothing)]):
-            real[0](self)
-        real[1](self, self.head)
+    def flush_rows(lane: LockedLane) -> None:
+        with _changed([(flush, "_sync_rows", _nothing)]):
+            real[0](lane)
+        real[1](lane, lane.head)
 
-    return [(LaneDisk, "_flush", flush)]
+    return [(flush, "flush_rows", flush_rows)]
 
 
 @_breaks("evict: files below the base of the last checkpointed state", _EVICTING)
 def _evict_before_the_checkpoint() -> list[Change]:
-    def evict(lane: LaneDisk) -> None:
-        base = lane_files._base_of(lane._first_row(lane.head), lane.base)
+    def evict(lane: LockedLane) -> None:
+        base = flush._base_of(lane.first_row(lane.head), lane.base)
         lane.words[BASE] = lane.base = base
-        lane._evict()
+        flush.evict(lane)
 
-    return [_before(LaneDisk, "_flush", evict)]
+    return [_before(flush, "flush_rows", evict)]
 
 
 @_breaks("evict: after state.base was stored", _EVICTING)
 def _evict_before_the_base_is_stored() -> list[Change]:
-    real = LaneDisk._evict
+    real = flush.evict
 
-    def remember(lane: LaneDisk) -> None:
+    def remember(lane: LockedLane) -> None:
         lane.early = lane.base  # type: ignore[attr-defined]
 
-    def evict(self: LaneDisk) -> None:
-        base, self.words[BASE] = self.words[BASE], self.early  # type: ignore[attr-defined]
-        real(self)
-        self.words[BASE] = base
+    def evict(lane: LockedLane) -> None:
+        base, lane.words[BASE] = lane.words[BASE], lane.early  # type: ignore[attr-defined]
+        real(lane)
+        lane.words[BASE] = base
 
-    return [_before(LaneDisk, "_flush", remember), (LaneDisk, "_evict", evict)]
+    return [_before(flush, "flush_rows", remember), (flush, "evict", evict)]
 
 
 @_breaks("base: the oldest row that is kept, as context for stacks", _EVICTING)
 def _context_evicted() -> list[Change]:
-    return [(lane_files, "_base_of", max)]
+    return [(flush, "_base_of", max)]
 
 
 @_breaks("close: everything durable, then closed = true")
 def _closed_too_early() -> list[Change]:
-    def close(lane: LaneDisk) -> None:
+    def say_closed(lane: LockedLane) -> None:
         build_lane.write_metadata(
             lane.path,
             lane.metadata,
             rows=lane.head,
-            first=lane._first,
+            first=lane.first,
             closed=True,
         )
 
-    return [_before(LaneDisk, "_close", close)]
+    return [_before(close, "_finish", say_closed)]
 
 
 def _closing(metadata: dict[str, Any], **changes: Any) -> bool:
@@ -468,7 +470,7 @@ def _root_with_a_name_unsynced() -> list[Change]:
 
 @_breaks("close: the unused end of the last chunk file is zeros")
 def _unused_rows_kept() -> list[Change]:
-    return [(LaneDisk, "_zero_unused", _nothing)]
+    return [(close, "_zero_unused", _nothing)]
 
 
 @_breaks("close: zeros past the last row, durable before closed = true", _LONG)
@@ -478,22 +480,22 @@ def _zeros_unsynced() -> list[Change]:
 
 @_breaks("close: the missing checksums, durable before closed = true")
 def _checksums_of_a_close_unsynced() -> list[Change]:
-    return [_during(LaneDisk, "_finish_checksums", (Checksums, "sync", _nothing))]
+    return [_during(close, "_finish_checksums", (Checksums, "sync", _nothing))]
 
 
 @_breaks("close: episodes/starts, durable before closed = true")
 def _index_unsynced() -> list[Change]:
-    return [_not_durable(LaneDisk, "_write_index")]
+    return [_not_durable(close, "_write_index")]
 
 
 @_breaks("close: the shapes of all arrays, durable before closed = true")
 def _shapes_unsynced() -> list[Change]:
-    return [_not_durable(LaneDisk, "_write_shape")]
+    return [_not_durable(close, "_write_shape")]
 
 
 @_breaks("close: seal the tail into a last, short shard", _WITH_TAIL)
 def _shards_of_a_closed_lane_unsynced() -> list[Change]:
-    return [_during(LaneDisk, "_seal_here", _unless(_is_regular, durable_writes, "_fsync"))]
+    return [_during(close, "_seal_here", _unless(_is_regular, durable_writes, "_fsync"))]
 
 
 @_breaks("reopen: a .live beside closed = true is litter, deleted first")

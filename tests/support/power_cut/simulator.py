@@ -269,8 +269,8 @@ class _History:
         self._left = 0  # calls of handlers that still run reach nothing
         self._far = self._far and not self._opened
         if self.writer is not None:
-            self.writer.abandon()
-            self.writer._disk.release()
+            self.writer._abandon()
+            self.writer.files.release()
         self.counts.crashes += 1
         if self._luck.random() < 0.65:
             self.counts.power += 1
@@ -325,18 +325,18 @@ class _History:
             if self._path.exists() and self._luck.random() < 0.12:
                 self._look()  # while it is opened, or recovered
             return
-        disk = writer._disk
-        free = not disk._checkpoint_lock.locked()
+        lane = writer.files
+        free = not lane.checkpoint_lock.locked()
         if self._files_go():
             self._look()
             return
         choices: list[Callable[[], None]] = []
         if self._tasks and "seal" not in self._at and free:
             choices.append(self._tasks.run_one)
-        if free and not disk._flush_lock.locked() and not self._rarely:
+        if free and not lane.flush_lock.locked() and not self._rarely:
             choices.append(self._flush_by_clock)
         if "writer" not in self._at:
-            waits = writer._head >= writer._half_stop
+            waits = writer._head >= writer._sealer.half_stop
             if not waits or (free and "seal" not in self._at):
                 choices.append(self._step)
         if self._luck.random() < 0.05:
@@ -347,7 +347,7 @@ class _History:
     def _flush_by_clock(self) -> None:
         with self.busy("flush"):
             rows = self._returned
-            self.writer.flush_in_background(timer=True)  # type: ignore[union-attr]
+            self.writer._flush_in_background(timer=True)  # type: ignore[union-attr]
             self._flushed = max(self._flushed, rows)
 
     # ------------------------------------------------------------ what a writer does
@@ -499,7 +499,7 @@ def _machine(history: _History, root: Path) -> Iterator[PowerDisk]:
         power_disk(root, history.before_call, stores=True) as disk,
         mock.patch.object(platform, "boot_id", history.boot_id),
         mock.patch.object(create, "Background", history.background),
-        mock.patch.object(create, "at_once", in_turn),
+        mock.patch.object(create, "run_in_threads", in_turn),
         mock.patch.object(user_paths, "Path", functools.cache(_Path)),
         mock.patch.object(
             logging.getLogger("mmreplay"), "disabled", new=True

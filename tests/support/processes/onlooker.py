@@ -140,7 +140,7 @@ class Onlooker:
             heads = [index.window(number)[2] for number in range(len(self._lanes))]
             return heads, index.ids()
 
-        heads, ids = self._data.store.look(look)
+        heads, ids = self._data.store.live.look(look)
         self._check_late(heads, least)
         begun = self._chronicle.begun()
         expected = [
@@ -169,7 +169,7 @@ class Onlooker:
 
     def _first(self) -> list[int]:
         """Ids below which nothing may be offered from now on."""
-        return self._data.store.look(
+        return self._data.store.live.look(
             lambda index: [index.window(n)[1] + (n << LANE_SHIFT) for n in range(len(self._lanes))]
         )
 
@@ -180,7 +180,7 @@ class Onlooker:
 
     def _note(self) -> None:
         """Count what has happened to the store since the last look."""
-        readers = self._data.store.readers
+        readers = self._data.store.live.readers
         state = (readers, [one.base for one in readers], [one.tail_start() for one in readers])
         if self._seen:
             known, bases, tails = self._seen
@@ -210,7 +210,7 @@ class Onlooker:
     def _n_step(self) -> int:
         n_step, gamma = 3, 0.5
         ids = self._data.sample(_BATCH).id
-        heads = [self._data.store.rows_of(number) for number in range(len(self._lanes))]
+        heads = [self._data.store.live.rows(number) for number in range(len(self._lanes))]
         batch = self._data.transitions(ids, n_step=n_step, gamma=gamma)
         steps = self._plot.check_batch(batch, STACK, n_step=n_step, gamma=gamma)
         begun = self._chronicle.begun()
@@ -266,9 +266,9 @@ class Onlooker:
         """The newest rows of a lane, as columns."""
         number = self._luck.randrange(len(self._lanes))
         store = self._data.store
-        rows = np.arange(store.rows_of(number))[-_BATCH:]
+        rows = np.arange(store.live.rows(number))[-_BATCH:]
         for name, path in self._script.schema.frame_paths.items():
-            found = store.read_rows(number, path, rows)
+            found = store.live.read_rows(number, path, rows)
             # A closed lane that is opened again is noticed within a second. Until then these may
             # have been evicted, and what is below base reads as zeros.
             kept = rows >= store.index.window(number)[0]

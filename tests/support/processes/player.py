@@ -233,7 +233,7 @@ class Player:
     def interrupt(self) -> None:
         """What Ctrl-C in the middle of a reset leaves."""
         for lane in self._lanes:
-            lane._disk.starts.append(lane.rows)
+            lane.files.starts.append(lane.rows)
             lane._border = 0
 
     def forget(self) -> None:
@@ -330,7 +330,7 @@ class Player:
             found, known = [view.rows for view in store.lanes], [one.rows for one in self._lanes]
         if found != known:
             raise AssertionError(f"{path}: {known} rows were written, {found} are there")
-        if not any(one.metadata["closed"] for one in store.readers):
+        if not any(one.metadata["closed"] for one in store.live.readers):
             checks.check_verified(path)  # otherwise it would wait for the writer that closes it
 
     def _look_after_failure(self) -> None:

@@ -223,12 +223,12 @@ def _note_calls(writer: Any, lanes: tuple[Writer, ...], ledger: Ledger) -> None:
 
 
 def _record(order: dict[str, Any]) -> None:
-    from mmreplay.recording.recorder import record
+    from mmreplay.recording import recorder
 
     wanted = Order(**order)
     ledger = Ledger(Path(wanted.ledger), wanted.lanes)
-    mmreplay.create = _noting(ledger)
-    record(
+    recorder.create = _noting(ledger)
+    recorder.record(
         wanted.env,
         wanted.path,
         wanted.steps,
@@ -257,7 +257,7 @@ def _serve() -> None:
     import ale_py.vector_env  # noqa: F401 (an extra; here, so that a child need not)
     import cv2  # noqa: F401
 
-    import mmreplay.recording  # noqa: F401
+    import mmreplay.recording.recorder  # noqa: F401
 
     serve(_record)
 

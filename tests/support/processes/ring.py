@@ -176,8 +176,11 @@ def check_rows(store: Store) -> None:
     (lane,) = store.lanes
     ids = store.ids
     rows = np.arange(lane.base, lane.rows)
-    frames = store.read_rows(0, "frames", rows)
-    actions, rewards = store.read_rows(0, "actions", ids), store.read_rows(0, "rewards", ids)
+    frames = store.live.read_rows(0, "frames", rows)
+    actions, rewards = (
+        store.live.read_rows(0, "actions", ids),
+        store.live.read_rows(0, "rewards", ids),
+    )
     # A writer that has just recovered flushes, and evicts: what is below base reads as zeros.
     kept, ids_kept = rows >= lane.base, ids >= lane.base
     if not (
@@ -230,7 +233,7 @@ def _look(
 
 def expected_files(buffer: ReplayBuffer) -> int:
     """Chunk files of rows that there are after a flush, but for those allocated ahead."""
-    (lane,) = buffer.store.readers
+    (lane,) = buffer.store.live.readers
     first = buffer.store.index.window(0)[1]
     base = max(first - CONTEXT_ROWS, 0)
     count = 0

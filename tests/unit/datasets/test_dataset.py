@@ -509,7 +509,7 @@ import os, sys, threading, mmreplay
 data = mmreplay.load(sys.argv[1])
 held, done = threading.Event(), threading.Event()
 def hold():
-    with data.store._lock:
+    with data.store.live._lock:
         held.set()
         done.wait()
 thread = threading.Thread(target=hold)

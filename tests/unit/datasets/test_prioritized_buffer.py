@@ -626,7 +626,7 @@ def test_a_closed_store_is_plain_zarr(buffer_of):
     play(buffer, ROWS + 7)
     buffer.flush()
     given = give(buffer, np.random.default_rng(0).random(len(buffer)) + 0.1)
-    head = buffer.store.rows_of(0)
+    head = buffer.store.live.rows(0)
     buffer.close()
     expected = np.zeros(head)
     expected[list(given)] = list(given.values())

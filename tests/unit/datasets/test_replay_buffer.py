@@ -259,7 +259,7 @@ def test_a_store_that_was_recorded_before_takes_the_seed(make, buffer_of, story,
 def test_a_stored_generator_that_is_none_is_named(make, buffer_of, story, state):
     writer = make()
     story.play(writer, 5)
-    writer.save_generator(lambda: state)
+    writer.files.on_flush = lambda: state
     writer.close()
     with pytest.raises(
         CorruptStoreError, match=r"store\.zarr: the saved random state cannot be read"
@@ -417,7 +417,7 @@ def test_what_no_buffer_saved_is_not_saved_again(buffer_of, story, twin_of, same
     with_state(buffer.writer.path, lambda text: f"{text[:-1]}, {more}}}")
     again = buffer_of()
     again.flush()
-    saved = json.loads(again.writer.stored_generator())
+    saved = json.loads(build_lane.read_generator(again.path))
     assert saved.pop("sampler", {}).keys() <= {"batches"}
     assert saved == again.generator.bit_generator.state
     assert same(again.sample(16), twin_of(4).sample(16))

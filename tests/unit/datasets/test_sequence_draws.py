@@ -117,6 +117,6 @@ def test_a_forked_childs_sums_are_its_own(path):
     with mmreplay.load(path) as data:
         data.sample_sequences(4, 2)
         before = data._window_sampler
-        data.leave_parent((0,))
+        data.after_fork_in_child()
         assert data._window_sampler is not before
         assert data.sample_sequences(4, 2).mask.all()

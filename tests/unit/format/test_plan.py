@@ -218,11 +218,6 @@ def test_a_codec_is_stored_with_all_that_it_means(codec, document, name):
     spec = planned(Field((64, 64), "uint16", codec))["frames"]
     assert spec.codec == document
     assert spec.codec_name == name
-    assert plan.codec_document(codec, spec) == document
-
-
-def test_raw_stands_for_no_codec():
-    assert plan.codec_document("raw", planned(Field((64, 64)))["frames"]) is None
 
 
 @pytest.mark.parametrize(

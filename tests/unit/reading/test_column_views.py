@@ -5,7 +5,7 @@ import pytest
 
 import mmreplay
 from mmreplay import Field
-from mmreplay.reading.store import Store
+from mmreplay.reading.live_lanes import LiveLanes
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -146,9 +146,9 @@ def test_reading_one_row_does_not_look_at_all_the_others(make, story, monkeypatc
     writer = make()
     story.play(writer, 300)
     read = []
-    real = Store.read_rows
+    real = LiveLanes.read_rows
     monkeypatch.setattr(
-        Store,
+        LiveLanes,
         "read_rows",
         lambda self, lane, path, rows: (read.append(rows.size), real(self, lane, path, rows))[1],
     )

@@ -375,7 +375,7 @@ def test_a_lane_that_is_closed_at_the_moment_of_opening_opens_closed(make, story
     monkeypatch.setattr(platform, "boot_id", boot_id)
     with mmreplay.open(writer.path) as store:
         story.check(store)
-        assert store.readers[0].is_closed
+        assert store.live.readers[0].is_closed
 
 
 @pytest.fixture
@@ -506,7 +506,7 @@ def test_a_session_whose_number_a_kill_has_cut_off_is_followed_all_the_same(make
     writer = make()
     story.play(writer, 5)
     kill(writer)
-    writer._disk.words[SESSION] = 0
+    writer.files.words[SESSION] = 0
     with mmreplay.open(writer.path) as store:
         story.check(store)
         writer = make(append=True)

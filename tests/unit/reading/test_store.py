@@ -323,7 +323,7 @@ writer.close()
             process.stdin.close()
             assert process.wait(30) == 0
             assert len(store) == 7
-            assert store.readers[0].is_closed
+            assert store.live.readers[0].is_closed
         finally:
             process.kill()
 
@@ -333,7 +333,7 @@ def test_a_batch_is_right_though_its_session_ended_in_the_middle(make, story, lz
     story.play(writer, 30)
     expected = story.columns(writer.path, writer.schema)["frames"]
     with opened(writer) as store:
-        gatherer = store.gatherer(Settings(stack=None))
+        gatherer = store.live.gatherer(Settings(stack=None))
         calls = []
 
         def draw(index):
@@ -342,7 +342,7 @@ def test_a_batch_is_right_though_its_session_ended_in_the_middle(make, story, lz
                 writer.close()
             return np.array([3, 29, 17])
 
-        batch = store.gather(draw, gatherer)
+        batch = store.live.gather(draw, gatherer)
         assert len(calls) == 2
         assert np.array_equal(batch.observation, expected[[3, 29, 17]])
 
@@ -373,7 +373,7 @@ def test_files_that_go_while_they_are_looked_up_cost_no_knowledge(make, story, m
     writer = make()
     story.play(writer, 5)
     with opened(writer) as store:
-        known = store._joined
+        known = store.live._joined
         real, left = raw_column.RawColumn.refresh, [times]
 
         def refresh(self):
@@ -387,7 +387,7 @@ def test_files_that_go_while_they_are_looked_up_cost_no_knowledge(make, story, m
             patch.setattr(raw_column.RawColumn, "refresh", refresh)
             assert len(store)
         # One that never comes to an end is a store that is another by now.
-        assert (store._joined is known) is (times == 1)
+        assert (store.live._joined is known) is (times == 1)
         story.check(store)
 
 
@@ -399,10 +399,10 @@ def test_sampling_is_safe_while_another_thread_appends_and_evicts(make, story, l
 
     def follow(seed):
         random = np.random.default_rng(seed)
-        gatherer = store.gatherer(Settings(stack=2, n_step=1))
+        gatherer = store.live.gatherer(Settings(stack=2, n_step=1))
         try:
             while not stop.is_set():
-                batch = store.gather(
+                batch = store.live.gather(
                     lambda index: index.at(random.integers(0, index.n_transitions, 16)), gatherer
                 )
                 for row, seen, following in zip(
@@ -437,10 +437,10 @@ def test_sampling_is_safe_while_sessions_end_and_begin_in_another_thread(make, s
 
     def follow(seed):
         random = np.random.default_rng(seed)
-        gatherer = store.gatherer(Settings(stack=None))
+        gatherer = store.live.gatherer(Settings(stack=None))
         try:
             while not stop.is_set():
-                batch = store.gather(
+                batch = store.live.gather(
                     lambda index: index.at(random.integers(0, index.n_transitions, 8)), gatherer
                 )
                 for row, seen in zip(batch.id.tolist(), batch.observation, strict=True):
@@ -471,7 +471,7 @@ def test_a_closed_store_says_so(make, story):
     writer = make()
     story.play(writer, 3)
     store = opened(writer)
-    view, lane, gatherer = store.rewards, store.lanes[0], store.gatherer(Settings())
+    view, lane, gatherer = store.rewards, store.lanes[0], store.live.gatherer(Settings())
     store.close()
     store.close()
     for call in (
@@ -481,7 +481,7 @@ def test_a_closed_store_says_so(make, story):
         store.refresh,
         lambda: store.transitions([0]),
         lambda: store.trajectory(0),
-        lambda: store.gather_ids([0], gatherer),
+        lambda: store.live.gather_ids([0], gatherer),
         lambda: view[0],
         lambda: view[:],
         lambda: len(view),
@@ -505,7 +505,7 @@ def test_a_dropped_store_is_gone_at_once(make, story):
     try:
         store = opened(writer)
         batch = store.transitions(store.ids)
-        column = weakref.ref(store.columns["rewards"])
+        column = weakref.ref(store.live.columns["rewards"])
         known = weakref.ref(store)
         del store
         assert known() is None

@@ -8,6 +8,7 @@ import pytest
 import mmreplay
 from mmreplay import Field, InvalidIdError
 from mmreplay.errors import ClosedError
+from mmreplay.reading.live_lanes import LiveLanes
 
 
 @pytest.fixture
@@ -114,13 +115,13 @@ def test_steps_of_dict_observations_are_dicts(make, story, take):
 def test_a_lazy_trajectory_reads_what_is_asked_for_and_that_once(store, monkeypatch):
     trajectory = lazy(store, 2)
     reads = []
-    read = mmreplay.Store.episode_rows
+    read = LiveLanes.episode_rows
 
     def counting(self, path, first, stop):
         reads.append((path, stop - first))
         return read(self, path, first, stop)
 
-    monkeypatch.setattr(mmreplay.Store, "episode_rows", counting)
+    monkeypatch.setattr(LiveLanes, "episode_rows", counting)
     assert (len(trajectory), trajectory.terminated, trajectory.truncated) == (6, False, True)
     assert trajectory.ids.tolist() == list(range(7, 13))
     assert "steps=6 read=[]" in repr(trajectory)
@@ -185,7 +186,7 @@ def test_a_trajectory_that_goes_while_it_is_read_says_so(make, story, monkeypatc
     story.play(writer, 4, "terminated")
     with mmreplay.load(writer.path, stack=None) as data:
         one = lazy(data, 0)
-        column = data.store.columns["frames"]
+        column = data.store.live.columns["frames"]
         take = column.take
 
         def late(ids, out=None):

@@ -1,8 +1,6 @@
 """Atari games: the same frames from one environment and from several, and the true final ones."""
 
 import copy
-import subprocess
-import sys
 
 import ale_py
 import gymnasium
@@ -30,10 +28,6 @@ class Policy:
     def __call__(self, observation):
         assert observation.shape == (84, 84)
         return self.space.sample()
-
-
-def frames_of(lane):
-    return lane.frames[:]
 
 
 def columns(lane):
@@ -72,28 +66,50 @@ def by_hand(env, policy, seed, steps):
     return [np.array(column) for column in (frames, actions, rewards, non_terminals, resets)]
 
 
-@pytest.mark.parametrize(("game", "steps"), [("Breakout", 400), ("MsPacman", 250)])
-def test_without_random_starts_one_and_several_environments_record_the_same(
-    game, steps, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(atari, "NOOP_MAX", 0)
-    env_id = f"{game}NoFrameskip-v4"
-    record(env_id, tmp_path / "many", 2 * steps, envs=2, policy=Policy, seed=3)
-    with mmreplay.open(tmp_path / "many") as many:
-        assert many.episodes["terminated"].any() == (game == "Breakout")
-        for i, lane in enumerate(many.lanes):
-            record(env_id, tmp_path / f"one-{i}", steps, policy=Policy, seed=3 + i)
-            with mmreplay.open(tmp_path / f"one-{i}") as one:
-                assert_same_rows(columns(lane), columns(one))
+STEPS = 400  # of each environment, in which a random player loses all its lives
 
 
-def test_one_environment_is_gymnasiums_atari_preprocessing(tmp_path):
-    record("ALE/Breakout-v5", tmp_path / "s", 400, policy=Policy, seed=4)
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """The path of a game of Breakout, recorded once: `recorded(env_id, envs, seed, noop_max)`."""
+    paths = {}
+
+    def play(env_id, envs, seed, noop_max=atari.NOOP_MAX):
+        key = (env_id, envs, seed, noop_max)
+        if key not in paths:
+            paths[key] = tmp_path_factory.mktemp("game") / "s"
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(atari, "NOOP_MAX", noop_max)
+                record(env_id, paths[key], STEPS * envs, envs=envs, policy=Policy, seed=seed)
+        return paths[key]
+
+    return play
+
+
+@pytest.fixture
+def game(recorded):
+    """With sticky actions and random starts, from as many environments: `game(envs)`."""
+    return lambda envs: recorded("ALE/Breakout-v5", envs, 4)
+
+
+@pytest.fixture
+def steady_game(recorded):
+    """Without either, so that one environment and several play the same."""
+    return lambda envs, seed: recorded("BreakoutNoFrameskip-v4", envs, seed, 0)
+
+
+def test_without_random_starts_one_and_several_environments_record_the_same(steady_game):
+    with mmreplay.open(steady_game(2, 3)) as many, mmreplay.open(steady_game(1, 4)) as one:
+        assert many.episodes["terminated"].any()
+        assert_same_rows(columns(many.lanes[1]), columns(one))
+
+
+def test_one_environment_is_gymnasiums_atari_preprocessing(game):
     env = AtariPreprocessing(gymnasium.make("ALE/Breakout-v5", frameskip=1))
     policy = Policy(env.observation_space, env.action_space, 4)
-    with mmreplay.open(tmp_path / "s") as store:
+    with mmreplay.open(game(1)) as store:
         assert store.episodes["terminated"].any()
-        assert_same_rows(columns(store), by_hand(env, policy, 4, 400))
+        assert_same_rows(columns(store), by_hand(env, policy, 4, STEPS))
 
 
 class OneLane:
@@ -124,38 +140,41 @@ class OneLane:
         return frame, rewards[0], terminated[0], truncated[0], {}
 
 
-def test_several_environments_are_ale_pys_vector_environment(tmp_path):
-    record("ALE/MsPacman-v5", tmp_path / "s", 1000, envs=2, policy=Policy, seed=4)
+def test_several_environments_are_ale_pys_vector_environment(game):
     space = gymnasium.spaces.Box(0, 255, (84, 84), np.uint8)
-    with mmreplay.open(tmp_path / "s") as store:
-        assert store.episodes["terminated"].any()
-        for i, lane in enumerate(store.lanes):
-            policy = Policy(space, gymnasium.spaces.Discrete(9), 4 + i)
-            assert_same_rows(columns(lane), by_hand(OneLane("ms_pacman"), policy, 4 + i, 500))
-            assert lane.rewards[:].max() >= 10
+    policy = Policy(space, gymnasium.spaces.Discrete(4), 5)
+    with mmreplay.open(game(2)) as store:
+        lane = store.lanes[1]
+        assert_same_rows(columns(lane), by_hand(OneLane("breakout"), policy, 5, STEPS))
+        assert lane.rewards[:].max() >= 1
+        assert (lane.non_terminals[:-1] == 0).any()
 
 
 @pytest.mark.parametrize("envs", [1, 2])
-def test_a_truncated_episode_ends_in_its_true_final_frame(envs, tmp_path, monkeypatch):
+def test_a_truncated_episode_ends_in_its_true_final_frame(envs, steady_game, tmp_path, monkeypatch):
     monkeypatch.setattr(atari, "NOOP_MAX", 0)
-    env_id = "MsPacmanNoFrameskip-v4"
-    record(env_id, tmp_path / "long", 110 * envs, envs=envs, policy=Policy, seed=8)
     monkeypatch.setattr(atari, "max_steps", lambda _spec: 100)
-    record(env_id, tmp_path / "short", 110 * envs, envs=envs, policy=Policy, seed=8)
-    with mmreplay.open(tmp_path / "long") as long, mmreplay.open(tmp_path / "short") as short:
+    seed = 5 - envs
+    record(
+        "BreakoutNoFrameskip-v4", tmp_path / "s", 110 * envs, envs=envs, policy=Policy, seed=seed
+    )
+    with mmreplay.open(steady_game(envs, seed)) as long, mmreplay.open(tmp_path / "s") as short:
         for true, cut in zip(long.lanes, short.lanes, strict=True):
-            assert np.array_equal(frames_of(true)[:101], frames_of(cut)[:101])
+            assert np.array_equal(true.frames[:101], cut.frames[:101])
             assert np.flatnonzero(cut.resets[:]).tolist() == [0, 101]
             assert cut.non_terminals[:].all()
-            assert np.array_equal(frames_of(cut)[101], frames_of(cut)[0])
+            assert np.array_equal(cut.frames[101], cut.frames[0])
         assert short.episodes["length"].tolist() == [100, 10] * envs
 
 
 @pytest.mark.parametrize("envs", [1, 2])
-def test_the_preprocessing_is_in_the_store_and_sticky_actions_are_those_of_the_id(envs, tmp_path):
-    for env_id, sticky in {"ALE/Pong-v5": 0.25, "PongNoFrameskip-v4": 0.0}.items():
-        path = tmp_path / env_id.replace("/", "-")
-        record(env_id, path, 4, envs=envs)
+def test_the_store_names_the_preprocessing_and_the_sticky_actions_of_the_id(
+    envs, game, steady_game
+):
+    for path, env_id, sticky in (
+        (game(envs), "ALE/Breakout-v5", 0.25),
+        (steady_game(envs, 5 - envs), "BreakoutNoFrameskip-v4", 0.0),
+    ):
         with mmreplay.open(path) as store:
             env = store.info()["env"]
         assert env["id"] == env_id
@@ -166,15 +185,19 @@ def test_the_preprocessing_is_in_the_store_and_sticky_actions_are_those_of_the_i
 
 
 @pytest.mark.parametrize("envs", [1, 2])
-def test_a_lost_life_is_terminal_only_where_that_is_asked_for(envs, tmp_path):
-    steps = 250 * envs
-    record("ALE/Breakout-v5", tmp_path / "a", steps, envs=envs, policy=Policy, seed=2)
+def test_a_lost_life_is_terminal_only_on_request(envs, game, tmp_path):
     record(
-        "ALE/Breakout-v5", tmp_path / "b", steps, envs=envs, policy=Policy, seed=2, life_loss=True
+        "ALE/Breakout-v5",
+        tmp_path / "s",
+        STEPS * envs,
+        envs=envs,
+        policy=Policy,
+        seed=4,
+        life_loss=True,
     )
-    with mmreplay.open(tmp_path / "a") as a, mmreplay.open(tmp_path / "b") as b:
+    with mmreplay.open(game(envs)) as a, mmreplay.open(tmp_path / "s") as b:
         for plain, lossy in zip(a.lanes, b.lanes, strict=True):
-            assert np.array_equal(frames_of(plain), frames_of(lossy))
+            assert np.array_equal(plain.frames[:], lossy.frames[:])
             ends = np.count_nonzero(plain.non_terminals[:-1] == 0)
             lost = np.count_nonzero(lossy.non_terminals[:-1] == 0)
             assert lost >= ends + 3
@@ -190,31 +213,34 @@ def test_an_id_registered_with_other_arguments_is_taken_as_it_is():
     assert not atari.is_atari(resolve_id("CartPole-v1")[1])
 
 
-@pytest.mark.parametrize(
-    ("missing", "env_id", "message"),
-    [
-        ("ale_py", "ALE/Breakout-v5", 'Atari games need ale-py: pip install "mmreplay[atari]"'),
-        ("ale_py", "NoSuch-v0", '(Atari games need pip install "mmreplay[atari]")'),
-        ("cv2", "ALE/Breakout-v5", 'needs OpenCV: pip install "mmreplay[atari]"'),
-        ("gymnasium", "CartPole-v1", 'needs gymnasium: pip install "mmreplay[gymnasium]"'),
-    ],
-)
-def test_what_is_not_installed_is_said_with_the_command_that_helps(
-    missing, env_id, message, tmp_path
-):
-    code = (
-        f"import sys; sys.modules[{missing!r}] = None\n"
-        f"import mmreplay\n"
-        f"try:\n    mmreplay.record({env_id!r}, {str(tmp_path / 's')!r}, 1)\n"
-        f"except mmreplay.MmreplayError as error:\n    print(error)\n"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert message in result.stdout
+MISSING = """
+import sys
+import mmreplay
+
+for missing, env_id in (("gymnasium", "CartPole-v1"), ("ale_py", "ALE/Breakout-v5"),
+                        ("ale_py", "NoSuch-v0"), ("cv2", "ALE/Breakout-v5")):
+    sys.modules[missing] = None
+    try:
+        mmreplay.record(env_id, sys.argv[1], 1)
+    except mmreplay.MmreplayError as error:
+        print(" ".join(str(error).split()))
+    del sys.modules[missing]
+"""
 
 
-def test_ale_pys_own_stacks_are_warned_of(tmp_path):
+def test_a_missing_package_is_reported_with_the_command_that_installs_it(child, tmp_path):
+    messages = child(MISSING, tmp_path / "s").splitlines()
+    expected = (
+        'needs gymnasium: pip install "mmreplay[gymnasium]"',
+        'Atari games need ale-py: pip install "mmreplay[atari]"',
+        '(Atari games need pip install "mmreplay[atari]")',
+        'needs OpenCV: pip install "mmreplay[atari]"',
+    )
+    for message, text in zip(messages, expected, strict=True):
+        assert text in message
+
+
+def test_stacks_that_ale_py_makes_itself_are_warned_of(tmp_path):
     envs = AtariVectorEnv("pong", 2)
     with pytest.warns(UserWarning, match="AtariVectorEnv.* stacks of 4 frames"):
         record(envs, tmp_path / "stacks.zarr", 4)

@@ -342,7 +342,7 @@ def test_what_the_store_raises_is_blamed_on_nobody(tmp_path, monkeypatch):
     def broken(self, *_):
         raise MemoryError("no memory for a row")
 
-    monkeypatch.setattr(mmreplay.Writer, "prepare_reset", broken)
+    monkeypatch.setattr(mmreplay.Writer, "_prepare_reset", broken)
     for envs in (1, 2):
         with pytest.raises(MemoryError, match=r"^no memory for a row$"):
             record(Counter, tmp_path / f"{envs}", 100, envs=envs)

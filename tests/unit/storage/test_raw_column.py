@@ -102,7 +102,7 @@ def test_row_r_lies_in_chunk_file_r_div_chunk_rows(tmp_path, mode, shape, n_lane
         for n in range(n_lanes)
     ]
     column = column_of(*lanes)
-    assert (column._flat is not None) is (mode == "side by side")
+    assert (column._files is not None) is (mode == "side by side")
     ids, expected = ids_of(lanes, 500)
     found = column.take(ids)
     assert found.dtype == spec.dtype
@@ -124,7 +124,7 @@ def test_one_by_one_reads_the_same_as_side_by_side(tmp_path, dtype):
         odd.write(chunk)
     odd.head = 384 * 13
     one, other = column_of(pages), column_of(odd)
-    assert (one._flat is None, other._flat is None) == (False, True)
+    assert (one._files is None, other._files is None) == (False, True)
     ids = np.random.default_rng(1).integers(0, odd.head, (50, 3))
     assert one.take(ids).tobytes() == other.take(ids).tobytes() == pages.rows[ids].tobytes()
 
@@ -135,7 +135,7 @@ def test_lanes_of_different_chunk_lengths_are_read_as_one(tmp_path):
         lanes = [Lane(tmp_path / name / str(n), one, 600 + n) for n, one in enumerate(chosen)]
         column = column_of(*lanes)
         ids, expected = ids_of(lanes, 300)
-        assert (column._flat is None) is (name == "odd")
+        assert (column._files is None) is (name == "odd")
         assert column.take(ids).tobytes() == expected.tobytes()
 
 
@@ -228,7 +228,7 @@ class Restless(RawColumn):
 
     def __getattribute__(self, name):
         found = super().__getattribute__(name)
-        if name.startswith("_flat"):
+        if name.startswith("_files"):
             do, self.meanwhile = self.meanwhile, None
             if do is not None:
                 do()
@@ -271,7 +271,36 @@ def test_evicted_files_stay_readable_where_they_are_mapped_and_go_with_the_next_
         column.read(0, 0, 5)
 
 
+def test_a_refresh_that_fails_leaves_everything_as_it_was(tmp_path):
+    spec = spec_of("side by side")
+    lanes = [Lane(tmp_path / str(n), spec, 3 * spec.chunk_rows) for n in (0, 1)]
+    column = column_of(*lanes)
+    for lane in lanes:
+        lane.grow(20 * spec.chunk_rows)  # more than there is room for
+    lanes[1].gone = spec.chunk_rows
+    lanes[1].file(0).unlink()
+    with pytest.raises(EvictedError):
+        column.refresh()
+    for number, lane in enumerate(lanes):
+        assert column.read(number, 3, 9).tobytes() == lane.rows[3:9].tobytes()
+
+
 # ---------------------------------------------------------------- what is wrong on disk
+
+
+def test_mapping_that_an_eviction_interrupts_starts_over(tmp_path):
+    spec = spec_of("side by side")
+    lane = Lane(tmp_path, spec, 40 * spec.chunk_rows)
+    column = column_of(lane)
+    lane.grow(100 * spec.chunk_rows)  # more than there is room for
+    lane.file(0).unlink()
+    lane.gone = spec.chunk_rows
+    with pytest.raises(EvictedError):
+        column.refresh()
+    lane.base = lane.gone
+    column.refresh()
+    ids, expected = ids_of([lane], 100)
+    assert column.take(ids).tobytes() == expected.tobytes()
 
 
 def test_a_missing_chunk_file_is_the_lanes_error(tmp_path, mode):
@@ -324,17 +353,17 @@ def test_more_files_than_may_lie_side_by_side_are_mapped_one_by_one(tmp_path, mo
     spec = spec_of("side by side")
     lane = Lane(tmp_path, spec, 4 * spec.chunk_rows)
     column = column_of(lane)
-    assert column._flat is not None
+    assert column._files is not None
     for n in (5, 9, 12):
         lane.grow(n * spec.chunk_rows)
         column.refresh()
         ids, expected = ids_of([lane], 100)
         assert column.take(ids).tobytes() == expected.tobytes()
-    assert column._flat is None
+    assert column._files is None
 
 
 def test_no_range_of_addresses_is_no_error(tmp_path, monkeypatch):
-    def none(*_):
+    def none(*_, **__):
         raise OSError(errno.ENOMEM, "no range")
 
     monkeypatch.setattr(memory_maps, "Reservation", none)

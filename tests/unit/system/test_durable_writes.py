@@ -10,7 +10,7 @@ import pytest
 
 import mmreplay
 from mmreplay.errors import CorruptStoreError, DiskFullError, FailedStoreError, LockedError
-from mmreplay.system import checked_reads, durable_writes, platform
+from mmreplay.system import checked_reads, disk_errors, durable_writes, platform
 
 PACKAGE = Path(mmreplay.__file__).parent
 
@@ -75,21 +75,21 @@ def test_what_changes_maps_or_locks_stands_in_one_module_each():
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_no_room_is_a_full_disk_that_names_path_and_purpose(number):
     with pytest.raises(DiskFullError, match=r"/a/b: no room on the disk for a purpose"):
-        with durable_writes.writing("a purpose", Path("/a/b")):
+        with disk_errors.writing("a purpose", Path("/a/b")):
             raise OSError(number, "full")
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.EACCES, errno.EMFILE])
 def test_any_other_failure_of_a_write_is_a_failed_store(number):
     with pytest.raises(FailedStoreError, match=r"/a/b: a purpose failed: ") as caught:
-        with durable_writes.writing("a purpose", Path("/a/b")):
+        with disk_errors.writing("a purpose", Path("/a/b")):
             raise OSError(number, os.strerror(number))
     assert isinstance(caught.value.__cause__, OSError)
 
 
 def test_errors_that_are_ours_pass_through_unchanged():
     for error in (DiskFullError("x"), LockedError("y"), KeyError("z")):
-        with pytest.raises(type(error)) as caught, durable_writes.writing("w", Path("/a")):
+        with pytest.raises(type(error)) as caught, disk_errors.writing("w", Path("/a")):
             raise error
         assert caught.value is error
 

@@ -81,7 +81,7 @@ def test_a_reader_takes_no_row_before_the_barrier_behind_its_commit(make, story,
     story.play(writer, 2)
     heads = []
     with mmreplay.open(writer.path) as store:
-        reader = store.readers[0]
+        reader = store.live.readers[0]
         monkeypatch.setattr(
             platform, "barrier", lambda: heads.append((reader.head, store.index.n_transitions))
         )

@@ -43,7 +43,7 @@ def test_directories_that_many_build_at_once_stay(tmp_path):
     def build(number):
         try:
             for _ in range(10):
-                with staging.built_beside(tmp_path / "s.zarr") as built:
+                with staging.staging_directory(tmp_path / "s.zarr") as built:
                     (built / str(number)).mkdir()
                     durable_writes.write_file(built / str(number) / "file", b"", durable=False)
                     assert names(built) == [str(number)]

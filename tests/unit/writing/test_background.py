@@ -20,7 +20,7 @@ class Clocked:
         self.calls = []
         self.called = threading.Semaphore(0)
 
-    def flush_in_background(self, *, timer):
+    def _flush_in_background(self, *, timer):
         self.calls.append(timer)
         self.called.release()
 
@@ -75,7 +75,7 @@ def test_the_clock_flushes_every_lane_again_and_again():
     assert not threads_named("mmreplay")
 
 
-def test_a_wake_flushes_at_once_and_says_that_it_was_no_timer():
+def test_wake_flushes_at_once_and_not_as_the_timer():
     background, lane = Background(3600), Clocked()
     background.attach(lane)
     background.wake()
@@ -110,7 +110,7 @@ def test_a_lane_may_be_detached_by_the_flushing_thread_itself():
     background = Background(3600)
 
     class Leaving(Clocked):
-        def flush_in_background(self, *, timer):
+        def _flush_in_background(self, *, timer):
             background.detach(self)
             self.called.release()
 
@@ -332,7 +332,7 @@ def test_without_a_clock_nothing_is_flushed_soon():
     background.detach(lane)
 
 
-def test_a_task_is_done_at_once_where_no_thread_takes_it_any_more():
+def test_task_runs_in_place_once_the_pool_is_shut_down():
     background, done = Background(0), []
     background._executor.shutdown()
     background.submit(lambda: done.append(1)).result(0)

@@ -177,7 +177,7 @@ def test_what_cannot_be_made_is_refused_and_leaves_nothing(make, tmp_path, wrong
 def test_metadata_that_is_allowed_leaves_a_store_that_opens(make, story):
     writer = make(metadata={"x": "y" * 500_000})
     story.play(writer, 3)
-    writer.save_generator(lambda: json.dumps({"state": "z" * 1000}))
+    writer.files.on_flush = lambda: json.dumps({"state": "z" * 1000})
     writer.close()
     check(story, writer)
     make(append=True)
@@ -598,7 +598,7 @@ def test_a_store_stays_the_same_when_the_working_directory_changes(tmp_path, mon
             store = mmreplay.open("s.zarr")
             monkeypatch.chdir(tmp_path / "b")
     store.refresh()
-    assert store.rows_of(0) == 41
+    assert store.live.rows(0) == 41
     assert (data.sample(32).observation == 1).all()
     assert (buffer.sample(32).observation == 1).all()
     buffer.close()
@@ -691,7 +691,7 @@ def test_an_argument_that_is_none_is_named_before_anything_is_made(tmp_path, giv
 def test_forever_is_never(make, story, seconds):
     writer = make(flush_s=seconds)
     story.play(writer, 3)
-    assert writer._background.interval_s is None
+    assert writer._background.flush_s == 0
     assert not [one for one in threading.enumerate() if one.name == "mmreplay-flush"]
     writer.close()
     check(story, writer)
@@ -699,7 +699,7 @@ def test_forever_is_never(make, story, seconds):
 
 @pytest.mark.parametrize("seconds", [np.float32(0.5), np.int64(2), 3, 4.5])
 def test_seconds_are_any_number(make, seconds):
-    assert make(flush_s=seconds)._background.interval_s == seconds
+    assert make(flush_s=seconds)._background.flush_s == seconds
 
 
 @pytest.mark.parametrize("place", ["lane-00002", "lane-00000/more.zarr", "more.zarr"])

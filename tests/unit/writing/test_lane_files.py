@@ -19,7 +19,7 @@ from mmreplay.storage import chunk_files
 from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.state_page import BASE, TAIL_START
 from mmreplay.system import durable_writes, locks
-from mmreplay.writing import build_lane, lane_files
+from mmreplay.writing import build_lane, flush, lane_files
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -124,7 +124,7 @@ def test_a_file_made_while_a_flush_runs_has_its_name_synced_by_the_next_one(
     real = durable_writes.allocate
 
     def allocate(path, size):
-        writer._disk.flush()  # as the flushing thread may do at this moment
+        flush.flush(writer.files)  # as the flushing thread may do at this moment
         real(path, size)
 
     log.clear()
@@ -140,19 +140,19 @@ def test_a_file_made_while_a_flush_runs_has_its_name_synced_by_the_next_one(
 
 def test_a_flush_saves_what_the_generator_says(make, story):
     writer = make()
-    assert writer.stored_generator() is None
+    assert build_lane.read_generator(writer.path) is None
     states = iter(["first", None, "second"])
-    writer.save_generator(lambda: next(states))
+    writer.files.on_flush = lambda: next(states)
     for expected in ("first", "first", "second"):
         writer.flush()
-        assert writer.stored_generator() == expected
+        assert build_lane.read_generator(writer.path) == expected
     (writer.path / ".live" / "generator").write_bytes(b"\xff\xff")
-    assert writer.stored_generator() is None
+    assert build_lane.read_generator(writer.path) is None
 
 
 def test_a_full_disk_at_a_flush_is_told_and_the_next_one_goes_on(make, story, monkeypatch):
     writer = make()
-    writer.save_generator(lambda: "state")
+    writer.files.on_flush = lambda: "state"
     story.play(writer, 30)
     before = checkpoint(writer)
 
@@ -208,9 +208,9 @@ def test_whatever_ends_a_flush_in_the_background_is_told(make, story, monkeypatc
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(lane_files.LaneDisk, "_first_row", fail)
+        patch.setattr(lane_files.LockedLane, "first_row", fail)
         for timer in (True, False):
-            writer.flush_in_background(timer=timer)
+            writer._flush_in_background(timer=timer)
     with pytest.raises(FailedStoreError, match="in the background failed: MemoryError"):
         story.step(writer)
     writer.close()
@@ -241,7 +241,7 @@ def test_a_call_that_waits_for_a_flush_that_fails_does_not_try_its_fsyncs_again(
         raise OSError(errno.EIO, "broken")
 
     monkeypatch.setattr(durable_writes, "_fdatasync", fail_once)
-    first = threading.Thread(target=writer.flush_in_background, kwargs={"timer": True})
+    first = threading.Thread(target=writer._flush_in_background, kwargs={"timer": True})
     first.start()
     assert begun.wait(60)
     threading.Timer(0.2, waiting.set).start()
@@ -257,7 +257,7 @@ def test_flushes_of_two_threads_come_one_after_the_other(make, story, monkeypatc
     writer = make()
     story.play(writer, 30)
     generation = checkpoint(writer).generation
-    inside, most, real = [], [], lane_files.LaneDisk._sync_rows
+    inside, most, real = [], [], flush._sync_rows
 
     def sync_rows(self, head):
         inside.append(1)
@@ -265,7 +265,7 @@ def test_flushes_of_two_threads_come_one_after_the_other(make, story, monkeypatc
         real(self, head)
         inside.pop()
 
-    monkeypatch.setattr(lane_files.LaneDisk, "_sync_rows", sync_rows)
+    monkeypatch.setattr(flush, "_sync_rows", sync_rows)
     threads = [threading.Thread(target=writer.flush) for _ in range(8)]
     for thread in threads:
         story.play(writer, 1, reset=False)
@@ -281,15 +281,15 @@ def test_a_background_flush_that_waited_for_a_close_does_nothing(make, story):
     story.play(writer, 30)
     writer.close()
     listing = sorted(writer.path.rglob("*"))
-    writer.flush_in_background(timer=True)
-    writer._disk.flush()
+    writer._flush_in_background(timer=True)
+    flush.flush(writer.files)
     assert sorted(writer.path.rglob("*")) == listing
 
 
 def test_the_clock_flushes_by_itself(make, story, monkeypatch):
     flushed = threading.Event()
-    real = lane_files.LaneDisk.flush
-    monkeypatch.setattr(lane_files.LaneDisk, "flush", lambda self: (real(self), flushed.set()))
+    real = flush.flush
+    monkeypatch.setattr(flush, "flush", lambda self: (real(self), flushed.set()))
     writer = make(flush_s=0.01)
     story.play(writer, 3)
     flushed.clear()
@@ -308,7 +308,7 @@ def test_a_half_is_given_back_only_after_a_checkpoint_says_that_its_rows_are_in_
     seen, real = [], CheckpointFile.write
 
     def write(self, **changes):
-        seen.append((dict(changes), writer._disk.words[TAIL_START], list(log)))
+        seen.append((dict(changes), writer.files.words[TAIL_START], list(log)))
         real(self, **changes)
 
     monkeypatch.setattr(CheckpointFile, "write", write)
@@ -320,7 +320,7 @@ def test_a_half_is_given_back_only_after_a_checkpoint_says_that_its_rows_are_in_
     ]
     assert ("write_file", "frames/c.0.0") in seen[0][2]
     assert ("write_file", "frames/c.1.0") in seen[1][2]
-    assert writer._disk.words[TAIL_START] == 16
+    assert writer.files.words[TAIL_START] == 16
     assert (checkpoint(writer).head, checkpoint(writer).tail_start) == (0, 16)
 
 
@@ -334,7 +334,7 @@ def test_a_seal_that_could_not_be_recorded_gives_nothing_back(make, story, lz4, 
         patch.setattr(CheckpointFile, "write", full)
         story.play(writer, 15)
         drain(writer)
-        assert writer._disk.words[TAIL_START] == 0
+        assert writer.files.words[TAIL_START] == 0
         with pytest.raises(DiskFullError):
             story.step(writer)
         with mmreplay.open(writer.path) as store:
@@ -410,14 +410,14 @@ def test_a_flush_evicts_chunk_files_wholly_below_the_context_of_the_oldest_trans
         transitions = story.transitions(writer.path)
         first = transitions[-10:][0]
         base = checkpoint(writer).base
-        assert writer._disk.base == writer._disk.words[BASE] == base
+        assert writer.files.base == writer.files.words[BASE] == base
         assert base <= max(first - 64, 0)
         assert base > first - 64 - 8 or base == 0
         for path, spec in writer.specs.items():
             found = chunks(writer, path)
             last = -(-writer.rows // spec.chunk_rows)
             if not spec.is_raw:
-                last = writer._disk.tail_start // spec.chunk_rows
+                last = writer.files.tail_start // spec.chunk_rows
             assert found == list(range(base // spec.chunk_rows, last))
         with mmreplay.open(writer.path) as store:
             story.check(store, start=base)
@@ -431,7 +431,7 @@ def test_base_is_checkpointed_and_stored_before_a_file_goes(make, story, monkeyp
 
     def unlink(path):
         seen.append(
-            (int(path.name.split(".")[1]), checkpoint(writer).base, writer._disk.words[BASE])
+            (int(path.name.split(".")[1]), checkpoint(writer).base, writer.files.words[BASE])
         )
         real(path)
 
@@ -468,8 +468,8 @@ def test_a_larger_capacity_brings_nothing_back_and_a_smaller_one_evicts_at_once(
 
 def test_an_eviction_is_woken_when_there_is_something_to_evict(make, story, monkeypatch):
     evicted = threading.Event()
-    real = lane_files.LaneDisk._evict
-    monkeypatch.setattr(lane_files.LaneDisk, "_evict", lambda self: (real(self), evicted.set()))
+    real = flush.evict
+    monkeypatch.setattr(flush, "evict", lambda self: (real(self), evicted.set()))
     writer = make(capacity=5)
     story.play(writer, 90)
     assert evicted.wait(WAIT)
@@ -491,7 +491,7 @@ def test_who_asks_late_whether_to_evict_moves_nothing_back(make, story, monkeypa
         return found
 
     monkeypatch.setattr(episode_index, "first_row", late)
-    writer.flush_in_background(timer=False)
+    writer._flush_in_background(timer=False)
     writer.close()
     own = json.loads((writer.path / "zarr.json").read_bytes())["attributes"]["mmreplay"]
     assert own["first"] == 205
@@ -506,9 +506,9 @@ def test_the_index_in_memory_forgets_episodes_that_went(make, story):
     for _ in range(100):
         story.play(writer, 3)
     writer.flush()
-    base = writer._disk.base
-    assert writer._disk.starts[0] <= base < writer._disk.starts[1]
-    assert len(writer._disk.starts) < 20
+    base = writer.files.base
+    assert writer.files.starts[0] <= base < writer.files.starts[1]
+    assert len(writer.files.starts) < 20
 
 
 # ---------------------------------------------------------------- windows prepared ahead
@@ -555,9 +555,9 @@ def test_no_room_for_a_chunk_ahead_is_no_error_yet(make, story, large, monkeypat
         raise OSError(errno.ENOSPC, "full")
 
     with monkeypatch.context() as patch:
-        writer._disk.prepare_window(writer.specs["rewards"], 1)
+        writer.files.prepare_window(writer.specs["rewards"], 1)
         patch.setattr(durable_writes, "_fallocate", full)
-        writer._disk.prepare_window(writer.specs["rewards"], 2)
+        writer.files.prepare_window(writer.specs["rewards"], 2)
         with pytest.raises(DiskFullError):
             story.step(writer)
     story.step(writer)
@@ -578,12 +578,12 @@ def test_no_room_for_a_chunk_ahead_takes_no_file_from_the_step(make, story, larg
             raise OSError(errno.ENOSPC, "full")
         real(descriptor, size)
 
-    ahead = threading.Thread(target=writer._disk.prepare_window, args=(spec, 2))
+    ahead = threading.Thread(target=writer.files.prepare_window, args=(spec, 2))
     with monkeypatch.context() as patch:
         patch.setattr(durable_writes, "_fallocate", full_ahead)
         ahead.start()
         assert begun.wait(WAIT)
-        window = writer._disk.open_window(spec, 2)
+        window = writer.files.open_window(spec, 2)
         stepping.set()
         ahead.join()
     assert window.chunk == 2
@@ -593,7 +593,7 @@ def test_no_room_for_a_chunk_ahead_takes_no_file_from_the_step(make, story, larg
 def test_a_ring_on_a_full_disk_evicts(make, story, monkeypatch):
     writer = make(capacity=8)
     monkeypatch.setattr(writer._background, "wake", lambda: None)  # nobody else evicts
-    writer.save_generator(lambda: "state")
+    writer.files.on_flush = lambda: "state"
     story.play(writer, 30)
     story.play(writer, 65)
     before, real = chunks(writer), durable_writes._fallocate
@@ -618,23 +618,23 @@ def test_a_ring_on_a_full_disk_evicts(make, story, monkeypatch):
     assert n_full
     assert chunks(writer)[0] > before[0]
     assert checkpoint(writer).base > 0
-    assert writer.stored_generator() == "state"
+    assert build_lane.read_generator(writer.path) == "state"
 
 
 def test_a_lane_is_let_go_when_its_tasks_have_ended(make, story, lz4, monkeypatch):
     writer = make(**lz4, lanes=2)
     lane = writer.writers[0]
     held, released = threading.Event(), []
-    real = lane_files.LaneDisk.release
+    real = lane_files.LockedLane.release
 
     def release(self):
         released.append(held.is_set())
         real(self)
 
-    monkeypatch.setattr(lane_files.LaneDisk, "release", release)
+    monkeypatch.setattr(lane_files.LockedLane, "release", release)
     lane._background.submit(lambda: held.wait(WAIT))
     threading.Timer(0.2, held.set).start()
-    lane.let_go()
+    lane._release_unclosed()
     assert released == [True]
     writer.writers[1].close()
 
@@ -643,9 +643,9 @@ def test_a_flush_that_waited_for_a_lane_to_be_let_go_does_nothing(make, story):
     writer = make()
     story.play(writer, 8)
     before = checkpoint(writer)
-    inner = writer._disk
-    writer.let_go()
-    inner.flush()
+    inner = writer.files
+    writer._release_unclosed()
+    flush.flush(inner)
     assert checkpoint(writer) == before
 
 
@@ -695,7 +695,7 @@ def test_the_unused_end_of_the_last_chunk_is_zeros_that_take_no_room(make, story
     writer = make(action=action)
     story.play(writer, 10)
     # What an interrupted step has left past the head must not get into the file.
-    writer._columns["actions"].new.rows[11] = 77
+    writer._chunks.columns["actions"].new.rows[11] = 77
     path = chunk_files.chunk_path(writer.path, writer.specs["actions"], 0)
     assert path.stat().st_blocks * 512 >= 1 << 20
     writer.close()
@@ -840,4 +840,4 @@ def test_an_opening_that_fails_lets_go_of_the_lock(make, story, kill):
 def test_a_store_of_lanes_is_no_lane(make):
     store = make(lanes=2)
     with pytest.raises(SchemaError, match="this store has many lanes; name one"):
-        lane_files.LaneDisk(store.path, {})
+        lane_files.LockedLane(store.path, {})

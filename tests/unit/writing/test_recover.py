@@ -22,7 +22,8 @@ from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.checksums import stored_checksum
 from mmreplay.storage.state_page import BASE, TAIL_START, State
 from mmreplay.system import durable_writes, memory_maps, platform
-from mmreplay.writing import background, build_lane, writer
+from mmreplay.system.disk_errors import FailedSyncError
+from mmreplay.writing import background, build_lane, seal, writer
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -122,7 +123,7 @@ def test_the_short_shard_is_unpacked_and_stays_until_the_whole_one_replaces_it(m
     writer = make(append=True)
     assert shard.read_bytes() == short
     frames = story.columns(writer.path, writer.schema)["frames"]
-    tail = writer._disk.tails["frames"]
+    tail = writer.files.tails["frames"]
     assert np.array_equal(tail[:4], frames[16:20])
     story.play(writer, 3)
     assert shard.read_bytes() == short
@@ -184,7 +185,7 @@ def test_litter_of_a_death_in_the_middle_of_a_close_goes(make, story, fields):
     with mmreplay.open(writer.path) as store:
         story.check(store)
     again = make(append=True)
-    assert again.stored_generator() is None
+    assert build_lane.read_generator(again.path) is None
     assert not (writer.path / ".live" / "who-knows").exists()
     again.close()
     assert files_of(writer.path) == clean
@@ -195,12 +196,12 @@ def test_litter_of_a_death_in_the_middle_of_a_close_goes(make, story, fields):
 def test_the_generator_moves_between_the_attributes_and_the_live_lane(make, story):
     writer = make()
     story.play(writer, 3)
-    writer.save_generator(lambda: "random state")
+    writer.files.on_flush = lambda: "random state"
     writer.close()
     assert attributes(writer.path)["generator"] == "random state"
     writer = make(append=True)
     assert "generator" not in attributes(writer.path)
-    assert writer.stored_generator() == "random state"
+    assert build_lane.read_generator(writer.path) == "random state"
     writer.close()
     assert attributes(writer.path)["generator"] == "random state"
 
@@ -298,9 +299,9 @@ def test_a_tail_that_was_sealed_past_the_flushed_head_is_unpacked(
     power_cut()
     writer = make(append=True)
     cut_to(story, writer.path, 5)
-    assert writer._disk.tail_start == 0
+    assert writer.files.tail_start == 0
     frames = story.columns(writer.path, writer.schema)["frames"]
-    assert np.array_equal(writer._disk.tails["frames"][:5], frames)
+    assert np.array_equal(writer.files.tails["frames"][:5], frames)
     best = CheckpointFile(writer.path / ".live" / "checkpoint", writer.metadata["uuid"]).best
     assert (best.head, best.tail_start) == (5, 0)
 
@@ -309,15 +310,15 @@ def test_a_kill_before_the_state_says_what_the_checkpoint_says_is_no_step_back(m
     writer = make(frame=Field((3,), "uint8", "lz4", chunk=4, shard=8), capacity=10)
     story.play(writer, 120)
     writer.flush()
-    writer._wait_for_seal()
-    best = writer._disk._checkpoint.best
+    writer._sealer.wait()
+    best = writer.files.checkpoint.best
     kill(writer)
     assert (best.tail_start, best.base) == (120, 46)
     state = State(writer.path / ".live" / "state", writable=True)
     state.words[TAIL_START], state.words[BASE] = 112, 40  # as a seal and a flush found them
     writer = make(append=True)
     assert writer.rows == 121
-    assert (writer._disk.tail_start, writer._disk.base) == (120, 46)
+    assert (writer.files.tail_start, writer.files.base) == (120, 46)
     assert [state.words[word] for word in (TAIL_START, BASE)] == [120, 46]
 
 
@@ -339,9 +340,9 @@ def test_what_stood_in_a_damaged_slot_is_taken_from_the_state_and_written_again(
     writer = make(frame=Field((3,), "uint8", "lz4", chunk=4, shard=8), capacity=10)
     story.play(writer, 120)
     writer.flush()
-    writer._wait_for_seal()
+    writer._sealer.wait()
     story.play(writer, n_more)
-    writer._wait_for_seal()
+    writer._sealer.wait()
     writer.flush()
     n_rows = writer.rows
     kill(writer)
@@ -383,7 +384,7 @@ def test_what_a_flipped_bit_adds_to_the_base_evicts_nothing(make, story, kill):
     writer = make(frame=Field((3,), "uint8", "lz4", chunk=4, shard=8), capacity=10)
     story.play(writer, 120)
     writer.flush()
-    writer._wait_for_seal()
+    writer._sealer.wait()
     kill(writer)
     State(writer.path / ".live" / "state", writable=True).words[BASE] = 47
     before = {one: one.read_bytes() for one in writer.path.rglob("c.*")}
@@ -394,16 +395,16 @@ def test_what_a_flipped_bit_adds_to_the_base_evicts_nothing(make, story, kill):
     assert before == {one: one.read_bytes() for one in writer.path.rglob("c.*")}
     assert mmreplay.repair(writer.path).lost == 0
     writer = make(append=True)
-    assert (writer.rows, writer._disk.base) == (121, 46)
+    assert (writer.rows, writer.files.base) == (121, 46)
 
 
 @pytest.mark.parametrize("how", ["killed", "power cut"])
 def test_checksums_of_shards_that_the_tail_still_holds_go(make, story, kill, lz4, power_cut, how):
     writer = make(**lz4)
     story.play(writer, 15)
-    writer._wait_for_seal()
+    writer._sealer.wait()
     spec, chunks = writer.specs["frames"], range(2)
-    job = writer._disk.seal_job(8)
+    job = seal.seal_job(writer.files, 8)
     with pytest.MonkeyPatch.context() as patch:  # killed once the shard has its name and checksum
         patch.setattr(CheckpointFile, "write", lambda *_, **__: 1 / 0)
         job.run()
@@ -415,7 +416,7 @@ def test_checksums_of_shards_that_the_tail_still_holds_go(make, story, kill, lz4
     sums = [stored_checksum(writer.path, spec, chunk) for chunk in chunks]
     assert 0 not in sums
     again = make(append=True)
-    assert (again.rows, again._disk.tail_start) == (16, 8)
+    assert (again.rows, again.files.tail_start) == (16, 8)
     assert [stored_checksum(writer.path, spec, chunk) for chunk in chunks] == [sums[0], 0]
 
 
@@ -442,9 +443,9 @@ def test_what_an_interrupted_step_left_in_the_newest_row_goes(make, story, kill)
     story.step(writer, life_lost=True)
     newest = writer.rows - 1
     for name, value in (("actions", 77), ("rewards", 5), ("non_terminals", 1), ("extras/x", 9)):
-        writer._columns[name].old.rows[newest] = value
+        writer._chunks.columns[name].old.rows[newest] = value
     for name in ("actions", "rewards", "resets", "non_terminals"):
-        writer._columns[name].new.rows[newest + 1] = 1
+        writer._chunks.columns[name].new.rows[newest + 1] = 1
     kill(writer)
     with mmreplay.open(writer.path) as store:
         story.check(store)
@@ -467,7 +468,7 @@ def test_nothing_past_the_head_is_left_of_what_a_power_cut_left_there(make, stor
     for act in (story.reset, story.step):  # the newest row is a final row the moment it is there
         act(writer)
         for name in ("actions", "rewards", "extras/x"):
-            assert writer._columns[name].new.rows[writer.rows - 1] == 0
+            assert writer._chunks.columns[name].new.rows[writer.rows - 1] == 0
 
 
 def test_the_state_page_may_be_lost_with_the_power(make, story, kill, fields):
@@ -537,7 +538,7 @@ def test_no_file_goes_before_what_makes_it_needless_is_written(
     story.play(writer, 60, reset=False)
     writer._background.submit(lambda: None).result()
     live = writer.path / ".live"
-    writer._disk._checkpoint.write(base=40 if how == "killed" else 0)
+    writer.files.checkpoint.write(base=40 if how == "killed" else 0)
     kill(writer)
     if how == "power cut":
         power_cut()
@@ -682,7 +683,7 @@ def test_a_recovery_is_flushed_soon_where_a_clock_flushes(make, story, kill):
     story.play(writer, 9)
     kill(writer)
     again = mmreplay.create(writer.path, append=True, flush_s=3600)
-    best = again._disk._checkpoint
+    best = again.files.checkpoint
     until = time.monotonic() + 30
     while best.best.head < 10 and time.monotonic() < until:
         time.sleep(0.01)
@@ -720,7 +721,7 @@ def test_attributes_that_nobody_could_read_again_are_not_written(make, story):
 def test_a_random_state_that_makes_them_too_long_is_left_out(make, story):
     writer = make()
     story.play(writer, 13)
-    writer.save_generator(lambda: "\u00e9" * 400_000)
+    writer.files.on_flush = lambda: "\u00e9" * 400_000
     writer.close()
     assert "generator" not in attributes(writer.path)
     with mmreplay.open(writer.path) as store:
@@ -819,12 +820,12 @@ def test_an_fsync_that_failed_is_told_from_an_open_that_did(tmp_path, monkeypatc
     file = tmp_path / "file"
     with pytest.raises(FailedStoreError, match="cannot be opened") as caught:
         durable_writes.sync_file(file)
-    assert not isinstance(caught.value, durable_writes.FailedSyncError)
+    assert not isinstance(caught.value, FailedSyncError)
     file.write_bytes(b"x")
 
     def fail(_):
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(durable_writes, "_fdatasync", fail)
-    with pytest.raises(durable_writes.FailedSyncError, match="fsync failed"):
+    with pytest.raises(FailedSyncError, match="fsync failed"):
         durable_writes.sync_file(file)

@@ -23,6 +23,7 @@ from mmreplay.storage import chunk_files
 from mmreplay.storage.state_page import COMMITTED
 from mmreplay.system import durable_writes
 from mmreplay.writing import seal
+from mmreplay.writing import writer as writer_module
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -187,7 +188,7 @@ def test_the_number_of_rows_is_that_of_the_other_side_from_the_moment_of_the_com
         for step in range(20):
             story.play(writer, 1, reset=not step)
             reader.poll()
-            assert reader.head == writer.rows == writer._disk.words[COMMITTED]
+            assert reader.head == writer.rows == writer.files.words[COMMITTED]
 
 
 def test_a_row_is_readable_from_the_moment_committed_passes_it_and_not_before(
@@ -204,7 +205,7 @@ def test_a_row_is_readable_from_the_moment_committed_passes_it_and_not_before(
             scalars = [store.actions[newest], store.rewards[newest], store.extras["x"][newest]]
             seen.append((rows, writer.rows, [float(one) for one in scalars]))
 
-        monkeypatch.setattr(writer, "_publish", barrier)
+        monkeypatch.setattr(writer_module, "_publish", barrier)
         story.step(writer)
         story.reset(writer)
         story.step(writer, terminated=True)
@@ -417,7 +418,7 @@ def test_a_reset_that_was_interrupted_leaves_no_start(make, story, monkeypatch, 
     for length in (3, 7, 12):
         story.play(writer, length)
         with monkeypatch.context() as patch:
-            patch.setattr(writer.Writer, "_commit", interrupt)
+            patch.setattr(mmreplay.Writer, "_commit", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 writer.reset(FRAME)
         if following == "step":
@@ -561,10 +562,10 @@ def test_a_failed_flush_of_the_clock_is_told_by_the_next_call(make, story, monke
 
     with monkeypatch.context() as patch:
         patch.setattr(durable_writes, "_fdatasync", broken)
-        writer.flush_in_background(timer=True)
+        writer._flush_in_background(timer=True)
     with pytest.raises(FailedStoreError, match="broken"):
         story.step(writer)
-    writer.flush_in_background(timer=True)
+    writer._flush_in_background(timer=True)
     assert writer.rows == 4
 
 
@@ -577,7 +578,7 @@ def test_whatever_stops_a_flush_by_the_clock_is_told_by_the_next_call(make, stor
 
     with monkeypatch.context() as patch:
         patch.setattr(durable_writes, "sync_directory", gone)
-        writer.flush_in_background(timer=True)
+        writer._flush_in_background(timer=True)
     with pytest.raises(FailedStoreError, match="a directory is gone"):
         story.step(writer)
     checked(story, writer)
@@ -588,7 +589,7 @@ def test_a_full_disk_at_a_flush_of_the_clock_ends_nothing(make, story, monkeypat
     story.play(writer, 3)
     with monkeypatch.context() as patch:
         patch.setattr(durable_writes, "_write_all", full)
-        writer.flush_in_background(timer=True)
+        writer._flush_in_background(timer=True)
     story.play(writer, 20, reset=False)
     checked(story, writer)
 
@@ -626,16 +627,16 @@ def test_a_tail_full_to_the_last_row_goes_on_after_a_kill(make, story, lz4, kill
     writer = make(**lz4)
     monkeypatch.setattr(seal.SealJob, "run", lambda self: None)  # the thread never gets to it
     story.play(writer, 15)
-    assert writer._disk.tail_start == 0
+    assert writer.files.tail_start == 0
     kill(writer)
     monkeypatch.undo()
     checked(story, writer)
     writer = make(append=True)
     assert writer.rows == 16
-    assert writer._disk.tail_start == 0
+    assert writer.files.tail_start == 0
     story.play(writer, 3)
     drain(writer)
-    assert writer._disk.tail_start == 16
+    assert writer.files.tail_start == 16
     checked(story, writer)
     writer.close()
     checked(story, writer)

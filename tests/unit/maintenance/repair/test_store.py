@@ -488,7 +488,7 @@ def test_a_damaged_random_state_is_left_out(closed_store, story):
     assert repair(path).lost == 0
     with mmreplay.open(path) as store:
         story.check(store)
-    assert "generator" not in mmreplay.open(path).readers[0].metadata
+    assert "generator" not in mmreplay.open(path).live.readers[0].metadata
 
 
 # ---------------------------------------------------------------- not closed

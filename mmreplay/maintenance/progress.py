@@ -1,0 +1,39 @@
+"""Progress in bytes, as a caller's progress bar takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+__all__ = ["ByteCount"]
+
+
+class ByteCount:
+    """Counts bytes, and tells the caller.
+
+    Args:
+        progress: called with bytes done and bytes in all, about; None if nobody wants to know.
+        total: works out the bytes in all.
+
+    Attributes:
+        bytes: done.
+    """
+
+    def __init__(
+        self, progress: Callable[[int, int], None] | None, total: Callable[[], int]
+    ) -> None:
+        self.bytes = 0
+        self._progress = progress
+        self._total = 0 if progress is None else total()
+
+    def add(self, size: int) -> None:
+        """A file, or a part of one, is done."""
+        self.bytes += size
+        self._tell(self.bytes)
+
+    def finish(self) -> None:
+        """All is done."""
+        self._tell(self._total)
+
+    def _tell(self, done: int) -> None:
+        if self._progress is not None:
+            self._progress(min(done, self._total), self._total)

@@ -1,0 +1,108 @@
+"""Chunk files of all lanes of a store, mapped side by side into one range of addresses.
+
+Invariant: an id's row stands at one index of `rows`, whichever files are mapped later; a chunk file
+is mapped only after its size was checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.format.layout import ArraySpec
+from mmreplay.ids import LANE_SHIFT, Array, Ids
+from mmreplay.system import memory_maps
+
+__all__ = ["SideBySide"]
+
+
+class SideBySide:
+    """One array over the chunk files of a raw column, lane after lane, with room to grow.
+
+    Args:
+        specs: the column in each lane; rows of one shape, chunk files of whole pages.
+        first: each lane's first chunk in the range.
+        room: how many chunks of each lane fit.
+        writable: whether what is stored into `rows` shall reach the files.
+
+    Raises:
+        OSError: no such range of addresses.
+
+    Attributes:
+        data: the whole range, as bytes.
+        rows: every row of it, (n, *row_shape); zeros where nothing is mapped.
+        first: as given.
+        stop: the chunk after the last mapped one of each lane; its user counts it up.
+        shifts: per lane, what to add to an id for its index in `rows`.
+        shifted: whether any of them is not 0.
+    """
+
+    __slots__ = (
+        "_begins", "_reservation", "_room", "_specs",
+        "data", "first", "rows", "shifted", "shifts", "stop",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        specs: Sequence[ArraySpec],
+        first: Sequence[int],
+        room: Sequence[int],
+        *,
+        writable: bool = False,
+    ) -> None:
+        self._specs, self._room = specs, room
+        self.first, self.stop = list(first), list(first)
+        one = specs[0]
+        sizes = [chunks * spec.chunk_rows for chunks, spec in zip(room, specs, strict=True)]
+        self._reservation = memory_maps.Reservation(sum(sizes) * one.row_bytes, writable=writable)
+        self.data: npt.NDArray[np.uint8] = self._reservation.array
+        self.rows: Array = self.data.view(one.dtype).reshape(-1, *one.row_shape)
+        self._begins = np.cumsum([0, *sizes[:-1]], dtype=np.int64)
+        lowest = [
+            (number << LANE_SHIFT) + chunk * spec.chunk_rows
+            for number, (chunk, spec) in enumerate(zip(first, specs, strict=True))
+        ]
+        self.shifts: Ids = self._begins - np.array(lowest, np.int64)
+        self.shifted = bool(self.shifts.any())
+
+    def has_room(self, lane: int, stop: int) -> bool:
+        """Whether a lane's chunks below `stop` fit."""
+        return stop - self.first[lane] <= self._room[lane]
+
+    def put(self, lane: int, chunk: int, path: Path) -> None:
+        """Map a chunk file into its place.
+
+        Raises:
+            FileNotFoundError: there is none.
+            CorruptStoreError: it has another size, or is no regular file.
+        """
+        size = self._specs[lane].chunk_bytes
+        self._reservation.put(self._byte(lane, chunk), path, size)
+
+    def chunk(self, lane: int, chunk: int) -> npt.NDArray[np.uint8]:
+        """The bytes of a chunk."""
+        begin = self._byte(lane, chunk)
+        return self.data[begin : begin + self._specs[lane].chunk_bytes]
+
+    def _byte(self, lane: int, chunk: int) -> int:
+        spec = self._specs[lane]
+        begin = int(self._begins[lane]) * spec.row_bytes
+        return begin + (chunk - self.first[lane]) * spec.chunk_bytes
+
+    def index(self, ids: Ids) -> Ids:
+        """The index in `rows` of each id."""
+        if len(self.shifts) == 1:
+            return ids + self.shifts
+        out: Ids = ids + self.shifts[ids >> LANE_SHIFT]
+        return out
+
+    def ids(self, index: Ids) -> Ids:
+        """The id that stands at each index of `rows`."""
+        if len(self.shifts) == 1:
+            return index - self.shifts
+        lanes = self._begins.searchsorted(index, "right") - 1
+        out: Ids = index - self.shifts[lanes]
+        return out

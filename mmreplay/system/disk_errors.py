@@ -1,0 +1,86 @@
+"""Errors of the operating system in writes and fsyncs, as errors of this package.
+
+Invariant: a full disk is told apart from all else only where the same call works again once there
+is room; after an fsync that failed, none does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+from mmreplay.errors import CorruptStoreError, DiskFullError, FailedStoreError
+
+__all__ = ["NO_ROOM", "FailedSyncError", "opening_to_sync", "syncing", "writing"]
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+class FailedSyncError(FailedStoreError):
+    """An fsync failed: what was written since the last one may never reach the disk."""
+
+
+@contextlib.contextmanager
+def writing(what: str, path: Path) -> Iterator[None]:
+    """Turn OSErrors of a write into the errors of this package.
+
+    Raises:
+        DiskFullError: ENOSPC or EDQUOT.
+        FailedStoreError: any other OSError; never to be retried, see fsync.
+    """
+    try:
+        yield
+    except DiskFullError:
+        raise
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise DiskFullError(
+                f"{path}: no room on the disk for {what}; nothing was changed: "
+                f"make room and call again"
+            ) from error
+        advice = "check the disk and open the store again"
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            advice = "it needs the right to write there"
+        raise FailedStoreError(
+            f"{path}: {what} failed: {error.strerror or error}; what was flushed is kept: {advice}"
+        ) from error
+
+
+@contextlib.contextmanager
+def syncing(path: Path) -> Iterator[None]:
+    """Turn every OSError of an fsync into FailedStoreError, a full disk too.
+
+    After a failed fsync the kernel may take the pages for clean: a second one would say that all
+    is well. So there is nothing to try again.
+
+    Raises:
+        FailedSyncError: any OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise FailedSyncError(
+            f"{path}: fsync failed: {error.strerror or error}; what was flushed before is kept: "
+            f"check the disk and open the store again"
+        ) from error
+
+
+@contextlib.contextmanager
+def opening_to_sync(path: Path) -> Iterator[None]:
+    """Turn every OSError of opening what is to be synced into an error: nothing has changed by it.
+
+    Raises:
+        CorruptStoreError: there is a link where a file should be.
+        FailedStoreError: any other OSError, such as too many open files.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise CorruptStoreError(f"{path}: expected a file, found a link") from error
+        raise FailedStoreError(
+            f"{path}: cannot be opened to make it durable: {error.strerror or error}; what is "
+            f"committed is kept: see to that and open the store again"
+        ) from error

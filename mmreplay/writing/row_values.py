@@ -1,0 +1,110 @@
+"""The values of a row: given in many forms, returned as arrays that fit their fields.
+
+Invariant: a value that does not fit its field is refused, with its name, and nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from mmreplay.errors import SchemaError
+from mmreplay.ids import Array
+from mmreplay.lazy_frames import LazyFrames
+from mmreplay.schema import FRAME, Field, Schema
+from mmreplay.writing.stacked_input import Overlap
+
+__all__ = ["RowValues"]
+
+
+class RowValues:
+    """What is given to the writer of one lane.
+
+    Args:
+        schema: what a row holds.
+        stored_frame: gives the newest frame of a column by path and row.
+    """
+
+    def __init__(self, schema: Schema, stored_frame: Callable[[str, int], Array]) -> None:
+        self._schema, self._stored_frame = schema, stored_frame
+        self._frames = schema.frames
+        self._overlap = Overlap()
+        # A float that is too large becomes inf without a word, unless the field looks at it.
+        dtype = schema.action.dtype
+        self._most = float(np.finfo(dtype).max) if dtype.kind == "f" else -1.0
+
+    def newest_frames(self, frame: Any, row: int, *, begins: bool) -> Any:
+        """A frame, or a dict of them, with the newest frame in the place of `LazyFrames`.
+
+        Args:
+            frame: for this row.
+            row: the row to come, which has its place.
+            begins: whether it begins an episode.
+
+        Raises:
+            SchemaError: LazyFrames that do not go on from the newest row, or, beginning an episode,
+                that do not start one.
+        """
+        if not self._schema.is_dict:
+            return self._newest(frame, self._frames[FRAME], "frames", FRAME, row, begins)
+        if not isinstance(frame, Mapping):
+            return frame
+        return {
+            key: self._newest(
+                value, self._frames[key], f"frames/{key}", f"frame[{key!r}]", row, begins
+            )
+            if key in self._frames
+            else value
+            for key, value in frame.items()
+        }
+
+    def _newest(
+        self, frame: Any, field: Field, path: str, name: str, row: int, begins: bool
+    ) -> Any:
+        if not isinstance(frame, LazyFrames):
+            return frame
+        if begins:
+            return self._overlap.first(frame, field, path, name, row)
+        return self._overlap.following(frame, field, path, name, row, self._stored_frame)
+
+    def frames(self, frame: object) -> dict[str, Array]:
+        """Frames by the path of their column."""
+        if not self._schema.is_dict:
+            return {"frames": self._frames[FRAME].coerce(frame, FRAME)}
+        if not isinstance(frame, Mapping) or frame.keys() != self._frames.keys():
+            found = sorted(frame) if isinstance(frame, Mapping) else type(frame).__name__
+            raise SchemaError(
+                f"frame: expected a dict with the keys {sorted(self._frames)}, found {found}"
+            )
+        return {
+            f"frames/{key}": field.coerce(frame[key], f"frame[{key!r}]")
+            for key, field in self._frames.items()
+        }
+
+    def action(self, action: object) -> Array | float:
+        """An action that fits its field."""
+        field, most = self._schema.action, self._most
+        if type(action) is float and not field.shape and -most <= action <= most:
+            return action  # as most policies give it; the array below takes five times as long
+        if (
+            type(action) is np.ndarray
+            and action.shape == field.shape
+            and action.dtype == field.dtype
+        ):
+            return action
+        return field.coerce_loosely(action, "action")
+
+    def extras(self, extras: Mapping[str, object]) -> dict[str, Array]:
+        """Extra values by the path of their column: all that were declared."""
+        declared = self._schema.extras
+        if extras.keys() != declared.keys():
+            raise SchemaError(
+                f"extras: expected {sorted(declared) or 'none'}, found {sorted(extras) or 'none'}; "
+                f"declare them when the store is created, and give all of them with each step"
+            )
+        return {
+            f"extras/{name}": declared[name].coerce_loosely(value, name)
+            for name, value in extras.items()
+        }

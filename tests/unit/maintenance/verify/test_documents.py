@@ -1,0 +1,71 @@
+"""Documents that can be read, and differ from docs/format.md."""
+
+import json
+
+import pytest
+
+from mmreplay import verify
+from tests.support.tampering.findings import messages
+from tests.support.tampering.forgery import edit
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "text"),
+    [
+        ("rewards", {"shape": [36]}, "shape: expected 37 rows, found 36"),
+        ("rewards", {"data_type": "int32"}, "expected rows of () float32, found () int32"),
+        ("rewards", {"fill_value": 1}, "fill_value: expected 0, found 1"),
+        ("checksums/rewards", {"shape": [4]}, "shape: expected 5 rows, found 4"),
+        ("extras", {"consolidated_metadata": {}}, "consolidated_metadata: unknown to format 1"),
+        ("episodes", {"node_type": "array"}, "node_type: expected 'group', found 'array'"),
+    ],
+)
+def test_a_document_with_another_value(lz4_store, file, change, text):
+    edit(lz4_store / file / "zarr.json", lambda document: document.update(change))
+    assert text in messages(lz4_store, f"{file}/zarr.json")
+
+
+def test_a_document_with_very_many_mistakes(lz4_store):
+    keys = {f"k{n:05}": 0 for n in range(9_999)}
+    edit(lz4_store / "extras" / "zarr.json", lambda document: document.update(keys))
+    found = messages(lz4_store, "extras/zarr.json")
+    assert found == [*(f"k{n:05}: unknown to format 1" for n in range(8)), "9,991 more such"]
+
+
+def test_a_users_own_attributes_and_dimension_names_are_welcome(lz4_store):
+    edit(
+        lz4_store / "rewards" / "zarr.json",
+        lambda d: d.update(attributes={"unit": "points"}, dimension_names=["row"]),
+    )
+    edit(lz4_store / "zarr.json", lambda d: d["attributes"].update(title="mine"))
+    assert verify(lz4_store).sound
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda own: own.pop("versions"), "attributes.mmreplay: versions is missing"),
+        (lambda own: own.update(colour=1), "attributes.mmreplay: 'colour' is unknown to format 1"),
+        (lambda own: own.update(generator={"a": 1}), "generator: expected a random state as text"),
+        (lambda own: own.update(generator="{}"), "generator: expected a random state as text"),
+        (lambda own: own.update(env=[]), "env: expected an object, found []"),
+        (lambda own: own["schema"].update(more=1), "schema: expected "),
+    ],
+)
+def test_attributes_with_another_value(lz4_store, change, text):
+    edit(lz4_store / "zarr.json", lambda document: change(document["attributes"]["mmreplay"]))
+    assert any(one.startswith(text) for one in messages(lz4_store, "zarr.json"))
+
+
+def test_attributes_are_compared_with_their_checksum(lz4_store):
+    file = lz4_store / "zarr.json"
+    sound = file.read_text()
+    changed = sound.replace('"env": {}', '"env": {"id": "mine"}')
+    assert changed != sound
+    file.write_text(changed)
+    (text,) = messages(lz4_store, "zarr.json")
+    assert text.startswith("attributes.mmreplay: expected crc32c '")
+    document = json.loads(changed)
+    del document["attributes"]["mmreplay"]["crc32c"]
+    file.write_text(json.dumps(document))  # as of a store that was written before there was any
+    assert verify(lz4_store).sound
