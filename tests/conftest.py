@@ -13,6 +13,8 @@ from tests.support.effort import EFFORT, THOROUGH, by_effort
 # Child processes import tests.support and benchmarks too.
 ROOT = str(Path(__file__).parents[1])
 os.environ["PYTHONPATH"] = os.pathsep.join([ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
+# A hundred small processes that each start a thread for every core, and let them spin, only wait.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # The folders of `tmp_path`. A test whose subject is a disk mounts one.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(scratch_root()))
 

@@ -16,7 +16,7 @@ from tests.support.tampering import flips
 
 pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
 
-N_FLIPS = by_effort(8, 30, 1_100)  # of each kind of store
+N_FLIPS = by_effort(4, 30, 1_100)  # of each kind of store
 
 
 def outcome_of(flip, root, before):
@@ -81,7 +81,7 @@ def test_a_file_in_the_place_of_another_is_found(tmp_path, name, measured):
         for donor in donors
         if mine.stat().st_size == donor.stat().st_size and mine.read_bytes() != donor.read_bytes()
     ]
-    n = min(len(pairs), by_effort(8, 25, 1_000))
+    n = min(len(pairs), by_effort(5, 25, 1_000))
     for mine, donor in luck.sample(pairs, n):
         sound = mine.read_bytes()
         mine.write_bytes(donor.read_bytes())
@@ -104,7 +104,7 @@ def test_the_bits_of_the_attributes(tmp_path, name, measured):
     files = ["zarr.json", *(f"{one.name}/zarr.json" for one in root.glob("lane-00001"))]
     for file in files:
         every = list(flips.all_flips(root, file))
-        for flip in random.Random(name).sample(every, by_effort(12, 40, 2_000)):
+        for flip in random.Random(name).sample(every, by_effort(6, 40, 2_000)):
             outcomes[outcome_of(flip, root, before)] += 1
     assert not outcomes["missed"], outcomes
     assert outcomes["found"] > 0.99 * outcomes.total(), outcomes
@@ -123,7 +123,7 @@ def test_flips_in_a_store_left_by_a_crash(tmp_path, name):
     assert len(finished) > 10
     luck = random.Random(name)
     n_found = collections.Counter()
-    for flip in flips.random_flips(root, luck, by_effort(15, 40, 2_000)):
+    for flip in flips.random_flips(root, luck, by_effort(8, 40, 2_000)):
         with flip.in_place(root):
             found = bool(mmreplay.verify(root).findings)
         n_found[found] += 1

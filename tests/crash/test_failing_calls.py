@@ -168,7 +168,7 @@ def some_trials(every, seed):
     """Each call once, in a mode that is drawn; some of them where it has to be quick."""
     luck = random.Random(seed)
     trials = [(*place, *luck.choice(MODES)) for place in every]
-    return luck.sample(trials, by_effort(4, 15, len(trials)))
+    return luck.sample(trials, by_effort(3, 15, len(trials)))
 
 
 @pytest.mark.parametrize("close", [True, False], ids=["closed", "left by a crash"])

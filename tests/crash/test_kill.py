@@ -88,7 +88,8 @@ def sample_while_alive(script, seconds, random):
     return n_batches
 
 
-@pytest.mark.parametrize("seed", range(20 if THOROUGH else 3))
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", range(by_effort(2, 3, 20)))
 def test_writers_killed_at_random_instants_leave_every_acknowledged_row(actors, tmp_path, seed):
     luck = random.Random(seed if not THOROUGH else None)
     script = random_script(tmp_path, seed, luck)

@@ -70,6 +70,8 @@ class Recording:
 
     def is_due(self):
         """Whether to kill it now: some time after it began to open the store."""
+        failed = Path(self.order.ledger + ".error")
+        assert not failed.exists(), failed.read_text("utf-8")  # it would be waited for in vain
         if self.kill_at is None and self.ledger.phase != recorder.WAITING:
             longest = self.luck.choice([0.01, 0.05, 0.2])
             self.kill_at = time.perf_counter() + self.luck.random() * longest

@@ -154,10 +154,11 @@ def test_the_power_goes_at_any_call_of_the_swap(tmp_path, kind, exchange, measur
             swapping.append(number)
         if not swapping and not THOROUGH and luck.random() > by_effort(0.01, 0.03, 1):
             return
-        for n in range(6 if THOROUGH and swapping else 2):
-            disks[0].image(
-                images / f"{len(list(images.iterdir()))}-{number}-{call}", luck if n else None
-            )
+        # Of what was not synced nothing has come to the disk, or some of it.
+        lost = [None, luck]
+        more = [luck] * (4 if swapping else 0)
+        for chosen in by_effort([luck.choice(lost)], lost, lost + more):
+            disks[0].image(images / f"{len(list(images.iterdir()))}-{number}-{call}", chosen)
 
     with power_disk(root, before_call) as disk:
         disks.append(disk)

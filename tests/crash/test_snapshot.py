@@ -60,7 +60,7 @@ def take(path, target):
 
 
 @pytest.mark.parametrize(
-    "name", ["raw", "dict", pytest.param("lz4, lanes", marks=pytest.mark.deep(only=True))]
+    "name", by_effort(["dict"], ["raw", "dict", "lz4, lanes"], ["raw", "dict", "lz4, lanes"])
 )
 def test_beside_a_process_that_writes_seals_evicts_and_closes(tmp_path, name, measured):
     luck = random.Random(name)

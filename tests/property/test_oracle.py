@@ -19,7 +19,7 @@ Field = mmreplay.Field
 GATHERINGS = st.lists(gather_settings(), min_size=1, max_size=3)
 
 
-@settings(max_examples=by_effort(12, 80, 500))
+@settings(max_examples=by_effort(8, 80, 500))
 @given(st.data())
 def test_any_store_equals_the_oracle_while_live_and_after_closing(data):
     with scratch_directory() as folder:

@@ -1,5 +1,6 @@
 """Priorities against a plain dict of id to priority, whatever happens to the store in between."""
 
+import hypothesis
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from mmreplay.storage import priority_column
 from mmreplay.system import durable_writes, memory_maps
 from tests.support.disks.faults import kill
 from tests.support.disks.scratch import scratch_directory
+from tests.support.effort import by_effort
 from tests.support.oracle.checks import check_verified
 
 FIELDS = {"frame": Field((), "uint8", "raw", chunk=8), "action": Field((), "int64", chunk=8)}
@@ -172,6 +174,7 @@ steps = st.lists(
 )
 
 
+@hypothesis.settings(max_examples=by_effort(10, 50, 2_000))
 @given(settings, steps, st.integers(0, 99))
 def test_priorities_are_those_of_a_dict_by_id(how, script, seed):
     with pytest.MonkeyPatch.context() as patch, scratch_directory() as folder:
