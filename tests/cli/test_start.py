@@ -166,7 +166,7 @@ def test_an_error_of_the_system_is_a_message_without_a_traceback(command, store,
     def broken(*_):
         raise OSError(errno.EIO, "Input/output error", "/dev/disk")
 
-    monkeypatch.setattr(mmreplay.Store, "info", broken)
+    monkeypatch.setattr(mmreplay, "open", broken)
     result = command("info", store)
     assert (result.status, result.out) == (1, "")
     assert result.err == "Error: /dev/disk: Input/output error\n"
@@ -176,7 +176,7 @@ def test_a_bug_keeps_its_traceback(command, store, monkeypatch):
     def broken(*_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(mmreplay.Store, "info", broken)
+    monkeypatch.setattr(mmreplay, "open", broken)
     with pytest.raises(ZeroDivisionError):
         command("info", store)
 
@@ -185,7 +185,7 @@ def test_ctrl_c_is_status_1_without_a_traceback(command, store, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(mmreplay.Store, "info", interrupted)
+    monkeypatch.setattr(mmreplay, "open", interrupted)
     result = command("info", store)
     assert (result.status, result.out) == (1, "")
     assert result.err.strip() == "Aborted!"

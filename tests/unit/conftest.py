@@ -148,6 +148,12 @@ def story():
     return Story()
 
 
+@pytest.fixture(scope="module")
+def story_of_module():
+    """For a store that the tests of a module share, and only read."""
+    return Story()
+
+
 @pytest.fixture
 def kill():
     """Leave a writer's directory as the death of its process would at this moment."""

@@ -11,6 +11,7 @@ from mmreplay import Field
 from mmreplay.batches.sequences import SequenceGatherer
 from mmreplay.datasets.draws import draw_seed, errors_with_path
 from mmreplay.errors import EmptyBufferError
+from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.storage.chunk_files import EvictedError
 
 CALLS = {
@@ -37,9 +38,9 @@ def path(make, story):
 def test_a_read_that_is_done_again_draws_nothing_new(path, call, monkeypatch):
     with mmreplay.load(path, seed=3) as data, mmreplay.load(path, seed=3) as twin:
         expected = [np.array(call(twin)).tolist() for _ in range(3)]
-        retrying, failed = mmreplay.Store.retrying, []
+        retrying, failed = LiveLanes.retrying, []
 
-        def failing(store, read):
+        def failing(lanes, read):
             def once_more():
                 out = read()
                 if not failed:
@@ -47,9 +48,9 @@ def test_a_read_that_is_done_again_draws_nothing_new(path, call, monkeypatch):
                     raise EvictedError("in the middle")
                 return out
 
-            return retrying(store, once_more)
+            return retrying(lanes, once_more)
 
-        monkeypatch.setattr(mmreplay.Store, "retrying", failing)
+        monkeypatch.setattr(LiveLanes, "retrying", failing)
         found = []
         for _ in range(3):
             failed.clear()

@@ -14,11 +14,14 @@ def opened(writer):
     return mmreplay.open(writer.path)
 
 
-@pytest.fixture(params=["raw", "lz4"])
-def columns(request, make, story):
+@pytest.fixture(scope="module", params=["raw", "lz4"])
+def columns(request, tmp_path_factory, story_of_module):
     """Views of a closed store, and what numpy has instead."""
-    writer = make(
+    story = story_of_module
+    writer = mmreplay.create(
+        tmp_path_factory.mktemp("columns") / "store.zarr",
         frame=Field((4, 3), "uint8", request.param, chunk=2, shard=4),
+        action=Field((), "int64"),
         extras={"x": Field((2,), "float16")},
     )
     story.play(writer, 4, "terminated")

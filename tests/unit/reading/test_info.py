@@ -3,13 +3,13 @@
 import json
 import os
 import socket
-import threading
 
 import numpy as np
 import pytest
 
 import mmreplay
 from mmreplay import Field
+from mmreplay.reading import info
 
 KEYS = set(
     "path paths format uuid versions padding env state lanes lane_details rows kept_rows "
@@ -236,27 +236,22 @@ def test_what_a_dead_writer_left_is_crashed_and_its_last_episode_cut_off(make, s
     assert about["live"]["writers"][0]["pid"] == os.getpid()
 
 
-def test_a_store_that_closes_meanwhile_is_never_called_crashed(make, story):
+def test_a_store_that_closes_meanwhile_is_never_called_crashed(make, story, monkeypatch):
     """Neither lock nor closed in what the reader knows: it has to look again."""
-    seen, done = set(), threading.Event()
-    writer = make(flush_s=0)
-    path = writer.path
+    writer = make()
+    story.play(writer, 1)
+    looks = []
 
-    def reopen():
-        nonlocal writer
-        for _ in range(40):
-            story.play(writer, 1)
-            writer.close()
-            writer = make(append=True)
-        done.set()
+    def lane_state(path, *, closed):
+        looks.append(closed)
+        writer.close()  # after the rows were read, before the lock is looked at
+        return real(path, closed=closed)
 
-    thread = threading.Thread(target=reopen)
-    with mmreplay.open(path) as store:
-        thread.start()
-        while not done.is_set():
-            seen.add(store.info()["state"])
-        thread.join()
-    assert seen <= {"live", "closed"}
+    real = info.lane_state
+    monkeypatch.setattr(info, "lane_state", lane_state)
+    with mmreplay.open(writer.path) as store:
+        assert store.info()["state"] == "closed"
+    assert looks == [False, True]
 
 
 # ---------------------------------------------------------------- many lanes

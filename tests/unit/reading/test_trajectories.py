@@ -11,10 +11,16 @@ from mmreplay.errors import ClosedError
 from mmreplay.reading.live_lanes import LiveLanes
 
 
-@pytest.fixture
-def store(make, story):
+@pytest.fixture(scope="module")
+def store(tmp_path_factory, story_of_module):
     """Episodes of 4, 1 and 6 steps: rows 0 to 4, 5 and 6, 7 to 13."""
-    writer = make(extras={"x": Field((2,), "float32")})
+    story = story_of_module
+    writer = mmreplay.create(
+        tmp_path_factory.mktemp("trajectories") / "store.zarr",
+        frame=Field((3,), "uint8"),
+        action=Field((), "int64"),
+        extras={"x": Field((2,), "float32")},
+    )
     for length, end in ((4, "terminated"), (1, "truncated"), (6, "truncated")):
         story.play(writer, length, end)
     writer.close()
