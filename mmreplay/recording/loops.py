@@ -8,60 +8,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Protocol, SupportsFloat
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import VectorEnv
 
-from mmreplay.env_fields import Action, Frame
+from mmreplay.env_fields import Frame
 from mmreplay.errors import SchemaError
 from mmreplay.recording.autoreset import Lanes, Mask
 from mmreplay.recording.environments import World
 from mmreplay.recording.policies import make_actor, make_vector_actor
 from mmreplay.recording.progress import Meter
+from mmreplay.writing.vector_writer import VectorWriter
+from mmreplay.writing.writer import Writer
 
-__all__ = ["Loop", "RowWriter", "Tally", "VectorRowWriter", "prepare"]
-
-
-class RowWriter(Protocol):
-    """What the loop of one environment asks of a store."""
-
-    def reset(self, frame: Frame, /) -> object:
-        """Begin an episode."""
-
-    def step(
-        self,
-        action: Action,
-        reward: SupportsFloat,
-        next_frame: Frame,
-        terminated: bool = ...,
-        truncated: bool = ...,
-        *,
-        life_lost: bool = ...,
-    ) -> object:
-        """Append a transition."""
-
-
-class VectorRowWriter(Protocol):
-    """What the loop of many environments asks of a store."""
-
-    def reset(self, frames: Frame, mask: Mask | None = ...) -> object:
-        """Begin an episode in the lanes of the mask."""
-
-    def step(
-        self,
-        actions: npt.NDArray[Any],
-        rewards: npt.NDArray[Any],
-        frames: Frame,
-        terminated: Mask,
-        truncated: Mask,
-        *,
-        life_lost: Mask | None = ...,
-        mask: Mask | None = ...,
-    ) -> object:
-        """Append a transition to the lanes of the mask."""
+__all__ = ["Loop", "Tally", "prepare"]
 
 
 @dataclass(slots=True)
@@ -130,7 +93,7 @@ class _SingleLoop:
 
     def run(
         self,
-        writer: RowWriter,
+        writer: Writer,
         total: int,
         tally: Tally,
         meter: Meter,
@@ -199,7 +162,7 @@ class _VectorLoop:
 
     def run(
         self,
-        writer: VectorRowWriter,
+        writer: VectorWriter,
         total: int,
         tally: Tally,
         meter: Meter,

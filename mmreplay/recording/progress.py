@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 
 from mmreplay.system import checked_reads
 
@@ -51,34 +51,34 @@ class Meter:
         self._total = total
         self._path = path
         self._callback = callback
-        self._started = self._next_walk = time.perf_counter()
+        self._started = self._next_walk = perf_counter()
         self._bytes = 0
         self.due = math.inf
 
     def start(self) -> None:
         """The first step comes now."""
-        self._started = self._next_walk = time.perf_counter()
+        self._started = self._next_walk = perf_counter()
         self.due = math.inf if self._callback is None else self._started
 
     @property
     def seconds(self) -> float:
         """Since the start."""
-        return time.perf_counter() - self._started
+        return perf_counter() - self._started
 
     def _bytes_on_disk(self) -> int:
         return sum(checked_reads.allocated_bytes(self._path).values())
 
     def report(self, steps: int, episodes: int) -> None:
-        """Tell how far it is, and set `due` anew."""
-        now = time.perf_counter()
+        """Tell how far it is, and set `due` again."""
+        now = perf_counter()
         if now >= self._next_walk:
             self._bytes = self._bytes_on_disk()
-            walked = time.perf_counter()
+            walked = perf_counter()
             self._next_walk = walked + max(1.0, (walked - now) / _WALK_SHARE)
         if self._callback is not None:
             done = now - self._started
             self._callback(RecordProgress(steps, self._total, episodes, done, self._bytes))
-        self.due = time.perf_counter() + _EVERY_S
+        self.due = perf_counter() + _EVERY_S
 
     def finish(self, steps: int, episodes: int) -> RecordProgress:
         """Tell what there is when all is done, with the bytes that are on disk now."""

@@ -30,7 +30,7 @@ def test_json(command, store):
     assert 0 < about["p10_us"] <= about["median_us"] <= about["p90_us"]
 
 
-def test_batches_that_take_longer_than_the_time_given_are_not_waited_for(command, store):
+def test_a_batch_slower_than_the_time_limit_ends_the_benchmark(command, store):
     result = command("bench", store, "--seconds", "1e-9", "--json")
     assert json.loads(result.out)["batches"] == 1
 
@@ -47,7 +47,7 @@ def test_the_figures_agree_with_each_other(command, store):
     assert slowest > 0
 
 
-def test_what_a_person_reads(command, store):
+def test_the_text_output(command, store):
     out = command("bench", store, "--seconds", "0.05", "--batch-size", "4").out
     number = r"[\d,]+"
     time = r"\d[\d.]* (us|ms)"
@@ -104,7 +104,7 @@ def test_an_empty_store_has_nothing_to_sample(command, write):
 
 
 @pytest.mark.parametrize("seconds", ["nan", "inf", "-1", "0", "words"])
-def test_seconds_that_are_none(command, store, seconds):
+def test_seconds_out_of_range(command, store, seconds):
     result = command("bench", store, "--seconds", seconds)
     assert (result.status, result.out) == (2, "")
     assert "Invalid value for '--seconds'" in result.err

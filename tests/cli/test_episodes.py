@@ -112,7 +112,7 @@ def test_the_running_episode_is_open_until_its_writer_dies(command, write, play,
     assert command("episodes", "store.zarr").out.splitlines()[1].split()[-1] == "truncated"
 
 
-def test_a_return_that_is_no_number(command, write):
+def test_a_return_that_is_not_a_number(command, write):
     with write() as writer:
         for reward in (1.0, np.nan, np.inf, 2.0):
             writer.reset(np.zeros(3, np.uint8))

@@ -43,11 +43,11 @@ def test_bars_of_hashes():
     assert histogram(np.array([1.0, 1, 2]), 16, plain=True) == ["1  ########### 2", "2  ###### 1"]
 
 
-def test_values_too_small_to_be_told_apart():
+def test_values_too_small_for_separate_bins():
     assert histogram(np.array([0.0, 5e-324]), 40) == ["0  " + "█" * 35 + " 2"]
 
 
-def test_nothing_to_show():
+def test_no_finite_values():
     assert histogram(np.array([]), 40) == []
     assert histogram(np.array([np.nan, np.inf]), 40) == []
 

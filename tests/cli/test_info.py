@@ -113,7 +113,7 @@ resets          scalar   uint8     raw               8     200 B
     )
 
 
-def test_evicted_rows_are_told(command, write, play):
+def test_evicted_rows(command, write, play):
     with write(capacity=10) as writer:
         for _ in range(20):
             play(writer, 9, "terminated")
@@ -149,7 +149,7 @@ def test_a_store_of_lanes_with_no_lane_yet(command, write, folder):
         assert "run.zarr: a store of lanes with no lane in it yet" in result.err
 
 
-def test_a_live_store_says_who_writes_and_how_fresh_it_is(command, write, play):
+def test_a_live_store_names_its_writer_and_the_age_of_its_rows(command, write, play):
     writer = write()
     play(writer, 4, "terminated")
     writer.flush()
@@ -235,7 +235,7 @@ def test_a_terminal_gets_its_width(store):
     assert max(len(line.rstrip()) for line in plain.splitlines()) <= 60
 
 
-def test_frames_are_not_read(command, write, play, folder):
+def test_info_does_not_read_frames(command, write, play, folder):
     """Of a large store only rewards and flags are: info stays quick."""
     with write(frame=Field((3,), "uint8", "lz4", chunk=4, shard=8)) as writer:
         play(writer, 30, "terminated")
@@ -257,7 +257,7 @@ def test_the_charts_leave_out_the_episode_that_runs(command, write, play):
 
 
 @pytest.mark.parametrize("versions", [{}, [1], None])
-def test_who_made_it_may_be_unknown(command, store, versions):
+def test_unknown_versions(command, store, versions):
     where = pathlib.Path(store, "zarr.json")
     document = json.loads(where.read_bytes())
     document["attributes"]["mmreplay"]["versions"] = versions

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import mmreplay
+from mmreplay import Field
 from tests.support.disks.faults import faulty_disk
 
 SLOW = """
@@ -184,8 +185,9 @@ def test_an_error_names_the_policy_or_the_environment_that_raised_it(command, mo
 
 
 def test_rows_evicted_by_a_capacity_are_reported(command, folder):
-    arguments = "--steps 20000 --capacity 10 --codec raw".split()
-    result = command("record", "CartPole-v1", "cart.zarr", *arguments)
+    fields = {"frame": Field((4,), "float32", chunk=64), "action": Field((), "int64", chunk=64)}
+    mmreplay.create("cart.zarr", **fields, capacity=10).close()
+    result = command("record", "CartPole-v1", "cart.zarr", "--steps", "500", "--append")
     assert (result.status, result.err) == (0, "")
     found = re.fullmatch(
         r"the oldest ([\d,]+) of the store's ([\d,]+) rows evicted", result.out.splitlines()[-1]

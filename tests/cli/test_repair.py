@@ -134,7 +134,7 @@ def test_a_store_of_many_lanes(command, write, folder, play):
     ]
 
 
-def test_what_nothing_tells_any_more(command, write, folder, play, die):
+def test_attributes_that_are_lost_are_reported(command, write, folder, play, die):
     writer = write()
     play(writer, 9)
     writer.flush()

@@ -41,7 +41,7 @@ def test_json(command, store):
     ]
 
 
-def test_the_place_is_taken(command, store, folder):
+def test_the_target_exists(command, store, folder):
     (folder / "copy.zarr").mkdir()
     result = command("snapshot", store, "copy.zarr")
     assert (result.status, result.out) == (1, "")
@@ -57,7 +57,7 @@ def test_no_store(command, folder):
     assert list(folder.iterdir()) == []
 
 
-def test_above_the_place_is_a_file(command, store, folder):
+def test_the_parent_of_the_target_is_a_file(command, store, folder):
     (folder / "afile").write_text("")
     result = command("snapshot", store, "afile/x")
     assert (result.status, result.out) == (1, "")

@@ -52,7 +52,7 @@ def test_each_command_has_help(command, name):
     assert result.out.startswith(f"Usage: mmreplay {name} [OPTIONS]")
 
 
-def test_the_list_of_commands_says_what_their_own_help_says(command):
+def test_the_list_of_commands_agrees_with_the_commands(command):
     """It is written out, so that it can be shown without importing them."""
     from mmreplay_cli import _COMMANDS, main
 
@@ -220,7 +220,7 @@ def test_json_is_one_object_and_nothing_else(command, store):
 
 
 @pytest.mark.parametrize("name", ["info", "episodes", "verify"])
-def test_a_crashed_store_can_be_looked_at(command, write, name, play, die):
+def test_a_crashed_store_can_be_read(command, write, name, play, die):
     writer = write()
     play(writer, 5)
     die(writer)
@@ -229,7 +229,7 @@ def test_a_crashed_store_can_be_looked_at(command, write, name, play, die):
 
 
 @pytest.mark.parametrize("name", ["repair", *COMMANDS])
-def test_names_that_nothing_can_have(command, folder, name):
+def test_impossible_names(command, folder, name):
     result = command(name, "x" * 300)
     assert (result.status, result.out) == (1, "")
     assert result.err.startswith("Error: ")
@@ -239,7 +239,7 @@ def test_names_that_nothing_can_have(command, folder, name):
     assert list(folder.iterdir()) == []
 
 
-def test_nothing_is_made_at_such_a_name(command, store, folder):
+def test_impossible_target_names(command, store, folder):
     for arguments in (("snapshot", store), ("record", "CartPole-v1", "--steps", "3")):
         result = command(*arguments, "x" * 300)
         assert (result.status, result.out) == (1, "")

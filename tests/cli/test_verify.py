@@ -59,7 +59,7 @@ def test_findings_in_json(command, store, folder):
     assert (finding["file"], finding["rows"]) == ("rewards/c.1", [8, 16])
 
 
-def test_a_warning_is_told_and_no_failure(command, store, folder):
+def test_a_warning_is_no_failure(command, store, folder):
     (folder / store / "zarr.json.1.tmp").write_text("")
     result = command("verify", store)
     assert (result.status, result.err) == (0, "")

@@ -46,7 +46,7 @@ def fields_of(observation_space, action_space=None):
         (spaces.MultiBinary((2, 3)), Field((2, 3), "int8")),
     ],
 )
-def test_a_numeric_space_is_one_field_as_observation_and_as_action(space, field):
+def test_a_numeric_space_is_one_field(space, field):
     fields = fields_of(space, space)
     assert fields.frame == field
     assert fields.action == field
@@ -84,7 +84,7 @@ def test_a_tuple_is_a_dict_of_its_parts():
     assert fields.frame == {"0": Field((), "int64"), "1": Field((2,), "float32")}
 
 
-def test_what_a_key_may_not_be_called_is_replaced():
+def test_invalid_characters_in_a_key_are_replaced():
     fields = fields_of(spaces.Dict({"agent pos": spaces.Discrete(3), "a/b": spaces.Discrete(2)}))
     assert set(fields.frame) == {"agent_pos", "a.b"}
     assert fields.to_frame({"agent pos": 1, "a/b": 0}) == {"agent_pos": 1, "a.b": 0}
@@ -106,7 +106,7 @@ def test_two_keys_of_one_name_are_refused():
         (spaces.Box(0, 1, (0,)), r"observation_space: shape"),
     ],
 )
-def test_an_observation_that_is_no_array_of_fixed_shape_is_refused(space, message):
+def test_an_observation_without_a_fixed_shape_is_refused(space, message):
     with pytest.raises(SchemaError, match=message):
         fields_of(space)
 
@@ -137,7 +137,7 @@ def test_floats_and_whole_numbers_of_another_width_are_cast_to_the_space():
     assert fields.to_frame(np.array([3, 255])).dtype == np.uint8
 
 
-def test_what_a_cast_would_change_goes_through_for_the_writer_to_refuse():
+def test_values_that_a_cast_would_change_are_left_to_the_writer():
     fields = fields_of(spaces.Box(0, 255, (2,), np.uint8))
     assert fields.to_frame(np.array([3, 256])).dtype == np.int64
     assert fields.to_frame(np.array([0.5, 200.7])).dtype == np.float64

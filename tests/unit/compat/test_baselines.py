@@ -170,7 +170,7 @@ def test_a_reset_is_seen_even_if_its_frame_is_the_last_one_again():
             assert np.array_equal(one, LazyFrames(pairs[n][0]))
 
 
-def test_an_empty_buffer_says_so():
+def test_an_empty_buffer_cannot_be_sampled():
     for buffer, arguments in ((ReplayBuffer(3), (1,)), (PrioritizedReplayBuffer(3, 1), (1, 0.4))):
         with pytest.raises(EmptyBufferError):
             buffer.sample(*arguments)
@@ -187,7 +187,7 @@ def test_pythons_global_seed_makes_the_batches_repeatable():
     assert found[0] == found[1]
 
 
-def test_every_transition_comes_equally_often_the_newest_too():
+def test_every_transition_is_sampled_equally_often_the_newest_too():
     with ReplayBuffer(20) as buffer:
         for i in range(65):
             buffer.add(np.array([i]), i, 0.0, np.array([i + 1]), i % 6 == 0)
@@ -272,7 +272,7 @@ def test_the_newest_transition_is_sampled_and_comes_with_the_largest_priority():
         assert set(buffer.sample(50, 0.4)[-1]) == {newest, newest + 1}
 
 
-def test_an_update_that_comes_late_reaches_the_transition_that_was_drawn_or_none():
+def test_a_late_update_reaches_the_sampled_transition_or_none():
     with filled(8, 8) as buffer:
         buffer.update_priorities(range(8), [1.0] * 8)
         *_, places = buffer.sample(64, 0.4)
@@ -285,7 +285,7 @@ def test_an_update_that_comes_late_reaches_the_transition_that_was_drawn_or_none
         assert buffer.core.n_late_updates == sum(place < 3 for place in places)
 
 
-def test_after_its_update_a_position_means_what_is_there():
+def test_after_its_update_a_position_means_its_present_transition():
     with filled(8, 8) as buffer:
         *_, places = buffer.sample(64, 0.4)
         buffer.update_priorities(places, [1.0] * 64)
@@ -403,7 +403,7 @@ def test_only_arrays_are_stacked():
         baselines.Nothing  # noqa: B018 (the look-up is what is tested)
 
 
-def test_errors_of_two_batches_reach_nobody_once_their_transitions_are_gone():
+def test_late_errors_of_two_batches_do_not_reach_newer_transitions():
     with PrioritizedReplayBuffer(2, 1.0) as buffer:
         for t in range(2):
             buffer.add([float(t)], 0, 0.0, [t + 1.0], False)

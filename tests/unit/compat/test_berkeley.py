@@ -174,7 +174,7 @@ def chi_squared(counts, expected):
     return float((((counts - expected) ** 2) / expected).sum())
 
 
-def test_every_transition_comes_equally_often_and_none_else():
+def test_valid_transitions_alone_are_sampled_and_equally_often():
     size = 9
     with ReplayBuffer(size, 2) as buffer:
         for n in range(31):

@@ -40,7 +40,7 @@ def filled(path=None, size=8, n=5):
     return buffer
 
 
-def test_nothing_is_on_disk_before_the_first_observation(temporary, tmp_path):
+def test_no_file_is_made_before_the_first_observation(temporary, tmp_path):
     for buffer in (
         baselines.ReplayBuffer(4),
         baselines.PrioritizedReplayBuffer(4, 0.6),
@@ -108,7 +108,7 @@ def test_the_end_of_the_process_deletes_a_temporary_store(temporary):
     assert temporary() == []
 
 
-def test_what_a_signal_left_goes_with_the_next_temporary_store(temporary, tmp_path):
+def test_a_store_left_by_a_signal_is_deleted_with_the_next_one(temporary, tmp_path):
     code = (
         "import signal, numpy as np; from mmreplay.compat import baselines\n"
         "b = baselines.ReplayBuffer(8)\n"
@@ -136,7 +136,7 @@ def test_what_a_signal_left_goes_with_the_next_temporary_store(temporary, tmp_pa
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_leaves_the_store_to_its_parent(temporary):
+def test_a_forked_child_does_not_delete_the_store_of_its_parent(temporary):
     buffer = filled()
     child = os.fork()
     if not child:
@@ -148,7 +148,7 @@ def test_a_forked_child_leaves_the_store_to_its_parent(temporary):
     buffer.close()
 
 
-def test_a_failed_start_leaves_nothing_behind(temporary):
+def test_a_failed_start_leaves_no_files(temporary):
     buffer = baselines.ReplayBuffer(4)
     with pytest.raises(SchemaError):
         buffer.add(np.array(["a"]), 0, 0.0, np.array(["a"]), False)

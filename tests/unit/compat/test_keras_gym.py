@@ -247,7 +247,7 @@ def test_the_seed_makes_the_batches_repeatable():
     assert len({tuple(one) for one in found}) == 3
 
 
-def test_every_transition_comes_equally_often():
+def test_every_transition_is_sampled_equally_often():
     capacity = 20
     with ExperienceReplayBuffer(env_of(DISCRETE), capacity, 20, 3, random_seed=0) as buffer:
         for i in range(70):

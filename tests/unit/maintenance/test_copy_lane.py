@@ -127,7 +127,7 @@ def test_whole_chunk_files_are_shared_and_the_newest_are_not(lz4_writer, story, 
     }
 
 
-def test_where_files_cannot_be_shared_they_are_copied(writer, story, tmp_path):
+def test_files_are_copied_where_links_are_not_allowed(writer, story, tmp_path):
     story.play_every_end(writer)
     writer.close()
     with faulty_disk() as disk:
@@ -230,7 +230,7 @@ def test_damaged_rows_are_not_copied(writer, story, tmp_path):
     assert not (tmp_path / "copy").exists()
 
 
-def test_what_stands_past_the_last_row_is_not_copied(writer, story, tmp_path):
+def test_bytes_past_the_last_row_are_not_copied(writer, story, tmp_path):
     story.play_every_end(writer)
     writer.close()
     path = writer.path / "rewards" / "c.4"
@@ -242,7 +242,7 @@ def test_what_stands_past_the_last_row_is_not_copied(writer, story, tmp_path):
     check(story, writer.path, tmp_path / "copy", 37)
 
 
-def test_a_full_disk_leaves_nothing(lz4_writer, story, tmp_path):
+def test_a_full_disk_leaves_no_copy(lz4_writer, story, tmp_path):
     story.play_every_end(lz4_writer)
     lz4_writer.close()
     before = contents(lz4_writer.path)

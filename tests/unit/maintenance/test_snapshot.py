@@ -178,7 +178,7 @@ def test_progress_ends_at_the_total(make, story, tmp_path):
 # ---------------------------------------------------------------- refused
 
 
-def test_what_is_there_already_stays(make, tmp_path):
+def test_an_existing_target_is_refused_and_stays(make, tmp_path):
     writer = make()
     for name in ("file", "folder", "link"):
         target = tmp_path / name
@@ -193,7 +193,7 @@ def test_what_is_there_already_stays(make, tmp_path):
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_no_place_for_it(make, tmp_path):
+def test_targets_where_nothing_can_be_made_are_refused(make, tmp_path):
     writer = make()
     with pytest.raises(StoreNotFoundError, match="no such directory"):
         snapshot(writer.path, tmp_path / "nowhere" / "copy.zarr")

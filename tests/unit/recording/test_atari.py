@@ -240,7 +240,7 @@ def test_a_missing_package_is_reported_with_the_command_that_installs_it(child, 
         assert text in message
 
 
-def test_stacks_that_ale_py_makes_itself_are_warned_of(tmp_path):
+def test_stacks_made_by_ale_py_give_a_warning(tmp_path):
     envs = AtariVectorEnv("pong", 2)
     with pytest.warns(UserWarning, match="AtariVectorEnv.* stacks of 4 frames"):
         record(envs, tmp_path / "stacks.zarr", 4)

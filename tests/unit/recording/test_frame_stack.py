@@ -111,7 +111,7 @@ def episode(env, seed=3):
 @pytest.mark.parametrize("padding", ["reset", "zero"])
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("space", [*NUMERIC, NESTED], ids=str)
-def test_it_shows_what_frame_stack_observation_shows(space, k, padding):
+def test_observations_equal_those_of_gymnasiums_wrapper(space, k, padding):
     ours = FrameStack(SpacesEnv(space), k, padding=padding)
     theirs = FrameStackObservation(SpacesEnv(space), k, padding_type=padding)
     if padding == "reset" or not isinstance(space, spaces.Discrete):
@@ -172,7 +172,7 @@ def test_zero_padding_lies_in_the_space_also_where_zero_is_no_frame(space):
 # ---------------------------------------------------------------- nobody changes an observation
 
 
-def test_observations_do_not_change_when_the_environment_draws_on():
+def test_observations_do_not_change_when_the_environment_reuses_its_arrays():
     env = FrameStack(OneScreen(), 2)
     seen = [env.reset()[0], *(env.step(0)[0] for _ in range(3))]
     assert [np.asarray(one)[:, 0].tolist() for one in seen] == [[1, 1], [1, 2], [2, 3], [3, 4]]
@@ -181,7 +181,7 @@ def test_observations_do_not_change_when_the_environment_draws_on():
         seen[3][0][0] = 9
 
 
-def test_a_dict_that_was_handed_out_is_the_callers_own():
+def test_a_returned_dict_belongs_to_the_caller():
     env = FrameStack(SpacesEnv(NESTED), 2)
     observation, _ = env.reset(seed=0)
     first = observation["camera"].pop("gray")
@@ -193,7 +193,7 @@ def test_a_dict_that_was_handed_out_is_the_callers_own():
 # ---------------------------------------------------------------- what is refused
 
 
-def test_settings_and_environments_that_cannot_be_stacked_are_refused():
+def test_settings_and_environments_without_a_stack_are_refused():
     env = OneScreen()
     for settings, message in (
         ({"stack": 0}, "stack: expected"),
@@ -210,7 +210,7 @@ def test_settings_and_environments_that_cannot_be_stacked_are_refused():
         FrameStack(env).step(0)
 
 
-def test_an_environment_that_does_not_keep_to_its_space_is_named():
+def test_an_observation_outside_of_its_space_is_refused():
     env = OneScreen()
     stacked = FrameStack(env)
     env.screen = np.zeros(3, "uint8")
@@ -313,7 +313,7 @@ def test_a_batched_policy_sees_joined_arrays(tmp_path):
     assert shapes == {(1, 3, 2)}
 
 
-def test_a_wrapper_above_that_changes_observations_is_taken_at_its_word():
+def test_observations_changed_by_an_outer_wrapper_are_stored_as_they_are():
     stacked = FrameStack(OneScreen(), 3)
     space = spaces.Box(0, 255, (6,), np.uint8)
     flat = TransformObservation(stacked, lambda one: np.asarray(one).reshape(6), space)
@@ -338,14 +338,14 @@ def stacked():
     ],
     ids=["wrapped", "stacked twice", "flattened", "vector"],
 )
-def test_stacks_that_would_be_stored_whole_are_warned_of(tmp_path, env):
+def test_stacks_stored_whole_give_a_warning(tmp_path, env):
     with pytest.warns(UserWarning, match=r"stacks of 3 frames, .* mmreplay\.FrameStack"):
         mmreplay.ReplayBuffer(tmp_path / "buffer", env=env()).close()
     with pytest.warns(UserWarning, match="sample with stack=3"):
         mmreplay.record(env, tmp_path / "recorded", 4)
 
 
-def test_frames_that_are_taken_out_of_stacks_again_are_not_warned_of(tmp_path):
+def test_newest_frames_taken_out_of_stacks_give_no_warning(tmp_path):
     space = OneScreen.observation_space
     env = TransformObservation(stacked(), lambda stack: stack[-1], space)
     mmreplay.record(env, tmp_path / "newest", 4)
@@ -355,7 +355,7 @@ def test_frames_that_are_taken_out_of_stacks_again_are_not_warned_of(tmp_path):
     mmreplay.create(tmp_path / "own", frame=Field((2,)), env=stacked()).close()
 
 
-def test_a_skipping_wrapper_above_is_noticed(tmp_path):
+def test_an_outer_wrapper_that_skips_frames_is_noticed(tmp_path):
     class Skip(gymnasium.Wrapper):
         def step(self, action):
             self.env.step(action)
@@ -375,7 +375,7 @@ def test_the_wrapper_can_be_made_from_its_spec():
     assert (again.stack, again.stack_axis, again.padding) == (3, -1, "zero")
 
 
-def test_mmreplay_knows_it_without_loading_gymnasium():
+def test_import_mmreplay_does_not_import_gymnasium():
     code = (
         "import sys, mmreplay; assert 'FrameStack' in mmreplay.__all__; "
         "assert 'gymnasium' not in sys.modules; mmreplay.FrameStack; "

@@ -38,7 +38,7 @@ def test_a_function_gets_one_observation_of_one_environment():
     assert actions.dtype == np.int64
 
 
-def test_dict_and_tuple_observations_are_taken_apart_for_it():
+def test_dict_and_tuple_observations_are_split_by_lane():
     seen = []
 
     def policy(observation):
@@ -153,7 +153,7 @@ def test_the_random_policy_is_uniform_over_a_discrete_space():
         ([1.0], spaces.Box(-1, 1, (2,)), r"expected an action of shape \(2,\) and dtype float32"),
     ],
 )
-def test_what_is_no_action_is_refused(returned, space, message):
+def test_invalid_actions_are_refused(returned, space, message):
     with pytest.raises(MmreplayError, match=message):
         actor(lambda _: returned, space).act(observations(), None)
 
@@ -181,7 +181,7 @@ def test_module_and_callable_are_imported(folder):
             load_policy(policy)
 
 
-def test_what_goes_wrong_inside_the_policys_module_is_told(folder):
+def test_errors_inside_the_module_of_a_policy_are_reported(folder):
     (folder / "broken1.py").write_text("import nosuchlibrary\n")
     (folder / "broken2.py").write_text("1 / 0\n")
     with pytest.raises(MmreplayError, match="cannot import broken1: No module named 'nosuchlib"):

@@ -2,7 +2,7 @@
 
 import signal
 import threading
-import time
+from itertools import pairwise
 
 import gymnasium
 import numpy as np
@@ -11,11 +11,14 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import mmreplay
-from mmreplay import MmreplayError, SchemaError, StoreExistsError
+from mmreplay import Field, MmreplayError, SchemaError, StoreExistsError
+from mmreplay.recording import loops, progress
 from mmreplay.recording.environments import resolve_id
 from mmreplay.recording.progress import RecordProgress
 from mmreplay.recording.recorder import record, step_only
 from mmreplay.recording.signals import stop_on_signals
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
 
 
 class Counter(gymnasium.Env):
@@ -51,10 +54,6 @@ class Counter(gymnasium.Env):
         self.closed = True
 
 
-def frames_of(lane):
-    return lane.frames
-
-
 def metadata(path):
     with mmreplay.open(path) as store:
         return store.info()["env"]
@@ -79,7 +78,7 @@ def test_exactly_as_many_transitions_as_asked_for(steps, mode, tmp_path):
 def test_one_environment_records_no_row_of_an_episode_after_the_last(tmp_path):
     result = record(Counter, tmp_path / "s", 14)
     with mmreplay.open(tmp_path / "s") as store:
-        frames = frames_of(store)
+        frames = store.frames
         assert result.rows == len(frames) == 16
         assert frames[7].tolist() == [0, 7]
         assert frames[8].tolist() == [1, 0]
@@ -87,7 +86,7 @@ def test_one_environment_records_no_row_of_an_episode_after_the_last(tmp_path):
     assert result.episodes == 2
 
 
-def test_what_was_made_is_closed_and_what_was_given_is_not(tmp_path):
+def test_only_environments_made_by_record_are_closed(tmp_path):
     made = []
 
     def factory():
@@ -118,10 +117,10 @@ def test_the_same_seed_records_the_same_and_another_one_something_else(tmp_path)
     for name, seed in {"a": 1, "b": 1, "c": 2}.items():
         record("CartPole-v1", tmp_path / name, 50, seed=seed)
     a, b, c = (mmreplay.open(tmp_path / name) for name in "abc")
-    assert np.array_equal(frames_of(a)[:], frames_of(b)[:])
+    assert np.array_equal(a.frames[:], b.frames[:])
     assert np.array_equal(a.actions[:], b.actions[:])
     assert not np.array_equal(a.actions[:50], c.actions[:50])
-    assert not np.array_equal(frames_of(a)[0], frames_of(c)[0])
+    assert not np.array_equal(a.frames[0], c.frames[0])
 
 
 def test_appending_goes_on_with_other_episodes(tmp_path):
@@ -134,7 +133,7 @@ def test_appending_goes_on_with_other_episodes(tmp_path):
     with mmreplay.open(path) as store:
         assert len(store) == 180
         first = [
-            frames_of(lane)[int(i)].tobytes()
+            lane.frames[int(i)].tobytes()
             for lane in store.lanes
             for i in np.flatnonzero(lane.resets[:])
         ]
@@ -156,7 +155,7 @@ def test_appending_one_environment_to_a_recording_of_a_vector_is_refused(tmp_pat
         record(Counter, tmp_path / "s", 10, append=True)
 
 
-def test_what_an_environment_raises_while_it_is_made_is_told(tmp_path):
+def test_an_error_in_an_environment_factory_is_reported(tmp_path):
     def make():
         raise OSError("no display")
 
@@ -174,7 +173,7 @@ def test_appending_another_environment_is_refused(tmp_path):
         assert len(store) == 10
 
 
-def test_without_append_a_store_that_is_there_is_left_alone(tmp_path):
+def test_an_existing_store_stays_unless_append_is_set(tmp_path):
     record("CartPole-v1", tmp_path / "s", 10)
     with pytest.raises(StoreExistsError):
         record("CartPole-v1", tmp_path / "s", 10)
@@ -189,30 +188,32 @@ def test_a_capacity_keeps_the_newest(tmp_path):
         assert len(store) == 10
 
 
-@pytest.mark.parametrize("envs", [1, 2])
-def test_rows_that_a_capacity_evicted_are_told(envs, tmp_path):
-    steps = 20_000 * envs
-    result = record(Counter, tmp_path / "s", steps, capacity=10 * envs, envs=envs)
-    assert result.steps == steps
-    assert result.rows > steps
+@pytest.mark.parametrize("lanes", [None, 2])
+def test_evicted_rows_are_counted(lanes, tmp_path):
+    path, envs = tmp_path / "s", lanes or 1
+    fields = {"frame": Field((2,), "float32", chunk=64), "action": Field((), "int64", chunk=64)}
+    mmreplay.create(path, **fields, lanes=lanes, capacity=10 * envs).close()
+    result = record(Counter, path, 500 * envs, envs=envs, append=True)
+    assert result.steps == 500 * envs
+    assert result.rows > result.steps
     assert 0 < result.evicted_rows < result.rows
-    with mmreplay.open(tmp_path / "s") as store:
+    with mmreplay.open(path) as store:
         assert sum(lane.base for lane in store.lanes) == result.evicted_rows
         assert sum(lane.rows for lane in store.lanes) == result.rows
     assert result.to_json()["evicted_rows"] == result.evicted_rows
-    again = record(Counter, tmp_path / "s", 10, append=True, envs=envs)
+    again = record(Counter, path, 10, append=True, envs=envs)
     assert again.steps == 10
     assert again.evicted_rows >= result.evicted_rows
 
 
-def test_a_codec_is_every_frames(tmp_path):
+def test_the_codec_applies_to_the_frames(tmp_path):
     record("CartPole-v1", tmp_path / "s", 10, codec="zstd")
     with mmreplay.open(tmp_path / "s") as store:
         assert store.info()["fields"]["frames"]["codec"] == "zstd"
 
 
 @pytest.mark.parametrize("vector", [False, True])
-def test_stopping_keeps_what_is_there(vector, tmp_path):
+def test_stopping_keeps_the_recorded_steps(vector, tmp_path):
     asked = []
 
     def stop():
@@ -236,7 +237,7 @@ def interruptible():
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_a_signal_asks_to_stop_once_and_then_does_what_it_did_before():
+def test_the_first_signal_stops_and_the_second_has_its_former_effect():
     before = signal.getsignal(signal.SIGINT)
     with stop_on_signals() as stop:
         assert not stop()
@@ -251,7 +252,7 @@ def test_a_signal_asks_to_stop_once_and_then_does_what_it_did_before():
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_a_closed_terminal_may_say_so_twice():
+def test_a_second_hangup_is_caught_too():
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
         with stop_on_signals() as stop:
@@ -269,7 +270,7 @@ def test_a_closed_terminal_may_say_so_twice():
 
 
 @pytest.mark.parametrize("seed", [-1, 2**40, "a", 1.5, None])
-def test_a_seed_that_no_emulator_takes(tmp_path, seed):
+def test_a_seed_out_of_range_is_refused(tmp_path, seed):
     with pytest.raises(SchemaError, match="seed: expected a whole number, 0 to "):
         record("CartPole-v1", tmp_path / "cart.zarr", 3, seed=seed)
 
@@ -288,7 +289,7 @@ def test_outside_of_the_main_thread_there_are_no_signals():
 
 
 @pytest.mark.parametrize("envs", [1, 2])
-def test_what_the_environment_raises_is_told_and_what_there_was_is_kept(envs, tmp_path):
+def test_an_error_in_the_environment_is_reported_and_recorded_steps_are_kept(envs, tmp_path):
     def make():
         env = Counter()
         env.fails_at = (1, 3)
@@ -303,7 +304,7 @@ def test_what_the_environment_raises_is_told_and_what_there_was_is_kept(envs, tm
         assert store.info()["state"] == "closed"
 
 
-def test_a_policy_that_fails_at_once_leaves_no_store(tmp_path):
+def test_a_policy_that_fails_at_its_first_action_leaves_no_store(tmp_path):
     def broken(observation):
         return observation.nothing
 
@@ -315,7 +316,7 @@ def test_a_policy_that_fails_at_once_leaves_no_store(tmp_path):
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("envs", [1, 2])
 @pytest.mark.parametrize("where", ["__init__", "reset", "__call__"])
-def test_what_a_policy_raises_is_told_as_the_policys(where, envs, batched, tmp_path):
+def test_an_error_in_a_policy_is_reported_as_one_of_the_policy(where, envs, batched, tmp_path):
     class Broken:
         def __init__(self, observation_space, action_space, seed):
             self.calls = 0
@@ -338,7 +339,7 @@ def test_what_a_policy_raises_is_told_as_the_policys(where, envs, batched, tmp_p
         record(Counter, tmp_path / "s", 100, policy=Broken, envs=envs)
 
 
-def test_what_the_store_raises_is_blamed_on_nobody(tmp_path, monkeypatch):
+def test_an_error_in_the_writer_passes_unchanged(tmp_path, monkeypatch):
     def broken(self, *_):
         raise MemoryError("no memory for a row")
 
@@ -348,7 +349,7 @@ def test_what_the_store_raises_is_blamed_on_nobody(tmp_path, monkeypatch):
             record(Counter, tmp_path / f"{envs}", 100, envs=envs)
 
 
-def test_what_progress_raises_is_the_callers(tmp_path):
+def test_an_error_in_the_progress_callback_passes_unchanged(tmp_path):
     def broken(progress):
         raise ZeroDivisionError("mine")
 
@@ -356,7 +357,7 @@ def test_what_progress_raises_is_the_callers(tmp_path):
         record(Counter, tmp_path / "s", 100, progress=broken)
 
 
-def test_progress_is_told_at_the_start_and_at_the_end(tmp_path):
+def test_progress_is_reported_at_the_start_and_at_the_end(tmp_path):
     told: list[RecordProgress] = []
     record("CartPole-v1", tmp_path / "s", 300, progress=told.append)
     assert told[-1].steps == told[-1].total == 300
@@ -365,22 +366,31 @@ def test_progress_is_told_at_the_start_and_at_the_end(tmp_path):
     assert len(told) <= told[-1].seconds * 4 + 2
 
 
-def test_progress_is_told_some_times_a_second(tmp_path):
-    class Slow(Counter):
+def test_progress_is_reported_four_times_a_second(tmp_path, monkeypatch):
+    """By a clock that goes on by 10 ms with each step."""
+    now = 0.0
+
+    class Timed(Counter):
         def step(self, action):
-            time.sleep(0.002)
+            nonlocal now
+            now += 0.01
             return super().step(action)
 
+    for module in (loops, progress):
+        monkeypatch.setattr(module, "perf_counter", lambda: now)
     told: list[RecordProgress] = []
-    record(Slow, tmp_path / "s", 400, progress=told.append)
-    assert 3 <= len(told) <= told[-1].seconds * 4 + 2
-    steps = [one.steps for one in told]
-    assert steps == sorted(steps)
+    record(Timed, tmp_path / "s", 400, progress=told.append)
+    steps = [report.steps for report in told]
+    assert {after - before for before, after in pairwise(steps[:-1])} <= {25, 26}
+    assert (steps[0], steps[-1]) == (1, 400)
+    assert steps[-2] > 400 - 27
+    assert told[-1].seconds == pytest.approx(4)
+    assert told[-1].steps_per_s == pytest.approx(100)
     assert told[-1].episodes == 57
 
 
 @pytest.mark.parametrize("envs", [1, 3])
-def test_a_lost_life_is_terminal_where_that_is_asked_for(envs, tmp_path):
+def test_a_lost_life_is_terminal_with_life_loss(envs, tmp_path):
     record(Counter, tmp_path / "s", 14 * envs, envs=envs, life_loss=True)
     with mmreplay.open(tmp_path / "s") as store:
         for lane in store.lanes:
@@ -393,13 +403,13 @@ def test_a_lost_life_is_terminal_where_that_is_asked_for(envs, tmp_path):
 
 
 @pytest.mark.parametrize("envs", [1, 3])
-def test_an_environment_without_lives_loses_none(envs, tmp_path):
+def test_life_loss_needs_an_environment_with_lives(envs, tmp_path):
     with pytest.raises(SchemaError, match="no 'lives'"):
         record(lambda: Counter(lives=False), tmp_path / "s", 5, envs=envs, life_loss=True)
     assert not (tmp_path / "s").exists()
 
 
-def test_a_vector_environment_that_does_not_say_how_it_resets_is_refused(tmp_path, monkeypatch):
+def test_a_vector_environment_without_an_autoreset_mode_is_refused(tmp_path, monkeypatch):
     env = SyncVectorEnv([Counter] * 2)
     monkeypatch.setattr(env, "autoreset_mode", None)
     monkeypatch.setattr(env, "metadata", {})
@@ -431,13 +441,13 @@ def test_a_same_step_environment_that_hides_final_observations_is_refused(tmp_pa
         ({"env": "CartPole-v1", "steps": 1, "policy": "nosuchmodule:f"}, "no module"),
     ],
 )
-def test_what_cannot_be_recorded_is_said_and_leaves_no_store(arguments, message, tmp_path):
+def test_wrong_arguments_are_refused_and_leave_no_store(arguments, message, tmp_path):
     with pytest.raises(MmreplayError, match=message):
         record(path=tmp_path / "s", **arguments)
     assert not (tmp_path / "s").exists()
 
 
-def test_an_id_without_a_version_is_the_newest_one_and_a_games_name_the_game():
+def test_an_id_without_a_version_is_the_newest_version_of_an_environment_or_game():
     assert resolve_id("CartPole")[0] == "CartPole-v1"
     assert resolve_id("Breakout")[0] == "ALE/Breakout-v5"
     assert resolve_id("ALE/Breakout")[0] == "ALE/Breakout-v5"
@@ -445,7 +455,7 @@ def test_an_id_without_a_version_is_the_newest_one_and_a_games_name_the_game():
     assert resolve_id("CartPole-v0")[0] == "CartPole-v0"
 
 
-def test_stepping_alone_takes_time_and_records_nothing(tmp_path, monkeypatch):
+def test_step_only_returns_seconds_and_records_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for envs in (1, 2):
         assert 0 < step_only("CartPole-v1", 100, envs=envs) < 10
@@ -490,7 +500,7 @@ class Cut(Counter):
 
 
 @pytest.mark.parametrize("mode", [None, *AutoresetMode])
-def test_a_life_lost_with_the_last_step_counts_whatever_the_autoreset_mode(tmp_path, mode):
+def test_a_life_lost_with_the_last_step_counts_in_every_autoreset_mode(tmp_path, mode):
     env = Cut() if mode is None else SyncVectorEnv([Cut] * 2, autoreset_mode=mode)
     record(env, tmp_path / "store.zarr", 12 if mode is None else 24, life_loss=True)
     with mmreplay.open(tmp_path / "store.zarr") as store:
@@ -518,7 +528,7 @@ class OwnArrays(SyncVectorEnv):
         return observations, self.gains, self.ends, truncated, infos
 
 
-def test_an_environment_may_hand_out_its_own_arrays(tmp_path):
+def test_an_environment_may_reuse_its_arrays(tmp_path):
     record(OwnArrays(), tmp_path / "store.zarr", 12)
     with mmreplay.open(tmp_path / "store.zarr") as store:
         assert store.episodes["return"].tolist() == [3.0] * 4

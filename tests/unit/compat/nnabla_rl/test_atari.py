@@ -72,7 +72,7 @@ def test_every_pixel_value_comes_back_as_it_was(experiences, dtype):
         assert experiences.same(buffer[0][0][-1], pixels.astype(np.float32) / np.float32(255))
 
 
-def test_screens_that_cannot_be_rebuilt_are_refused(experiences):
+def test_screens_that_are_no_shifted_stacks_are_refused(experiences):
     steps, _ = game(0, 6, "terminated")
     other, _ = game(1, 6, "terminated")
     with nnabla_rl.MemoryEfficientAtariBuffer(10) as buffer:

@@ -77,7 +77,7 @@ def test_goals_come_from_the_rest_of_the_same_episode(experiences, terminated, c
         assert len(set(places)) == len(kept)
 
 
-def test_what_has_no_goals_is_refused():
+def test_experiences_without_goals_are_refused():
     with nnabla_rl.HindsightReplayBuffer(reward) as buffer:
         good = tasks(True)[0]
         with pytest.raises(RuntimeError, match="expected a tuple"):

@@ -50,7 +50,7 @@ def test_an_info_that_is_no_dict_is_stored_if_it_is_numbers_like_the_first(
     assert experiences.same(appended(infos), expected)
 
 
-def test_what_comes_after_the_info_is_left_out(experiences):
+def test_entries_after_the_info_are_left_out(experiences):
     with nnabla_rl.ReplayBuffer() as buffer:
         buffer.append((np.zeros(1), 0, 0.0, 1.0, np.ones(1), {"a": 1.0}, "reset"))
         buffer.append((np.ones(1), 0, 0.0, 1.0, np.zeros(1)))

@@ -37,7 +37,7 @@ def test_with_repeat_the_next_epoch_goes_on_from_the_fill(buffer):
     assert [numbers(batch) for batch in iterator] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 0, 1]]
 
 
-def test_the_end_of_an_epoch_is_told_with_its_last_batch(buffer):
+def test_the_last_batch_of_an_epoch_marks_its_end(buffer):
     iterator = nnabla_rl.BufferIterator(buffer, 5)
     assert not iterator.is_new_epoch()
     iterator.next()

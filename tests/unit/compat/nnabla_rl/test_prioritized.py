@@ -122,7 +122,7 @@ def test_as_many_runs_as_there_are_experiences_come_back(variant):
             buffer.sample(11)
 
 
-def test_an_error_goes_to_what_was_drawn_whatever_came_since():
+def test_an_error_reaches_the_sampled_experience_whatever_was_appended_since():
     with nnabla_rl.PrioritizedReplayBuffer(5, epsilon=1e-3) as buffer:
         buffer.append_all(steps(5))
         buffer.sample_indices([0, 1, 2])
@@ -209,7 +209,7 @@ def test_screens_are_drawn_by_priority(make, variant, by_batch):
 
 
 @pytest.mark.parametrize("by_batch", [False, True])
-def test_init_max_error_is_the_share_of_what_no_error_was_told_of(tmp_path, by_batch):
+def test_init_max_error_applies_to_experiences_without_an_error(tmp_path, by_batch):
     normalization_method = "batch_max" if by_batch else "buffer_max"
     settings = {"init_max_error": 0.25, "normalization_method": normalization_method}
     path = tmp_path / "kept.zarr"

@@ -20,7 +20,7 @@ def test_experiences_in_no_order_are_episodes_of_one_step(experiences):
 
 
 @pytest.mark.parametrize(("flag", "info"), [(0.0, {}), (1.0, {"TimeLimit.truncated": True})])
-def test_a_told_end_ends_the_episode_though_the_state_stays(flag, info):
+def test_an_end_in_the_info_ends_the_episode_though_the_state_stays(flag, info):
     here = np.zeros(2)
     with nnabla_rl.ReplayBuffer() as buffer:
         for end in (False, True, False):
@@ -48,7 +48,7 @@ def test_an_environment_may_write_over_its_state():
         ((np.array([None]), 0, 0.0, 1.0, np.zeros(2), {}), "found object"),
     ],
 )
-def test_what_is_no_experience_is_refused(wrong, text):
+def test_invalid_experiences_are_refused(wrong, text):
     with nnabla_rl.ReplayBuffer() as buffer, pytest.raises(ValueError, match=text):
         buffer.append(wrong)
 
@@ -81,7 +81,7 @@ def test_a_store_at_a_path_is_continued(experiences, tmp_path):
         assert [experiences.same(buffer[i], steps[2 + i]) for i in range(4)] == [True] * 4
 
 
-def test_a_store_that_is_not_from_here_is_refused(tmp_path):
+def test_a_store_made_without_nnabla_rl_is_refused(tmp_path):
     import mmreplay
 
     path = tmp_path / "other.zarr"

@@ -162,7 +162,7 @@ def test_a_trajectory_in_pieces_is_one_also_after_reopening_and_eviction(tmp_pat
                 assert experiences.same([first, second], flat[index : index + 2])
 
 
-def test_what_was_stored_of_a_trajectory_when_its_process_died_stays_apart(
+def test_the_stored_part_of_a_trajectory_whose_process_died_stays_separate(
     tmp_path, experiences, monkeypatch
 ):
     path = tmp_path / "died.zarr"

@@ -6,7 +6,7 @@ import mmreplay
 from mmreplay import CorruptStoreError, SchemaError
 
 
-def test_a_link_in_the_place_of_the_workplace_is_not_followed(make, story, tmp_path):
+def test_a_link_at_the_repair_site_is_not_followed(make, story, tmp_path):
     writer = make()
     story.play(writer, 9)
     writer.close()
@@ -18,7 +18,7 @@ def test_a_link_in_the_place_of_the_workplace_is_not_followed(make, story, tmp_p
     assert (tmp_path / "home" / "thesis.tex").read_text() == "years"
 
 
-def test_what_no_repair_has_built_is_not_removed(make, story, tmp_path):
+def test_foreign_files_at_the_repair_site_are_not_removed(make, story, tmp_path):
     writer = make()
     story.play(writer, 9)
     writer.close()
@@ -30,7 +30,7 @@ def test_what_no_repair_has_built_is_not_removed(make, story, tmp_path):
     assert (place / "thesis.tex").read_text() == "years"
 
 
-def test_a_name_that_leaves_no_room_for_that_of_a_repair_is_told(make, story, tmp_path):
+def test_a_name_too_long_for_a_repair_site_is_refused(make, story, tmp_path):
     writer = make()
     story.play(writer, 9)
     writer.close()

@@ -1,0 +1,87 @@
+"""Repairs of damaged stores, and what must hold after them."""
+
+import json
+
+import pytest
+
+import mmreplay
+from mmreplay import CorruptStoreError, repair, verify
+from mmreplay.format import layout
+from tests.support.disks.trees import contents, names
+
+
+def set_attributes(path, *, sealed=False, **changes):
+    """Change attributes, and their crc32c if `sealed`."""
+    document = json.loads(path.read_text())
+    own = document["attributes"]["mmreplay"]
+    own.update(changes)
+    if sealed:
+        own["crc32c"] = layout.digest(own)
+    path.write_text(json.dumps(document))
+
+
+def attributes(path):
+    return json.loads((path / "zarr.json").read_text())["attributes"]["mmreplay"]
+
+
+def columns(path):
+    with mmreplay.open(path) as store:
+        view = store.lanes[0]
+        columns = {name: getattr(view, name) for name in ("actions", "rewards", "resets")}
+        columns |= (
+            {f"frames {key}": one for key, one in view.frames.items()}
+            if isinstance(view.frames, dict)
+            else {"frames": view.frames}
+        )
+        return view.base, {name: one[:] for name, one in columns.items()}
+
+
+def repaired(path, known):
+    """Repair; the store has the first rows that are known, and what is damaged stays as it was."""
+    before = contents(path)
+    done = repair(path)
+    assert contents(path.with_name(f"{path.name}.damaged")) == before
+    assert verify(path).findings == []
+    (base, found), (_, rows) = columns(path), known
+    for name, column in found.items():
+        stop = len(column) - (name in {"actions", "rewards"})  # the newest is a final row
+        assert column[base:stop].tobytes() == rows[name][base:stop].tobytes(), name
+    return done
+
+
+def assert_refused(path, match):
+    """Repair raises an error of ours and changes nothing."""
+    before = contents(path)
+    with pytest.raises(CorruptStoreError, match=match):
+        repair(path)
+    assert contents(path) == before
+    assert names(path.parent) == [path.name]
+
+
+def transitions(path, ids=None):
+    with mmreplay.open(path) as store:
+        wanted = store.ids if ids is None else ids
+        return wanted, store.transitions(wanted, stack=3, n_step=1)
+
+
+def arrays(batch):
+    found = {"action": batch.action, "reward": batch.reward, "flag": batch.non_terminal}
+    observation = (
+        batch.observation if isinstance(batch.observation, dict) else {"": batch.observation}
+    )
+    following = batch.next_observation
+    following = following if isinstance(following, dict) else {"": following}
+    found |= {f"observation {key}": one for key, one in observation.items()}
+    found |= {f"next {key}": one for key, one in following.items()}
+    return found | batch.extras
+
+
+def check_kept(path, original):
+    """Whatever can be sampled of a store is what the original has at the same ids."""
+    assert verify(path).findings == []
+    ids, kept = transitions(path)
+    if len(ids):
+        _, known = transitions(original, ids)
+        for name, one in arrays(kept).items():
+            assert one.tobytes() == arrays(known)[name].tobytes(), name
+    return ids
