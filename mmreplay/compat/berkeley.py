@@ -35,7 +35,6 @@ class ReplayBuffer(DeferredStore):
     """
 
     def __init__(self, size: int, frame_history_len: int, path: StorePath = None) -> None:
-        """See the class."""
         super().__init__(path, size)
         self.size, self.frame_history_len = size, frame_history_len
         self.next_idx = 0

@@ -38,7 +38,6 @@ class StoreDirectory:
     """
 
     def __init__(self, path: StorePath) -> None:
-        """See the class."""
         self._remove: weakref.finalize[..., StoreDirectory] | None = None
         if path is not None:
             self.path = Path(path)
@@ -84,7 +83,6 @@ class DeferredStore:
     """
 
     def __init__(self, path: StorePath, capacity: Any) -> None:
-        """Nothing is there yet."""
         self._capacity = whole_number("size or capacity", capacity)
         self._path = None if path is None else Path(path)
         self._core: ReplayBuffer | None = None
@@ -134,7 +132,6 @@ class DeferredStore:
         raise EmptyBufferError(f"{self!r}: nothing was added yet")
 
     def __len__(self) -> int:
-        """Transitions that can be sampled."""
         return 0 if self._core is None else len(self._core)
 
     def close(self) -> None:
@@ -155,15 +152,12 @@ class DeferredStore:
         self._core = self._end = None
 
     def __enter__(self) -> Self:
-        """Return the buffer itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self.close()
 
     def __repr__(self) -> str:
-        """Module, class and path."""
         path = "temporary" if self._path is None else self._path
         return f"<{type(self).__module__}.{type(self).__name__} {path}>"
 

@@ -138,12 +138,11 @@ class ExperienceReplayBuffer(DeferredStore):
         return seen, self._actions.given(one.action), one.reward, one.discount, following, follows
 
     def clear(self) -> None:
-        """Forget everything; a store at a path is deleted, and made anew."""
+        """Forget everything; a store at a path is deleted, and created again."""
         if self._core is not None:  # another seed, or the same draws come again
             self._seed = int(self._core.generator.integers(1 << 62))
         self._discard()
         self._waiting = None
 
     def __bool__(self) -> bool:
-        """Whether there is a transition."""
         return len(self) > 0

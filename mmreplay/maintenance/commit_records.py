@@ -50,7 +50,7 @@ def newest_problem(lane: Path, specs: Mapping[str, ArraySpec], head: int) -> str
 
 
 def page_problems(lane: Path, store: str) -> list[str]:
-    """What a state page of this boot cannot say beside the checkpoint; empty if it is not trusted.
+    """What a state page of this boot cannot say next to its checkpoint; empty if it is not trusted.
 
     Rows are committed before they are flushed; base and tail_start stand in the checkpoint first.
     """

@@ -118,7 +118,6 @@ class AtariLanes:
     """
 
     def __init__(self, spec: EnvSpec, n_envs: int) -> None:
-        """The environment is reset by `reset`."""
         from ale_py.vector_env import AtariVectorEnv
 
         self.env = AtariVectorEnv(

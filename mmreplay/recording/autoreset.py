@@ -189,7 +189,7 @@ def _disabled(lanes: _VectorLanes, step: Step, _infos: dict[str, Any]) -> Step:
     )
 
 
-# By the value of `gymnasium.vector.AutoresetMode`; a reading begins anew with every reset.
+# By the value of `gymnasium.vector.AutoresetMode`; a reading starts again with every reset.
 _MODES: dict[object, Callable[[], _Reading]] = {
     "NextStep": _NextStep,
     "SameStep": lambda: _same_step,

@@ -54,7 +54,6 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         stack_axis: int = 0,
         padding: str = "reset",
     ) -> None:
-        """See the class."""
         if isinstance(env, VectorEnv):
             raise SchemaError(
                 "FrameStack: expected a single environment, found a vector environment; give its "

@@ -47,7 +47,6 @@ class Meter:
     def __init__(
         self, total: int, path: Path, callback: Callable[[RecordProgress], None] | None
     ) -> None:
-        """Nothing is told before `start`."""
         self._total = total
         self._path = path
         self._callback = callback

@@ -31,7 +31,6 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], k: int) -> None:
-        """See the class."""
         super().__init__(CoreFrameStack(env, k))
         one: Any = env.observation_space
         if not isinstance(one, spaces.Box) or not one.shape:

@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 
 
 class LazyFrames:
-    """Frames (..., c) that read as one array (..., k * c), which is made anew each time.
+    """Frames (..., c) that read as one array (..., k * c), which is built again each time.
 
     Args:
         frames: k arrays of one shape and dtype, oldest first; shared, not copied.
@@ -34,7 +34,6 @@ class LazyFrames:
     __slots__ = ("stack",)
 
     def __init__(self, frames: Iterable[npt.ArrayLike]) -> None:
-        """See the class."""
         self.stack = Stack(frames)
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:

@@ -37,7 +37,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     _kind = CoreBuffer
 
     def __init__(self, size: int, alpha: float, path: StorePath = None) -> None:
-        """See the class."""
         Prioritization(alpha)  # checks it, before there is a store
         self._alpha = alpha
         super().__init__(size, path)

@@ -38,7 +38,6 @@ class ReplayBuffer(DeferredStore):
     _kind: type[CoreBuffer] = CoreBuffer
 
     def __init__(self, size: int, path: StorePath = None) -> None:
-        """See the class."""
         super().__init__(path, size)
         self._n_added = 0
         self._last: list[Array] = []  # the frames of the newest observation

@@ -38,7 +38,6 @@ class MemoryEfficientAtariBuffer(ReplayBuffer):
     """
 
     def __init__(self, capacity: int, stacked_frames: int = 4, *, path: StorePath = None) -> None:
-        """See the class."""
         checked_count("stacked_frames", stacked_frames)
         self._stacked_frames = stacked_frames
         super().__init__(capacity, path=path)
@@ -56,11 +55,9 @@ class AtariTrajectory(Sequence[Experience]):
     """
 
     def __init__(self, read: Callable[[Ids], list[Experience]], ids: Ids) -> None:
-        """See the class."""
         self._read, self._ids = read, ids
 
     def __len__(self) -> int:
-        """How many experiences."""
         return len(self._ids)
 
     @overload

@@ -51,7 +51,6 @@ class HindsightReplayBuffer(ReplayBuffer):
         *,
         path: StorePath = None,
     ) -> None:
-        """See the class."""
         self._reward_function, self._probability = reward_function, hindsight_prob
         self._hindsight: Hindsight | None = None
         super().__init__(capacity, path=path)

@@ -33,7 +33,6 @@ class BufferIterator:
     def __init__(
         self, buffer: ReplayBuffer, batch_size: int, shuffle: bool = True, repeat: bool = True
     ) -> None:
-        """See the class."""
         checked_count("batch_size", batch_size)
         self._buffer, self._batch_size = buffer, batch_size
         self._shuffle, self._repeat = shuffle, repeat
@@ -41,7 +40,6 @@ class BufferIterator:
         self._left = self._order()
 
     def __iter__(self) -> Self:
-        """Return the iterator itself."""
         return self
 
     def __next__(self) -> tuple[Any, dict[str, Any]]:

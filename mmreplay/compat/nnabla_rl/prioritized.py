@@ -62,7 +62,6 @@ class Prioritized(ReplayBuffer):
         first_mass: float = 1.0,
         by_batch: bool = False,
     ) -> None:
-        """See the class."""
         checked_count("capacity", capacity)
         self._how, self._first_mass, self._by_batch = how, first_mass, by_batch
         self._drawn: Ids | None = None
@@ -204,7 +203,6 @@ class PrioritizedReplayBuffer(Prioritized):
         *,
         path: StorePath = None,
     ) -> None:
-        """See the class."""
         if variant not in _VARIANTS:
             raise SchemaError(f"variant: expected one of {[*_VARIANTS]}, found {variant!r}")
         how = {
@@ -243,7 +241,6 @@ class ProportionalPrioritizedReplayBuffer(Prioritized):
         *,
         path: StorePath = None,
     ) -> None:
-        """See the class."""
         if normalization_method not in _NORMALIZATIONS:
             raise SchemaError(
                 f"normalization_method: expected one of {_NORMALIZATIONS}, found "
@@ -292,7 +289,6 @@ class RankBasedPrioritizedReplayBuffer(Prioritized):
         *,
         path: StorePath = None,
     ) -> None:
-        """See the class."""
         how = {
             "alpha": alpha,
             "beta": beta,
@@ -325,7 +321,6 @@ class ProportionalPrioritizedAtariBuffer(ProportionalPrioritizedReplayBuffer):
         *,
         path: StorePath = None,
     ) -> None:
-        """See the class."""
         checked_count("stacked_frames", stacked_frames)
         self._stacked_frames = stacked_frames
         super().__init__(
@@ -365,7 +360,6 @@ class RankBasedPrioritizedAtariBuffer(RankBasedPrioritizedReplayBuffer):
         *,
         path: StorePath = None,
     ) -> None:
-        """See the class."""
         checked_count("stacked_frames", stacked_frames)
         self._stacked_frames = stacked_frames
         super().__init__(

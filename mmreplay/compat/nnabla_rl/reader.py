@@ -44,7 +44,6 @@ class Runs:
     """
 
     def __init__(self, store: Store, index: Index, length: int, offset: int = 0) -> None:
-        """See the class."""
         self._length, self._total = length, index.n_transitions
         self._first, self._resets = index.window(0)[1], np.empty(0, np.int64)
         self._cuts = np.empty(0, np.int64)
@@ -104,11 +103,9 @@ class Reader:
     """
 
     def __init__(self, recorder: Recorder, offset: Callable[[Index], int]) -> None:
-        """See the class."""
         self._recorder, self._offset = recorder, offset
 
     def __len__(self) -> int:
-        """Experiences that count."""
         if not self._recorder.is_open:
             return 0
         look = self._recorder.buffer.store.live.look

@@ -47,7 +47,6 @@ class Recorder:
     """
 
     def __init__(self, directory: StoreDirectory, kind: str, states: States, opener: Open) -> None:
-        """See the class."""
         self.states = states
         self._directory, self._kind, self._open = directory, kind, opener
         self._seed: int | None = None

@@ -42,7 +42,6 @@ class ReplayBuffer:
     _replace = False
 
     def __init__(self, capacity: int | None = None, *, path: StorePath = None) -> None:
-        """See the class."""
         if capacity is not None:
             checked_count("capacity", capacity)
         self._capacity = capacity
@@ -121,7 +120,6 @@ class ReplayBuffer:
         """Nothing: there are none."""
 
     def __len__(self) -> int:
-        """Experiences that count."""
         return len(self._reader)
 
     def __getitem__(self, item: int) -> Any:
@@ -137,11 +135,9 @@ class ReplayBuffer:
         self._recorder.close()
 
     def __enter__(self) -> Self:
-        """Return the buffer itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self.close()
 
 
@@ -161,7 +157,6 @@ class DecorableReplayBuffer(ReplayBuffer):
         *,
         path: StorePath = None,
     ) -> None:
-        """See the class."""
         super().__init__(capacity, path=path)
         self._decor_fun = decor_fun
 

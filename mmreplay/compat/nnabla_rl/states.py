@@ -75,7 +75,6 @@ class AtariStates:
     """
 
     def __init__(self, stack: int) -> None:
-        """See the class."""
         self.stack: int | None = stack
 
     def frame(self, state: Any) -> Frames:

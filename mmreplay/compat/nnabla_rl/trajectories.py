@@ -72,7 +72,6 @@ class Trajectories:
         return cls(begins, np.diff(begins, append=index.n_transitions))
 
     def __len__(self) -> int:
-        """E."""
         return len(self.begins)
 
     def whole(self, number: int) -> Ids:
@@ -154,7 +153,6 @@ class Finder:
     """
 
     def __init__(self, recorder: Recorder, most: int | None) -> None:
-        """See the class."""
         self._recorder, self._most = recorder, most
         self._known: tuple[Index, int, Trajectories] | None = None
 
@@ -181,7 +179,6 @@ class TrajectoryReplayBuffer(ReplayBuffer):
     """
 
     def __init__(self, num_trajectories: int | None = None, *, path: StorePath = None) -> None:
-        """See the class."""
         super().__init__(num_trajectories, path=path)
 
     def _opener(self) -> Open:

@@ -90,14 +90,14 @@ def find_extent(
     if own is not None:
         counts[own["rows"]] += 1
     rows = counts.most_common(1)[0][0] if counts else 0
-    live = _live(lane, attributes, specs, store)
+    live = _from_live(lane, attributes, specs, store)
     says_closed = own is not None and own["closed"]
     if says_closed and (attributes.sure or live is None or live.head <= rows):
         return Extent(closed=True, head=rows)
-    return live if live is not None else _last_close(lane, attributes, specs, rows)
+    return live if live is not None else _from_last_close(lane, attributes, specs, rows)
 
 
-def _live(lane: Path, attributes: Attributes, specs: Specs, store: str) -> Extent | None:
+def _from_live(lane: Path, attributes: Attributes, specs: Specs, store: str) -> Extent | None:
     """By the state page and the checkpoint; None if neither can be read."""
     try:
         checked_reads.check_directories(lane, ".live")
@@ -107,7 +107,7 @@ def _live(lane: Path, attributes: Attributes, specs: Specs, store: str) -> Exten
     words = None if state is None or not state.is_of_this_boot() else state.words
     extent = None
     if words is not None and (checkpoint is None or words[COMMITTED] >= checkpoint.best.head):
-        extent = _by_page(lane, attributes, specs, words, checkpoint)
+        extent = _from_state_page(lane, attributes, specs, words, checkpoint)
     if extent is None and checkpoint is not None:
         slot = checkpoint.best
         beyond = state.rows_beyond(slot.head) if state is not None and words is None else 0
@@ -125,7 +125,7 @@ def _live(lane: Path, attributes: Attributes, specs: Specs, store: str) -> Exten
     return replace(extent, head=head, lost=extent.head - head)
 
 
-def _by_page(
+def _from_state_page(
     lane: Path,
     attributes: Attributes,
     specs: Specs,
@@ -166,7 +166,7 @@ def _has_tail(lane: Path, spec: ArraySpec) -> bool:
     return False
 
 
-def _last_close(lane: Path, attributes: Attributes, specs: Specs, rows: int) -> Extent:
+def _from_last_close(lane: Path, attributes: Attributes, specs: Specs, rows: int) -> Extent:
     """By the shapes of the arrays: rows that were durable before these were written.
 
     Args:

@@ -1,4 +1,4 @@
-"""What a repair says of a lane beside its rows: what could not be checked, or is lost.
+"""What a repair says of a lane besides its rows: what could not be checked, or is lost.
 
 Invariant: the lane is only read.
 """

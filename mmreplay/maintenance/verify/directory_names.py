@@ -111,7 +111,7 @@ def _foreign(path: str, state: str, expected: str) -> Iterator[Entry]:
     """Something that is not known: left by a write, or foreign."""
     if not path.endswith(".tmp"):
         yield path, f"{expected}, found something else", False
-    elif state != "live":  # a live lane writes beside and renames all the time
+    elif state != "live":  # a live lane writes temporary files and renames them
         yield path, _LITTER, True
 
 

@@ -69,7 +69,6 @@ class Finding:
         }
 
     def __str__(self) -> str:
-        """One line."""
         return f"{self.file}{self._rows()}: {self.message}"
 
     def _rows(self) -> str:
