@@ -14,6 +14,7 @@ import pytest
 from mmreplay.errors import CorruptStoreError
 from mmreplay.format import compression, plan
 from mmreplay.schema import Field, Schema
+from tests.support.effort import by_effort
 
 DTYPES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
 
@@ -92,15 +93,15 @@ def test_decode_writes_exactly_the_bytes_that_encode_was_given(given, kind):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
-def test_frames_of_every_dtype_come_back(given, dtype):
-    codec = codec_of(given, dtype)
+def test_frames_of_every_dtype_come_back(dtype):
     values = (np.arange(5 * 60) % 7).astype(dtype).reshape(5, 60)
-    chunk = np.frombuffer(compression.encode(codec, values.reshape(-1).view(np.uint8)), np.uint8)
-    compression.check(codec, chunk, values.nbytes)
-    out = np.empty_like(values)
-    compression.decode(codec, chunk, out.reshape(-1).view(np.uint8))
-    assert out.tobytes() == values.tobytes()
+    data = values.reshape(-1).view(np.uint8)
+    for given in GIVEN.values():
+        codec, out = codec_of(given, dtype), np.empty_like(values)
+        chunk = np.frombuffer(compression.encode(codec, data), np.uint8)
+        compression.check(codec, chunk, values.nbytes)
+        compression.decode(codec, chunk, out.reshape(-1).view(np.uint8))
+        assert out.tobytes() == values.tobytes()
 
 
 def test_what_was_encoded_in_a_hurry_took_another_way_and_is_read_by_the_same_decoder():
@@ -130,7 +131,11 @@ def test_a_chunk_is_what_numcodecs_decodes_and_a_crc32c(given):
     chunk = stored(given, data).tobytes()
     payload, sum_ = chunk[:-4], chunk[-4:]
     assert struct.unpack("<I", sum_)[0] == google_crc32c.value(payload)
-    reader = {"blosc": numcodecs.Blosc(), "zstd": numcodecs.Zstd(), "gzip": numcodecs.GZip()}
+    reader = {
+        "blosc": numcodecs.Blosc(),
+        "zstd": numcodecs.Zstd(),
+        "gzip": numcodecs.GZip(),
+    }
     assert bytes(reader[documented(given)["name"]].decode(payload)) == data.tobytes()
 
 
@@ -290,9 +295,9 @@ def test_a_zstd_frame_that_declares_no_size_or_another_is_refused():
 
 
 def test_a_zstd_bomb_is_refused_before_it_is_decoded():
-    bomb = bytes(numcodecs.zstd.compress(np.zeros(1 << 26, np.uint8), 1))
+    bomb = bytes(numcodecs.zstd.compress(np.zeros(1 << 24, np.uint8), 1))
     assert len(bomb) < 10_000
-    with pytest.raises(CorruptStoreError, match="expected 100 bytes, found 67108864 declared"):
+    with pytest.raises(CorruptStoreError, match="expected 100 bytes, found 16777216 declared"):
         compression.check(codec_of("zstd"), sealed(bomb), 100)
 
 
@@ -308,7 +313,7 @@ def test_a_second_zstd_frame_behind_the_first_is_refused():
 def test_a_gzip_bomb_is_decoded_no_further_than_its_place():
     import tracemalloc
 
-    bomb = sealed(gzip.compress(bytes(1 << 26)))
+    bomb = sealed(gzip.compress(bytes(1 << 24)))
     codec, out = codec_of(GIVEN["gzip"]), np.zeros(1000, np.uint8)
     compression.check(codec, bomb, 1000)
     tracemalloc.start()
@@ -339,18 +344,18 @@ def test_a_gzip_stream_that_was_cut_or_is_broken_gives_up_as_corrupt():
 MUTATE = """
 import struct, sys
 import google_crc32c, numpy as np
-from mmreplay.format import compression as codecs
+from mmreplay.format import compression
 from mmreplay.errors import CorruptStoreError
 
-name, documents = sys.argv[1], eval(sys.argv[2])
+n_rounds, documents = int(sys.argv[1]), eval(sys.argv[2])
 random = np.random.default_rng(0)
 n_refused = n_decoded = 0
 for document in documents:
-    codec = codecs.make_codec(document)
+    codec = compression.make_codec(document)
     for size in (90, 3000, 40_000):
         data = np.repeat(random.integers(0, 256, -(-size // 20), dtype=np.uint8), 20)[:size]
-        payload = np.frombuffer(codecs.encode(codec, data), np.uint8)[:-4]
-        for _ in range(500):
+        payload = np.frombuffer(compression.encode(codec, data), np.uint8)[:-4]
+        for _ in range(n_rounds):
             wrong = payload.copy()
             where = random.integers(0, min(wrong.size, random.choice([16, 24, 64, wrong.size])), random.integers(1, 4))
             wrong[where] = random.choice([0, 1, 2, 127, 128, 254, 255, random.integers(256)], where.size)
@@ -359,20 +364,27 @@ for document in documents:
             chunk = np.frombuffer(wrong.tobytes() + struct.pack("<I", google_crc32c.value(wrong.tobytes())), np.uint8)
             guarded = np.full(size + 64, 171, np.uint8)
             try:
-                codecs.check(codec, chunk, size)
-                codecs.decode(codec, chunk, guarded[:size])
+                compression.check(codec, chunk, size)
+                compression.decode(codec, chunk, guarded[:size])
                 n_decoded += 1
             except CorruptStoreError:
                 n_refused += 1
             assert (guarded[size:] == 171).all()
-print(n_refused > 100, n_decoded + n_refused == len(documents) * 1500)
+print(n_refused > 100, n_decoded + n_refused == 3 * n_rounds * len(documents))
 """
 
 
+@pytest.mark.deep
 def test_no_mutation_with_a_right_checksum_crashes_or_writes_past_its_place():
     # In a process of its own: what goes wrong here does so in C.
     run = subprocess.run(
-        [sys.executable, "-c", MUTATE, "x", repr([documented(given) for given in GIVEN.values()])],
+        [
+            sys.executable,
+            "-c",
+            MUTATE,
+            str(by_effort(60, 500, 500)),
+            repr([documented(given) for given in GIVEN.values()]),
+        ],
         capture_output=True,
         text=True,
         timeout=120,

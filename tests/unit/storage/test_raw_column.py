@@ -1,64 +1,22 @@
 """Raw columns: rows found in their chunk files, mapped side by side or one by one."""
 
 import errno
-import os
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mmreplay.errors import CorruptStoreError, DiskFullError
+from mmreplay.errors import CorruptStoreError
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import LANE_SHIFT
-from mmreplay.storage import chunk_files, prefetch, raw_column
+from mmreplay.storage import raw_column
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.raw_column import RawColumn
 from mmreplay.system import memory_maps, platform
+from tests.support.oracle.handmade_lanes import RawLane, ids_of
 
 PAGE = memory_maps.GRANULARITY
 MODES = ("side by side", "one by one", "no libc")
-
-
-class Lane:
-    """A lane of one column whose chunk files were written by hand."""
-
-    def __init__(self, path, spec, head, base=0):
-        self.path, self.specs = path, {spec.path: spec}
-        self.spec, self.head, self.base = spec, head, base
-        self.is_live = True
-        self.gone = 0  # files wholly below it were evicted
-        count = int(np.prod(spec.row_shape))
-        rows = -(-max(head, 1) // spec.chunk_rows) * spec.chunk_rows
-        values = np.random.default_rng(rows).integers(0, 100, (rows, count))
-        self.rows = values.astype(spec.dtype).reshape(rows, *spec.row_shape)
-        (path / spec.path).mkdir(parents=True)
-        for chunk in range(base // spec.chunk_rows, -(-head // spec.chunk_rows)):
-            self.write(chunk)
-
-    def write(self, chunk):
-        n = self.spec.chunk_rows
-        data = self.rows[chunk * n : (chunk + 1) * n].tobytes()
-        (self.path / self.spec.path / self.spec.key(chunk)).write_bytes(data)
-
-    def grow(self, head):
-        n = self.spec.chunk_rows
-        old = -(-self.head // n)
-        extra = -(-head // n) * n - len(self.rows)
-        if extra > 0:
-            new = np.random.default_rng(head).integers(0, 100, (extra, *self.spec.row_shape))
-            self.rows = np.concatenate((self.rows, new.astype(self.spec.dtype)))
-        for chunk in range(old, -(-head // n)):
-            self.write(chunk)
-        self.head = head
-
-    def file(self, chunk):
-        return self.path / self.spec.path / self.spec.key(chunk)
-
-    def missing(self, path, stop):
-        return EvictedError(str(path)) if stop <= self.gone else CorruptStoreError(f"{path} {stop}")
-
-    def check_in_place(self):
-        pass
 
 
 def spec_of(mode, shape=(), dtype="int64"):
@@ -81,15 +39,6 @@ def column_of(*lanes):
     return column
 
 
-def ids_of(lanes, count, seed=0):
-    """Random rows of random lanes, and what they hold."""
-    random = np.random.default_rng(seed)
-    numbers = random.integers(0, len(lanes), count)
-    rows = np.array([random.integers(lanes[n].base, lanes[n].head) for n in numbers])
-    values = np.stack([lanes[n].rows[row] for n, row in zip(numbers, rows, strict=True)])
-    return (numbers << LANE_SHIFT) + rows, values
-
-
 # ---------------------------------------------------------------- reading
 
 
@@ -98,7 +47,7 @@ def ids_of(lanes, count, seed=0):
 def test_row_r_lies_in_chunk_file_r_div_chunk_rows(tmp_path, mode, shape, n_lanes):
     spec = spec_of(mode, shape)
     lanes = [
-        Lane(tmp_path / str(n), spec, 3 * spec.chunk_rows + 5 + n, n * spec.chunk_rows)
+        RawLane(tmp_path / str(n), spec, 3 * spec.chunk_rows + 5 + n, n * spec.chunk_rows)
         for n in range(n_lanes)
     ]
     column = column_of(*lanes)
@@ -117,8 +66,8 @@ def test_row_r_lies_in_chunk_file_r_div_chunk_rows(tmp_path, mode, shape, n_lane
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "float16", "float64"])
 def test_one_by_one_reads_the_same_as_side_by_side(tmp_path, dtype):
-    pages = Lane(tmp_path / "a", ArraySpec("x", (4,), np.dtype(dtype), 1024), 5000)
-    odd = Lane(tmp_path / "b", ArraySpec("x", (4,), np.dtype(dtype), 13), 0)
+    pages = RawLane(tmp_path / "a", ArraySpec("x", (4,), np.dtype(dtype), 1024), 5000)
+    odd = RawLane(tmp_path / "b", ArraySpec("x", (4,), np.dtype(dtype), 13), 0)
     odd.rows = pages.rows[: 13 * 384]
     for chunk in range(384):
         odd.write(chunk)
@@ -132,7 +81,7 @@ def test_one_by_one_reads_the_same_as_side_by_side(tmp_path, dtype):
 def test_lanes_of_different_chunk_lengths_are_read_as_one(tmp_path):
     specs = [ArraySpec("x", (2,), np.dtype("int64"), rows) for rows in (PAGE // 16, PAGE // 8, 5)]
     for name, chosen in (("pages", specs[:2]), ("odd", specs)):
-        lanes = [Lane(tmp_path / name / str(n), one, 600 + n) for n, one in enumerate(chosen)]
+        lanes = [RawLane(tmp_path / name / str(n), one, 600 + n) for n, one in enumerate(chosen)]
         column = column_of(*lanes)
         ids, expected = ids_of(lanes, 300)
         assert (column._files is None) is (name == "odd")
@@ -140,7 +89,7 @@ def test_lanes_of_different_chunk_lengths_are_read_as_one(tmp_path):
 
 
 def test_rows_are_copied_into_out(tmp_path, mode):
-    lane = Lane(tmp_path, spec_of(mode, (2,)), 40)
+    lane = RawLane(tmp_path, spec_of(mode, (2,)), 40)
     column = column_of(lane)
     ids = np.array([[3, 39], [0, 3]])
     out = np.full((2, 2, 2), -1)
@@ -152,14 +101,14 @@ def test_rows_are_copied_into_out(tmp_path, mode):
 
 
 def test_no_rows_are_an_empty_array(tmp_path, mode):
-    column = column_of(Lane(tmp_path, spec_of(mode, (2,)), 40))
+    column = column_of(RawLane(tmp_path, spec_of(mode, (2,)), 40))
     assert column.take(np.empty(0, np.int64)).shape == (0, 2)
     assert column.take(np.empty((0, 4), np.int64)).shape == (0, 4, 2)
     assert column.read(0, 5, 5).shape == (0, 2)
 
 
 def test_an_empty_lane_is_mapped_as_nothing_and_grows(tmp_path, mode):
-    lane = Lane(tmp_path, spec_of(mode), 0)
+    lane = RawLane(tmp_path, spec_of(mode), 0)
     column = column_of(lane)
     lane.grow(5)
     column.refresh()
@@ -168,7 +117,7 @@ def test_an_empty_lane_is_mapped_as_nothing_and_grows(tmp_path, mode):
 
 def test_a_stretch_of_rows_is_copied_over_chunk_borders(tmp_path, mode):
     spec = spec_of(mode)
-    lanes = [Lane(tmp_path / str(n), spec, 4 * spec.chunk_rows, spec.chunk_rows) for n in (0, 1)]
+    lanes = [RawLane(tmp_path / str(n), spec, 4 * spec.chunk_rows, spec.chunk_rows) for n in (0, 1)]
     column = column_of(*lanes)
     for start, stop in (
         (spec.chunk_rows, 4 * spec.chunk_rows),
@@ -181,36 +130,12 @@ def test_a_stretch_of_rows_is_copied_over_chunk_borders(tmp_path, mode):
             assert column.read(number, start, stop).tobytes() == lane.rows[start:stop].tobytes()
 
 
-def test_rows_are_read_without_a_map(tmp_path):
-    lane = Lane(tmp_path, ArraySpec("x", (2,), np.dtype("int16"), 10), 35)
-    spec = lane.spec
-    for start, stop in ((0, 35), (9, 11), (10, 20), (34, 35), (5, 5), (7, 3)):
-        found = chunk_files.read_rows(lane, spec, start, stop)
-        assert found.tolist() == lane.rows[start : max(start, stop)].tolist()
-    lane.file(2).unlink()
-    with pytest.raises(CorruptStoreError, match=r"c\.2\.0 25"):
-        chunk_files.read_rows(lane, spec, 0, 25)
-    lane.gone = 30
-    with pytest.raises(EvictedError):
-        chunk_files.read_rows(lane, spec, 0, 30)
-    lane.file(1).write_bytes(b"short")
-    with pytest.raises(CorruptStoreError, match="expected 40 bytes, found 5"):
-        chunk_files.read_rows(lane, spec, 10, 12)
-
-
-def test_the_chunk_files_are_listed_by_number_and_nothing_else_is(tmp_path):
-    lane = Lane(tmp_path, ArraySpec("x", (), np.dtype("int16"), 1), 12, 8)
-    for name in ("zarr.json", "c.3.tmp", "c.01", "c.5.0", "notes"):
-        (tmp_path / "x" / name).write_bytes(b"")
-    assert chunk_files.chunk_files(tmp_path, lane.spec) == [8, 9, 10, 11]
-
-
 # ---------------------------------------------------------------- growing, and threads
 
 
 def test_a_growing_lane_is_followed(tmp_path, mode):
     spec = spec_of(mode)
-    lanes = [Lane(tmp_path / str(n), spec, 3, 0) for n in (0, 1)]
+    lanes = [RawLane(tmp_path / str(n), spec, 3, 0) for n in (0, 1)]
     column = column_of(*lanes)
     for step in range(1, 12):
         lanes[step % 2].grow(lanes[step % 2].head + spec.chunk_rows // 2 + step)
@@ -237,7 +162,7 @@ class Restless(RawColumn):
 
 def test_a_batch_is_right_while_another_thread_maps_more(tmp_path):
     spec = spec_of("side by side")
-    lanes = [Lane(tmp_path / str(n), spec, 2 * spec.chunk_rows) for n in (0, 1, 2)]
+    lanes = [RawLane(tmp_path / str(n), spec, 2 * spec.chunk_rows) for n in (0, 1, 2)]
     column = Restless(lanes, "x")
     column.refresh()
     ids, expected = ids_of(lanes, 64)
@@ -257,7 +182,7 @@ def test_a_batch_is_right_while_another_thread_maps_more(tmp_path):
 
 def test_evicted_files_stay_readable_where_they_are_mapped_and_go_with_the_next_range(tmp_path):
     spec = spec_of("side by side")
-    lane = Lane(tmp_path, spec, 4 * spec.chunk_rows)
+    lane = RawLane(tmp_path, spec, 4 * spec.chunk_rows)
     column = column_of(lane)
     lane.base, lane.gone = 2 * spec.chunk_rows, 2 * spec.chunk_rows
     for chunk in (0, 1):
@@ -273,7 +198,7 @@ def test_evicted_files_stay_readable_where_they_are_mapped_and_go_with_the_next_
 
 def test_a_refresh_that_fails_leaves_everything_as_it_was(tmp_path):
     spec = spec_of("side by side")
-    lanes = [Lane(tmp_path / str(n), spec, 3 * spec.chunk_rows) for n in (0, 1)]
+    lanes = [RawLane(tmp_path / str(n), spec, 3 * spec.chunk_rows) for n in (0, 1)]
     column = column_of(*lanes)
     for lane in lanes:
         lane.grow(20 * spec.chunk_rows)  # more than there is room for
@@ -290,7 +215,7 @@ def test_a_refresh_that_fails_leaves_everything_as_it_was(tmp_path):
 
 def test_mapping_that_an_eviction_interrupts_starts_over(tmp_path):
     spec = spec_of("side by side")
-    lane = Lane(tmp_path, spec, 40 * spec.chunk_rows)
+    lane = RawLane(tmp_path, spec, 40 * spec.chunk_rows)
     column = column_of(lane)
     lane.grow(100 * spec.chunk_rows)  # more than there is room for
     lane.file(0).unlink()
@@ -305,7 +230,7 @@ def test_mapping_that_an_eviction_interrupts_starts_over(tmp_path):
 
 def test_a_missing_chunk_file_is_the_lanes_error(tmp_path, mode):
     spec = spec_of(mode)
-    lane = Lane(tmp_path, spec, 3 * spec.chunk_rows)
+    lane = RawLane(tmp_path, spec, 3 * spec.chunk_rows)
     lane.file(1).unlink()
     stop = 2 * spec.chunk_rows
     with pytest.raises(CorruptStoreError, match=rf"c\.1 {stop}"):
@@ -318,7 +243,7 @@ def test_a_missing_chunk_file_is_the_lanes_error(tmp_path, mode):
 @pytest.mark.parametrize("size", [0, 1, PAGE - 1, 10 * PAGE])
 def test_a_chunk_file_is_mapped_only_after_its_size_was_checked(tmp_path, mode, size):
     spec = spec_of(mode)
-    lane = Lane(tmp_path, spec, 3 * spec.chunk_rows)
+    lane = RawLane(tmp_path, spec, 3 * spec.chunk_rows)
     lane.file(1).write_bytes(bytes(size))
     with pytest.raises(
         CorruptStoreError, match=f"expected {spec.chunk_bytes:,} bytes, found {size:,}"
@@ -328,7 +253,7 @@ def test_a_chunk_file_is_mapped_only_after_its_size_was_checked(tmp_path, mode, 
 
 def test_a_chunk_file_that_is_a_link_is_not_followed(tmp_path, mode):
     spec = spec_of(mode)
-    lane = Lane(tmp_path, spec, 3 * spec.chunk_rows)
+    lane = RawLane(tmp_path, spec, 3 * spec.chunk_rows)
     lane.file(1).rename(tmp_path / "outside")
     lane.file(1).symlink_to(tmp_path / "outside")
     with pytest.raises(CorruptStoreError, match="expected a regular file"):
@@ -340,7 +265,7 @@ def test_a_chunk_file_that_is_a_link_is_not_followed(tmp_path, mode):
 
 def test_no_more_maps_are_kept_than_the_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(raw_column, "_MAX_CACHED", 3)
-    lane = Lane(tmp_path, ArraySpec("x", (), np.dtype("int64"), 7), 100)
+    lane = RawLane(tmp_path, ArraySpec("x", (), np.dtype("int64"), 7), 100)
     column = column_of(lane)
     for _ in range(3):
         ids, expected = ids_of([lane], 60)
@@ -351,7 +276,7 @@ def test_no_more_maps_are_kept_than_the_limit(tmp_path, monkeypatch):
 def test_more_files_than_may_lie_side_by_side_are_mapped_one_by_one(tmp_path, monkeypatch):
     monkeypatch.setattr(raw_column, "_MAX_MAPS", 8)
     spec = spec_of("side by side")
-    lane = Lane(tmp_path, spec, 4 * spec.chunk_rows)
+    lane = RawLane(tmp_path, spec, 4 * spec.chunk_rows)
     column = column_of(lane)
     assert column._files is not None
     for n in (5, 9, 12):
@@ -367,136 +292,13 @@ def test_no_range_of_addresses_is_no_error(tmp_path, monkeypatch):
         raise OSError(errno.ENOMEM, "no range")
 
     monkeypatch.setattr(memory_maps, "Reservation", none)
-    lane = Lane(tmp_path, spec_of("side by side"), 40)
+    lane = RawLane(tmp_path, spec_of("side by side"), 40)
     assert column_of(lane).take(np.arange(40)).tolist() == lane.rows[:40].tolist()
-
-
-# ---------------------------------------------------------------- windows for writing
-
-
-def test_a_window_is_its_chunk_file(tmp_path):
-    spec = ArraySpec("x", (2,), np.dtype("int16"), 10)
-    (tmp_path / "x").mkdir()
-    window = chunk_files.open_window(tmp_path, spec, 3)
-    assert (window.chunk, window.start, window.rows.shape) == (3, 30, (10, 2))
-    window.rows[4] = [5, 6]
-    path = chunk_files.chunk_path(tmp_path, spec, 3)
-    assert path == tmp_path / "x" / "c.3.0"
-    assert np.frombuffer(path.read_bytes(), "<i2").reshape(10, 2)[4].tolist() == [5, 6]
-    again = chunk_files.open_window(tmp_path, spec, 3)
-    assert again.rows[4].tolist() == [5, 6]
-
-
-@pytest.mark.parametrize(
-    ("dtype", "wrong"),
-    [
-        ("int64", [1.5, "x", None, 1 << 63]),
-        ("uint8", [-1, 256, 1.0]),
-        ("float32", ["x", None, [1]]),
-    ],
-)
-def test_a_scalar_window_refuses_what_the_type_cannot_hold(tmp_path, dtype, wrong):
-    (tmp_path / "x").mkdir()
-    window = chunk_files.open_window(tmp_path, ArraySpec("x", (), np.dtype(dtype), 10), 0)
-    assert isinstance(window.items, memoryview)
-    window.items[3] = np.dtype(dtype).type(7)
-    assert window.rows.tolist() == [0, 0, 0, 7, 0, 0, 0, 0, 0, 0]
-    for value in wrong:
-        with pytest.raises((TypeError, ValueError)):
-            window.items[4] = value
-    assert window.rows[4] == 0
-
-
-@pytest.mark.parametrize(("shape", "dtype"), [((2,), "int64"), ((), "float16"), ((), "bool")])
-def test_rows_that_a_memoryview_cannot_check_are_stored_through_numpy(tmp_path, shape, dtype):
-    (tmp_path / "x").mkdir()
-    window = chunk_files.open_window(tmp_path, ArraySpec("x", shape, np.dtype(dtype), 10), 0)
-    assert window.items is window.rows
-
-
-def test_a_window_that_finds_no_room_leaves_nothing(tmp_path, monkeypatch):
-    def full(descriptor, offset, size):
-        os.ftruncate(descriptor, size // 2)
-        raise OSError(errno.ENOSPC, "full")
-
-    (tmp_path / "x").mkdir()
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(DiskFullError):
-        chunk_files.open_window(tmp_path, ArraySpec("x", (), np.dtype("int64"), 10), 0)
-    assert list((tmp_path / "x").iterdir()) == []
-
-
-# ---------------------------------------------------------------- paging
-
-
-@pytest.fixture
-def pager():
-    """A pager that knows of three large chunks, and the chunks."""
-    one = prefetch.Pager()
-    data = {(0, n): np.zeros(1 << 20, np.uint8) for n in range(3)}
-    for chunk, values in data.items():
-        one.add(chunk, values)
-    return one
-
-
-@pytest.fixture
-def advice(monkeypatch):
-    """What the kernel was told, and which part of a map is in memory."""
-    told = {"resident": 1.0, "calls": []}
-    monkeypatch.setattr(memory_maps, "resident", lambda data: told["resident"])
-    for name in ("populate_read", "advise_random"):
-        monkeypatch.setattr(memory_maps, name, lambda data, name=name: told["calls"].append(name))
-    return told
-
-
-def test_small_chunks_are_left_to_themselves():
-    pager = prefetch.Pager()
-    pager.add((0, 0), np.zeros((1 << 20) - 1, np.uint8))
-    assert not pager.active
-
-
-def test_chunks_in_memory_are_populated_once_and_then_forgotten(pager, advice):
-    assert pager.active
-    assert not pager.before({(0, 0), (0, 1), (7, 7)})
-    assert advice["calls"] == ["populate_read"] * 2
-    assert not pager.before({(0, 0), (0, 1)})
-    assert pager.active
-    assert not pager.before({(0, 2)})
-    assert not pager.active
-    assert len(advice["calls"]) == 3
-
-
-def test_rows_on_disk_are_asked_for_until_their_chunk_is_in_memory(pager, advice):
-    advice["resident"] = 0.5
-    for _ in range(3):
-        assert pager.before({(0, 0)})
-    assert not pager.before({(0, 9)})
-    assert advice["calls"] == ["advise_random"]
-    advice["resident"] = 1.0
-    answers = [pager.before({(0, 0)}) for _ in range(300)]
-    assert answers[0]
-    assert not answers[-1]
-    assert advice["calls"] == ["advise_random", "populate_read"]
-
-
-def test_two_threads_may_ask_for_the_same_chunks(pager, advice, monkeypatch):
-    def resident(data):
-        monkeypatch.setattr(memory_maps, "resident", lambda data: 1.0)
-        pager.before({(0, 0), (0, 1), (0, 2)})  # as another thread would at this moment
-        return 1.0
-
-    monkeypatch.setattr(memory_maps, "resident", resident)
-    assert not pager.before({(0, 0), (0, 1), (0, 2)})
-    assert not pager.active
-
-
-def test_what_is_asked_for_is_every_row_between_the_first_and_the_last():
-    assert prefetch.ranges([3, 10], [5, 10], 7) == [(21, 21), (70, 7)]
 
 
 def test_windows_of_large_chunks_are_asked_for_before_they_are_read(tmp_path, monkeypatch):
     spec = ArraySpec("x", (64,), np.dtype("uint8"), 1 << 14)  # 1 MiB
-    lane = Lane(tmp_path, spec, (2 << 14) + 5)
+    lane = RawLane(tmp_path, spec, (2 << 14) + 5)
     monkeypatch.setattr(memory_maps, "resident", lambda data: 0.0)
     asked = []
     monkeypatch.setattr(memory_maps, "advise_needed", lambda array, ranges: asked.extend(ranges))

@@ -1,10 +1,15 @@
 """What a forked child does before anything else."""
 
+from mmreplay.system import forks
+
 
 def test_children_call_their_objects_in_the_order_of_registration_and_know_their_number(child):
     code = """
 import gc, os, weakref
-from mmreplay.system import forks
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("forks", sys.argv[1])
+forks = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(forks)
 
 class Thing:
     pass
@@ -33,4 +38,4 @@ print(forks.lineage())
         for line in ("(1,)", "(1, 1)", "(2,)", "(2, 1)")
         for name in ("first", "second")
     ]
-    assert child(code).splitlines() == [*expected, "()"]
+    assert child(code, forks.__file__).splitlines() == [*expected, "()"]

@@ -13,10 +13,8 @@ from mmreplay.errors import FailedStoreError, LockedError
 from mmreplay.system import locks, platform
 
 HOLD = """
-import sys
-from pathlib import Path
-from mmreplay.system import locks
-lock = locks.DirectoryLock(Path(sys.argv[1]), who=lambda: "")
+import fcntl, os, sys
+fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)
 print("held", flush=True)
 sys.stdin.readline()
 """
@@ -61,7 +59,7 @@ def test_a_second_writer_of_the_same_process_is_kept_out_too(tmp_path):
     assert not locks.is_locked(tmp_path)
 
 
-def test_a_lock_that_is_given_up_soon_is_waited_for(tmp_path):
+def test_a_lock_that_is_released_soon_is_waited_for(tmp_path):
     lock = locks.DirectoryLock(tmp_path, who=str)
     timer = threading.Timer(0.05, lock.release)
     timer.start()
@@ -75,7 +73,7 @@ def test_a_dropped_lock_keeps_nobody_out(tmp_path):
     assert not locks.is_locked(tmp_path)
 
 
-def test_a_lock_that_was_not_had_closes_nothing_later(tmp_path):
+def test_a_lock_that_was_not_taken_closes_nothing_later(tmp_path):
     lock = locks.DirectoryLock(tmp_path, who=str)
     with pytest.raises(LockedError) as caught:
         locks.DirectoryLock(tmp_path, patience_s=0, who=str)
@@ -93,7 +91,7 @@ def test_looking_whether_a_lock_is_held_does_not_keep_it(tmp_path):
     locks.DirectoryLock(tmp_path, patience_s=0, who=str).release()
 
 
-def test_a_forked_child_gives_up_the_lock_and_the_parent_keeps_it(tmp_path, child):
+def test_a_forked_child_releases_the_lock_and_the_parent_keeps_it(tmp_path, child):
     code = """
 import os, sys
 from pathlib import Path
@@ -138,7 +136,7 @@ def test_the_holder_says_who_and_since_when():
     assert about.keys() == {"pid", "host", "since"}
 
 
-def test_a_lock_is_on_the_directory_that_has_the_name_when_it_is_had(tmp_path):
+def test_a_held_lock_is_on_the_directory_that_had_the_path_when_it_was_taken(tmp_path):
     """Waiting for the lock of a directory that another one replaces."""
     old, new = tmp_path / "store", tmp_path / "new"
     old.mkdir()

@@ -18,8 +18,14 @@ from mmreplay.system import platform
 
 
 def test_the_boot_id_is_the_same_in_another_process(child):
-    code = "from mmreplay.system import platform as system; print(system.boot_id().hex())"
-    assert child(code) == platform.boot_id().hex()
+    code = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("platform", sys.argv[1])
+platform = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(platform)
+print(platform.boot_id().hex())
+"""
+    assert child(code, platform.__file__) == platform.boot_id().hex()
     assert len(platform.boot_id()) == 16
 
 

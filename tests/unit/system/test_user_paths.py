@@ -1,4 +1,4 @@
-"""Paths as users give them: what no file can be called is refused with a reason, and made nowhere."""
+"""Paths as users give them: impossible ones are refused with a reason, and nothing is created."""
 
 import pathlib
 
@@ -22,12 +22,19 @@ IMPOSSIBLE = {
 NO_PATHS = [None, 5, b"bytes.zarr", ["store.zarr"]]
 
 
+@pytest.fixture(scope="module")
+def shared_folder(tmp_path_factory):
+    """A folder with one closed store in it, for tests that change neither."""
+    out = tmp_path_factory.mktemp("shared")
+    mmreplay.create(out / "store.zarr", **FIELDS).close()
+    return out
+
+
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """The current folder, with one closed store in it."""
-    monkeypatch.chdir(tmp_path)
-    mmreplay.create("store.zarr", **FIELDS).close()
-    return tmp_path
+def folder(shared_folder, monkeypatch):
+    """The shared folder as the current one."""
+    monkeypatch.chdir(shared_folder)
+    return shared_folder
 
 
 @pytest.fixture(params=IMPOSSIBLE.values(), ids=IMPOSSIBLE)
@@ -49,7 +56,7 @@ def impossible(request):
         lambda path: mmreplay.snapshot(path, "copy.zarr", lambda done, total: None),
     ],
 )
-def test_where_nothing_can_be_there_is_no_store(folder, impossible, read):
+def test_an_impossible_path_has_no_store(folder, impossible, read):
     with pytest.raises(StoreNotFoundError):
         read(impossible)
     assert [one.name for one in folder.iterdir()] == ["store.zarr"]
@@ -68,13 +75,14 @@ def test_where_nothing_can_be_there_is_no_store(folder, impossible, read):
         lambda path: mmreplay.record("CartPole-v1", path, 3, append=True),
     ],
 )
-def test_where_nothing_can_be_nothing_is_made(folder, impossible, make):
+def test_nothing_is_created_at_an_impossible_path(folder, impossible, make):
     with pytest.raises(SchemaError, match=r"(path|target): '.*nothing can be made there"):
         make(impossible)
     assert [one.name for one in folder.iterdir()] == ["store.zarr"]
 
 
-def test_a_name_needs_room_for_the_one_it_has_while_it_is_built(folder):
+def test_a_name_leaves_room_for_the_longer_one_of_the_staging_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(SchemaError, match="longer than the file system takes"):
         mmreplay.create("x" * 250, **FIELDS)
     longest = "x" * 241
@@ -99,7 +107,7 @@ def test_a_name_needs_room_for_the_one_it_has_while_it_is_built(folder):
         lambda path: mmreplay.record("CartPole-v1", path, 3, append=True),
     ],
 )
-def test_what_is_no_path_is_named(folder, path, call):
+def test_an_argument_that_is_no_path_is_named(folder, path, call):
     with pytest.raises(SchemaError, match=r"path: expected a path, .* found "):
         call(path)
     with pytest.raises(SchemaError, match=r"target: expected a path, .* found "):
@@ -118,11 +126,13 @@ def test_what_is_no_path_is_named(folder, path, call):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda path: mmreplay.create(path, **FIELDS),
-        lambda path: mmreplay.snapshot("store.zarr", path),
+        lambda path, _: mmreplay.create(path, **FIELDS),
+        lambda path, store: mmreplay.snapshot(store, path),
     ],
 )
-def test_what_is_above_it_is_said(folder, path, why, make):
-    (folder / "file").write_text("a file")
+def test_a_missing_directory_above_is_named(folder, tmp_path, monkeypatch, path, why, make):
+    store = folder / "store.zarr"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("a file")
     with pytest.raises(StoreNotFoundError, match=why):
-        make(path)
+        make(path, store)

@@ -1,0 +1,39 @@
+"""Specs and attributes that the tests of writing and of reading metadata have in common."""
+
+import numpy as np
+
+from mmreplay.format import layout
+from mmreplay.format.layout import ArraySpec
+
+__all__ = ["LZ4", "SPECS", "UINT8", "root"]
+
+LZ4, ZSTD = layout.CODECS["lz4"], layout.CODECS["zstd"]
+GZIP = {"name": "gzip", "configuration": {"level": 5}}
+BITS = {
+    "name": "blosc",
+    "configuration": LZ4["configuration"]
+    | {"typesize": 2, "cname": "zstd", "clevel": 3, "shuffle": "bitshuffle"},
+}
+UINT8 = np.dtype("uint8")
+SPECS = [
+    ArraySpec("rewards", (), np.dtype("float32"), 65_536),
+    ArraySpec("frames", (84, 84), UINT8, 4096, 16, LZ4),
+    ArraySpec("frames/a", (3,), np.dtype("float16"), 8, 4, ZSTD),
+    ArraySpec("frames/b", (2, 2, 2), np.dtype("uint16"), 12, 12, BITS),
+    ArraySpec("frames/c", (), np.dtype("int64"), 5, 1, GZIP),
+    ArraySpec("extras/x", (1, 2, 3, 4, 5, 6, 7, 8), np.dtype("bool"), 3),
+]
+
+
+def root(kind="lane"):
+    own = {
+        "format": 1,
+        "kind": kind,
+        "uuid": "0123456789abcdef" * 2,
+        "schema": {},
+        "capacity": None,
+        "padding": "reset",
+    }
+    if kind == "lane":
+        own |= {"rows": 10, "first": 3, "closed": True}
+    return own

@@ -1,0 +1,380 @@
+"""zarr.json read and checked: what was written comes back, anything else is refused."""
+
+import copy
+import json
+
+import numpy as np
+import pytest
+
+from mmreplay.errors import FormatError
+from mmreplay.format import layout, parse
+from mmreplay.format.layout import ArraySpec
+from mmreplay.schema import Field, Schema
+from tests.support.oracle.array_specs import LZ4, SPECS, UINT8, root
+
+ACTION = Field((), "int64")
+
+
+# ---------------------------------------------------------------- writing and reading metadata
+
+
+@pytest.mark.parametrize("rows", [0, 1, 100_000, (1 << 40) - 1])
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.path)
+def test_what_parse_array_returns_is_what_was_written(spec, rows):
+    data = layout.array_json(spec, rows)
+    assert parse.parse_array(data, spec.path, "here") == (spec, rows)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        Schema.make(Field((84, 84)), ACTION),
+        Schema.make({"a": Field((2,), "float32"), "b": Field()}, Field((3,), "float64"),
+                    {"x": Field((2, 2), "bool")}, "float64"),
+    ],
+)  # fmt: skip
+def test_a_schema_comes_back_from_its_json(schema):
+    again = parse.schema_from_json(json.loads(json.dumps(schema.to_json())), "here")
+    assert again.same_data(schema)
+    assert again.is_dict == schema.is_dict
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("frame", None),
+        ("frame", {}),
+        ("frame", {"shape": [2], "dtype": "object"}),
+        ("frame", {"shape": [2], "dtype": ["uint8"]}),
+        ("frame", {"shape": [-2], "dtype": "uint8"}),
+        ("frame", {"shape": [2.0], "dtype": "uint8"}),
+        ("frame", {"shape": [True], "dtype": "uint8"}),
+        ("frame", {"shape": "", "dtype": "uint8"}),
+        ("frame", {"shape": [10**30], "dtype": "uint8"}),
+        ("frame", {"dict": {}}),
+        ("frame", {"dict": []}),
+        ("frame", {"dict": {"../x": {"shape": [2], "dtype": "uint8"}}}),
+        ("action", [1]),
+        ("extras", None),
+        ("extras", {"a/b": {"shape": [], "dtype": "uint8"}}),
+        ("reward", "int32"),
+        ("reward", None),
+    ],
+)
+def test_a_schema_that_is_none_is_refused(key, value):
+    document = Schema.make(Field((84, 84)), ACTION).to_json()
+    document[key] = value
+    with pytest.raises(FormatError, match="here: the schema cannot be read"):
+        parse.schema_from_json(document, "here")
+    del document[key]
+    with pytest.raises(FormatError, match="here: the schema cannot be read"):
+        parse.schema_from_json(document, "here")
+
+
+@pytest.mark.parametrize("document", [None, [], "x", 3])
+def test_what_is_no_schema_at_all_is_refused(document):
+    with pytest.raises(FormatError, match="here"):
+        parse.schema_from_json(document, "here")
+
+
+# ---------------------------------------------------------------- strict JSON
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"{} x",
+        b"[]",
+        b"3",
+        b'"x"',
+        b"null",
+        b"\xff\xfe\x00",
+        b"\x80",
+        b'{"a": 1, "a": 2}',
+        b'{"a": {"b": 1, "b": 1}}',
+        b'{"a": NaN}',
+        b'{"a": 1e999}',
+        b'{"a": -1e999}',
+        b'{"a": Infinity}',
+        b'{"a": -Infinity}',
+        b'{"a": ' + b"1" * 5000 + b"}",
+        b'{"a": ' + b"[" * 200_000,
+        b'{"a": ' + b"[" * 200_000 + b"]" * 200_000 + b"}",
+        b'{"a": ' * 50_000 + b"1" + b"}" * 50_000,
+    ],
+    ids=lambda data: data[:20].decode("latin-1"),
+)
+def test_what_is_no_json_object_is_refused_and_never_crashes(data):
+    with pytest.raises(FormatError, match="here: expected"):
+        parse.parse_json(data, "here")
+    with pytest.raises(FormatError, match="here: expected"):
+        parse.parse_array(data, "frames", "here")
+    with pytest.raises(FormatError, match="here: expected"):
+        parse.parse_root(data, "here")
+
+
+def test_no_long_document_is_kept_in_memory():
+    spec = ArraySpec("rewards", (), np.dtype("float32"), 8)
+    data = layout.array_json(spec, 5)
+    before = parse._parse_array_once.cache_info().misses
+    assert parse.parse_array(data + b" " * 8192, "rewards", "a long one") == (spec, 5)
+    assert parse._parse_array_once.cache_info().misses == before
+    assert parse.parse_array(data, "rewards", "a short one") == (spec, 5)
+    assert parse._parse_array_once.cache_info().misses == before + 1
+
+
+# ---------------------------------------------------------------- refusals of parse_array
+
+
+def set_at(document, path, value):
+    *parents, last = path
+    for key in parents:
+        document = document[key]
+    if value is DELETE:
+        del document[last]
+    else:
+        document[last] = value
+
+
+DELETE = object()
+SHARDING = ("codecs", 0, "configuration")
+WRONG_ARRAY = [
+    (("zarr_format",), 2, "zarr_format"),
+    (("zarr_format",), True, "zarr_format"),
+    (("zarr_format",), DELETE, "zarr_format"),
+    (("node_type",), "group", "node_type"),
+    (("shape",), DELETE, "shape"),
+    (("shape",), [], "whole rows"),
+    (("shape",), [5, 84], "whole rows"),
+    (("shape",), [5, 84, 83], "whole rows"),
+    (("shape",), [-1, 84, 84], "shape"),
+    (("shape",), [1 << 40, 84, 84], "shape"),
+    (("shape",), [10**400, 84, 84], "shape"),
+    (("shape",), [5.0, 84, 84], "shape"),
+    (("shape",), [True, 84, 84], "shape"),
+    (("shape",), ["5", 84, 84], "shape"),
+    (("shape",), [5, 0, 84], "shape|whole rows"),
+    (("shape",), "x", "shape"),
+    (("shape",), [1] * 10, "shape"),
+    (("data_type",), "object", "data_type"),
+    (("data_type",), "complex64", "data_type"),
+    (("data_type",), {"name": "uint8"}, "data_type"),
+    (("data_type",), ["uint8"], "data_type"),
+    (("data_type",), None, "data_type"),
+    (("chunk_grid", "name"), "rectangular", "chunk_grid"),
+    (("chunk_grid",), "regular", "chunk_grid"),
+    (("chunk_grid",), DELETE, "chunk_grid"),
+    (("chunk_grid", "configuration"), DELETE, "chunk_shape"),
+    (("chunk_grid", "configuration"), [8], "chunk_grid"),
+    (("chunk_grid", "configuration", "chunk_shape"), [0, 84, 84], "chunk_shape"),
+    (("chunk_grid", "configuration", "chunk_shape"), [8, 84, 42], "whole rows"),
+    (("chunk_grid", "configuration", "chunk_shape"), [8, 84], "whole rows"),
+    (("chunk_grid", "configuration", "chunk_shape"), [1_000_000, 84, 84], "at most"),
+    (("chunk_grid", "configuration", "chunk_shape"), [1 << 39, 84, 84], "at most"),
+    (("chunk_key_encoding", "name"), "v2", "chunk_key_encoding"),
+    (("chunk_key_encoding", "configuration", "separator"), "/", "separator"),
+    (("chunk_key_encoding", "configuration"), DELETE, "separator"),
+    (("chunk_key_encoding",), None, "chunk_key_encoding"),
+    (("fill_value",), 1, "fill_value"),
+    (("fill_value",), "0", "fill_value"),
+    (("fill_value",), "NaN", "fill_value"),
+    (("fill_value",), None, "fill_value"),
+    (("fill_value",), [0], "fill_value"),
+    (("fill_value",), DELETE, "fill_value"),
+    (("codecs",), [], "codec"),
+    (("codecs",), DELETE, "codec"),
+    (("codecs",), "bytes", "codec"),
+    (("codecs",), ["bytes"], "codec"),
+    (("codecs",), [None], "codec"),
+    (("codecs",), [{"name": "bytes"}, {"name": "crc32c"}], "codec"),
+    (("codecs",), [{"name": "transpose", "configuration": {"order": [2, 1, 0]}}], "bytes"),
+    (("storage_transformers",), [{"name": "x"}], "storage transformers"),
+    (("must_understand",), True, "unknown keys"),
+    (("consolidated_metadata",), None, "unknown keys"),
+]
+WRONG_BYTES = [
+    (("codecs", 0, "configuration"), {"endian": "big"}, "little-endian"),
+    (("codecs", 0, "configuration"), [1], "bytes|configuration|little-endian"),
+    (("codecs", 0, "configuration"), "little", "bytes|configuration|little-endian"),
+    (("codecs", 0, "configuration"), 7, "bytes|configuration|little-endian"),
+    (("codecs", 0, "name"), "numcodecs.pickle", "bytes"),
+    (("codecs", 0, "name"), None, "bytes"),
+]
+WRONG_SHARDING = [
+    ((*SHARDING, "chunk_shape"), [3, 84, 84], "divide"),
+    ((*SHARDING, "chunk_shape"), [16, 84, 84], "divide"),
+    ((*SHARDING, "chunk_shape"), [4, 84, 42], "divide"),
+    ((*SHARDING, "chunk_shape"), [4, 84], "divide"),
+    ((*SHARDING, "chunk_shape"), [0, 84, 84], "inner chunk_shape"),
+    ((*SHARDING, "chunk_shape"), DELETE, "inner chunk_shape"),
+    ((*SHARDING, "index_location"), "start", "index_location"),
+    ((*SHARDING, "index_codecs"), [], "index_codecs"),
+    ((*SHARDING, "index_codecs"), [{"name": "bytes"}, {"name": "crc32c"}], "index_codecs"),
+    ((*SHARDING, "index_codecs"), DELETE, "index_codecs"),
+    ((*SHARDING, "codecs"), DELETE, "inner codecs"),
+    ((*SHARDING, "codecs"), [{"name": "bytes"}, {"name": "crc32c"}], "inner codecs"),
+    ((*SHARDING, "codecs", 0), {"name": "transpose"}, "bytes"),
+    ((*SHARDING, "codecs", 1), {"name": "crc32c"}, "standard set"),
+    ((*SHARDING, "codecs", 1), {"name": "numcodecs.zlib"}, "standard set"),
+    ((*SHARDING, "codecs", 1), {}, "standard set"),
+    ((*SHARDING, "codecs", 1), None, "compressor"),
+    ((*SHARDING, "codecs", 1), "zstd", "compressor"),
+    ((*SHARDING, "codecs", 1, "configuration"), [], "configuration"),
+    ((*SHARDING, "codecs", 1, "configuration", "cname"), "zlib", "cname"),
+    ((*SHARDING, "codecs", 1, "configuration", "cname"), ["lz4"], "cname"),
+    ((*SHARDING, "codecs", 1, "configuration", "shuffle"), {}, "shuffle"),
+    ((*SHARDING, "codecs", 1, "configuration", "typesize"), "1", "typesize"),
+    ((*SHARDING, "codecs", 1, "configuration", "blocksize"), -1, "blocksize"),
+    ((*SHARDING, "codecs", 2), {"name": "adler32"}, "crc32c"),
+    ((*SHARDING, "codecs", 2), None, "crc32c"),
+    (("codecs", 0, "configuration"), None, "configuration"),
+    (("codecs", 0, "configuration"), [], "configuration"),
+]
+
+
+def refused(spec, path, value, match):
+    document = json.loads(layout.array_json(spec, 5))
+    set_at(document, path, value)
+    with pytest.raises(FormatError, match=match) as caught:
+        parse.parse_array(json.dumps(document).encode(), spec.path, "/a/zarr.json")
+    assert str(caught.value).startswith("/a/zarr.json: ")
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(("path", "value", "match"), WRONG_ARRAY)
+def test_an_array_that_the_format_does_not_have_is_refused(path, value, match):
+    refused(ArraySpec("frames", (84, 84), UINT8, 8), path, value, match)
+
+
+@pytest.mark.parametrize(("path", "value", "match"), WRONG_BYTES)
+def test_bytes_that_would_read_otherwise_are_refused(path, value, match):
+    refused(ArraySpec("rewards", (), np.dtype("float32"), 8), path, value, match)
+
+
+@pytest.mark.parametrize(("path", "value", "match"), WRONG_SHARDING)
+def test_sharding_that_the_format_does_not_have_is_refused(path, value, match):
+    refused(ArraySpec("frames", (84, 84), UINT8, 8, 4, LZ4), path, value, match)
+
+
+def test_what_changes_no_meaning_is_accepted():
+    spec = ArraySpec("frames", (84, 84), UINT8, 8, 4, LZ4)
+    document = json.loads(layout.array_json(spec, 5))
+    document["dimension_names"] = ["row", "y", "x"]
+    document["attributes"] = {"note": [1, {"a": None}]}
+    document["storage_transformers"] = []
+    document["fill_value"] = 0.0
+    del document["codecs"][0]["configuration"]["index_location"]
+    assert parse.parse_array(json.dumps(document).encode(), "frames", "here") == (spec, 5)
+
+
+@pytest.mark.parametrize("spec", SPECS[:4:3], ids=lambda spec: spec.path)
+def test_no_mutation_of_an_array_ends_in_another_error(spec):
+    document = json.loads(layout.array_json(spec, 5))
+    values = [None, True, -1, 0, 1, 2.5, "", "x", [], [1], {}, {"name": "x"}, 10**30, [[]], [None]]
+    n_refused = 0
+    for path in places(document):
+        for value in [*values, DELETE]:
+            changed = copy.deepcopy(document)
+            set_at(changed, path, value)
+            try:
+                found, rows = parse.parse_array(json.dumps(changed).encode(), spec.path, "here")
+            except FormatError as error:
+                assert str(error).startswith("here: ")
+                n_refused += 1
+            else:
+                assert found.chunk_rows >= 1
+                assert 0 <= rows < 1 << 40
+                assert found.chunk_bytes <= 4 << 30
+                assert found.is_raw or found.chunk_rows % found.inner_rows == 0
+    assert n_refused > 200
+
+
+def places(document, path=()):
+    items = document.items() if isinstance(document, dict) else enumerate(document)
+    for key, value in items:
+        yield (*path, key)
+        if isinstance(value, (dict, list)):
+            yield from places(value, (*path, key))
+
+
+# ---------------------------------------------------------------- refusals of parse_root
+
+
+@pytest.mark.parametrize("kind", ["lane", "lanes"])
+def test_the_root_comes_back_as_it_was_written(kind):
+    own = root(kind) | {"env": {"id": "ALE/Pong-v5"}, "name": "actor-3"}
+    assert parse.parse_root(layout.group_json(own), "here") == own
+
+
+WRONG_ROOT = [
+    ("format", 2, "expected format 1, found 2; a newer mmreplay may read it"),
+    ("format", True, "expected format 1"),
+    ("format", "1", "expected format 1"),
+    ("format", 1.0, "expected format 1"),
+    ("format", DELETE, "expected format 1, found None"),
+    ("kind", "store", "kind"),
+    ("kind", ["lane"], "kind"),
+    ("kind", DELETE, "kind"),
+    ("uuid", "0123456789ABCDEF" * 2, "uuid"),
+    ("uuid", "0123456789abcdef", "uuid"),
+    ("uuid", "0123456789abcdef" * 2 + "\n", "uuid"),
+    ("uuid", 7, "uuid"),
+    ("uuid", DELETE, "uuid"),
+    ("capacity", 0, "capacity"),
+    ("capacity", -1, "capacity"),
+    ("capacity", 1.5, "capacity"),
+    ("capacity", True, "capacity"),
+    ("capacity", "5", "capacity"),
+    ("capacity", 1 << 40, "capacity"),
+    ("capacity", DELETE, "capacity"),
+    ("padding", "edge", "padding"),
+    ("padding", None, "padding"),
+    ("padding", [], "padding"),
+    ("padding", DELETE, "padding"),
+    ("rows", -1, "rows: expected a row"),
+    ("rows", 1 << 40, "rows: expected a row"),
+    ("rows", 1.0, "rows: expected a row"),
+    ("rows", None, "rows: expected a row"),
+    ("rows", DELETE, "rows: expected a row"),
+    ("first", -1, "first: expected a row"),
+    ("first", 11, "first: expected at most rows = 10, found 11"),
+    ("first", DELETE, "first: expected a row"),
+    ("closed", 1, "closed: expected a bool, found 1"),
+    ("closed", "true", "closed"),
+    ("closed", DELETE, "closed: expected a bool, found None"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "match"), WRONG_ROOT)
+def test_a_root_that_the_format_does_not_have_is_refused(key, value, match):
+    own = root()
+    set_at(own, (key,), value)
+    with pytest.raises(FormatError, match=match) as caught:
+        parse.parse_root(layout.group_json(own), "/a/zarr.json")
+    assert str(caught.value).startswith("/a/zarr.json: ")
+
+
+@pytest.mark.parametrize(
+    ("document", "match"),
+    [
+        ({}, "zarr v3 group"),
+        ({"zarr_format": 2, "node_type": "group", "attributes": {"mmreplay": root()}}, "zarr v3"),
+        ({"zarr_format": 3, "node_type": "array", "attributes": {"mmreplay": root()}}, "zarr v3"),
+        ({"zarr_format": 3, "node_type": "group"}, "no mmreplay store"),
+        ({"zarr_format": 3, "node_type": "group", "attributes": []}, "no mmreplay store"),
+        ({"zarr_format": 3, "node_type": "group", "attributes": {}}, "no mmreplay store"),
+        ({"zarr_format": 3, "node_type": "group", "attributes": {"mmreplay": 1}}, "no mmreplay"),
+    ],
+)
+def test_a_group_of_somebody_else_is_told_apart(document, match):
+    with pytest.raises(FormatError, match=match):
+        parse.parse_root(json.dumps(document).encode(), "here")
+
+
+def test_the_borders_of_a_root_are_accepted():
+    own = root() | {"rows": (1 << 40) - 1, "first": (1 << 40) - 1, "capacity": (1 << 40) - 1}
+    assert parse.parse_root(layout.group_json(own), "here") == own
+    own = root() | {"rows": 0, "first": 0, "capacity": 1, "closed": False, "padding": "zero"}
+    assert parse.parse_root(layout.group_json(own), "here") == own

@@ -1,0 +1,72 @@
+"""What the kernel is told of mapped chunk files, and when."""
+
+import numpy as np
+import pytest
+
+from mmreplay.storage import prefetch
+from mmreplay.system import memory_maps
+
+
+@pytest.fixture
+def pager():
+    """A pager that knows of three large chunks, and the chunks."""
+    one = prefetch.Pager()
+    data = {(0, n): np.zeros(1 << 20, np.uint8) for n in range(3)}
+    for chunk, values in data.items():
+        one.add(chunk, values)
+    return one
+
+
+@pytest.fixture
+def advice(monkeypatch):
+    """What the kernel was told, and which part of a map is in memory."""
+    told = {"resident": 1.0, "calls": []}
+    monkeypatch.setattr(memory_maps, "resident", lambda data: told["resident"])
+    for name in ("populate_read", "advise_random"):
+        monkeypatch.setattr(memory_maps, name, lambda data, name=name: told["calls"].append(name))
+    return told
+
+
+def test_small_chunks_are_left_to_themselves():
+    pager = prefetch.Pager()
+    pager.add((0, 0), np.zeros((1 << 20) - 1, np.uint8))
+    assert not pager.active
+
+
+def test_chunks_in_memory_are_populated_once_and_then_forgotten(pager, advice):
+    assert pager.active
+    assert not pager.before({(0, 0), (0, 1), (7, 7)})
+    assert advice["calls"] == ["populate_read"] * 2
+    assert not pager.before({(0, 0), (0, 1)})
+    assert pager.active
+    assert not pager.before({(0, 2)})
+    assert not pager.active
+    assert len(advice["calls"]) == 3
+
+
+def test_rows_on_disk_are_asked_for_until_their_chunk_is_in_memory(pager, advice):
+    advice["resident"] = 0.5
+    for _ in range(3):
+        assert pager.before({(0, 0)})
+    assert not pager.before({(0, 9)})
+    assert advice["calls"] == ["advise_random"]
+    advice["resident"] = 1.0
+    answers = [pager.before({(0, 0)}) for _ in range(300)]
+    assert answers[0]
+    assert not answers[-1]
+    assert advice["calls"] == ["advise_random", "populate_read"]
+
+
+def test_two_threads_may_ask_for_the_same_chunks(pager, advice, monkeypatch):
+    def resident(data):
+        monkeypatch.setattr(memory_maps, "resident", lambda data: 1.0)
+        pager.before({(0, 0), (0, 1), (0, 2)})  # as another thread would at this moment
+        return 1.0
+
+    monkeypatch.setattr(memory_maps, "resident", resident)
+    assert not pager.before({(0, 0), (0, 1), (0, 2)})
+    assert not pager.active
+
+
+def test_what_is_asked_for_is_every_row_between_the_first_and_the_last():
+    assert prefetch.ranges([3, 10], [5, 10], 7) == [(21, 21), (70, 7)]

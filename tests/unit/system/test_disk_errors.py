@@ -1,0 +1,32 @@
+"""Errors of the operating system, told as those of this package."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from mmreplay.errors import DiskFullError, FailedStoreError, LockedError
+from mmreplay.system import disk_errors
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_no_room_is_a_full_disk_that_names_path_and_purpose(number):
+    with pytest.raises(DiskFullError, match=r"/a/b: no room on the disk for a purpose"):
+        with disk_errors.writing("a purpose", Path("/a/b")):
+            raise OSError(number, "full")
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.EACCES, errno.EMFILE])
+def test_any_other_failure_of_a_write_is_a_failed_store(number):
+    with pytest.raises(FailedStoreError, match=r"/a/b: a purpose failed: ") as caught:
+        with disk_errors.writing("a purpose", Path("/a/b")):
+            raise OSError(number, os.strerror(number))
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_errors_that_are_ours_pass_through_unchanged():
+    for error in (DiskFullError("x"), LockedError("y"), KeyError("z")):
+        with pytest.raises(type(error)) as caught, disk_errors.writing("w", Path("/a")):
+            raise error
+        assert caught.value is error
