@@ -52,7 +52,7 @@ class JoinedLanes:
                 )
         self.columns: dict[str, RawColumn | ShardColumn] = {}
         for path in self.readers[0].specs:
-            self.columns[path] = self._kind(path)(self.readers, path)
+            self.columns[path] = self._column_type(path)(self.readers, path)
         self.index = Index(len(self.readers))
         self.heads = [reader.head for reader in self.readers]
         for number, reader in enumerate(self.readers):
@@ -61,15 +61,15 @@ class JoinedLanes:
         for column in self.columns.values():
             column.refresh()
 
-    def _kind(self, path: str) -> type[RawColumn | ShardColumn]:
+    def _column_type(self, path: str) -> type[RawColumn | ShardColumn]:
         """What reads a column of all lanes."""
         raw = [reader for reader in self.readers if reader.specs[path].is_raw]
-        packed = [reader for reader in self.readers if not reader.specs[path].is_raw]
-        if raw and packed:
+        compressed = [reader for reader in self.readers if not reader.specs[path].is_raw]
+        if raw and compressed:
+            codec = compressed[0].specs[path].codec_name
             raise SchemaError(
-                f"{raw[0].path / path} is raw, {packed[0].path / path} is compressed "
-                f"({packed[0].specs[path].codec_name}); load them apart, or record both with one "
-                f"codec"
+                f"{raw[0].path / path} is raw, {compressed[0].path / path} is compressed "
+                f"({codec}); load them apart, or record both with one codec"
             )
         return RawColumn if raw else ShardColumn
 
@@ -133,8 +133,8 @@ class JoinedLanes:
         starts = self.index.resets(lane)
         starts = starts[starts >= first]
         stops = np.append(starts[1:], head)
-        some = stops - starts > 1
-        starts, stops = starts[some], stops[some]
+        has_steps = stops - starts > 1
+        starts, stops = starts[has_steps], stops[has_steps]
         out = np.zeros(starts.size, EPISODE_DTYPE)
         if not starts.size:
             return out

@@ -74,7 +74,7 @@ class LaneReader:
         self.load()
 
     def load(self) -> None:
-        """Open from zarr.json anew.
+        """Open again, from zarr.json.
 
         Raises:
             StoreNotFoundError, FormatError, CorruptStoreError: see docs/format.md.
@@ -188,7 +188,7 @@ class LaneReader:
         return True
 
     def leave_session(self) -> None:
-        """Let `poll` say of a lane that is not closed that it must be loaded anew."""
+        """Let `poll` say of a lane that is not closed that it must be loaded again."""
         self._session = _NO_SESSION
 
     def is_in_place(self) -> bool:
@@ -202,7 +202,7 @@ class LaneReader:
         return self._stamp == _stamp(self.path)
 
     def check_in_place(self) -> None:
-        """See `columns.LaneFiles`."""
+        """See `chunk_files.LaneFiles`."""
         if not self.is_in_place():
             raise EvictedError(str(self.path))
 
@@ -254,18 +254,18 @@ class LaneReader:
         return out
 
     def _stored_starts(self) -> Ids:
-        where = self.path / "episodes" / "starts" / "zarr.json"
+        path = self.path / "episodes" / "starts" / "zarr.json"
         try:
-            data = checked_reads.read_bytes(where, layout.MAX_METADATA_BYTES)
+            data = checked_reads.read_bytes(path, layout.MAX_METADATA_BYTES)
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise FormatError(f"{where}: missing; a closed lane has its index") from error
-        spec, count = parse.parse_array(data, "episodes/starts", str(where))
+            raise FormatError(f"{path}: missing; a closed lane has its index") from error
+        spec, count = parse.parse_array(data, "episodes/starts", str(path))
         if count > self.head - self.base:
             raise FormatError(
-                f"{where}: expected at most {self.head - self.base:,} episodes, found {count:,}"
+                f"{path}: expected at most {self.head - self.base:,} episodes, found {count:,}"
             )
         if (spec.row_shape, spec.dtype, spec.is_raw) != ((), np.dtype("int64"), True):
-            raise FormatError(f"{where}: expected raw int64, found {spec}")
+            raise FormatError(f"{path}: expected raw int64, found {spec}")
         # Piece by piece: what is in the first is known before there is memory for the rest.
         parts = [np.array([self.base - 1])]
         for first in range(0, count, _PIECE_ROWS):
@@ -273,7 +273,7 @@ class LaneReader:
             known = np.append(parts[-1][-1:], part)
             if not np.all(known[1:] > known[:-1]) or part[-1] >= self.head:
                 raise CorruptStoreError(
-                    f"{where.parent}: expected ascending rows in [{self.base:,}, {self.head:,}); "
+                    f"{path.parent}: expected ascending rows in [{self.base:,}, {self.head:,}); "
                     f"run `mmreplay verify`"
                 )
             parts.append(part)

@@ -83,7 +83,7 @@ class Trajectory:
         Raises:
             IndexError: there are not as many.
         """
-        return _some(self, index)
+        return _steps(self, index)
 
     def __iter__(self) -> Iterator[Step]:
         """Step by step."""
@@ -128,11 +128,11 @@ class LazyTrajectory:
         self._columns: dict[str, Array] = {}
 
     def _column(self, path: str, n_rows: int) -> Array:
-        found = self._columns.get(path)
-        if found is None:
-            found = self._rows.episode_rows(path, self._first, self._first + n_rows)
-            found = self._columns.setdefault(path, found)  # another thread may have been first
-        return found
+        column = self._columns.get(path)
+        if column is None:
+            column = self._rows.episode_rows(path, self._first, self._first + n_rows)
+            column = self._columns.setdefault(path, column)  # another thread may have been first
+        return column
 
     @property
     def observation(self) -> Observation:
@@ -205,7 +205,7 @@ class LazyTrajectory:
             IndexError: there are not as many.
             InvalidIdError: its rows were evicted before they were read.
         """
-        return _some(self, index)
+        return _steps(self, index)
 
     def __iter__(self) -> Iterator[Step]:
         """Step by step."""
@@ -221,7 +221,7 @@ class LazyTrajectory:
         )
 
 
-def _some(
+def _steps(
     trajectory: Trajectory | LazyTrajectory, index: SupportsIndex | slice
 ) -> Step | list[Step]:
     length = len(trajectory)
@@ -237,18 +237,18 @@ def _some(
 
 
 def _step(whole: Trajectory, number: int) -> Step:
-    seen = whole.observation
-    if isinstance(seen, dict):
-        observation: Observation = {name: one[number] for name, one in seen.items()}
-        following: Observation = {name: one[number + 1] for name, one in seen.items()}
+    frames = whole.observation
+    if isinstance(frames, dict):
+        observation: Observation = {name: rows[number] for name, rows in frames.items()}
+        next_observation: Observation = {name: rows[number + 1] for name, rows in frames.items()}
     else:
-        observation, following = seen[number], seen[number + 1]
+        observation, next_observation = frames[number], frames[number + 1]
     return Step(
         observation,
         whole.action[number],
         whole.reward[number],
-        following,
+        next_observation,
         bool(whole.non_terminal[number]),
         int(whole.ids[number]),
-        {name: one[number] for name, one in whole.extras.items()},
+        {name: column[number] for name, column in whole.extras.items()},
     )

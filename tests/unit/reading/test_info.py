@@ -26,10 +26,12 @@ def allocated(path):
     return sum(one.lstat().st_blocks * 512 for one in paths)
 
 
-@pytest.fixture
-def closed(make, story):
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory, story_of_module):
     """Two whole episodes, one of each end, and a third that the close cuts off."""
-    writer = make(action=ACTION, metadata={"id": "Test-v0"})
+    path, story = tmp_path_factory.mktemp("info") / "store.zarr", story_of_module
+    frame = Field((3,), "uint8", "raw", chunk=8)
+    writer = mmreplay.create(path, frame=frame, action=ACTION, metadata={"id": "Test-v0"})
     story.play(writer, 5, "terminated")
     story.play(writer, 7, "truncated")
     story.play(writer, 2)

@@ -7,6 +7,7 @@ import shutil
 import struct
 import threading
 import uuid
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 
 @pytest.fixture(autouse=True)
-def _impatient(monkeypatch):
+def _no_waits(monkeypatch):
     monkeypatch.setattr(lane_reader, "_PATIENCE_S", 0)
 
 
@@ -85,13 +86,26 @@ def test_what_may_not_be_read_is_no_bare_permission_error(tmp_path, monkeypatch)
 # ---------------------------------------------------------------- arrays
 
 
-@pytest.fixture
-def closed(make, story, lz4):
-    writer = make(**lz4, extras={"x": Field((2,), "float32", chunk=4)})
-    story.play(writer, 12, "terminated")
-    story.play(writer, 7)
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory, story_of_module):
+    """A closed lane of 21 rows, never changed."""
+    writer = mmreplay.create(
+        tmp_path_factory.mktemp("pristine") / "store.zarr",
+        frame=Field((3,), "uint8", "lz4", chunk=4, shard=8),
+        action=Field((), "int64", chunk=8),
+        extras={"x": Field((2,), "float32", chunk=4)},
+    )
+    story_of_module.play(writer, 12, "terminated")
+    story_of_module.play(writer, 7)
     writer.close()
     return writer
+
+
+@pytest.fixture
+def closed(pristine, tmp_path):
+    """A copy of it to change: its path, its schema and its arrays."""
+    path = shutil.copytree(pristine.path, tmp_path / "store.zarr")
+    return SimpleNamespace(path=path, schema=pristine.schema, specs=pristine.specs)
 
 
 def test_every_array_is_checked_against_the_schema(closed):

@@ -3,7 +3,6 @@
 import gc
 import subprocess
 import sys
-import threading
 import warnings
 import weakref
 
@@ -389,79 +388,6 @@ def test_files_that_go_while_they_are_looked_up_cost_no_knowledge(make, story, m
         # One that never comes to an end is a store that is another by now.
         assert (store.live._joined is known) is (times == 1)
         story.check(store)
-
-
-def test_sampling_is_safe_while_another_thread_appends_and_evicts(make, story, lz4):
-    writer = make(**lz4, capacity=150)
-    story.play(writer, 10)
-    wrong, stop = [], threading.Event()
-    field = writer.schema.frames["frame"]
-
-    def follow(seed):
-        random = np.random.default_rng(seed)
-        gatherer = store.live.gatherer(Settings(stack=2, n_step=1))
-        try:
-            while not stop.is_set():
-                batch = store.live.gather(
-                    lambda index: index.at(random.integers(0, index.n_transitions, 16)), gatherer
-                )
-                for row, seen, following in zip(
-                    batch.id.tolist(), batch.observation, batch.next_observation, strict=True
-                ):
-                    expected = [story.value(field, row), story.value(field, row + 1)]
-                    if not np.array_equal([seen[1], following[1]], expected):
-                        wrong.append(row)
-                if not (batch.reward == batch.id / 4 + 1).all():
-                    wrong.append("reward")
-        except Exception as error:
-            wrong.append(error)
-
-    with opened(writer) as store:
-        threads = [threading.Thread(target=follow, args=(seed,)) for seed in range(3)]
-        for thread in threads:
-            thread.start()
-        for _ in range(15):
-            story.play(writer, 30, "terminated")
-            writer.flush()
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert wrong == []
-
-
-def test_sampling_is_safe_while_sessions_end_and_begin_in_another_thread(make, story, kill, lz4):
-    writer = make(**lz4)
-    story.play(writer, 30)
-    field = writer.schema.frames["frame"]
-    wrong, stop = [], threading.Event()
-
-    def follow(seed):
-        random = np.random.default_rng(seed)
-        gatherer = store.live.gatherer(Settings(stack=None))
-        try:
-            while not stop.is_set():
-                batch = store.live.gather(
-                    lambda index: index.at(random.integers(0, index.n_transitions, 8)), gatherer
-                )
-                for row, seen in zip(batch.id.tolist(), batch.observation, strict=True):
-                    if not np.array_equal(seen, story.value(field, row)):
-                        wrong.append(row)
-                store.refresh()
-        except Exception as error:
-            wrong.append(error)
-
-    with opened(writer) as store:
-        threads = [threading.Thread(target=follow, args=(seed,)) for seed in range(2)]
-        for thread in threads:
-            thread.start()
-        for turn in range(6):
-            (kill if turn % 2 else type(writer).close)(writer)
-            writer = make(append=True)
-            story.play(writer, 9)
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert wrong == []
 
 
 # ---------------------------------------------------------------- the end of it
