@@ -1,6 +1,6 @@
 """Stores that somebody else made, or tampered with: every call on them ends well, and in time.
 
-Other tests name the single rules: of documents tests/unit/format/test_layout.py, of codecs test_codecs.py,
+Other tests name the single rules: of documents tests/unit/format/test_parse.py, of codecs test_compression.py,
 of shards test_shards.py, of links test_reading.py and test_reader.py. Here all of a store is changed
 in all ways, also with checksums that fit, and all of the package is let loose on it.
 """
