@@ -13,21 +13,9 @@ import numpy as np
 
 from mmreplay.errors import SchemaError
 
-__all__ = ["check_seed", "whole_number", "whole_number_or_none"]
-
 
 def whole_number(name: str, value: object, least: int = 1, most: int | None = None) -> int:
-    """A whole number of Python, numpy or anything else that is one, but no bool.
-
-    Args:
-        name: of the argument, for the message.
-        value: what was given.
-        least: the smallest number allowed.
-        most: the largest one; None for no limit.
-
-    Raises:
-        SchemaError: no whole number, or one out of its range.
-    """
+    """A whole number of Python, numpy or anything else that is one, but no bool."""
     return _checked(name, value, least, most, "")
 
 
@@ -39,11 +27,7 @@ def whole_number_or_none(
 
 
 def check_seed(seed: Any) -> None:
-    """Refuse what numpy takes for no seed.
-
-    Raises:
-        SchemaError: for that.
-    """
+    """Refuse what numpy takes for no seed."""
     try:
         np.random.default_rng(seed)
     except (TypeError, ValueError, OverflowError) as error:

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["LANE_SHIFT", "ROW_MASK", "Array", "Ids"]
-
 LANE_SHIFT = 40
 """An id is lane << LANE_SHIFT | row."""
 ROW_MASK = (1 << LANE_SHIFT) - 1

@@ -18,8 +18,6 @@ import numpy.typing as npt
 
 from mmreplay.errors import CorruptStoreError
 
-__all__ = ["ChunkCodec", "crc32c", "crc32c_of_zeros", "make_codec"]
-
 # As zarr itself does at import: blosc's own pool costs more than it gives on chunks of 100 KB, and
 # without it numcodecs uses blosc's reentrant calls, which release the interpreter lock.
 numcodecs.blosc.use_threads = False
@@ -38,12 +36,7 @@ _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 
 def crc32c(data: bytes | Bytes, value: int = 0) -> int:
-    """CRC-32C (Castagnoli) of bytes, or of a contiguous uint8 array.
-
-    Args:
-        data: the bytes.
-        value: of the bytes before them, if they are part of something longer.
-    """
+    """CRC-32C (Castagnoli) of contiguous bytes; `value` is that of the bytes before, if any."""
     if len(data) <= _SLICE_BYTES:
         return int(google_crc32c.extend(value, data))
     # In slices: the interpreter lock is held for each, and a writer may be waiting for it.
@@ -95,11 +88,7 @@ def encode(codec: ChunkCodec, data: Bytes, *, fast: bool = False) -> bytes:
 
 
 def check(codec: ChunkCodec, stored: Bytes, size: int) -> None:
-    """The checks before decoding that need to be done once for a chunk.
-
-    Raises:
-        CorruptStoreError: a wrong checksum, or a header that does not fit.
-    """
+    """Check checksum and header, which is needed once for a chunk; raises CorruptStoreError."""
     if stored.size <= _CRC.size:
         raise CorruptStoreError(f"expected a compressed chunk, found {stored.size} bytes")
     payload = stored[: -_CRC.size]
@@ -111,11 +100,7 @@ def check(codec: ChunkCodec, stored: Bytes, size: int) -> None:
 
 
 def decode(codec: ChunkCodec, stored: Bytes, out: Bytes) -> None:
-    """Fill `out` with a chunk that `check` has passed.
-
-    Raises:
-        CorruptStoreError: the decompressor gave up.
-    """
+    """Fill `out` with a chunk that `check` has passed; raises CorruptStoreError if that fails."""
     try:
         codec.decompress(stored[: -_CRC.size], out)
     except (RuntimeError, ValueError, zlib.error) as error:

@@ -13,34 +13,6 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-__all__ = [
-    "ATTRIBUTE",
-    "CHECKSUM_ROWS",
-    "CODECS",
-    "CONTEXT_ROWS",
-    "DIGEST",
-    "FORMAT",
-    "INDEX_CODECS",
-    "MAX_CHUNK_BYTES",
-    "MAX_INNER_BYTES",
-    "MAX_LANES",
-    "MAX_METADATA_BYTES",
-    "MAX_STACK",
-    "SCALARS",
-    "ArraySpec",
-    "array_json",
-    "checksum_spec",
-    "digest",
-    "dump",
-    "group_json",
-    "index_spec",
-    "lane_name",
-    "lane_names",
-    "layout_json",
-    "odd_lengths",
-    "priority_spec",
-]
-
 FORMAT = 1
 ATTRIBUTE = "mmreplay"
 DIGEST = "crc32c"
@@ -82,15 +54,10 @@ INDEX_CODECS = [
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """One array of a lane.
+    """One array of a lane; `path` is below the lane, such as ``frames`` or ``extras/log_prob``.
 
-    Attributes:
-        path: below the lane, for example ``frames`` or ``extras/log_prob``.
-        row_shape: shape of one row.
-        dtype: of the elements.
-        chunk_rows: rows a chunk file (a shard, if compressed).
-        inner_rows: rows a compressed inner chunk; 0 for raw chunks.
-        codec: the compressor as it stands in zarr.json; None for raw chunks.
+    `chunk_rows` are those of a chunk file (a shard, if compressed), `inner_rows` those of an inner
+    chunk, 0 for raw chunks; `codec` is the compressor as it stands in zarr.json, None for raw.
     """
 
     path: str
@@ -142,10 +109,9 @@ def _cname(codec: Mapping[str, Any]) -> object:
 
 
 def odd_lengths(specs: Mapping[str, ArraySpec]) -> list[tuple[str, str]]:
-    """Arrays whose chunk files are longer or shorter than those of the arrays that they go with.
+    """(path, what is wrong) of arrays whose chunk files are longer or shorter than they should be.
 
-    Returns:
-        path and what is wrong, for each: all shards have one length, and so have all `SCALARS`.
+    All shards have one length, and so have all `SCALARS`.
     """
     out: list[tuple[str, str]] = []
     shards = [path for path, spec in specs.items() if not spec.is_raw]

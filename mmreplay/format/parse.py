@@ -29,8 +29,6 @@ from mmreplay.format.layout import (
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.schema import Field, Schema
 
-__all__ = ["checked_codec", "parse_array", "parse_root", "plain", "schema_from_json"]
-
 _MAX_DEPTH = 100
 """Levels of the JSON of a document: what is deeper cannot be shown in a message."""
 _MAX_OWN_DEPTH = _MAX_DEPTH - 5
@@ -44,11 +42,7 @@ _BLOSC_NAMES = ("lz4", "lz4hc", "zstd")
 
 
 def plain(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A document as it comes back from zarr.json: keys are texts, tuples are lists.
-
-    Raises:
-        SchemaError: it holds something that JSON does not.
-    """
+    """A document as it comes back from zarr.json; raises SchemaError if JSON cannot hold it."""
     try:
         data = layout.dump(document)
     except (TypeError, ValueError, RecursionError) as error:
@@ -62,11 +56,7 @@ def plain(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_json(data: bytes, where: str) -> dict[str, Any]:
-    """A JSON object, strictly: no duplicate keys, no NaN or infinity, no endless depth.
-
-    Raises:
-        FormatError: it is none.
-    """
+    """A JSON object, strictly: no key twice, NaN, infinity or endless depth; raises FormatError."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         out = dict(pairs)
@@ -106,14 +96,10 @@ def _depth(document: object) -> int:
 
 
 def parse_root(data: bytes, where: str) -> dict[str, Any]:
-    """The attributes of a lane or of a store of lanes.
+    """The checked attributes of a lane or of a store of lanes; raises FormatError.
 
-    Returns:
-        attributes.mmreplay without their checksum, which nobody needs who reads rows; format,
-        kind, uuid, capacity, padding and, of a lane, rows, first and closed are checked.
-
-    Raises:
-        FormatError: not a store of this format.
+    They come without their checksum, which nobody needs who reads rows. Checked are format, kind,
+    uuid, capacity, padding and, of a lane, rows, first and closed.
     """
     document = parse_json(data, where)
     if document.get("zarr_format") != 3 or document.get("node_type") != "group":  # noqa: PLR2004
@@ -158,11 +144,7 @@ def parse_root(data: bytes, where: str) -> dict[str, Any]:
 
 
 def schema_from_json(document: object, where: str) -> Schema:
-    """The schema as `Schema.to_json` wrote it.
-
-    Raises:
-        FormatError: it is none.
-    """
+    """The schema as `Schema.to_json` wrote it; raises FormatError if it is none."""
     try:
         if not isinstance(document, dict):
             raise TypeError("expected an object")
@@ -189,18 +171,9 @@ def _field_from_json(document: Mapping[str, Any]) -> Field:
 
 
 def parse_array(data: bytes, path: str, where: str) -> tuple[ArraySpec, int]:
-    """Check an array's zarr.json against format 1.
+    """The spec and the rows that an array's zarr.json says; raises FormatError.
 
-    Args:
-        data: the file.
-        path: the array's path in the lane.
-        where: the file's path, for messages.
-
-    Returns:
-        the spec, and the number of rows that the metadata says.
-
-    Raises:
-        FormatError: whatever this format does not have.
+    `path` is the array's in its lane, `where` the file's, for messages.
     """
     # An opening looks twice: whether it fits, and then at it. What is long is not kept in memory.
     return (_parse_array_once if len(data) <= _SHORT_BYTES else _parse_array)(data, path, where)
@@ -291,11 +264,7 @@ def _parse_sharding(
 
 
 def checked_codec(document: dict[str, Any], where: str, itemsize: int) -> dict[str, Any]:
-    """A compressor of the standard set, with a configuration that can only mean one thing.
-
-    Raises:
-        FormatError: another one, or a configuration that it cannot have.
-    """
+    """A compressor of the standard set, with all of its configuration; raises FormatError."""
     name, given = document.get("name"), document.get("configuration", {})
     if not isinstance(given, dict):
         raise FormatError(

@@ -20,8 +20,6 @@ from mmreplay.format.layout import (
 from mmreplay.format.parse import checked_codec, parse_array
 from mmreplay.schema import Field, Schema
 
-__all__ = ["codec_of", "plan_arrays", "plan_from_layout"]
-
 _TARGET_BYTES = 32 << 20
 _TAILS_BYTES = 256 << 20
 _MAX_SHARD_ROWS = 4096
@@ -34,15 +32,10 @@ _UNKNOWN_LANES = 16
 
 
 def plan_arrays(schema: Schema, lanes: int | None) -> dict[str, ArraySpec]:
-    """Chunk lengths and codecs of every array of a lane, by path.
+    """Chunk lengths and codecs of every array, by path; raises SchemaError if they do not fit.
 
-    Args:
-        schema: what a row holds.
-        lanes: None for a store of one lane; otherwise how many lanes share the memory that the
-            tails may take; 0 where lanes come one by one and nobody knows how many.
-
-    Raises:
-        SchemaError: chunk and shard lengths that do not fit each other.
+    `lanes` share the memory that the tails may take: None for a store of one lane, 0 where lanes
+    come one by one and nobody knows how many.
     """
     default_rows = _SCALAR_ROWS if lanes is None else _SCALAR_ROWS_OF_MANY
     scalar_rows = schema.action.chunk or min(default_rows, _raw_rows(schema.action.row_bytes))
@@ -79,11 +72,7 @@ def plan_arrays(schema: Schema, lanes: int | None) -> dict[str, ArraySpec]:
 
 
 def plan_from_layout(schema: Schema, layout: Any, where: str) -> dict[str, ArraySpec]:
-    """The arrays of a further lane, as attributes.mmreplay.layout of its store has them.
-
-    Raises:
-        FormatError: there is no such layout.
-    """
+    """The arrays of a further lane, as attributes.mmreplay.layout of its store has them."""
     try:
         specs = {
             path: ArraySpec(
@@ -106,11 +95,7 @@ def plan_from_layout(schema: Schema, layout: Any, where: str) -> dict[str, Array
 
 
 def codec_of(field: Field, path: str) -> dict[str, Any] | None:
-    """The codec of a field as it stands in zarr.json; None for raw.
-
-    Raises:
-        SchemaError: a codec that stores do not have.
-    """
+    """The codec of a field as it stands in zarr.json, None for raw; raises SchemaError."""
     codec = field.codec
     if codec is None:
         codec = "lz4" if field.row_bytes >= _COMPRESS_FROM_BYTES else "raw"

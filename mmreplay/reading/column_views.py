@@ -18,22 +18,15 @@ from mmreplay.ids import LANE_SHIFT, Array, Ids
 from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.schema import FRAME
 
-__all__ = ["ColumnView", "LaneView"]
-
 
 class ColumnView:
     """One column of one lane, indexed by row id as a numpy array is; every read is a copy.
 
     Rows that were evicted read as zeros. Other readers of zarr may still see those that share a
     chunk file with rows that are kept.
-
-    Attributes:
-        shape: (rows, *row shape).
-        dtype: of the elements.
     """
 
     def __init__(self, lanes: LiveLanes, lane: int, path: str) -> None:
-        """Column `path` of a lane."""
         column = lanes.columns[path]
         self.dtype: np.dtype[Any] = column.dtype
         self._row_shape = column.row_shape
@@ -58,7 +51,6 @@ class ColumnView:
         return math.prod(self.shape)
 
     def __len__(self) -> int:
-        """Rows."""
         return self.shape[0]
 
     def __getitem__(self, key: Any) -> Any:
@@ -81,22 +73,16 @@ class ColumnView:
         return self._read(np.arange(len(self)))[key]
 
     def __iter__(self) -> Iterator[Any]:
-        """Row by row."""
         for row in range(len(self)):
             yield self[row]
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
-        """All rows.
-
-        Raises:
-            ValueError: a view of the store was asked for (``copy=False``).
-        """
+        """All rows; raises ValueError if a view of the store is asked for (``copy=False``)."""
         if copy is False:
             raise ValueError("rows of a store can only be copied; leave out copy=False")
         return np.asarray(self[:], dtype)
 
     def __repr__(self) -> str:
-        """Shape and dtype."""
         return f"<{self._path} {self.shape} {self.dtype}>"
 
 
@@ -109,7 +95,6 @@ class LaneView:
     """
 
     def __init__(self, lanes: LiveLanes, number: int) -> None:
-        """Lane `number` of a store."""
         reader = lanes.readers[number]
         self.path: Path = reader.path
         self.name: str | None = reader.metadata.get("name")

@@ -26,8 +26,6 @@ from mmreplay.storage.chunk_files import chunk_path
 from mmreplay.storage.lane_metadata import read_holder, read_metadata
 from mmreplay.system import checked_reads
 
-__all__ = ["STACK", "describe", "endings"]
-
 STACK = 4
 """Frames an observation in the stacked storage that a store is compared with."""
 
@@ -35,38 +33,20 @@ _ATTEMPTS = 20
 
 
 def describe(lanes: LiveLanes, padding: str) -> tuple[dict[str, Any], npt.NDArray[np.void]]:
-    """What is in a store, and the episodes that ended.
+    """What is in a store, and of `LiveLanes.episodes` those that returns and lengths are of.
 
-    Args:
-        lanes: of an open store; their newest rows are taken first.
-        padding: of the store.
+    The newest rows are taken first. Every value of the dict is a plain one that JSON holds; its
+    keys are in docs/api.md. What is not said there:
 
-    Returns:
-        a dict whose every value is a plain one that JSON holds, and of `LiveLanes.episodes` those
-        that returns and lengths are of. In the dict:
-        path, paths: of the store, and of all of them if several were loaded as one.
-        format, uuid, versions, padding, env: as stored.
-        state: ``live`` if a writer is at work on any lane now, ``crashed`` if one was left by a
-            writer that died, else ``closed``.
-        lanes: how many; lane_details: each one's name, state, rows, first, base, transitions and
-            capacity.
-        rows: committed ever, over all lanes; kept_rows: those that were not evicted.
-        transitions: that can be sampled.
-        episodes: whole retained ones; of these terminated, truncated and open (still running, or,
-            in a live lane, cut off with no reset after it yet).
-        returns, lengths: {min, mean, max} of the episodes that ended; None if there is none, and
-            for a value that is not finite.
-        capacity: transitions over all lanes; None if any lane keeps everything.
-        fields: {name: {dtype, shape, codec, chunk_rows, bytes_on_disk}}.
-        bytes_on_disk: allocated blocks of all files and directories.
-        bytes_raw: the kept rows, uncompressed.
-        bytes_stacked: the transitions with `stack` frames each as observation and next
-            observation, action, reward, one flag and extras.
-        saving_raw, saving_stacked: these two divided by bytes_on_disk.
-        live: None if closed, else writers ({pid, host, since, lanes}: who writes, or wrote),
-            last_row_s and last_checkpoint_s (seconds since; the first one to about half a minute,
-            because the clock of a mapped file stands still between two writes to disk) and
-            unflushed_rows (that a power cut would cost now).
+    - state is ``live`` if a writer is at work on any lane now, ``crashed`` if one was left by a
+      writer that died, else ``closed``.
+    - rows, transitions, episodes and capacity are of all lanes; capacity is None if any keeps all.
+    - open episodes are still running, or, in a live lane, cut off with no reset after it yet.
+    - returns and lengths are None if no episode ended, and so is a value that is not finite.
+    - bytes_stacked counts the transitions with `stack` frames each as observation and next
+      observation, action, reward, one flag and extras.
+    - last_row_s is known to about half a minute: the clock of a mapped file stands still between
+      two writes to disk.
     """
     states = _settled_states(lanes)
     episodes = lanes.episodes()  # takes the newest rows; what follows is of the same ones
@@ -124,12 +104,7 @@ def endings(
     """How each episode ended: (n,) of ``terminated``, ``truncated`` and ``open``.
 
     The newest episode of a lane whose writer died goes on no more: it was cut off there, as the
-    next opening for writing will see it.
-
-    Args:
-        lanes: where they come from.
-        episodes: as `Store.episodes` gives them.
-        states: of each lane; None looks.
+    next opening for writing will see it. `states` are those of the lanes; None looks.
     """
     if states is None:
         states = _states(lanes)

@@ -20,28 +20,15 @@ from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.raw_column import RawColumn
 from mmreplay.storage.shard_column import ShardColumn
 
-__all__ = ["JoinedLanes"]
-
 
 class JoinedLanes:
-    """The lanes of a store as they were opened.
+    """The lanes of a store as they were opened; `heads` are those that `index` and `columns` know.
 
     A store replaces it whole when a lane was opened again, for threads that read meanwhile.
-
-    Attributes:
-        readers: the lanes.
-        columns: every column over all lanes, by path.
-        index: the trajectory boundaries.
-        heads: rows of each lane that `index` and `columns` know.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        """Open the lanes.
-
-        Raises:
-            EvictedError: a lane changed at this moment.
-            SchemaError: lanes whose rows differ, or raw columns beside compressed ones.
-        """
+        """Raise EvictedError if a lane changed at this moment, SchemaError if they do not fit."""
         self.readers = [LaneReader(path, number) for number, path in enumerate(paths)]
         schema = self.readers[0].schema
         for reader in self.readers[1:]:
@@ -76,8 +63,7 @@ class JoinedLanes:
     def follow(self) -> bool:
         """Take the newest rows; False when a lane's session is over.
 
-        Raises:
-            EvictedError: rows came and went unseen.
+        Raises EvictedError if rows came and went unseen.
         """
         for number, reader in enumerate(self.readers):
             if not reader.poll():
@@ -109,12 +95,7 @@ class JoinedLanes:
         """The value of a scalar column in the newest row of a lane that is not closed.
 
         What is stored may be on its way in at this moment, or a crash has left some; as long as
-        it is the newest, it is a final row.
-
-        Args:
-            lane: its number.
-            path: of the column.
-            resets: the rows where an episode begins, as the lane had them at this head.
+        it is the newest, it is a final row. `resets` are the lane's as it had them at this head.
         """
         head = self.heads[lane]
         is_reset = bool(resets.size and resets[-1] == head - 1)
@@ -168,11 +149,7 @@ class JoinedLanes:
         return out
 
     def endings(self, firsts: Ids) -> tuple[Ids, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """How whole episodes of a step or more end: (steps, terminated, truncated), (B,) each.
-
-        Args:
-            firsts: ids of their first rows.
-        """
+        """How whole episodes of a step or more end: (steps, terminated, truncated), (B,) each."""
         _, _, stops = self.index.span(firsts)
         terminated = self.columns["non_terminals"].take(stops - 1) == 0
         lanes = firsts >> LANE_SHIFT

@@ -23,8 +23,6 @@ from mmreplay.storage.lane_metadata import read_metadata, read_specs
 from mmreplay.storage.state_page import BASE, COMMITTED, SESSION, TAIL_START, State
 from mmreplay.system import checked_reads, locks, platform
 
-__all__ = ["LaneReader"]
-
 _ATTEMPTS = 50
 _PIECE_ROWS = 1 << 16
 _IDLE_ATTEMPTS = 5
@@ -43,24 +41,14 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 class LaneReader:
-    """One lane, read-only.
+    """One lane, read-only; rows below `base` are gone, those below `head` committed.
 
-    Attributes:
-        path: its directory.
-        number: its place among the lanes of the store that reads it.
-        metadata: attributes.mmreplay.
-        schema: what a row holds.
-        specs: every array of rows by path.
-        base: the oldest row kept.
-        head: rows committed.
-        is_live: whether rows may still be appended by a session that this reader follows.
-        is_closed: whether the lane was closed.
-        tails: raw rows of the compressed arrays, by path, while live or after a crash.
-        untrusted: rows past the head that a state page speaks of which is not trusted.
+    While `is_live`, a session that this reader follows may append rows. `tails` are raw rows of the
+    compressed arrays, by path, while live or after a crash. `untrusted` counts rows past the head
+    that a state page speaks of which is not trusted.
     """
 
     def __init__(self, path: Path, number: int = 0) -> None:
-        """Open; see the module."""
         self.path = path
         self.number = number
         self.metadata: dict[str, Any] = {}
@@ -74,11 +62,7 @@ class LaneReader:
         self.load()
 
     def load(self) -> None:
-        """Open again, from zarr.json.
-
-        Raises:
-            StoreNotFoundError, FormatError, CorruptStoreError: see docs/format.md.
-        """
+        """Open again, from zarr.json; which errors it raises is in docs/format.md."""
         n_idle = 0
         for attempt in range(_ATTEMPTS):
             if attempt:
@@ -169,11 +153,7 @@ class LaneReader:
             platform.barrier()
 
     def poll(self) -> bool:
-        """Take the newest head of a live lane.
-
-        Returns:
-            False when the session that was followed is over, and `load` must be called.
-        """
+        """Take the newest head of a live lane; False if its session is over: it must be loaded."""
         state = self._state
         if state is None:
             return True

@@ -30,8 +30,6 @@ from mmreplay.storage.raw_column import RawColumn
 from mmreplay.storage.shard_column import ShardColumn
 from mmreplay.system.forks import after_fork_in_child
 
-__all__ = ["LiveLanes"]
-
 T = TypeVar("T")
 Places = TypeVar("Places")
 Read = TypeVar("Read")
@@ -53,20 +51,12 @@ class Rebuilder(Protocol[Places, Read]):
 class LiveLanes:
     """The lanes of one or several stores as one, with the newest rows; safe for several threads.
 
-    Attributes:
-        path: the first store's directory, for messages.
-        roots: the directories of all the stores.
-        paths: the lanes' own directories, by their numbers.
-        schema: what a row holds.
+    `roots` are the stores' directories, `path` the first of them, for messages; `paths` are those
+    of the lanes, by their numbers.
     """
 
     def __init__(self, roots: Sequence[Path], known: Sequence[Path] = ()) -> None:
-        """Open all lanes of the stores at `roots`.
-
-        Args:
-            roots: the stores.
-            known: lanes of theirs that have the first numbers, in this order.
-        """
+        """Open all lanes of the stores; those of `known` have the first numbers, in this order."""
         self.path = roots[0]
         self.roots = tuple(roots)
         self.paths = list(known)
@@ -186,11 +176,8 @@ class LiveLanes:
     def retrying(self, read: Callable[[], tuple[JoinedLanes, T]]) -> T:
         """Run a read again as long as rows or sessions go away under it.
 
-        Args:
-            read: returns the lanes that it read from, and what it read.
-
-        Raises:
-            CorruptStoreError: they keep going away.
+        `read` returns the lanes that it read from, and what it read. Raises CorruptStoreError if
+        they keep going away.
         """
         for _ in range(_ATTEMPTS):
             known = self._joined
@@ -211,11 +198,7 @@ class LiveLanes:
     # ------------------------------------------------------------ transitions by id
 
     def gatherer(self, settings: Settings) -> TransitionGatherer:
-        """What rebuilds transitions by these settings.
-
-        Raises:
-            SchemaError: not enough rows are kept for them.
-        """
+        """What rebuilds transitions so; raises SchemaError if too few rows are kept for that."""
         evicts = any(r.metadata["capacity"] is not None or r.base for r in self.readers)
         settings.check_evicting(evicts=evicts)
         return TransitionGatherer(self.schema, settings)
@@ -251,11 +234,7 @@ class LiveLanes:
         return self.gather(valid, gatherer, out)
 
     def checked_ids(self, ids: npt.ArrayLike) -> Ids:
-        """Ids as the user gave them: int64 (B,).
-
-        Raises:
-            SchemaError: no integers (B,).
-        """
+        """Ids as the user gave them, as int64 (B,); raises SchemaError if they are none."""
         wanted = as_array(ids, "ids")
         if wanted.dtype == np.uint64 and (large := wanted[wanted >= 1 << 63]).size:
             raise self._invalid(int(large.flat[0]))
@@ -331,15 +310,9 @@ class LiveLanes:
         return self.retrying(read)
 
     def episode_rows(self, path: str, first: int, stop: int) -> Array:
-        """Rows of a column, by id, of an episode that was whole.
+        """Committed rows of a column, by id, of the episode that begins with `first`.
 
-        Args:
-            path: of the column.
-            first: id of the episode's first row.
-            stop: id of the row after the last one to read; all of them are committed.
-
-        Raises:
-            InvalidIdError: the episode is not whole any more.
+        Raises InvalidIdError if the episode is not whole any more.
         """
 
         def read() -> tuple[JoinedLanes, Array]:
@@ -366,11 +339,7 @@ class LiveLanes:
 
 
 def _check_distinct(lanes: Sequence[Path]) -> None:
-    """Refuse a lane that comes twice: its rows would be drawn twice as often, and without a word.
-
-    Raises:
-        SchemaError: naming the lane.
-    """
+    """Refuse a lane that comes twice: its rows would be drawn twice as often, without a word."""
     seen: dict[Path, Path] = {}
     for lane in lanes:
         real = lane.resolve()

@@ -27,8 +27,6 @@ from mmreplay.schema import FRAME, Schema
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.system import user_paths
 
-__all__ = ["Store", "open_store"]
-
 
 class Store:
     """A store opened for reading; made by `mmreplay.open`.
@@ -47,7 +45,6 @@ class Store:
     def __init__(
         self, roots: Sequence[Path], known: Sequence[Path] = (), *, padding: str | None = None
     ) -> None:
-        """Open the stores at `roots` as one; see `open_store`."""
         self.live = LiveLanes(roots, known)
         self.path: Path = self.live.path
         self.paths: tuple[Path, ...] = self.live.roots
@@ -60,7 +57,6 @@ class Store:
         return {"roots": self.paths, "known": tuple(self.live.paths), "padding": self.padding}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Open the stores again."""
         self.__init__(**state)  # type: ignore[misc]
 
     def refresh(self) -> Self:
@@ -247,15 +243,12 @@ class Store:
         return zarr.open_group(self.path, mode="r", zarr_format=3, use_consolidated=False)
 
     def __enter__(self) -> Self:
-        """Return the store itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self.close()
 
     def __repr__(self) -> str:
-        """Path, lanes and transitions."""
         return (
             f"<mmreplay.Store {self.path} lanes={len(self.live.readers)} "
             f"transitions={self.index.n_transitions}>"

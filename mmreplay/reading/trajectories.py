@@ -17,8 +17,6 @@ import numpy.typing as npt
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.schema import FRAME, Schema
 
-__all__ = ["LazyTrajectory", "Step", "Trajectory"]
-
 Observation = Array | dict[str, Array]
 
 
@@ -70,7 +68,6 @@ class Trajectory:
     extras: dict[str, Array]
 
     def __len__(self) -> int:
-        """T."""
         return len(self.ids)
 
     @overload
@@ -86,7 +83,6 @@ class Trajectory:
         return _steps(self, index)
 
     def __iter__(self) -> Iterator[Step]:
-        """Step by step."""
         return (_step(self, number) for number in range(len(self)))
 
 
@@ -98,11 +94,7 @@ class EpisodeRows(Protocol):
         """What a row holds."""
 
     def episode_rows(self, path: str, first: int, stop: int) -> Array:
-        """Rows of a column, by id.
-
-        Raises:
-            InvalidIdError: they were evicted.
-        """
+        """Rows of a column, by id; raises InvalidIdError if they were evicted."""
 
 
 class LazyTrajectory:
@@ -121,7 +113,6 @@ class LazyTrajectory:
     def __init__(
         self, rows: EpisodeRows, first: int, length: int, *, terminated: bool, truncated: bool
     ) -> None:
-        """Read nothing yet."""
         self._rows = rows
         self._first, self._length = first, length
         self.terminated, self.truncated = terminated, truncated
@@ -191,7 +182,6 @@ class LazyTrajectory:
         )
 
     def __len__(self) -> int:
-        """T."""
         return self._length
 
     @overload
@@ -208,12 +198,10 @@ class LazyTrajectory:
         return _steps(self, index)
 
     def __iter__(self) -> Iterator[Step]:
-        """Step by step."""
         whole = self.read()
         return (_step(whole, number) for number in range(len(whole)))
 
     def __repr__(self) -> str:
-        """Where it is, and what has been read of it."""
         lane, row = self._first >> LANE_SHIFT, self._first & ROW_MASK
         return (
             f"<mmreplay.LazyTrajectory lane={lane} row={row} steps={self._length} "

@@ -16,8 +16,6 @@ from mmreplay.format.layout import CONTEXT_ROWS
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.system import checked_reads, durable_writes, memory_maps, platform
 
-__all__ = ["PAGE_BYTES", "Checkpoint", "CheckpointFile", "check_rows"]
-
 PAGE_BYTES = 4096
 
 _RECORD = struct.Struct("<8s16s16sQQQQ")
@@ -26,11 +24,7 @@ _MOST_CHECKPOINTS = 1 << 63  # in a page that is one, so that there is always a 
 
 
 def check_rows(live: Path, base: int, head: int, capacity: int | None) -> None:
-    """Make sure that what a state page or a checkpoint says may be rows of this lane at all.
-
-    Raises:
-        CorruptStoreError: it may not.
-    """
+    """Raise CorruptStoreError if what a page or checkpoint says cannot be rows of this lane."""
     if not may_be_rows(base, head):
         raise CorruptStoreError(
             f"{live}: expected a head < 2**{LANE_SHIFT}, and a base of 0 or at least "
@@ -49,13 +43,9 @@ def may_be_rows(base: int, head: int) -> bool:
 class Checkpoint:
     """What is durable: rows below `head`; those below `tail_start` in shards, the rest in the tail.
 
-    Attributes:
-        head: rows.
-        tail_start: first row held by the tail.
-        base: oldest row kept. Without it a power cut would leave nobody who knows which chunk
-            files may be missing.
-        generation: counts the checkpoints of a session.
-        boot: boot id of the system that wrote it.
+    `base` is the oldest row kept: without it a power cut would leave nobody who knows which chunk
+    files may be missing. `generation` counts the checkpoints of a session; `boot` is the boot id of
+    the system that wrote it.
     """
 
     head: int
@@ -66,20 +56,13 @@ class Checkpoint:
 
 
 class CheckpointFile:
-    """`.live/checkpoint`: two slots, the better one is never overwritten.
+    """`.live/checkpoint`: two slots; the one that counts, `best`, is never overwritten.
 
-    Attributes:
-        best: the slot that counts.
-        is_newest: whether it is the last that was written: the other one is that before it.
+    `is_newest`: whether it is the last that was written: the other one is that before it.
     """
 
     def __init__(self, path: Path, store: str) -> None:
-        """Read both slots of the checkpoint of the store with this uuid.
-
-        Raises:
-            FileNotFoundError: there is none.
-            CorruptStoreError: neither slot is valid.
-        """
+        """Read both slots; raises CorruptStoreError if neither is a valid one of this store."""
         self._path = path
         self._store = uuid.UUID(store).bytes
         data = checked_reads.read_bytes(path, 2 * PAGE_BYTES)
@@ -107,12 +90,7 @@ class CheckpointFile:
 
     @staticmethod
     def stored_uuids(path: Path) -> list[str]:
-        """Of which lane each slot of a checkpoint says that it is; whether it is one is not asked.
-
-        Raises:
-            FileNotFoundError: there is none.
-            CorruptStoreError: it has another size, or is no regular file.
-        """
+        """Of which lane each slot says that it is; whether it is a valid one is not asked."""
         data = checked_reads.read_at(path, 0, 2 * PAGE_BYTES, 2 * PAGE_BYTES)
         begin = len(_CHECKPOINT_MAGIC)
         return [data[i + begin : i + begin + 16].hex() for i in (0, PAGE_BYTES)]
@@ -129,22 +107,14 @@ class CheckpointFile:
         return Checkpoint(head, tail_start, base, generation, boot)
 
     def renew(self) -> None:
-        """Make the best slot durable, also if the fsync after it was written has failed.
-
-        Raises:
-            FailedStoreError: the fsync failed.
-        """
+        """Make the best slot durable, also if the fsync after it was written has failed."""
         memory_maps.dirty_again(self._path, self._offset, self._offset + _RECORD.size)
         durable_writes.sync_file(self._path)
 
     def write(
         self, *, head: int | None = None, tail_start: int | None = None, base: int | None = None
     ) -> None:
-        """Write the other slot and make it durable; what is not given is copied.
-
-        Raises:
-            DiskFullError, FailedStoreError: the write or fsync failed; the best slot still stands.
-        """
+        """Write the other slot durably, what is not given copied; if it fails, the best stands."""
         old = self.best
         new = Checkpoint(
             old.head if head is None else head,

@@ -17,18 +17,13 @@ from mmreplay.storage import chunk_files
 from mmreplay.storage.chunk_files import Window
 from mmreplay.system import checked_reads, durable_writes, memory_maps
 
-__all__ = ["Checksums", "crc32c_of_file", "damaged", "rows_match", "stored_checksum"]
-
 _PIECE_BYTES = 1 << 20
 
 
 class Checksums:
     """`checksums/<array>` of every array, mapped for writing where they are touched.
 
-    Args:
-        lane: the lane's directory.
-        specs: its arrays of rows.
-        fresh: takes the directories in which a file was made.
+    `fresh` takes the directories in which a file was made.
     """
 
     def __init__(
@@ -88,11 +83,7 @@ class Checksums:
 
 
 def stored_checksum(lane: Path, spec: ArraySpec, chunk: int) -> int:
-    """The checksum that stands there for a chunk file; 0 if it has none.
-
-    Raises:
-        CorruptStoreError: the file of checksums has another size, or is no regular file.
-    """
+    """The checksum that is stored for a chunk file, 0 if none is; raises CorruptStoreError."""
     sums = layout.checksum_spec(spec.path)
     file, entry = divmod(chunk, sums.chunk_rows)
     path = chunk_files.chunk_path(lane, sums, file)
@@ -104,15 +95,9 @@ def stored_checksum(lane: Path, spec: ArraySpec, chunk: int) -> int:
 
 
 def crc32c_of_file(path: Path, size: int, used: int | None = None) -> int:
-    """The checksum that fits a file of `size` bytes; its holes take no time.
+    """The checksum that fits a file, which must have `size` bytes; its holes take no time.
 
-    Args:
-        path: a regular file.
-        size: in bytes that it must have.
-        used: whatever stands from this byte on counts as zeros.
-
-    Raises:
-        FileNotFoundError, CorruptStoreError: it is missing, or has another size.
+    Whatever stands from byte `used` on counts as zeros.
     """
     value = end = 0
     used = size if used is None else used
@@ -127,10 +112,6 @@ def rows_match(lane: Path, spec: ArraySpec, chunk: int, head: int) -> bool:
     """Whether the rows below `head` in a raw chunk file of a closed lane match its checksum.
 
     Past the last row lie zeros: what else stands there has not harmed a row.
-
-    Raises:
-        FileNotFoundError, CorruptStoreError: the file is missing, or has another size; or that of
-            the checksums has.
     """
     path = chunk_files.chunk_path(lane, spec, chunk)
     used = max(head - chunk * spec.chunk_rows, 0) * spec.row_bytes

@@ -16,19 +16,6 @@ from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Array, Ids
 from mmreplay.system import checked_reads, durable_writes, memory_maps
 
-__all__ = [
-    "ChunkFiles",
-    "EvictedError",
-    "LaneFiles",
-    "Window",
-    "chunk_files",
-    "chunk_path",
-    "filled_rows",
-    "nonzero_rows",
-    "open_window",
-    "read_rows",
-]
-
 _PIECE_BYTES = 1 << 20
 
 
@@ -47,10 +34,9 @@ class ChunkFiles(Protocol):
         """The error for a chunk file that is not there and holds rows below `stop`."""
 
     def check_in_place(self) -> None:
-        """Called after a file was opened by its name, before its rows are believed.
+        """Raise EvictedError if the lane's path leads to another directory by now.
 
-        Raises:
-            EvictedError: the directory is another one by now, and so may be the file.
+        Called after a file was opened by its name, before its rows are believed.
         """
 
 
@@ -80,31 +66,21 @@ def chunk_path(lane: Path, spec: ArraySpec, chunk: int) -> Path:
 
 
 def chunk_files(lane: Path, spec: ArraySpec) -> list[int]:
-    """The chunk files that are there, ascending.
-
-    Raises:
-        FileNotFoundError: the array is not.
-        CorruptStoreError: it may not be read.
-    """
+    """The chunk files that are there, ascending; raises FileNotFoundError if the array is not."""
     chunks = map(spec.chunk_of, checked_reads.names(lane / spec.path, missing_ok=False))
     return sorted(chunk for chunk in chunks if chunk is not None)
 
 
 class Window:
-    """One chunk file mapped for writing.
+    """One chunk file mapped for writing: from row `start` on, `rows` (chunk_rows, *row_shape).
 
-    Attributes:
-        chunk: its number.
-        start: its first row.
-        rows: (chunk_rows, *row_shape).
-        items: the fastest thing to store one row into: a memoryview for scalars (it refuses what
-            the type cannot hold), otherwise `rows`.
+    `items` is the fastest thing to store one row into: a memoryview for scalars (it refuses what
+    the type cannot hold), otherwise `rows`.
     """
 
     __slots__ = ("chunk", "items", "rows", "start")
 
     def __init__(self, spec: ArraySpec, chunk: int, data: npt.NDArray[np.uint8]) -> None:
-        """Wrap the mapped bytes."""
         self.chunk = chunk
         self.start = chunk * spec.chunk_rows
         self.rows: Array = data.view(spec.dtype).reshape(spec.chunk_rows, *spec.row_shape)
@@ -115,11 +91,7 @@ class Window:
 
 
 def open_window(lane: Path, spec: ArraySpec, chunk: int) -> Window:
-    """Allocate a chunk file, if it is not there, and map it.
-
-    Raises:
-        DiskFullError: no room; nothing was changed.
-    """
+    """Allocate a chunk file, if it is not there, and map it."""
     path = chunk_path(lane, spec, chunk)
     durable_writes.allocate(path, spec.chunk_bytes)
     return Window(spec, chunk, memory_maps.map_file(path, spec.chunk_bytes, writable=True))

@@ -11,8 +11,6 @@ from mmreplay.format import layout, parse
 from mmreplay.schema import Schema
 from mmreplay.system import checked_reads
 
-__all__ = ["lane_paths", "read_holder", "read_metadata", "read_specs", "store_around"]
-
 _MOST_LETTERS = 255
 
 
@@ -27,12 +25,7 @@ def store_around(path: Path) -> Path | None:
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
-    """attributes.mmreplay of the store or lane at `path`, checked.
-
-    Raises:
-        StoreNotFoundError: nothing there.
-        FormatError, CorruptStoreError: something else there.
-    """
+    """attributes.mmreplay of a store or lane, checked; StoreNotFoundError if there is nothing."""
     where = path / "zarr.json"
     try:
         data = checked_reads.read_bytes(where, layout.MAX_METADATA_BYTES)
@@ -58,13 +51,9 @@ def read_metadata(path: Path) -> dict[str, Any]:
 
 
 def read_specs(path: Path, schema: Schema) -> tuple[dict[str, layout.ArraySpec], int]:
-    """Every array of a lane that holds rows, checked against the schema and each other.
+    """Every array of a lane that holds rows, by path, and the rows that all their metadata say.
 
-    Returns:
-        specs by path, and the rows that all the arrays' metadata say.
-
-    Raises:
-        FormatError: an array is missing, or not of this format, or of other rows.
+    Raises FormatError unless they fit the schema and each other.
     """
     arrays = schema.arrays()
     checked_reads.check_directories(path, ".live", "episodes/starts", *arrays)
@@ -112,11 +101,7 @@ def read_holder(lane: Path) -> dict[str, Any] | None:
 
 
 def lane_paths(path: Path) -> list[Path]:
-    """The lanes of a store, in order; the store itself if it is one lane.
-
-    Raises:
-        StoreNotFoundError, FormatError: there is none.
-    """
+    """The lanes of a store, in order; the store itself if it is one lane."""
     if read_metadata(path)["kind"] == "lane":
         return [path]
     lanes = [path / name for name in layout.lane_names(checked_reads.names(path))]

@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from mmreplay.system import memory_maps
 
-__all__ = ["Pager"]
-
 Chunk = tuple[int, int]
 
 _LARGE_BYTES = 1 << 20
@@ -24,11 +22,7 @@ _LOOK_AGAIN = 256  # batches
 
 
 class Pager:
-    """What is known of the chunk files of one column, by (lane, chunk).
-
-    Attributes:
-        active: whether `before` has anything to do; False once all files are in memory.
-    """
+    """What is known of the chunk files of one column; `active` until all of them are in memory."""
 
     def __init__(self) -> None:
         self._unknown: dict[Chunk, npt.NDArray[np.uint8]] = {}
@@ -45,8 +39,7 @@ class Pager:
     def before(self, touched: set[Chunk]) -> bool:
         """Fill the page tables of those touched for the first time.
 
-        Returns:
-            whether rows of the batch are on the disk only, and should be asked for together.
+        True if rows of the batch are on the disk only, and should be asked for together.
         """
         for chunk in touched & self._unknown.keys():
             data = self._unknown.pop(chunk, None)

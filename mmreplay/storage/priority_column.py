@@ -22,8 +22,6 @@ from mmreplay.storage.checksums import crc32c_of_file, stored_checksum
 from mmreplay.storage.side_by_side import SideBySide
 from mmreplay.system import checked_reads, durable_writes, memory_maps
 
-__all__ = ["PriorityColumn", "evict", "find_spec", "finish", "is_usable", "trim"]
-
 _CHUNK_ROWS = 65_536
 _CHUNK_ROWS_OF_MANY = 16_384
 _MOST_ROWS = 1 << 20  # a chunk is in memory whole
@@ -35,11 +33,7 @@ Windows = Sequence[tuple[int, int]]
 
 
 def find_spec(lane: Path) -> ArraySpec | None:
-    """The column that a lane has; None if it has none.
-
-    Raises:
-        FormatError, CorruptStoreError: what is there is no such column.
-    """
+    """The column that a lane has, None if it has none; raises FormatError, CorruptStoreError."""
     folder = lane / _SPEC.path
     checked_reads.check_directories(lane, _SPEC.path)
     if not folder.exists():
@@ -81,12 +75,8 @@ def _staging_path(lane: Path) -> Path:
 def trim(lane: Path, base: int, head: int) -> None:
     """Forget the priorities of rows that are gone, and of those that a power cut took, durably.
 
-    Whoever appends next may know nothing of priorities: theirs must not stand there already.
-
-    Args:
-        lane: its directory, locked for writing.
-        base: the oldest row kept.
-        head: rows committed; the newest is no transition yet, and has no priority.
+    Whoever appends next may know nothing of priorities: theirs must not stand there already. The
+    lane is locked for writing; its newest row is no transition yet, and has no priority.
     """
     if _staging_path(lane).exists():
         durable_writes.remove_tree(_staging_path(lane))
@@ -125,11 +115,7 @@ def evict(lane: Path, base: int) -> None:
 
 
 def finish(lane: Path, head: int) -> None:
-    """Leave a plain zarr array of as many rows as the lane has, and its checksums, durable.
-
-    Raises:
-        DiskFullError: no room; the same call works once there is.
-    """
+    """Leave a plain zarr array of as many rows as the lane has, and its checksums, durable."""
     spec = find_spec(lane)
     if spec is None:
         durable_writes.remove_tree(lane / _SUMS.path)  # of a column that somebody has deleted
@@ -159,11 +145,7 @@ def _write_checksums(lane: Path, spec: ArraySpec, n_chunks: int) -> None:
 
 
 def is_usable(lane: Path, spec: ArraySpec, chunk: int, *, closed: bool) -> bool:
-    """Whether a chunk file holds priorities, and those of the last close if the lane is closed.
-
-    Raises:
-        FileNotFoundError: there is none.
-    """
+    """Whether a chunk file holds priorities, and those of the last close if the lane is closed."""
     path = chunk_files.chunk_path(lane, spec, chunk)
     with contextlib.suppress(CorruptStoreError):
         values = np.frombuffer(checked_reads.read_at(path, 0, spec.chunk_bytes, spec.chunk_bytes))
@@ -191,23 +173,14 @@ class PriorityColumn:
     """The priorities of all lanes of a store, as one array that is written in place.
 
     The chunk files of all lanes lie side by side in one range of addresses. What is stored into
-    `values` is in the page cache, which outlives the process.
+    `values`, (n,) float64 by position, is in the page cache, which outlives the process; its last
+    element is never of a transition. `generation` grows when positions have changed.
 
-    Args:
-        lanes: directories of lanes that this process has locked for writing.
-        windows: (base, head) of each lane; what stands past a head is forgotten.
-
-    Raises:
-        DiskFullError: no room for them; nothing was changed.
-        FormatError, CorruptStoreError: what is there is no such column.
-
-    Attributes:
-        values: (n,) float64 by position. The last one is never of a transition.
-        generation: grows when positions have changed.
+    This process has locked the lanes for writing. `windows` are (base, head) of each; what stands
+    past a head is forgotten. DiskFullError: nothing was changed.
     """
 
     def __init__(self, lanes: Sequence[Path], windows: Windows) -> None:
-        """Map what is there; make it where there is nothing."""
         self._lanes = list(lanes)
         chunk_rows = _CHUNK_ROWS_OF_MANY if len(lanes) > 1 else _CHUNK_ROWS
         self._specs = [_find_or_create(lane, chunk_rows) for lane in lanes]
@@ -270,14 +243,7 @@ class PriorityColumn:
     # ------------------------------------------------------------ growing, and making durable
 
     def reach(self, windows: Windows) -> None:
-        """Make room for all rows below the heads.
-
-        Args:
-            windows: (base, head) of each lane.
-
-        Raises:
-            DiskFullError: no room; nothing was changed.
-        """
+        """Make room for all rows below the heads; DiskFullError: nothing was changed."""
         for number, (_, head) in enumerate(windows):
             stop = -(-head // self._specs[number].chunk_rows)
             if stop <= self._files.stop[number]:
@@ -289,11 +255,7 @@ class PriorityColumn:
             self._map(number, stop)
 
     def sync(self) -> None:
-        """Make them durable.
-
-        Raises:
-            FailedStoreError: an fsync failed.
-        """
+        """Make them durable."""
         for lane, spec in zip(self._lanes, self._specs, strict=True):
             with contextlib.suppress(FileNotFoundError):  # somebody removed the column: no row lost
                 _sync(lane, spec)

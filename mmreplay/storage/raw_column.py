@@ -16,8 +16,6 @@ from mmreplay.storage.chunk_files import LaneFiles, chunk_path, read_rows
 from mmreplay.storage.side_by_side import SideBySide
 from mmreplay.system import memory_maps
 
-__all__ = ["RawColumn"]
-
 _MAX_MAPS = 8192  # side by side; vm.max_map_count is 65,530 for the whole process
 _MAX_CACHED = 2048  # maps of chunk files that cannot lie side by side
 
@@ -31,7 +29,6 @@ class RawColumn:
     """
 
     def __init__(self, lanes: Sequence[LaneFiles], path: str) -> None:
-        """Map nothing yet."""
         self._lanes = lanes
         self._path = path
         self._specs = [lane.specs[path] for lane in lanes]
@@ -122,12 +119,7 @@ class RawColumn:
         self._finished[number] = max(complete, self._finished[number])
 
     def take(self, ids: Ids, out: Array | None = None) -> Array:
-        """Rows by id.
-
-        Args:
-            ids: any shape, each lane << 40 | row of a row that `refresh` has seen.
-            out: C-contiguous, (*ids.shape, *row_shape), filled and returned if given.
-        """
+        """Rows by id, which `refresh` has seen; `out` is C-contiguous, (*ids.shape, *row_shape)."""
         files = self._files
         if files is None:
             return self._take_one_by_one(ids, out)

@@ -20,8 +20,6 @@ from mmreplay.storage.shard_file import Bytes, Shard
 from mmreplay.storage.tail_file import TailFiles
 from mmreplay.system import platform
 
-__all__ = ["ShardColumn"]
-
 _SCRATCH_BYTES = 16 << 20
 _LEAST_RUN = 2  # rows that follow each other, on average, for which slices are worth it
 _MAX_SHARDS = 4096  # maps kept open for each column
@@ -31,7 +29,6 @@ class ShardColumn:
     """A compressed column of all lanes of a store."""
 
     def __init__(self, lanes: Sequence[TailFiles], path: str) -> None:
-        """Open nothing yet."""
         self._lanes = lanes
         self._path = path
         self._specs = [lane.specs[path] for lane in lanes]
@@ -65,13 +62,8 @@ class ShardColumn:
     def take(self, ids: Ids, out: Array | None = None) -> Array:
         """Rows by id; each inner chunk is decoded once.
 
-        Args:
-            ids: any shape, each lane << 40 | row of a committed row.
-            out: C-contiguous, (*ids.shape, *row_shape), filled and returned if given.
-
-        Raises:
-            EvictedError: a row went in the meantime.
-            CorruptStoreError: a shard is missing or damaged.
+        `out` is C-contiguous, (*ids.shape, *row_shape). Raises EvictedError if a row went in the
+        meantime, CorruptStoreError if a shard is missing or damaged.
         """
         if out is None:
             out = np.empty((*ids.shape, *self.row_shape), self.dtype)
@@ -120,12 +112,8 @@ class ShardColumn:
     def _decode_runs(self, wanted: Ids, filled: Array, places: Ids | None) -> None:
         """Decode for long windows: whole chunks to where they are wanted, the others by slices.
 
-        To copy a chunk once more costs half of what decoding it does.
-
-        Args:
-            wanted: as for `take`, those in the tails left out.
-            filled: rows to fill.
-            places: where each of `wanted` goes; None for one after the other.
+        To copy a chunk once more costs half of what decoding it does. `places` in `filled` are
+        those of `wanted`; None for one after the other.
         """
         inner = self._specs[0].inner_rows
         numbers = wanted >> LANE_SHIFT

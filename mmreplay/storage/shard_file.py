@@ -16,8 +16,6 @@ from mmreplay.format import compression
 from mmreplay.format.layout import ArraySpec
 from mmreplay.system import checked_reads, memory_maps
 
-__all__ = ["Bytes", "Shard", "assemble", "file_size"]
-
 Bytes = npt.NDArray[np.uint8]
 
 ABSENT = (1 << 64) - 1
@@ -27,12 +25,7 @@ _ROOM_OF_A_CHUNK = 128  # its entry in the index, its crc32c, the header of its 
 
 
 def file_size(path: Path, spec: ArraySpec) -> int:
-    """The size of a shard's file, which must be one that a shard can have.
-
-    Raises:
-        FileNotFoundError: there is none.
-        CorruptStoreError: it is too large, or no regular file.
-    """
+    """The size of a shard's file; raises CorruptStoreError if no shard can have it."""
     n_chunks = spec.chunk_rows // max(spec.inner_rows, 1)
     room = spec.chunk_bytes // 8 + n_chunks * _ROOM_OF_A_CHUNK + _ROOM_BYTES
     return checked_reads.regular_size(path, spec.chunk_bytes + room)
@@ -62,12 +55,7 @@ class Shard:
     __slots__ = ("_checked", "_codec", "_data", "_inner_bytes", "_path", "slices")
 
     def __init__(self, path: Path, spec: ArraySpec, codec: compression.ChunkCodec) -> None:
-        """Map and check.
-
-        Raises:
-            FileNotFoundError: there is none.
-            CorruptStoreError: an index that does not fit the file.
-        """
+        """Map; raises CorruptStoreError if the index does not fit the file."""
         self._path = path
         self._codec = codec
         self._inner_bytes = spec.inner_rows * spec.row_bytes
@@ -112,11 +100,7 @@ class Shard:
         return found, compression.crc32c(inner).to_bytes(4, "little")
 
     def decode(self, chunk: int, out: Bytes) -> None:
-        """Fill `out` with an inner chunk, checksum and header checked the first time.
-
-        Raises:
-            CorruptStoreError: the bytes are not what was written.
-        """
+        """Fill `out` with an inner chunk, checked the first time; raises CorruptStoreError."""
         place = self.slices[chunk]
         try:
             if place is None:

@@ -16,28 +16,16 @@ from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import LANE_SHIFT, Array, Ids
 from mmreplay.system import memory_maps
 
-__all__ = ["SideBySide"]
-
 
 class SideBySide:
     """One array over the chunk files of a raw column, lane after lane, with room to grow.
 
-    Args:
-        specs: the column in each lane; rows of one shape, chunk files of whole pages.
-        first: each lane's first chunk in the range.
-        room: how many chunks of each lane fit.
-        writable: whether what is stored into `rows` shall reach the files.
-
-    Raises:
-        OSError: no such range of addresses.
-
-    Attributes:
-        data: the whole range, as bytes.
-        rows: every row of it, (n, *row_shape); zeros where nothing is mapped.
-        first: as given.
-        stop: the chunk after the last mapped one of each lane; its user counts it up.
-        shifts: per lane, what to add to an id for its index in `rows`.
-        shifted: whether any of them is not 0.
+    All lanes have rows of one shape, and chunk files of whole pages. Of each lane, `first` is its
+    first chunk in the range, `room` how many fit, `stop` the chunk after the last mapped one, which
+    the user counts up, and `shifts` what to add to an id for its index in `rows`; `shifted` says
+    whether any of these is not 0. `rows`, (n, *row_shape), are zeros where nothing is mapped, and
+    `data` their bytes; what is stored there reaches the files if `writable`. Raises OSError if
+    there is no such range of addresses.
     """
 
     __slots__ = (
@@ -73,12 +61,7 @@ class SideBySide:
         return stop - self.first[lane] <= self._room[lane]
 
     def put(self, lane: int, chunk: int, path: Path) -> None:
-        """Map a chunk file into its place.
-
-        Raises:
-            FileNotFoundError: there is none.
-            CorruptStoreError: it has another size, or is no regular file.
-        """
+        """Map a chunk file into its place; raises CorruptStoreError if it has another size."""
         size = self._specs[lane].chunk_bytes
         self._reservation.put(self._byte(lane, chunk), path, size)
 

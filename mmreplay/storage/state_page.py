@@ -16,8 +16,6 @@ from mmreplay.errors import CorruptStoreError
 from mmreplay.storage.checkpoint import PAGE_BYTES, Checkpoint, CheckpointFile
 from mmreplay.system import durable_writes, memory_maps, platform
 
-__all__ = ["BASE", "COMMITTED", "SESSION", "TAIL_START", "State"]
-
 _MAGIC = int.from_bytes(b"MMRSTATE", "little")
 
 # Words of the state page, u64 little-endian.
@@ -26,19 +24,10 @@ _DEVICE, _INODE, _BOOT = 5, 6, 7
 
 
 class State:
-    """The mapped page `.live/state`.
-
-    Attributes:
-        words: the page as u64 words; the writer stores COMMITTED with one aligned store.
-    """
+    """The mapped page `.live/state`, as u64 `words`; COMMITTED is set with one aligned store."""
 
     def __init__(self, path: Path, *, writable: bool) -> None:
-        """Map the page.
-
-        Raises:
-            FileNotFoundError: there is none.
-            CorruptStoreError: another size, or not the page of any session.
-        """
+        """Map; raises CorruptStoreError if it has another size, or is not of any session."""
         self.path = path
         about = path.lstat()  # of no file that a link leads to: that is not mapped either
         self._identity = (about.st_dev, about.st_ino)

@@ -11,8 +11,6 @@ from mmreplay.ids import Array
 from mmreplay.storage.chunk_files import LaneFiles
 from mmreplay.system import memory_maps
 
-__all__ = ["TailFiles", "map_tail", "tail_path", "tail_problem"]
-
 
 class TailFiles(LaneFiles, Protocol):
     """What a compressed column needs to know of a lane."""
@@ -42,12 +40,7 @@ def tail_problem(specs: Mapping[str, ArraySpec], head: int, tail_start: int) -> 
 
 
 def map_tail(lane: Path, spec: ArraySpec, *, writable: bool = False) -> Array:
-    """The tail of a compressed array, mapped: (2 * chunk_rows, *row_shape).
-
-    Raises:
-        FileNotFoundError: there is none.
-        CorruptStoreError: it has another size.
-    """
+    """The tail of a compressed array, mapped: (2 * chunk_rows, *row_shape)."""
     data = memory_maps.map_file(tail_path(lane, spec), 2 * spec.chunk_bytes, writable=writable)
     rows: Array = data.view(spec.dtype).reshape(2 * spec.chunk_rows, *spec.row_shape)
     return rows

@@ -14,31 +14,14 @@ from pathlib import Path
 from mmreplay.errors import CorruptStoreError, FailedStoreError, StoreNotFoundError
 from mmreplay.system import platform
 
-__all__ = [
-    "allocated_bytes",
-    "check_directories",
-    "check_rights",
-    "check_size",
-    "identity",
-    "name_problem",
-    "names",
-    "open_regular",
-    "read_at",
-    "read_bytes",
-    "read_filled",
-    "regular_size",
-]
-
 _EFFECTIVE = os.access in os.supports_effective_ids
 
 
 def open_regular(path: Path, flags: int) -> int:
     """Open without following a link at the end of the path, without hanging on a pipe.
 
-    Raises:
-        FileNotFoundError: there is none.
-        CorruptStoreError: not a regular file, or one that may not be read.
-        FailedStoreError: one that may be read, but not written.
+    Raises CorruptStoreError if it is no regular file, or may not be read; FailedStoreError if it
+    may be read, but not written.
     """
     try:
         descriptor = os.open(
@@ -62,11 +45,7 @@ def open_regular(path: Path, flags: int) -> int:
 
 
 def check_size(path: Path, found: int, expected: int) -> None:
-    """Make sure that a file has as many bytes as it must have.
-
-    Raises:
-        CorruptStoreError: more or fewer.
-    """
+    """Raise CorruptStoreError unless a file has as many bytes as it must have."""
     if found != expected:
         raise CorruptStoreError(
             f"{path}: expected {expected:,} bytes, found {found:,}: the file was cut or replaced; "
@@ -75,12 +54,7 @@ def check_size(path: Path, found: int, expected: int) -> None:
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
-    """A regular file whole, without following a link or hanging on a pipe.
-
-    Raises:
-        FileNotFoundError: there is none.
-        CorruptStoreError: not a regular file, or more than `limit` bytes.
-    """
+    """A regular file, whole; raises CorruptStoreError if it is none, or larger than `limit`."""
     descriptor, size = _open_within(path, limit)
     try:
         out = bytearray()
@@ -92,12 +66,7 @@ def read_bytes(path: Path, limit: int) -> bytes:
 
 
 def regular_size(path: Path, limit: int) -> int:
-    """The size of a regular file.
-
-    Raises:
-        FileNotFoundError: there is none.
-        CorruptStoreError: not a regular file, or more than `limit` bytes.
-    """
+    """The size of a regular file; raises CorruptStoreError if it is none, or above `limit`."""
     descriptor, size = _open_within(path, limit)
     os.close(descriptor)
     return size
@@ -114,12 +83,7 @@ def _open_within(path: Path, limit: int) -> tuple[int, int]:
 
 
 def read_at(path: Path, offset: int, length: int, size: int) -> bytes:
-    """`length` bytes from `offset` of a file that must have `size` bytes.
-
-    Raises:
-        FileNotFoundError: there is none.
-        CorruptStoreError: it has another size, or is no regular file.
-    """
+    """`length` bytes from `offset`; raises CorruptStoreError unless the file has `size` bytes."""
     descriptor = open_regular(path, os.O_RDONLY)
     try:
         check_size(path, os.fstat(descriptor).st_size, size)
@@ -131,14 +95,8 @@ def read_at(path: Path, offset: int, length: int, size: int) -> bytes:
 def read_filled(path: Path, size: int, piece_bytes: int) -> Iterator[tuple[int, bytes]]:
     """(offset, bytes) of a file that must have `size` bytes, in pieces, without its holes.
 
-    Args:
-        path: a regular file.
-        size: in bytes that it must have.
-        piece_bytes: of every piece but the last; offsets are multiples of it. What is left out is
-            zeros, and takes no time: a file may seem to have any size, and have no blocks at all.
-
-    Raises:
-        FileNotFoundError, CorruptStoreError: as `read_at`.
+    Offsets are multiples of `piece_bytes`. What is left out is zeros, and takes no time: a file may
+    seem to have any size, and have no blocks at all.
     """
     descriptor = open_regular(path, os.O_RDONLY)
     try:
@@ -180,12 +138,7 @@ def _read_exactly(descriptor: int, path: Path, offset: int, length: int) -> byte
 
 
 def names(path: Path, *, missing_ok: bool = True) -> list[str]:
-    """The names in a directory, ascending; none if it is not there, or none.
-
-    Raises:
-        FileNotFoundError, NotADirectoryError: it is not there, or none, and that is not ok.
-        CorruptStoreError: it may not be read.
-    """
+    """The names in a directory, ascending; none if there is no directory, if that is ok."""
     try:
         return sorted(os.listdir(path))
     except (FileNotFoundError, NotADirectoryError):
@@ -197,11 +150,9 @@ def names(path: Path, *, missing_ok: bool = True) -> list[str]:
 
 
 def check_directories(root: Path, *below: str) -> None:
-    """Make sure that paths below a store are directories of its own, and no links out of it.
+    """Raise CorruptStoreError if a path below a store leads through a link or a file.
 
-    Raises:
-        CorruptStoreError: one is a link or no directory, or may not be read. One that is missing is
-            not looked into.
+    What is missing is not looked into.
     """
     seen = set()
     for path in below:
@@ -224,11 +175,7 @@ def check_directories(root: Path, *below: str) -> None:
 
 
 def check_rights(root: Path) -> None:
-    """Make sure that all of a store may be read: what may not looks damaged, and is not.
-
-    Raises:
-        StoreNotFoundError: a file or directory that may not.
-    """
+    """Raise StoreNotFoundError if any of a store may not be read: it looks damaged, and is not."""
     todo = [os.fspath(root)]
     while todo:
         folder = todo.pop()
@@ -286,11 +233,9 @@ def name_problem(path: Path) -> str:
 
 
 def allocated_bytes(root: Path) -> dict[str, int]:
-    """Bytes of the blocks allocated to a store, as ``du`` counts them.
+    """Bytes of the blocks allocated to a store, as ``du`` counts them, by directory.
 
-    Returns:
-        for each directory its own blocks and those of the files in it, not of what is further
-        down; the sum is what the store takes.
+    Each has its own blocks and those of the files in it, not of what is further down.
     """
     out: dict[str, int] = {}
     for folder, _, files in os.walk(root):

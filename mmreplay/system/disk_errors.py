@@ -13,8 +13,6 @@ from pathlib import Path
 
 from mmreplay.errors import CorruptStoreError, DiskFullError, FailedStoreError
 
-__all__ = ["NO_ROOM", "FailedSyncError", "opening_to_sync", "syncing", "writing"]
-
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -24,12 +22,7 @@ class FailedSyncError(FailedStoreError):
 
 @contextlib.contextmanager
 def writing(what: str, path: Path) -> Iterator[None]:
-    """Turn OSErrors of a write into the errors of this package.
-
-    Raises:
-        DiskFullError: ENOSPC or EDQUOT.
-        FailedStoreError: any other OSError; never to be retried, see fsync.
-    """
+    """Turn OSErrors of a write into DiskFullError (ENOSPC, EDQUOT) or else FailedStoreError."""
     try:
         yield
     except DiskFullError:
@@ -50,13 +43,10 @@ def writing(what: str, path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def syncing(path: Path) -> Iterator[None]:
-    """Turn every OSError of an fsync into FailedStoreError, a full disk too.
+    """Turn every OSError of an fsync into FailedSyncError, a full disk too.
 
     After a failed fsync the kernel may take the pages for clean: a second one would say that all
     is well. So there is nothing to try again.
-
-    Raises:
-        FailedSyncError: any OSError.
     """
     try:
         yield
@@ -69,11 +59,9 @@ def syncing(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def opening_to_sync(path: Path) -> Iterator[None]:
-    """Turn every OSError of opening what is to be synced into an error: nothing has changed by it.
+    """Turn OSErrors of opening what is to be synced into CorruptStoreError, FailedStoreError.
 
-    Raises:
-        CorruptStoreError: there is a link where a file should be.
-        FailedStoreError: any other OSError, such as too many open files.
+    Not into FailedSyncError: nothing has changed by it.
     """
     try:
         yield

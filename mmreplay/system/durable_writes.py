@@ -18,27 +18,6 @@ from pathlib import Path
 from mmreplay.system import checked_reads, platform
 from mmreplay.system.disk_errors import NO_ROOM, opening_to_sync, syncing, writing
 
-__all__ = [
-    "allocate",
-    "copy_file",
-    "exchange",
-    "make_directory",
-    "remove_tree",
-    "rename",
-    "replace_directory",
-    "share_file",
-    "sync_directory",
-    "sync_file",
-    "sync_name",
-    "sync_tree",
-    "temporary_directory",
-    "unlink",
-    "write_at",
-    "write_file",
-    "zero_from",
-]
-
-
 _COPY_BYTES = 8 << 20
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -51,15 +30,9 @@ _NO_COPY_ON_WRITE = 0x00800000
 def write_file(path: Path, data: bytes, *, durable: bool = True, overwritten: bool = False) -> None:
     """Write another file, fsync it, rename it over `path`, fsync the directory.
 
-    Args:
-        path: where the file shall stand; an older one is replaced.
-        data: all its bytes.
-        durable: False leaves out the fsyncs: for notes such as who holds a lock.
-        overwritten: whether its bytes will be changed in place, as those of `allocate` are.
-
-    Raises:
-        DiskFullError: no room; the partial file is gone again, `path` is as it was.
-        FailedStoreError: the write or fsync failed.
+    `durable=False` leaves out the fsyncs: for notes such as who holds a lock. `overwritten` says
+    that its bytes will be changed in place, as those of `allocate` are. DiskFullError: the partial
+    file is gone again, `path` is as it was.
     """
     staged = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     with writing(f"writing {path.name}", path):
@@ -91,11 +64,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def write_at(path: Path, offset: int, data: bytes) -> None:
-    """Overwrite bytes of an existing file in place and make them durable.
-
-    Raises:
-        DiskFullError, FailedStoreError: the write or fsync failed.
-    """
+    """Overwrite bytes of an existing file in place and make them durable."""
     with writing("writing in place", path):
         descriptor = os.open(
             path, os.O_WRONLY | platform.BINARY | platform.CLOEXEC | platform.NOFOLLOW
@@ -113,9 +82,7 @@ def allocate(path: Path, size: int) -> None:
     """Make sure that a file of `size` bytes exists, with all its blocks, zeros where it was not.
 
     A store into a map of a sparse file on a full disk is SIGBUS; with its blocks allocated, never.
-
-    Raises:
-        DiskFullError: no room; a file that was made by this call is gone again.
+    DiskFullError: a file that was made by this call is gone again.
     """
     with writing(f"allocating {size:,} bytes", path):
         new = not path.exists()
@@ -194,18 +161,7 @@ def unlink(path: Path) -> None:
 def share_file(source: Path, target: Path, size: int | None = None) -> bool:
     """Give a file that will not change any more a second name; where links are impossible, copy it.
 
-    Args:
-        source: a regular file.
-        target: does not exist yet.
-        size: in bytes that it must have, if given.
-
-    Returns:
-        whether both names are of one file now.
-
-    Raises:
-        FileNotFoundError: there is no source.
-        CorruptStoreError: another size, or no regular file.
-        DiskFullError: no room for a copy.
+    True if both names are of one file now. Raises CorruptStoreError unless it has `size` bytes.
     """
     descriptor = checked_reads.open_regular(source, os.O_RDONLY)
     try:
@@ -228,13 +184,7 @@ def share_file(source: Path, target: Path, size: int | None = None) -> bool:
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy a regular file whose bytes may change, those of the source and those of the copy.
-
-    Raises:
-        FileNotFoundError: there is no source.
-        CorruptStoreError: no regular file.
-        DiskFullError: no room; nothing is left behind.
-    """
+    """Copy a regular file whose bytes may change, those of the source and those of the copy."""
     descriptor = checked_reads.open_regular(source, os.O_RDONLY)
     try:
         _copy_from(descriptor, target, overwritten=True)
@@ -262,11 +212,8 @@ def _copy_from(source: int, target: Path, *, overwritten: bool = False) -> None:
 def sync_file(path: Path, *, missing_ok: bool = False) -> None:
     """Make a file's bytes durable, dirty pages of every map of it included.
 
-    Raises:
-        FailedSyncError: the fsync failed. It must never be retried: the kernel may have marked
-            the pages clean, and a second call would say that all is well.
-        FailedStoreError: it cannot be opened, so that nothing was tried.
-        CorruptStoreError: a link.
+    A FailedSyncError must never be retried: see `syncing`. Any other FailedStoreError: it cannot be
+    opened, so that nothing was tried.
     """
     with opening_to_sync(path):
         try:
@@ -339,9 +286,8 @@ def make_directory(path: Path) -> None:
 def replace_directory(built: Path, path: Path) -> bool:
     """Give a directory that was built elsewhere its name.
 
-    Returns:
-        False when something stands there already, but an empty directory, which is replaced;
-        `built` is then left as it is.
+    False when something stands there already, but an empty directory, which is replaced; `built` is
+    then left as it is.
     """
     try:
         os.rename(built, path)
@@ -361,11 +307,7 @@ def rename(path: Path, target: Path) -> None:
 
 
 def exchange(first: Path, second: Path) -> bool:
-    """Exchange the names of two directories, so that there is no moment without either.
-
-    Returns:
-        False where the system cannot; nothing was changed then.
-    """
+    """Exchange the names of two directories, never without either; False if the system cannot."""
     if not platform.LINUX or platform.LIBC is None or not hasattr(platform.LIBC, "renameat2"):
         return False
     paths = os.fsencode(first), os.fsencode(second)

@@ -11,8 +11,6 @@ import weakref
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["after_fork_in_child", "lineage"]
-
 T = TypeVar("T")
 
 _n_children = 0

@@ -20,20 +20,14 @@ from mmreplay.system import platform
 from mmreplay.system.disk_errors import writing
 from mmreplay.system.forks import after_fork_in_child
 
-__all__ = ["DirectoryLock", "holder", "is_locked"]
-
 _HELD: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
 
 
 class DirectoryLock:
-    """An exclusive flock on a directory itself: a lock file that gets unlinked lets two in.
-
-    Raises:
-        LockedError: another process, or another writer of this one, holds it.
-    """
+    """An exclusive flock on a directory itself: a lock file that gets unlinked lets two in."""
 
     def __init__(self, path: Path, *, patience_s: float = 0.5, who: Callable[[], str]) -> None:
-        """Lock `path`; `who` names the holder for the message."""
+        """Lock `path`, or raise LockedError, with the holder as `who` names it."""
         self._descriptor = -1
         if platform.fcntl is None:
             raise FailedStoreError(

@@ -19,19 +19,6 @@ import numpy.typing as npt
 
 from mmreplay.system import checked_reads, platform
 
-__all__ = [
-    "GRANULARITY",
-    "Map",
-    "Reservation",
-    "advise_needed",
-    "advise_random",
-    "dirty_again",
-    "map_file",
-    "populate",
-    "populate_read",
-    "resident",
-]
-
 GRANULARITY = mmap.ALLOCATIONGRANULARITY
 """Bytes that the start of a map must be a multiple of: 4 KiB on x86 Linux, 64 KiB on Windows."""
 
@@ -65,7 +52,6 @@ class Map:
     __slots__ = ("__array_interface__", "__weakref__", "_release")
 
     def __init__(self, address: int, length: int, *, writable: bool) -> None:
-        """Own the map at `address`."""
         self.__array_interface__ = {
             "version": 3,
             "shape": (length,),
@@ -76,21 +62,15 @@ class Map:
         self._release: Callable[[], Any] = lambda: libc.munmap(address, length) if libc else None
 
     def __del__(self) -> None:
-        """Unmap."""
         self._release()
 
 
 def map_file(
     path: Path, size: int | None = None, *, writable: bool = False
 ) -> npt.NDArray[np.uint8]:
-    """Map a whole file; one that must have exactly `size` bytes, if given.
+    """Map a whole file, which must have exactly `size` bytes, if given, and any otherwise.
 
-    Returns:
-        uint8 array (size,). The file stays mapped as long as the array, or a view of it, lives.
-
-    Raises:
-        FileNotFoundError: there is none.
-        CorruptStoreError: another size (a short map would end in SIGBUS), or no regular file.
+    Raises CorruptStoreError for another size: a short map would end in SIGBUS.
     """
     descriptor = checked_reads.open_regular(path, os.O_RDWR if writable else os.O_RDONLY)
     try:
@@ -112,16 +92,7 @@ def dirty_again(path: Path, start: int, stop: int) -> None:
 
     After one that failed the kernel holds pages for clean that never reached the disk: an fsync
     alone would write nothing, and say that all is well. So a byte of each page is stored onto
-    itself.
-
-    Args:
-        path: a file that nobody else writes.
-        start: the first byte.
-        stop: the one after the last.
-
-    Raises:
-        FileNotFoundError: there is none.
-        CorruptStoreError: it is shorter, or no regular file.
+    itself; nobody else writes the file.
     """
     data = map_file(path, writable=True)
     checked_reads.check_size(path, data.size, max(data.size, stop))
@@ -133,10 +104,7 @@ class Reservation:
     """A range of addresses in which files are mapped side by side.
 
     MAP_FIXED replaces whatever lies at its address, so it is only ever used inside a range that
-    was reserved here.
-
-    Raises:
-        OSError: no such range to be had; the caller maps the files one by one then.
+    was reserved here. OSError: no such range; the caller maps the files one by one then.
     """
 
     def __init__(self, size: int, *, writable: bool = False) -> None:

@@ -15,8 +15,6 @@ from pathlib import Path
 from mmreplay.errors import LockedError, MmreplayError
 from mmreplay.system import durable_writes, locks
 
-__all__ = ["locked_temporary_directory", "remove_atomically", "staging_directory"]
-
 _RANDOM = re.compile(r"[0-9a-f]{8}\.tmp")
 _TEMPORARY = "mmreplay-temporary-"
 _RANDOM_OF_TEMPFILE = re.compile(r"[a-z0-9_]{8}")
@@ -24,11 +22,7 @@ _RANDOM_OF_TEMPFILE = re.compile(r"[a-z0-9_]{8}")
 
 @contextlib.contextmanager
 def staging_directory(path: Path) -> Iterator[Path]:
-    """An empty directory next to `path`; removed in the end, unless it was renamed into place.
-
-    Raises:
-        DiskFullError, FailedStoreError: it cannot be made.
-    """
+    """An empty directory next to `path`; removed in the end, unless it was renamed into place."""
     _sweep(path.parent, f".{path.name}.", _RANDOM)
     staged, lock = _make_locked(lambda: _make_staging(path))
     try:
@@ -43,11 +37,7 @@ def staging_directory(path: Path) -> Iterator[Path]:
 
 
 def remove_atomically(path: Path) -> None:
-    """Remove a store that holds no row yet: a crash leaves all of it, or nothing at its path.
-
-    Raises:
-        DiskFullError, FailedStoreError: something of it could not be removed.
-    """
+    """Remove a store that holds no row yet: a crash leaves all of it, or nothing at its path."""
     staged = _staging_path(path)
     durable_writes.rename(path, staged)
     durable_writes.remove_tree(staged)
@@ -58,9 +48,6 @@ def locked_temporary_directory() -> tuple[Path, locks.DirectoryLock]:
 
     A signal may end a process before it removes its own, and no handler of signals is installed
     for that: the next to make one, of the same user, removes what is left.
-
-    Raises:
-        DiskFullError, FailedStoreError: it cannot be made.
     """
     made, lock = _make_locked(lambda: durable_writes.temporary_directory(_TEMPORARY))
     # In a folder of all users, what others own may be anything.

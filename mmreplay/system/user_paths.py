@@ -13,22 +13,12 @@ from typing import Any
 from mmreplay.errors import SchemaError, StoreNotFoundError
 from mmreplay.system import checked_reads
 
-__all__ = ["as_path", "check_parent", "path_to_create"]
-
 _LONGEST = ".{}.01234567.tmp"
 """The name that a store has while it is built next to its path; see `staging`."""
 
 
 def as_path(path: Any, argument: str = "path") -> Path:
-    """A path as the user gave it.
-
-    Args:
-        path: the user's.
-        argument: what the user calls it.
-
-    Raises:
-        SchemaError: it is no path.
-    """
+    """A path as the user gave it, who calls it `argument`; raises SchemaError if it is none."""
     if isinstance(path, os.PathLike):
         path = os.fspath(path)
     if not isinstance(path, str):
@@ -37,11 +27,7 @@ def as_path(path: Any, argument: str = "path") -> Path:
 
 
 def path_to_create(path: Any, argument: str = "path") -> Path:
-    """The absolute path of something that is to be created; otherwise as `as_path`.
-
-    Raises:
-        SchemaError: it is no path, or a name that nothing can have.
-    """
+    """The absolute path of something to be created; raises SchemaError if nothing can be there."""
     where = as_path(path, argument).absolute()  # whatever becomes of the working directory
     problem = checked_reads.name_problem(where)
     if not problem and where.name and not os.path.lexists(where):
@@ -55,11 +41,7 @@ def path_to_create(path: Any, argument: str = "path") -> Path:
 
 
 def check_parent(where: Path) -> None:
-    """Make sure that the directory in which something is to be created exists.
-
-    Raises:
-        StoreNotFoundError: there is none.
-    """
+    """Raise StoreNotFoundError unless the directory exists in which something is to be created."""
     try:
         if stat.S_ISDIR(where.parent.stat().st_mode):
             return
