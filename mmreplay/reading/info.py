@@ -34,16 +34,14 @@ STACK = 4
 _ATTEMPTS = 20
 
 
-def describe(lanes: LiveLanes, padding: str) -> tuple[dict[str, Any], npt.NDArray[np.void]]:
-    """What is in a store, and the episodes that ended.
+def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
+    """What is in a store; every value is a plain one that JSON holds.
 
     Args:
         lanes: of an open store; their newest rows are taken first.
         padding: of the store.
 
     Returns:
-        a dict whose every value is a plain one that JSON holds, and of `LiveLanes.episodes` those
-        that returns and lengths are of. In the dict:
         path, paths: of the store, and of all of them if several were loaded as one.
         format, uuid, versions, padding, env: as stored.
         state: ``live`` if a writer is at work on any lane now, ``crashed`` if one was left by a
@@ -85,7 +83,7 @@ def describe(lanes: LiveLanes, padding: str) -> tuple[dict[str, Any], npt.NDArra
     state = store_state(states)
     capacities = [reader.metadata["capacity"] for reader in lanes.readers]
     root = read_metadata(roots[0])
-    about = {
+    return {
         "path": str(roots[0]),
         "paths": [str(path) for path in roots],
         "format": root["format"],
@@ -115,7 +113,6 @@ def describe(lanes: LiveLanes, padding: str) -> tuple[dict[str, Any], npt.NDArra
         "live": None if state == "closed" else _freshness(lanes, states),
         "lane_details": _lane_details(lanes, states, counts),
     }
-    return about, ended
 
 
 def endings(

@@ -43,7 +43,7 @@ def test_every_border_of_every_column_is_crossed_at_every_kind_of_row(
 def test_the_number_of_rows_is_that_of_the_other_side_from_the_moment_of_the_commit(make, story):
     writer = make()
     with mmreplay.open(writer.path) as store:
-        reader = store.readers[0]
+        reader = store.live.readers[0]
         for step in range(20):
             story.play(writer, 1, reset=not step)
             reader.poll()
