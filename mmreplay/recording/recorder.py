@@ -29,8 +29,6 @@ from mmreplay.system import user_paths
 from mmreplay.writing.create import create
 from mmreplay.writing.writer import Writer
 
-__all__ = ["RecordResult", "record", "step_only"]
-
 _POLICIES = load_policy.__module__
 _NOT_THEIRS = ("mmreplay.writing.", Meter.__module__)
 _MAX_SEED = 2**31 - 2**16
@@ -194,19 +192,10 @@ def step_only(
     policy: PolicyLike = "random",
     seed: int = 0,
 ) -> float:
-    """Step the same environments with the same policy, and record nothing.
+    """Step as `record` does and record nothing: what recording costs is measured against this.
 
-    What recording costs is measured against this.
-
-    Args:
-        env: see `record`.
-        steps: steps to make, over all environments, rounded up to whole vector steps.
-        envs: see `record`.
-        policy: see `record`.
-        seed: see `record`.
-
-    Returns:
-        Seconds, without making the environments and their first reset.
+    Returns seconds, without making the environments and their first reset. `steps` are rounded up
+    to whole vector steps.
     """
     _, called = load_policy(policy)
     world = make_world(env, envs)
