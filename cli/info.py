@@ -27,11 +27,10 @@ _SHOWN_LANES = 16
 def info(path: str, as_json: bool) -> None:
     """Show what is in the store at PATH: closed, being written, or left by a crash."""
     import mmreplay
-    from mmreplay.reading.info import describe
 
     with mmreplay.open(path) as store:
-        # As `store.info()`, and the episodes of its figures for the charts, read once.
-        about, ended = describe(store.live, store.padding)
+        about, episodes = store.info(), store.episodes
+        ended = episodes[store.endings(episodes) != "open"]
     if as_json:
         echo_json(about)
         return

@@ -28,20 +28,6 @@ except ImportError as error:
         'or with Atari: pip install "mmreplay[atari]"'
     ) from error
 
-__all__ = [
-    "Action",
-    "AnyEnv",
-    "EnvFields",
-    "Frame",
-    "Observation",
-    "advice_for_a_loop",
-    "advice_on_stacks",
-    "autoreset_mode",
-    "cast",
-    "env_fields",
-    "field_of",
-]
-
 AnyEnv = Env[Any, Any] | VectorEnv[Any, Any, Any]
 Frame = npt.NDArray[Any] | dict[str, npt.NDArray[Any]]
 Observation: TypeAlias = Any
@@ -76,15 +62,9 @@ class EnvFields:
     def to_frame(self, observation: Observation) -> Frame:
         """An observation, or a batch of them with one more axis in front, as frames.
 
-        Args:
-            observation: what the environment's reset or step returned.
-
-        Returns:
-            An array of the field's dtype, or a flat dict of these: what `Writer.reset` takes.
-            `LazyFrames` stay what they are.
-
-        Raises:
-            SchemaError: the observation lacks a part that its space has.
+        What `Writer.reset` takes: an array of the field's dtype, or a flat dict of them;
+        `LazyFrames` stay what they are. Raises SchemaError if the observation lacks a part that its
+        space has.
         """
         if not isinstance(self.frame, dict):
             return _frame(observation, self.frame.dtype)
@@ -104,16 +84,11 @@ class EnvFields:
 
 
 def env_fields(env: AnyEnv) -> EnvFields:
-    """The fields of an environment's rows.
+    """The fields of an environment's rows, or of those of one environment of a vector.
 
-    Args:
-        env: a single environment, or a vector environment, whose fields are those of one of its
-            environments. Of a `FrameStack`, also below wrappers that leave the observation alone,
-            the fields are those of one frame.
-
-    Raises:
-        SchemaError: an observation or action space whose values are no arrays of a fixed shape and
-            dtype, or an action of several arrays.
+    Of a `FrameStack`, also below wrappers that leave the observation alone, the fields are those of
+    one frame. Raises SchemaError for spaces whose values are no arrays of a fixed shape and dtype,
+    and for an action of several arrays.
     """
     if not hasattr(env, "action_space"):
         raise SchemaError(
@@ -170,9 +145,8 @@ def _unstacked(env: Env[Any, Any]) -> tuple[Space[Any], str | None]:
 def advice_on_stacks(env: AnyEnv) -> str | None:
     """What to say of an environment whose observations are stacks, and would be stored whole.
 
-    Returns:
-        None where they are frames, or `LazyFrames`, of which one frame is stored. The environments
-        of other processes cannot be looked into.
+    None where they are frames, or `LazyFrames`, of which one frame is stored. The environments of
+    other processes cannot be looked into.
     """
     layer: Any = env
     while not isinstance(layer, FrameStackObservation):
@@ -216,8 +190,7 @@ def _leaves(
 def field_of(space: Space[Any], where: str) -> Field:
     """The field that holds a space's values.
 
-    Raises:
-        SchemaError: they are no arrays of a fixed shape and dtype.
+    Raises SchemaError if they are no arrays of a fixed shape and dtype.
     """
     if isinstance(space, spaces.Discrete):
         return Field((), "int64")
@@ -263,8 +236,7 @@ def cast(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 def advice_for_a_loop(env: object) -> str | None:
     """What to say to somebody who steps an environment by hand into a buffer.
 
-    Returns:
-        None where every step is what it seems: with single environments, and without autoreset.
+    None where every step is what it seems: with single environments, and without autoreset.
     """
     mode = autoreset_mode(env) if isinstance(env, VectorEnv) else None
     if mode not in ("NextStep", "SameStep"):

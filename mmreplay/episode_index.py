@@ -15,8 +15,6 @@ import numpy.typing as npt
 from mmreplay.format.layout import CONTEXT_ROWS
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
 
-__all__ = ["EPISODE_DTYPE", "Index", "first_row", "floor_row"]
-
 EPISODE_DTYPE = np.dtype(
     [
         ("id", "int64"),
@@ -39,11 +37,8 @@ def floor_row(base: int) -> int:
 def first_row(starts: Ids, floor: int, head: int, capacity: int | None) -> int:
     """The oldest row such that at most `capacity` transitions lie from it to `head`.
 
-    Args:
-        starts: rows with a reset, ascending.
-        floor: no row below it counts.
-        head: rows committed.
-        capacity: None keeps everything from `floor` on.
+    `starts`: rows with a reset, ascending; no row below `floor` counts, and all from there on do if
+    `capacity` is None.
     """
     if capacity is None or head <= floor:
         return min(floor, head)
@@ -81,12 +76,10 @@ class Index:
     - `ranks`: the same minus their position in the lane. The rows between two resets are
       transitions but for the last, so a transition's rank tells its row by searching here.
 
-    Attributes:
-        version: another number after every change.
+    `version` is another number after every change.
     """
 
     def __init__(self, n_lanes: int) -> None:
-        """An index of empty lanes."""
         self._lanes = [_Lane() for _ in range(n_lanes)]
         self.version = 0
         self._counts = np.zeros(n_lanes, np.int64)
@@ -99,15 +92,7 @@ class Index:
     # ------------------------------------------------------------ keeping it up to date
 
     def load(self, lane: int, base: int, head: int, starts: Ids, capacity: int | None) -> None:
-        """Set one lane.
-
-        Args:
-            lane: its number.
-            base: the oldest row kept.
-            head: rows committed.
-            starts: rows in [base, head) with a reset, ascending.
-            capacity: most transitions to offer; None for all.
-        """
+        """Set one lane; `starts` are the rows in [base, head) with a reset, ascending."""
         record = self._lanes[lane]
         record.base, record.head, record.capacity = base, head, capacity
         record.first = first_row(starts, floor_row(base), head, capacity)
@@ -227,9 +212,8 @@ class Index:
     def known_resets(self, lane: int) -> tuple[Ids, int, int]:
         """What is known of the beginnings of a lane's episodes, without copying them.
 
-        Returns:
-            rows with a reset, ascending, good until the lane grows; how many of them lie at or
-            below first; how many there were before them since the lane was loaded.
+        Returns rows with a reset, ascending, good until the lane grows; how many of them lie at or
+        below first; how many there were before them since the lane was loaded.
         """
         record = self._lanes[lane]
         return record.starts[: record.n_starts], record.skipped, record.forgotten
@@ -237,12 +221,8 @@ class Index:
     def span(self, ids: Ids) -> tuple[Ids, Ids, Ids]:
         """The episodes that these transitions belong to, as ids: (begin, first, stop), (B,) each.
 
-        Args:
-            ids: of transitions that can be sampled, int64 (B,).
-
-        Returns:
-            the first row of the episode, -1 where it is not known any more; its oldest and the
-            row after its newest transition that can be sampled.
+        Returns the first row of the episode, -1 where it is not known any more; its oldest and the
+        row after its newest transition that can be sampled.
         """
         position = self.locate(ids)
         lanes = ids >> LANE_SHIFT
@@ -264,11 +244,7 @@ class Index:
         return self.at(np.arange(self.n_transitions))
 
     def at(self, ranks: Ids) -> Ids:
-        """The ids of the transitions with these ranks, 0 <= rank < n_transitions.
-
-        Args:
-            ranks: int64 (B,), in any order.
-        """
+        """The ids of the transitions with these ranks, 0 <= rank < n_transitions, in any order."""
         # Neighbours in a sorted search share their cache lines; the order drawn is put back.
         if ranks.size > _SORT_FROM:
             order = ranks.argsort()

@@ -15,8 +15,6 @@ import numpy.typing as npt
 from mmreplay.arguments import whole_number
 from mmreplay.errors import SchemaError
 
-__all__ = ["LazyFrames", "joined_shape", "parted"]
-
 Array = npt.NDArray[Any]
 
 _IMAGE = 3
@@ -51,7 +49,6 @@ class LazyFrames:
     __slots__ = ("_frames", "_stack_axis")  # no place where a joined array could be kept
 
     def __init__(self, frames: Iterable[npt.ArrayLike], stack_axis: int = 0) -> None:
-        """See the class."""
         arrays = tuple(np.asarray(frame) for frame in frames)
         if not arrays:
             raise SchemaError("frames: expected 1 or more, found none")
@@ -243,7 +240,6 @@ class LazyFrames:
         return type(self), (self._frames, self._stack_axis)
 
     def __repr__(self) -> str:
-        """Frames, their shape and dtype."""
         frame = self._frames[0]
         return (
             f"<mmreplay.LazyFrames of {len(self._frames)} frames {frame.shape} {frame.dtype} "

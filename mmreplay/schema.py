@@ -18,8 +18,6 @@ import numpy.typing as npt
 from mmreplay.arguments import whole_number_or_none
 from mmreplay.errors import SchemaError
 
-__all__ = ["FRAME", "Field", "Schema", "as_array"]
-
 FRAME = "frame"
 """How the sole frame field is called in messages; a dict observation uses its own keys."""
 
@@ -65,7 +63,6 @@ class Field:
         chunk: int | None = None,
         shard: int | None = None,
     ) -> None:
-        """See the class."""
         put = object.__setattr__
         put(self, "shape", _checked_shape(shape))
         put(self, "dtype", _checked_dtype(dtype))
@@ -192,17 +189,9 @@ class Schema:
         reward_dtype: npt.DTypeLike = "float32",
         codec: Codec | object = None,
     ) -> Schema:
-        """Check and complete what the user gave.
+        """Check and complete what the user gave; `codec` is for frame fields that name none.
 
-        Args:
-            frame: a field or a mapping of fields.
-            action: a field.
-            extras: further columns by name.
-            reward_dtype: float32 or float64.
-            codec: the codec of every frame field that names none itself.
-
-        Raises:
-            SchemaError: something that cannot be stored.
+        Raises SchemaError for something that cannot be stored.
         """
         codec = _checked_codec(codec)
         if isinstance(frame, Mapping):
@@ -287,11 +276,7 @@ class Schema:
 
 
 def as_array(value: object, name: str) -> npt.NDArray[Any]:
-    """`value` as an array.
-
-    Raises:
-        SchemaError: it cannot be made one.
-    """
+    """`value` as an array; raises SchemaError if it cannot be made one."""
     try:
         return np.asarray(value)
     except (ValueError, TypeError) as error:

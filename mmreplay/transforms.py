@@ -49,7 +49,6 @@ class RandomShift:
     axes: Axes = (-2, -1)
 
     def __post_init__(self) -> None:
-        """Check what the user gave."""
         whole_number("pad", self.pad, 0)
 
     def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:
@@ -94,7 +93,6 @@ class RandomCrop:
     axes: Axes = (-2, -1)
 
     def __post_init__(self) -> None:
-        """Check what the user gave."""
         for side in self.size:
             whole_number("size", side)
 
@@ -141,7 +139,6 @@ class ClipReward:
     high: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check what the user gave."""
         if not self.low < self.high:
             raise SchemaError(f"ClipReward: expected low < high, found {self.low}, {self.high}")
 
@@ -209,7 +206,6 @@ class Normalize:
     clip: float | None = None
 
     def __post_init__(self) -> None:
-        """Check what the user gave."""
         mean, std = _by_key(self.mean), _by_key(self.std)
         if mean.keys() != std.keys():
             raise SchemaError(
@@ -301,13 +297,9 @@ def _size(frames: Array, axes: Axes) -> tuple[int, int]:
 
 
 def _windows(frames: Array, size: tuple[int, int], corners: Ids, axes: Axes) -> Array:
-    """A window of each image, with height and width on the same axes.
+    """A window of `size` (height, width) of each image, with both on the same axes.
 
-    Args:
-        frames: (B, ...).
-        size: (height, width) of the windows.
-        corners: (2, B) where they begin; what lies outside of the image repeats its border.
-        axes: of height and width.
+    `corners`, (2, B), tells where they begin; what lies outside of the image repeats its border.
     """
     vertical, horizontal = (axis % frames.ndim for axis in axes)
     shape = [*frames.shape]

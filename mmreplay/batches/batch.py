@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from mmreplay.ids import Array, Ids
 
-__all__ = ["Batch", "Column", "Observation", "arrays_of"]
-
 Observation = Array | dict[str, Array]
 
 
@@ -43,7 +41,6 @@ class Batch:
     extras: dict[str, Array]
 
     def __len__(self) -> int:
-        """B."""
         return len(self.id)
 
 

@@ -17,8 +17,6 @@ from mmreplay.errors import SchemaError
 from mmreplay.ids import Array
 from mmreplay.schema import Schema
 
-__all__ = ["Source", "concatenated", "fill", "schema_of", "unshared"]
-
 
 class Source(Protocol):
     """Whatever samples batches: a dataset, a buffer, or a wrapper around one."""
@@ -41,8 +39,7 @@ class Source(Protocol):
 def schema_of(source: object) -> Schema:
     """The schema of a source's batches: the store's columns, and the extras that it adds.
 
-    Raises:
-        SchemaError: it is no source.
+    Raises SchemaError if it is no source.
     """
     schema = getattr(source, "schema", None)
     if schema is None:
@@ -66,14 +63,9 @@ def unshared(batch: Batch) -> Batch:
 
 
 def concatenated(batches: Sequence[Batch], names: Sequence[str]) -> Batch:
-    """The rows of several batches, one batch after the other.
+    """The rows of several batches, one batch after the other; `names` of their sources.
 
-    Args:
-        batches: one or more.
-        names: of their sources, for the message.
-
-    Raises:
-        SchemaError: arrays that differ by more than their length.
+    Raises SchemaError if arrays differ by more than their length.
     """
     parts = [arrays_of(batch) for batch in batches]
     kinds = [_kinds(part, from_axis=1) for part in parts]
@@ -88,11 +80,7 @@ def concatenated(batches: Sequence[Batch], names: Sequence[str]) -> Batch:
 
 
 def fill(out: object, batch: Batch) -> Batch:
-    """Copy a batch into one that was given.
-
-    Raises:
-        SchemaError: the arrays of `out` are not like those of `batch`.
-    """
+    """Copy a batch into `out`; raises SchemaError if the arrays of that are not like its own."""
     if not isinstance(out, Batch):
         raise SchemaError(f"out: expected a batch, found {type(out).__name__}")
     arrays, expected = arrays_of(out), arrays_of(batch)

@@ -14,21 +14,13 @@ from mmreplay.errors import SchemaError
 from mmreplay.ids import Array
 from mmreplay.schema import Schema
 
-__all__ = ["BatchGatherer"]
-
 Made = TypeVar("Made")
 
 
 class BatchGatherer(Generic[Made]):
-    """Fills batches, new ones or the caller's `out`.
-
-    Args:
-        schema: of the store: which columns are frames, and which extras.
-        settings: how to rebuild.
-    """
+    """Fills batches, new ones or the caller's `out`."""
 
     def __init__(self, schema: Schema, settings: Settings) -> None:
-        """Lay out what is the same for every batch."""
         self._frame_paths, self._extra_paths = schema.frame_paths, schema.extra_paths
         self._is_dict = schema.is_dict
         self.settings = settings
@@ -44,8 +36,7 @@ class BatchGatherer(Generic[Made]):
     def _batch(self, columns: Mapping[str, Column], out: Made | None, size: int) -> Made:
         """The batch to fill: `out`, or a new one.
 
-        Raises:
-            SchemaError: the arrays of `out` are not like those that `_allocate` makes.
+        Raises SchemaError if the arrays of `out` are not like those that `_allocate` makes.
         """
         if out is None:
             return self._allocate(columns, size)

@@ -20,8 +20,6 @@ from mmreplay.episode_index import Index
 from mmreplay.errors import SchemaError
 from mmreplay.ids import LANE_SHIFT, Array, Ids
 
-__all__ = ["STRATEGIES", "GoalFunction", "Relabelling", "Task"]
-
 STRATEGIES = ("future", "final", "episode")
 
 GoalFunction = Callable[[Array, Array, dict[str, Array]], npt.ArrayLike]
@@ -53,12 +51,8 @@ class Relabelling:
     ) -> None:
         """Take the draws, so that a repeated read gets the same goals.
 
-        Args:
-            gatherer: of the store, and its mark.
-            task: see there.
-            strategy: one of `STRATEGIES`.
-            some: (B,) which samples to relabel.
-            draws: (B,) uniform in [0, 1): how far along its range of rows each goal lies.
+        `some` (B,) tells which samples to relabel; `draws` (B,) in [0, 1) how far along its range
+        of rows each goal lies.
         """
         self._gatherer, self._task, self._strategy = gatherer, task, strategy
         self._some, self._draws = some, draws
@@ -99,13 +93,7 @@ class _Goals:
     """The columns of a store in which some samples of one batch have other goals."""
 
     def __init__(self, task: Task, columns: Mapping[str, Column], rows: Ids) -> None:
-        """Read the goals.
-
-        Args:
-            task: see there.
-            columns: of the store.
-            rows: (B,) ids of the rows to take achieved goals from; -1 leaves a sample alone.
-        """
+        """Read the goals achieved in `rows` (B,), ids; -1 leaves a sample alone."""
         self._task, self._columns, self._rows = task, columns, rows
         self.some = (rows >= 0).nonzero()[0]
         self._values = columns[task.achieved].take(rows[self.some])
@@ -164,13 +152,7 @@ class _Replaced:
     """A column with other values for some samples."""
 
     def __init__(self, column: Column, some: Ids, values: Callable[[Ids], Array]) -> None:
-        """See the class.
-
-        Args:
-            column: of the store.
-            some: the samples.
-            values: what it holds for them, from the ids of all.
-        """
+        """`values` gives what the column holds for the samples `some`, from the ids of all."""
         self._column, self._some, self._values = column, some, values
         self.row_shape, self.dtype = column.row_shape, column.dtype
 
@@ -188,7 +170,6 @@ class _Mark:
     dtype: np.dtype[Any] = np.dtype("int64")
 
     def __init__(self, rows: Ids) -> None:
-        """See the class."""
         self._rows = rows
 
     def take(self, ids: Ids, out: Array | None = None) -> Array:  # noqa: ARG002 (as of any column)

@@ -10,18 +10,11 @@ from mmreplay.batches.batch import Column
 from mmreplay.batches.settings import Settings
 from mmreplay.ids import Array, Ids
 
-__all__ = ["Returns"]
-
 
 class Returns:
-    """Returns over n steps, their discounts and flags; sums in float64, first step first.
-
-    Args:
-        settings: how many steps, by which discount, and how far rewards are clipped.
-    """
+    """Returns over n steps, their discounts and flags; sums in float64, first step first."""
 
     def __init__(self, settings: Settings) -> None:
-        """Powers of gamma, once."""
         self._n = n_step = settings.n_step
         self._clip = settings.clip_reward
         self._ahead = np.arange(n_step)
@@ -44,18 +37,10 @@ class Returns:
         discount: Array,
         non_terminal: Array,
     ) -> Ids:
-        """Fill three arrays (B,).
+        """Fill `reward`, `discount` and `non_terminal`, (B,) each.
 
-        Args:
-            columns: of the store.
-            ids: (B,) the transitions.
-            steps: (B,) most steps that each return may have, by the end of its episode.
-            reward: (B,) to fill with the returns.
-            discount: (B,) to fill.
-            non_terminal: (B,) bool to fill.
-
-        Returns:
-            (B,) the ids of the rows after the last step.
+        `steps` (B,) are the most that each return may have, by the end of its episode. Returns (B,)
+        the ids of the rows after the last step.
         """
         n = self._n
         window = ids[:, None] + self._ahead

@@ -20,8 +20,6 @@ from mmreplay.ids import Array, Ids
 from mmreplay.lazy_frames import joined_shape, parted
 from mmreplay.schema import FRAME, Schema
 
-__all__ = ["SequenceBatch", "SequenceGatherer", "SequenceSpans"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class SequenceBatch:
@@ -64,7 +62,6 @@ class SequenceBatch:
     burn_in: int
 
     def __len__(self) -> int:
-        """B."""
         return len(self.id)
 
 
@@ -86,17 +83,9 @@ class SequenceSpans:
 
 
 class SequenceGatherer(BatchGatherer[SequenceBatch]):
-    """Rebuilds windows of one store, of one length and by one set of settings.
-
-    Args:
-        schema: of the store.
-        settings: how to rebuild each step.
-        length: steps after the burn-in.
-        burn_in: steps before them.
-    """
+    """Rebuilds windows of one store, of one length and by one set of settings."""
 
     def __init__(self, schema: Schema, settings: Settings, length: int, burn_in: int) -> None:
-        """Lay out what is the same for every batch."""
         super().__init__(schema, settings)
         self._burn_in, self._steps = burn_in, burn_in + length
         self._n = settings.n_step
@@ -114,16 +103,9 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
         spans: SequenceSpans,
         out: SequenceBatch | None = None,
     ) -> SequenceBatch:
-        """Read windows.
+        """Read windows, from `spans` of `locate` and the columns as they were then.
 
-        Args:
-            columns: of the store, as they were when the spans were looked up.
-            spans: from `locate`.
-            out: a batch that this returned for as many windows; overwritten and returned.
-
-        Raises:
-            SchemaError: `out` does not fit.
-            EvictedError, CorruptStoreError: as the columns.
+        Raises SchemaError if `out` does not fit; EvictedError, CorruptStoreError as the columns.
         """
         size = spans.start.size
         batch = self._batch(columns, out, size)

@@ -11,8 +11,6 @@ from mmreplay.arguments import whole_number, whole_number_or_none
 from mmreplay.errors import SchemaError
 from mmreplay.format.layout import MAX_STACK
 
-__all__ = ["Settings"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
@@ -39,7 +37,6 @@ class Settings:
     clip_reward: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        """Check what the user gave."""
         gamma: Any = self.gamma
         padding, stack_axis = self.padding, self.stack_axis
         object.__setattr__(self, "stack", whole_number_or_none("stack", self.stack))

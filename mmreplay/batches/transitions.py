@@ -19,8 +19,6 @@ from mmreplay.ids import Array, Ids
 from mmreplay.lazy_frames import joined_shape, parted
 from mmreplay.schema import FRAME, Schema
 
-__all__ = ["TransitionGatherer", "TransitionSpans"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class TransitionSpans:
@@ -38,15 +36,9 @@ class TransitionSpans:
 
 
 class TransitionGatherer(BatchGatherer[Batch]):
-    """Rebuilds transitions of one store by one set of settings.
-
-    Args:
-        schema: of the store: which columns are frames, and which extras.
-        settings: how to rebuild.
-    """
+    """Rebuilds transitions of one store by one set of settings."""
 
     def __init__(self, schema: Schema, settings: Settings) -> None:
-        """Lay out what is the same for every batch."""
         super().__init__(schema, settings)
         k = self._k
         self._one_step = settings.n_step == 1
@@ -70,16 +62,9 @@ class TransitionGatherer(BatchGatherer[Batch]):
     def fetch(
         self, columns: Mapping[str, Column], spans: TransitionSpans, out: Batch | None = None
     ) -> Batch:
-        """Read transitions.
+        """Read transitions, from `spans` of `locate` and the columns as they were then.
 
-        Args:
-            columns: of the store, as they were when the spans were looked up.
-            spans: from `locate`.
-            out: a batch that this returned for as many ids; overwritten and returned.
-
-        Raises:
-            SchemaError: `out` does not fit.
-            EvictedError, CorruptStoreError: as the columns.
+        Raises SchemaError if `out` does not fit; EvictedError, CorruptStoreError as the columns.
         """
         ids = spans.ids
         batch = self._batch(columns, out, ids.size)

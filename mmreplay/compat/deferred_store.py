@@ -22,20 +22,11 @@ from mmreplay.system import durable_writes
 from mmreplay.system.locks import DirectoryLock
 from mmreplay.system.staging import locked_temporary_directory
 
-__all__ = ["DeferredStore", "StoreDirectory", "StorePath"]
-
 StorePath = str | os.PathLike[str] | None
 
 
 class StoreDirectory:
-    """The path of a store that exists, will exist, or is temporary.
-
-    Args:
-        path: the user's; None makes a temporary directory.
-
-    Attributes:
-        path: of the store.
-    """
+    """The path of a store that exists, will exist, or (`path` None) is temporary."""
 
     def __init__(self, path: StorePath) -> None:
         self._remove: weakref.finalize[..., StoreDirectory] | None = None

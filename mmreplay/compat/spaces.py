@@ -13,19 +13,13 @@ import numpy.typing as npt
 from mmreplay.errors import SchemaError
 from mmreplay.schema import Field
 
-__all__ = ["Actions", "num_frames"]
-
 Array = npt.NDArray[Any]
 
 
 class Actions:
-    """The actions of a space.
+    """The actions of a space: of a discrete one, handed out one-hot, or of one of arrays.
 
-    Args:
-        space: a discrete one, whose actions are handed out one-hot, or one of arrays.
-
-    Attributes:
-        field: of the actions as they are stored.
+    `field` is theirs as they are stored.
     """
 
     def __init__(self, space: Any) -> None:

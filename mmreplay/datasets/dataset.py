@@ -35,8 +35,6 @@ from mmreplay.sampling.windows import PortionSampler, Windows, WindowSampler
 from mmreplay.sampling.without_replacement import distinct_ids
 from mmreplay.system import forks
 
-__all__ = ["Dataset", "Seed"]
-
 _KINDS = 8  # kinds of windows whose sums are kept
 
 _NOT_PICKLED = (
@@ -60,7 +58,6 @@ class Dataset:
     """
 
     def __init__(self, store: Store, settings: Settings, seed: Seed) -> None:
-        """Sample from `store`."""
         self._read_from(store, settings)
         self.generator = np.random.default_rng(seed)
         self._is_seeded = seed is not None
@@ -415,15 +412,12 @@ class Dataset:
         self.store.close()
 
     def __enter__(self) -> Self:
-        """Return the dataset itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self.close()
 
     def __repr__(self) -> str:
-        """Path and transitions."""
         return f"<mmreplay.Dataset {self.store.path} transitions={len(self)}>"
 
 

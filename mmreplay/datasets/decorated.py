@@ -19,8 +19,6 @@ from mmreplay.errors import SchemaError
 from mmreplay.ids import Ids
 from mmreplay.schema import Schema
 
-__all__ = ["Decorated", "Function"]
-
 Function = Callable[[Batch, np.random.Generator], Batch]
 """Takes a whole batch, and the generator for whatever it draws; returns a batch."""
 
@@ -48,7 +46,6 @@ class Decorated:
     """The data's own, where it has one."""
 
     def __init__(self, data: Source, *functions: Function) -> None:
-        """See the class."""
         given: tuple[Any, ...] = functions
         for function in given:
             if not callable(function) or isinstance(function, type):
@@ -153,5 +150,4 @@ class Decorated:
         return batch if out is None else fill(out, batch)
 
     def __repr__(self) -> str:
-        """The data and the functions."""
         return f"<mmreplay.Decorated {self.data!r} {list(self.functions)!r}>"

@@ -15,8 +15,6 @@ import numpy as np
 from mmreplay.episode_index import Index
 from mmreplay.errors import EmptyBufferError, SchemaError
 
-__all__ = ["draw_seed", "errors_with_path"]
-
 T = TypeVar("T")
 
 

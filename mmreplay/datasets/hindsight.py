@@ -27,8 +27,6 @@ from mmreplay.reading.store import Store
 from mmreplay.sampling.uniform import uniform_ids
 from mmreplay.schema import Field, Schema
 
-__all__ = ["Hindsight"]
-
 _ATTEMPTS = 100
 
 
@@ -85,7 +83,6 @@ class Hindsight:
         desired_goal: str = "desired_goal",
         mark: str = "hindsight",
     ) -> None:
-        """See the class."""
         functions: dict[str, Any] = {"reward": reward, "terminal": terminal}
         for name, function in functions.items():
             if not callable(function) and not (name == "terminal" and function is None):
@@ -221,7 +218,6 @@ class Hindsight:
         return Relabelling(self._gatherer, self._task, self._strategy, some, draws)
 
     def __repr__(self) -> str:
-        """What it samples from, and how."""
         return (
             f"<mmreplay.Hindsight {self._strategy} probability={self._probability:g} "
             f"of {self.data!r}>"

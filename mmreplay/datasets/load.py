@@ -19,8 +19,6 @@ from mmreplay.errors import SchemaError, StoreNotFoundError
 from mmreplay.reading.store import Store
 from mmreplay.system import user_paths
 
-__all__ = ["load"]
-
 
 def load(
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],

@@ -22,8 +22,6 @@ from mmreplay.datasets.replay_buffer import ReplayBuffer
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.schema import Field, Schema
 
-__all__ = ["Mixture"]
-
 Floats = npt.NDArray[np.float64]
 
 
@@ -62,7 +60,6 @@ class Mixture:
         exact: bool = True,
         mark: str = "source",
     ) -> None:
-        """See the class."""
         given: Any = data
         if not isinstance(given, Iterable) or isinstance(given, (str, Dataset)):
             raise SchemaError(f"data: expected a list of sources of batches, found {given!r}")
@@ -183,7 +180,6 @@ class Mixture:
                 update(wanted[here], values[here])
 
     def __repr__(self) -> str:
-        """The sources and their shares."""
         return f"<mmreplay.Mixture {list(self.data)!r} weights={self._weights.tolist()}>"
 
 

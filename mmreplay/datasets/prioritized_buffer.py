@@ -28,8 +28,6 @@ from mmreplay.storage.priority_column import PriorityColumn
 from mmreplay.writing.create import FLUSH_S
 from mmreplay.writing.open_lanes import release_all
 
-__all__ = ["PrioritizedReplayBuffer"]
-
 
 class PrioritizedReplayBuffer(ReplayBuffer):
     """A live replay buffer that samples by priority; see `ReplayBuffer` for all that is not here.
@@ -42,7 +40,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     Args:
         path, capacity, stack, n_step, gamma, seed: as for `ReplayBuffer`.
         alpha, beta, betasteps, epsilon, error_clip, variant, stratified, normalize: see
-            `mmreplay.samplers.Prioritization`; each opening may give others.
+            `mmreplay.sampling.prioritized.Prioritization`; each opening may give others.
         frame, action, codec, extras, reward_dtype, env, lanes, padding, stack_axis,
             clip_reward, metadata, flush_s: as for `ReplayBuffer`.
 
@@ -85,7 +83,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         metadata: Mapping[str, Any] | None = None,
         flush_s: float = FLUSH_S,
     ) -> None:
-        """See the class."""
         self._how = Prioritization(
             alpha, beta, betasteps, epsilon, error_clip, variant, stratified, normalize
         )
@@ -250,5 +247,4 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return self.store.live.look(lambda index: what(sampler, index, wanted))
 
     def __repr__(self) -> str:
-        """Path."""
         return f"<mmreplay.PrioritizedReplayBuffer {self.writer.path}>"

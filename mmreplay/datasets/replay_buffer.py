@@ -29,8 +29,6 @@ from mmreplay.writing.create import FLUSH_S, create
 from mmreplay.writing.open_lanes import release_all
 from mmreplay.writing.vector_writer import VectorWriter
 
-__all__ = ["ReplayBuffer"]
-
 _NAME = "PCG64"
 """The bit generator that is saved."""
 _OF_SAMPLERS = ("largest", "batches")
@@ -86,7 +84,6 @@ class ReplayBuffer(Dataset):
         metadata: Mapping[str, Any] | None = None,
         flush_s: float = FLUSH_S,
     ) -> None:
-        """See the class."""
         settings = Settings(stack, n_step, gamma, padding or "reset", stack_axis, clip_reward)
         settings.check_evicting(evicts=capacity is not None)
         check_seed(seed)  # before anything is made
@@ -163,11 +160,7 @@ class ReplayBuffer(Dataset):
         self.writer.step(action, reward, next_frame, terminated, truncated, **more)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Refuse: a store has one writer.
-
-        Raises:
-            SchemaError: always.
-        """
+        """Refuse: a store has one writer."""
         raise SchemaError(
             f"{self.writer.path}: a {type(self).__name__} cannot be pickled, as its store has one "
             f"writer; call mmreplay.load({str(self.writer.path)!r}, ...) in the other process to "
@@ -198,7 +191,6 @@ class ReplayBuffer(Dataset):
             self.store.close()
 
     def __repr__(self) -> str:
-        """Path and rows."""
         return f"<mmreplay.ReplayBuffer {self.writer.path}>"
 
 

@@ -16,8 +16,6 @@ from mmreplay.storage.checkpoint import PAGE_BYTES, CheckpointFile
 from mmreplay.storage.state_page import COMMITTED, State
 from mmreplay.system import checked_reads
 
-__all__ = ["checkpoint_problem", "newest_problem", "page_problems", "read_checkpoint", "read_state"]
-
 
 def read_checkpoint(lane: Path, store: str) -> CheckpointFile | None:
     """The lane's checkpoint; None if it cannot be read, or is of another uuid than `store`."""

@@ -31,16 +31,6 @@ from mmreplay.writing import build_lane, recover
 from mmreplay.writing.background import Background
 from mmreplay.writing.writer import Writer
 
-__all__ = [
-    "KEPT",
-    "SIDE_DATA",
-    "copy_lane",
-    "copy_priorities",
-    "empty_lane",
-    "is_intact",
-    "read_rows",
-]
-
 KEPT = ("capacity", "padding", "env", "versions", "name")
 """Attributes of a lane that a copy of it has, too."""
 
@@ -61,24 +51,16 @@ def copy_lane(
     strict: bool = False,
     moved: Callable[[int], None] | None = None,
 ) -> None:
-    """Make a closed lane of the rows below `stop` of a lane.
+    """Make a closed lane of the rows below `stop` of one that is closed, live or left by a crash.
 
-    Args:
-        reader: the source; closed, live or left by a crash.
-        target: a directory that does not exist yet; removed again if this fails.
-        stop: rows from here on stay behind; None for all rows that there are.
-        side_data: which of it to copy: generator, priorities.
-        to_rewrite: (array, chunk file) of shards that are damaged in rows that were evicted, and
-            hold others.
-        wrong_sums: (array, chunk file) of those whose checksum is damaged, and is computed again.
-        strict: whether a file of a closed lane that has no checksum is damage: the copy would have
-            one, and nobody could tell any more.
-        moved: called with the size of each file, or part of one, that has its place.
+    `target` must not exist; it is removed again if this fails. (array, chunk file) in `to_rewrite`
+    are shards that are damaged in rows that were evicted, and hold others; in `wrong_sums` those
+    whose checksum is damaged, and is computed again. `strict`: a file of a closed lane that has no
+    checksum is damage: the copy would have one, and nobody could tell any more. `moved` is called
+    with the size of each file, or part of one, that has its place.
 
-    Raises:
-        EvictedError: rows went meanwhile, or another session began; try again.
-        CorruptStoreError: a row below `stop` cannot be read.
-        DiskFullError: no room.
+    Raises EvictedError if rows went meanwhile, or another session began (try again), and
+    CorruptStoreError if a row below `stop` cannot be read.
     """
     own = {name: reader.metadata[name] for name in KEPT if name in reader.metadata}
     try:
@@ -297,14 +279,8 @@ def _damaged(reader: LaneReader, path: Path, *what: str) -> Exception:
 def is_intact(reader: LaneReader, spec: ArraySpec, chunk: int, *, strict: bool = False) -> bool:
     """Whether the rows in a raw chunk file match its checksum; see `checksums.rows_match`.
 
-    Args:
-        reader: the lane.
-        spec: the column.
-        chunk: the file's number.
-        strict: what to say of a file that has no checksum is False.
-
-    Raises:
-        FileNotFoundError, CorruptStoreError: the file is missing, or has another size.
+    If `strict`, one without a checksum is not intact. Raises FileNotFoundError, or
+    CorruptStoreError if it has another size.
     """
     try:
         known = reader.is_closed and stored_checksum(reader.path, spec, chunk)
@@ -318,11 +294,7 @@ def is_intact(reader: LaneReader, spec: ArraySpec, chunk: int, *, strict: bool =
 def read_rows(
     reader: LaneReader, spec: ArraySpec, start: int, stop: int
 ) -> Iterator[tuple[int, Array]]:
-    """Rows [start, stop) of a column, as (first row, rows) in steps that fit into memory.
-
-    Raises:
-        EvictedError, CorruptStoreError: a row is gone, or damaged.
-    """
+    """Rows [start, stop) of a column, as (first row, rows) in steps that fit into memory."""
     step = max(_STEP_BYTES // max(spec.row_bytes, 1), 1)
     # As the only lane it is number 0.
     shard = None if spec.is_raw else shard_column.ShardColumn([reader], spec.path)
@@ -361,14 +333,7 @@ def _copy_side_data(reader: LaneReader, target: Path, wanted: Collection[str]) -
 def copy_priorities(source: Path, target: Path, *, closed: bool) -> None:
     """Copy what there is of a lane's priorities; they are changed in place, so never shared.
 
-    Args:
-        source: a lane.
-        target: another, which has none.
-        closed: whether the source is, so that what does not match its checksum is left out.
-
-    Raises:
-        FormatError, CorruptStoreError: what is there is no such column.
-        DiskFullError: no room.
+    From a source that is `closed` what does not match its checksum is left out.
     """
     spec = priority_column.find_spec(source)
     if spec is None:

@@ -4,19 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["ByteCount"]
-
 
 class ByteCount:
-    """Counts bytes, and tells the caller.
-
-    Args:
-        progress: called with bytes done and bytes in all, about; None if nobody wants to know.
-        total: works out the bytes in all.
-
-    Attributes:
-        bytes: done.
-    """
+    """Counts bytes; tells the caller how many are done and, about, how many there are in all."""
 
     def __init__(
         self, progress: Callable[[int, int], None] | None, total: Callable[[], int]

@@ -23,8 +23,6 @@ from mmreplay.storage.lane_metadata import lane_paths, store_around
 from mmreplay.system import checked_reads, durable_writes, user_paths
 from mmreplay.system.staging import staging_directory
 
-__all__ = ["Snapshot", "snapshot"]
-
 _ATTEMPTS = 20
 
 

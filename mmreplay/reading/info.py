@@ -32,11 +32,10 @@ STACK = 4
 _ATTEMPTS = 20
 
 
-def describe(lanes: LiveLanes, padding: str) -> tuple[dict[str, Any], npt.NDArray[np.void]]:
-    """What is in a store, and of `LiveLanes.episodes` those that returns and lengths are of.
+def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
+    """What is in a store; every value is a plain one that JSON holds.
 
-    The newest rows are taken first. Every value of the dict is a plain one that JSON holds; its
-    keys are in docs/api.md. What is not said there:
+    The newest rows are taken first. The keys are in docs/api.md; what is not said there:
 
     - state is ``live`` if a writer is at work on any lane now, ``crashed`` if one was left by a
       writer that died, else ``closed``.
@@ -65,7 +64,7 @@ def describe(lanes: LiveLanes, padding: str) -> tuple[dict[str, Any], npt.NDArra
     state = store_state(states)
     capacities = [reader.metadata["capacity"] for reader in lanes.readers]
     root = read_metadata(roots[0])
-    about = {
+    return {
         "path": str(roots[0]),
         "paths": [str(path) for path in roots],
         "format": root["format"],
@@ -95,7 +94,6 @@ def describe(lanes: LiveLanes, padding: str) -> tuple[dict[str, Any], npt.NDArra
         "live": None if state == "closed" else _freshness(lanes, states),
         "lane_details": _lane_details(lanes, states, counts),
     }
-    return about, ended
 
 
 def endings(

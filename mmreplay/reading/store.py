@@ -212,8 +212,7 @@ class Store:
 
     def info(self) -> dict[str, Any]:
         """What is in it: the dict that ``mmreplay info --json`` prints; see docs/api.md."""
-        about, _ = info.describe(self.live, self.padding)
-        return about
+        return info.describe(self.live, self.padding)
 
     def endings(self, episodes: npt.NDArray[np.void]) -> npt.NDArray[np.str_]:
         """How each of some episodes ended, as `info` counts them.

@@ -35,8 +35,6 @@ from mmreplay.errors import MissingExtraError
 from mmreplay.recording.autoreset import Mask, Step
 from mmreplay.schema import Field
 
-__all__ = ["AtariLanes", "is_atari", "make_one", "preprocessing", "register"]
-
 FRAME_SKIP = 4
 NOOP_MAX = 30
 SCREEN = 84
@@ -93,11 +91,7 @@ def preprocessing(spec: EnvSpec, n_envs: int) -> dict[str, Any]:
 
 
 def make_one(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
-    """One game.
-
-    Raises:
-        MissingExtraError: OpenCV is not installed.
-    """
+    """One game; raises MissingExtraError if OpenCV is not installed."""
     env = gymnasium.make(spec, disable_env_checker=True, frameskip=1, max_num_frames_per_episode=0)
     try:
         env = gymnasium.wrappers.AtariPreprocessing(

@@ -25,8 +25,6 @@ from gymnasium.vector import VectorEnv
 from mmreplay.env_fields import Action, EnvFields, Frame, Observation, autoreset_mode
 from mmreplay.errors import SchemaError
 
-__all__ = ["Lanes", "Mask", "Step", "lanes_of"]
-
 Mask = npt.NDArray[np.bool_]
 
 
@@ -75,11 +73,7 @@ class Lanes(Protocol):
 
 
 def lanes_of(env: VectorEnv[Any, Any, Any], fields: EnvFields) -> Lanes:
-    """The lanes of a vector environment by the autoreset mode that it states.
-
-    Raises:
-        SchemaError: it states none.
-    """
+    """The lanes of a vector environment by its autoreset mode; SchemaError if it states none."""
     mode = autoreset_mode(env)
     reading = _MODES.get(mode)
     if reading is None:
@@ -113,11 +107,7 @@ class _VectorLanes:
         self._actions = actions
 
     def receive(self) -> Step:
-        """See `Lanes`.
-
-        Raises:
-            SchemaError: in same-step mode, infos without a final observation.
-        """
+        """See `Lanes`. Raises SchemaError for same-step infos without a final observation."""
         observations, rewards, terminated, truncated, infos = self.env.step(self._actions)
         # Environments on other array libraries (JAX, torch) return their own arrays.
         terminated = np.asarray(terminated, dtype=np.bool_)

@@ -22,8 +22,6 @@ from mmreplay.format.layout import MAX_LANES
 from mmreplay.recording import atari
 from mmreplay.recording.autoreset import Lanes, lanes_of
 
-__all__ = ["EnvLike", "World", "make_world", "resolve_id", "versions"]
-
 EnvLike = str | AnyEnv | Callable[[], AnyEnv]
 """A gymnasium id, an environment, or a function that makes one."""
 
@@ -64,14 +62,9 @@ class World:
 def make_world(env: EnvLike, n_envs: int | None) -> World:
     """Make the environments.
 
-    Args:
-        env: see `EnvLike`.
-        n_envs: how many; None for 1, or for as many as a vector environment has. With 1 an id or
-            a factory of single environments stays single, with more it becomes a vector.
-
-    Raises:
-        MmreplayError: there is no such environment, or it cannot be made as asked.
-        SchemaError: its spaces cannot be stored.
+    `n_envs` None is 1, or as many as a vector environment has. With 1 an id or a factory of single
+    environments stays single, with more it becomes a vector. Raises MmreplayError if it cannot be
+    made as asked, SchemaError if its spaces cannot be stored.
     """
     if n_envs is not None and not 1 <= n_envs <= MAX_LANES:  # before so many are made
         raise MmreplayError(f"envs: expected 1 to {MAX_LANES:,}, found {n_envs:,}")
@@ -87,17 +80,11 @@ def make_world(env: EnvLike, n_envs: int | None) -> World:
 
 
 def resolve_id(env_id: str) -> tuple[str, EnvSpec]:
-    """The registered id and its specification.
+    """The registered id and its specification; ``module:id`` imports the module that registers it.
 
     An id without a version means an Atari game's ``ALE/…-v5`` where there is such a game, else the
-    newest version.
-
-    Args:
-        env_id: as for `gymnasium.make`; ``module:id`` imports the module that registers it.
-
-    Raises:
-        MissingExtraError: an Atari id, and ale-py is not installed.
-        MmreplayError: no such id.
+    newest version. Raises MissingExtraError for an Atari id without ale-py, MmreplayError if there
+    is no such id.
     """
     module, _, name = env_id.rpartition(":")
     if module:

@@ -20,8 +20,6 @@ from mmreplay.env_fields import Action, Observation, cast, field_of
 from mmreplay.errors import SchemaError
 from mmreplay.lazy_frames import LazyFrames
 
-__all__ = ["FrameStack"]
-
 
 class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """Stacks the newest frames of an environment, each frame held once.

@@ -24,8 +24,6 @@ from mmreplay.recording.progress import Meter
 from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
 
-__all__ = ["Loop", "Tally", "prepare"]
-
 
 @dataclass(slots=True)
 class Tally:
@@ -60,9 +58,7 @@ class Loop(Protocol):
 def prepare(world: World, policy: Callable[..., Any] | None, seed: int, *, life_loss: bool) -> Loop:
     """Reset the environments and choose the first action.
 
-    Raises:
-        SchemaError: `life_loss`, and the environment does not tell ``lives``.
-        MmreplayError: what the policy returns is no action.
+    Raises SchemaError if `life_loss` is asked for and the environment does not tell ``lives``.
     """
     if isinstance(world.env, VectorEnv):
         if world.lanes is None:

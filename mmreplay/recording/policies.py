@@ -36,8 +36,6 @@ from mmreplay.env_fields import Action, AnyEnv, Observation
 from mmreplay.errors import MmreplayError
 from mmreplay.recording.autoreset import Mask
 
-__all__ = ["Actor", "PolicyLike", "VectorActor", "load_policy", "make_actor", "make_vector_actor"]
-
 PolicyLike = str | Callable[..., Any]
 """``"random"``, ``"module:callable"``, or the callable itself."""
 
@@ -67,8 +65,7 @@ class VectorActor(Protocol):
 def load_policy(policy: PolicyLike) -> tuple[str, Callable[..., Any] | None]:
     """The policy's name for the metadata, and the callable; None for the random one.
 
-    Raises:
-        MmreplayError: no such module or callable.
+    Raises MmreplayError if there is no such module or callable.
     """
     if callable(policy):
         return _name(policy), policy

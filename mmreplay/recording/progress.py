@@ -10,8 +10,6 @@ from time import perf_counter
 
 from mmreplay.system import checked_reads
 
-__all__ = ["Meter", "RecordProgress"]
-
 _EVERY_S = 0.25
 # Walking a store of thousands of files takes a while: the walks get this share of the time.
 _WALK_SHARE = 0.005

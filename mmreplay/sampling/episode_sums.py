@@ -14,8 +14,6 @@ import numpy as np
 from mmreplay.episode_index import Index
 from mmreplay.ids import LANE_SHIFT, Ids
 
-__all__ = ["EpisodeSums"]
-
 _PARTS = 3  # of a lane: its oldest episode, those that are whole and over, its newest
 _KEEP = 64
 _ROOM = 64
@@ -41,9 +39,8 @@ class _Ended:
     ) -> tuple[int, int]:
         """Add the episodes that ended since, and forget those that cannot be sampled any more.
 
-        Returns:
-            the places, of those here, of the first and of the one after the last episode that
-            began above the lane's first row.
+        Returns the places, of those here, of the first and of the one after the last episode that
+        began above the lane's first row.
         """
         if self.origin + self.n < forgotten:  # what was not seen here is known no more
             self.origin, self.n = forgotten, 0
@@ -67,16 +64,13 @@ class _Ended:
 
 
 class EpisodeSums:
-    """See the module.
+    """See the module. `count` tells what episodes of int64 (n,) steps count: int64 (n,), 0 or more.
 
-    Args:
-        count: what episodes count by their steps: int64 (n,) to int64 (n,), 0 or more.
-        whole: leave out episodes whose oldest steps cannot be sampled any more; otherwise such a
-            one counts by the steps that it has left.
+    `whole` leaves out episodes whose oldest steps cannot be sampled any more; otherwise such a one
+    counts by the steps that it has left.
     """
 
     def __init__(self, count: Callable[[Ids], Ids], *, whole: bool = False) -> None:
-        """Of no index yet."""
         self._count, self._whole = count, whole
         self._index: Index | None = None
         self._version = -1
@@ -88,11 +82,7 @@ class EpisodeSums:
         self._places: list[int] = []  # of the first ended episode that counts, in each lane
 
     def follow(self, index: Index) -> int:
-        """Follow an index: add what is new, forget what is gone.
-
-        Returns:
-            what all its episodes count together.
-        """
+        """Add what is new in an index, forget what is gone; returns what all episodes count."""
         if index is self._index and index.version == self._version:
             if self._joined is None and len(self._ended) > 1:
                 self._join()
@@ -141,14 +131,10 @@ class EpisodeSums:
         self._joined = bounds, np.concatenate(firsts), np.concatenate(lengths), offsets
 
     def at(self, ranks: Ids) -> tuple[Ids, Ids, Ids]:
-        """The episodes that these ranks fall into.
+        """The episodes that `ranks` (B,) fall into, each below what `follow` has just returned.
 
-        Args:
-            ranks: int64 (B,), 0 or more and below what `follow` has just returned.
-
-        Returns:
-            id of the oldest step that can be sampled, how many steps there are from it on, and the
-            rank within what the episode counts: (B,) each.
+        (B,) each: the id of the oldest step that can be sampled, how many steps there are from it
+        on, and the rank within what the episode counts.
         """
         parts = self._bounds.searchsorted(ranks, "right") - 1
         within = ranks - self._bounds[parts]

@@ -10,8 +10,6 @@ import numpy as np
 
 from mmreplay.ids import Ids
 
-__all__ = ["epoch_ids"]
-
 
 def epoch_ids(ids: Ids, *, seed: int, epoch: int, shuffle: bool, rank: int, world_size: int) -> Ids:
     """Of all transitions' ids, those of one epoch for one rank: every `world_size`-th in order."""

@@ -17,8 +17,6 @@ import numpy.typing as npt
 from mmreplay.errors import SchemaError
 from mmreplay.sampling.rank_blocks import Directory, Ints, Keys, Reals, most_blocks, widen
 
-__all__ = ["RankedPriorities"]
-
 _AT_ONCE = 4096  # positions of one pass: bounds the memory that a long call takes
 
 
@@ -36,12 +34,9 @@ class RankedPriorities:
     """
 
     def __init__(self, size: int, *, width: int = 256, fanout: int = 32) -> None:
-        """Positions 0 to size - 1, none of them present.
+        """None of the positions 0 to size - 1 is present.
 
-        Args:
-            size: of the positions, at least 0.
-            width: items that fit into a block.
-            fanout: blocks that fit into a node of the directory, at least 4.
+        `width` items fit into a block, `fanout` blocks, 4 or more, into a node of the directory.
         """
         self._width = width
         self._fanout = fanout
@@ -58,15 +53,9 @@ class RankedPriorities:
     def from_arrays(
         cls, priorities: npt.NDArray[np.float64], *, width: int = 256, fanout: int = 32
     ) -> RankedPriorities:
-        """A structure with these priorities, in the time that it takes to sort them.
+        """A structure with these priorities, (size,), in the time that it takes to sort them.
 
-        Args:
-            priorities: float64 (size,), at least 0 and finite; 0 for a position that is absent.
-            width: as of the class.
-            fanout: as of the class.
-
-        Raises:
-            SchemaError: a priority is negative, infinite or NaN.
+        0 for a position that is absent. Raises SchemaError if one is negative, infinite or NaN.
         """
         priorities = np.asarray(priorities, np.float64)
         _check_priorities(priorities)
@@ -132,8 +121,7 @@ class RankedPriorities:
     def ranks(self, positions: npt.NDArray[np.int64]) -> Ints:
         """The rank of each position: int64 (n,), from 1 for the largest priority.
 
-        Raises:
-            SchemaError: a position is absent, or not one of 0 to size - 1.
+        Raises SchemaError if a position is absent, or not one of 0 to size - 1.
         """
         positions = self._known(positions)
         slots = self._slots[positions]
@@ -160,11 +148,7 @@ class RankedPriorities:
         return self._directory.before(blocks) + inside + 1
 
     def at(self, ranks: npt.NDArray[np.int64]) -> Ints:
-        """The position of each rank: int64 (n,), the inverse of `ranks`.
-
-        Raises:
-            SchemaError: a rank is not one of 1 to len(self).
-        """
+        """The position of each rank: int64 (n,), the inverse of `ranks`."""
         ranks = np.asarray(ranks, np.int64)
         if ranks.size and (ranks.min() < 1 or ranks.max() > self._n_present):
             raise SchemaError(
@@ -205,15 +189,10 @@ class RankedPriorities:
     # ------------------------------------------------------------ changing it
 
     def set(self, positions: npt.NDArray[np.int64], priorities: npt.NDArray[np.float64]) -> None:
-        """Give positions their priorities; those with 0 are absent from now on.
+        """Give positions (n,) their priorities (n,); those with 0 are absent from now on.
 
-        Args:
-            positions: int64 (n,). Of one that is repeated, the last priority counts.
-            priorities: float64 (n,), at least 0 and finite.
-
-        Raises:
-            SchemaError: a position is not one of 0 to size - 1, a priority is negative, infinite
-                or NaN, or there are not as many of the one as of the other. Nothing is changed.
+        Of a position that is repeated, the last priority counts. Raises SchemaError, and changes
+        nothing, if a position or priority is out of its range.
         """
         positions = self._known(positions)
         priorities = np.asarray(priorities, np.float64)

@@ -30,8 +30,6 @@ from mmreplay.sampling.priority_variants import (
 from mmreplay.schema import as_array
 from mmreplay.storage.priority_column import PriorityColumn
 
-__all__ = ["Prioritization", "PrioritizedSampler"]
-
 Doubles = npt.NDArray[np.float64]
 
 _FIRST_PRIORITY = 1.0
@@ -65,7 +63,6 @@ class Prioritization:
     normalize: str = "batch"
 
     def __post_init__(self) -> None:
-        """Check what the user gave."""
         for name, value, least, most in (
             ("alpha", self.alpha, 0, math.inf),
             ("beta", self.beta, 0, 1),
@@ -96,11 +93,7 @@ class Prioritization:
         return self.beta + (1 - self.beta) * min(n_batches / self.betasteps, 1.0)
 
     def priorities(self, errors: npt.ArrayLike, size: int) -> Doubles:
-        """Priorities from errors: (size,) float64, above 0.
-
-        Raises:
-            SchemaError: no numbers, or not finite, or not as many.
-        """
+        """Priorities from errors: (size,) float64, above 0."""
         given = as_array(errors, "errors")
         if given.shape != (size,) or given.dtype.kind not in "iufb":
             raise SchemaError(
@@ -125,16 +118,8 @@ class PrioritizedSampler:
     Whoever calls holds the lock of the store, so that nobody changes the index meanwhile. Lanes of
     other writers that came to the store since have no priorities here, and are not drawn.
 
-    Args:
-        column: where the priorities stand.
-        how: the settings.
-        index: of the store, as it is now.
-        largest: the largest priority ever given, if it is known; else that of the column.
-
-    Attributes:
-        how: the settings.
-        largest: the largest priority ever given; 1 until one was.
-        n_late: updates that came too late: their transitions had been evicted.
+    `largest` is the largest priority ever given, 1 until one was; if it is not told, that of the
+    column. `n_late` counts updates that came too late: their transitions had been evicted.
     """
 
     def __init__(
@@ -205,16 +190,10 @@ class PrioritizedSampler:
     # ------------------------------------------------------------ drawing
 
     def draw(self, index: Index, draws: Doubles) -> tuple[Ids, Doubles]:
-        """Ids of transitions and their probabilities, (B,) each.
+        """Ids of transitions and their probabilities, (B,) each, by `draws` (B,) in [0, 1).
 
-        Args:
-            index: of the store, as it is now.
-            draws: (B,) in [0, 1).
-
-        Raises:
-            EmptyBufferError: there is no transition yet.
-            DiskFullError: no room for the priorities of new rows; the same call works once there
-                is.
+        Raises EmptyBufferError if there is no transition yet, and DiskFullError if there is no room
+        for the priorities of new rows; the same call works once there is.
         """
         self._follow(index)
         if not self._n:
@@ -238,19 +217,10 @@ class PrioritizedSampler:
     # ------------------------------------------------------------ updating
 
     def update(self, index: Index, ids: Ids, priorities: Doubles) -> int:
-        """Give transitions other priorities; those that were evicted since are left out.
+        """Give transitions other priorities, above 0; returns how many were evicted, and left out.
 
-        Args:
-            index: of the store, as it is now.
-            ids: (B,) int64; of one that comes twice the last priority counts.
-            priorities: (B,), above 0.
-
-        Returns:
-            how many were left out.
-
-        Raises:
-            InvalidIdError: an id that never was a transition; nothing was changed.
-            DiskFullError: as `draw`.
+        Of an id that comes twice the last priority counts. Raises InvalidIdError, and changes
+        nothing, for an id that never was a transition; DiskFullError as `draw`.
         """
         if not ids.size:
             return 0
@@ -300,19 +270,13 @@ class PrioritizedSampler:
     def priorities(self, index: Index, ids: Ids) -> Doubles:
         """The priorities of valid transitions, (B,).
 
-        Raises:
-            InvalidIdError: an id that is none.
-            DiskFullError: as `draw`.
+        Raises InvalidIdError for an id that is none; DiskFullError as `draw`.
         """
         positions = self._checked(index, ids)  # first: it may bring another array of values
         return self._column.values[positions]
 
     def probabilities(self, index: Index, ids: Ids) -> Doubles:
-        """How likely each of these transitions is to be drawn, (B,).
-
-        Raises:
-            As `priorities`.
-        """
+        """How likely each of these transitions is to be drawn, (B,); raises as `priorities`."""
         return self._masses.probabilities(self._checked(index, ids))
 
     def _checked(self, index: Index, ids: Ids) -> Ids:

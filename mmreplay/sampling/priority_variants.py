@@ -17,8 +17,6 @@ from mmreplay.sampling.exact_ranks import RankedPriorities
 from mmreplay.sampling.rank_distribution import RankDistribution
 from mmreplay.sampling.sum_tree import SumTree
 
-__all__ = ["MAX_PRIORITY", "MIN_PRIORITY", "Masses", "Proportional", "RankBased"]
-
 Doubles = npt.NDArray[np.float64]
 
 MIN_PRIORITY, MAX_PRIORITY = 1e-140, 1e140

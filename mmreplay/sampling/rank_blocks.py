@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Directory", "Ints", "Keys", "Reals", "most_blocks", "widen"]
-
 Ints = npt.NDArray[np.int64]
 Reals = npt.NDArray[np.float64]
 Keys = npt.NDArray[np.complex128]
@@ -42,16 +40,14 @@ class Directory:
     the number of items, but for one binary search and one cumulative sum over the nodes, of which
     there are some 2,000 for 10 million items.
 
-    Attributes:
-        counts: (n_blocks + 1,) int64, the items in each block. Block 0 is none: it fills the rows.
+    `counts`, (n_blocks + 1,) int64, are the items in each block. Block 0 is none: it fills the
+    rows.
     """
 
     def __init__(self, width: int, fanout: int) -> None:
         """Without room for any block: `grow` makes some, `load` says which there are.
 
-        Args:
-            width: items that fit into a block.
-            fanout: blocks that fit into a node.
+        `width` items fit into a block, `fanout` blocks into a node.
         """
         self._width = width
         self._fanout = fanout
@@ -88,9 +84,7 @@ class Directory:
     def load(self, counts: Ints, lows: Keys) -> None:
         """Start again with the blocks 1 to len(counts), in this order.
 
-        Args:
-            counts: items in each.
-            lows: the smallest key of each; that of the first does not matter.
+        `lows` are the smallest key of each; that of the first does not matter.
         """
         n = len(counts)
         self._next_block, self._next_node = n + 1, 1
@@ -126,7 +120,6 @@ class Directory:
     # ------------------------------------------------------------ asking it
 
     def __len__(self) -> int:
-        """How many blocks there are."""
         return self._next_block - 1 - len(self._free_blocks)
 
     @property
@@ -216,12 +209,9 @@ class Directory:
         return numbers
 
     def attach(self, block: int, blocks: Ints, lows: Keys) -> None:
-        """Put new blocks behind `block`, in this order.
+        """Put new blocks, of `new_blocks`, behind `block`, part of whose items they took.
 
-        Args:
-            block: part of whose items they took.
-            blocks: of `new_blocks`; their `counts` are set.
-            lows: the smallest key of each.
+        Their `counts` are set; `lows` are the smallest key of each.
         """
         node = int(self._node[block])
         n, more = int(self._n_blocks[node]), len(blocks)
@@ -248,8 +238,7 @@ class Directory:
     def detach(self, block: int) -> list[int]:
         """Take out a block that has become empty; its keys are its neighbour's from now on.
 
-        Returns:
-            blocks that have other neighbours than before, because nodes were joined.
+        Returns blocks that have other neighbours than before, because nodes were joined.
         """
         node = int(self._node[block])
         n = int(self._n_blocks[node])

@@ -13,8 +13,6 @@ import numpy.typing as npt
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.sampling.rank_blocks import Ints, Reals
 
-__all__ = ["RankDistribution"]
-
 
 class RankDistribution:
     """P(rank) = rank^-alpha / sum over all ranks of rank^-alpha.
@@ -26,29 +24,17 @@ class RankDistribution:
     """
 
     def __init__(self, alpha: float) -> None:
-        """How strongly low ranks are preferred.
-
-        Args:
-            alpha: 0 for uniform draws.
-
-        Raises:
-            SchemaError: alpha is negative, infinite or NaN.
-        """
+        """Raises SchemaError if `alpha` is negative, infinite or NaN; 0 makes draws uniform."""
         if not 0 <= alpha < np.inf:
             raise SchemaError(f"alpha is {alpha}; expected a finite number of at least 0")
         self.alpha = float(alpha)
         self._sums: Reals = np.ones(1)
 
     def draw(self, n_present: int, draws: npt.NDArray[np.float64]) -> Ints:
-        """A rank for each draw: int64 (B,), from 1 to n_present.
+        """A rank for each draw in [0, 1): int64 (B,), from 1 to n_present.
 
-        Args:
-            n_present: items that have a rank.
-            draws: (B,) in [0, 1). Larger draws give larger ranks, so that stratified draws give
-                stratified ranks.
-
-        Raises:
-            EmptyBufferError: there is no item.
+        Larger draws give larger ranks, so that stratified draws give stratified ranks. Raises
+        EmptyBufferError if there is no item.
         """
         if n_present < 1:
             raise EmptyBufferError("no position has a priority yet: there is no rank to draw")

@@ -9,8 +9,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["SumTree"]
-
 _BITS = 5
 _FANOUT = 1 << _BITS
 _TOP = 2048  # sums that are searched at once instead of through another level
@@ -26,8 +24,7 @@ class SumTree:
     Source: the sum tree of Schaul et al. (2016), "Prioritized Experience Replay", appendix B.2.1,
     with 32 children a node instead of 2, so that a batch takes a handful of numpy calls.
 
-    Attributes:
-        masses: (size,) float64; read only: change them by `set`.
+    `masses`, (size,) float64, is read only: change them by `set`.
     """
 
     def __init__(self, masses: Masses) -> None:
@@ -100,13 +97,9 @@ class SumTree:
         return float(self._bounds[-1])
 
     def draw(self, draws: npt.NDArray[np.float64]) -> tuple[Positions, Masses]:
-        """Positions in proportion to their mass; one of no mass is never drawn.
+        """Positions (B,) int64 in proportion to their masses, and these (B,); `draws` in [0, 1).
 
-        Args:
-            draws: (B,) in [0, 1).
-
-        Returns:
-            positions, (B,) int64, and their masses, (B,).
+        One of no mass is never drawn.
         """
         self.settle()
         left = draws * self._bounds[-1]

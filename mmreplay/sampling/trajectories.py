@@ -15,39 +15,25 @@ from mmreplay.ids import Ids
 from mmreplay.sampling.episode_sums import EpisodeSums
 from mmreplay.sampling.without_replacement import distinct_ranks
 
-__all__ = ["TrajectorySampler"]
-
 
 class TrajectorySampler:
     """Draws whole episodes."""
 
     def __init__(self) -> None:
-        """Of no index yet."""
         self._sums = EpisodeSums(lambda steps: np.asarray(steps > 0, np.int64), whole=True)
 
     def draw(self, index: Index, draws: npt.NDArray[np.float64]) -> Ids:
-        """The first rows of as many episodes as there are draws, as ids: int64 (B,).
+        """The first rows of as many episodes as there are draws in [0, 1), as ids: int64 (B,).
 
-        Args:
-            index: of the store.
-            draws: (B,) uniform in [0, 1). The same draws give the same episodes of the same index.
-
-        Raises:
-            EmptyBufferError: there is no whole episode.
+        Raises EmptyBufferError if there is no whole episode.
         """
         return self._sums.at((draws * self._total(index)).astype(np.int64))[0]
 
     def draw_distinct(self, index: Index, size: int, seed: int) -> Ids:
         """The first rows of distinct episodes, as ids: int64 (size,).
 
-        Args:
-            index: of the store.
-            size: how many.
-            seed: the same one gives the same episodes of the same index.
-
-        Raises:
-            EmptyBufferError: there is no whole episode.
-            SchemaError: there are fewer than `size`.
+        Raises EmptyBufferError if there is no whole episode, SchemaError if there are fewer than
+        `size`.
         """
         total = self._total(index)
         if size > total:

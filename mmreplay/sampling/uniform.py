@@ -13,18 +13,12 @@ from mmreplay.episode_index import Index
 from mmreplay.errors import EmptyBufferError
 from mmreplay.ids import Ids
 
-__all__ = ["uniform_ids"]
-
 
 def uniform_ids(index: Index, draws: npt.NDArray[np.float64]) -> Ids:
     """Ids of as many transitions as there are draws: int64 (B,).
 
-    Args:
-        index: of the store.
-        draws: (B,) uniform in [0, 1). The same draws give the same transitions of the same index.
-
-    Raises:
-        EmptyBufferError: there is no transition yet.
+    The same draws in [0, 1) give the same transitions of the same index. Raises EmptyBufferError if
+    there is no transition yet.
     """
     count = index.n_transitions
     if not count:

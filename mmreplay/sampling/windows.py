@@ -17,8 +17,6 @@ from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.ids import Ids
 from mmreplay.sampling.episode_sums import EpisodeSums
 
-__all__ = ["BOUNDARIES", "PortionSampler", "WindowSampler", "Windows"]
-
 BOUNDARIES = ("drop", "pad", "shift")
 
 
@@ -26,14 +24,9 @@ BOUNDARIES = ("drop", "pad", "shift")
 class Windows:
     """Which windows an episode has.
 
-    Args:
-        length: steps after the burn-in.
-        burn_in: steps before them.
-        boundary: what becomes of a window that does not fit: ``drop``, ``pad`` or ``shift``.
-        stride: steps from one window to the next, from the episode's oldest step on.
-
-    Raises:
-        SchemaError: a value out of its range.
+    `boundary` tells what becomes of a window that does not fit: ``drop``, ``pad`` or ``shift``;
+    `stride` are the steps from one window to the next, from the episode's oldest step on. Raises
+    SchemaError for a value out of its range.
     """
 
     length: int
@@ -42,7 +35,6 @@ class Windows:
     stride: int = 1
 
     def __post_init__(self) -> None:
-        """Check what the user gave."""
         for name, least in (("length", 1), ("burn_in", 0), ("stride", 1)):
             object.__setattr__(self, name, whole_number(name, getattr(self, name), least))
         if self.boundary not in BOUNDARIES:
@@ -68,12 +60,9 @@ class Windows:
         return np.asarray(full + (shifted | ((left < 0) & (steps > 0))), np.int64)
 
     def start(self, first: Ids, steps: Ids, number: Ids) -> Ids:
-        """The first step after the burn-in.
+        """The id of the first step after the burn-in, (B,), of window `number`, counted from 0.
 
-        Args:
-            first: (B,) id of the episode's oldest step.
-            steps: (B,) how many it has.
-            number: (B,) which of its windows, counted from 0.
+        `first` is the id of the episode's oldest step, `steps` how many it has.
         """
         begins = first + number * self.stride
         if self.boundary == "pad":
@@ -86,43 +75,22 @@ class Windows:
 
 
 class WindowSampler:
-    """Draws windows of one kind.
-
-    Args:
-        windows: which kind.
-    """
+    """Draws windows of one kind; raises EmptyBufferError if there are none."""
 
     def __init__(self, windows: Windows) -> None:
-        """Of no index yet."""
         self.windows = windows
         self._sums = EpisodeSums(windows.count)
 
     def draw(self, index: Index, draws: npt.NDArray[np.float64]) -> Ids:
-        """As many windows as there are draws, each with the same probability: int64 (B,).
-
-        Args:
-            index: of the store.
-            draws: (B,) uniform in [0, 1). The same draws give the same windows of the same index.
-
-        Raises:
-            EmptyBufferError: there is no such window.
-        """
+        """As many windows as there are draws in [0, 1), each equally likely: int64 (B,)."""
         return self._at((draws * self.total(index)).astype(np.int64))
 
     def every(self, index: Index) -> Ids:
-        """Each window once, ascending: int64 (n,).
-
-        Raises:
-            EmptyBufferError: there is no such window.
-        """
+        """Each window once, ascending: int64 (n,)."""
         return self._at(np.arange(self.total(index)))
 
     def total(self, index: Index) -> int:
-        """How many windows there are.
-
-        Raises:
-            EmptyBufferError: none.
-        """
+        """How many windows there are."""
         total = self._sums.follow(index)
         if not total:
             raise EmptyBufferError(_too_short(self._sums.longest(), self.windows))
@@ -133,14 +101,9 @@ class WindowSampler:
 
 
 class PortionSampler:
-    """Draws an episode by its length, and a window in it.
-
-    Args:
-        windows: of which length.
-    """
+    """Draws an episode by its length, and a window in it."""
 
     def __init__(self, windows: Windows) -> None:
-        """Of no index yet."""
         self.windows = windows
         self._sums = EpisodeSums(self._weight, whole=True)
 
@@ -150,12 +113,8 @@ class PortionSampler:
     def draw(self, index: Index, draws: npt.NDArray[np.float64]) -> Ids:
         """The first steps of as many windows as there are pairs of draws: int64 (B,).
 
-        Args:
-            index: of the store.
-            draws: (2, B) uniform in [0, 1): for the episodes, and for the windows in them.
-
-        Raises:
-            EmptyBufferError: no whole episode is as long.
+        `draws` is (2, B) in [0, 1): for the episodes, and for the windows in them. Raises
+        EmptyBufferError if no whole episode is as long.
         """
         total = self._sums.follow(index)
         if not total:

@@ -13,17 +13,9 @@ from mmreplay.episode_index import Index
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.ids import Ids
 
-__all__ = ["distinct_ids", "distinct_ranks"]
-
 
 def distinct_ranks(total: int, size: int, seed: int) -> Ids:
-    """Distinct numbers, each 0 or more and below `total`: int64 (size,).
-
-    Args:
-        total: how many there are, `size` or more.
-        size: how many to draw.
-        seed: the same one gives the same numbers.
-    """
+    """Distinct numbers, each 0 or more and below `total`, which is `size` or more: int64 (n,)."""
     # A generator of its own: the total is known only when the store is read, and may differ when it
     # is read again.
     return np.random.default_rng(seed).choice(total, size, replace=False)
@@ -32,14 +24,8 @@ def distinct_ranks(total: int, size: int, seed: int) -> Ids:
 def distinct_ids(index: Index, size: int, seed: int) -> Ids:
     """Ids of distinct transitions, in any order: int64 (size,).
 
-    Args:
-        index: of the store.
-        size: how many to draw.
-        seed: the same one gives the same transitions of the same index.
-
-    Raises:
-        EmptyBufferError: there is no transition yet.
-        SchemaError: there are fewer than `size`.
+    Raises EmptyBufferError if there is no transition yet, SchemaError if there are fewer than
+    `size`.
     """
     total = index.n_transitions
     if not total:

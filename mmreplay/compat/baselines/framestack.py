@@ -16,8 +16,6 @@ from mmreplay.errors import SchemaError
 from mmreplay.lazy_frames import LazyFrames as Stack
 from mmreplay.recording.frame_stack import FrameStack as CoreFrameStack
 
-__all__ = ["FrameStack"]
-
 
 class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Stacks the newest k frames of an environment, each held once, along their last axis.

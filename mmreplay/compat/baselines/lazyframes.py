@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from mmreplay.lazy_frames import LazyFrames as Stack
 
-__all__ = ["LazyFrames", "join_last"]
-
 Array = npt.NDArray[Any]
 
 

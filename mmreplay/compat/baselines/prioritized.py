@@ -17,8 +17,6 @@ from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer as Core
 from mmreplay.errors import InvalidIdError, SchemaError
 from mmreplay.sampling.prioritized import Prioritization
 
-__all__ = ["PrioritizedReplayBuffer"]
-
 
 class PrioritizedReplayBuffer(ReplayBuffer):
     """Transitions sampled by priority; see `ReplayBuffer` for what is not here.

@@ -19,8 +19,6 @@ from mmreplay.errors import SchemaError
 from mmreplay.lazy_frames import LazyFrames as Stack
 from mmreplay.schema import Field
 
-__all__ = ["ReplayBuffer"]
-
 Array = npt.NDArray[Any]
 
 

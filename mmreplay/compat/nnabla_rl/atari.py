@@ -19,12 +19,6 @@ from mmreplay.compat.nnabla_rl.states import AtariStates, States
 from mmreplay.compat.nnabla_rl.trajectories import TrajectoryReplayBuffer
 from mmreplay.ids import Ids
 
-__all__ = [
-    "AtariTrajectory",
-    "MemoryEfficientAtariBuffer",
-    "MemoryEfficientAtariTrajectoryBuffer",
-]
-
 _TRAJECTORY_STACK = 4
 
 
@@ -47,12 +41,7 @@ class MemoryEfficientAtariBuffer(ReplayBuffer):
 
 
 class AtariTrajectory(Sequence[Experience]):
-    """Experiences of a trajectory, each read when it is asked for; slices are lists.
-
-    Args:
-        read: gives the experiences of ids.
-        ids: of the experiences.
-    """
+    """Experiences of a trajectory, each read when it is asked for; slices are lists."""
 
     def __init__(self, read: Callable[[Ids], list[Experience]], ids: Ids) -> None:
         self._read, self._ids = read, ids

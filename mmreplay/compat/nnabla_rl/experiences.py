@@ -18,8 +18,6 @@ from mmreplay.errors import SchemaError
 from mmreplay.ids import Array
 from mmreplay.schema import Field
 
-__all__ = ["Experience", "Layout", "checked", "content"]
-
 Experience = tuple[Any, ...]
 """(s, a, r, non_terminal, s_next, info); a state is an array, or a tuple of arrays."""
 
@@ -90,8 +88,7 @@ class Layout:
 def checked(experience: Any) -> Experience:
     """The six parts of an experience; the info may be missing, and what comes after it goes.
 
-    Raises:
-        SchemaError: it is none.
+    Raises SchemaError if it is none.
     """
     if not isinstance(experience, (tuple, list)) or len(experience) < _PARTS - 1:
         raise SchemaError(

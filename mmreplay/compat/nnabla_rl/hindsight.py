@@ -20,8 +20,6 @@ from mmreplay.datasets.hindsight import Hindsight
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Array
 
-__all__ = ["HindsightReplayBuffer"]
-
 RewardFunction = Callable[[Array, Array, dict[str, Any]], Any]
 
 _STATE_PARTS = 3

@@ -19,8 +19,6 @@ from mmreplay.errors import SchemaError
 from mmreplay.ids import Array
 from mmreplay.schema import Field
 
-__all__ = ["InfoColumns"]
-
 _GIVEN, _WHOLE = "info_given", "info"
 _NAME_CHARACTERS = 95
 

@@ -13,8 +13,6 @@ from mmreplay.compat.nnabla_rl.reader import checked_count
 from mmreplay.compat.nnabla_rl.replay_buffer import ReplayBuffer
 from mmreplay.ids import Ids
 
-__all__ = ["BufferIterator"]
-
 
 class BufferIterator:
     """Goes through a buffer in batches; raises StopIteration at the end of each epoch.

@@ -26,14 +26,6 @@ from mmreplay.errors import SchemaError
 from mmreplay.ids import Ids
 from mmreplay.sampling.priority_variants import MAX_PRIORITY, MIN_PRIORITY
 
-__all__ = [
-    "PrioritizedReplayBuffer",
-    "ProportionalPrioritizedAtariBuffer",
-    "ProportionalPrioritizedReplayBuffer",
-    "RankBasedPrioritizedAtariBuffer",
-    "RankBasedPrioritizedReplayBuffer",
-]
-
 _VARIANTS = {"proportional": "proportional", "rank_based": "rank"}
 _NORMALIZATIONS = ("batch_max", "buffer_max")
 _ROUNDS = 16
@@ -44,13 +36,9 @@ Clip = tuple[float, float] | None
 class Prioritized(ReplayBuffer):
     """Draws by priority, and takes the errors of what it drew.
 
-    Args:
-        capacity: most experiences to keep.
-        how: alpha, beta, betasteps, error_clip, epsilon and variant of
-            `mmreplay.PrioritizedReplayBuffer`.
-        path: as for `ReplayBuffer`.
-        first_mass: priority ** alpha of experiences until an error was told.
-        by_batch: weights are divided by the largest one of the batch instead of the buffer.
+    `how` are arguments of `mmreplay.PrioritizedReplayBuffer`, `first_mass` is the priority ** alpha
+    of experiences until an error was told. `by_batch`: weights are divided by the largest one of
+    the batch instead of the buffer.
     """
 
     def __init__(

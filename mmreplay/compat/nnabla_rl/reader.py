@@ -21,8 +21,6 @@ from mmreplay.ids import Ids
 from mmreplay.reading.store import Store
 from mmreplay.schema import as_array
 
-__all__ = ["Draw", "Reader", "Runs", "checked_count"]
-
 Draw = Callable[[Index], Ids]
 
 
@@ -31,16 +29,9 @@ class Runs:
 
     A run goes past the end of an episode only if a terminal state ended it, which its experience
     tells by non_terminal = 0, or if its trajectory goes on; never past a time limit, an
-    interruption or the newest experience.
+    interruption or the newest experience. The `offset` oldest experiences do not count.
 
-    Args:
-        store: whose lock the caller holds.
-        index: of the store.
-        length: experiences a run.
-        offset: experiences, from the oldest on, that do not count.
-
-    Attributes:
-        count: how many runs there are.
+    Whoever makes it holds the lock of the store.
     """
 
     def __init__(self, store: Store, index: Index, length: int, offset: int = 0) -> None:
@@ -63,11 +54,7 @@ class Runs:
         self.count = int(self._stops[-1])
 
     def at(self, numbers: Ids) -> Ids:
-        """The ranks of the experiences that these runs begin with: int64 (B,).
-
-        Args:
-            numbers: (B,) 0 <= number < count.
-        """
+        """The ranks of the experiences that these runs, 0 <= number < count, begin with: (B,)."""
         run = self._stops.searchsorted(numbers, "right")
         before = np.concatenate(([0], self._stops))[run]
         return np.asarray(self._begins[run] + numbers - before, np.int64)
@@ -95,12 +82,7 @@ class Runs:
 
 
 class Reader:
-    """Reads experiences of a recorder's buffer.
-
-    Args:
-        recorder: to read from.
-        offset: transitions of an index, from the oldest on, that do not count.
-    """
+    """Reads experiences of a recorder's buffer; the `offset` oldest of an index do not count."""
 
     def __init__(self, recorder: Recorder, offset: Callable[[Index], int]) -> None:
         self._recorder, self._offset = recorder, offset
@@ -116,11 +98,7 @@ class Reader:
         return Runs(self._recorder.buffer.store, index, num_steps, self._offset(index))
 
     def random(self, num_samples: int, num_steps: int, *, replace: bool) -> Draw:
-        """Draws runs uniformly.
-
-        Raises:
-            SchemaError: a number out of its range; when it draws, if there are not as many.
-        """
+        """Draws runs uniformly; SchemaError, also when it draws, if there are not as many."""
         checked_count("num_samples", num_samples)
         checked_count("num_steps", num_steps)
         if not len(self):
@@ -143,9 +121,8 @@ class Reader:
     def indexed(self, indices: npt.ArrayLike, num_steps: int) -> Draw:
         """Chooses the runs that begin at these indices.
 
-        Raises:
-            SchemaError: no indices or steps; when it draws, for a run past a cut.
-            IndexError: when it draws, for one past the newest experience.
+        When it draws, raises SchemaError for a run past a cut, IndexError past the newest
+        experience.
         """
         wanted = as_array(indices, "indices")
         if wanted.ndim != 1 or not wanted.size or wanted.dtype.kind not in "iu":
@@ -191,11 +168,7 @@ class Reader:
         )
 
     def at(self, ids: Ids) -> list[Experience]:
-        """The experiences with these ids.
-
-        Raises:
-            InvalidIdError: one was evicted.
-        """
+        """The experiences with these ids; raises InvalidIdError if one was evicted."""
         buffer = self._recorder.buffer
         return self.experiences(
             buffer.store.live.gather_ids(ids, buffer.store.live.gatherer(buffer.settings))

@@ -22,8 +22,6 @@ from mmreplay.errors import ClosedError, EmptyBufferError, FormatError, SchemaEr
 from mmreplay.reading.store import open_store
 from mmreplay.schema import Field
 
-__all__ = ["TRAJECTORY_BEGINS", "Open", "Recorder"]
-
 Open = Callable[..., ReplayBuffer]
 """Opens a buffer: ``open(path, seed=seed, **fields)``."""
 
@@ -36,14 +34,9 @@ _KEY = "nnabla_rl"
 class Recorder:
     """The buffer that experiences are appended to; made when the first one comes.
 
-    Args:
-        directory: of the store; opened at once if it exists.
-        kind: the name of the class whose store this is.
-        states: how states become frames.
-        opener: opens the buffer.
-
-    Raises:
-        FormatError: the store is another class's, or something else.
+    A store that exists is opened at once. `kind` is the name of the class whose store this is,
+    `states` how states become frames. Raises FormatError if the store is another class's, or
+    something else.
     """
 
     def __init__(self, directory: StoreDirectory, kind: str, states: States, opener: Open) -> None:
@@ -101,8 +94,7 @@ class Recorder:
     def append_trajectory(self, given: Sequence[Any]) -> None:
         """Append experiences as one trajectory: an episode for each run of steps that follow.
 
-        Raises:
-            As `append`; SchemaError also for no steps.
+        Raises as `append`; SchemaError also for no steps.
         """
         steps = [checked(one) for one in given]
         if not steps:

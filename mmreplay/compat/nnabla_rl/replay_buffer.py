@@ -20,8 +20,6 @@ from mmreplay.compat.nnabla_rl.states import States, WholeStates
 from mmreplay.datasets.replay_buffer import ReplayBuffer as Buffer
 from mmreplay.episode_index import Index
 
-__all__ = ["DecorableReplayBuffer", "ReplacementSamplingReplayBuffer", "ReplayBuffer"]
-
 
 class ReplayBuffer:
     """Experiences (s, a, r, non_terminal, s_next, info), drawn uniformly and without replacement.

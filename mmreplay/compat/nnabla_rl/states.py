@@ -13,8 +13,6 @@ from mmreplay.errors import SchemaError
 from mmreplay.ids import Array
 from mmreplay.schema import Field
 
-__all__ = ["AtariStates", "States", "WholeStates"]
-
 Frames = Array | dict[str, Array]
 
 
@@ -68,11 +66,7 @@ _IMAGE = 2
 
 
 class AtariStates:
-    """Stacked or single grayscale screens, as floats in [0, 1] or bytes; stored as bytes.
-
-    Args:
-        stack: screens a state, in what comes out.
-    """
+    """Screens, `stack` a state or single ones, as floats in [0, 1] or bytes; stored as bytes."""
 
     def __init__(self, stack: int) -> None:
         self.stack: int | None = stack

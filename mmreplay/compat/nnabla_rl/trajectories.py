@@ -28,8 +28,6 @@ from mmreplay.errors import SchemaError
 from mmreplay.ids import Ids
 from mmreplay.schema import as_array
 
-__all__ = ["TrajectoryReplayBuffer"]
-
 Info = dict[str, Any]
 Found = TypeVar("Found")
 
@@ -53,12 +51,9 @@ class Trajectories:
     def of(
         cls, index: Index, is_first: Callable[[Ids], npt.NDArray[np.bool_]], most: int | None
     ) -> Self:
-        """The newest so many whole ones; None for all.
+        """The newest `most` whole ones; None for all.
 
-        Args:
-            index: of the store.
-            is_first: tells of rows whether a trajectory begins with them.
-            most: how many.
+        `is_first` tells of rows whether a trajectory begins with them.
         """
         _, first, head = index.window(0)
         rows = index.resets(0)
@@ -75,21 +70,13 @@ class Trajectories:
         return len(self.begins)
 
     def whole(self, number: int) -> Ids:
-        """The places of a trajectory's steps in the index.
-
-        Raises:
-            IndexError: there are not as many.
-        """
+        """The places of a trajectory's steps in the index; IndexError if there are not as many."""
         if not -len(self) <= number < len(self):
             raise IndexError(f"trajectory {number}: there are {len(self)}")
         return np.arange(self.begins[number], self.begins[number] + self.lengths[number])
 
     def choose(self, count: int, generator: Callable[[], np.random.Generator]) -> list[int]:
-        """The numbers of so many trajectories, drawn without replacement.
-
-        Raises:
-            SchemaError: there are not as many.
-        """
+        """So many numbers, drawn without replacement; SchemaError if there are not as many."""
         checked_count("num_samples", count)
         if count > len(self):
             raise SchemaError(
@@ -102,12 +89,8 @@ class Trajectories:
     def draw(self, draws: Callable[[], npt.NDArray[np.float64]], length: int) -> Ids:
         """The first places of parts: a trajectory by its length, then a place in it.
 
-        Args:
-            draws: gives (2, B) in [0, 1): for the trajectories and for the places.
-            length: steps a part.
-
-        Raises:
-            RuntimeError: no trajectory is as long.
+        `draws` gives (2, B) in [0, 1), for the one and the other. Raises RuntimeError if no
+        trajectory has `length` steps.
         """
         checked_count("portion_length", length)
         stops = np.where(self.lengths >= length, self.lengths, 0).cumsum()
@@ -121,10 +104,8 @@ class Trajectories:
     def portions(self, indices: npt.ArrayLike, length: int) -> Ids:
         """The first places of the parts from these experiences on, moved back to fit if need be.
 
-        Raises:
-            SchemaError: no indices, or no length.
-            IndexError: no such experience.
-            RuntimeError: a trajectory that is not as long.
+        Raises SchemaError without indices or length, IndexError if there is no such experience,
+        RuntimeError if its trajectory is not as long.
         """
         checked_count("portion_length", length)
         wanted = as_array(indices, "indices")
@@ -145,12 +126,7 @@ class Trajectories:
 
 
 class Finder:
-    """The trajectories of a recorder's store; looked up again once it has changed.
-
-    Args:
-        recorder: of the store.
-        most: how many count, the newest; None for all.
-    """
+    """The `most` newest trajectories of a recorder's store; looked up again once it has changed."""
 
     def __init__(self, recorder: Recorder, most: int | None) -> None:
         self._recorder, self._most = recorder, most

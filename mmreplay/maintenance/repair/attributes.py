@@ -15,8 +15,6 @@ from mmreplay.errors import FormatError, MmreplayError
 from mmreplay.format import layout, parse
 from mmreplay.system import checked_reads
 
-__all__ = ["Attributes", "read_attributes", "refuse_newer"]
-
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
@@ -44,11 +42,7 @@ def read_attributes(lane: Path) -> Attributes:
 
 
 def refuse_newer(path: Path) -> None:
-    """Make sure that a store or lane is not damaged only because this version does not read it.
-
-    Raises:
-        FormatError: its zarr.json is of another format.
-    """
+    """Raise FormatError if a store or lane is not damaged, but of a format that we do not read."""
     document = path / "zarr.json"
     try:
         data = checked_reads.read_bytes(document, layout.MAX_METADATA_BYTES)

@@ -24,8 +24,6 @@ from mmreplay.storage.checkpoint import CheckpointFile, check_rows
 from mmreplay.storage.state_page import BASE, COMMITTED, TAIL_START
 from mmreplay.system import checked_reads
 
-__all__ = ["Extent", "durable_head", "find_extent", "find_uuid"]
-
 
 @dataclass(frozen=True, slots=True)
 class Extent:
@@ -73,18 +71,7 @@ def durable_head(lane: Path, store: str) -> int:
 def find_extent(
     lane: Path, attributes: Attributes, documents: Documents, specs: Specs, store: str
 ) -> Extent:
-    """How far the lane at `lane` was written.
-
-    Args:
-        lane: its directory.
-        attributes: of the lane.
-        documents: of its arrays.
-        specs: how they are laid out.
-        store: its uuid.
-
-    Raises:
-        CorruptStoreError: nothing tells any more.
-    """
+    """How far a lane was written; raises CorruptStoreError if nothing tells any more."""
     own = attributes.own
     counts = collections.Counter(rows for path, (_, rows) in documents.items() if path in specs)
     if own is not None:
@@ -169,11 +156,7 @@ def _has_tail(lane: Path, spec: ArraySpec) -> bool:
 def _from_last_close(lane: Path, attributes: Attributes, specs: Specs, rows: int) -> Extent:
     """By the shapes of the arrays: rows that were durable before these were written.
 
-    Args:
-        lane: its directory.
-        attributes: of the lane.
-        specs: how its arrays are laid out.
-        rows: at its last close; 0 if it never was.
+    `rows` is how many there were at the last close; 0 if it never was closed.
     """
     if rows and not attributes.sure:
         as_closed = sum(_ends_as_closed(lane, spec, rows) for spec in specs.values())

@@ -25,8 +25,6 @@ from mmreplay.maintenance.verify.report import Finding
 from mmreplay.maintenance.verify.store import verify
 from mmreplay.reading.lane_reader import LaneReader
 
-__all__ = ["DamagedLane", "LaneRepair"]
-
 # Arrays that are made again from the rows, or hold none.
 _DERIVED = ("episodes", "checksums", "priorities")
 
@@ -70,19 +68,9 @@ class LaneRepair:
 class DamagedLane:
     """A lane that may be damaged, open for reading.
 
-    Args:
-        lane: its directory.
-        name: the directory's name in a store of many lanes; empty in a store of one.
-        findings: what `verify` has found in it.
-        spare: where a stand-in may be made.
-        root: attributes.mmreplay of the store of many lanes, if it is one.
-
-    Raises:
-        CorruptStoreError: nothing tells what is in it.
-        DiskFullError: no room.
-
-    Attributes:
-        name: as given.
+    `findings` is what `verify` has found in it, `spare` where a stand-in may be made, `root` the
+    attributes.mmreplay of the store of many lanes, if it is one. Raises CorruptStoreError if
+    nothing tells what is in it.
     """
 
     def __init__(
@@ -158,8 +146,7 @@ class DamagedLane:
     def mark_damaged(self, findings: Iterable[Finding]) -> bool:
         """Take what was found in the lane made of this one for damaged.
 
-        Returns:
-            False if that was known, so that to try again is of no use.
+        Returns False if that was known, so that to try again is of no use.
         """
         findings, n_known = list(findings), len(self._spans)
         for finding in findings:
@@ -174,15 +161,10 @@ class DamagedLane:
         return generator or len(self._spans) > n_known
 
     def rebuild(self, target: Path, *, skip_damaged: bool) -> LaneRepair:
-        """Make a closed lane of what is sound.
+        """Make a closed lane of what is sound, at `target`, which does not exist yet.
 
-        Args:
-            target: a directory that does not exist yet.
-            skip_damaged: keep whole episodes after the damage, too.
-
-        Raises:
-            CorruptStoreError: the lane has changed since it was verified.
-            DiskFullError: no room.
+        `skip_damaged` keeps whole episodes after the damage, too. Raises CorruptStoreError if the
+        lane has changed since it was verified.
         """
         reader = self._reader
         base, head = reader.base, reader.head

@@ -19,16 +19,6 @@ from mmreplay.schema import Field, Schema
 from mmreplay.storage import chunk_files
 from mmreplay.system import checked_reads
 
-__all__ = [
-    "Documents",
-    "Specs",
-    "find_schema",
-    "find_specs",
-    "fits",
-    "kept_files",
-    "read_documents",
-]
-
 _MOST_INNER = 4096
 _ENOUGH = 16  # files whose size tells the layout of an uncompressed array
 _FRAMES = "frames"
@@ -70,14 +60,8 @@ def find_schema(
 ) -> Schema:
     """The first of the schemas given that the arrays agree with; without any, what they say.
 
-    Args:
-        given: attributes.mmreplay, or None.
-        documents: what the arrays say.
-        lane: the directory.
-        sure: whether the first one given is what was written, whatever the arrays say.
-
-    Raises:
-        CorruptStoreError: nothing tells what a row holds.
+    `given` are attributes.mmreplay; if `sure`, the first is what was written, whatever the arrays
+    say. Raises CorruptStoreError if nothing tells what a row holds.
     """
     known = {path: (spec.row_shape, spec.dtype) for path, (spec, _) in documents.items()}
     read: list[Schema] = []
@@ -116,8 +100,7 @@ def find_specs(
 ) -> Specs:
     """How each array is laid out: by its document, by those of others, or by its files.
 
-    Raises:
-        CorruptStoreError: nothing tells, or they cannot be arrays of one lane.
+    Raises CorruptStoreError if nothing tells, or they cannot be arrays of one lane.
     """
     kinds = {path: (field.shape, field.dtype) for path, field in schema.arrays().items()}
     common: Specs = {}
@@ -161,8 +144,7 @@ def kept_files(lane: Path, spec: ArraySpec) -> list[int]:
 def _from_file_sizes(lane: Path, spec: ArraySpec) -> ArraySpec:
     """The layout of an uncompressed array, whose chunk files have one size.
 
-    Raises:
-        CorruptStoreError: it may be a compressed one, or has no file.
+    Raises CorruptStoreError if it may be a compressed one, or has no file.
     """
     sizes: collections.Counter[int] = collections.Counter()
     for chunk in kept_files(lane, spec)[:_ENOUGH]:

@@ -21,8 +21,6 @@ from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.storage import chunk_files
 from mmreplay.storage.checksums import stored_checksum
 
-__all__ = ["duplicate_notes", "priority_notes", "unchecked_notes", "unchecked_rows"]
-
 _SUMS = "checksums/"
 _FEW = 4  # places that are named in a sentence
 
@@ -65,13 +63,7 @@ def _may_have_sum(reader: LaneReader, spec: ArraySpec, chunk: int) -> bool:
 def unchecked_notes(
     unchecked: Mapping[str, Sequence[Span]], kept: Sequence[Span], reader: LaneReader
 ) -> Iterator[str]:
-    """What to say of rows that were kept though nothing but the rules could check them.
-
-    Args:
-        unchecked: of each array, those without a checksum.
-        kept: those that were kept.
-        reader: the lane.
-    """
+    """What to say of rows that were kept though nothing but the rules could check them."""
     kept = [span for span in kept if span[0] < span[1]]
     for path, without in unchecked.items():
         pairs = itertools.product(without, kept)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["Span", "merged"]
-
 Span = tuple[int, int]
 """Rows [start, stop)."""
 

@@ -23,8 +23,6 @@ from mmreplay.storage import chunk_files, tail_file
 from mmreplay.storage.checkpoint import PAGE_BYTES, CheckpointFile
 from mmreplay.system import durable_writes
 
-__all__ = ["Uncertainty", "stand_in"]
-
 _UNSURE = (
     "zarr.json does not match its crc32c: capacity, padding and env are kept as they stand there, "
     "and may not be what was written"
@@ -60,18 +58,10 @@ def stand_in(
     trust_first: bool,
     trust_name: bool,
 ) -> Uncertainty:
-    """Put a lane together that can be read, from what is known of the damaged one.
+    """Put a lane together at `target` that can be read, from what is known of the damaged one.
 
-    Args:
-        lane: the damaged one.
-        target: a directory that does not exist yet.
-        root: attributes.mmreplay of the store of many lanes that this one belongs to, if it does.
-        trust_first: whether the first row that its zarr.json names may be right.
-        trust_name: whether its name may be.
-
-    Raises:
-        CorruptStoreError: something that nothing else tells.
-        DiskFullError: no room.
+    `trust_first` and `trust_name`: whether the first row that its zarr.json names, and its name,
+    may be right. Raises CorruptStoreError if it lacks something that nothing else tells.
     """
     old = read_attributes(lane)
     documents = layouts.read_documents(lane)

@@ -280,8 +280,7 @@ def _open(
 ) -> tuple[dict[str, DamagedLane], dict[str, str]]:
     """Each lane, open for reading; and what is wrong with those that cannot be.
 
-    Raises:
-        CorruptStoreError: none of them can.
+    Raises CorruptStoreError if none of them can.
     """
     readable: dict[str, DamagedLane] = {}
     unreadable: dict[str, str] = {}
@@ -333,14 +332,7 @@ def _add_empty(
     lanes: Sequence[Path],
     unreadable: Mapping[str, str],
 ) -> dict[str, LaneRepair]:
-    """Empty lanes for those that are gone: the number of a lane is part of its rows' ids.
-
-    Args:
-        new: the store that is being built.
-        root: its attributes.
-        lanes: those that are there.
-        unreadable: those among them that tell nothing any more, and what is wrong with them.
-    """
+    """Empty lanes for those that are gone: the number of a lane is part of its rows' ids."""
     names = {lane.name: lane for lane in lanes}
     last = max(int(name[5:]) for name in names)
     if last - len(names) > _MOST_MISSING:

@@ -20,21 +20,11 @@ from mmreplay.format import layout
 from mmreplay.storage.lane_metadata import read_metadata
 from mmreplay.system import checked_reads, durable_writes, locks
 
-__all__ = ["RepairSite", "newest_aside"]
-
 _OURS = re.compile(r"new|old|mark(\.[0-9a-f]{8}\.tmp)?|spare-.*")
 
 
 class RepairSite:
-    """The directory beside a store in which one repair at a time builds the new one.
-
-    Args:
-        store: its directory.
-
-    Attributes:
-        path: the directory.
-        new: where the new store is built.
-    """
+    """The directory beside a store in which one repair at a time builds the new one, at `new`."""
 
     def __init__(self, store: Path) -> None:
         self._store = store
@@ -115,11 +105,7 @@ class RepairSite:
         return self.path / f"spare-{lane}"
 
     def swap(self) -> Path:
-        """Give the new store the name of the damaged one; returns where that is now.
-
-        Raises:
-            FailedStoreError: it could not be done, or not be made durable; call `repair` again.
-        """
+        """Give the new store the name of the damaged one; returns where that is now."""
         mark = json.dumps(checked_reads.identity(self._store)).encode()
         # The damaged store is about to move into this directory: that must not be lost itself.
         durable_writes.sync_directory(self.path.parent)

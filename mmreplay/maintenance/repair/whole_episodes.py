@@ -18,19 +18,13 @@ from mmreplay.system import durable_writes
 from mmreplay.writing.background import Background
 from mmreplay.writing.writer import Writer
 
-__all__ = ["append_episodes", "whole_episodes"]
-
 
 def whole_episodes(
     reader: LaneReader, damaged: Sequence[Span], start: int, blind: Sequence[Span]
 ) -> list[Span]:
     """[start, stop) of the episodes from row `start` on that are whole outside the damaged rows.
 
-    Args:
-        reader: the lane.
-        damaged: rows, ascending.
-        start: episodes that begin before are left out.
-        blind: damaged rows whose reset bits are.
+    `damaged` is ascending; `blind` are those of them whose reset bits are damaged.
     """
     episodes: list[Span] = []
     edges = [reader.base, *(row for span in damaged for row in span), reader.head]

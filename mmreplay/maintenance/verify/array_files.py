@@ -24,22 +24,12 @@ from mmreplay.storage import chunk_files
 from mmreplay.storage.chunk_files import chunk_path
 from mmreplay.system import checked_reads
 
-__all__ = ["ArrayFiles"]
-
 _FEW = 16  # missing files that each have a finding
 _MISSING = Problem("expected this chunk file, found none")
 
 
 class ArrayFiles:
-    """Checks the chunk files of one lane, an array at a time.
-
-    Args:
-        watch: takes what is found.
-        arrays: of the lane.
-        rows: what is known of its rows; grows from array to array.
-        chunks: reads its chunk files.
-        state: ``closed``, ``live`` or ``crashed``.
-    """
+    """Checks the chunk files of one lane, an array at a time; each adds to what `rows` knows."""
 
     def __init__(
         self, watch: Watch, arrays: Arrays, rows: Rows, chunks: ChunkReader, state: str

@@ -24,8 +24,6 @@ from mmreplay.storage.checksums import crc32c_of_file, stored_checksum
 from mmreplay.storage.chunk_files import chunk_path
 from mmreplay.system import checked_reads
 
-__all__ = ["ANOTHER", "NO_CHECKSUM", "WRONG_CHECKSUM", "ChunkReader"]
-
 NO_CHECKSUM = "expected a checksum, as every file of a closed lane has; found 0"
 """Of a chunk file: nothing tells whether it is another, or, if it is raw, damaged."""
 
@@ -46,14 +44,8 @@ _CRC_BYTES = 4
 class ChunkReader:
     """Reads and checks the chunk files of one lane.
 
-    Args:
-        lane: its directory.
-        sums: the checksum arrays that can be used, by the path of the array that they are for.
-        read: called with the size of each file that was read.
-        in_shards: rows below it are in shards, rows from it on in the tail.
-
-    Attributes:
-        in_shards: as given.
+    `sums`: the checksum arrays that can be used, by the path of the array that they are for. `read`
+    is called with the size of each file. Rows below `in_shards` are in shards.
     """
 
     def __init__(
@@ -83,11 +75,8 @@ class ChunkReader:
     def raw(self, spec: ArraySpec, chunk: int, rows: Rows) -> tuple[list[Problem], Rows]:
         """A chunk file of an uncompressed column, piece by piece, and what is known after it.
 
-        Its holes are zeros: of these only the rows are looked at to which a rule applies.
-
-        Raises:
-            FileNotFoundError: there is none.
-            CorruptStoreError: it has another size, or is no regular file.
+        Its holes are zeros: of these only the rows are looked at to which a rule applies. Raises
+        FileNotFoundError, or CorruptStoreError if it has another size or is no regular file.
         """
         expected = self.checksum(spec, chunk)  # before the file: one that is there is final
         if not rows.closed and chunk >= max(rows.head - 1, 0) // spec.chunk_rows:
@@ -119,11 +108,8 @@ class ChunkReader:
     ) -> Iterator[tuple[int, bytes]]:
         """(offset, bytes) of a raw chunk file, without what of its holes says nothing.
 
-        Args:
-            spec: the column.
-            chunk: the file's number.
-            known: of the rows; with each piece that was taken, of those in it.
-            by_row: in pieces of whole rows, for a rule that is about rows.
+        `by_row`: in pieces of whole rows, for a rule that is about rows. `known` tells with each
+        piece that was taken what is known of its rows.
         """
         size = _PIECE_BYTES
         if by_row:
@@ -152,9 +138,8 @@ class ChunkReader:
     def shard(self, spec: ArraySpec, chunk: int, rows: Rows) -> list[Problem]:
         """A shard: whole, then its index, then each inner chunk.
 
-        Raises:
-            FileNotFoundError: there is none.
-            CorruptStoreError: no regular file, or an index that does not fit.
+        Raises FileNotFoundError, or CorruptStoreError if it is no regular file or its index does
+        not fit.
         """
         expected = self.checksum(spec, chunk)
         path = chunk_path(self._lane, spec, chunk)

@@ -13,8 +13,6 @@ from mmreplay.errors import CorruptStoreError
 from mmreplay.format.layout import ArraySpec
 from mmreplay.system import checked_reads
 
-__all__ = ["Entry", "foreign_in_group", "foreign_in_lane", "group_paths"]
-
 Entry = tuple[str, str, bool]
 """Path below the lane, what is wrong with it, and whether it is mere litter."""
 
@@ -33,11 +31,8 @@ def foreign_in_lane(
 ) -> Iterator[Entry]:
     """What lies in a lane's directories and should not.
 
-    Args:
-        lane: its directory.
-        arrays: every array by path, with the chunk files that it may have; None if its metadata
-            could not be read, so that they are not known.
-        state: ``closed``, ``live`` or ``crashed``.
+    `arrays` has every array by path, with the chunk files that it may have; None if its metadata
+    could not be read, so that they are not known.
     """
     children: dict[str, set[str]] = {"": {".live"}}
     for path in (*group_paths(arrays), *arrays):

@@ -20,17 +20,6 @@ from mmreplay.format.layout import ArraySpec
 from mmreplay.maintenance.verify.report import reason
 from mmreplay.schema import Schema
 
-__all__ = [
-    "OWN_DIGEST",
-    "array_problems",
-    "digest_problems",
-    "generator_problems",
-    "group_problems",
-    "layout_problems",
-    "root_problems",
-    "schema_problems",
-]
-
 _COMMON = frozenset("format kind uuid schema capacity padding env versions".split())
 _KEYS = {
     "lane": _COMMON | {"rows", "first", "closed"},
@@ -49,10 +38,7 @@ _MOST_ROWS = {"episodes/starts": 65_536, "priorities": 1 << 20}
 def root_problems(data: bytes, own: Mapping[str, Any], path: str) -> Iterator[str]:
     """What is wrong with the zarr.json of a lane or store that `parsing.parse_root` accepts.
 
-    Args:
-        data: the file.
-        own: attributes.mmreplay.
-        path: the file's path.
+    `own` is attributes.mmreplay in it.
     """
     document = parse.parse_json(data, path)
     yield from _key_problems(document, _ROOT_KEYS, set(), "zarr.json")
@@ -121,17 +107,10 @@ def group_problems(data: bytes, path: str) -> list[str]:
 def array_problems(
     data: bytes, expected: ArraySpec, rows: int | None, path: str
 ) -> tuple[ArraySpec | None, int, list[str]]:
-    """What is wrong with an array's zarr.json.
+    """The array as its zarr.json has it (None if it cannot be used), its rows, and the problems.
 
-    Args:
-        data: the file.
-        expected: its path, row shape and dtype, and the chunk length of a checksum array; the
-            other arrays have each their own.
-        rows: that it must have; None if that is not known.
-        path: the file's path.
-
-    Returns:
-        the array as the file has it, or None if it cannot be used, its rows, and the problems.
+    `expected` gives its path, row shape and dtype, and the chunk length of a checksum array; the
+    other arrays have each their own. `rows` is None if it is not known how many it must have.
     """
     try:
         spec, n_rows = parse.parse_array(data, expected.path, path)

@@ -27,18 +27,12 @@ from mmreplay.storage import tail_file
 from mmreplay.system import checked_reads
 from mmreplay.writing.build_lane import generator_path
 
-__all__ = ["Examination", "examine"]
-
 _ATTEMPTS = 200
 _PATIENCE_S = 0.05
 
 
 def examine(root: Path, path: Path, tally: Tally) -> Examination:
-    """Examine the lane at `path` of the store at `root`.
-
-    Raises:
-        LockedError: a writer opens and closes it all the time.
-    """
+    """Examine a lane; raises LockedError if a writer opens and closes it all the time."""
     read = (tally.files, tally.bytes)
     for _ in range(_ATTEMPTS):
         tally.files, tally.bytes = read
@@ -73,11 +67,7 @@ class Examination:
         self.n_rows = self.untrusted = 0
 
     def run(self) -> None:
-        """Examine.
-
-        Raises:
-            WriterChangedError: a writer opened or closed the lane meanwhile.
-        """
+        """Examine; raises WriterChangedError if a writer opened or closed the lane meanwhile."""
         if not metadata.read_root(self.watch):
             return
         schema = metadata.read_schema(self.watch)

@@ -19,8 +19,6 @@ from mmreplay.maintenance.verify.second_look import Watch
 from mmreplay.schema import Schema
 from mmreplay.system import checked_reads
 
-__all__ = ["Arrays", "array_paths", "read_arrays", "read_root", "read_schema"]
-
 
 @dataclass(slots=True)
 class Arrays:

@@ -12,8 +12,6 @@ from typing import Any
 
 from mmreplay.maintenance.progress import ByteCount
 
-__all__ = ["Finding", "Report", "Tally", "quoted", "reason"]
-
 _ADVICE = (
     "; run `mmreplay verify`",
     "; run verify",
@@ -129,15 +127,7 @@ class Report:
 
 
 class Tally(ByteCount):
-    """The files and bytes that were read.
-
-    Args:
-        root: the store's directory.
-        progress: see `ByteCount`.
-
-    Attributes:
-        files: read.
-    """
+    """The files and bytes that were read."""
 
     def __init__(self, root: Path, progress: Callable[[int, int], None] | None) -> None:
         super().__init__(progress, lambda: _stored_bytes(root))

@@ -14,17 +14,6 @@ from mmreplay import episode_index
 from mmreplay.format.layout import CONTEXT_ROWS, ArraySpec
 from mmreplay.ids import Array, Ids
 
-__all__ = [
-    "Problem",
-    "Rows",
-    "apply_to",
-    "check_first",
-    "check_index",
-    "check_values",
-    "others_past",
-    "zero_past",
-]
-
 _NO_ROWS = np.empty(0, np.int64)
 
 
@@ -98,14 +87,7 @@ def apply_to(spec: ArraySpec) -> bool:
 
 
 def check_values(spec: ArraySpec, data: Array, start: int, rows: Rows) -> list[Problem]:
-    """Check the rows of one chunk of a raw column.
-
-    Args:
-        spec: which column.
-        data: (chunk rows, *row_shape), from row `start` on.
-        start: the chunk's first row.
-        rows: of the lane.
-    """
+    """Check the rows of one chunk of a raw column: (chunk rows, *row_shape), from `start` on."""
     first, stop = max(start, rows.base), min(start + len(data), rows.head)
     kept = data[first - start : max(stop, first) - start]
     if spec.path == "resets":
@@ -198,11 +180,7 @@ def check_index(stored: Ids, rows: Rows) -> list[Problem]:
 def check_first(
     rows: Rows, first: int, capacity: int | None
 ) -> tuple[list[Problem], list[Problem]]:
-    """The oldest row of a closed lane against its capacity.
-
-    Returns:
-        problems, and what is only odd.
-    """
+    """The oldest row of a closed lane against its capacity: problems, and what is only odd."""
     if capacity is None:
         if first:
             return [Problem(f"first: expected 0 where no capacity is set, found {first:,}")], []

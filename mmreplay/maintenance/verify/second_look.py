@@ -19,8 +19,6 @@ from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.storage.lane_metadata import read_metadata
 from mmreplay.system import checked_reads, locks
 
-__all__ = ["Watch", "WriterChangedError"]
-
 _T = TypeVar("_T")
 
 _LOOKS = 3
@@ -75,8 +73,7 @@ class Watch:
     def confirm(self, check: Callable[[], tuple[list[Finding], _T]]) -> _T:
         """Run a check, again if it finds something; what it finds the last time counts.
 
-        Raises:
-            WriterChangedError: what it finds may be the work of a writer.
+        Raises WriterChangedError if what it finds may be the work of a writer.
         """
         read = (self.tally.files, self.tally.bytes)
         findings, out = check()
@@ -100,11 +97,7 @@ class Watch:
         self.findings += findings
 
     def check_same_writer(self) -> None:
-        """Make sure that the lane is what it was when it was opened.
-
-        Raises:
-            WriterChangedError: it is not.
-        """
+        """Raise WriterChangedError if the lane is not what it was when it was opened."""
         if not self._same_attributes() or (self.reader is not None and not self.reader.poll()):
             raise WriterChangedError
         if self.closed and locks.is_locked(self.path):

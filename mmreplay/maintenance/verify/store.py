@@ -19,8 +19,6 @@ from mmreplay.reading.lane_state import store_state
 from mmreplay.storage.lane_metadata import read_metadata
 from mmreplay.system import checked_reads, user_paths
 
-__all__ = ["DIFFERS", "DUPLICATE", "verify"]
-
 DIFFERS = ("schema: expected that of the store", "expected the layout in")
 """How the findings about a lane begin that differs from what its store says of all lanes."""
 

@@ -22,7 +22,7 @@ from mmreplay.errors import (
     StoreNotFoundError,
 )
 from mmreplay.ids import LANE_SHIFT
-from mmreplay.writing import create
+from mmreplay.writing import build_lane
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -159,7 +159,7 @@ def test_a_store_of_lanes_with_no_lane_yet_says_what_to_do(make, story, monkeypa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:  # between the store and its first lane
-        patch.setattr(create, "build_lane", killed)
+        patch.setattr(build_lane, "build_lane", killed)
         with pytest.raises(KeyboardInterrupt):
             make("run.zarr", lane="actor-0")
     path = make("other.zarr").path.with_name("run.zarr")

@@ -417,7 +417,7 @@ def test_what_no_buffer_saved_is_not_saved_again(buffer_of, story, twin_of, same
     with_state(buffer.writer.path, lambda text: f"{text[:-1]}, {more}}}")
     again = buffer_of()
     again.flush()
-    saved = json.loads(build_lane.read_generator(again.path))
+    saved = json.loads(build_lane.read_generator(again.writer.path))
     assert saved.pop("sampler", {}).keys() <= {"batches"}
     assert saved == again.generator.bit_generator.state
     assert same(again.sample(16), twin_of(4).sample(16))

@@ -75,11 +75,11 @@ def test_the_newest_row_reads_as_a_final_row_while_its_step_is_on_the_way(make, 
                 ("extras/x", 7),
                 ("non_terminals", life_lost),
             ):
-                window = writer._columns[name].new
+                window = writer._chunks.columns[name].new
                 window.rows[newest - window.start] = value
             story.check(store)
         story.reset(writer)
-        window = writer._columns["non_terminals"].new
+        window = writer._chunks.columns["non_terminals"].new
         window.rows[writer.rows - 1 - window.start] = 0
         story.check(store)
 

@@ -1,4 +1,4 @@
-"""The threads of a writer: sealing shared by two, a clock that flushes, and an end to both."""
+"""The threads of a writer: one for tasks, one that flushes by the clock, and an end to both."""
 
 import gc
 import threading
@@ -8,7 +8,6 @@ import weakref
 import pytest
 
 from mmreplay.writing.background import Background
-from mmreplay.writing.seal import SealJob
 
 WAIT = 30  # seconds, for events that come at once
 
@@ -47,9 +46,6 @@ def gone(name):
         for one in threads_named(name):
             one.join(0.05)
     return not threads_named(name)
-
-
-# ---------------------------------------------------------------- flushing by the clock
 
 
 def test_nothing_runs_before_it_is_needed():
@@ -150,164 +146,6 @@ def test_tasks_run_one_after_the_other_in_a_thread_of_their_own():
     background.submit(lambda: order.append(("third", "")))
     background.detach(lane)  # waits for what was submitted
     assert order[-1] == ("third", "")
-
-
-# ---------------------------------------------------------------- a job shared by two threads
-
-
-def job_of(n_parts, encode=None, finish=None):
-    done = []
-    job = SealJob(
-        n_parts,
-        encode or (lambda part, fast: bytes([part])),
-        finish or (lambda parts: done.append(list(parts))),
-    )
-    return job, done
-
-
-def in_thread(call):
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    return thread
-
-
-def test_a_job_encodes_every_part_in_order_and_finishes_once():
-    job, done = job_of(5)
-    job.run()
-    assert done == [[bytes([n]) for n in range(5)]]
-    assert job.done.is_set()
-    assert job.error is None
-
-
-def test_two_threads_share_the_parts_and_none_is_encoded_twice():
-    # The sealing thread is held up in part 0; the writer does all the others.
-    begun, held, who = threading.Event(), threading.Event(), {}
-
-    def encode(part, fast):
-        assert part not in who
-        who[part] = (threading.current_thread().name, fast)
-        if part == 0:
-            begun.set()
-            assert held.wait(WAIT)
-        return bytes([part])
-
-    job, done = job_of(6, encode)
-    sealing = in_thread(job.run)
-    assert begun.wait(WAIT)
-    job.work(fast=True)
-    assert not job.done.is_set()
-    held.set()
-    assert job.done.wait(WAIT)
-    sealing.join()
-    assert done == [[bytes([n]) for n in range(6)]]
-    me = threading.current_thread().name
-    assert who[0] == (sealing.name, False)
-    assert {who[part] for part in range(1, 6)} == {(me, True)}
-
-
-def test_the_sealing_thread_hurries_once_the_writer_has_to_help():
-    ways, hurry = [], threading.Event()
-
-    def encode(part, fast):
-        ways.append(fast)
-        if part == 0:
-            in_thread(lambda: (job.work(fast=True), hurry.set())).join()
-        return b""
-
-    # The writer takes parts 1 and up in the middle of part 0; those left are hurried too.
-    job, _ = job_of(3, encode)
-    job.run()
-    assert hurry.is_set()
-    assert ways == [False, True, True]
-
-
-def test_finishing_waits_for_the_writers_share():
-    begun, held = threading.Event(), threading.Event()
-
-    def encode(part, fast):
-        if fast:
-            begun.set()
-            assert held.wait(WAIT)
-        return bytes([part])
-
-    job, done = job_of(1, encode)
-    writer = in_thread(lambda: job.work(fast=True))
-    assert begun.wait(WAIT)
-    sealing = in_thread(job.run)
-    sealing.join(0.05)
-    assert not job.done.is_set()
-    assert done == []
-    held.set()
-    assert job.done.wait(WAIT)
-    writer.join()
-    assert done == [[b"\0"]]
-
-
-@pytest.mark.parametrize("part", [0, 2, 4])
-def test_an_encoding_that_fails_is_kept_as_the_jobs_error_and_nothing_is_finished(part):
-    def encode(this, fast):
-        if this == part:
-            raise RuntimeError("no memory")
-        return b""
-
-    job, done = job_of(5, encode)
-    job.run()
-    assert job.done.is_set()
-    assert str(job.error) == "no memory"
-    assert done == []
-
-
-def test_an_encoding_that_fails_in_the_writers_thread_ends_the_job_too():
-    begun, held = threading.Event(), threading.Event()
-
-    def encode(part, fast):
-        if fast:
-            raise RuntimeError("in the writer")
-        begun.set()
-        assert held.wait(WAIT)
-        return b""
-
-    job, done = job_of(3, encode)
-    sealing = in_thread(job.run)
-    assert begun.wait(WAIT)
-    job.work(fast=True)
-    held.set()
-    assert job.done.wait(WAIT)
-    sealing.join()
-    assert str(job.error) == "in the writer"
-    assert done == []
-
-
-def test_a_finish_that_fails_is_the_jobs_error():
-    def finish(parts):
-        raise OSError("disk")
-
-    job, _ = job_of(2, None, finish)
-    job.run()
-    assert job.done.is_set()
-    assert isinstance(job.error, OSError)
-
-
-def test_a_writer_that_is_interrupted_while_it_helps_leaves_nobody_waiting():
-    begun, held = threading.Event(), threading.Event()
-
-    def encode(part, fast):
-        if fast:
-            raise KeyboardInterrupt
-        begun.set()
-        assert held.wait(WAIT)
-        return b""
-
-    job, done = job_of(2, encode)
-    sealing = in_thread(job.run)
-    assert begun.wait(WAIT)
-    with pytest.raises(KeyboardInterrupt):
-        job.work(fast=True)
-    held.set()
-    assert job.done.wait(WAIT)
-    sealing.join(WAIT)
-    assert isinstance(job.error, KeyboardInterrupt)
-    assert done == []
 
 
 def test_what_was_recovered_is_flushed_without_waiting_for_the_clock():

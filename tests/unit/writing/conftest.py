@@ -1,0 +1,26 @@
+"""What several modules of this room watch."""
+
+import re
+
+import pytest
+
+from mmreplay.system import durable_writes
+
+
+@pytest.fixture
+def log(monkeypatch):
+    """Calls that reach the disk, in order: (what, path below the store)."""
+    calls = []
+
+    def watch(name):
+        real = getattr(durable_writes, name)
+
+        def call(path, *args, **kwargs):
+            calls.append((name, re.sub(r"^.*\.zarr/?", "", str(path))))
+            return real(path, *args, **kwargs)
+
+        monkeypatch.setattr(durable_writes, name, call)
+
+    for name in ("sync_file", "sync_directory", "write_at", "write_file", "unlink", "allocate"):
+        watch(name)
+    return calls

@@ -1,0 +1,306 @@
+"""Opening the lanes of a store for writing: one lane, all lanes, lanes by name."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import Field, VectorWriter
+from mmreplay.errors import (
+    LockedError,
+    SchemaError,
+)
+from mmreplay.system import locks
+from mmreplay.writing import recover
+from tests.support.disks.trees import contents
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+FRAME, ACTION = Field((3,), "uint8", "raw", chunk=8), Field((), "int64", chunk=8)
+
+
+def attributes(path):
+    return json.loads((path / "zarr.json").read_bytes())["attributes"]["mmreplay"]
+
+
+def check(story, writer):
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(locks.DirectoryLock.__init__, "__kwdefaults__", {"patience_s": 0})
+
+
+# ---------------------------------------------------------------- append
+
+
+def test_append_makes_a_store_or_goes_on_with_it(make, story):
+    given = {
+        "append": True,
+        "frame": FRAME,
+        "action": ACTION,
+        "extras": {"x": Field((2,), "float32")},
+    }
+    writer = make(**given)
+    story.play(writer, 5)
+    writer.close()
+    writer = make(**given)
+    story.play(writer, 5)
+    writer.close()
+    writer = make(append=True)
+    assert writer.rows == 12
+    check(story, writer)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"frame": Field((4,))},
+        {"frame": Field((3,), "int8")},
+        {"frame": {"frame": Field((3,))}},
+        {"action": Field((), "int32")},
+        {"action": Field((1,), "int64")},
+        {"extras": {}},
+        {"extras": {"y": Field((), "float32")}},
+        {"extras": {"x": Field((2,), "float32")}},
+        {"reward_dtype": "float64"},
+        {"codec": "zstd"},
+        {"frame": Field((3,), codec="raw")},
+        {"frame": Field((3,), codec={"name": "gzip"})},
+        {"lanes": 2},
+        {"lane": "me"},
+        {"padding": "edge"},
+        {"flush_s": -1.0},
+        {"metadata": {"x": {1, 2}}},
+        {"metadata": {"x": "y" * (2 << 20)}},
+    ],
+    ids=str,
+)
+def test_what_does_not_match_is_refused_and_the_store_is_not_touched(make, story, kill, lz4, wrong):
+    writer = make(**lz4, extras={"x": Field((), "float32")})
+    story.play(writer, 200)
+    writer.close()
+    for state in ("closed", "killed"):
+        if state == "killed":
+            writer = make(append=True)
+            kill(writer)
+        before = contents(writer.path)
+        with pytest.raises(SchemaError):
+            make(**{"append": True, "capacity": 5, **wrong})
+        assert contents(writer.path) == before
+    check(story, writer)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"frame": Field((3,), "uint8")},
+        {"frame": Field((3,), "uint8", "lz4"), "action": ACTION},
+        {"frame": Field((3,), "uint8", chunk=16, shard=64)},
+        {"codec": "lz4"},
+        {"extras": {"x": Field((), "float32")}},
+        {"reward_dtype": "float32"},
+    ],
+    ids=str,
+)
+def test_what_matches_is_accepted_and_the_layout_stays(make, story, lz4, given):
+    writer = make(**lz4, extras={"x": Field((), "float32")})
+    story.play(writer, 20)
+    writer.close()
+    writer = make(append=True, **given)
+    assert (writer.specs["frames"].inner_rows, writer.specs["frames"].chunk_rows) == (4, 8)
+    story.play(writer, 5)
+    check(story, writer)
+
+
+def test_a_store_of_lanes_is_opened_with_all_of_them_or_refused(make, story):
+    writer = make(lanes=3)
+    story.play(writer, 5)
+    writer.close()
+    with pytest.raises(SchemaError, match="expected 2 lanes, found 3"):
+        make(append=True, lanes=2)
+    for given in ({}, {"lanes": 3}):
+        writer = make(append=True, **given)
+        assert isinstance(writer, VectorWriter)
+        story.play(writer, 2)
+        writer.close()
+    check(story, writer)
+
+
+def test_a_lane_that_is_held_keeps_all_others_closed(make, story, impatient):
+    writer = make(lanes=3)
+    story.play(writer, 5)
+    writer.close()
+    held = mmreplay.create(writer.path / "lane-00001", append=True, flush_s=0)
+    with pytest.raises(LockedError, match="lane-00001"):
+        make(append=True)
+    assert [attributes(one.path)["closed"] for one in writer.writers] == [True, False, True]
+    held.close()
+    make(append=True)
+
+
+# ---------------------------------------------------------------- lanes by name
+
+
+def test_the_same_name_opens_the_same_lane_again(make, story):
+    first = make(lane="actor-0", capacity=100)
+    second = make(append=True, lane="actor-1")
+    story.play(first, 5)
+    story.play(second, 7)
+    assert [one.path.name for one in (first, second)] == ["lane-00000", "lane-00001"]
+    first.close()
+    second.close()
+    again = make(append=True, lane="actor-0")
+    assert again.path == first.path
+    story.play(again, 3)
+    with mmreplay.open(first.path.parent) as store:
+        story.check(store)
+        assert [lane.name for lane in store.lanes] == ["actor-0", "actor-1"]
+        assert len(store) == 15
+
+
+def test_a_named_lane_has_a_capacity_of_its_own(make):
+    first = make(lane="a", capacity=100, padding="zero", metadata={"seed": 1})
+    second = make(append=True, lane="b")
+    third = make(append=True, lane="c", capacity=7, metadata={"seed": 2})
+    assert [one.metadata["capacity"] for one in (first, second, third)] == [100, 100, 7]
+    assert [one.metadata["padding"] for one in (first, second, third)] == ["zero"] * 3
+    assert [one.metadata["env"]["seed"] for one in (first, second, third)] == [1, 1, 2]
+
+
+def test_a_lane_that_somebody_writes_cannot_be_opened_twice(make, impatient):
+    make(lane="a")
+    with pytest.raises(LockedError, match="open for writing already, in this process"):
+        make(append=True, lane="a")
+    make(append=True, lane="b")
+
+
+def test_lanes_of_a_store_share_a_layout_whatever_the_others_ask_for(make, lz4):
+    first = make(lane="a", **lz4)
+    second = make(
+        append=True, lane="b", frame=Field((3,), "uint8", chunk=2, shard=2), action=ACTION
+    )
+    assert second.specs == first.specs
+
+
+def test_fields_that_are_left_out_are_the_stores(make, story):
+    make(lane="a", extras={"x": Field((), "float32")}, reward_dtype="float64")
+    for name, given in (
+        ("b", {}),
+        ("c", {"frame": FRAME, "action": ACTION}),
+        ("d", {"frame": FRAME}),
+    ):
+        writer = make(append=True, lane=name, **given)
+        assert writer.schema.reward_dtype == np.float64
+        assert list(writer.schema.extras) == ["x"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"frame": Field((4,)), "action": ACTION},
+        {"frame": Field((4,))},
+        {"action": Field((), "int8")},
+        {"extras": {"y": Field()}},
+        {"reward_dtype": "float64"},
+        {"codec": "lz4"},
+    ],
+    ids=str,
+)
+def test_a_lane_that_does_not_match_is_refused_and_not_made(make, wrong):
+    path = make(lane="a").path.parent
+    with pytest.raises(SchemaError, match="expected"):
+        make(append=True, lane="b", **wrong)
+    assert sorted(one.name for one in path.iterdir()) == ["lane-00000", "zarr.json"]
+
+
+def test_a_store_of_one_lane_takes_no_names(make):
+    make("one.zarr").close()
+    with pytest.raises(SchemaError, match="a store of one lane; lane= needs one of many"):
+        make("one.zarr", append=True, lane="a")
+
+
+def test_litter_of_a_lane_that_was_never_finished_goes(make):
+    path = make(lane="a").path.parent
+    (path / ".lane-00001.tmp" / "frames").mkdir(parents=True)
+    make(append=True, lane="b")
+    assert sorted(one.name for one in path.iterdir()) == ["lane-00000", "lane-00001", "zarr.json"]
+
+
+ACTOR = """
+import sys, numpy as np, mmreplay
+from mmreplay import Field
+path, name = sys.argv[1:]
+frame = Field((3,), "uint8", "lz4", chunk=4, shard=8)
+number = int(name.split("-")[1])
+print("ready", flush=True)
+sys.stdin.readline()
+with mmreplay.create(path, frame, Field((), "int64"), lane=name, append=True) as writer:
+    for _ in range(3):
+        writer.reset(np.full(3, number, np.uint8))
+        for step in range(10):
+            writer.step(number, step, np.full(3, number, np.uint8), terminated=step == 9)
+print(writer.path.name)
+"""
+
+
+def test_several_processes_write_lanes_of_one_store_at_once(tmp_path):
+    path = tmp_path / "run.zarr"
+    actors = [
+        subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", ACTOR, str(path), f"actor-{number}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(4)
+    ]
+    try:
+        for actor in actors:
+            assert actor.stdout is not None
+            assert actor.stdout.readline() == "ready\n"
+        for actor in actors:
+            assert actor.stdin is not None
+            actor.stdin.write("\n")
+            actor.stdin.flush()
+        found = [actor.communicate(timeout=60) for actor in actors]
+    finally:
+        for actor in actors:
+            actor.kill()
+            actor.wait()
+    assert [error for _, error in found] == [""] * 4
+    assert sorted(output.strip() for output, _ in found) == [f"lane-0000{n}" for n in range(4)]
+    with mmreplay.open(path) as store:
+        assert len(store) == 120
+        for lane in store.lanes:
+            assert lane.name is not None
+            number = int(lane.name.split("-")[1])
+            assert (lane.frames[:] == number).all()
+            assert lane.actions[:].tolist() == ([number] * 10 + [0]) * 3
+    assert os.listdir(tmp_path) == ["run.zarr"]
+
+
+@pytest.mark.parametrize("name", ["", "x" * 256, 5, b"a"])
+def test_a_name_that_no_lane_can_have_is_refused(make, tmp_path, name):
+    with pytest.raises(SchemaError, match="lane: expected a name of 1 to 255 letters"):
+        make(lane=name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_recovery_says_who_is_at_it_and_not_who_died(make, story, kill, impatient, monkeypatch):
+    writer = make()
+    story.play(writer, 9)
+    path = writer.path / ".live" / "writer"
+    path.write_text(path.read_text().replace(f'"pid": {os.getpid()}', '"pid": 1'))
+    kill(writer)
+    told = []
+    monkeypatch.setattr(recover, "_remove_litter", lambda _: told.append(path.read_text()))
+    make(append=True)
+    assert f'"pid": {os.getpid()}' in told[0]

@@ -1,0 +1,124 @@
+"""What `create` may be asked for: capacities, and arguments that cannot be."""
+
+import json
+import threading
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import Field
+from mmreplay.errors import (
+    SchemaError,
+)
+from mmreplay.system import locks
+from mmreplay.writing.request import split_capacity
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+FRAME, ACTION = Field((3,), "uint8", "raw", chunk=8), Field((), "int64", chunk=8)
+
+
+def attributes(path):
+    return json.loads((path / "zarr.json").read_bytes())["attributes"]["mmreplay"]
+
+
+def check(story, writer):
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(locks.DirectoryLock.__init__, "__kwdefaults__", {"patience_s": 0})
+
+
+@pytest.mark.parametrize("n_lanes", [1, 2, 3, 7])
+@pytest.mark.parametrize("capacity", [7, 8, 100, 1000])
+def test_a_capacity_is_divided_evenly_and_exactly(capacity, n_lanes):
+    shares = split_capacity(capacity, n_lanes)
+    assert sum(share or 0 for share in shares) == capacity
+    assert max(share or 0 for share in shares) - min(share or 0 for share in shares) <= 1
+
+
+def test_no_capacity_is_none_in_every_lane_and_one_below_the_lanes_is_refused():
+    assert split_capacity(None, 3) == [None] * 3
+    with pytest.raises(SchemaError, match="one transition or more for each of 3 lanes, found 2"):
+        split_capacity(2, 3)
+
+
+def test_lanes_have_their_share_of_the_capacity(make, story):
+    writer = make(lanes=3, capacity=10)
+    assert [one.metadata["capacity"] for one in writer.writers] == [4, 3, 3]
+    story.play(writer, 20)
+    with mmreplay.open(writer.path) as store:
+        assert [len(lane) for lane in store.lanes] == [4, 3, 3]
+        assert len(store) == 10
+    writer.close()
+    again = make(append=True, capacity=11)
+    assert [one.metadata["capacity"] for one in again.writers] == [4, 4, 3]
+
+
+@pytest.mark.parametrize("capacity", [0, -1, True, 2.5, "5", np.float32(3), [4]])
+def test_a_capacity_that_is_no_number_of_transitions_is_refused(make, tmp_path, capacity):
+    with pytest.raises(SchemaError, match="capacity: expected a whole number, 1 to"):
+        make(capacity=capacity)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_capacity_that_no_lane_could_ever_fill_is_refused(make, tmp_path):
+    for capacity in (1 << 40, 10**30):
+        with pytest.raises(SchemaError, match=f"1 to {(1 << 40) - 1:,}, or None"):
+            make(capacity=capacity)
+    assert list(tmp_path.iterdir()) == []
+    make(capacity=(1 << 40) - 1).close()
+    assert make(append=True).metadata["capacity"] == (1 << 40) - 1
+
+
+def test_a_capacity_may_be_a_numpy_integer(make):
+    assert attributes(make(capacity=np.int64(5)).path)["capacity"] == 5
+
+
+# ---------------------------------------------------------------- arguments that cannot be
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"metadata": [1]}, "metadata: expected a dict, found list"),
+        ({"metadata": "words"}, "metadata: expected a dict, found str"),
+        ({"flush_s": "3"}, "flush_s: expected seconds, 0 for never; found '3'"),
+        ({"flush_s": None}, "flush_s: expected seconds"),
+        ({"flush_s": float("nan")}, "flush_s: expected seconds, 0 for never; found nan"),
+        ({"flush_s": -1}, "flush_s: expected seconds"),
+        ({"flush_s": np.float32("-inf")}, "flush_s: expected seconds"),
+        ({"codec": 5}, "codec: expected 'raw', 'lz4', 'zstd' or a zarr codec as a dict, found 5"),
+    ],
+)
+def test_an_argument_that_is_none_is_named_before_anything_is_made(tmp_path, given, message):
+    with pytest.raises(SchemaError, match=message):
+        mmreplay.create(tmp_path / "store.zarr", **{"frame": FRAME, "action": ACTION} | given)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), np.float64("inf"), 10**400])
+def test_forever_is_never(make, story, seconds):
+    writer = make(flush_s=seconds)
+    story.play(writer, 3)
+    assert writer._background.flush_s == 0
+    assert not [one for one in threading.enumerate() if one.name == "mmreplay-flush"]
+    writer.close()
+    check(story, writer)
+
+
+@pytest.mark.parametrize("seconds", [np.float32(0.5), np.int64(2), 3, 4.5])
+def test_seconds_are_any_number(make, seconds):
+    assert make(flush_s=seconds)._background.flush_s == seconds
+
+
+@pytest.mark.parametrize("place", ["lane-00002", "lane-00000/more.zarr", "more.zarr"])
+def test_no_store_is_made_within_another(make, tmp_path, place):
+    make("outer.zarr", lanes=2)
+    with pytest.raises(SchemaError, match=r"lies within the store .*outer\.zarr"):
+        make(f"outer.zarr/{place}")
+    assert not (tmp_path / "outer.zarr" / place).exists()

@@ -1,0 +1,331 @@
+"""Sealing: a job shared by two threads, and the halves of the tail that it gives back."""
+
+import threading
+
+import numpy as np
+import pytest
+import zarr
+
+import mmreplay
+from mmreplay import Field
+from mmreplay.errors import (
+    DiskFullError,
+)
+from mmreplay.storage import chunk_files
+from mmreplay.storage.checkpoint import CheckpointFile
+from mmreplay.storage.state_page import TAIL_START
+from mmreplay.writing import seal
+from mmreplay.writing.seal import SealJob
+from tests.support.writers import assert_store_matches, checkpoint, chunks, drain
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+WAIT = 30  # seconds, for events that come at once
+
+
+def job_of(n_parts, encode=None, finish=None):
+    done = []
+    job = SealJob(
+        n_parts,
+        encode or (lambda part, fast: bytes([part])),
+        finish or (lambda parts: done.append(list(parts))),
+    )
+    return job, done
+
+
+def in_thread(call):
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_job_encodes_every_part_in_order_and_finishes_once():
+    job, done = job_of(5)
+    job.run()
+    assert done == [[bytes([n]) for n in range(5)]]
+    assert job.done.is_set()
+    assert job.error is None
+
+
+def test_two_threads_share_the_parts_and_none_is_encoded_twice():
+    # The sealing thread is held up in part 0; the writer does all the others.
+    begun, held, who = threading.Event(), threading.Event(), {}
+
+    def encode(part, fast):
+        assert part not in who
+        who[part] = (threading.current_thread().name, fast)
+        if part == 0:
+            begun.set()
+            assert held.wait(WAIT)
+        return bytes([part])
+
+    job, done = job_of(6, encode)
+    sealing = in_thread(job.run)
+    assert begun.wait(WAIT)
+    job.work(fast=True)
+    assert not job.done.is_set()
+    held.set()
+    assert job.done.wait(WAIT)
+    sealing.join()
+    assert done == [[bytes([n]) for n in range(6)]]
+    me = threading.current_thread().name
+    assert who[0] == (sealing.name, False)
+    assert {who[part] for part in range(1, 6)} == {(me, True)}
+
+
+def test_the_sealing_thread_hurries_once_the_writer_has_to_help():
+    ways, hurry = [], threading.Event()
+
+    def encode(part, fast):
+        ways.append(fast)
+        if part == 0:
+            in_thread(lambda: (job.work(fast=True), hurry.set())).join()
+        return b""
+
+    # The writer takes parts 1 and up in the middle of part 0; those left are hurried too.
+    job, _ = job_of(3, encode)
+    job.run()
+    assert hurry.is_set()
+    assert ways == [False, True, True]
+
+
+def test_finishing_waits_for_the_writers_share():
+    begun, held = threading.Event(), threading.Event()
+
+    def encode(part, fast):
+        if fast:
+            begun.set()
+            assert held.wait(WAIT)
+        return bytes([part])
+
+    job, done = job_of(1, encode)
+    writer = in_thread(lambda: job.work(fast=True))
+    assert begun.wait(WAIT)
+    sealing = in_thread(job.run)
+    sealing.join(0.05)
+    assert not job.done.is_set()
+    assert done == []
+    held.set()
+    assert job.done.wait(WAIT)
+    writer.join()
+    assert done == [[b"\0"]]
+
+
+@pytest.mark.parametrize("part", [0, 2, 4])
+def test_an_encoding_that_fails_is_kept_as_the_jobs_error_and_nothing_is_finished(part):
+    def encode(this, fast):
+        if this == part:
+            raise RuntimeError("no memory")
+        return b""
+
+    job, done = job_of(5, encode)
+    job.run()
+    assert job.done.is_set()
+    assert str(job.error) == "no memory"
+    assert done == []
+
+
+def test_an_encoding_that_fails_in_the_writers_thread_ends_the_job_too():
+    begun, held = threading.Event(), threading.Event()
+
+    def encode(part, fast):
+        if fast:
+            raise RuntimeError("in the writer")
+        begun.set()
+        assert held.wait(WAIT)
+        return b""
+
+    job, done = job_of(3, encode)
+    sealing = in_thread(job.run)
+    assert begun.wait(WAIT)
+    job.work(fast=True)
+    held.set()
+    assert job.done.wait(WAIT)
+    sealing.join()
+    assert str(job.error) == "in the writer"
+    assert done == []
+
+
+def test_a_finish_that_fails_is_the_jobs_error():
+    def finish(parts):
+        raise OSError("disk")
+
+    job, _ = job_of(2, None, finish)
+    job.run()
+    assert job.done.is_set()
+    assert isinstance(job.error, OSError)
+
+
+def test_a_writer_that_is_interrupted_while_it_helps_leaves_nobody_waiting():
+    begun, held = threading.Event(), threading.Event()
+
+    def encode(part, fast):
+        if fast:
+            raise KeyboardInterrupt
+        begun.set()
+        assert held.wait(WAIT)
+        return b""
+
+    job, done = job_of(2, encode)
+    sealing = in_thread(job.run)
+    assert begun.wait(WAIT)
+    with pytest.raises(KeyboardInterrupt):
+        job.work(fast=True)
+    held.set()
+    assert job.done.wait(WAIT)
+    sealing.join(WAIT)
+    assert isinstance(job.error, KeyboardInterrupt)
+    assert done == []
+
+
+# ---------------------------------------------------------------- the tail of a lane
+
+
+def test_a_half_is_given_back_only_after_a_checkpoint_says_that_its_rows_are_in_a_shard(
+    make, story, lz4, log, monkeypatch
+):
+    writer = make(**lz4)
+    seen, real = [], CheckpointFile.write
+
+    def write(self, **changes):
+        seen.append((dict(changes), writer.files.words[TAIL_START], list(log)))
+        real(self, **changes)
+
+    monkeypatch.setattr(CheckpointFile, "write", write)
+    story.play(writer, 16)
+    drain(writer)
+    assert [(changes, before) for changes, before, _ in seen] == [
+        ({"tail_start": 8}, 0),
+        ({"tail_start": 16}, 8),
+    ]
+    assert ("write_file", "frames/c.0.0") in seen[0][2]
+    assert ("write_file", "frames/c.1.0") in seen[1][2]
+    assert writer.files.words[TAIL_START] == 16
+    assert (checkpoint(writer).head, checkpoint(writer).tail_start) == (0, 16)
+
+
+def test_a_seal_that_could_not_be_recorded_gives_nothing_back(make, story, lz4, monkeypatch, kill):
+    writer = make(**lz4)
+
+    def full(self, **changes):
+        raise DiskFullError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointFile, "write", full)
+        story.play(writer, 15)
+        drain(writer)
+        assert writer.files.words[TAIL_START] == 0
+        with pytest.raises(DiskFullError):
+            story.step(writer)
+        with mmreplay.open(writer.path) as store:
+            story.check(store)
+    story.step(writer)  # the same call works once there is room
+    story.play(writer, 20, reset=False)
+    kill(writer)
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+
+
+def test_flushes_and_seals_copy_what_the_other_one_wrote(make, story, lz4):
+    writer = make(**lz4)
+    story.play(writer, 20)
+    drain(writer)
+    writer.flush()
+    best = checkpoint(writer)
+    assert (best.head, best.tail_start) == (21, 16)
+    story.play(writer, 10, reset=False)
+    drain(writer)
+    best = checkpoint(writer)
+    assert (best.head, best.tail_start) == (21, 24)
+
+
+def test_all_keys_of_a_dict_are_sealed_together(make, story):
+    frame = {
+        "a": Field((3,), "uint8", "lz4", chunk=4, shard=8),
+        "b": Field((2, 2), "float32", "zstd", chunk=2),
+        "c": Field((5,), "int16", "raw", chunk=3),
+    }
+    writer = make(frame=frame)
+    story.play(writer, 20)
+    drain(writer)
+    assert chunks(writer, "frames/a") == chunks(writer, "frames/b") == [0, 1]
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+    writer.close()
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+
+
+def test_a_short_shard_holds_nothing_of_older_rows(make, story, lz4):
+    writer = make(**lz4)
+    story.play(writer, 33)  # the tail has been round twice
+    writer.close()
+    spec = writer.specs["frames"]
+    whole = zarr.open_array(writer.path / "frames", mode="r")
+    assert whole.shape == (34, 3)
+    from mmreplay.format import compression
+    from mmreplay.storage import shard_file
+
+    shard = shard_file.Shard(
+        chunk_files.chunk_path(writer.path, spec, 4), spec, compression.make_codec(spec.codec)
+    )
+    out = np.full((4, 3), 99, np.uint8)
+    shard.decode(0, out.reshape(-1))
+    assert out[2:].tolist() == [[0, 0, 0]] * 2
+    assert shard.slices[1] is None
+
+
+def test_a_writer_that_is_faster_than_the_thread_helps_it(make, story, lz4, monkeypatch):
+    from mmreplay.format import compression
+
+    writer = make(**lz4)
+    begun, held, fasts = threading.Event(), threading.Event(), []
+    real = compression.encode
+
+    def encode(codec, data, *, fast=False):
+        fasts.append((threading.current_thread() is threading.main_thread(), fast))
+        if len(fasts) == 1:
+            begun.set()
+            assert held.wait(30)
+        if len(fasts) == 2:
+            held.set()
+        return real(codec, data, fast=fast)
+
+    monkeypatch.setattr(compression, "encode", encode)
+    story.play(writer, 8)
+    assert begun.wait(30)
+    story.play(writer, 30, reset=False)
+    # The first half has two chunks: the thread was held up in one, so the writer did the other.
+    assert fasts[:2] == [(False, False), (True, True)]
+    drain(writer)
+    assert_store_matches(story, writer)
+
+
+def test_a_tail_full_to_the_last_row_goes_on_after_a_kill(make, story, lz4, kill, monkeypatch):
+    writer = make(**lz4)
+    monkeypatch.setattr(seal.SealJob, "run", lambda self: None)  # the thread never gets to it
+    story.play(writer, 15)
+    assert writer.files.tail_start == 0
+    kill(writer)
+    monkeypatch.undo()
+    assert_store_matches(story, writer)
+    writer = make(append=True)
+    assert writer.rows == 16
+    assert writer.files.tail_start == 0
+    story.play(writer, 3)
+    drain(writer)
+    assert writer.files.tail_start == 16
+    assert_store_matches(story, writer)
+    writer.close()
+    assert_store_matches(story, writer)
+
+
+def test_a_tail_full_to_the_last_row_is_closed_after_a_kill(make, story, lz4, kill, monkeypatch):
+    writer = make(**lz4)
+    monkeypatch.setattr(seal.SealJob, "run", lambda self: None)
+    story.play(writer, 15)
+    kill(writer)
+    monkeypatch.undo()
+    make(append=True).close()
+    assert_store_matches(story, writer)
+    assert chunk_files.chunk_files(writer.path, writer.specs["frames"]) == [0, 1]
