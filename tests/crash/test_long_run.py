@@ -31,7 +31,8 @@ if THOROUGH:
     LOOKS, WINDOW_S = 3, 0.8
 else:  # chunks so short that as many files come and go as in a run of many million rows
     RUN = {"capacity": 5_000, "chunk": 512, "shard": 512, "window": 5_000}
-    ROWS, CALM, KILLS, CLOSES = 150_000, 40_000, by_effort(2, 4, 0), 1
+    ROWS, CALM = by_effort(100_000, 150_000, 0), by_effort(30_000, 40_000, 0)
+    KILLS, CLOSES = by_effort(2, 4, 0), 1
     LOOKS, WINDOW_S = 2, 0.02
 # Chunk files that are allocated before their first row: those of a megabyte or more.
 AHEAD = {"lz4": 0, "raw": 1 if THOROUGH else 0}

@@ -82,6 +82,7 @@ CASES = {
 
 # Those of the others that are quick go over the same borders, or tests/unit has them, lowered.
 LONG = {
+    "default chunks, evicted",
     "default chunks of scalars and vectors",
     "more files than lie side by side",
     "more shards than are kept open",

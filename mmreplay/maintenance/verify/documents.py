@@ -36,7 +36,7 @@ _MOST_ROWS = {"episodes/starts": 65_536, "priorities": 1 << 20}
 
 
 def root_problems(data: bytes, own: Mapping[str, Any], path: str) -> Iterator[str]:
-    """What is wrong with the zarr.json of a lane or store that `parsing.parse_root` accepts.
+    """What is wrong with the zarr.json of a lane or store that `parse.parse_root` accepts.
 
     `own` is attributes.mmreplay in it.
     """
@@ -85,13 +85,13 @@ def generator_problems(text: Any) -> Iterator[str]:
 
 
 def schema_problems(schema: Schema, document: object) -> Iterator[str]:
-    """What is wrong with a schema that `parsing.schema_from_json` could read."""
+    """What is wrong with a schema that `parse.schema_from_json` could read."""
     if schema.to_json() != document:
         yield f"schema: expected {json.dumps(schema.to_json())}, found {json.dumps(document)}"
 
 
 def layout_problems(specs: Mapping[str, ArraySpec], document: Any) -> Iterator[str]:
-    """What is wrong with the layout of a store that `planning.plan_from_layout` could read."""
+    """What is wrong with the layout of a store that `plan.plan_from_layout` could read."""
     yield from _differences(layout.layout_json(specs), document, (), "layout")
 
 

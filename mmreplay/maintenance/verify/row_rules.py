@@ -1,4 +1,4 @@
-"""What rows may hold: docs/semantics.md, "Rows, transitions, episodes". Pure: arrays in, text out.
+"""What rows may hold: docs/semantics.md, "Rows". Pure: arrays in, text out.
 
 Invariant: a rule speaks only of rows that no writer changes any more.
 """
