@@ -17,7 +17,7 @@ from mmreplay.ids import LANE_SHIFT, Ids
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.storage import chunk_files
 from mmreplay.storage.chunk_files import EvictedError
-from mmreplay.storage.raw_column import RawColumn
+from mmreplay.storage.raw_column import RawColumn, Remaps
 from mmreplay.storage.shard_column import ShardColumn
 
 
@@ -38,8 +38,13 @@ class JoinedLanes:
                     f"load them apart"
                 )
         self.columns: dict[str, RawColumn | ShardColumn] = {}
+        self.remaps = Remaps()
         for path in self.readers[0].specs:
-            self.columns[path] = self._column_type(path)(self.readers, path)
+            self.columns[path] = (
+                RawColumn(self.readers, path, self.remaps)
+                if self._is_raw(path)
+                else ShardColumn(self.readers, path)
+            )
         self.index = Index(len(self.readers))
         self.heads = [reader.head for reader in self.readers]
         for number, reader in enumerate(self.readers):
@@ -48,8 +53,8 @@ class JoinedLanes:
         for column in self.columns.values():
             column.refresh()
 
-    def _column_type(self, path: str) -> type[RawColumn | ShardColumn]:
-        """What reads a column of all lanes."""
+    def _is_raw(self, path: str) -> bool:
+        """Whether a column is stored uncompressed, in all lanes."""
         raw = [reader for reader in self.readers if reader.specs[path].is_raw]
         compressed = [reader for reader in self.readers if not reader.specs[path].is_raw]
         if raw and compressed:
@@ -58,7 +63,7 @@ class JoinedLanes:
                 f"{raw[0].path / path} is raw, {compressed[0].path / path} is compressed "
                 f"({codec}); load them apart, or record both with one codec"
             )
-        return RawColumn if raw else ShardColumn
+        return bool(raw)
 
     def follow(self) -> bool:
         """Take the newest rows; False when a lane's session is over.

@@ -180,14 +180,20 @@ class LiveLanes:
         they keep going away.
         """
         for _ in range(_ATTEMPTS):
-            known = self._joined
+            known, n_remaps = self._joined, self._joined.remaps.count
             try:
                 lanes, out = read()
             except EvictedError:
                 pass
+            except IndexError:
+                if self._joined is known and known.remaps.count == n_remaps:
+                    raise
+                continue
             else:
                 if lanes.same_session():
-                    return out
+                    if lanes is known and lanes.remaps.count == n_remaps:
+                        return out
+                    continue  # another thread may have let go of rows that were read
                 known = lanes
             with self._lock:
                 self.check_open()

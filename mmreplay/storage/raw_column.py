@@ -20,15 +20,34 @@ _MAX_MAPS = 8192  # side by side; vm.max_map_count is 65,530 for the whole proce
 _MAX_CACHED = 2048  # maps of chunk files that cannot lie side by side
 
 
+class Remaps:
+    """How often columns were mapped anew, without the files that were evicted.
+
+    A thread that was reading meanwhile may have found other rows in their place. Whoever reads
+    without a lock compares `count` before and after, and reads again if it differs.
+    """
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
 class RawColumn:
     """A raw column of all lanes of a store, as one array where the files allow it.
 
     The chunk files of all lanes lie side by side in one range of addresses, so that a batch over
     any number of lanes is a single `take`. Files whose size is no multiple of a page are mapped
     one by one, and a batch loops over them.
+
+    Args:
+        lanes: the files of each.
+        path: of the column.
+        remaps: counts this column's, too.
     """
 
-    def __init__(self, lanes: Sequence[LaneFiles], path: str) -> None:
+    def __init__(self, lanes: Sequence[LaneFiles], path: str, remaps: Remaps | None = None) -> None:
+        self._remaps = remaps or Remaps()
         self._lanes = lanes
         self._path = path
         self._specs = [lane.specs[path] for lane in lanes]
@@ -96,6 +115,7 @@ class RawColumn:
         self._pager, self._finished = prefetch.Pager(), first
         for number in range(len(pairs)):
             self._tell_pager(files, number)
+        self._remaps.count += 1  # before other rows can be found where evicted ones were
         self._files = files
 
     def _map(self, files: SideBySide, number: int, stop: int) -> None:
