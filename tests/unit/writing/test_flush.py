@@ -206,7 +206,7 @@ def test_a_call_that_waits_for_a_flush_that_fails_does_not_try_its_fsyncs_again(
     first = threading.Thread(target=writer._flush_in_background, kwargs={"timer": True})
     first.start()
     assert begun.wait(60)
-    threading.Timer(0.2, waiting.set).start()
+    threading.Timer(0.05, waiting.set).start()
     with pytest.raises(FailedStoreError, match="fsync failed"):
         getattr(writer, call)()
     first.join()

@@ -123,10 +123,19 @@ def test_an_action_may_be_of_any_shape_and_dtype(make, story):
         assert_store_matches(story, writer)
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (2, 2)])
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "float16", "float64"])
 @pytest.mark.parametrize("codec", ["raw", "lz4"])
-def test_a_frame_may_be_of_any_shape_and_dtype(make, story, shape, dtype, codec):
+def test_frames_of_a_dict_may_be_of_any_shape_and_dtype(make, story, dtype, codec):
+    fields = [Field(shape, dtype, codec, chunk=2, shard=4) for shape in [(), (3,), (2, 2)]]
+    writer = make(frame=dict(zip("abc", fields, strict=True)))
+    story.play(writer, 11)
+    drain(writer)
+    assert_store_matches(story, writer)
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((), "float16"), ((3,), "bool"), ((2, 2), "float64")])
+@pytest.mark.parametrize("codec", ["raw", "lz4"])
+def test_a_frame_may_be_of_any_shape(make, story, shape, dtype, codec):
     writer = make(frame=Field(shape, dtype, codec, chunk=2, shard=4))
     story.play(writer, 11)
     drain(writer)
