@@ -1,7 +1,6 @@
 """The order of a close: plain zarr, and nothing lost where one fails."""
 
 import errno
-import itertools
 import json
 import os
 import warnings
@@ -27,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 @pytest.mark.parametrize(
     ("codec", "length"),
-    [*itertools.product(["raw", "lz4"], [0, 1, 7, 8, 16, 30]), ("zstd", 16), ("zstd", 30)],
+    [*(("lz4", length) for length in (0, 1, 7, 8, 16, 30)), ("zstd", 30), ("raw", 30)],
 )
 def test_a_closed_lane_is_plain_zarr_and_nothing_else(make, story, codec, length):
     writer = make(

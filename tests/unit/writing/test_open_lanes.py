@@ -71,7 +71,7 @@ def untouched(tmp_path_factory, story_of_module):
             extras={"x": Field((), "float32")},
             flush_s=0,
         )
-        story_of_module.play(writer, 200)
+        story_of_module.play(writer, 100)
         writer.close()
         if state == "killed":
             writer = mmreplay.create(writer.path, append=True, flush_s=0)

@@ -620,7 +620,7 @@ def open_lane(path):
     return writer.Writer(path, background=background.Background(0), changes={"capacity": 1000})
 
 
-EVERY = by_effort(4, 1, 1)  # call of them
+EVERY = by_effort(5, 1, 1)  # call of them
 
 
 @pytest.mark.deep
