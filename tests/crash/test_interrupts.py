@@ -28,7 +28,7 @@ SETTINGS = {
     "evicting": {"frame": Field((4,), "uint8", "lz4", 2, 4), "capacity": 30},
 }
 ROWS = 120
-EVERY = by_effort(23, 7, 1)
+EVERY = by_effort(53, 7, 1)
 
 
 class Interrupt:

@@ -24,8 +24,10 @@ from tests.support.writers import drain
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
 
-@pytest.mark.parametrize("codec", ["raw", "lz4", "zstd"])
-@pytest.mark.parametrize("length", [0, 1, 7, 8, 16, 30])
+@pytest.mark.parametrize(
+    ("codec", "length"),
+    [*(("lz4", length) for length in (0, 1, 7, 8, 16, 30)), ("zstd", 30), ("raw", 30)],
+)
 def test_a_closed_lane_is_plain_zarr_and_nothing_else(make, story, codec, length):
     writer = make(
         frame={"a": Field((3,), "uint8", codec, chunk=4, shard=8), "b": Field((), "float16")},

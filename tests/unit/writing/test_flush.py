@@ -206,7 +206,7 @@ def test_a_call_that_waits_for_a_flush_that_fails_does_not_try_its_fsyncs_again(
     first = threading.Thread(target=writer._flush_in_background, kwargs={"timer": True})
     first.start()
     assert begun.wait(60)
-    threading.Timer(0.2, waiting.set).start()
+    threading.Timer(0.05, waiting.set).start()
     with pytest.raises(FailedStoreError, match="fsync failed"):
         getattr(writer, call)()
     first.join()
@@ -268,7 +268,7 @@ def test_a_flush_evicts_chunk_files_wholly_below_the_context_of_the_oldest_trans
     make, story, codec
 ):
     writer = make(frame=Field((3,), "uint8", codec, chunk=4, shard=8), capacity=10)
-    for _ in range(30):
+    for episode in range(30):
         story.play(writer, 6, "terminated")
         drain(writer)
         writer.flush()
@@ -284,9 +284,10 @@ def test_a_flush_evicts_chunk_files_wholly_below_the_context_of_the_oldest_trans
             if not spec.is_raw:
                 last = writer.files.tail_start // spec.chunk_rows
             assert found == list(range(base // spec.chunk_rows, last))
-        with mmreplay.open(writer.path) as store:
-            story.check(store, start=base)
-            assert store.ids.tolist() == transitions[-10:]
+        if episode % 3 == 2:
+            with mmreplay.open(writer.path) as store:
+                story.check(store, start=base)
+                assert store.ids.tolist() == transitions[-10:]
     assert base > 100
 
 

@@ -81,7 +81,7 @@ def test_no_room_for_a_chunk_ahead_takes_no_file_from_the_step(make, story, larg
     def full_ahead(descriptor, size):
         if threading.current_thread() is ahead:
             begun.set()
-            stepping.wait(0.5)  # the step waits for its turn, or would be done by then
+            stepping.wait(0.1)  # the step waits for its turn, or would be done by then
             raise OSError(errno.ENOSPC, "full")
         real(descriptor, size)
 
@@ -109,7 +109,7 @@ def test_a_lane_is_let_go_when_its_tasks_have_ended(make, story, lz4, monkeypatc
 
     monkeypatch.setattr(lane_files.LockedLane, "release", release)
     lane._background.submit(lambda: held.wait(WAIT))
-    threading.Timer(0.2, held.set).start()
+    threading.Timer(0.05, held.set).start()
     lane._release_unclosed()
     assert released == [True]
     writer.writers[1].close()

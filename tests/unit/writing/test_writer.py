@@ -123,10 +123,19 @@ def test_an_action_may_be_of_any_shape_and_dtype(make, story):
         assert_store_matches(story, writer)
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (2, 2)])
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "float16", "float64"])
 @pytest.mark.parametrize("codec", ["raw", "lz4"])
-def test_a_frame_may_be_of_any_shape_and_dtype(make, story, shape, dtype, codec):
+def test_frames_of_a_dict_may_be_of_any_shape_and_dtype(make, story, dtype, codec):
+    fields = [Field(shape, dtype, codec, chunk=2, shard=4) for shape in [(), (3,), (2, 2)]]
+    writer = make(frame=dict(zip("abc", fields, strict=True)))
+    story.play(writer, 11)
+    drain(writer)
+    assert_store_matches(story, writer)
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((), "float16"), ((3,), "bool"), ((2, 2), "float64")])
+@pytest.mark.parametrize("codec", ["raw", "lz4"])
+def test_a_frame_may_be_of_any_shape(make, story, shape, dtype, codec):
     writer = make(frame=Field(shape, dtype, codec, chunk=2, shard=4))
     story.play(writer, 11)
     drain(writer)
@@ -211,8 +220,9 @@ def full(*_):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-@pytest.mark.parametrize("call", ["step", "reset"])
-@pytest.mark.parametrize("at", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize(
+    ("call", "at"), [*(("step", at) for at in range(1, 6)), ("reset", 1), ("reset", 5)]
+)
 def test_no_room_for_a_chunk_changes_nothing_and_the_same_call_works_later(
     make, story, monkeypatch, call, at
 ):
