@@ -12,7 +12,7 @@ import mmreplay
 from mmreplay import Field
 from mmreplay.batches.relabel import STRATEGIES
 from tests.support.disks.scratch import scratch_directory
-from tests.support.effort import THOROUGH
+from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle.checks import check_same
 from tests.support.oracle.model import LANE_SHIFT, LaneModel, Model
 from tests.support.oracle.pair import Pair
@@ -105,9 +105,10 @@ def check_relabelled(batch, model, strategy, terminal, how):
         check_same(batch.extras["bonus"][place], expected.extras["bonus"][0], "bonus")
 
 
-def check_samples(data, model, strategy, terminal, *, probability=0.7, size=40):
+def check_samples(data, model, strategy, terminal, *, probability=0.7):
     how = dataclasses.asdict(data.settings)
     hindsight = mmreplay.Hindsight(data, reward, strategy, probability, terminal=terminal)
+    size = by_effort(10, 60, 60)
     batch = hindsight.sample(size)
     check_relabelled(batch, model, strategy, terminal, how)
     again = hindsight.sample(size, out=batch)
@@ -131,7 +132,7 @@ SETTINGS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=500 if THOROUGH else 20)
+@settings(max_examples=by_effort(8, 20, 500))
 @given(st.data())
 def test_every_relabelled_sample_is_what_its_episode_recorded_with_that_goal_gives(data):
     layout = layout_of(
@@ -178,7 +179,7 @@ def test_long_episodes_partly_evicted_and_running(tmp_path, quick_disk):
                 assert len(data) == 150
                 assert data.store.lanes[1].base > 0
                 for strategy, terminal in itertools.product(STRATEGIES, [None, success]):
-                    check_samples(data, model, strategy, terminal, size=60)
+                    check_samples(data, model, strategy, terminal)
 
 
 # ---------------------------------------------------------------- which goals come

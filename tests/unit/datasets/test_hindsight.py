@@ -289,7 +289,7 @@ def test_the_mark_never_hides_an_extra(tmp_path, quick_disk):
     assert (batch.extras["goal_row"] > batch.id).all()
 
 
-@pytest.mark.parametrize("codec", ["raw", "lz4"])
+@pytest.mark.parametrize("codec", [pytest.param("raw", marks=pytest.mark.deep(only=True)), "lz4"])
 def test_goals_are_of_the_same_episode_while_another_thread_writes(tmp_path, quick_disk, codec):
     shard = None if codec == "raw" else 8
     goal = Field((2,), "float32", codec, 4, shard)

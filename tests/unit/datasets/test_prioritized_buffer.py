@@ -107,7 +107,7 @@ def check_distribution(buffer, probabilities):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("alpha", [0, 0.6, 1, 2])
-@pytest.mark.parametrize("n", [3, 7])
+@pytest.mark.parametrize("n", [pytest.param(3, marks=pytest.mark.deep(only=True)), 7])
 def test_transitions_are_drawn_by_the_definition(buffer_of, n, alpha, variant):
     buffer = buffer_of(alpha=alpha, variant=variant)
     play(buffer, n)

@@ -24,7 +24,12 @@ ACTION = Field((), "int64", chunk=8)
 EXTRAS = {"log_prob": Field((), "float32", chunk=8)}
 
 
-@pytest.fixture(params=[("zstd", None), ("dict", 2)], ids=["zstd", "two lanes of dicts"])
+@pytest.fixture(
+    params=[
+        pytest.param(("zstd", None), id="zstd", marks=pytest.mark.deep(only=True)),
+        pytest.param(("dict", 2), id="two lanes of dicts"),
+    ]
+)
 def writer(request, make, kinds):
     kind, lanes = request.param
     return make(frame=kinds[kind], action=ACTION, extras=EXTRAS, lanes=lanes)

@@ -189,7 +189,7 @@ def test_a_lost_life_is_terminal_only_on_request(envs, game, tmp_path):
     record(
         "ALE/Breakout-v5",
         tmp_path / "s",
-        STEPS * envs,
+        200 * envs,
         envs=envs,
         policy=Policy,
         seed=4,
@@ -197,11 +197,12 @@ def test_a_lost_life_is_terminal_only_on_request(envs, game, tmp_path):
     )
     with mmreplay.open(game(envs)) as a, mmreplay.open(tmp_path / "s") as b:
         for plain, lossy in zip(a.lanes, b.lanes, strict=True):
-            assert np.array_equal(plain.frames[:], lossy.frames[:])
-            ends = np.count_nonzero(plain.non_terminals[:-1] == 0)
+            rows = lossy.rows
+            assert np.array_equal(plain.frames[:rows], lossy.frames[:])
+            ends = np.count_nonzero(plain.non_terminals[: rows - 1] == 0)
             lost = np.count_nonzero(lossy.non_terminals[:-1] == 0)
             assert lost >= ends + 3
-            assert np.array_equal(plain.resets[:], lossy.resets[:])
+            assert np.array_equal(plain.resets[:rows], lossy.resets[:])
 
 
 def test_an_id_registered_with_other_arguments_is_taken_as_it_is():
@@ -241,10 +242,10 @@ def test_a_missing_package_is_reported_with_the_command_that_installs_it(child, 
 
 
 def test_stacks_made_by_ale_py_give_a_warning(tmp_path):
-    envs = AtariVectorEnv("pong", 2)
+    envs = AtariVectorEnv("pong", 1)
     with pytest.warns(UserWarning, match="AtariVectorEnv.* stacks of 4 frames"):
         record(envs, tmp_path / "stacks.zarr", 4)
     envs.close()
-    envs = AtariVectorEnv("pong", 2, stack_num=1)
+    envs = AtariVectorEnv("pong", 1, stack_num=1)
     record(envs, tmp_path / "frames.zarr", 4)
     envs.close()

@@ -4,12 +4,14 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from mmreplay.errors import SchemaError
 from mmreplay.sampling.exact_ranks import RankedPriorities
 from mmreplay.sampling.rank_distribution import RankDistribution
+from tests.support.effort import by_effort
 from tests.support.even_draws import assert_counts_fit, even_draws
 
 PATTERNS = {
@@ -109,6 +111,7 @@ class Machine(RuleBasedStateMachine):
 
 
 TestAgainstASortedList = Machine.TestCase
+TestAgainstASortedList.settings = settings(max_examples=by_effort(10, 50, 2_000))
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)

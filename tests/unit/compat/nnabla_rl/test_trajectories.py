@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mmreplay.compat import nnabla_rl
 from mmreplay.compat.nnabla_rl import trajectories
+from tests.support.effort import by_effort
 
 ENDS = ("terminated", "truncated", "interrupted")
 # How many steps follow one another, and how many after that, as if from other episodes.
@@ -28,7 +29,7 @@ def small_reclaim(monkeypatch):
     st.lists(st.tuples(PIECES, st.sampled_from(ENDS)), min_size=1, max_size=9),
     st.one_of(st.none(), st.integers(1, 4)),
 )
-@settings(deadline=None, max_examples=8)  # each makes a store
+@settings(deadline=None, max_examples=by_effort(4, 8, 8))  # each makes a store
 def test_trajectories_against_a_list_of_lists(experiences, episodes, most):
     every = []
     with nnabla_rl.TrajectoryReplayBuffer(most) as buffer:

@@ -18,6 +18,7 @@ from tests.support.tampering.repairs import (
 
 UNKNOWN = ".live cannot be read whole, so nothing tells how many rows there were"
 UNSURE = "zarr.json does not match its crc32c"
+LATER = pytest.mark.deep(only=True)
 
 
 @pytest.fixture
@@ -44,8 +45,15 @@ def assert_rows_of_the_last_flush(done):
     assert done.notes[0].startswith(UNKNOWN)
 
 
-@pytest.mark.parametrize("lost", [".live", "state and checkpoint"])
-@pytest.mark.parametrize("kind", ["raw", "lz4"])
+@pytest.mark.parametrize(
+    ("kind", "lost"),
+    [
+        ("raw", ".live"),
+        ("lz4", "state and checkpoint"),
+        pytest.param("lz4", ".live", marks=LATER),
+        pytest.param("raw", "state and checkpoint", marks=LATER),
+    ],
+)
 def test_repair_refuses_a_lane_that_was_never_closed_and_lost_its_records(
     killed_half_flushed, kind, lost
 ):
@@ -94,8 +102,15 @@ def test_damage_in_a_closed_lane_that_says_it_is_open(closed_half_flushed):
     assert (done.kept, done.lost, done.lanes[0].damaged) == (80, 5, [(80, 85)])
 
 
-@pytest.mark.parametrize("n_steps", [1, 30])
-@pytest.mark.parametrize("own", ["sound", "damaged"])
+@pytest.mark.parametrize(
+    ("n_steps", "own"),
+    [
+        (1, "sound"),
+        (30, "damaged"),
+        pytest.param(30, "sound", marks=LATER),
+        pytest.param(1, "damaged", marks=LATER),
+    ],
+)
 def test_a_reopened_lane_without_live_keeps_the_rows_of_its_last_close(
     closed_half_flushed, make, story, kill, n_steps, own
 ):
@@ -136,7 +151,9 @@ def test_a_state_page_without_its_magic_is_damage(page_of):
     assert_rows_of_the_last_flush(repaired(path, known))
 
 
-@pytest.mark.parametrize(("capacity", "bit"), [(None, 0), (20, 6), (20, 63)])
+@pytest.mark.parametrize(
+    ("capacity", "bit"), [(None, 0), pytest.param(20, 6, marks=LATER), (20, 63)]
+)
 def test_an_impossible_base_is_ignored(page_of, capacity, bit):
     path, change = page_of(capacity=capacity)
     known = columns(path)
@@ -147,7 +164,15 @@ def test_an_impossible_base_is_ignored(page_of, capacity, bit):
     assert attributes(path)["capacity"] == capacity
 
 
-@pytest.mark.parametrize(("kind", "bit"), [("dict", 0), ("dict", 7), ("lz4", 5), ("lz4", 63)])
+@pytest.mark.parametrize(
+    ("kind", "bit"),
+    [
+        ("dict", 0),
+        pytest.param("dict", 7, marks=LATER),
+        pytest.param("lz4", 5, marks=LATER),
+        ("lz4", 63),
+    ],
+)
 def test_an_impossible_tail_start_is_ignored(page_of, kind, bit):
     path, change = page_of(kind)
     known = columns(path)
@@ -157,7 +182,7 @@ def test_an_impossible_tail_start_is_ignored(page_of, kind, bit):
     assert (done.kept, done.lost, done.at_least, done.notes) == (85, 0, False, [])
 
 
-@pytest.mark.parametrize(("kind", "bit"), [("raw", 12), ("dict", 40)])
+@pytest.mark.parametrize(("kind", "bit"), [("raw", 12), pytest.param("dict", 40, marks=LATER)])
 def test_a_head_past_all_chunk_files_is_ignored(page_of, kind, bit):
     path, change = page_of(kind)
     known = columns(path)
@@ -177,7 +202,7 @@ def test_a_head_before_the_last_flush_is_ignored(page_of):
     assert_rows_of_the_last_flush(repaired(path, known))
 
 
-@pytest.mark.parametrize("kind", ["raw", "dict"])
+@pytest.mark.parametrize("kind", ["raw", pytest.param("dict", marks=LATER)])
 def test_a_page_whose_checkpoint_lost_its_newest_slot(page_of, kind):
     """Then the page is all that tells of base and tail_start."""
     path, _ = page_of(kind, capacity=20)

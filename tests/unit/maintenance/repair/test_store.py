@@ -21,15 +21,16 @@ from tests.support.tampering.damage import lane_directories
 from tests.support.tampering.repairs import check_kept, set_attributes
 
 ROWS = 85
+LATER = pytest.mark.deep(only=True)
 
 
 @pytest.mark.parametrize(
     ("kind", "lanes", "which"),
     [
         ("raw", None, "its own"),
-        ("raw", None, "all others"),
-        ("zstd", None, "its own"),
-        ("dict", 2, "its own"),
+        pytest.param("raw", None, "all others", marks=LATER),
+        pytest.param("zstd", None, "its own", marks=LATER),
+        pytest.param("dict", 2, "its own", marks=LATER),
         ("dict", 2, "all others"),
     ],
 )
@@ -147,7 +148,7 @@ def test_a_store_left_by_a_crash_is_closed(killed_store, story, tmp_path, lanes)
         story.check(store)
 
 
-@pytest.mark.parametrize("kind", ["raw", "dict"])
+@pytest.mark.parametrize("kind", [pytest.param("raw", marks=LATER), "dict"])
 def test_a_damaged_store_left_by_a_crash(killed_store, tmp_path, kind):
     path = killed_store(kind)
     original = shutil.copytree(path, tmp_path / "original.zarr")
@@ -163,10 +164,10 @@ def test_a_damaged_store_left_by_a_crash(killed_store, tmp_path, kind):
     ("lost", "how"),
     [
         ("state", "missing"),
-        ("state", "zeros"),
-        ("checkpoint", "short"),
+        pytest.param("state", "zeros", marks=LATER),
+        pytest.param("checkpoint", "short", marks=LATER),
         ("checkpoint", "zeros"),
-        ("frames.tail", "missing"),
+        pytest.param("frames.tail", "missing", marks=LATER),
         ("frames.tail", "short"),  # nothing tells that one of zeros is damaged
         ("rewards/zarr.json", "short"),
     ],
