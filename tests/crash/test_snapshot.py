@@ -70,7 +70,7 @@ def test_beside_a_process_that_writes_seals_evicts_and_closes(tmp_path, name, me
         seed=luck.randrange(2**32),
         flush_s=0.005,
         rows=by_effort(200, 1_000, 3_000),
-        pause_s=by_effort(0.002, 0.001, 0),  # else a store that is read slowly is a large one
+        pause_s=by_effort(0.002, 0.003, 0),  # else a store that is read slowly is a large one
         session=1,
         action_chunk=16,
         **SCRIPTS[name],
@@ -80,7 +80,7 @@ def test_beside_a_process_that_writes_seals_evicts_and_closes(tmp_path, name, me
         chronicle = actor.Chronicle(script)
         pid = actors.start(script)
         chronicle.wait_for_rows()
-        while len(n_rows) < by_effort(3, 15, 200):
+        while len(n_rows) < by_effort(3, 8, 200):
             target = tmp_path / "copy.zarr"
             before = chronicle.committed
             if take(source, target) is None:
