@@ -61,7 +61,7 @@ def read_specs(path: Path, schema: Schema) -> tuple[dict[str, layout.ArraySpec],
     specs: dict[str, layout.ArraySpec] = {}
     rows: int | None = None
     for name, one in arrays.items():
-        where = path / name / "zarr.json"
+        where = path.joinpath(name, "zarr.json")
         try:
             data = checked_reads.read_bytes(where, layout.MAX_METADATA_BYTES)
         except (FileNotFoundError, NotADirectoryError) as error:

@@ -6,6 +6,7 @@ is mapped only after its size was checked.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -48,13 +49,13 @@ class SideBySide:
         self._reservation = memory_maps.Reservation(sum(sizes) * one.row_bytes, writable=writable)
         self.data: npt.NDArray[np.uint8] = self._reservation.array
         self.rows: Array = self.data.view(one.dtype).reshape(-1, *one.row_shape)
-        self._begins = np.cumsum([0, *sizes[:-1]], dtype=np.int64)
-        lowest = [
-            (number << LANE_SHIFT) + chunk * spec.chunk_rows
-            for number, (chunk, spec) in enumerate(zip(first, specs, strict=True))
+        begins = [0, *itertools.accumulate(sizes[:-1])]
+        shifts = [
+            begin - (number << LANE_SHIFT) - chunk * spec.chunk_rows
+            for number, (begin, chunk, spec) in enumerate(zip(begins, first, specs, strict=True))
         ]
-        self.shifts: Ids = self._begins - np.array(lowest, np.int64)
-        self.shifted = bool(self.shifts.any())
+        self._begins, self.shifts = np.array(begins, np.int64), np.array(shifts, np.int64)
+        self.shifted = any(shifts)
 
     def has_room(self, lane: int, stop: int) -> bool:
         """Whether a lane's chunks below `stop` fit."""
