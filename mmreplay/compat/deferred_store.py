@@ -19,6 +19,7 @@ from mmreplay.errors import ClosedError, EmptyBufferError, SchemaError
 from mmreplay.reading.store import open_store
 from mmreplay.schema import Field
 from mmreplay.system import durable_writes
+from mmreplay.system.held_directories import AnyPath
 from mmreplay.system.locks import DirectoryLock
 from mmreplay.system.staging import locked_temporary_directory
 
@@ -34,7 +35,7 @@ class StoreDirectory:
             self.path = Path(path)
             return
         folder, lock = locked_temporary_directory()
-        self.path = folder / "store.zarr"
+        self.path = Path(str(folder)) / "store.zarr"
         self._remove = weakref.finalize(self, _remove, folder, lock, os.getpid())
 
     @property
@@ -52,7 +53,7 @@ class StoreDirectory:
             self._remove()
 
 
-def _remove(folder: Path, lock: DirectoryLock, owner: int) -> None:
+def _remove(folder: AnyPath, lock: DirectoryLock, owner: int) -> None:
     if os.getpid() == owner:
         with contextlib.suppress(OSError):  # whatever stays goes with the next one
             durable_writes.remove_tree(folder)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from pathlib import Path
 
 from mmreplay.errors import CorruptStoreError
 from mmreplay.format.layout import ArraySpec
@@ -15,9 +14,10 @@ from mmreplay.storage import chunk_files
 from mmreplay.storage.checkpoint import PAGE_BYTES, CheckpointFile
 from mmreplay.storage.state_page import COMMITTED, State
 from mmreplay.system import checked_reads
+from mmreplay.system.held_directories import AnyPath
 
 
-def read_checkpoint(lane: Path, store: str) -> CheckpointFile | None:
+def read_checkpoint(lane: AnyPath, store: str) -> CheckpointFile | None:
     """The lane's checkpoint; None if it cannot be read, or is of another uuid than `store`."""
     with contextlib.suppress(OSError, CorruptStoreError):
         checked_reads.check_directories(lane, ".live")
@@ -25,14 +25,14 @@ def read_checkpoint(lane: Path, store: str) -> CheckpointFile | None:
     return None
 
 
-def read_state(lane: Path) -> State | None:
+def read_state(lane: AnyPath) -> State | None:
     """The lane's state page; None if it cannot be read."""
     with contextlib.suppress(OSError, CorruptStoreError):
         return State(lane / ".live" / "state", writable=False)
     return None
 
 
-def newest_problem(lane: Path, specs: Mapping[str, ArraySpec], head: int) -> str:
+def newest_problem(lane: AnyPath, specs: Mapping[str, ArraySpec], head: int) -> str:
     """Why there cannot be as many rows as `head`; empty if there can be.
 
     A row is committed once it has a place in a chunk file of each raw column. One may be lost, but
@@ -47,7 +47,7 @@ def newest_problem(lane: Path, specs: Mapping[str, ArraySpec], head: int) -> str
     return f"committed: expected a chunk file of the newest row, {head - 1:,}, found none"
 
 
-def page_problems(lane: Path, store: str) -> list[str]:
+def page_problems(lane: AnyPath, store: str) -> list[str]:
     """What a state page of this boot cannot say next to its checkpoint; empty if it is not trusted.
 
     Rows are committed before they are flushed; base and tail_start stand in the checkpoint first.
@@ -66,7 +66,7 @@ def page_problems(lane: Path, store: str) -> list[str]:
     return problems + page.ahead_of(checkpoint)
 
 
-def checkpoint_problem(lane: Path, store: str) -> str:
+def checkpoint_problem(lane: AnyPath, store: str) -> str:
     """Whether a checkpoint that can be read was cut: the half that is gone may have said more."""
     expected = 2 * PAGE_BYTES
     with contextlib.suppress(OSError, CorruptStoreError):

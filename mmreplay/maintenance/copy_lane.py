@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import heapq
 from collections.abc import Callable, Collection, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from mmreplay.storage.checksums import damaged, rows_match, stored_checksum
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.lane_metadata import read_metadata
 from mmreplay.system import checked_reads, durable_writes
+from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing import build_lane, recover
 from mmreplay.writing.background import Background
 from mmreplay.writing.writer import Writer
@@ -42,7 +42,7 @@ _STEP_BYTES = 4 << 20
 
 def copy_lane(
     reader: LaneReader,
-    target: Path,
+    target: AnyPath,
     stop: int | None = None,
     *,
     side_data: Collection[str] = SIDE_DATA,
@@ -84,7 +84,7 @@ def copy_lane(
 
 def _copy(
     reader: LaneReader,
-    target: Path,
+    target: AnyPath,
     stop: int,
     to_rewrite: Collection[tuple[str, int]],
     wrong_sums: Collection[tuple[str, int]],
@@ -135,7 +135,7 @@ def _starts(spec: ArraySpec, base: int, stop: int) -> Iterator[tuple[int, str]]:
 
 
 def empty_lane(
-    target: Path,
+    target: AnyPath,
     schema: Schema,
     specs: Mapping[str, ArraySpec],
     metadata: Mapping[str, Any],
@@ -177,7 +177,7 @@ def _settled(reader: LaneReader, stop: int) -> int:
     return max(min(stop, best.head) - 1, 0)
 
 
-def _share(reader: LaneReader, spec: ArraySpec, chunk: int, target: Path) -> int:
+def _share(reader: LaneReader, spec: ArraySpec, chunk: int, target: AnyPath) -> int:
     """Give a chunk file a second name in the copy; returns its size."""
     source = chunk_files.chunk_path(reader.path, spec, chunk)
     shared = chunk_files.chunk_path(target, spec, chunk)
@@ -189,7 +189,7 @@ def _share(reader: LaneReader, spec: ArraySpec, chunk: int, target: Path) -> int
     return shared.stat().st_size
 
 
-def _rewrite_shard(reader: LaneReader, spec: ArraySpec, chunk: int, target: Path) -> int:
+def _rewrite_shard(reader: LaneReader, spec: ArraySpec, chunk: int, target: AnyPath) -> int:
     """Write a shard with zeros for what was evicted; returns its checksum."""
     source = chunk_files.chunk_path(reader.path, spec, chunk)
     codec = compression.make_codec(spec.codec or {})
@@ -207,7 +207,7 @@ def _share_sums(
     reader: LaneReader,
     spec: ArraySpec,
     shared: range,
-    target: Path,
+    target: AnyPath,
     others: Mapping[tuple[str, int], int],
     *,
     strict: bool,
@@ -241,7 +241,7 @@ def _share_sums(
 def _copy_rows(
     reader: LaneReader,
     spec: ArraySpec,
-    target: Path,
+    target: AnyPath,
     start: int,
     stop: int,
     wrong_sums: Collection[tuple[str, int]],
@@ -271,7 +271,7 @@ def _copy_rows(
             yield rows.nbytes
 
 
-def _damaged(reader: LaneReader, path: Path, *what: str) -> Exception:
+def _damaged(reader: LaneReader, path: AnyPath, *what: str) -> Exception:
     """What to raise: a lane that was just opened again has forgotten its newest checksums."""
     return EvictedError(str(path)) if reader.replaced() else damaged(path, *what)
 
@@ -314,7 +314,7 @@ def _stored_generator(reader: LaneReader) -> str | None:
     return build_lane.read_generator(reader.path)
 
 
-def _copy_side_data(reader: LaneReader, target: Path, wanted: Collection[str]) -> None:
+def _copy_side_data(reader: LaneReader, target: AnyPath, wanted: Collection[str]) -> None:
     """Copy the random state and the priorities, as far as they are wanted and can be read."""
     generator = _stored_generator(reader) if "generator" in wanted else None
     if generator is not None:
@@ -330,7 +330,7 @@ def _copy_side_data(reader: LaneReader, target: Path, wanted: Collection[str]) -
             durable_writes.remove_tree(target / "priorities")
 
 
-def copy_priorities(source: Path, target: Path, *, closed: bool) -> None:
+def copy_priorities(source: AnyPath, target: AnyPath, *, closed: bool) -> None:
     """Copy what there is of a lane's priorities; they are changed in place, so never shared.
 
     From a source that is `closed` what does not match its checksum is left out.

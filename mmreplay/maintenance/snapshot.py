@@ -19,8 +19,9 @@ from mmreplay.maintenance.progress import ByteCount
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.store import Store
 from mmreplay.storage.chunk_files import EvictedError
-from mmreplay.storage.lane_metadata import lane_paths, store_around
+from mmreplay.storage.lane_metadata import hold_store, lane_paths, store_around
 from mmreplay.system import checked_reads, durable_writes, user_paths
+from mmreplay.system.held_directories import AnyPath
 from mmreplay.system.staging import staging_directory
 
 _ATTEMPTS = 20
@@ -77,11 +78,12 @@ def snapshot(
         CorruptStoreError: rows that cannot be read, or a lane that evicts faster than it can be
             copied.
     """
-    source, copy = user_paths.as_path(path), user_paths.as_path(target, "target")
+    named, copy = user_paths.as_path(path), user_paths.as_path(target, "target")
     user_paths.path_to_create(target, "target")
     if os.path.lexists(copy):
         raise StoreExistsError(f"{copy}: there is something already; choose another path")
     user_paths.check_parent(copy)
+    source = hold_store(named).root
     lanes = lane_paths(source)
     if (store := store_around(copy)) is not None:
         raise SchemaError(f"{copy}: lies within the store {store}; choose another path")
@@ -97,13 +99,13 @@ def snapshot(
             for lane in lanes:
                 _copy_lane(lane, built / lane.name, done)
         durable_writes.sync_tree(built)
-        if not durable_writes.replace_directory(built, copy):
+        if not durable_writes.replace_directory(built, folder.with_name(copy.name)):
             raise StoreExistsError(f"{copy}: somebody else made it at this moment")
     done.finish()
     return _describe(copy)
 
 
-def _copy_lane(source: Path, target: Path, done: ByteCount) -> None:
+def _copy_lane(source: AnyPath, target: AnyPath, done: ByteCount) -> None:
     """Copy a lane, again if rows of it were evicted meanwhile."""
     for _ in range(_ATTEMPTS):
         reader = LaneReader(source)

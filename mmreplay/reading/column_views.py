@@ -96,7 +96,7 @@ class LaneView:
 
     def __init__(self, lanes: LiveLanes, number: int) -> None:
         reader = lanes.readers[number]
-        self.path: Path = reader.path
+        self.path = Path(str(reader.path))
         self.name: str | None = reader.metadata.get("name")
         self._lanes, self._number = lanes, number
         self._columns = {path: ColumnView(lanes, number, path) for path in lanes.columns}

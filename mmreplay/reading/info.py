@@ -10,13 +10,12 @@ import contextlib
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.errors import MmreplayError
+from mmreplay.errors import CorruptStoreError, MmreplayError
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.lane_state import lane_state, store_state
@@ -25,6 +24,7 @@ from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.chunk_files import chunk_path
 from mmreplay.storage.lane_metadata import read_holder, read_metadata
 from mmreplay.system import checked_reads
+from mmreplay.system.held_directories import AnyPath
 
 STACK = 4
 """Frames an observation in the stacked storage that a store is compared with."""
@@ -158,10 +158,11 @@ def _last_row(reader: LaneReader) -> float:
     """When the newest row came, as far as the clocks of the files that hold it tell; 0 if never."""
     if not reader.head:
         return 0.0
-    paths: list[Path] = []
-    with contextlib.suppress(OSError):  # it goes with a close
-        private = (reader.path / ".live").iterdir()
-        paths += [path for path in private if path.name == "state" or path.suffix == ".tail"]
+    paths: list[AnyPath] = []
+    with contextlib.suppress(OSError, CorruptStoreError):  # it goes with a close
+        live = reader.path / ".live"
+        names = checked_reads.names(live)
+        paths += [live / name for name in names if name == "state" or name.endswith(".tail")]
     paths += [
         chunk_path(reader.path, spec, (reader.head - 1) // spec.chunk_rows)
         for spec in reader.specs.values()
@@ -170,7 +171,7 @@ def _last_row(reader: LaneReader) -> float:
     return max((_modified(path) for path in paths), default=0.0)
 
 
-def _modified(path: Path) -> float:
+def _modified(path: AnyPath) -> float:
     try:
         return path.stat().st_mtime
     except OSError:
@@ -196,10 +197,10 @@ def _writers(readers: Iterable[LaneReader]) -> list[dict[str, Any]]:
     return list(out.values())
 
 
-def _roots(lanes: LiveLanes) -> list[Path]:
+def _roots(lanes: LiveLanes) -> list[AnyPath]:
     """The directories of the stores that the lanes belong to, in order."""
-    out: dict[Path, None] = {}
-    groups: dict[Path, bool] = {}
+    out: dict[AnyPath, None] = {}
+    groups: dict[AnyPath, bool] = {}
     for reader in lanes.readers:
         parent = reader.path.parent
         if parent not in groups:
@@ -208,7 +209,7 @@ def _roots(lanes: LiveLanes) -> list[Path]:
     return list(out)
 
 
-def _is_group(path: Path) -> bool:
+def _is_group(path: AnyPath) -> bool:
     try:
         return bool(read_metadata(path)["kind"] == "lanes")
     except MmreplayError:

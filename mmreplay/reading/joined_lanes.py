@@ -6,7 +6,6 @@ Invariant: `index` and the columns show the same heads, and change only in `foll
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,7 @@ from mmreplay.storage import chunk_files
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.raw_column import RawColumn, Remaps
 from mmreplay.storage.shard_column import ShardColumn
+from mmreplay.system.held_directories import AnyPath
 
 
 class JoinedLanes:
@@ -27,7 +27,7 @@ class JoinedLanes:
     A store replaces it whole when a lane was opened again, for threads that read meanwhile.
     """
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[AnyPath]) -> None:
         """Raise EvictedError if a lane changed at this moment, SchemaError if they do not fit."""
         self.readers = [LaneReader(path, number) for number, path in enumerate(paths)]
         schema = self.readers[0].schema

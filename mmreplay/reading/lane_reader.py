@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.lane_metadata import read_metadata, read_specs
 from mmreplay.storage.state_page import BASE, COMMITTED, SESSION, TAIL_START, State
 from mmreplay.system import checked_reads, locks, platform
+from mmreplay.system.held_directories import AnyPath
 
 _ATTEMPTS = 50
 _PIECE_ROWS = 1 << 16
@@ -31,7 +31,7 @@ _PATIENCE_S = 0.02
 _NO_SESSION = -1  # no word of the page ever has it
 
 
-def _stamp(path: Path) -> tuple[int, int]:
+def _stamp(path: AnyPath) -> tuple[int, int]:
     """What changes when zarr.json is replaced; zeros if it is gone."""
     try:
         about = (path / "zarr.json").stat()
@@ -48,7 +48,7 @@ class LaneReader:
     that a state page speaks of which is not trusted.
     """
 
-    def __init__(self, path: Path, number: int = 0) -> None:
+    def __init__(self, path: AnyPath, number: int = 0) -> None:
         self.path = path
         self.number = number
         self.metadata: dict[str, Any] = {}
@@ -204,7 +204,7 @@ class LaneReader:
             return self._state.words[TAIL_START]
         return self._tail_start
 
-    def missing(self, path: Path, stop: int) -> Exception:
+    def missing(self, path: AnyPath, stop: int) -> Exception:
         """The error for a chunk file that is not there and holds rows below `stop`."""
         if self.is_live and (not self.poll() or stop <= self.base or not self.is_in_place()):
             return EvictedError(str(path))

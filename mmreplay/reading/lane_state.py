@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 from mmreplay.system import locks
+from mmreplay.system.held_directories import AnyPath
 
 
-def lane_state(path: Path, *, closed: bool) -> str:
+def lane_state(path: AnyPath, *, closed: bool) -> str:
     """``live`` while a writer is at work; else what zarr.json says: ``closed``, or ``crashed``."""
     if locks.is_locked(path):
         return "live"

@@ -9,7 +9,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -29,6 +28,7 @@ from mmreplay.storage.lane_metadata import lane_paths
 from mmreplay.storage.raw_column import RawColumn
 from mmreplay.storage.shard_column import ShardColumn
 from mmreplay.system.forks import after_fork_in_child
+from mmreplay.system.held_directories import AnyPath
 
 T = TypeVar("T")
 Places = TypeVar("Places")
@@ -55,7 +55,7 @@ class LiveLanes:
     of the lanes, by their numbers.
     """
 
-    def __init__(self, roots: Sequence[Path], known: Sequence[Path] = ()) -> None:
+    def __init__(self, roots: Sequence[AnyPath], known: Sequence[AnyPath] = ()) -> None:
         """Open all lanes of the stores; those of `known` have the first numbers, in this order."""
         self.path = roots[0]
         self.roots = tuple(roots)
@@ -344,11 +344,12 @@ class LiveLanes:
         return lanes
 
 
-def _check_distinct(lanes: Sequence[Path]) -> None:
+def _check_distinct(lanes: Sequence[AnyPath]) -> None:
     """Refuse a lane that comes twice: its rows would be drawn twice as often, without a word."""
-    seen: dict[Path, Path] = {}
+    seen: dict[tuple[int, int], AnyPath] = {}
     for lane in lanes:
-        real = lane.resolve()
+        about = lane.stat()  # links followed: one lane has many paths
+        real = about.st_dev, about.st_ino
         if real in seen:
             raise SchemaError(
                 f"{lane}: loaded already as {seen[real]}; name each store once, and not one of "

@@ -26,6 +26,7 @@ from mmreplay.reading.trajectories import Trajectory
 from mmreplay.schema import FRAME, Schema
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.system import user_paths
+from mmreplay.system.held_directories import AnyPath
 
 
 class Store:
@@ -43,18 +44,22 @@ class Store:
     """
 
     def __init__(
-        self, roots: Sequence[Path], known: Sequence[Path] = (), *, padding: str | None = None
+        self, roots: Sequence[AnyPath], known: Sequence[Path] = (), *, padding: str | None = None
     ) -> None:
         self.live = LiveLanes(roots, known)
-        self.path: Path = self.live.path
-        self.paths: tuple[Path, ...] = self.live.roots
+        self.paths = tuple(Path(str(root)) for root in self.live.roots)
+        self.path = self.paths[0]
         self.schema: Schema = self.live.schema
         self.padding: str = padding or self.live.readers[0].metadata["padding"]
 
     def __getstate__(self) -> dict[str, Any]:
         """What a pickle holds: the lanes are in it so that ids mean the same there."""
         self.live.check_open()
-        return {"roots": self.paths, "known": tuple(self.live.paths), "padding": self.padding}
+        return {
+            "roots": self.paths,
+            "known": tuple(Path(str(lane)) for lane in self.live.paths),
+            "padding": self.padding,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]

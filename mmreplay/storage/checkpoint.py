@@ -8,13 +8,13 @@ from __future__ import annotations
 import struct
 import uuid
 from dataclasses import dataclass
-from pathlib import Path
 
 from mmreplay.errors import CorruptStoreError
 from mmreplay.format.compression import crc32c
 from mmreplay.format.layout import CONTEXT_ROWS
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.system import checked_reads, durable_writes, memory_maps, platform
+from mmreplay.system.held_directories import AnyPath
 
 PAGE_BYTES = 4096
 
@@ -23,7 +23,7 @@ _CHECKPOINT_MAGIC = b"MMRCKPT1"
 _MOST_CHECKPOINTS = 1 << 63  # in a page that is one, so that there is always a next one
 
 
-def check_rows(live: Path, base: int, head: int, capacity: int | None) -> None:
+def check_rows(live: AnyPath, base: int, head: int, capacity: int | None) -> None:
     """Raise CorruptStoreError if what a page or checkpoint says cannot be rows of this lane."""
     if not may_be_rows(base, head):
         raise CorruptStoreError(
@@ -61,7 +61,7 @@ class CheckpointFile:
     `is_newest`: whether it is the last that was written: the other one is that before it.
     """
 
-    def __init__(self, path: Path, store: str) -> None:
+    def __init__(self, path: AnyPath, store: str) -> None:
         """Read both slots; raises CorruptStoreError if neither is a valid one of this store."""
         self._path = path
         self._store = uuid.UUID(store).bytes
@@ -81,7 +81,9 @@ class CheckpointFile:
         )
 
     @staticmethod
-    def create(path: Path, store: str, *, head: int, tail_start: int, base: int) -> CheckpointFile:
+    def create(
+        path: AnyPath, store: str, *, head: int, tail_start: int, base: int
+    ) -> CheckpointFile:
         """A file with one valid slot."""
         first = Checkpoint(head, tail_start, base, 1, platform.boot_id())
         data = _pack(first, uuid.UUID(store).bytes)
@@ -89,7 +91,7 @@ class CheckpointFile:
         return CheckpointFile(path, store)
 
     @staticmethod
-    def stored_uuids(path: Path) -> list[str]:
+    def stored_uuids(path: AnyPath) -> list[str]:
         """Of which lane each slot says that it is; whether it is a valid one is not asked."""
         data = checked_reads.read_at(path, 0, 2 * PAGE_BYTES, 2 * PAGE_BYTES)
         begin = len(_CHECKPOINT_MAGIC)

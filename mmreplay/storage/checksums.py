@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Mapping
-from pathlib import Path
 
 from mmreplay.errors import CorruptStoreError
 from mmreplay.format import compression, layout
@@ -16,6 +15,7 @@ from mmreplay.format.layout import ArraySpec
 from mmreplay.storage import chunk_files
 from mmreplay.storage.chunk_files import Window
 from mmreplay.system import checked_reads, durable_writes, memory_maps
+from mmreplay.system.held_directories import AnyPath
 
 _PIECE_BYTES = 1 << 20
 
@@ -27,7 +27,7 @@ class Checksums:
     """
 
     def __init__(
-        self, lane: Path, specs: Mapping[str, ArraySpec], fresh: collections.deque[Path]
+        self, lane: AnyPath, specs: Mapping[str, ArraySpec], fresh: collections.deque[AnyPath]
     ) -> None:
         self._lane, self._specs, self._fresh = lane, specs, fresh
         self._windows: dict[tuple[str, int], Window] = {}
@@ -82,7 +82,7 @@ class Checksums:
             self._dirty.popleft()
 
 
-def stored_checksum(lane: Path, spec: ArraySpec, chunk: int) -> int:
+def stored_checksum(lane: AnyPath, spec: ArraySpec, chunk: int) -> int:
     """The checksum that is stored for a chunk file, 0 if none is; raises CorruptStoreError."""
     sums = layout.checksum_spec(spec.path)
     file, entry = divmod(chunk, sums.chunk_rows)
@@ -94,7 +94,7 @@ def stored_checksum(lane: Path, spec: ArraySpec, chunk: int) -> int:
     return int.from_bytes(data, "little")
 
 
-def crc32c_of_file(path: Path, size: int, used: int | None = None) -> int:
+def crc32c_of_file(path: AnyPath, size: int, used: int | None = None) -> int:
     """The checksum that fits a file, which must have `size` bytes; its holes take no time.
 
     Whatever stands from byte `used` on counts as zeros.
@@ -108,7 +108,7 @@ def crc32c_of_file(path: Path, size: int, used: int | None = None) -> int:
     return compression.crc32c_of_zeros(size - end, value) or 1
 
 
-def rows_match(lane: Path, spec: ArraySpec, chunk: int, head: int) -> bool:
+def rows_match(lane: AnyPath, spec: ArraySpec, chunk: int, head: int) -> bool:
     """Whether the rows below `head` in a raw chunk file of a closed lane match its checksum.
 
     Past the last row lie zeros: what else stands there has not harmed a row.
@@ -118,7 +118,7 @@ def rows_match(lane: Path, spec: ArraySpec, chunk: int, head: int) -> bool:
     return crc32c_of_file(path, spec.chunk_bytes, used) == stored_checksum(lane, spec, chunk)
 
 
-def damaged(path: Path, what: str = "does not match its checksum") -> CorruptStoreError:
+def damaged(path: AnyPath, what: str = "does not match its checksum") -> CorruptStoreError:
     """The error for a file whose rows nobody may take over: they would get a checksum that fits."""
     return CorruptStoreError(
         f"{path}: {what}; run `mmreplay verify` to see all of the damage, and `mmreplay repair` "

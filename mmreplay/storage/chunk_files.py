@@ -6,7 +6,6 @@ Invariant: row r of a column lies in chunk file r // chunk_rows at byte r % chun
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy.typing as npt
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Array, Ids
 from mmreplay.system import checked_reads, durable_writes, memory_maps
+from mmreplay.system.held_directories import AnyPath
 
 _PIECE_BYTES = 1 << 20
 
@@ -27,10 +27,10 @@ class ChunkFiles(Protocol):
     """What reading a chunk file needs to know of its lane."""
 
     @property
-    def path(self) -> Path:
+    def path(self) -> AnyPath:
         """The lane's directory."""
 
-    def missing(self, path: Path, stop: int) -> Exception:
+    def missing(self, path: AnyPath, stop: int) -> Exception:
         """The error for a chunk file that is not there and holds rows below `stop`."""
 
     def check_in_place(self) -> None:
@@ -60,12 +60,12 @@ class LaneFiles(ChunkFiles, Protocol):
         """Whether rows may still be appended."""
 
 
-def chunk_path(lane: Path, spec: ArraySpec, chunk: int) -> Path:
+def chunk_path(lane: AnyPath, spec: ArraySpec, chunk: int) -> AnyPath:
     """Where a chunk file stands."""
     return lane.joinpath(spec.path, spec.key(chunk))
 
 
-def chunk_files(lane: Path, spec: ArraySpec) -> list[int]:
+def chunk_files(lane: AnyPath, spec: ArraySpec) -> list[int]:
     """The chunk files that are there, ascending; raises FileNotFoundError if the array is not."""
     chunks = map(spec.chunk_of, checked_reads.names(lane / spec.path, missing_ok=False))
     return sorted(chunk for chunk in chunks if chunk is not None)
@@ -90,7 +90,7 @@ class Window:
             self.items = self.rows.data
 
 
-def open_window(lane: Path, spec: ArraySpec, chunk: int) -> Window:
+def open_window(lane: AnyPath, spec: ArraySpec, chunk: int) -> Window:
     """Allocate a chunk file, if it is not there, and map it."""
     path = chunk_path(lane, spec, chunk)
     durable_writes.allocate(path, spec.chunk_bytes)

@@ -10,6 +10,7 @@ from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError, Store
 from mmreplay.format import layout, parse
 from mmreplay.schema import Schema
 from mmreplay.system import checked_reads
+from mmreplay.system.held_directories import AnyPath, HeldDirectory
 
 _MOST_LETTERS = 255
 
@@ -24,7 +25,16 @@ def store_around(path: Path) -> Path | None:
     return None
 
 
-def read_metadata(path: Path) -> dict[str, Any]:
+def hold_store(path: Path) -> HeldDirectory:
+    """Hold a store's directory open; raises as `read_metadata` if there is none."""
+    try:
+        return HeldDirectory(path)
+    except (OSError, ValueError, CorruptStoreError):
+        read_metadata(path)
+        raise
+
+
+def read_metadata(path: AnyPath) -> dict[str, Any]:
     """attributes.mmreplay of a store or lane, checked; StoreNotFoundError if there is nothing."""
     where = path / "zarr.json"
     try:
@@ -50,7 +60,7 @@ def read_metadata(path: Path) -> dict[str, Any]:
     return parse.parse_root(data, str(where))
 
 
-def read_specs(path: Path, schema: Schema) -> tuple[dict[str, layout.ArraySpec], int]:
+def read_specs(path: AnyPath, schema: Schema) -> tuple[dict[str, layout.ArraySpec], int]:
     """Every array of a lane that holds rows, by path, and the rows that all their metadata say.
 
     Raises FormatError unless they fit the schema and each other.
@@ -83,7 +93,7 @@ def read_specs(path: Path, schema: Schema) -> tuple[dict[str, layout.ArraySpec],
     return specs, rows or 0
 
 
-def read_holder(lane: Path) -> dict[str, Any] | None:
+def read_holder(lane: AnyPath) -> dict[str, Any] | None:
     """Who opened a lane for writing last: pid, host, since; None if that is not known."""
     where = lane / ".live" / "writer"
     try:
@@ -100,7 +110,7 @@ def read_holder(lane: Path) -> dict[str, Any] | None:
     return {name: about[name] for name in ("pid", "host", "since")} if is_sound else None
 
 
-def lane_paths(path: Path) -> list[Path]:
+def lane_paths(path: AnyPath) -> list[AnyPath]:
     """The lanes of a store, in order; the store itself if it is one lane."""
     if read_metadata(path)["kind"] == "lane":
         return [path]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +20,7 @@ from mmreplay.storage import chunk_files
 from mmreplay.storage.checksums import crc32c_of_file, stored_checksum
 from mmreplay.storage.side_by_side import SideBySide
 from mmreplay.system import checked_reads, durable_writes, memory_maps
+from mmreplay.system.held_directories import AnyPath
 
 _CHUNK_ROWS = 65_536
 _CHUNK_ROWS_OF_MANY = 16_384
@@ -32,7 +32,7 @@ _BYTES = _SPEC.dtype.itemsize
 Windows = Sequence[tuple[int, int]]
 
 
-def find_spec(lane: Path) -> ArraySpec | None:
+def find_spec(lane: AnyPath) -> ArraySpec | None:
     """The column that a lane has, None if it has none; raises FormatError, CorruptStoreError."""
     folder = lane / _SPEC.path
     checked_reads.check_directories(lane, _SPEC.path)
@@ -54,7 +54,7 @@ def find_spec(lane: Path) -> ArraySpec | None:
     return spec
 
 
-def _find_or_create(lane: Path, chunk_rows: int) -> ArraySpec:
+def _find_or_create(lane: AnyPath, chunk_rows: int) -> ArraySpec:
     there = find_spec(lane)
     if there is not None:
         return there
@@ -68,11 +68,11 @@ def _find_or_create(lane: Path, chunk_rows: int) -> ArraySpec:
     return wanted
 
 
-def _staging_path(lane: Path) -> Path:
+def _staging_path(lane: AnyPath) -> AnyPath:
     return lane / f"{_SPEC.path}.tmp"
 
 
-def trim(lane: Path, base: int, head: int) -> None:
+def trim(lane: AnyPath, base: int, head: int) -> None:
     """Forget the priorities of rows that are gone, and of those that a power cut took, durably.
 
     Whoever appends next may know nothing of priorities: theirs must not stand there already. The
@@ -88,7 +88,7 @@ def trim(lane: Path, base: int, head: int) -> None:
     durable_writes.sync_directory(lane / spec.path)
 
 
-def _clear(lane: Path, spec: ArraySpec, stop: int) -> None:
+def _clear(lane: AnyPath, spec: ArraySpec, stop: int) -> None:
     """Leave nothing of rows from `stop` on."""
     for chunk in chunk_files.chunk_files(lane, spec):
         start = chunk * spec.chunk_rows
@@ -103,7 +103,7 @@ def _clear(lane: Path, spec: ArraySpec, stop: int) -> None:
             durable_writes.zero_from(path, _BYTES * (stop - start))
 
 
-def evict(lane: Path, base: int) -> None:
+def evict(lane: AnyPath, base: int) -> None:
     """Unlink the chunk files wholly below `base`."""
     spec = find_spec(lane)
     if spec is None:
@@ -114,7 +114,7 @@ def evict(lane: Path, base: int) -> None:
         durable_writes.unlink(chunk_files.chunk_path(lane, spec, chunk))
 
 
-def finish(lane: Path, head: int) -> None:
+def finish(lane: AnyPath, head: int) -> None:
     """Leave a plain zarr array of as many rows as the lane has, and its checksums, durable."""
     spec = find_spec(lane)
     if spec is None:
@@ -126,7 +126,7 @@ def finish(lane: Path, head: int) -> None:
     _write_checksums(lane, spec, -(-head // spec.chunk_rows))
 
 
-def _write_checksums(lane: Path, spec: ArraySpec, n_chunks: int) -> None:
+def _write_checksums(lane: AnyPath, spec: ArraySpec, n_chunks: int) -> None:
     """Write the checksums of a column that nobody changes until the lane is opened again."""
     sums = np.zeros(-(-n_chunks // _SUMS.chunk_rows) * _SUMS.chunk_rows, _SUMS.dtype)
     for chunk in chunk_files.chunk_files(lane, spec):
@@ -144,7 +144,7 @@ def _write_checksums(lane: Path, spec: ArraySpec, n_chunks: int) -> None:
     durable_writes.sync_directory(folder.parent)
 
 
-def is_usable(lane: Path, spec: ArraySpec, chunk: int, *, closed: bool) -> bool:
+def is_usable(lane: AnyPath, spec: ArraySpec, chunk: int, *, closed: bool) -> bool:
     """Whether a chunk file holds priorities, and those of the last close if the lane is closed."""
     path = chunk_files.chunk_path(lane, spec, chunk)
     with contextlib.suppress(CorruptStoreError):
@@ -156,13 +156,13 @@ def is_usable(lane: Path, spec: ArraySpec, chunk: int, *, closed: bool) -> bool:
     return False
 
 
-def _stored_crc32c(lane: Path, spec: ArraySpec, chunk: int) -> int:
+def _stored_crc32c(lane: AnyPath, spec: ArraySpec, chunk: int) -> int:
     with contextlib.suppress(CorruptStoreError):
         return stored_checksum(lane, spec, chunk)
     return 0
 
 
-def _sync(lane: Path, spec: ArraySpec) -> None:
+def _sync(lane: AnyPath, spec: ArraySpec) -> None:
     for chunk in chunk_files.chunk_files(lane, spec):
         # One that was evicted since it was listed is fine.
         durable_writes.sync_file(chunk_files.chunk_path(lane, spec, chunk), missing_ok=True)
@@ -180,7 +180,7 @@ class PriorityColumn:
     past a head is forgotten. DiskFullError: nothing was changed.
     """
 
-    def __init__(self, lanes: Sequence[Path], windows: Windows) -> None:
+    def __init__(self, lanes: Sequence[AnyPath], windows: Windows) -> None:
         self._lanes = list(lanes)
         chunk_rows = _CHUNK_ROWS_OF_MANY if len(lanes) > 1 else _CHUNK_ROWS
         self._specs = [_find_or_create(lane, chunk_rows) for lane in lanes]

@@ -6,7 +6,6 @@ Invariant: a shard file is complete, with its index and checksums, the moment it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +14,7 @@ from mmreplay.errors import CorruptStoreError
 from mmreplay.format import compression
 from mmreplay.format.layout import ArraySpec
 from mmreplay.system import checked_reads, memory_maps
+from mmreplay.system.held_directories import AnyPath
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -24,7 +24,7 @@ _ROOM_OF_A_CHUNK = 128  # its entry in the index, its crc32c, the header of its 
 """What a shard may have beyond its uncompressed size, and an eighth of that."""
 
 
-def file_size(path: Path, spec: ArraySpec) -> int:
+def file_size(path: AnyPath, spec: ArraySpec) -> int:
     """The size of a shard's file; raises CorruptStoreError if no shard can have it."""
     n_chunks = spec.chunk_rows // max(spec.inner_rows, 1)
     room = spec.chunk_bytes // 8 + n_chunks * _ROOM_OF_A_CHUNK + _ROOM_BYTES
@@ -54,7 +54,7 @@ class Shard:
 
     __slots__ = ("_checked", "_codec", "_data", "_inner_bytes", "_path", "slices")
 
-    def __init__(self, path: Path, spec: ArraySpec, codec: compression.ChunkCodec) -> None:
+    def __init__(self, path: AnyPath, spec: ArraySpec, codec: compression.ChunkCodec) -> None:
         """Map; raises CorruptStoreError if the index does not fit the file."""
         self._path = path
         self._codec = codec

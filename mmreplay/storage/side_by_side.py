@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +15,7 @@ import numpy.typing as npt
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import LANE_SHIFT, Array, Ids
 from mmreplay.system import memory_maps
+from mmreplay.system.held_directories import AnyPath
 
 
 class SideBySide:
@@ -61,7 +61,7 @@ class SideBySide:
         """Whether a lane's chunks below `stop` fit."""
         return stop - self.first[lane] <= self._room[lane]
 
-    def put(self, lane: int, chunk: int, path: Path) -> None:
+    def put(self, lane: int, chunk: int, path: AnyPath) -> None:
         """Map a chunk file into its place; raises CorruptStoreError if it has another size."""
         size = self._specs[lane].chunk_bytes
         self._reservation.put(self._byte(lane, chunk), path, size)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import secrets
 import struct
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +14,7 @@ import numpy.typing as npt
 from mmreplay.errors import CorruptStoreError
 from mmreplay.storage.checkpoint import PAGE_BYTES, Checkpoint, CheckpointFile
 from mmreplay.system import durable_writes, memory_maps, platform
+from mmreplay.system.held_directories import AnyPath
 
 _MAGIC = int.from_bytes(b"MMRSTATE", "little")
 
@@ -26,7 +26,7 @@ _DEVICE, _INODE, _BOOT = 5, 6, 7
 class State:
     """The mapped page `.live/state`, as u64 `words`; COMMITTED is set with one aligned store."""
 
-    def __init__(self, path: Path, *, writable: bool) -> None:
+    def __init__(self, path: AnyPath, *, writable: bool) -> None:
         """Map; raises CorruptStoreError if it has another size, or is not of any session."""
         self.path = path
         about = path.lstat()  # of no file that a link leads to: that is not mapped either
@@ -43,7 +43,7 @@ class State:
             )
 
     @staticmethod
-    def create(path: Path) -> State:
+    def create(path: AnyPath) -> State:
         """A fresh, untrusted page, until `start` has stored its boot id and its session."""
         durable_writes.write_file(path, bytes(PAGE_BYTES), overwritten=True)
         return State(path, writable=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Protocol
 
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Array
 from mmreplay.storage.chunk_files import LaneFiles
 from mmreplay.system import memory_maps
+from mmreplay.system.held_directories import AnyPath
 
 
 class TailFiles(LaneFiles, Protocol):
@@ -23,7 +23,7 @@ class TailFiles(LaneFiles, Protocol):
         """The first row that is in the tail now; rows below are in shards."""
 
 
-def tail_path(lane: Path, spec: ArraySpec) -> Path:
+def tail_path(lane: AnyPath, spec: ArraySpec) -> AnyPath:
     """Where the raw rows of a compressed array stand until their shard is written."""
     return lane / ".live" / (spec.path.replace("/", "~") + ".tail")
 
@@ -39,7 +39,7 @@ def tail_problem(specs: Mapping[str, ArraySpec], head: int, tail_start: int) -> 
     return ""
 
 
-def map_tail(lane: Path, spec: ArraySpec, *, writable: bool = False) -> Array:
+def map_tail(lane: AnyPath, spec: ArraySpec, *, writable: bool = False) -> Array:
     """The tail of a compressed array, mapped: (2 * chunk_rows, *row_shape)."""
     data = memory_maps.map_file(tail_path(lane, spec), 2 * spec.chunk_bytes, writable=writable)
     rows: Array = data.view(spec.dtype).reshape(2 * spec.chunk_rows, *spec.row_shape)

@@ -5,28 +5,31 @@ Invariant: nothing here changes anything, follows a link at the end of a path, o
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FailedStoreError, StoreNotFoundError
 from mmreplay.system import platform
+from mmreplay.system.held_directories import AnyPath, HeldPath, at
 
 _EFFECTIVE = os.access in os.supports_effective_ids
 
 
-def open_regular(path: Path, flags: int) -> int:
+def open_regular(path: AnyPath, flags: int) -> int:
     """Open without following a link at the end of the path, without hanging on a pipe.
 
     Raises CorruptStoreError if it is no regular file, or may not be read; FailedStoreError if it
     may be read, but not written.
     """
+    name, folder = at(path)
+    flags |= platform.NOFOLLOW | platform.NONBLOCK | platform.CLOEXEC | platform.BINARY
     try:
-        descriptor = os.open(
-            path, flags | platform.NOFOLLOW | platform.NONBLOCK | platform.CLOEXEC | platform.BINARY
-        )
+        descriptor = os.open(name, flags, dir_fd=folder)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
             raise CorruptStoreError(
@@ -44,7 +47,7 @@ def open_regular(path: Path, flags: int) -> int:
     return descriptor
 
 
-def check_size(path: Path, found: int, expected: int) -> None:
+def check_size(path: AnyPath, found: int, expected: int) -> None:
     """Raise CorruptStoreError unless a file has as many bytes as it must have."""
     if found != expected:
         raise CorruptStoreError(
@@ -53,7 +56,7 @@ def check_size(path: Path, found: int, expected: int) -> None:
         )
 
 
-def read_bytes(path: Path, limit: int) -> bytes:
+def read_bytes(path: AnyPath, limit: int) -> bytes:
     """A regular file, whole; raises CorruptStoreError if it is none, or larger than `limit`."""
     descriptor, size = _open_within(path, limit)
     try:
@@ -65,14 +68,14 @@ def read_bytes(path: Path, limit: int) -> bytes:
         os.close(descriptor)
 
 
-def regular_size(path: Path, limit: int) -> int:
+def regular_size(path: AnyPath, limit: int) -> int:
     """The size of a regular file; raises CorruptStoreError if it is none, or above `limit`."""
     descriptor, size = _open_within(path, limit)
     os.close(descriptor)
     return size
 
 
-def _open_within(path: Path, limit: int) -> tuple[int, int]:
+def _open_within(path: AnyPath, limit: int) -> tuple[int, int]:
     """The descriptor and the size of a regular file of at most `limit` bytes."""
     descriptor = open_regular(path, os.O_RDONLY)
     size = os.fstat(descriptor).st_size
@@ -82,7 +85,7 @@ def _open_within(path: Path, limit: int) -> tuple[int, int]:
     return descriptor, size
 
 
-def read_at(path: Path, offset: int, length: int, size: int) -> bytes:
+def read_at(path: AnyPath, offset: int, length: int, size: int) -> bytes:
     """`length` bytes from `offset`; raises CorruptStoreError unless the file has `size` bytes."""
     descriptor = open_regular(path, os.O_RDONLY)
     try:
@@ -92,7 +95,7 @@ def read_at(path: Path, offset: int, length: int, size: int) -> bytes:
         os.close(descriptor)
 
 
-def read_filled(path: Path, size: int, piece_bytes: int) -> Iterator[tuple[int, bytes]]:
+def read_filled(path: AnyPath, size: int, piece_bytes: int) -> Iterator[tuple[int, bytes]]:
     """(offset, bytes) of a file that must have `size` bytes, in pieces, without its holes.
 
     Offsets are multiples of `piece_bytes`. What is left out is zeros, and takes no time: a file may
@@ -126,7 +129,7 @@ def _next_filled(descriptor: int, offset: int) -> int | None:
         return offset  # a file system that does not know
 
 
-def _read_exactly(descriptor: int, path: Path, offset: int, length: int) -> bytes:
+def _read_exactly(descriptor: int, path: AnyPath, offset: int, length: int) -> bytes:
     os.lseek(descriptor, offset, os.SEEK_SET)
     out = bytearray()
     while len(out) < length:
@@ -137,10 +140,11 @@ def _read_exactly(descriptor: int, path: Path, offset: int, length: int) -> byte
     return bytes(out)
 
 
-def names(path: Path, *, missing_ok: bool = True) -> list[str]:
+def names(path: AnyPath, *, missing_ok: bool = True) -> list[str]:
     """The names in a directory, ascending; none if there is no directory, if that is ok."""
     try:
-        return sorted(os.listdir(path))
+        with _listable(path) as place:
+            return sorted(os.listdir(place))
     except (FileNotFoundError, NotADirectoryError):
         if missing_ok:
             return []
@@ -149,28 +153,63 @@ def names(path: Path, *, missing_ok: bool = True) -> list[str]:
         raise CorruptStoreError(f"{path}: cannot be listed: {error.strerror}") from error
 
 
-def check_directories(root: Path, *below: str) -> None:
+@contextlib.contextmanager
+def _listable(path: AnyPath) -> Iterator[Any]:
+    """A directory as `os.listdir` and `os.scandir` take it."""
+    if not isinstance(path, HeldPath):
+        yield path
+        return
+    name, folder = at(path)
+    descriptor = os.open(name, os.O_RDONLY | platform.DIRECTORY | platform.CLOEXEC, dir_fd=folder)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def walk(path: AnyPath) -> Iterator[tuple[AnyPath, list[str], list[str]]]:
+    """(directory, names of directories in it, other names) below a path, links not followed.
+
+    What is in a directory comes before itself; one that cannot be listed is left out.
+    """
+    folders: list[str] = []
+    others: list[str] = []
+    try:
+        with _listable(path) as place, os.scandir(place) as entries:
+            for entry in entries:
+                (folders if entry.is_dir(follow_symlinks=False) else others).append(entry.name)
+    except OSError:
+        return
+    for name in folders:
+        yield from walk(path / name)
+    yield path, folders, others
+
+
+def check_directories(root: AnyPath, *below: str) -> None:
     """Raise CorruptStoreError if a path below a store leads through a link or a file.
 
     What is missing is not looked into.
     """
     seen = set()
+    start, folder = at(root)
     for path in below:
-        here = os.fspath(root)
+        here = ""
         for part in path.split("/"):
-            here = os.path.join(here, part)
+            here = f"{here}/{part}" if here else part
             if here in seen:
                 continue
             seen.add(here)
             try:
-                kind = os.lstat(here).st_mode
+                kind = os.stat(f"{start}/{here}", dir_fd=folder, follow_symlinks=False).st_mode
             except (FileNotFoundError, NotADirectoryError):
                 break
             except PermissionError as error:
-                raise CorruptStoreError(f"{here}: may not be read: {error.strerror}") from error
+                raise CorruptStoreError(
+                    f"{root / here}: may not be read: {error.strerror}"
+                ) from error
             if not stat.S_ISDIR(kind):
                 raise CorruptStoreError(
-                    f"{here}: expected a directory, found a link or a file; a store holds no links"
+                    f"{root / here}: expected a directory, found a link or a file; a store holds no links"
                 )
 
 
@@ -207,10 +246,11 @@ def _no_right(path: str, reason: str | None) -> StoreNotFoundError:
     )
 
 
-def identity(path: Path) -> tuple[int, int] | None:
+def identity(path: AnyPath) -> tuple[int, int] | None:
     """Device and inode of what stands at a path, links not followed; None if nothing does."""
+    name, folder = at(path)
     try:
-        about = os.lstat(path)
+        about = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError):
@@ -220,10 +260,11 @@ def identity(path: Path) -> tuple[int, int] | None:
     return about.st_dev, about.st_ino
 
 
-def name_problem(path: Path) -> str:
+def name_problem(path: AnyPath) -> str:
     """Why nothing can ever stand at a path; empty if something can."""
+    name, folder = at(path)
     try:
-        os.lstat(path)
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
     except ValueError:  # a NUL, or half of a surrogate pair
         return "it has a character that no name can have"
     except OSError as error:
@@ -232,20 +273,21 @@ def name_problem(path: Path) -> str:
     return ""
 
 
-def allocated_bytes(root: Path) -> dict[str, int]:
+def allocated_bytes(root: AnyPath) -> dict[str, int]:
     """Bytes of the blocks allocated to a store, as ``du`` counts them, by directory.
 
     Each has its own blocks and those of the files in it, not of what is further down.
     """
-    out: dict[str, int] = {}
-    for folder, _, files in os.walk(root):
-        out[folder] = _blocks(folder) + sum(_blocks(os.path.join(folder, name)) for name in files)
-    return out
+    return {
+        str(folder): _blocks(folder, "") + sum(_blocks(folder, name) for name in files)
+        for folder, _, files in walk(root)
+    }
 
 
-def _blocks(path: str) -> int:
+def _blocks(path: AnyPath, name: str) -> int:
+    start, folder = at(path / name if name else path)
     try:
-        about = os.lstat(path)
+        about = os.stat(start, dir_fd=folder, follow_symlinks=False)
     except OSError:  # evicted, or renamed, at this moment
         return 0
     # Windows has no st_blocks; the length is the next best thing.

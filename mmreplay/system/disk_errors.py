@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Iterator
-from pathlib import Path
 
 from mmreplay.errors import CorruptStoreError, DiskFullError, FailedStoreError
+from mmreplay.system.held_directories import AnyPath, HeldPath, shown
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -21,7 +21,7 @@ class FailedSyncError(FailedStoreError):
 
 
 @contextlib.contextmanager
-def writing(what: str, path: Path) -> Iterator[None]:
+def writing(what: str, path: AnyPath) -> Iterator[None]:
     """Turn OSErrors of a write into DiskFullError (ENOSPC, EDQUOT) or else FailedStoreError."""
     try:
         yield
@@ -30,19 +30,20 @@ def writing(what: str, path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in NO_ROOM:
             raise DiskFullError(
-                f"{path}: no room on the disk for {what}; nothing was changed: "
+                f"{shown(path)}: no room on the disk for {what}; nothing was changed: "
                 f"make room and call again"
             ) from error
+        _check_there(path, error)
         advice = "check the disk and open the store again"
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             advice = "it needs the right to write there"
         raise FailedStoreError(
-            f"{path}: {what} failed: {error.strerror or error}; what was flushed is kept: {advice}"
+            f"{shown(path)}: {what} failed: {error.strerror or error}; what was flushed is kept: {advice}"
         ) from error
 
 
 @contextlib.contextmanager
-def syncing(path: Path) -> Iterator[None]:
+def syncing(path: AnyPath) -> Iterator[None]:
     """Turn every OSError of an fsync into FailedSyncError, a full disk too.
 
     After a failed fsync the kernel may take the pages for clean: a second one would say that all
@@ -52,13 +53,13 @@ def syncing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise FailedSyncError(
-            f"{path}: fsync failed: {error.strerror or error}; what was flushed before is kept: "
+            f"{shown(path)}: fsync failed: {error.strerror or error}; what was flushed before is kept: "
             f"check the disk and open the store again"
         ) from error
 
 
 @contextlib.contextmanager
-def opening_to_sync(path: Path) -> Iterator[None]:
+def opening_to_sync(path: AnyPath) -> Iterator[None]:
     """Turn OSErrors of opening what is to be synced into CorruptStoreError, FailedStoreError.
 
     Not into FailedSyncError: nothing has changed by it.
@@ -66,9 +67,19 @@ def opening_to_sync(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        _check_there(path, error)
         if error.errno == errno.ELOOP:
-            raise CorruptStoreError(f"{path}: expected a file, found a link") from error
+            raise CorruptStoreError(f"{shown(path)}: expected a file, found a link") from error
         raise FailedStoreError(
-            f"{path}: cannot be opened to make it durable: {error.strerror or error}; what is "
+            f"{shown(path)}: cannot be opened to make it durable: {error.strerror or error}; what is "
             f"committed is kept: see to that and open the store again"
+        ) from error
+
+
+def _check_there(path: AnyPath, error: OSError) -> None:
+    """Raise FailedStoreError if a directory was removed while it was held open."""
+    if isinstance(path, HeldPath) and path.directory.is_removed():
+        raise FailedStoreError(
+            f"{path.directory.path}: this store was removed while it was open; its rows are gone, "
+            f"and nothing else was touched: make another store"
         ) from error

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from mmreplay.system import checked_reads, platform
 from mmreplay.system.disk_errors import NO_ROOM, opening_to_sync, syncing, writing
+from mmreplay.system.held_directories import AnyPath, HeldPath, at
 
 _COPY_BYTES = 8 << 20
 _AT_FDCWD = -100
@@ -27,7 +28,9 @@ _SET_FLAGS = 1 << 30 | struct.calcsize("l") << 16 | ord("f") << 8 | 2
 _NO_COPY_ON_WRITE = 0x00800000
 
 
-def write_file(path: Path, data: bytes, *, durable: bool = True, overwritten: bool = False) -> None:
+def write_file(
+    path: AnyPath, data: bytes, *, durable: bool = True, overwritten: bool = False
+) -> None:
     """Write another file, fsync it, rename it over `path`, fsync the directory.
 
     `durable=False` leaves out the fsyncs: for notes such as who holds a lock. `overwritten` says
@@ -37,9 +40,7 @@ def write_file(path: Path, data: bytes, *, durable: bool = True, overwritten: bo
     staged = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     with writing(f"writing {path.name}", path):
         try:
-            descriptor = os.open(
-                staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | platform.BINARY, 0o666
-            )
+            descriptor = _open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             try:
                 if overwritten:
                     _keep_in_place(descriptor)
@@ -48,13 +49,34 @@ def write_file(path: Path, data: bytes, *, durable: bool = True, overwritten: bo
                     _fsync(descriptor)
             finally:
                 os.close(descriptor)
-            os.replace(staged, path)
+            _replace(staged, path)
         except BaseException:
             with contextlib.suppress(OSError):
-                os.unlink(staged)
+                _unlink(staged)
             raise
         if durable:
             sync_directory(path.parent)
+
+
+def _open(path: AnyPath, flags: int) -> int:
+    name, folder = at(path)
+    flags |= platform.BINARY | platform.CLOEXEC | platform.NOFOLLOW
+    return os.open(name, flags, 0o666, dir_fd=folder)
+
+
+def _replace(path: AnyPath, target: AnyPath) -> None:
+    (old, there), (new, here) = at(path), at(target)
+    os.replace(old, new, src_dir_fd=there, dst_dir_fd=here)
+
+
+def _rename(path: AnyPath, target: AnyPath) -> None:
+    (old, there), (new, here) = at(path), at(target)
+    os.rename(old, new, src_dir_fd=there, dst_dir_fd=here)
+
+
+def _unlink(path: AnyPath) -> None:
+    name, folder = at(path)
+    os.unlink(name, dir_fd=folder)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
@@ -63,12 +85,10 @@ def _write_all(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def write_at(path: Path, offset: int, data: bytes) -> None:
+def write_at(path: AnyPath, offset: int, data: bytes) -> None:
     """Overwrite bytes of an existing file in place and make them durable."""
     with writing("writing in place", path):
-        descriptor = os.open(
-            path, os.O_WRONLY | platform.BINARY | platform.CLOEXEC | platform.NOFOLLOW
-        )
+        descriptor = _open(path, os.O_WRONLY)
         try:
             os.lseek(descriptor, offset, os.SEEK_SET)
             _write_all(descriptor, data)
@@ -78,7 +98,7 @@ def write_at(path: Path, offset: int, data: bytes) -> None:
             os.close(descriptor)
 
 
-def allocate(path: Path, size: int) -> None:
+def allocate(path: AnyPath, size: int) -> None:
     """Make sure that a file of `size` bytes exists, with all its blocks, zeros where it was not.
 
     A store into a map of a sparse file on a full disk is SIGBUS; with its blocks allocated, never.
@@ -86,11 +106,7 @@ def allocate(path: Path, size: int) -> None:
     """
     with writing(f"allocating {size:,} bytes", path):
         new = not path.exists()
-        descriptor = os.open(
-            path,
-            os.O_RDWR | os.O_CREAT | platform.BINARY | platform.CLOEXEC | platform.NOFOLLOW,
-            0o666,
-        )
+        descriptor = _open(path, os.O_RDWR | os.O_CREAT)
         try:
             if new:
                 _keep_in_place(descriptor)
@@ -98,7 +114,7 @@ def allocate(path: Path, size: int) -> None:
         except BaseException:
             if new:
                 with contextlib.suppress(OSError):
-                    os.unlink(path)
+                    _unlink(path)
             raise
         finally:
             os.close(descriptor)
@@ -126,12 +142,10 @@ def _fallocate(descriptor: int, size: int) -> None:
     _write_all(descriptor, bytes(max(size - have, 0)))
 
 
-def zero_from(path: Path, offset: int) -> None:
+def zero_from(path: AnyPath, offset: int) -> None:
     """Zero a file from `offset` to its end and give the blocks back; its length stays."""
     with writing("giving back unused space", path):
-        descriptor = os.open(
-            path, os.O_RDWR | platform.BINARY | platform.CLOEXEC | platform.NOFOLLOW
-        )
+        descriptor = _open(path, os.O_RDWR)
         try:
             length = os.fstat(descriptor).st_size - offset
             if length > 0 and not _punch_hole(descriptor, offset, length):
@@ -152,13 +166,13 @@ def _punch_hole(descriptor: int, offset: int, length: int) -> bool:
     return bool(call(descriptor, keep_size_and_punch, offset, length) == 0)
 
 
-def unlink(path: Path) -> None:
+def unlink(path: AnyPath) -> None:
     """Remove a file; one that is gone already is fine."""
     with writing("removing a file", path), contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
+        _unlink(path)
 
 
-def share_file(source: Path, target: Path, size: int | None = None) -> bool:
+def share_file(source: AnyPath, target: AnyPath, size: int | None = None) -> bool:
     """Give a file that will not change any more a second name; where links are impossible, copy it.
 
     True if both names are of one file now. Raises CorruptStoreError unless it has `size` bytes.
@@ -168,7 +182,8 @@ def share_file(source: Path, target: Path, size: int | None = None) -> bool:
         found = os.fstat(descriptor).st_size
         checked_reads.check_size(source, found, found if size is None else size)
         try:
-            os.link(source, target, follow_symlinks=False)
+            (old, there), (new, here) = at(source), at(target)
+            os.link(old, new, src_dir_fd=there, dst_dir_fd=here, follow_symlinks=False)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.EEXIST):
                 raise
@@ -183,7 +198,7 @@ def share_file(source: Path, target: Path, size: int | None = None) -> bool:
         os.close(descriptor)
 
 
-def copy_file(source: Path, target: Path) -> None:
+def copy_file(source: AnyPath, target: AnyPath) -> None:
     """Copy a regular file whose bytes may change, those of the source and those of the copy."""
     descriptor = checked_reads.open_regular(source, os.O_RDONLY)
     try:
@@ -192,9 +207,9 @@ def copy_file(source: Path, target: Path) -> None:
         os.close(descriptor)
 
 
-def _copy_from(source: int, target: Path, *, overwritten: bool = False) -> None:
+def _copy_from(source: int, target: AnyPath, *, overwritten: bool = False) -> None:
     with writing(f"copying {target.name}", target):
-        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | platform.BINARY, 0o666)
+        descriptor = _open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             if overwritten:
                 _keep_in_place(descriptor)
@@ -203,13 +218,13 @@ def _copy_from(source: int, target: Path, *, overwritten: bool = False) -> None:
             _fsync(descriptor)
         except BaseException:
             with contextlib.suppress(OSError):
-                os.unlink(target)
+                _unlink(target)
             raise
         finally:
             os.close(descriptor)
 
 
-def sync_file(path: Path, *, missing_ok: bool = False) -> None:
+def sync_file(path: AnyPath, *, missing_ok: bool = False) -> None:
     """Make a file's bytes durable, dirty pages of every map of it included.
 
     A FailedSyncError must never be retried: see `syncing`. Any other FailedStoreError: it cannot be
@@ -217,9 +232,7 @@ def sync_file(path: Path, *, missing_ok: bool = False) -> None:
     """
     with opening_to_sync(path):
         try:
-            descriptor = os.open(
-                path, os.O_RDWR | platform.BINARY | platform.CLOEXEC | platform.NOFOLLOW
-            )
+            descriptor = _open(path, os.O_RDWR)
         except FileNotFoundError:
             if missing_ok:
                 return
@@ -228,9 +241,7 @@ def sync_file(path: Path, *, missing_ok: bool = False) -> None:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
             # An archive, or a disk, that was made read-only; Linux syncs it all the same.
-            descriptor = os.open(
-                path, os.O_RDONLY | platform.BINARY | platform.CLOEXEC | platform.NOFOLLOW
-            )
+            descriptor = _open(path, os.O_RDONLY)
     with syncing(path):
         try:
             _fdatasync(descriptor)
@@ -238,12 +249,13 @@ def sync_file(path: Path, *, missing_ok: bool = False) -> None:
             os.close(descriptor)
 
 
-def sync_directory(path: Path) -> None:
+def sync_directory(path: AnyPath) -> None:
     """Make the names in a directory durable."""
     if sys.platform == "win32":  # directories cannot be opened there
         return
     with opening_to_sync(path):
-        descriptor = os.open(path, os.O_RDONLY | platform.CLOEXEC)
+        name, folder = at(path)
+        descriptor = os.open(name, os.O_RDONLY | platform.CLOEXEC, dir_fd=folder)
     with syncing(path):
         try:
             _fsync(descriptor)
@@ -251,13 +263,14 @@ def sync_directory(path: Path) -> None:
             os.close(descriptor)
 
 
-def sync_name(path: Path) -> None:
+def sync_name(path: AnyPath) -> None:
     """Make the name of a directory durable: the process that made it may have died before that.
 
     A process that may not read the directory above has made nothing there.
     """
-    above = path.absolute().parent
-    if os.access(above, os.R_OK):
+    above = (path if isinstance(path, HeldPath) else path.absolute()).parent
+    name, folder = at(above)
+    if os.access(name, os.R_OK, dir_fd=folder):
         sync_directory(above)
 
 
@@ -277,20 +290,34 @@ def _fdatasync(descriptor: int) -> None:
         _fsync(descriptor)
 
 
-def make_directory(path: Path) -> None:
+def make_directory(path: AnyPath) -> None:
     """Make a directory, and those above it; their names become durable with the caller's sync."""
     with writing("making a directory", path):
-        os.makedirs(path, exist_ok=True)
+        _make_directory(path)
 
 
-def replace_directory(built: Path, path: Path) -> bool:
+def _make_directory(path: AnyPath) -> None:
+    name, folder = at(path)
+    try:
+        os.mkdir(name, dir_fd=folder)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+    except FileNotFoundError:
+        if path.parent.is_dir():  # a held directory that was removed
+            raise
+        _make_directory(path.parent)
+        os.mkdir(name, dir_fd=folder)
+
+
+def replace_directory(built: AnyPath, path: AnyPath) -> bool:
     """Give a directory that was built elsewhere its name.
 
     False when something stands there already, but an empty directory, which is replaced; `built` is
     then left as it is.
     """
     try:
-        os.rename(built, path)
+        _rename(built, path)
     except OSError as error:
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EACCES):
             return False
@@ -300,19 +327,23 @@ def replace_directory(built: Path, path: Path) -> bool:
     return True
 
 
-def rename(path: Path, target: Path) -> None:
+def rename(path: AnyPath, target: AnyPath) -> None:
     """Give a file or directory another name, at once; the caller syncs the directory above."""
     with writing("renaming", path):
-        os.rename(path, target)
+        _rename(path, target)
 
 
-def exchange(first: Path, second: Path) -> bool:
+def exchange(first: AnyPath, second: AnyPath) -> bool:
     """Exchange the names of two directories, never without either; False if the system cannot."""
     if not platform.LINUX or platform.LIBC is None or not hasattr(platform.LIBC, "renameat2"):
         return False
-    paths = os.fsencode(first), os.fsencode(second)
+    places = [
+        part
+        for name, folder in (at(first), at(second))
+        for part in (_AT_FDCWD if folder is None else folder, os.fsencode(name))
+    ]
     with writing("exchanging", first):
-        if platform.LIBC.renameat2(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE) == 0:
+        if platform.LIBC.renameat2(*places, _RENAME_EXCHANGE) == 0:
             return True
         number = ctypes.get_errno()
         if number in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM):
@@ -320,28 +351,24 @@ def exchange(first: Path, second: Path) -> bool:
         raise OSError(number, os.strerror(number))
 
 
-def sync_tree(path: Path) -> None:
+def sync_tree(path: AnyPath) -> None:
     """Make every file and every name below a directory durable."""
-    for folder, _, names in os.walk(path):
+    for folder, _, names in checked_reads.walk(path):
         for name in names:
-            sync_file(Path(folder, name))
-        sync_directory(Path(folder))
+            sync_file(folder / name)
+        sync_directory(folder)
 
 
-def remove_tree(path: Path) -> None:
+def remove_tree(path: AnyPath) -> None:
     """Remove a directory of ours and all in it; no link is followed, nor is `path` if it is one."""
-    if os.path.islink(path) or (os.path.lexists(path) and not os.path.isdir(path)):
+    if path.is_symlink() or (path.exists() and not path.is_dir()):
         unlink(path)
         return
-    for folder, folders, names in os.walk(path, topdown=False):
+    for folder, _, names in checked_reads.walk(path):
         for name in names:
-            unlink(Path(folder, name))
-        for name in folders:
-            if os.path.islink(Path(folder, name)):
-                unlink(Path(folder, name))
-                continue
-            _remove_directory(Path(folder, name))
-    _remove_directory(path)
+            unlink(folder / name)
+        _remove_directory(folder)
+    _remove_directory(path)  # one that cannot be listed says so here
 
 
 def temporary_directory(prefix: str) -> Path:
@@ -352,6 +379,7 @@ def temporary_directory(prefix: str) -> Path:
         return Path(tempfile.mkdtemp(prefix=prefix))
 
 
-def _remove_directory(path: Path) -> None:
+def _remove_directory(path: AnyPath) -> None:
     with writing("removing a directory", path), contextlib.suppress(FileNotFoundError):
-        os.rmdir(path)
+        name, folder = at(path)
+        os.rmdir(name, dir_fd=folder)

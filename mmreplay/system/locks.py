@@ -13,40 +13,42 @@ import socket
 import time
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 
-from mmreplay.errors import CorruptStoreError, FailedStoreError, LockedError
+from mmreplay.errors import FailedStoreError, LockedError
 from mmreplay.system import platform
 from mmreplay.system.disk_errors import writing
 from mmreplay.system.forks import after_fork_in_child
+from mmreplay.system.held_directories import AnyPath, HeldDirectory
 
 _HELD: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
 
 
 class DirectoryLock:
-    """An exclusive flock on a directory itself: a lock file that gets unlinked lets two in."""
+    """An exclusive flock on a directory itself: a lock file that gets unlinked lets two in.
 
-    def __init__(self, path: Path, *, patience_s: float = 0.5, who: Callable[[], str]) -> None:
+    Attributes:
+        directory: the one that is locked, held open for as long as the lock is.
+    """
+
+    def __init__(self, path: AnyPath, *, patience_s: float = 0.5, who: Callable[[], str]) -> None:
         """Lock `path`, or raise LockedError, with the holder as `who` names it."""
-        self._descriptor = -1
         if platform.fcntl is None:
             raise FailedStoreError(
                 f"{path}: this system has no flock, so nothing can be written here; "
                 f"closed stores can be read"
             )
-        self.path = path.absolute()
-        self._descriptor = _open(path)
+        self.directory = HeldDirectory(path)
         deadline = time.monotonic() + patience_s
         while True:
             try:
                 platform.fcntl.flock(
-                    self._descriptor, platform.fcntl.LOCK_EX | platform.fcntl.LOCK_NB
+                    self.directory.descriptor, platform.fcntl.LOCK_EX | platform.fcntl.LOCK_NB
                 )
-                if self._is_at(path):
+                if self.directory.is_at(path):
                     break
                 # Another directory has the name by now, as after a repair: that is the one to lock.
                 self.release()
-                self._descriptor = _open(path)
+                self.directory = HeldDirectory(path)
                 continue
             except FileNotFoundError as error:
                 self.release()
@@ -60,7 +62,7 @@ class DirectoryLock:
                         raise
                 if time.monotonic() > deadline:
                     self.release()
-                    if any(one.path == self.path and one.is_held for one in _HELD):
+                    if any(one.is_held and one.directory.is_at(path) for one in _HELD):
                         raise LockedError(
                             f"{path}: open for writing already, in this process{who()}; close "
                             f"that writer or buffer first"
@@ -76,41 +78,29 @@ class DirectoryLock:
     @property
     def is_held(self) -> bool:
         """Whether it was not released."""
-        return self._descriptor >= 0
-
-    def _is_at(self, path: Path) -> bool:
-        about, now = os.fstat(self._descriptor), os.stat(path)
-        return (about.st_dev, about.st_ino) == (now.st_dev, now.st_ino)
+        return self.directory.descriptor >= 0
 
     def release(self) -> None:
         """Let others in; a second call does nothing."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        self.directory.close()
 
     def __del__(self) -> None:
         """A writer that was dropped without close does not keep others out."""
-        self.release()
+        if hasattr(self, "directory"):
+            self.release()
 
 
-def _open(path: Path) -> int:
-    try:
-        return os.open(path, os.O_RDONLY | platform.CLOEXEC)
-    except PermissionError as error:
-        raise CorruptStoreError(f"{path}: may not be read: {error.strerror}") from error
-
-
-def is_locked(path: Path) -> bool:
+def is_locked(path: AnyPath) -> bool:
     """Whether a writer is at work on this lane now. Takes the lock for an instant to see."""
     if platform.fcntl is None:
         return False
-    descriptor = _open(path)
+    directory = HeldDirectory(path)
     try:
-        platform.fcntl.flock(descriptor, platform.fcntl.LOCK_SH | platform.fcntl.LOCK_NB)
+        platform.fcntl.flock(directory.descriptor, platform.fcntl.LOCK_SH | platform.fcntl.LOCK_NB)
     except OSError as error:
         return error.errno in (errno.EWOULDBLOCK, errno.EACCES)
     finally:
-        os.close(descriptor)
+        directory.close()
     return False
 
 

@@ -11,13 +11,13 @@ import errno
 import mmap
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mmreplay.system import checked_reads, platform
+from mmreplay.system.held_directories import AnyPath
 
 GRANULARITY = mmap.ALLOCATIONGRANULARITY
 """Bytes that the start of a map must be a multiple of: 4 KiB on x86 Linux, 64 KiB on Windows."""
@@ -66,7 +66,7 @@ class Map:
 
 
 def map_file(
-    path: Path, size: int | None = None, *, writable: bool = False
+    path: AnyPath, size: int | None = None, *, writable: bool = False
 ) -> npt.NDArray[np.uint8]:
     """Map a whole file, which must have exactly `size` bytes, if given, and any otherwise.
 
@@ -87,7 +87,7 @@ def map_file(
         os.close(descriptor)
 
 
-def dirty_again(path: Path, start: int, stop: int) -> None:
+def dirty_again(path: AnyPath, start: int, stop: int) -> None:
     """Let the next fsync of a file write its bytes [start, stop) out, whatever came of the last.
 
     After one that failed the kernel holds pages for clean that never reached the disk: an fsync
@@ -116,7 +116,7 @@ class Reservation:
         self._address = _mmap(0, size, self._prot, flags, -1)
         self.array: npt.NDArray[np.uint8] = np.asarray(Map(self._address, size, writable=writable))
 
-    def put(self, offset: int, path: Path, size: int) -> None:
+    def put(self, offset: int, path: AnyPath, size: int) -> None:
         """Map a file of exactly `size` bytes at `offset`, a multiple of `GRANULARITY`."""
         if offset % GRANULARITY or offset < 0 or offset + size > self.size:
             raise ValueError("outside the reservation")

@@ -19,6 +19,7 @@ from pathlib import Path
 __all__ = [
     "BINARY",
     "CLOEXEC",
+    "DIRECTORY",
     "LIBC",
     "LINUX",
     "NOFOLLOW",
@@ -37,6 +38,7 @@ LINUX = sys.platform == "linux"
 NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 NONBLOCK = getattr(os, "O_NONBLOCK", 0)
 CLOEXEC = getattr(os, "O_CLOEXEC", 0)
+DIRECTORY = getattr(os, "O_DIRECTORY", 0)
 BINARY = getattr(os, "O_BINARY", 0)
 
 

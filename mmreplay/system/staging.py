@@ -12,8 +12,9 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from mmreplay.errors import LockedError, MmreplayError
-from mmreplay.system import durable_writes, locks
+from mmreplay.errors import CorruptStoreError, LockedError, MmreplayError
+from mmreplay.system import checked_reads, durable_writes, locks
+from mmreplay.system.held_directories import AnyPath, HeldDirectory
 
 _RANDOM = re.compile(r"[0-9a-f]{8}\.tmp")
 _TEMPORARY = "mmreplay-temporary-"
@@ -21,10 +22,14 @@ _RANDOM_OF_TEMPFILE = re.compile(r"[a-z0-9_]{8}")
 
 
 @contextlib.contextmanager
-def staging_directory(path: Path) -> Iterator[Path]:
-    """An empty directory next to `path`; removed in the end, unless it was renamed into place."""
-    _sweep(path.parent, f".{path.name}.", _RANDOM)
-    staged, lock = _make_locked(lambda: _make_staging(path))
+def staging_directory(path: Path) -> Iterator[AnyPath]:
+    """An empty directory next to `path`; removed in the end, unless it was renamed into place.
+
+    It is a path below the directory that `path` is in now, wherever that is moved.
+    """
+    above = HeldDirectory(path.parent).root
+    _sweep(above, f".{path.name}.", _RANDOM)
+    staged, lock = _make_locked(lambda: _make_staging(above / path.name))
     try:
         yield staged
     finally:
@@ -36,14 +41,21 @@ def staging_directory(path: Path) -> Iterator[Path]:
             lock.release()
 
 
-def remove_atomically(path: Path) -> None:
-    """Remove a store that holds no row yet: a crash leaves all of it, or nothing at its path."""
+def remove_atomically(store: HeldDirectory) -> None:
+    """Remove a store that holds no row yet: a crash leaves all of it, or nothing at its path.
+
+    If another has its name by now, that one stays.
+    """
+    path: AnyPath = store.root.with_name(store.path.name)
     staged = _staging_path(path)
     durable_writes.rename(path, staged)
-    durable_writes.remove_tree(staged)
+    if store.is_at(staged):
+        durable_writes.remove_tree(staged)
+    else:
+        durable_writes.rename(staged, path)
 
 
-def locked_temporary_directory() -> tuple[Path, locks.DirectoryLock]:
+def locked_temporary_directory() -> tuple[AnyPath, locks.DirectoryLock]:
     """A temporary directory, and the lock that protects it until it is released.
 
     A signal may end a process before it removes its own, and no handler of signals is installed
@@ -55,17 +67,17 @@ def locked_temporary_directory() -> tuple[Path, locks.DirectoryLock]:
     return made, lock
 
 
-def _staging_path(path: Path) -> Path:
+def _staging_path(path: AnyPath) -> AnyPath:
     return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
 
 
-def _make_staging(path: Path) -> Path:
+def _make_staging(path: AnyPath) -> AnyPath:
     staged = _staging_path(path)
     durable_writes.make_directory(staged)
     return staged
 
 
-def _make_locked(make: Callable[[], Path]) -> tuple[Path, locks.DirectoryLock]:
+def _make_locked(make: Callable[[], AnyPath]) -> tuple[AnyPath, locks.DirectoryLock]:
     while True:
         made = make()
         # Before it is locked, another process may take it for what a crash left.
@@ -73,18 +85,18 @@ def _make_locked(make: Callable[[], Path]) -> tuple[Path, locks.DirectoryLock]:
             return made, locks.DirectoryLock(made, who=lambda: "")
 
 
-def _sweep(folder: Path, begins: str, ends: re.Pattern[str], owner: int | None = None) -> None:
+def _sweep(folder: AnyPath, begins: str, ends: re.Pattern[str], owner: int | None = None) -> None:
     """Remove directories of such names that nobody has locked, of all users or of one."""
-    with contextlib.suppress(OSError):
-        for entry in folder.iterdir():
-            name = entry.name
+    with contextlib.suppress(OSError, CorruptStoreError):
+        for name in checked_reads.names(folder):
             if not name.startswith(begins) or not ends.fullmatch(name[len(begins) :]):
                 continue
+            entry = folder / name
             if entry.is_dir() and not entry.is_symlink() and owner in (None, entry.lstat().st_uid):
                 _remove_unless_locked(entry)
 
 
-def _remove_unless_locked(directory: Path) -> None:
+def _remove_unless_locked(directory: AnyPath) -> None:
     with contextlib.suppress(MmreplayError, OSError):  # in use, or gone already
         lock = locks.DirectoryLock(directory, patience_s=0, who=lambda: "")
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FailedStoreError, FormatError
@@ -16,6 +16,7 @@ from mmreplay.storage import tail_file
 from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.state_page import State
 from mmreplay.system import checked_reads, durable_writes
+from mmreplay.system.held_directories import AnyPath
 
 __all__ = [
     "build_lane",
@@ -28,7 +29,7 @@ __all__ = [
 
 
 def build_lane(
-    path: Path, schema: Schema, specs: Mapping[str, ArraySpec], attributes: Mapping[str, Any]
+    path: AnyPath, schema: Schema, specs: Mapping[str, ArraySpec], attributes: Mapping[str, Any]
 ) -> None:
     """Make the directory of an empty, live lane; the caller makes it durable and renames it.
 
@@ -54,16 +55,22 @@ def build_lane(
         folder = path / spec.path
         durable_writes.make_directory(folder)
         durable_writes.write_file(folder / "zarr.json", layout.array_json(spec, 0), durable=False)
-        for group in folder.relative_to(path).parents:
+        for group in PurePosixPath(spec.path).parents:
             durable_writes.write_file(
-                path / group / "zarr.json", layout.group_json(), durable=False
+                path / str(group) / "zarr.json", layout.group_json(), durable=False
             )
     durable_writes.write_file(path / "zarr.json", layout.group_json(own), durable=False)
     build_live(path, own["uuid"], specs, head=0, tail_start=0, base=0)
 
 
 def build_live(
-    path: Path, store: str, specs: Mapping[str, ArraySpec], *, head: int, tail_start: int, base: int
+    path: AnyPath,
+    store: str,
+    specs: Mapping[str, ArraySpec],
+    *,
+    head: int,
+    tail_start: int,
+    base: int,
 ) -> None:
     """`.live` with tails of zeros, a state that nobody trusts yet, and a valid checkpoint."""
     live = path / ".live"
@@ -75,7 +82,7 @@ def build_live(
     CheckpointFile.create(live / "checkpoint", store, head=head, tail_start=tail_start, base=base)
 
 
-def write_metadata(path: Path, metadata: dict[str, Any], **changes: Any) -> dict[str, Any]:
+def write_metadata(path: AnyPath, metadata: dict[str, Any], **changes: Any) -> dict[str, Any]:
     """Replace attributes.mmreplay of a lane, durably; returns them.
 
     Raises:
@@ -98,19 +105,19 @@ def write_metadata(path: Path, metadata: dict[str, Any], **changes: Any) -> dict
     return new
 
 
-def generator_path(path: Path) -> Path:
+def generator_path(path: AnyPath) -> AnyPath:
     """Where the random state of a sampler stands while the lane is open."""
     return path / ".live" / "generator"
 
 
-def read_generator(path: Path) -> str | None:
+def read_generator(path: AnyPath) -> str | None:
     """The random state of a lane that is open; None if there is none, or it is damaged."""
     with contextlib.suppress(FileNotFoundError, ValueError, CorruptStoreError):
         return checked_reads.read_bytes(generator_path(path), layout.MAX_METADATA_BYTES).decode()
     return None
 
 
-def unmade(path: Path, error: FailedStoreError) -> FailedStoreError:
+def unmade(path: AnyPath, error: FailedStoreError) -> FailedStoreError:
     """What to say where no row was ever committed, and none can be read."""
     cause = error.__cause__
     reason = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(error)

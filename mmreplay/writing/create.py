@@ -10,7 +10,6 @@ import os
 import uuid
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,9 @@ from mmreplay.format import layout, parse, plan
 from mmreplay.format.layout import MAX_LANES
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.schema import Field, Schema
-from mmreplay.storage.lane_metadata import store_around
+from mmreplay.storage.lane_metadata import hold_store, store_around
 from mmreplay.system import durable_writes, user_paths
+from mmreplay.system.held_directories import AnyPath, HeldDirectory
 from mmreplay.system.staging import remove_atomically, staging_directory
 from mmreplay.writing import build_lane
 from mmreplay.writing.open_lanes import open_lanes
@@ -135,23 +135,25 @@ def create(
                 f"{where}: there is something already; append to it, if it is a store "
                 f"(append=True, --append), or choose another path"
             )
-        return open_lanes(request, capacity, lanes, lane)
+        return open_lanes(request, hold_store(where), capacity, lanes, lane)
     user_paths.check_parent(where)
     if (store := store_around(where)) is not None:
         raise SchemaError(f"{where}: lies within the store {store}; choose another path")
     made = _make(request, capacity, lanes, lane)
-    if not made and lane is None and not append:
+    if made is None and lane is None and not append:
         raise StoreExistsError(f"{where}: somebody else made it at this moment")
     try:
-        return open_lanes(request, capacity, lanes, lane)
+        return open_lanes(request, made or hold_store(where), capacity, lanes, lane)
     except DiskFullError:
-        if made and lane is None:  # it holds no row yet, and the same call shall work again
-            remove_atomically(where)
+        if made is not None and lane is None:  # it holds no row yet, and this call shall work again
+            remove_atomically(made)
         raise
 
 
-def _make(request: Request, capacity: int | None, lanes: int | None, lane: str | None) -> bool:
-    """Build the store beside its place and move it there; False if another was first."""
+def _make(
+    request: Request, capacity: int | None, lanes: int | None, lane: str | None
+) -> HeldDirectory | None:
+    """Build the store beside its place and move it there; None if another was first."""
     schema = request.schema()
     try:
         with staging_directory(request.path) as built:
@@ -161,7 +163,10 @@ def _make(request: Request, capacity: int | None, lanes: int | None, lane: str |
             else:
                 _build_group(built, request, schema, capacity, lanes)
             durable_writes.sync_tree(built)
-            return durable_writes.replace_directory(built, request.path)
+            made = HeldDirectory(built)
+            made.path = request.path
+            target = built.with_name(request.path.name)
+            return made if durable_writes.replace_directory(built, target) else None
     except FailedStoreError as error:
         if request.path.exists():
             raise
@@ -169,7 +174,7 @@ def _make(request: Request, capacity: int | None, lanes: int | None, lane: str |
 
 
 def _build_group(
-    built: Path, request: Request, schema: Schema, capacity: int | None, lanes: int | None
+    built: AnyPath, request: Request, schema: Schema, capacity: int | None, lanes: int | None
 ) -> None:
     specs = plan.plan_arrays(schema, lanes or 0)
     shares = split_capacity(capacity, lanes) if lanes else []

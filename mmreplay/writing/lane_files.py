@@ -10,7 +10,6 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ from mmreplay.storage.chunk_files import Window
 from mmreplay.storage.lane_metadata import read_holder, read_metadata, read_specs
 from mmreplay.storage.state_page import COMMITTED, TAIL_START
 from mmreplay.system import durable_writes
+from mmreplay.system.held_directories import AnyPath
 from mmreplay.system.locks import DirectoryLock, holder
 from mmreplay.system.memory_maps import populate
 from mmreplay.writing import recover
@@ -55,7 +55,7 @@ class LockedLane:
         DiskFullError: no room for the tails; nothing was changed.
 
     Attributes:
-        path: its directory.
+        path: its directory, which is locked: whatever has its name later is not touched.
         metadata: attributes.mmreplay as they stand on disk.
         schema: what a row holds.
         specs: every array of rows by path.
@@ -79,12 +79,12 @@ class LockedLane:
 
     is_live = True
 
-    def __init__(self, path: Path, changes: Mapping[str, Any]) -> None:
-        self.path = path
+    def __init__(self, path: AnyPath, changes: Mapping[str, Any]) -> None:
         metadata = read_metadata(path)  # says that there is no lane, before a lock says less
         if metadata["kind"] != "lane":
             raise SchemaError(f"{path}: this store has many lanes; name one (lane=...)")
         self._lock = DirectoryLock(path, who=lambda: holder_of(path))
+        self.path: AnyPath = self._lock.directory.root
         try:
             self._open(changes)
         except BaseException:
@@ -105,7 +105,7 @@ class LockedLane:
         self.half = self.tail_specs[0].chunk_rows if self.tail_specs else 0
         self.codecs = {s.path: compression.make_codec(s.codec or {}) for s in self.tail_specs}
         # Filled by one thread while another empties it: a deque, whose ends are atomic.
-        self.fresh: collections.deque[Path] = collections.deque()
+        self.fresh: collections.deque[AnyPath] = collections.deque()
         self.sums = Checksums(path, self.specs, self.fresh)
         self._ready: dict[str, Window] = {}
         self.closed = self.released = False
@@ -151,7 +151,7 @@ class LockedLane:
         """The first row that is in the tail."""
         return self.words[TAIL_START]
 
-    def missing(self, path: Path, stop: int) -> Exception:
+    def missing(self, path: AnyPath, stop: int) -> Exception:
         """The error for a chunk file that is not there."""
         return CorruptStoreError(
             f"{path}: missing; it holds rows up to {stop:,}; run `mmreplay verify`"
@@ -209,7 +209,7 @@ def _sums_path(path: str) -> str:
     return layout.checksum_spec(path).path
 
 
-def _record_holder(path: Path) -> None:
+def _record_holder(path: AnyPath) -> None:
     """Leave word of who holds a lane; a full disk is no reason not to."""
     where = path / ".live" / "writer"
     try:
@@ -218,7 +218,7 @@ def _record_holder(path: Path) -> None:
         durable_writes.unlink(where)  # of the process before: rather no name than a wrong one
 
 
-def holder_of(path: Path) -> str:
+def holder_of(path: AnyPath) -> str:
     """Who holds a lane, for the message."""
     about = read_holder(path)
     return f" (pid {about['pid']} on {about['host']}, since {about['since']})" if about else ""

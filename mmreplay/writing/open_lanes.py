@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fnmatch
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from mmreplay.errors import (
@@ -20,7 +20,8 @@ from mmreplay.errors import (
 )
 from mmreplay.format import layout, parse, plan
 from mmreplay.storage.lane_metadata import lane_paths, read_metadata, read_specs
-from mmreplay.system import durable_writes, locks
+from mmreplay.system import checked_reads, durable_writes, locks
+from mmreplay.system.held_directories import AnyPath, HeldDirectory
 from mmreplay.writing import build_lane
 from mmreplay.writing.background import Background
 from mmreplay.writing.request import Request, split_capacity
@@ -31,16 +32,20 @@ __all__ = ["open_lanes", "release_all"]
 
 
 def open_lanes(
-    request: Request, capacity: int | None, lanes: int | None, lane: str | None
+    request: Request,
+    directory: HeldDirectory,
+    capacity: int | None,
+    lanes: int | None,
+    lane: str | None,
 ) -> Writer | VectorWriter:
-    """Open what is there for writing; what does not match is refused before that."""
-    store = request.path
+    """Open what is in a directory for writing; what does not match is refused before that."""
+    store = directory.root
     root = read_metadata(store)
     background = Background(request.flush_s)
     if lane is not None:
         if root["kind"] != "lanes":
             raise SchemaError(f"{store}: a store of one lane; lane= needs one of many")
-        paths = [_named_lane(request, root, lane, capacity)]
+        paths = [_named_lane(request, store, root, lane, capacity)]
     elif root["kind"] == "lane":
         if lanes is not None:
             raise SchemaError(f"{store}: a store of one lane, expected {lanes} lanes")
@@ -54,7 +59,7 @@ def open_lanes(
     durable_writes.sync_name(store)  # as each lane does for its own
     shares = split_capacity(capacity, len(paths))
 
-    def open_one(path: Path, share: int | None) -> Writer:
+    def open_one(path: AnyPath, share: int | None) -> Writer:
         return Writer(path, background=background, changes=request.changes(share))
 
     writers, failures = run_in_threads(open_one, paths, shares)
@@ -63,10 +68,10 @@ def open_lanes(
         raise failures[0]
     if lane is not None or root["kind"] == "lane":
         return writers[0]
-    return VectorWriter(store, writers)
+    return VectorWriter(request.path, writers)
 
 
-def _check(request: Request, path: Path) -> None:
+def _check(request: Request, path: AnyPath) -> None:
     """Compare what was asked for with what is there.
 
     Raises:
@@ -78,13 +83,14 @@ def _check(request: Request, path: Path) -> None:
     request.compare(path, there, specs)
 
 
-def _named_lane(request: Request, root: dict[str, Any], name: str, capacity: int | None) -> Path:
+def _named_lane(
+    request: Request, store: AnyPath, root: dict[str, Any], name: str, capacity: int | None
+) -> AnyPath:
     """The lane of that name; made, under the lock of the store's directory, if need be."""
-    store = request.path
     lock = locks.DirectoryLock(store, patience_s=30.0, who=lambda: "")
     try:
-        for litter in store.glob(".lane-*.tmp"):
-            durable_writes.remove_tree(litter)
+        for litter in fnmatch.filter(checked_reads.names(store), ".lane-*.tmp"):
+            durable_writes.remove_tree(store / litter)
         try:
             paths = lane_paths(store)
         except FormatError:  # the first lane of the store is this one
@@ -92,27 +98,32 @@ def _named_lane(request: Request, root: dict[str, Any], name: str, capacity: int
         for path in paths:
             if read_metadata(path).get("name") == name:
                 return path
-        return _make_lane(request, root, name, capacity, paths)
+        return _make_lane(request, store, root, name, capacity, paths)
     finally:
         lock.release()
 
 
 def _make_lane(
-    request: Request, root: dict[str, Any], name: str, capacity: int | None, others: list[Path]
-) -> Path:
-    where = str(request.path / "zarr.json")
+    request: Request,
+    store: AnyPath,
+    root: dict[str, Any],
+    name: str,
+    capacity: int | None,
+    others: list[AnyPath],
+) -> AnyPath:
+    where = str(store / "zarr.json")
     schema = parse.schema_from_json(root.get("schema"), where)
     specs = plan.plan_from_layout(schema, root.get("layout"), where)
     request.compare(request.path, schema, specs)
     number = 1 + max((int(path.name[5:]) for path in others), default=-1)
-    built = request.path / f".{layout.lane_name(number)}.tmp"
+    built = store / f".{layout.lane_name(number)}.tmp"
     filled = dataclasses.replace(
         request,
         padding=request.padding or root["padding"],
         metadata=root.get("env") if request.metadata is None else request.metadata,
     )
     share = capacity if capacity is not None else root["capacity"]
-    path = request.path / layout.lane_name(number)
+    path = store / layout.lane_name(number)
     try:
         build_lane.build_lane(built, schema, specs, filled.attributes(share, name))
         durable_writes.sync_tree(built)

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,8 +27,9 @@ from mmreplay.storage.checksums import (
     stored_checksum,
 )
 from mmreplay.storage.state_page import BASE, COMMITTED, TAIL_START, State
-from mmreplay.system import durable_writes
+from mmreplay.system import checked_reads, durable_writes
 from mmreplay.system.disk_errors import FailedSyncError
+from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing import build_lane
 
 __all__ = ["Live", "recover", "reopen", "shard_start"]
@@ -65,7 +64,7 @@ class Live:
 
 
 def reopen(
-    path: Path,
+    path: AnyPath,
     metadata: dict[str, Any],
     specs: Mapping[str, ArraySpec],
     sums: Checksums,
@@ -112,8 +111,8 @@ def reopen(
 
 
 def _newest_files(
-    path: Path, specs: Mapping[str, ArraySpec], head: int
-) -> list[tuple[Path, ArraySpec]]:
+    path: AnyPath, specs: Mapping[str, ArraySpec], head: int
+) -> list[tuple[AnyPath, ArraySpec]]:
     """The raw chunk files that the newest row of a closed lane is in."""
     return [
         (chunk_files.chunk_path(path, spec, (head - 1) // spec.chunk_rows), spec)
@@ -122,7 +121,7 @@ def _newest_files(
     ]
 
 
-def _check_last_files(path: Path, specs: Mapping[str, ArraySpec], head: int) -> None:
+def _check_last_files(path: AnyPath, specs: Mapping[str, ArraySpec], head: int) -> None:
     """Make sure that those chunk files of a closed lane are whole that are about to change.
 
     Their checksums will be forgotten: the next close makes some that fit what is there.
@@ -147,7 +146,9 @@ def _check_last_files(path: Path, specs: Mapping[str, ArraySpec], head: int) -> 
             raise damaged(file)
 
 
-def _check_files(path: Path, specs: Mapping[str, ArraySpec], rows: range, tail_start: int) -> None:
+def _check_files(
+    path: AnyPath, specs: Mapping[str, ArraySpec], rows: range, tail_start: int
+) -> None:
     """Make sure that no chunk file of a lane that was left open is missing or cut.
 
     The newest would be filled up with zeros when it is mapped, which then count as rows.
@@ -168,7 +169,7 @@ def _check_files(path: Path, specs: Mapping[str, ArraySpec], rows: range, tail_s
 
 
 def recover(
-    path: Path,
+    path: AnyPath,
     metadata: dict[str, Any],
     specs: Mapping[str, ArraySpec],
     sums: Checksums,
@@ -234,7 +235,7 @@ def recover(
     return Live(metadata, state, checkpoint, tails, head, base, base, trusted=trusted, lost=lost)
 
 
-def _sync_or_distrust(path: Path, folder: Path) -> None:
+def _sync_or_distrust(path: AnyPath, folder: AnyPath) -> None:
     """Make a folder of a lane durable; if that fails, it may not the next time: trust no state.
 
     Raises:
@@ -249,7 +250,7 @@ def _sync_or_distrust(path: Path, folder: Path) -> None:
 
 
 def _replace_damaged(
-    path: Path,
+    path: AnyPath,
     specs: Mapping[str, ArraySpec],
     checkpoint: CheckpointFile,
     head: int,
@@ -270,7 +271,7 @@ def _so_far(state: State, best: Checkpoint, *, trusted: bool) -> tuple[int, int,
     return words[COMMITTED], max(words[TAIL_START], best.tail_start), max(words[BASE], best.base)
 
 
-def _refuse(path: Path, problems: list[str]) -> None:
+def _refuse(path: AnyPath, problems: list[str]) -> None:
     """Make sure that there is no problem with what `.live` says.
 
     Raises:
@@ -288,7 +289,7 @@ def shard_start(specs: Mapping[str, ArraySpec], head: int) -> int:
 
 
 def _map_live(
-    path: Path, metadata: dict[str, Any], specs: Mapping[str, ArraySpec]
+    path: AnyPath, metadata: dict[str, Any], specs: Mapping[str, ArraySpec]
 ) -> tuple[State, CheckpointFile, dict[str, Array]]:
     live = path / ".live"
     checkpoint = CheckpointFile(live / "checkpoint", metadata["uuid"])
@@ -303,7 +304,7 @@ def _map_live(
 
 
 def _unpack(
-    path: Path, specs: Mapping[str, ArraySpec], tails: Mapping[str, Array], start: int, stop: int
+    path: AnyPath, specs: Mapping[str, ArraySpec], tails: Mapping[str, Array], start: int, stop: int
 ) -> None:
     """Rows [start, stop) of the shard that begins at `start` into the tail."""
     if stop <= start:
@@ -318,14 +319,14 @@ def _unpack(
             shard.decode(inner, target)
 
 
-def _remove_litter(path: Path) -> None:
-    for folder, _, names in os.walk(path):
+def _remove_litter(path: AnyPath) -> None:
+    for folder, _, names in checked_reads.walk(path):
         for name in names:
             if name.endswith(".tmp"):
-                durable_writes.unlink(Path(folder, name))
+                durable_writes.unlink(folder / name)
 
 
-def _sweep(path: Path, specs: Mapping[str, ArraySpec], head: int, base: int) -> None:
+def _sweep(path: AnyPath, specs: Mapping[str, ArraySpec], head: int, base: int) -> None:
     """Delete chunk files past the head, and those wholly below base."""
     for spec in specs.values():
         for chunk in chunk_files.chunk_files(path, spec):

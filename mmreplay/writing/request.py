@@ -18,6 +18,7 @@ from mmreplay.errors import SchemaError
 from mmreplay.format import layout, plan
 from mmreplay.format.layout import ArraySpec
 from mmreplay.schema import Field, Schema
+from mmreplay.system.held_directories import AnyPath
 
 __all__ = ["Request", "split_capacity"]
 
@@ -98,7 +99,7 @@ class Request:
             changes["padding"] = self.padding
         return changes
 
-    def compare(self, path: Path, there: Schema, specs: Mapping[str, ArraySpec]) -> None:
+    def compare(self, path: AnyPath, there: Schema, specs: Mapping[str, ArraySpec]) -> None:
         """Compare the rows that were asked for with those of the store or lane at `path`.
 
         Raises:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy.typing as npt
 from mmreplay.errors import SchemaError
 from mmreplay.lazy_frames import LazyFrames
 from mmreplay.schema import FRAME, Field, as_array
+from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing.writer import Writer
 
 __all__ = ["VectorWriter", "run_in_threads"]
@@ -36,7 +36,7 @@ class VectorWriter:
         writers: one `Writer` a lane.
     """
 
-    def __init__(self, path: Path, writers: Sequence[Writer]) -> None:
+    def __init__(self, path: AnyPath, writers: Sequence[Writer]) -> None:
         """Made by `mmreplay.create`."""
         self.path = path
         self.writers = tuple(writers)

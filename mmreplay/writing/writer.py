@@ -20,6 +20,7 @@ from mmreplay.storage import chunk_files
 from mmreplay.storage.state_page import COMMITTED
 from mmreplay.system import platform
 from mmreplay.system.forks import after_fork_in_child
+from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing import close, flush
 from mmreplay.writing.background import Background
 from mmreplay.writing.lane_files import LockedLane
@@ -44,7 +45,7 @@ class Writer:
 
     def __init__(
         self,
-        path: Path,
+        path: AnyPath,
         *,
         background: Background,
         changes: Mapping[str, Any] | None = None,
@@ -59,7 +60,7 @@ class Writer:
         Raises:
             As `LockedLane`.
         """
-        self.path = path
+        self.path = Path(str(path))
         self.n_steps = 0
         self._background = background
         self._failure: Exception | None = None

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from mmreplay.errors import FormatError, MmreplayError
 from mmreplay.format import layout, parse
 from mmreplay.system import checked_reads
+from mmreplay.system.held_directories import AnyPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Attributes:
     sure: bool = False
 
 
-def read_attributes(lane: Path) -> Attributes:
+def read_attributes(lane: AnyPath) -> Attributes:
     """The attributes of the lane at `lane`."""
     try:
         data = checked_reads.read_bytes(lane / "zarr.json", layout.MAX_METADATA_BYTES)
@@ -41,7 +41,7 @@ def read_attributes(lane: Path) -> Attributes:
     return Attributes(own, sure=_matches(data) is not False)
 
 
-def refuse_newer(path: Path) -> None:
+def refuse_newer(path: AnyPath) -> None:
     """Raise FormatError if a store or lane is not damaged, but of a format that we do not read."""
     document = path / "zarr.json"
     try:

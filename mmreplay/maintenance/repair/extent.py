@@ -11,7 +11,6 @@ import itertools
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from mmreplay.errors import CorruptStoreError, MmreplayError
@@ -23,6 +22,7 @@ from mmreplay.storage import checksums, tail_file
 from mmreplay.storage.checkpoint import CheckpointFile, check_rows
 from mmreplay.storage.state_page import BASE, COMMITTED, TAIL_START
 from mmreplay.system import checked_reads
+from mmreplay.system.held_directories import AnyPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Extent:
     known: bool = True
 
 
-def find_uuid(lane: Path, own: Mapping[str, Any] | None) -> str:
+def find_uuid(lane: AnyPath, own: Mapping[str, Any] | None) -> str:
     """The lane's uuid: from its attributes, or from its checkpoint, or else a new one."""
     if own is not None:
         return str(own["uuid"])
@@ -62,14 +62,14 @@ def find_uuid(lane: Path, own: Mapping[str, Any] | None) -> str:
     return uuid.uuid4().hex
 
 
-def durable_head(lane: Path, store: str) -> int:
+def durable_head(lane: AnyPath, store: str) -> int:
     """The head to which a writer of the lane may go back."""
     checkpoint = read_checkpoint(lane, store)
     return checkpoint.best.head if checkpoint is not None else 0
 
 
 def find_extent(
-    lane: Path, attributes: Attributes, documents: Documents, specs: Specs, store: str
+    lane: AnyPath, attributes: Attributes, documents: Documents, specs: Specs, store: str
 ) -> Extent:
     """How far a lane was written; raises CorruptStoreError if nothing tells any more."""
     own = attributes.own
@@ -84,7 +84,7 @@ def find_extent(
     return live if live is not None else _from_last_close(lane, attributes, specs, rows)
 
 
-def _from_live(lane: Path, attributes: Attributes, specs: Specs, store: str) -> Extent | None:
+def _from_live(lane: AnyPath, attributes: Attributes, specs: Specs, store: str) -> Extent | None:
     """By the state page and the checkpoint; None if neither can be read."""
     try:
         checked_reads.check_directories(lane, ".live")
@@ -113,7 +113,7 @@ def _from_live(lane: Path, attributes: Attributes, specs: Specs, store: str) -> 
 
 
 def _from_state_page(
-    lane: Path,
+    lane: AnyPath,
     attributes: Attributes,
     specs: Specs,
     words: memoryview[int],
@@ -145,7 +145,7 @@ def _from_state_page(
     return None
 
 
-def _has_tail(lane: Path, spec: ArraySpec) -> bool:
+def _has_tail(lane: AnyPath, spec: ArraySpec) -> bool:
     """Whether an array's tail can be read."""
     with contextlib.suppress(OSError, CorruptStoreError):
         path, size = tail_file.tail_path(lane, spec), 2 * spec.chunk_bytes
@@ -153,7 +153,7 @@ def _has_tail(lane: Path, spec: ArraySpec) -> bool:
     return False
 
 
-def _from_last_close(lane: Path, attributes: Attributes, specs: Specs, rows: int) -> Extent:
+def _from_last_close(lane: AnyPath, attributes: Attributes, specs: Specs, rows: int) -> Extent:
     """By the shapes of the arrays: rows that were durable before these were written.
 
     `rows` is how many there were at the last close; 0 if it never was closed.
@@ -177,7 +177,7 @@ def _from_last_close(lane: Path, attributes: Attributes, specs: Specs, rows: int
     return Extent(closed=False, head=rows, tail_start=tail_start, base=base, known=False)
 
 
-def _ends_as_closed(lane: Path, spec: ArraySpec, rows: int) -> bool:
+def _ends_as_closed(lane: AnyPath, spec: ArraySpec, rows: int) -> bool:
     """Whether the chunk file of the last row is an array's last one, and has a checksum.
 
     A writer that opens a lane takes that checksum away before it changes anything.
@@ -189,7 +189,7 @@ def _ends_as_closed(lane: Path, spec: ArraySpec, rows: int) -> bool:
     return False
 
 
-def _oldest(lane: Path, specs: Specs) -> int:
+def _oldest(lane: AnyPath, specs: Specs) -> int:
     """The oldest row of which all columns that have chunk files have one."""
     oldest = [(spec, kept_files(lane, spec)[:1]) for spec in specs.values()]
     return max((chunks[0] * spec.chunk_rows for spec, chunks in oldest if chunks), default=0)

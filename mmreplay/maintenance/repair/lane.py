@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
@@ -24,6 +23,7 @@ from mmreplay.maintenance.verify.chunk_files import ANOTHER, NO_CHECKSUM, WRONG_
 from mmreplay.maintenance.verify.report import Finding
 from mmreplay.maintenance.verify.store import verify
 from mmreplay.reading.lane_reader import LaneReader
+from mmreplay.system.held_directories import AnyPath
 
 # Arrays that are made again from the rows, or hold none.
 _DERIVED = ("episodes", "checksums", "priorities")
@@ -75,10 +75,10 @@ class DamagedLane:
 
     def __init__(
         self,
-        lane: Path,
+        lane: AnyPath,
         name: str,
         findings: Sequence[Finding],
-        spare: Path,
+        spare: AnyPath,
         root: Mapping[str, Any] | None,
     ) -> None:
         self.name = name
@@ -160,7 +160,7 @@ class DamagedLane:
             self._side_data.remove("generator")
         return generator or len(self._spans) > n_known
 
-    def rebuild(self, target: Path, *, skip_damaged: bool) -> LaneRepair:
+    def rebuild(self, target: AnyPath, *, skip_damaged: bool) -> LaneRepair:
         """Make a closed lane of what is sound, at `target`, which does not exist yet.
 
         `skip_damaged` keeps whole episodes after the damage, too. Raises CorruptStoreError if the
@@ -206,7 +206,7 @@ class DamagedLane:
 
 
 def _open(
-    lane: Path, findings: Sequence[Finding], spare: Path, root: Mapping[str, Any] | None
+    lane: AnyPath, findings: Sequence[Finding], spare: AnyPath, root: Mapping[str, Any] | None
 ) -> tuple[LaneReader, Sequence[Finding], Uncertainty]:
     """Open a lane, or a stand-in for it, with what is wrong with that, and what it cannot tell."""
     if not any(
@@ -221,7 +221,7 @@ def _open(
         uncertainty = stand_in(
             lane, spare, root, trust_first=not _about_first(findings), trust_name=trust_name
         )
-        return LaneReader(spare), verify(spare).findings, uncertainty
+        return LaneReader(spare), verify(str(spare)).findings, uncertainty
     except (CorruptStoreError, FormatError) as error:
         text = str(error).replace(str(spare), str(lane))  # that will be gone, and is a copy of it
         raise CorruptStoreError(f"{lane}: cannot be repaired: {text}") from error

@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections
 import contextlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
@@ -18,6 +17,7 @@ from mmreplay.format.layout import ArraySpec
 from mmreplay.schema import Field, Schema
 from mmreplay.storage import chunk_files
 from mmreplay.system import checked_reads
+from mmreplay.system.held_directories import AnyPath
 
 _MOST_INNER = 4096
 _ENOUGH = 16  # files whose size tells the layout of an uncompressed array
@@ -28,7 +28,7 @@ Documents = dict[str, tuple[ArraySpec, int]]
 """Every array of a lane whose zarr.json can be read, and the rows that it says."""
 
 
-def read_documents(lane: Path) -> Documents:
+def read_documents(lane: AnyPath) -> Documents:
     """Every array of the lane whose zarr.json can be read, and its rows."""
     documents: Documents = {}
     names = [*layout.SCALARS, "frames", *(f"frames/{name}" for name in _folders(lane / "frames"))]
@@ -42,19 +42,20 @@ def read_documents(lane: Path) -> Documents:
     return documents
 
 
-def _folders(path: Path) -> list[str]:
+def _folders(path: AnyPath) -> list[str]:
     """The names of the directories in a directory."""
     if path.is_symlink():
         return []
-    with contextlib.suppress(OSError):
-        return sorted(sub.name for sub in path.iterdir() if sub.is_dir() and not sub.is_symlink())
+    with contextlib.suppress(OSError, CorruptStoreError):
+        subs = [path / name for name in checked_reads.names(path)]
+        return [sub.name for sub in subs if sub.is_dir() and not sub.is_symlink()]
     return []
 
 
 def find_schema(
     given: Sequence[Mapping[str, Any] | None],
     documents: Documents,
-    lane: Path,
+    lane: AnyPath,
     *,
     sure: bool,
 ) -> Schema:
@@ -93,7 +94,7 @@ def find_schema(
 
 
 def find_specs(
-    lane: Path,
+    lane: AnyPath,
     schema: Schema,
     documents: Documents,
     root: Mapping[str, Any] | None,
@@ -133,7 +134,7 @@ def find_specs(
     return specs
 
 
-def kept_files(lane: Path, spec: ArraySpec) -> list[int]:
+def kept_files(lane: AnyPath, spec: ArraySpec) -> list[int]:
     """The chunk files of an array that are there, ascending; none behind a link."""
     with contextlib.suppress(OSError, CorruptStoreError):
         checked_reads.check_directories(lane, spec.path)
@@ -141,7 +142,7 @@ def kept_files(lane: Path, spec: ArraySpec) -> list[int]:
     return []
 
 
-def _from_file_sizes(lane: Path, spec: ArraySpec) -> ArraySpec:
+def _from_file_sizes(lane: AnyPath, spec: ArraySpec) -> ArraySpec:
     """The layout of an uncompressed array, whose chunk files have one size.
 
     Raises CorruptStoreError if it may be a compressed one, or has no file.
@@ -167,7 +168,7 @@ def _from_file_sizes(lane: Path, spec: ArraySpec) -> ArraySpec:
     return ArraySpec(spec.path, spec.row_shape, spec.dtype, rows)
 
 
-def _is_shard(path: Path, size: int) -> bool:
+def _is_shard(path: AnyPath, size: int) -> bool:
     """Whether a file ends in an index that matches its crc32c, as a shard of compressed rows."""
     most = min(_MOST_INNER, size // 16)
     length = min(16 * most + 4, size)
@@ -178,7 +179,7 @@ def _is_shard(path: Path, size: int) -> bool:
     )
 
 
-def fits(lane: Path, spec: ArraySpec) -> bool:
+def fits(lane: AnyPath, spec: ArraySpec) -> bool:
     """Whether most chunk files of a raw array have the size that it says; True if it has none."""
     if not spec.is_raw:
         return True

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 from mmreplay.errors import CorruptStoreError
 from mmreplay.format import layout
@@ -20,6 +19,7 @@ from mmreplay.maintenance.verify.store import DUPLICATE
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.storage import chunk_files
 from mmreplay.storage.checksums import stored_checksum
+from mmreplay.system.held_directories import AnyPath
 
 _SUMS = "checksums/"
 _FEW = 4  # places that are named in a sentence
@@ -84,7 +84,7 @@ def _in_words(spans: Sequence[Span]) -> str:
     return f"rows {', '.join(texts)}{more}"
 
 
-def duplicate_notes(lane: Path, findings: Iterable[Finding]) -> Iterator[str]:
+def duplicate_notes(lane: AnyPath, findings: Iterable[Finding]) -> Iterator[str]:
     """What to say of a lane that has the uuid of another one."""
     for finding in findings:
         if finding.message.startswith(DUPLICATE):
@@ -92,8 +92,8 @@ def duplicate_notes(lane: Path, findings: Iterable[Finding]) -> Iterator[str]:
             yield (
                 f"was a copy of {other} when it was made (the same uuid): rows that both have are "
                 f"in the store twice; if it has none of its own, take it out with "
-                f"`rm -r {quoted(lane)}`, and if other lanes come after it, put an empty one in "
-                f"its place with `mmreplay repair {quoted(lane.parent)}`"
+                f"`rm -r {quoted(str(lane))}`, and if other lanes come after it, put an empty one in "
+                f"its place with `mmreplay repair {quoted(str(lane.parent))}`"
             )
 
 

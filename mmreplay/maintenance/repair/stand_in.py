@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FormatError
@@ -22,6 +21,7 @@ from mmreplay.schema import Schema
 from mmreplay.storage import chunk_files, tail_file
 from mmreplay.storage.checkpoint import PAGE_BYTES, CheckpointFile
 from mmreplay.system import durable_writes
+from mmreplay.system.held_directories import AnyPath
 
 _UNSURE = (
     "zarr.json does not match its crc32c: capacity, padding and env are kept as they stand there, "
@@ -51,8 +51,8 @@ class Uncertainty:
 
 
 def stand_in(
-    lane: Path,
-    target: Path,
+    lane: AnyPath,
+    target: AnyPath,
     root: Mapping[str, Any] | None,
     *,
     trust_first: bool,
@@ -180,7 +180,7 @@ def _attributes(
     }
 
 
-def _take(source: Path, target: Path, *, copy: bool = False) -> None:
+def _take(source: AnyPath, target: AnyPath, *, copy: bool = False) -> None:
     """Share a file, or copy it; where there is none, verify finds it missing in the stand-in."""
     with contextlib.suppress(FileNotFoundError, CorruptStoreError):
         if copy:
@@ -189,7 +189,9 @@ def _take(source: Path, target: Path, *, copy: bool = False) -> None:
             durable_writes.share_file(source, target)
 
 
-def _build_live(lane: Path, target: Path, store: str, specs: layouts.Specs, extent: Extent) -> None:
+def _build_live(
+    lane: AnyPath, target: AnyPath, store: str, specs: layouts.Specs, extent: Extent
+) -> None:
     """``.live`` of a lane that was not closed: its tails, and a checkpoint of what is known."""
     old, new = lane / ".live", target / ".live"
     durable_writes.make_directory(new)

@@ -34,6 +34,7 @@ from mmreplay.maintenance.verify.store import DIFFERS, verify
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.lane_metadata import read_metadata, read_specs
 from mmreplay.system import checked_reads, durable_writes, locks, user_paths
+from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing.background import Background
 from mmreplay.writing.lane_files import holder_of
 from mmreplay.writing.writer import Writer
@@ -135,21 +136,23 @@ def repair(
         DiskFullError: no room; nothing was changed.
         FailedStoreError: a write or fsync failed.
     """
-    root = _place(user_paths.as_path(path))
-    with RepairSite(root) as site:
+    with RepairSite(_place(user_paths.as_path(path))) as site:
+        root = site.store
         for _ in range(_ATTEMPTS):
-            report = verify(root, _part(progress, 0))
+            report = verify(str(root), _part(progress, 0))
             lanes = _lanes(root)
             stamps = [checked_reads.identity(lane / "zarr.json") for lane in lanes]
+            held: dict[AnyPath, locks.DirectoryLock] = {}
             with contextlib.ExitStack() as locked:
                 for folder in dict.fromkeys([*lanes, root]):
                     who = functools.partial(holder_of, folder)
-                    locked.callback(locks.DirectoryLock(folder, who=who).release)
+                    held[folder] = locks.DirectoryLock(folder, who=who)
+                    locked.callback(held[folder].release)
                 if stamps != [checked_reads.identity(lane / "zarr.json") for lane in lanes]:
                     continue  # somebody wrote it in between
                 if not report.sound:
                     made, notes = _rebuild(site, root, report, progress, skip_damaged=skip_damaged)
-                    before = site.swap()
+                    before = site.swap(held[root].directory)
                     return Repair(
                         str(root),
                         changed=True,
@@ -198,7 +201,7 @@ def _part(progress: Progress | None, part: int) -> Progress | None:
     return lambda done, total: progress(part * total + done, 2 * total)
 
 
-def _close(root: Path, lanes: Sequence[Path]) -> bool:
+def _close(root: AnyPath, lanes: Sequence[AnyPath]) -> bool:
     """Close lanes that are sound, and were left open by a crash; whether there were any."""
     left_open = [lane for lane in lanes if not read_metadata(lane)["closed"]]
     if left_open:
@@ -208,7 +211,7 @@ def _close(root: Path, lanes: Sequence[Path]) -> bool:
     return bool(left_open)
 
 
-def _lanes(root: Path) -> list[Path]:
+def _lanes(root: AnyPath) -> list[AnyPath]:
     """The lanes of a store; the store, if it is of one."""
     lanes = [root / name for name in layout.lane_names(checked_reads.names(root))]
     lanes = [lane for lane in lanes if lane.is_dir() and not lane.is_symlink()]
@@ -221,7 +224,12 @@ def _lanes(root: Path) -> list[Path]:
 
 
 def _rebuild(
-    site: RepairSite, root: Path, report: Report, progress: Progress | None, *, skip_damaged: bool
+    site: RepairSite,
+    root: AnyPath,
+    report: Report,
+    progress: Progress | None,
+    *,
+    skip_damaged: bool,
 ) -> tuple[list[LaneRepair], list[str]]:
     """Build a store of what is sound at the site; returns what became of each lane, and notes."""
     durable_writes.remove_tree(site.new)
@@ -243,7 +251,7 @@ def _rebuild(
             if name not in made:
                 made[name] = _rebuild_lane(site, root, lane, skip_damaged=skip_damaged)
         durable_writes.sync_tree(site.new)
-        findings = verify(site.new, _part(progress, 1)).findings
+        findings = verify(str(site.new), _part(progress, 1)).findings
         if not findings:
             done = [made[name] for name in sorted(made)]
             for lane_repair in done:
@@ -261,7 +269,7 @@ def _rebuild(
 
 
 def _rebuild_lane(
-    site: RepairSite, root: Path, lane: DamagedLane, *, skip_damaged: bool
+    site: RepairSite, root: AnyPath, lane: DamagedLane, *, skip_damaged: bool
 ) -> LaneRepair:
     """Build one lane at the site; its errors name the lane that they are about."""
     name, path = lane.name, root / lane.name
@@ -276,7 +284,7 @@ def _rebuild_lane(
 
 
 def _open(
-    site: RepairSite, lanes: Sequence[Path], report: Report, root: Mapping[str, Any] | None
+    site: RepairSite, lanes: Sequence[AnyPath], report: Report, root: Mapping[str, Any] | None
 ) -> tuple[dict[str, DamagedLane], dict[str, str]]:
     """Each lane, open for reading; and what is wrong with those that cannot be.
 
@@ -296,7 +304,9 @@ def _open(
     return readable, unreadable
 
 
-def _root(path: Path, lanes: Sequence[Path], report: Report) -> tuple[dict[str, Any], list[str]]:
+def _root(
+    path: AnyPath, lanes: Sequence[AnyPath], report: Report
+) -> tuple[dict[str, Any], list[str]]:
     """attributes.mmreplay of a store of many lanes; if they are damaged, as its lanes have them."""
     damaged = any(finding.file == "zarr.json" and not finding.lane for finding in report.findings)
     differing = {finding.lane for finding in report.findings if finding.message.startswith(DIFFERS)}
@@ -327,9 +337,9 @@ def _root(path: Path, lanes: Sequence[Path], report: Report) -> tuple[dict[str, 
 
 
 def _add_empty(
-    new: Path,
+    new: AnyPath,
     root: Mapping[str, Any],
-    lanes: Sequence[Path],
+    lanes: Sequence[AnyPath],
     unreadable: Mapping[str, str],
 ) -> dict[str, LaneRepair]:
     """Empty lanes for those that are gone: the number of a lane is part of its rows' ids."""

@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
@@ -19,16 +19,25 @@ from mmreplay.errors import CorruptStoreError, LockedError, MmreplayError, Schem
 from mmreplay.format import layout
 from mmreplay.storage.lane_metadata import read_metadata
 from mmreplay.system import checked_reads, durable_writes, locks
+from mmreplay.system.held_directories import AnyPath, HeldDirectory
 
 _OURS = re.compile(r"new|old|mark(\.[0-9a-f]{8}\.tmp)?|spare-.*")
 
 
 class RepairSite:
-    """The directory beside a store in which one repair at a time builds the new one, at `new`."""
+    """The directory beside a store in which one repair at a time builds the new one, at `new`.
+
+    Attributes:
+        store: the damaged store's path, below the directory that it is in now.
+    """
 
     def __init__(self, store: Path) -> None:
-        self._store = store
-        self.path = store.with_name(f".{store.name}.repair.tmp")
+        try:
+            self.store: AnyPath = HeldDirectory(store.parent).root / store.name
+        except (OSError, ValueError, CorruptStoreError):
+            read_metadata(store)  # says that there is no store
+            raise
+        self.path = self.store.with_name(f".{store.name}.repair.tmp")
         self.new = self.path / "new"
         self._old = self.path / "old"
         self._mark = self.path / "mark"
@@ -36,14 +45,11 @@ class RepairSite:
 
     def __enter__(self) -> Self:
         """Lock; finish or undo what an interrupted repair began."""
-        if (
-            checked_reads.identity(self.path) is None
-            and checked_reads.identity(self._store) is None
-        ):
-            read_metadata(self._store)  # says that there is no store
+        if checked_reads.identity(self.path) is None and checked_reads.identity(self.store) is None:
+            read_metadata(self.store)  # says that there is no store
         if problem := checked_reads.name_problem(self.path):
             raise SchemaError(
-                f"path: {self._store}: a repair needs a name beside it, {self.path.name!r:.300}: "
+                f"path: {self.store}: a repair needs a name beside it, {self.path.name!r:.300}: "
                 f"{problem}; give the store another name first"
             )
         checked_reads.check_directories(self.path.parent, self.path.name)
@@ -57,7 +63,7 @@ class RepairSite:
             durable_writes.make_directory(self.path)
             self._lock = locks.DirectoryLock(self.path, who=lambda: ": another repair")
         except FileNotFoundError as error:  # it is done, and removed this directory just now
-            raise LockedError(f"{self._store}: was just repaired; look at it again") from error
+            raise LockedError(f"{self.store}: was just repaired; look at it again") from error
         self._settle()
         return self
 
@@ -73,23 +79,20 @@ class RepairSite:
     def _settle(self) -> None:
         """Give each store the name that it should have, and remove what else is here."""
         if checked_reads.identity(self._old) is not None:
-            if checked_reads.identity(self._store) is None:
-                durable_writes.rename(self._old, self._store)
+            if checked_reads.identity(self.store) is None:
+                durable_writes.rename(self._old, self.store)
             else:
                 self._aside(self._old)
         elif (
             checked_reads.identity(self.new) is not None
             and checked_reads.identity(self._mark) is not None
             # Unless the store is where it was, it is what has been exchanged for the new one.
-            and checked_reads.identity(self._store) != self._marked()
+            and checked_reads.identity(self.store) != self._marked()
         ):
             self._aside(self.new)
         durable_writes.unlink(self._mark)
-        for left in list(self.path.iterdir()):
-            if left.is_dir() and not left.is_symlink():
-                durable_writes.remove_tree(left)
-            else:
-                durable_writes.unlink(left)
+        for name in checked_reads.names(self.path):
+            durable_writes.remove_tree(self.path / name)
 
     def _marked(self) -> tuple[int, int] | None:
         """The identity that the damaged store had before the swap; None if nothing is marked."""
@@ -100,37 +103,58 @@ class RepairSite:
             return device, inode
         return None
 
-    def stand_in(self, lane: str) -> Path:
+    def stand_in(self, lane: str) -> AnyPath:
         """Where a readable stand-in for a damaged lane is made; empty for the store's only one."""
         return self.path / f"spare-{lane}"
 
-    def swap(self) -> Path:
-        """Give the new store the name of the damaged one; returns where that is now."""
-        mark = json.dumps(checked_reads.identity(self._store)).encode()
+    def swap(self, damaged: HeldDirectory) -> AnyPath:
+        """Give the new store the name of the damaged one; returns where that is now.
+
+        Raises LockedError if another directory has that name by now; it keeps it.
+        """
+        self._check_there(damaged, self.store)
+        mark = json.dumps(checked_reads.identity(self.store)).encode()
         # The damaged store is about to move into this directory: that must not be lost itself.
         durable_writes.sync_directory(self.path.parent)
         durable_writes.sync_directory(self.path)
         durable_writes.write_file(self._mark, mark)
-        if durable_writes.exchange(self._store, self.new):
-            damaged = self.new
+        if durable_writes.exchange(self.store, self.new):
+            aside = self.new
+            self._check_there(damaged, aside, lambda: durable_writes.exchange(self.store, aside))
         else:
-            durable_writes.rename(self._store, self._old)
-            durable_writes.rename(self.new, self._store)
-            damaged = self._old
+            aside = self._old
+            durable_writes.rename(self.store, aside)
+            self._check_there(damaged, aside, lambda: durable_writes.rename(aside, self.store))
+            durable_writes.rename(self.new, self.store)
         durable_writes.sync_directory(self.path)
-        durable_writes.sync_directory(self._store.parent)
-        return self._aside(damaged)
+        durable_writes.sync_directory(self.store.parent)
+        return self._aside(aside)
 
-    def _aside(self, store: Path) -> Path:
+    def _check_there(
+        self, damaged: HeldDirectory, place: AnyPath, undo: Callable[[], object] | None = None
+    ) -> None:
+        """Raise LockedError unless it is the damaged store that is at a place."""
+        with contextlib.suppress(FileNotFoundError):
+            if damaged.is_at(place):
+                return
+        if undo is not None:  # another took the name at this very moment, and gets it back
+            undo()
+            durable_writes.unlink(self._mark)
+        raise LockedError(
+            f"{self.store}: was moved while it was being repaired, to {damaged.place()}; nothing "
+            f"was changed: repair it there"
+        )
+
+    def _aside(self, store: AnyPath) -> AnyPath:
         """Give the damaged store the first name for such ones that is free."""
-        aside = next(path for path in _asides(self._store) if checked_reads.identity(path) is None)
+        aside = next(path for path in _asides(self.store) if checked_reads.identity(path) is None)
         durable_writes.rename(store, aside)
         durable_writes.sync_directory(aside.parent)
         durable_writes.sync_directory(self.path)
         return aside
 
 
-def newest_aside(store: Path) -> Path | None:
+def newest_aside(store: AnyPath) -> AnyPath | None:
     """What the last repair of a store has put aside, if it is still there."""
     existing = itertools.takewhile(
         lambda path: checked_reads.identity(path) is not None, _asides(store)
@@ -138,7 +162,7 @@ def newest_aside(store: Path) -> Path | None:
     return next(iter(collections.deque(existing, maxlen=1)), None)
 
 
-def _asides(store: Path) -> Iterator[Path]:
+def _asides(store: AnyPath) -> Iterator[AnyPath]:
     """The names that damaged stores get, one after the other."""
     yield store.with_name(f"{store.name}.damaged")
     for number in itertools.count(2):

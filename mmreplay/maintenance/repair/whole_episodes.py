@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from mmreplay.maintenance.copy_lane import read_rows
@@ -15,6 +14,7 @@ from mmreplay.maintenance.repair.spans import Span
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.schema import FRAME
 from mmreplay.system import durable_writes
+from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing.background import Background
 from mmreplay.writing.writer import Writer
 
@@ -40,7 +40,7 @@ def whole_episodes(
     return episodes
 
 
-def append_episodes(reader: LaneReader, target: Path, episodes: Sequence[Span]) -> None:
+def append_episodes(reader: LaneReader, target: AnyPath, episodes: Sequence[Span]) -> None:
     """Append episodes to a closed lane."""
     try:
         with Writer(target, background=Background(0)) as writer:

@@ -23,6 +23,7 @@ from mmreplay.storage import shard_file
 from mmreplay.storage.checksums import crc32c_of_file, stored_checksum
 from mmreplay.storage.chunk_files import chunk_path
 from mmreplay.system import checked_reads
+from mmreplay.system.held_directories import AnyPath
 
 NO_CHECKSUM = "expected a checksum, as every file of a closed lane has; found 0"
 """Of a chunk file: nothing tells whether it is another, or, if it is raw, damaged."""
@@ -217,7 +218,7 @@ def _check_sum(found: int, expected: int | None) -> list[Problem]:
     return [Problem(f"checksum: expected crc32c {expected:08x}, found {found:08x}")]
 
 
-def _is_explained(path: Path, size: int, shard: shard_file.Shard, expected: int | None) -> bool:
+def _is_explained(path: AnyPath, size: int, shard: shard_file.Shard, expected: int | None) -> bool:
     """Whether a shard has its checksum once all its inner chunks are whole.
 
     What a whole inner chunk does to the register of a crc depends on its length alone, as it ends

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.system import durable_writes, memory_maps
+from mmreplay.system.held_directories import AnyPath, at
 
 __all__ = ["PowerDisk", "power_disk"]
 
@@ -234,11 +235,11 @@ class PowerDisk:
 
     # ------------------------------------------------------------ the calls of os
 
-    def open(self, path: str | Path, flags: int, *mode: int) -> int:
+    def open(self, path: str, flags: int, *mode: int, dir_fd: int | None = None) -> int:
         """A call that matters if it may make a file."""
-        where = os.fspath(path)
+        where = _where(path, dir_fd)
         if not flags & os.O_CREAT:
-            descriptor = os.open(where, flags, *mode)
+            descriptor = os.open(path, flags, *mode, dir_fd=dir_fd)
             self._opened[descriptor] = where
             return descriptor
         with self._lock:
@@ -248,7 +249,7 @@ class PowerDisk:
                 self._directory(os.path.dirname(where))  # as it is before it has the name
             else:
                 self._file(where)
-            descriptor = os.open(where, flags, *mode)
+            descriptor = os.open(path, flags, *mode, dir_fd=dir_fd)
             self._opened[descriptor] = where
             if is_new:
                 self._move([self._made(where, _File(b""))])
@@ -256,18 +257,15 @@ class PowerDisk:
                 self._file(where).observe(b"")
             return descriptor
 
-    def makedirs(self, path: str | Path, *, exist_ok: bool = False) -> None:
-        """Directories, each of which gets its name by itself."""
+    def mkdir(self, path: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        """A directory gets its name."""
+        where = _where(path, dir_fd)
         with self._lock:
-            self.begin("makedirs")
-            above, fresh = os.fspath(path), list[str]()
-            while not self._exists(above):
-                fresh.append(above)
-                above = os.path.dirname(above)
-            self._directory(above)
-            os.makedirs(path, exist_ok=exist_ok)
-            for one in reversed(fresh):
-                self._move([self._made(one, None)])
+            self.begin("mkdir")
+            if not self._exists(where) and self._exists(os.path.dirname(where)):
+                self._directory(os.path.dirname(where))  # as it is before it has the name
+            os.mkdir(path, mode, dir_fd=dir_fd)
+            self._move([self._made(where, None)])
 
     def write(self, descriptor: int, data: bytes | memoryview) -> int:
         """What is overwritten may be torn until it is synced."""
@@ -303,49 +301,48 @@ class PowerDisk:
             self.begin("fdatasync")
             self._sync(self._opened[descriptor])
 
-    def unlink(self, path: str | Path) -> None:
+    def unlink(self, path: str, *, dir_fd: int | None = None) -> None:
         """A name goes."""
-        self._remove("unlink", path, os.unlink)
+        self._remove("unlink", path, dir_fd)
 
-    def rmdir(self, path: str | Path) -> None:
+    def rmdir(self, path: str, *, dir_fd: int | None = None) -> None:
         """A name goes."""
-        self._remove("rmdir", path, os.rmdir)
+        self._remove("rmdir", path, dir_fd)
 
-    def _remove(self, name: str, path: str | Path, call: Callable[[str | Path], None]) -> None:
-        where = os.fspath(path)
+    def _remove(self, name: str, path: str, dir_fd: int | None) -> None:
+        where = _where(path, dir_fd)
         with self._lock:
             self.begin(name)
             entries = []
             if self._exists(where):  # or the call will say so
                 self._know(where)
                 entries = [self._entry(where, None)]
-            call(path)
+            getattr(os, name)(path, dir_fd=dir_fd)
             self._move(entries)
 
-    def rename(self, source: str | Path, target: str | Path) -> None:
+    def rename(self, source: str, target: str, **folders: int | None) -> None:
         """A name goes and another comes, in one entry of the journal."""
-        self._give("rename", source, target, os.rename)
+        self._give("rename", source, target, **folders)
 
-    def replace(self, source: str | Path, target: str | Path) -> None:
+    def replace(self, source: str, target: str, **folders: int | None) -> None:
         """As `rename`."""
-        self._give("replace", source, target, os.replace)
+        self._give("replace", source, target, **folders)
 
-    def link(self, source: str | Path, target: str | Path, *, follow_symlinks: bool = True) -> None:
+    def link(self, source: str, target: str, **more: Any) -> None:
         """A name comes."""
-
-        def call(source: str | Path, target: str | Path) -> None:
-            os.link(source, target, follow_symlinks=follow_symlinks)
-
-        self._give("link", source, target, call)
+        self._give("link", source, target, **more)
 
     def _give(
         self,
         name: str,
-        source: str | Path,
-        target: str | Path,
-        call: Callable[[str | Path, str | Path], None],
+        source: str,
+        target: str,
+        *,
+        src_dir_fd: int | None = None,
+        dst_dir_fd: int | None = None,
+        **more: Any,
     ) -> None:
-        old, new = os.fspath(source), os.fspath(target)
+        old, new = _where(source, src_dir_fd), _where(target, dst_dir_fd)
         with self._lock:
             self.begin(name)
             uid = self._know(old)
@@ -353,7 +350,8 @@ class PowerDisk:
                 self._know(new)
             gone = [] if name == "link" else [self._entry(old, None)]
             entries = [*gone, self._entry(new, uid)]
-            call(source, target)
+            call = getattr(os, name)
+            call(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd, **more)
             self._move(entries)
 
     # ------------------------------------------------------------ what they change
@@ -413,35 +411,38 @@ class PowerDisk:
 
     # ------------------------------------------------------------ what does not go through os
 
-    def mapped(self, path: Path, data: Bytes) -> None:
+    def mapped(self, path: AnyPath, data: Bytes) -> None:
         """A file may change through this map from now on."""
         with self._lock:
-            file = self._file(os.fspath(path))
+            file = self._file(_where(*at(path)))
             if file.map is None:  # any map of it shows the same
                 file.map = data
                 self._mapped.append((file, data.tobytes))
 
-    def dirtied(self, path: Path, start: int, stop: int, call: Callable[[], None]) -> None:
+    def dirtied(self, path: AnyPath, start: int, stop: int, call: Callable[[], None]) -> None:
         """Pages of a file are written with what they hold."""
         with self._lock:
             self.begin("dirty again")
             call()
-            self._file(os.fspath(path)).touch(start, stop)
+            self._file(_where(*at(path))).touch(start, stop)
 
     def _observe_maps(self) -> None:
         for file, look in self._mapped:
             if (data := look()) != file.newest:
                 file.observe(data)
 
-    def exchange(self, one: Path, other: Path, call: Callable[[Path, Path], bool]) -> bool:
+    def exchange(
+        self, one: AnyPath, other: AnyPath, call: Callable[[AnyPath, AnyPath], bool]
+    ) -> bool:
         """Two names change places in one call."""
         with self._lock:
             self.begin("exchange")
-            uids = self._know(os.fspath(one)), self._know(os.fspath(other))
+            places = _where(*at(one)), _where(*at(other))
+            uids = self._know(places[0]), self._know(places[1])
             done = call(one, other)
             if done:
-                entries = zip((one, other), reversed(uids), strict=True)
-                self._move([self._entry(os.fspath(path), uid) for path, uid in entries])
+                entries = zip(places, reversed(uids), strict=True)
+                self._move([self._entry(path, uid) for path, uid in entries])
             return done
 
     def punch_hole(self, descriptor: int, call: Callable[[], bool]) -> bool:
@@ -540,6 +541,13 @@ def _below(uid: int, names: dict[int, dict[str, int]]) -> set[int]:
     return {uid}.union(*(_below(one, names) for one in names.get(uid, {}).values()))
 
 
+def _where(path: str | Path, folder: int | None) -> str:
+    """The absolute path of what a call of `os` looks up, from a directory if one is given."""
+    if folder is None:
+        return os.path.abspath(path)
+    return os.path.normpath(f"{os.readlink(f'/proc/self/fd/{folder}')}/{path}")
+
+
 def _read(path: str) -> bytes:
     with open(path, "rb") as file:
         return file.read()
@@ -612,7 +620,7 @@ def power_disk(
     )
     real_put, real_dirty = memory_maps.Reservation.put, memory_maps.dirty_again
 
-    def map_file(path: Path, size: int | None = None, *, writable: bool = False) -> Bytes:
+    def map_file(path: AnyPath, size: int | None = None, *, writable: bool = False) -> Bytes:
         data = real_map(path, size, writable=writable)
         if not writable:
             return data
@@ -623,7 +631,7 @@ def power_disk(
         watched._disk = disk
         return watched
 
-    def put(self: memory_maps.Reservation, offset: int, path: Path, size: int) -> None:
+    def put(self: memory_maps.Reservation, offset: int, path: AnyPath, size: int) -> None:
         real_put(self, offset, path, size)
         if self.array.flags.writeable:
             disk.mapped(path, self.array[offset : offset + size])
@@ -631,7 +639,7 @@ def power_disk(
     def punch_hole(descriptor: int, offset: int, length: int) -> bool:
         return disk.punch_hole(descriptor, lambda: real_punch(descriptor, offset, length))
 
-    def dirty_again(path: Path, start: int, stop: int) -> None:
+    def dirty_again(path: AnyPath, start: int, stop: int) -> None:
         disk.dirtied(path, start, stop, lambda: real_dirty(path, start, stop))
 
     changed = {

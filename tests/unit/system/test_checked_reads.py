@@ -91,7 +91,7 @@ def test_an_identity_is_of_what_has_the_name_and_of_no_link(tmp_path):
 def test_what_may_not_be_read_is_an_error_of_ours(tmp_path, monkeypatch, read):
     (tmp_path / "f").write_bytes(b"abc")
 
-    def refuse(path, flags, mode=0o777):
+    def refuse(path, flags, mode=0o777, *, dir_fd=None):
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(os, "open", refuse)

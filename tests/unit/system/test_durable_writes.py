@@ -110,9 +110,9 @@ def test_a_file_is_synced_before_it_has_its_name_and_its_directory_after(tmp_pat
         log.append("directory" if about.st_ino == tmp_path.stat().st_ino else about.st_size)
         real["fsync"](descriptor)
 
-    def replace(*names):
+    def replace(*names, **folders):
         log.append("replace")
-        real["replace"](*names)
+        real["replace"](*names, **folders)
 
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(os, "replace", replace)

@@ -235,9 +235,9 @@ def test_a_store_has_its_name_only_once_it_is_whole_and_durable(make, tmp_path, 
     def replace(built, target):
         assert not path.exists()
         assert synced == [built]
-        with mmreplay.open(built) as store:
+        with mmreplay.open(str(built)) as store:
             assert len(store) == 0
-        seen.append(target)
+        seen.append(str(target))
         return real_replace(built, target)
 
     monkeypatch.setattr(
@@ -245,7 +245,7 @@ def test_a_store_has_its_name_only_once_it_is_whole_and_durable(make, tmp_path, 
     )
     monkeypatch.setattr(durable_writes, "replace_directory", replace)
     make(lanes=2)
-    assert seen == [path]
+    assert seen == [str(path)]
     assert [one.name for one in tmp_path.iterdir()] == ["store.zarr"]
 
 

@@ -1,0 +1,177 @@
+"""Directories that are held open: a path below one leads into it, wherever it has been moved.
+
+Invariant: a `HeldPath` is looked up from an open descriptor, never by the name that its directory
+had when it was opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+from mmreplay.errors import CorruptStoreError, FailedStoreError
+from mmreplay.system import platform
+
+
+class HeldDirectory:
+    """A directory held open; another may get its name, and this stays the same one.
+
+    Links on the way to it are followed once, now. Raises FileNotFoundError or NotADirectoryError
+    if there is none, CorruptStoreError if it may not be read.
+
+    Attributes:
+        path: what it was opened as, for messages.
+        descriptor: -1 once it is closed.
+    """
+
+    def __init__(self, path: AnyPath) -> None:
+        self.descriptor = -1
+        self.path = Path(str(path)).absolute()
+        if os.open not in os.supports_dir_fd:
+            raise FailedStoreError(
+                f"{path}: this system cannot hold a directory open, so nothing can be written "
+                f"here; closed stores can be read"
+            )
+        name, folder = at(path)
+        try:
+            self.descriptor = os.open(
+                name, os.O_RDONLY | platform.DIRECTORY | platform.CLOEXEC, dir_fd=folder
+            )
+        except PermissionError as error:
+            raise CorruptStoreError(f"{path}: may not be read: {error.strerror}") from error
+
+    @property
+    def root(self) -> HeldPath:
+        """The directory itself."""
+        return HeldPath(self)
+
+    def is_at(self, path: AnyPath) -> bool:
+        """Whether a path leads to it; raises FileNotFoundError if it leads nowhere."""
+        name, folder = at(path)
+        there, here = os.stat(name, dir_fd=folder), os.fstat(self.descriptor)
+        return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
+
+    def is_removed(self) -> bool:
+        """Whether it has no name any more."""
+        return self.descriptor >= 0 and os.fstat(self.descriptor).st_nlink == 0
+
+    def place(self) -> Path:
+        """Where it is now, as far as the system tells."""
+        with contextlib.suppress(OSError):
+            if self.is_at(self.path):
+                return self.path
+        with contextlib.suppress(OSError):
+            return Path(os.readlink(f"/proc/self/fd/{self.descriptor}"))
+        return self.path
+
+    def close(self) -> None:
+        """Let go of it; a second call does nothing."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class HeldPath:
+    """A path below a directory that is held open; has what the package needs of `pathlib.Path`.
+
+    It keeps the directory open. The calls of `os` take it as `at` gives it.
+    """
+
+    __slots__ = ("below", "directory")
+
+    def __init__(self, directory: HeldDirectory, below: str = "") -> None:
+        self.directory = directory
+        self.below = below
+
+    def __truediv__(self, name: str) -> HeldPath:
+        return HeldPath(self.directory, f"{self.below}/{name}" if self.below else name)
+
+    def joinpath(self, *names: str) -> HeldPath:
+        """One path below this one."""
+        return self / "/".join(names)
+
+    @property
+    def name(self) -> str:
+        """The last name in it."""
+        return self.below.rpartition("/")[2] or self.directory.path.name
+
+    @property
+    def parent(self) -> HeldPath:
+        """The directory that it is in, also of the held one itself."""
+        return HeldPath(self.directory, self.below.rpartition("/")[0] if self.below else "..")
+
+    def with_name(self, name: str) -> HeldPath:
+        """A path beside it."""
+        return self.parent / name
+
+    def lstat(self) -> os.stat_result:
+        """As `os.lstat`."""
+        name, folder = at(self)
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+
+    def stat(self) -> os.stat_result:
+        """As `os.stat`."""
+        name, folder = at(self)
+        return os.stat(name, dir_fd=folder)
+
+    def exists(self) -> bool:
+        """As `pathlib.Path.exists`."""
+        return self._mode() != 0
+
+    def is_dir(self) -> bool:
+        """As `pathlib.Path.is_dir`."""
+        return stat.S_ISDIR(self._mode())
+
+    def is_symlink(self) -> bool:
+        """As `pathlib.Path.is_symlink`."""
+        try:
+            return stat.S_ISLNK(self.lstat().st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def _mode(self) -> int:
+        """What kind of thing it leads to; 0 for none."""
+        try:
+            return self.stat().st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return 0
+
+    def __str__(self) -> str:
+        """What it was opened as; see `shown` for where it is now."""
+        above = self.directory.path
+        return str(above.parent if self.below == ".." else above / self.below)
+
+    def __repr__(self) -> str:
+        return f"<mmreplay.HeldPath {self}>"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, HeldPath):
+            return NotImplemented
+        return self.directory is other.directory and self.below == other.below
+
+    def __hash__(self) -> int:
+        return hash((id(self.directory), self.below))
+
+
+AnyPath = Path | HeldPath
+
+
+def at(path: AnyPath) -> tuple[str, int | None]:
+    """A path as the calls of `os` take it: what to look up, and from where (``dir_fd``)."""
+    if isinstance(path, HeldPath):
+        return path.below or ".", path.directory.descriptor
+    return os.fspath(path), None
+
+
+def shown(path: AnyPath) -> str:
+    """A path for a message: with where its directory is now, if that was moved."""
+    if isinstance(path, HeldPath):
+        now = path.directory.place()
+        if now != path.directory.path and path.below != "..":
+            return f"{now / path.below} (opened as {path.directory.path})"
+    return str(path)
