@@ -21,15 +21,20 @@ class HeldDirectory:
     Links on the way to it are followed once, now. Raises FileNotFoundError or NotADirectoryError
     if there is none, CorruptStoreError if it may not be read.
 
+    Args:
+        path: of it now.
+        named: the path that it will have, if that is another.
+
     Attributes:
         path: what it was opened as, for messages.
         descriptor: -1 once it is closed.
     """
 
-    def __init__(self, path: AnyPath) -> None:
+    def __init__(self, path: AnyPath, *, named: Path | None = None) -> None:
         self.descriptor = -1
-        self.path = Path(str(path)).absolute()
-        if os.open not in os.supports_dir_fd:
+        self.path = named or Path(str(path))
+        self._absolute = self.path.absolute()  # the working directory may change
+        if not platform.OPENS_FROM_DIRECTORIES:
             raise FailedStoreError(
                 f"{path}: this system cannot hold a directory open, so nothing can be written "
                 f"here; closed stores can be read"
@@ -60,7 +65,7 @@ class HeldDirectory:
     def place(self) -> Path:
         """Where it is now, as far as the system tells."""
         with contextlib.suppress(OSError):
-            if self.is_at(self.path):
+            if self.is_at(self._absolute):
                 return self.path
         with contextlib.suppress(OSError):
             return Path(os.readlink(f"/proc/self/fd/{self.descriptor}"))
@@ -89,7 +94,8 @@ class HeldPath:
         self.below = below
 
     def __truediv__(self, name: str) -> HeldPath:
-        return HeldPath(self.directory, f"{self.below}/{name}" if self.below else name)
+        parts = filter(None, (self.below, name))
+        return HeldPath(self.directory, "/".join(parts))
 
     def joinpath(self, *names: str) -> HeldPath:
         """One path below this one."""

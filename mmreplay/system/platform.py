@@ -24,6 +24,7 @@ __all__ = [
     "LINUX",
     "NOFOLLOW",
     "NONBLOCK",
+    "OPENS_FROM_DIRECTORIES",
     "barrier",
     "boot_id",
     "fcntl",
@@ -35,6 +36,7 @@ except ImportError:  # Windows has no flock; writing there is refused, reading i
     fcntl = None  # type: ignore[assignment]
 
 LINUX = sys.platform == "linux"
+OPENS_FROM_DIRECTORIES = os.open in os.supports_dir_fd
 NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 NONBLOCK = getattr(os, "O_NONBLOCK", 0)
 CLOEXEC = getattr(os, "O_CLOEXEC", 0)

@@ -163,8 +163,7 @@ def _make(
             else:
                 _build_group(built, request, schema, capacity, lanes)
             durable_writes.sync_tree(built)
-            made = HeldDirectory(built)
-            made.path = request.path
+            made = HeldDirectory(built, named=request.path)
             target = built.with_name(request.path.name)
             return made if durable_writes.replace_directory(built, target) else None
     except FailedStoreError as error:

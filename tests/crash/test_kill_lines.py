@@ -339,7 +339,7 @@ ELSEWHERE = {
         system/durable_writes sync_file | return
         system/durable_writes sync_file | raise
         system/locks DirectoryLock.__init__ | self.release()
-        system/locks DirectoryLock.__init__ | self._descriptor = _open(path)
+        system/locks DirectoryLock.__init__ | self.directory = HeldDirectory(path)
         system/locks DirectoryLock.__init__ | continue
         system/locks DirectoryLock.__init__ | with writing("flock", path):
         system/locks DirectoryLock.__init__ | raise
@@ -349,8 +349,7 @@ ELSEWHERE = {
         system/durable_writes remove_tree | return
         system/durable_writes sync_file | except OSError as error:
         system/durable_writes sync_file | if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-        system/durable_writes sync_file | descriptor = os.open(
-        system/durable_writes sync_file | path, os.O_RDONLY | platform.BINARY | platform.CLOEXEC | platform.NOFOLLOW
+        system/durable_writes sync_file | descriptor = _open(path, os.O_RDONLY)
     """,
 }
 

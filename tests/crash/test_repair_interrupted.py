@@ -187,7 +187,7 @@ def test_a_full_disk_changes_nothing(tmp_path, kind):
     path, at = case.again(), 1
     while True:
         with faulty_disk() as disk:
-            disk.fail(ALLOCATING | {"link", "makedirs"}, errno.ENOSPC, at=at, forever=True)
+            disk.fail(ALLOCATING | {"link", "mkdir"}, errno.ENOSPC, at=at, forever=True)
             try:
                 repair(path)
             except DiskFullError:

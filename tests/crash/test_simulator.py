@@ -59,7 +59,7 @@ def test_no_crash_loses_a_row_and_every_broken_rule_is_noticed(measured):
     assert [name for name, found in noticed.items() if found is None] == []
     assert counts.crashes >= N_TRIALS
     for kind in (counts.power, counts.opening, counts.closes, counts.looks):
-        assert kind > counts.crashes // 50
+        assert kind > counts.crashes // 100
     result.add("trials", counts.crashes, "", at_least=20_000)
     result.add("violations", len(violations), "", at_most=0)
     result.add("power cuts", counts.power, "")

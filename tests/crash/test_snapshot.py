@@ -264,7 +264,7 @@ def test_a_full_disk_leaves_nothing_behind(crashed, tmp_path):
     target, at, known = tmp_path / "copy.zarr", 1, rows(crashed)
     while True:
         with faulty_disk() as disk:
-            disk.fail(ALLOCATING | {"link", "makedirs"}, errno.ENOSPC, at=at, forever=True)
+            disk.fail(ALLOCATING | {"link", "mkdir"}, errno.ENOSPC, at=at, forever=True)
             try:
                 snapshot(crashed, target)
             except DiskFullError:

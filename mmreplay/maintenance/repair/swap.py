@@ -125,6 +125,8 @@ class RepairSite:
             aside = self._old
             durable_writes.rename(self.store, aside)
             self._check_there(damaged, aside, lambda: durable_writes.rename(aside, self.store))
+            # Else the second name could be durable without the first, and the damaged store lost.
+            durable_writes.sync_directory(self.path)
             durable_writes.rename(self.new, self.store)
         durable_writes.sync_directory(self.path)
         durable_writes.sync_directory(self.store.parent)

@@ -36,9 +36,7 @@ ALLOCATING = frozenset({"posix_fallocate", "write", "open"})
 SYNCING = frozenset({"fsync", "fdatasync"})
 _LIBRARY = frozenset({"fallocate", "renameat2"})
 """Calls to the C library: holes are punched with the one, directories exchanged with the other."""
-CALLS = (
-    ALLOCATING | SYNCING | _LIBRARY | {"replace", "rename", "link", "unlink", "makedirs", "rmdir"}
-)
+CALLS = ALLOCATING | SYNCING | _LIBRARY | {"replace", "rename", "link", "unlink", "mkdir", "rmdir"}
 """Every call that changes something on the disk."""
 REOPENING = "reopen"
 """An open of what is there, which changes nothing: counted only where it is to fail."""

@@ -20,6 +20,7 @@ import select
 import signal
 import struct
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -116,6 +117,7 @@ class Guard:
         "open os.listdir os.scandir os.remove os.rename os.rmdir os.mkdir os.link os.symlink "
         "os.truncate os.chmod os.chown os.utime".split()
     )
+    _WITH_FOLDER = frozenset({"os.remove", "os.rmdir", "os.mkdir"})
     _FOREIGN = ("socket.", "subprocess.", "os.exec", "os.fork", "os.posix_spawn", "os.system")
     _ALLOWED = frozenset({"socket.gethostname"})
 
@@ -127,10 +129,21 @@ class Guard:
         self.seen: list[str] = []
         self._limits = Limits()
         self._on = False
+        self._folder = threading.local()
 
     def install(self, limits: Limits) -> None:
         """Watch this process from now on."""
         self._limits = limits
+        real = os.open
+
+        def watched(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+            self._folder.number = dir_fd  # which its event does not tell
+            try:
+                return real(path, flags, mode, dir_fd=dir_fd)
+            finally:
+                self._folder.number = None
+
+        os.open = watched  # type: ignore[assignment]
         sys.addaudithook(self._hook)
 
     @contextlib.contextmanager
@@ -150,15 +163,23 @@ class Guard:
             return
         if event in self._EVENTS:
             follows = event != "open" or not (args[2] or 0) & os.O_NOFOLLOW
-            names = args[:2] if event in {"os.rename", "os.link"} else args[:1]
-            for path in names:
+            if event in {"os.rename", "os.link"}:
+                pairs = list(zip(args[:2], args[2:4], strict=True))
+            elif event == "open":
+                pairs = [(args[0], getattr(self._folder, "number", None))]
+            else:
+                pairs = [(args[0], args[-1] if event in self._WITH_FOLDER else None)]
+            for path, folder in pairs:
                 if isinstance(path, (str, bytes, os.PathLike)):
-                    self._check(event, os.fsdecode(path), follows=follows)
+                    self._check(event, os.fsdecode(path), folder, follows=follows)
         elif event.startswith(self._FOREIGN) and event not in self._ALLOWED:
             self.seen.append(f"{event} {args!r:.200}")
 
-    def _check(self, event: str, path: str, *, follows: bool) -> None:
-        where = os.path.abspath(path)
+    def _check(self, event: str, path: str, number: int | None, *, follows: bool) -> None:
+        if number is None or number < 0:
+            where = os.path.abspath(path)
+        else:
+            where = os.path.normpath(f"{os.readlink(f'/proc/self/fd/{number}')}/{path}")
         if self.resolve:
             folder, name = os.path.split(where)
             # What is removed, renamed or opened without following is the link itself.

@@ -31,7 +31,7 @@ def failing(number, at=1):
 
 
 CHANGES = set(
-    "rename replace fsync fdatasync flock posix_fallocate ftruncate unlink remove mkdir makedirs rmdir "
+    "rename replace fsync fdatasync flock posix_fallocate ftruncate unlink remove mkdir rmdir "
     "write pwrite symlink link sync sendfile truncate".split()
 )
 METHODS = {"write_bytes", "write_text", "touch", "hardlink_to", "symlink_to"}
