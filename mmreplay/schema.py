@@ -102,7 +102,8 @@ class Field:
                 advice += "; rows of several environments go to a store with lanes="
             raise SchemaError(f"{name}: expected shape {self.shape}, found {array.shape}; {advice}")
         if array.dtype == self.dtype:
-            return array
+            # The bytes of a bool array may be any, as those of a view of uint8; stored are 0 and 1.
+            return array.view(np.uint8) != 0 if array.dtype == np.bool_ else array
         if array.dtype.newbyteorder("=") == self.dtype:
             return array.astype(self.dtype)
         if self.dtype == np.uint8 and array.dtype.kind == "f" and isinstance(value, np.ndarray):
@@ -123,7 +124,7 @@ class Field:
     def coerce_many(self, values: object, count: int, name: str) -> npt.NDArray[Any]:
         """(count, *shape): many rows at once, by the rules of `coerce`."""
         array = as_array(values, name)
-        if array.shape == (count, *self.shape) and array.dtype == self.dtype:
+        if array.shape == (count, *self.shape) and array.dtype == self.dtype != np.bool_:
             return array
         if array.shape == self.shape:
             raise SchemaError(

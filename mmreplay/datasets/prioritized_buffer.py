@@ -116,7 +116,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _begin(self, index: Index) -> None:
         windows = [index.window(lane) for lane in range(len(self._lanes))]
         self._column = PriorityColumn(
-            [lane.path for lane in self._lanes], [(base, head) for base, _, head in windows]
+            [lane.files.path for lane in self._lanes], [(base, head) for base, _, head in windows]
         )
         kept = self.stored_state.get("sampler")
         kept = kept if isinstance(kept, dict) else {}

@@ -24,6 +24,7 @@ from mmreplay.datasets.dataset import Dataset, Seed
 from mmreplay.errors import CorruptStoreError, SchemaError
 from mmreplay.reading.store import Store
 from mmreplay.schema import Field
+from mmreplay.system.held_directories import HeldDirectory
 from mmreplay.writing import build_lane
 from mmreplay.writing.create import FLUSH_S, create
 from mmreplay.writing.open_lanes import release_all
@@ -105,9 +106,12 @@ class ReplayBuffer(Dataset):
         writer = self.writer
         self._lanes = writer.writers if isinstance(writer, VectorWriter) else (writer,)
         try:
-            store = Store([Path(path).absolute()], padding=padding)
+            # By its directory and not by its path: the buffer stays with what its writer writes.
+            lane = self._lanes[0].files.path
+            root = HeldDirectory(lane.parent if isinstance(writer, VectorWriter) else lane)
+            store = Store([root.root], padding=padding)
             super().__init__(store, dataclasses.replace(settings, padding=store.padding), seed)
-            saved = build_lane.read_generator(self._lanes[0].path)
+            saved = build_lane.read_generator(lane)
             self.stored_state = {} if saved is None else _restore(self.generator, saved, store.path)
             self._lanes[0].files.on_flush = _saver(self)
         except BaseException:

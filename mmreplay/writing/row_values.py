@@ -16,7 +16,18 @@ from mmreplay.lazy_frames import LazyFrames
 from mmreplay.schema import FRAME, Field, Schema
 from mmreplay.writing.stacked_input import Overlap
 
-__all__ = ["RowValues"]
+__all__ = ["RowValues", "checked_dtype"]
+
+
+_OF_NO_ARRAY = np.dtype("V1")
+
+
+def checked_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype of arrays that may be stored as they are; one that no field has if none may.
+
+    A byte of a bool array may be anything: ``Field.coerce`` makes it 0 or 1.
+    """
+    return _OF_NO_ARRAY if dtype == np.bool_ else dtype
 
 
 class RowValues:
@@ -34,6 +45,7 @@ class RowValues:
         # A float that is too large becomes inf without a word, unless the field looks at it.
         dtype = schema.action.dtype
         self._most = float(np.finfo(dtype).max) if dtype.kind == "f" else -1.0
+        self._action_dtype = checked_dtype(dtype)
 
     def newest_frames(self, frame: Any, row: int, *, begins: bool) -> Any:
         """A frame, or a dict of them, with the newest frame in the place of `LazyFrames`.
@@ -91,7 +103,7 @@ class RowValues:
         if (
             type(action) is np.ndarray
             and action.shape == field.shape
-            and action.dtype == field.dtype
+            and action.dtype == self._action_dtype
         ):
             return action
         return field.coerce_loosely(action, "action")

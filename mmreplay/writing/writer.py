@@ -25,7 +25,7 @@ from mmreplay.writing import close, flush
 from mmreplay.writing.background import Background
 from mmreplay.writing.lane_files import LockedLane
 from mmreplay.writing.open_chunks import OpenChunks
-from mmreplay.writing.row_values import RowValues
+from mmreplay.writing.row_values import RowValues, checked_dtype
 from mmreplay.writing.seal import Sealer
 
 __all__ = ["Writer"]
@@ -86,7 +86,7 @@ class Writer:
         self._words = lane.words
         self._sole = None if self.schema.is_dict else self.schema.frames[FRAME]
         if self._sole is not None:
-            self._shape, self._dtype = self._sole.shape, self._sole.dtype
+            self._shape, self._dtype = self._sole.shape, checked_dtype(self._sole.dtype)
         items = self._chunks.columns["actions"].new.items
         self._scalar_action = (
             isinstance(items, memoryview) and self.schema.action.dtype != np.float32
@@ -218,7 +218,7 @@ class Writer:
             self._old_actions[j] = self._fitting_action(action)
         try:
             flag = 0 if terminated or life_lost else 1
-            over = terminated or truncated
+            over = bool(terminated or truncated)
             self._old_rewards[j] = reward
         except (TypeError, ValueError, OverflowError) as error:
             raise SchemaError(
