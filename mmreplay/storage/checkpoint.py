@@ -110,6 +110,7 @@ class CheckpointFile:
 
     def renew(self) -> None:
         """Make the best slot durable, also if the fsync after it was written has failed."""
+        durable_writes.make_own(self._path)
         memory_maps.dirty_again(self._path, self._offset, self._offset + _RECORD.size)
         durable_writes.sync_file(self._path)
 

@@ -5,6 +5,7 @@ Invariant: the page is trusted only while the operating system that wrote it sti
 
 from __future__ import annotations
 
+import os
 import secrets
 import struct
 
@@ -21,6 +22,7 @@ _MAGIC = int.from_bytes(b"MMRSTATE", "little")
 # Words of the state page, u64 little-endian.
 SESSION, BASE, TAIL_START, COMMITTED = 1, 2, 3, 4
 _DEVICE, _INODE, _BOOT = 5, 6, 7
+_HOME_DEVICE, _HOME_INODE, _HAS_MORE_BLOCKS = 9, 10, 11
 
 
 class State:
@@ -30,7 +32,10 @@ class State:
         """Map; raises CorruptStoreError if it has another size, or is not of any session."""
         self.path = path
         about = path.lstat()  # of no file that a link leads to: that is not mapped either
+        home = path.parent.parent.stat()
         self._identity = (about.st_dev, about.st_ino)
+        self._home = (home.st_dev, home.st_ino)
+        self._has_more_blocks = _has_more_blocks(about)
         self._page: npt.NDArray[np.uint8] = memory_maps.map_file(
             path, PAGE_BYTES, writable=writable
         )
@@ -46,7 +51,23 @@ class State:
     def create(path: AnyPath) -> State:
         """A fresh, untrusted page, until `start` has stored its boot id and its session."""
         durable_writes.write_file(path, bytes(PAGE_BYTES), overwritten=True)
+        durable_writes.allocate_beyond(path, PAGE_BYTES)
         return State(path, writable=True)
+
+    @staticmethod
+    def make_own(path: AnyPath) -> None:
+        """As `durable_writes.make_own`; a page that was trusted stays so."""
+        if path.lstat().st_nlink == 1:
+            return
+        staged = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+        durable_writes.copy_file(path, staged)
+        durable_writes.allocate_beyond(staged, PAGE_BYTES)
+        copy = State(staged, writable=True)
+        if State(path, writable=False).is_of_this_boot():
+            copy._name_files()
+            durable_writes.sync_file(staged)
+        durable_writes.rename(staged, path)
+        durable_writes.sync_directory(path.parent)
 
     def start(self, *, base: int, tail_start: int, committed: int) -> None:
         """Begin a session on an untrusted page: the boot id comes after what it vouches for."""
@@ -56,7 +77,7 @@ class State:
         if platform.barrier is not None:
             platform.barrier()
         words[BASE], words[TAIL_START], words[COMMITTED] = base, tail_start, committed
-        words[_DEVICE], words[_INODE] = self._identity
+        self._name_files()
         words[0] = _MAGIC
         words[_BOOT], words[_BOOT + 1] = struct.unpack("<QQ", platform.boot_id())
         if platform.barrier is not None:
@@ -64,9 +85,20 @@ class State:
         # Random, so that no reader takes this session for the one it knew.
         words[SESSION] = secrets.randbits(63) | 1
 
+    def _name_files(self) -> None:
+        """Say which file and which directory the page is of."""
+        words = self.words
+        words[_DEVICE], words[_INODE] = self._identity
+        words[_HOME_DEVICE], words[_HOME_INODE] = self._home
+        words[_HAS_MORE_BLOCKS] = self._has_more_blocks
+
+    def renew(self) -> None:
+        """Let readers open all files of the session again."""
+        self.words[SESSION] = secrets.randbits(63) | 1
+
     def resume(self, *, base: int, tail_start: int) -> None:
         """Begin a session on a trusted page: a kill at any point leaves it trusted, and right."""
-        self.words[SESSION] = secrets.randbits(63) | 1
+        self.renew()
         self.words[BASE], self.words[TAIL_START] = base, tail_start
 
     def is_in_place(self) -> bool:
@@ -120,10 +152,21 @@ class State:
         return self.words[0] == _MAGIC
 
     def is_of_this_boot(self) -> bool:
-        """Whether the page was written since this boot, here."""
+        """Whether the page was written since this boot, here.
+
+        Not if the file is another, as in a copy; nor if the directory is, as in a copy made of hard
+        links; nor if the file was truncated, as by a copy that was restored over it.
+        """
         words = self.words
         return (
             words[0] == _MAGIC
             and self.boot == platform.boot_id()
             and (words[_DEVICE], words[_INODE]) == self._identity
+            and (words[_HOME_DEVICE], words[_HOME_INODE]) in (self._home, (0, 0))
+            and self._has_more_blocks >= words[_HAS_MORE_BLOCKS]
         )
+
+
+def _has_more_blocks(about: os.stat_result) -> bool:
+    """Whether a page has blocks beyond its end."""
+    return getattr(about, "st_blocks", 0) * 512 > PAGE_BYTES

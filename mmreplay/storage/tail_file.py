@@ -8,7 +8,7 @@ from typing import Protocol
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Array
 from mmreplay.storage.chunk_files import LaneFiles
-from mmreplay.system import memory_maps
+from mmreplay.system import durable_writes, memory_maps
 from mmreplay.system.held_directories import AnyPath
 
 
@@ -39,8 +39,15 @@ def tail_problem(specs: Mapping[str, ArraySpec], head: int, tail_start: int) -> 
     return ""
 
 
+def is_shared(lane: AnyPath, spec: ArraySpec) -> bool:
+    """Whether a tail has several names, so that a copy of the lane has it, too."""
+    return tail_path(lane, spec).lstat().st_nlink > 1
+
+
 def map_tail(lane: AnyPath, spec: ArraySpec, *, writable: bool = False) -> Array:
     """The tail of a compressed array, mapped: (2 * chunk_rows, *row_shape)."""
+    if writable:
+        durable_writes.make_own(tail_path(lane, spec))
     data = memory_maps.map_file(tail_path(lane, spec), 2 * spec.chunk_bytes, writable=writable)
     rows: Array = data.view(spec.dtype).reshape(2 * spec.chunk_rows, *spec.row_shape)
     return rows

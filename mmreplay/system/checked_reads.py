@@ -16,6 +16,7 @@ from typing import Any
 from mmreplay.errors import CorruptStoreError, FailedStoreError, StoreNotFoundError
 from mmreplay.system import platform
 from mmreplay.system.held_directories import AnyPath, HeldPath, at
+from mmreplay.system.limits import check_limit
 
 _EFFECTIVE = os.access in os.supports_effective_ids
 
@@ -40,6 +41,7 @@ def open_regular(path: AnyPath, flags: int) -> int:
             if flags & (os.O_WRONLY | os.O_RDWR):
                 raise FailedStoreError(f"{path}: may not be written: {error.strerror}") from error
             raise CorruptStoreError(f"{path}: may not be read: {error.strerror}") from error
+        check_limit(error, path)
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -150,6 +152,7 @@ def names(path: AnyPath, *, missing_ok: bool = True) -> list[str]:
             return []
         raise
     except OSError as error:
+        check_limit(error, path)
         raise CorruptStoreError(f"{path}: cannot be listed: {error.strerror}") from error
 
 
@@ -178,7 +181,8 @@ def walk(path: AnyPath) -> Iterator[tuple[AnyPath, list[str], list[str]]]:
         with _listable(path) as place, os.scandir(place) as entries:
             for entry in entries:
                 (folders if entry.is_dir(follow_symlinks=False) else others).append(entry.name)
-    except OSError:
+    except OSError as error:
+        check_limit(error, path)
         return
     for name in folders:
         yield from walk(path / name)

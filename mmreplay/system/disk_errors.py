@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from mmreplay.errors import CorruptStoreError, DiskFullError, FailedStoreError
 from mmreplay.system.held_directories import AnyPath, HeldPath, shown
+from mmreplay.system.limits import check_limit
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -34,6 +35,7 @@ def writing(what: str, path: AnyPath) -> Iterator[None]:
                 f"make room and call again"
             ) from error
         _check_there(path, error)
+        check_limit(error, shown(path))
         advice = "check the disk and open the store again"
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             advice = "it needs the right to write there"
@@ -68,6 +70,7 @@ def opening_to_sync(path: AnyPath) -> Iterator[None]:
         yield
     except OSError as error:
         _check_there(path, error)
+        check_limit(error, shown(path))
         if error.errno == errno.ELOOP:
             raise CorruptStoreError(f"{shown(path)}: expected a file, found a link") from error
         raise FailedStoreError(

@@ -20,6 +20,7 @@ from mmreplay.system.disk_errors import NO_ROOM, opening_to_sync, syncing, writi
 from mmreplay.system.held_directories import AnyPath, HeldPath, at
 
 _COPY_BYTES = 8 << 20
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE of linux/falloc.h
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 # FS_IOC_GETFLAGS and FS_IOC_SETFLAGS of linux/fs.h: declared with a long, used with an int.
@@ -86,7 +87,8 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def write_at(path: AnyPath, offset: int, data: bytes) -> None:
-    """Overwrite bytes of an existing file in place and make them durable."""
+    """Overwrite bytes of an existing file in place and make them durable; see `make_own`."""
+    make_own(path)
     with writing("writing in place", path):
         descriptor = _open(path, os.O_WRONLY)
         try:
@@ -102,10 +104,13 @@ def allocate(path: AnyPath, size: int) -> None:
     """Make sure that a file of `size` bytes exists, with all its blocks, zeros where it was not.
 
     A store into a map of a sparse file on a full disk is SIGBUS; with its blocks allocated, never.
-    DiskFullError: a file that was made by this call is gone again.
+    One that is there may be written in place then; see `make_own`. DiskFullError: a file that was
+    made by this call is gone again.
     """
     with writing(f"allocating {size:,} bytes", path):
         new = not path.exists()
+        if not new:
+            make_own(path)
         descriptor = _open(path, os.O_RDWR | os.O_CREAT)
         try:
             if new:
@@ -143,7 +148,11 @@ def _fallocate(descriptor: int, size: int) -> None:
 
 
 def zero_from(path: AnyPath, offset: int) -> None:
-    """Zero a file from `offset` to its end and give the blocks back; its length stays."""
+    """Zero a file from `offset` to its end and give the blocks back; its length stays.
+
+    See `make_own`.
+    """
+    make_own(path)
     with writing("giving back unused space", path):
         descriptor = _open(path, os.O_RDWR)
         try:
@@ -158,12 +167,45 @@ def zero_from(path: AnyPath, offset: int) -> None:
 
 
 def _punch_hole(descriptor: int, offset: int, length: int) -> bool:
+    return _call_fallocate(descriptor, _KEEP_SIZE | _PUNCH_HOLE, offset, length)
+
+
+def _call_fallocate(descriptor: int, mode: int, offset: int, length: int) -> bool:
     if not platform.LINUX or platform.LIBC is None:
         return False
-    keep_size_and_punch = 0x01 | 0x02
     call = platform.LIBC.fallocate
     call.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-    return bool(call(descriptor, keep_size_and_punch, offset, length) == 0)
+    return bool(call(descriptor, mode, offset, length) == 0)
+
+
+def allocate_beyond(path: AnyPath, size: int) -> None:
+    """Allocate `size` bytes past the end of a file, whose length stays, where the system can.
+
+    Whoever truncates the file, as most programs do that copy another over it, gives them back:
+    its blocks tell then that it is not what it was.
+    """
+    with writing("allocating beyond the end", path):
+        descriptor = _open(path, os.O_RDWR)
+        try:
+            _call_fallocate(descriptor, _KEEP_SIZE, os.fstat(descriptor).st_size, size)
+            _fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def make_own(path: AnyPath) -> None:
+    """Replace a file that has several names by a copy of its own, durably.
+
+    Copies made of hard links (``cp -al``) share what is written in place otherwise. A file of one
+    name stays as it is.
+    """
+    with writing("looking at its links", path):
+        if path.lstat().st_nlink == 1:
+            return
+        staged = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+        copy_file(path, staged)
+        rename(staged, path)
+    sync_directory(path.parent)
 
 
 def unlink(path: AnyPath) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from mmreplay.errors import CorruptStoreError, FailedStoreError
 from mmreplay.system import platform
+from mmreplay.system.limits import check_limit
 
 
 class HeldDirectory:
@@ -46,6 +47,9 @@ class HeldDirectory:
             )
         except PermissionError as error:
             raise CorruptStoreError(f"{path}: may not be read: {error.strerror}") from error
+        except OSError as error:
+            check_limit(error, path)
+            raise
 
     @property
     def root(self) -> HeldPath:
@@ -57,6 +61,10 @@ class HeldDirectory:
         name, folder = at(path)
         there, here = os.stat(name, dir_fd=folder), os.fstat(self.descriptor)
         return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
+
+    def is_same(self, other: HeldDirectory) -> bool:
+        """Whether both are open on one directory."""
+        return os.path.sameopenfile(self.descriptor, other.descriptor)
 
     def is_removed(self) -> bool:
         """Whether it has no name any more."""

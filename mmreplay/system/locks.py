@@ -7,6 +7,7 @@ lock was taken.
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import socket
@@ -28,6 +29,7 @@ class DirectoryLock:
 
     Attributes:
         directory: the one that is locked, held open for as long as the lock is.
+        is_abandoned: whether it will be released as soon as what runs in the background ends.
     """
 
     def __init__(self, path: AnyPath, *, patience_s: float = 0.5, who: Callable[[], str]) -> None:
@@ -37,8 +39,9 @@ class DirectoryLock:
                 f"{path}: this system has no flock, so nothing can be written here; "
                 f"closed stores can be read"
             )
+        self.is_abandoned = False
         self.directory = HeldDirectory(path)
-        deadline = time.monotonic() + patience_s
+        deadline, collected = time.monotonic() + patience_s, False
         while True:
             try:
                 platform.fcntl.flock(
@@ -60,9 +63,15 @@ class DirectoryLock:
                     self.release()
                     with writing("flock", path):
                         raise
-                if time.monotonic() > deadline:
+                mine = _held_here(self.directory)
+                if any(one.is_abandoned for one in mine):
+                    deadline = max(deadline, time.monotonic() + patience_s)
+                elif time.monotonic() > deadline and mine and not collected:
+                    gc.collect()  # a writer that was dropped may be part of a cycle
+                    collected = True
+                elif time.monotonic() > deadline:
                     self.release()
-                    if any(one.is_held and one.directory.is_at(path) for one in _HELD):
+                    if mine:
                         raise LockedError(
                             f"{path}: open for writing already, in this process{who()}; close "
                             f"that writer or buffer first"
@@ -88,6 +97,11 @@ class DirectoryLock:
         """A writer that was dropped without close does not keep others out."""
         if hasattr(self, "directory"):
             self.release()
+
+
+def _held_here(directory: HeldDirectory) -> list[DirectoryLock]:
+    """The locks that this process has on a directory."""
+    return [one for one in _HELD if one.is_held and one.directory.is_same(directory)]
 
 
 def is_locked(path: AnyPath) -> bool:

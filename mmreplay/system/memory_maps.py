@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from mmreplay.system import checked_reads, platform
 from mmreplay.system.held_directories import AnyPath
+from mmreplay.system.limits import check_limit
 
 GRANULARITY = mmap.ALLOCATIONGRANULARITY
 """Bytes that the start of a map must be a multiple of: 4 KiB on x86 Linux, 64 KiB on Windows."""
@@ -40,6 +41,17 @@ def _mmap(address: int, length: int, prot: int, flags: int, descriptor: int) -> 
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return int(out)
+
+
+def _map_shared(
+    address: int, length: int, prot: int, flags: int, descriptor: int, path: AnyPath
+) -> int:
+    """Map a file; ReachedLimitError where there is no memory for it."""
+    try:
+        return _mmap(address, length, prot, mmap.MAP_SHARED | flags, descriptor)
+    except OSError as error:
+        check_limit(error, path)
+        raise
 
 
 class Map:
@@ -81,7 +93,7 @@ def map_file(
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
             return np.frombuffer(mmap.mmap(descriptor, size, access=access), np.uint8)
         prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        address = _mmap(0, size, prot, mmap.MAP_SHARED, descriptor)
+        address = _map_shared(0, size, prot, 0, descriptor, path)
         return np.asarray(Map(address, size, writable=writable))
     finally:
         os.close(descriptor)
@@ -124,8 +136,8 @@ class Reservation:
         descriptor = checked_reads.open_regular(path, os.O_RDWR if writable else os.O_RDONLY)
         try:
             checked_reads.check_size(path, os.fstat(descriptor).st_size, size)
-            flags = mmap.MAP_SHARED | _MAP_FIXED
-            _mmap(self._address + offset, size, self._prot, flags, descriptor)
+            place = self._address + offset
+            _map_shared(place, size, self._prot, _MAP_FIXED, descriptor, path)
         finally:
             os.close(descriptor)
 

@@ -6,11 +6,14 @@ the disk is so far behind that there is no room left to write to.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
+
+from mmreplay.system.limits import starting_threads
 
 __all__ = ["Background"]
 
@@ -18,7 +21,7 @@ __all__ = ["Background"]
 class Flushable(Protocol):
     """What the clock flushes."""
 
-    def _flush_in_background(self, *, timer: bool) -> None:
+    def flush_in_background(self, *, timer: bool) -> None:
         """Flush if the timer says so, or if eviction needs it; keeps its own errors."""
 
 
@@ -34,6 +37,9 @@ class Background:
         self.flush_s = flush_s
         self._lanes: weakref.WeakSet[Any] = weakref.WeakSet()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="mmreplay-seal")
+        with starting_threads():
+            # Its only thread, now: a task that finds none later would stay in its queue all the same.
+            self._executor.submit(int)
         self._wake = threading.Event()
         self._lock = threading.Lock()
         self._stop = self._due = False
@@ -44,7 +50,8 @@ class Background:
         with self._lock:
             self._lanes.add(lane)
             if self._thread is None and self.flush_s > 0:
-                self._start()
+                with starting_threads():
+                    self._start()
 
     def _start(self) -> None:
         # The loop holds no reference to a lane while it waits, so a writer that was dropped
@@ -91,7 +98,10 @@ class Background:
         """Let the flushing thread see whether eviction needs a flush."""
         with self._lock:
             if self._thread is None:
-                self._start()
+                with contextlib.suppress(
+                    RuntimeError
+                ):  # none to be had; the next call may find one
+                    self._start()
         self._wake.set()
 
     def flush_soon(self) -> None:
@@ -108,7 +118,7 @@ class Background:
         for lane in lanes:
             if self._stop:
                 break
-            lane._flush_in_background(timer=timer)
+            lane.flush_in_background(timer=timer)
         return not self._stop
 
 

@@ -24,6 +24,7 @@ from mmreplay.schema import Field, Schema
 from mmreplay.storage.lane_metadata import hold_store, store_around
 from mmreplay.system import durable_writes, user_paths
 from mmreplay.system.held_directories import AnyPath, HeldDirectory
+from mmreplay.system.limits import ReachedLimitError
 from mmreplay.system.staging import remove_atomically, staging_directory
 from mmreplay.writing import build_lane
 from mmreplay.writing.open_lanes import open_lanes
@@ -144,7 +145,7 @@ def create(
         raise StoreExistsError(f"{where}: somebody else made it at this moment")
     try:
         return open_lanes(request, made or hold_store(where), capacity, lanes, lane)
-    except DiskFullError:
+    except (DiskFullError, ReachedLimitError):
         if made is not None and lane is None:  # it holds no row yet, and this call shall work again
             remove_atomically(made)
         raise
@@ -166,6 +167,8 @@ def _make(
             made = HeldDirectory(built, named=request.path)
             target = built.with_name(request.path.name)
             return made if durable_writes.replace_directory(built, target) else None
+    except ReachedLimitError:
+        raise
     except FailedStoreError as error:
         if request.path.exists():
             raise

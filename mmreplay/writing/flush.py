@@ -7,6 +7,7 @@ says that its rows are evicted.
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable
 
 from mmreplay.errors import CorruptStoreError, DiskFullError, FailedStoreError, FormatError
@@ -15,10 +16,11 @@ from mmreplay.storage import chunk_files, priority_column, tail_file
 from mmreplay.storage.state_page import BASE
 from mmreplay.system import durable_writes
 from mmreplay.system.disk_errors import FailedSyncError
+from mmreplay.system.limits import ReachedLimitError
 from mmreplay.writing import build_lane
 from mmreplay.writing.lane_files import LockedLane
 
-__all__ = ["can_evict", "evict", "flush", "flush_rows", "in_turn"]
+__all__ = ["TimedFlush", "can_evict", "evict", "flush", "flush_rows", "in_turn"]
 
 
 def flush(lane: LockedLane) -> None:
@@ -31,6 +33,31 @@ def flush(lane: LockedLane) -> None:
     in_turn(lane, _flush_what_is_open)
 
 
+class TimedFlush:
+    """The flushes of a lane in the background; its writer is not kept alive by them.
+
+    `fail`, a method of the writer, is called with what went wrong.
+    """
+
+    def __init__(self, lane: LockedLane, fail: Callable[[Exception], None]) -> None:
+        self._lane, self._fail = lane, weakref.WeakMethod(fail)
+
+    def flush_in_background(self, *, timer: bool) -> None:
+        """Flush by the clock, or because a chunk file can be evicted after it."""
+        lane = self._lane
+        if lane.closed or lane.released or lane.failure is not None:
+            return
+        try:
+            if timer or can_evict(lane):
+                flush(lane)
+        except (DiskFullError, ReachedLimitError):
+            return  # the next flush, or the step that finds no room, says so
+        except Exception as error:  # noqa: BLE001 (else the thread would end without a word)
+            fail = self._fail()
+            if fail is not None:
+                fail(error)
+
+
 def in_turn(lane: LockedLane, call: Callable[[LockedLane], None]) -> None:
     """One flush at a time, and none after one that failed: its fsyncs would say all is well."""
     with lane.flush_lock:
@@ -38,6 +65,8 @@ def in_turn(lane: LockedLane, call: Callable[[LockedLane], None]) -> None:
             raise FailedStoreError(str(lane.failure)) from lane.failure
         try:
             call(lane)
+        except ReachedLimitError:
+            raise
         except FailedStoreError as error:
             lane.failure = error
             raise

@@ -195,6 +195,10 @@ class LockedLane:
             populate(window.rows)
             self._ready[spec.path] = window
 
+    def abandon(self) -> None:
+        """Its writer was dropped without close: whoever waits for the lock gets it soon."""
+        self._lock.is_abandoned = True
+
     def release(self) -> None:
         """Let other writers in, once what runs here has ended."""
         self.released = True  # a flush that waits for its turn does nothing any more

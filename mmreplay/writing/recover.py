@@ -295,6 +295,7 @@ def _map_live(
     checkpoint = CheckpointFile(live / "checkpoint", metadata["uuid"])
     if not (live / "state").exists():  # lost with the power, before its name was durable
         State.create(live / "state")
+    State.make_own(live / "state")
     tails = {
         spec.path: tail_file.map_tail(path, spec, writable=True)
         for spec in specs.values()

@@ -15,7 +15,7 @@ import numpy as np
 from mmreplay.errors import FailedStoreError, MmreplayError
 from mmreplay.format import compression
 from mmreplay.format.layout import ArraySpec
-from mmreplay.storage import chunk_files, shard_file
+from mmreplay.storage import chunk_files, shard_file, tail_file
 from mmreplay.storage.chunk_files import Window
 from mmreplay.storage.state_page import TAIL_START
 from mmreplay.system import durable_writes
@@ -162,7 +162,16 @@ class Sealer:
             start = lane.tail_start
         if n - start >= lane.half:
             self._submit(seal_job(lane, start))
+        if any(tail_file.is_shared(lane.path, spec) for spec in lane.tail_specs):
+            self._replace_tails()
         self.half_stop = n - n % lane.half + lane.half
+
+    def _replace_tails(self) -> None:
+        """Go on in tails that no copy of the lane shares: the half to be filled is in use there."""
+        lane = self._lane
+        for spec in lane.tail_specs:
+            lane.tails[spec.path] = tail_file.map_tail(lane.path, spec, writable=True)
+        lane.state.renew()  # before a row is written that readers would look for in the old ones
 
     def wait(self) -> None:
         """Make sure that the half of the tail before the newest one is in a shard."""

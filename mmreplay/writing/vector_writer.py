@@ -5,9 +5,8 @@ Invariant: a step is checked for all lanes before the first one is written.
 
 from __future__ import annotations
 
-import functools
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -246,18 +245,33 @@ def run_in_threads(
     Returns:
         what came back, in order, and what was raised.
     """
-    out: list[T] = []
+    todo = enumerate(zip(*arguments, strict=True))
+    out: dict[int, T] = {}
     failures: list[Exception] = []
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="mmreplay-lanes") as pool:
-        waiting: list[Callable[[], T]] = []
-        for each in zip(*arguments, strict=True):
+    lock = threading.Lock()
+
+    def work() -> None:
+        while True:
+            with lock:
+                number, each = next(todo, (-1, ()))
+            if number < 0:
+                return
             try:
-                waiting.append(pool.submit(call, *each).result)
-            except RuntimeError:  # the interpreter is ending, and its pools have
-                waiting.append(functools.partial(call, *each))
-        for result in waiting:
-            try:
-                out.append(result())
+                out[number] = call(*each)
             except Exception as error:  # noqa: BLE001 (the other lanes go on)
                 failures.append(error)
-    return out, failures
+
+    threads: list[threading.Thread] = []
+    for _ in range(min(_THREADS, len(arguments[0])) - 1):
+        thread = threading.Thread(target=work, name="mmreplay-lanes")
+        try:
+            thread.start()
+        except RuntimeError:  # no more are to be had, or the interpreter is ending: with fewer then
+            break
+        threads.append(thread)
+    try:
+        work()
+    finally:
+        for thread in threads:
+            thread.join()
+    return [out[number] for number in sorted(out)], failures

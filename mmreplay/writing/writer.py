@@ -21,6 +21,7 @@ from mmreplay.storage.state_page import COMMITTED
 from mmreplay.system import platform
 from mmreplay.system.forks import after_fork_in_child
 from mmreplay.system.held_directories import AnyPath
+from mmreplay.system.limits import ReachedLimitError
 from mmreplay.writing import close, flush
 from mmreplay.writing.background import Background
 from mmreplay.writing.lane_files import LockedLane
@@ -68,10 +69,13 @@ class Writer:
         self.files = LockedLane(path, changes or {})
         try:
             self._attach()
+            self._timed_flush = flush.TimedFlush(self.files, self._fail)
+            background.attach(self._timed_flush)
         except BaseException:
             self.files.release()
             raise
-        background.attach(self)
+        # What runs in the background may keep the lane, and its lock, for a while longer.
+        weakref.finalize(self, self.files.abandon).atexit = False
         _WRITERS.add(self)
         if self.files.recovered:  # else one killed again and again would never be durable
             background.flush_soon()
@@ -294,13 +298,16 @@ class Writer:
             ) from self._failure
         if self._closing:
             raise ClosedError(
-                f"{self.path}: close() found no room on the disk; make room and call it again"
+                f"{self.path}: close() found no room on the disk, or reached a limit; see to that and "
+                f"call it again"
             )
 
     def _make_room(self, n: int) -> None:
         try:
             self._chunks.make_room(n)
             self._sealer.make_room(n)
+        except ReachedLimitError:
+            raise
         except FailedStoreError as error:
             self._fail(error)
             raise
@@ -346,21 +353,11 @@ class Writer:
         self._guard()
         try:
             flush.flush(self.files)
+        except ReachedLimitError:
+            raise
         except FailedStoreError as error:
             self._fail(error)
             raise
-
-    def _flush_in_background(self, *, timer: bool) -> None:
-        """Flush by the clock, or because a chunk file can be evicted after it."""
-        if self._closed or self._failure is not None:
-            return
-        try:
-            if timer or flush.can_evict(self.files):
-                flush.flush(self.files)
-        except DiskFullError:
-            return  # the next flush, or the step that finds no room, says so
-        except Exception as error:  # noqa: BLE001 (else the thread would end without a word)
-            self._fail(error)
 
     def _fail(self, error: Exception) -> None:
         self._failure = error
@@ -380,7 +377,7 @@ class Writer:
         try:
             if self._failure is None:
                 self._close()
-        except DiskFullError:
+        except (DiskFullError, ReachedLimitError):
             self._closing, self._running, self._border = True, False, 0
             raise
         except FailedStoreError as error:
@@ -407,7 +404,7 @@ class Writer:
         self._running = False
         self._border = 0
         try:
-            self._background.detach(self)
+            self._background.detach(self._timed_flush)
         finally:
             self.files.release()
 

@@ -347,7 +347,7 @@ class _History:
     def _flush_by_clock(self) -> None:
         with self.busy("flush"):
             rows = self._returned
-            self.writer._flush_in_background(timer=True)  # type: ignore[union-attr]
+            self.writer._timed_flush.flush_in_background(timer=True)  # type: ignore[union-attr]
             self._flushed = max(self._flushed, rows)
 
     # ------------------------------------------------------------ what a writer does

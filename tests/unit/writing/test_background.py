@@ -19,7 +19,7 @@ class Clocked:
         self.calls = []
         self.called = threading.Semaphore(0)
 
-    def _flush_in_background(self, *, timer):
+    def flush_in_background(self, *, timer):
         self.calls.append(timer)
         self.called.release()
 
@@ -106,7 +106,7 @@ def test_a_lane_may_be_detached_by_the_flushing_thread_itself():
     background = Background(3600)
 
     class Leaving(Clocked):
-        def _flush_in_background(self, *, timer):
+        def flush_in_background(self, *, timer):
             background.detach(self)
             self.called.release()
 

@@ -172,7 +172,7 @@ def test_whatever_ends_a_flush_in_the_background_is_told(make, story, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(lane_files.LockedLane, "first_row", fail)
         for timer in (True, False):
-            writer._flush_in_background(timer=timer)
+            writer._timed_flush.flush_in_background(timer=timer)
     with pytest.raises(FailedStoreError, match="in the background failed: MemoryError"):
         story.step(writer)
     writer.close()
@@ -203,7 +203,7 @@ def test_a_call_that_waits_for_a_flush_that_fails_does_not_try_its_fsyncs_again(
         raise OSError(errno.EIO, "broken")
 
     monkeypatch.setattr(durable_writes, "_fdatasync", fail_once)
-    first = threading.Thread(target=writer._flush_in_background, kwargs={"timer": True})
+    first = threading.Thread(target=writer._timed_flush.flush_in_background, kwargs={"timer": True})
     first.start()
     assert begun.wait(60)
     threading.Timer(0.05, waiting.set).start()
@@ -243,7 +243,7 @@ def test_a_background_flush_that_waited_for_a_close_does_nothing(make, story):
     story.play(writer, 30)
     writer.close()
     listing = sorted(writer.path.rglob("*"))
-    writer._flush_in_background(timer=True)
+    writer._timed_flush.flush_in_background(timer=True)
     flush.flush(writer.files)
     assert sorted(writer.path.rglob("*")) == listing
 
@@ -357,7 +357,7 @@ def test_who_asks_late_whether_to_evict_moves_nothing_back(make, story, monkeypa
         return found
 
     monkeypatch.setattr(episode_index, "first_row", late)
-    writer._flush_in_background(timer=False)
+    writer._timed_flush.flush_in_background(timer=False)
     writer.close()
     own = json.loads((writer.path / "zarr.json").read_bytes())["attributes"]["mmreplay"]
     assert own["first"] == 205

@@ -344,10 +344,10 @@ def test_a_failed_flush_of_the_clock_is_told_by_the_next_call(make, story, monke
 
     with monkeypatch.context() as patch:
         patch.setattr(durable_writes, "_fdatasync", broken)
-        writer._flush_in_background(timer=True)
+        writer._timed_flush.flush_in_background(timer=True)
     with pytest.raises(FailedStoreError, match="broken"):
         story.step(writer)
-    writer._flush_in_background(timer=True)
+    writer._timed_flush.flush_in_background(timer=True)
     assert writer.rows == 4
 
 
@@ -360,7 +360,7 @@ def test_whatever_stops_a_flush_by_the_clock_is_told_by_the_next_call(make, stor
 
     with monkeypatch.context() as patch:
         patch.setattr(durable_writes, "sync_directory", gone)
-        writer._flush_in_background(timer=True)
+        writer._timed_flush.flush_in_background(timer=True)
     with pytest.raises(FailedStoreError, match="a directory is gone"):
         story.step(writer)
     assert_store_matches(story, writer)
@@ -371,7 +371,7 @@ def test_a_full_disk_at_a_flush_of_the_clock_ends_nothing(make, story, monkeypat
     story.play(writer, 3)
     with monkeypatch.context() as patch:
         patch.setattr(durable_writes, "_write_all", full)
-        writer._flush_in_background(timer=True)
+        writer._timed_flush.flush_in_background(timer=True)
     story.play(writer, 20, reset=False)
     assert_store_matches(story, writer)
 
