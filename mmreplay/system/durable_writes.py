@@ -88,8 +88,8 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 def write_at(path: AnyPath, offset: int, data: bytes) -> None:
     """Overwrite bytes of an existing file in place and make them durable; see `make_own`."""
-    make_own(path)
     with writing("writing in place", path):
+        make_own(path)
         descriptor = _open(path, os.O_WRONLY)
         try:
             os.lseek(descriptor, offset, os.SEEK_SET)
@@ -152,8 +152,8 @@ def zero_from(path: AnyPath, offset: int) -> None:
 
     See `make_own`.
     """
-    make_own(path)
     with writing("giving back unused space", path):
+        make_own(path)
         descriptor = _open(path, os.O_RDWR)
         try:
             length = os.fstat(descriptor).st_size - offset
@@ -199,12 +199,11 @@ def make_own(path: AnyPath) -> None:
     Copies made of hard links (``cp -al``) share what is written in place otherwise. A file of one
     name stays as it is.
     """
-    with writing("looking at its links", path):
-        if path.lstat().st_nlink == 1:
-            return
-        staged = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-        copy_file(path, staged)
-        rename(staged, path)
+    if path.lstat().st_nlink == 1:
+        return
+    staged = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    copy_file(path, staged)
+    rename(staged, path)
     sync_directory(path.parent)
 
 

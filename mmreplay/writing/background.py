@@ -37,9 +37,6 @@ class Background:
         self.flush_s = flush_s
         self._lanes: weakref.WeakSet[Any] = weakref.WeakSet()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="mmreplay-seal")
-        with starting_threads():
-            # Its only thread, now: a task that finds none later would stay in its queue all the same.
-            self._executor.submit(int)
         self._wake = threading.Event()
         self._lock = threading.Lock()
         self._stop = self._due = False
@@ -86,11 +83,14 @@ class Background:
 
     def submit(self, task: Callable[[], None]) -> Future[None]:
         """Run a task in the sealing thread, after those before it."""
+        once = _Once(task)
         try:
-            return self._executor.submit(task)
-        except RuntimeError:  # the interpreter is ending, and its pools have; it is done here
+            return self._executor.submit(once)
+        except (
+            RuntimeError
+        ):  # no thread is to be had, or the interpreter is ending: it is done here
             done: Future[None] = Future()
-            task()
+            once()
             done.set_result(None)
             return done
 
@@ -120,6 +120,20 @@ class Background:
                 break
             lane.flush_in_background(timer=timer)
         return not self._stop
+
+
+class _Once:
+    """A task that is done once: a pool that finds no thread for it keeps it for its next one."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, task: Callable[[], None]) -> None:
+        self._task: Callable[[], None] | None = task
+
+    def __call__(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task()
 
 
 def _flush_loop(owner: weakref.ref[Background], wake: threading.Event) -> None:

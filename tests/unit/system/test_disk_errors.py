@@ -17,7 +17,7 @@ def test_no_room_is_a_full_disk_that_names_path_and_purpose(number):
             raise OSError(number, "full")
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.EACCES, errno.EMFILE])
+@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.EACCES])
 def test_any_other_failure_of_a_write_is_a_failed_store(number):
     with pytest.raises(FailedStoreError, match=r"/a/b: a purpose failed: ") as caught:
         with disk_errors.writing("a purpose", Path("/a/b")):
