@@ -13,3 +13,16 @@ ROW_MASK = (1 << LANE_SHIFT) - 1
 
 Array = npt.NDArray[Any]
 Ids = npt.NDArray[np.int64]
+
+
+def distinct(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Each value once, ascending, of (n,).
+
+    As `numpy.unique`, which would import `numpy.ma` the first time: in a forked child that never
+    ends if another thread of the parent was about to.
+    """
+    ordered: Array = np.sort(values)
+    is_first = np.ones(ordered.size, bool)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    out: Array = ordered[is_first]
+    return out

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mmreplay.episode_index import Index
-from mmreplay.ids import LANE_SHIFT, Ids
+from mmreplay.ids import LANE_SHIFT, Ids, distinct
 
 _PARTS = 3  # of a lane: its oldest episode, those that are whole and over, its newest
 _KEEP = 64
@@ -148,7 +148,7 @@ class EpisodeSums:
             within[over] = sought - bounds[episodes]
             rows[over], steps[over] = firsts[episodes], lengths[episodes]
             return rows + (lanes << LANE_SHIFT), steps, within
-        for lane in np.unique(lanes[over]).tolist():
+        for lane in distinct(lanes[over]).tolist():
             here = over[lanes[over] == lane]
             ended, place = self._ended[lane], self._places[lane]
             sums = ended.sums[: ended.n + 1]

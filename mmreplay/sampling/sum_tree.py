@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from mmreplay.ids import distinct
+
 _BITS = 5
 _FANOUT = 1 << _BITS
 _TOP = 2048  # sums that are searched at once instead of through another level
@@ -62,7 +64,7 @@ class SumTree:
         for groups, sums in zip(self._groups, self._levels[1:], strict=True):
             nodes = nodes >> _BITS
             if nodes.size > _FEW:
-                nodes = np.unique(nodes)
+                nodes = distinct(nodes)
             sums[nodes] = np.add.reduce(groups.take(nodes, 0), 1)
         self._levels[-1].cumsum(out=self._bounds[1:])
         if self._leasts:
@@ -73,7 +75,7 @@ class SumTree:
         for leasts in self._leasts:
             nodes = nodes >> _BITS
             if nodes.size > _FEW:
-                nodes = np.unique(nodes)
+                nodes = distinct(nodes)
             leasts[nodes] = _least_of(below.reshape(-1, _FANOUT).take(nodes, 0))
             below = leasts
 

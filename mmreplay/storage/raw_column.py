@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
+from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids, distinct
 from mmreplay.storage import prefetch
 from mmreplay.storage.chunk_files import LaneFiles, chunk_path, read_rows
 from mmreplay.storage.side_by_side import SideBySide
@@ -159,7 +159,7 @@ class RawColumn:
         lanes, rows = wanted >> LANE_SHIFT, wanted & ROW_MASK
         chunks, places = np.divmod(rows, self._chunk_rows[lanes])
         keys = lanes << LANE_SHIFT | chunks
-        for key in np.unique(keys).tolist():
+        for key in distinct(keys).tolist():
             here = np.flatnonzero(keys == key)
             filled[here] = self._chunk(key >> LANE_SHIFT, key & ROW_MASK)[places[here]]
         return out

@@ -51,6 +51,32 @@ assert "Report" in vars(mmreplay) and b"mmreplay.maintenance" not in pickle.dump
     modules_after(code)
 
 
+def test_sampling_imports_nothing(tmp_path):
+    """Nor may it: in a forked child the lock of that import may be held for ever."""
+    with mmreplay.create(tmp_path / "s.zarr", Field((2,)), Field((), "int64"), lanes=2) as writer:
+        writer.reset(np.zeros((2, 2), np.uint8))
+        for number in range(30):
+            frames = np.full((2, 2), number, np.uint8)
+            writer.step([0, 0], [0, 0], frames, [0, 0], [0, 0])
+    code = f"""
+import sys, mmreplay, numpy
+with mmreplay.load({str(tmp_path / "s.zarr")!r}) as data, mmreplay.PrioritizedReplayBuffer(
+    {str(tmp_path / "p.zarr")!r}, frame=mmreplay.Field((2,)), action=mmreplay.Field((), "int64")
+) as buffer:
+    before = set(sys.modules)
+    data.sample(8), data.sample(8, replace=False), data.sample_sequences(4, 8)
+    data.sample_portions(4, 8), data.sample_trajectories(2)
+    next(iter(data.batches(8))), next(iter(data.sequence_batches(4, 8)))
+    buffer.reset(numpy.zeros(2, "uint8"))
+    for number in range(30):
+        buffer.step(0, 1.0, numpy.zeros(2, "uint8"))
+    buffer.update_priorities(buffer.sample(8).id, numpy.ones(8))
+    buffer.sample(8)
+    assert not set(sys.modules) - before, set(sys.modules) - before
+"""
+    modules_after(code)
+
+
 @pytest.mark.parametrize("package", ["mmreplay", "mmreplay.compat.baselines"])
 def test_a_name_that_is_loaded_late_is_listed_before_and_kept_after(package):
     code = (

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from mmreplay.errors import CorruptStoreError
 from mmreplay.format import compression
 from mmreplay.format.layout import ArraySpec
+from mmreplay.ids import distinct
 from mmreplay.maintenance.verify import row_rules
 from mmreplay.maintenance.verify.report import reason
 from mmreplay.maintenance.verify.row_rules import Problem, Rows
@@ -133,7 +134,7 @@ class ChunkReader:
         finals = known.finals(start + pieces.start, start + pieces.stop) - start
         edges = [pieces.start, pieces.stop - 1]
         bytes_ = np.clip(np.concatenate((finals - 1, finals, edges)), pieces.start, None)
-        for number in np.unique((bytes_ - pieces.start) // pieces.step).tolist():
+        for number in distinct((bytes_ - pieces.start) // pieces.step).tolist():
             yield pieces[number], bytes(min(pieces.step, pieces.stop - pieces[number]))
 
     def shard(self, spec: ArraySpec, chunk: int, rows: Rows) -> list[Problem]:
