@@ -5,6 +5,7 @@ Invariant: what was read across a change of session is read again; an answer is 
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import weakref
@@ -34,6 +35,7 @@ T = TypeVar("T")
 Places = TypeVar("Places")
 Read = TypeVar("Read")
 
+_LOG = logging.getLogger("mmreplay")
 _ATTEMPTS = 100
 _LOOK_S = 1.0
 
@@ -116,11 +118,15 @@ class LiveLanes:
         return not all(reader.is_in_place() for reader in self.readers)
 
     def _reload(self) -> None:
+        known = self.__dict__.get("_joined")  # None as long as it is being opened
         for _ in range(_ATTEMPTS):
             try:
-                self._joined = JoinedLanes(self.paths)
+                joined = JoinedLanes(self.paths)
             except EvictedError:
                 continue
+            if known is not None:
+                _tell_of_exchange(known.readers, joined.readers)
+            self._joined = joined
             return
         raise self._restless()
 
@@ -356,6 +362,28 @@ def _check_distinct(lanes: Sequence[AnyPath]) -> None:
                 f"its lanes beside it"
             )
         seen[real] = lane
+
+
+def _tell_of_exchange(before: Sequence[LaneReader], now: Sequence[LaneReader]) -> None:
+    """Say which store is followed where another has the path by now.
+
+    Raises SchemaError if its rows are others.
+    """
+    for old, new in zip(before, now, strict=False):  # new lanes come last
+        if old.metadata["uuid"] == new.metadata["uuid"]:
+            continue
+        if not new.schema.same_data(old.schema):
+            raise SchemaError(
+                f"{new.path}: another store, of other rows, stands at this path by now; the "
+                f"one that was open here was moved or removed: open it where it is now"
+            )
+        _LOG.warning(
+            "%s: another store stands at this path by now, as after a repair, or once a store "
+            "was moved and another made; this reader goes on with that one (uuid %s; before %s)",
+            new.path,
+            new.metadata["uuid"],
+            old.metadata["uuid"],
+        )
 
 
 _FOLLOWING: weakref.WeakSet[LiveLanes] = weakref.WeakSet()

@@ -63,8 +63,10 @@ class DirectoryLock:
                     self.release()
                     with writing("flock", path):
                         raise
-                mine = _held_here(self.directory)
-                if any(one.is_abandoned for one in mine):
+                # No list of the locks themselves: a writer that was dropped is to be collected.
+                abandoned = [one.is_abandoned for one in _HELD if one.is_on(self.directory)]
+                mine = bool(abandoned)
+                if any(abandoned):
                     deadline = max(deadline, time.monotonic() + patience_s)
                 elif time.monotonic() > deadline and mine and not collected:
                     gc.collect()  # a writer that was dropped may be part of a cycle
@@ -89,6 +91,10 @@ class DirectoryLock:
         """Whether it was not released."""
         return self.directory.descriptor >= 0
 
+    def is_on(self, directory: HeldDirectory) -> bool:
+        """Whether it is held, and on this directory."""
+        return self.is_held and self.directory.is_same(directory)
+
     def release(self) -> None:
         """Let others in; a second call does nothing."""
         self.directory.close()
@@ -97,11 +103,6 @@ class DirectoryLock:
         """A writer that was dropped without close does not keep others out."""
         if hasattr(self, "directory"):
             self.release()
-
-
-def _held_here(directory: HeldDirectory) -> list[DirectoryLock]:
-    """The locks that this process has on a directory."""
-    return [one for one in _HELD if one.is_held and one.directory.is_same(directory)]
 
 
 def is_locked(path: AnyPath) -> bool:

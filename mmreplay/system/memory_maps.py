@@ -10,7 +10,6 @@ import ctypes
 import errno
 import mmap
 import os
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,6 @@ GRANULARITY = mmap.ALLOCATIONGRANULARITY
 """Bytes that the start of a map must be a multiple of: 4 KiB on x86 Linux, 64 KiB on Windows."""
 
 _MAP_FIXED = 0x10
-_MAP_ANON = 0x20 if platform.LINUX else 0x1000
 _MAP_NORESERVE = 0x4000 if platform.LINUX else 0x40
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _MADV_RANDOM = 1
@@ -33,48 +31,33 @@ _MADV_POPULATE_READ = 22 if platform.LINUX else _MADV_WILLNEED
 _MADV_POPULATE_WRITE = 23 if platform.LINUX else _MADV_WILLNEED
 
 
-def _mmap(address: int, length: int, prot: int, flags: int, descriptor: int) -> int:
+def _reserve(size: int, *, writable: bool) -> npt.NDArray[np.uint8]:
+    """A range of addresses with no memory behind it, which lasts as long as an array over it.
+
+    An anonymous map of Python's own, which keeps no descriptor: thousands of maps of files would
+    end at the limit of open files. Nor does its end run any code of ours, in which an interrupt of
+    the user could get lost.
+    """
     if platform.LIBC is None:
         raise OSError(errno.ENOSYS, "no mmap in the C library")
-    out = platform.LIBC.mmap(address or None, length, prot, flags, descriptor, 0)
-    if out == _MAP_FAILED or out is None:
+    prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+    # Readable, so that a row nobody mapped reads as zeros and not as a dead process.
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+    out = np.frombuffer(mmap.mmap(-1, size, flags=flags, prot=prot), np.uint8)
+    out.flags.writeable = writable
+    return out
+
+
+def _put(address: int, descriptor: int, length: int, path: AnyPath, *, writable: bool) -> None:
+    """Map a file at an address that was reserved; ReachedLimitError where there is no memory."""
+    prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+    flags = mmap.MAP_SHARED | _MAP_FIXED
+    found = platform.LIBC.mmap(address, length, prot, flags, descriptor, 0)  # type: ignore[union-attr]
+    if found in (_MAP_FAILED, None):
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return int(out)
-
-
-def _map_shared(
-    address: int, length: int, prot: int, flags: int, descriptor: int, path: AnyPath
-) -> int:
-    """Map a file; ReachedLimitError where there is no memory for it."""
-    try:
-        return _mmap(address, length, prot, mmap.MAP_SHARED | flags, descriptor)
-    except OSError as error:
+        error = OSError(number, os.strerror(number))
         check_limit(error, path)
-        raise
-
-
-class Map:
-    """A file's bytes as a numpy array that keeps no descriptor.
-
-    Python's own mmap keeps one for each map, which ends thousands of maps at the limit of open
-    files. The map lives as long as an array over it.
-    """
-
-    __slots__ = ("__array_interface__", "__weakref__", "_release")
-
-    def __init__(self, address: int, length: int, *, writable: bool) -> None:
-        self.__array_interface__ = {
-            "version": 3,
-            "shape": (length,),
-            "typestr": "|u1",
-            "data": (address, not writable),
-        }
-        libc = platform.LIBC
-        self._release: Callable[[], Any] = lambda: libc.munmap(address, length) if libc else None
-
-    def __del__(self) -> None:
-        self._release()
+        raise error
 
 
 def map_file(
@@ -92,9 +75,13 @@ def map_file(
         if platform.LIBC is None:
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
             return np.frombuffer(mmap.mmap(descriptor, size, access=access), np.uint8)
-        prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        address = _map_shared(0, size, prot, 0, descriptor, path)
-        return np.asarray(Map(address, size, writable=writable))
+        try:
+            out = _reserve(size, writable=writable)
+        except OSError as error:
+            check_limit(error, path)
+            raise
+        _put(out.ctypes.data, descriptor, size, path, writable=writable)
+        return out
     finally:
         os.close(descriptor)
 
@@ -121,23 +108,19 @@ class Reservation:
 
     def __init__(self, size: int, *, writable: bool = False) -> None:
         """Reserve `size` bytes of addresses; no memory."""
-        self.size = size
-        self._prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        # Readable, so that a row nobody mapped reads as zeros and not as a dead process.
-        flags = mmap.MAP_PRIVATE | _MAP_ANON | _MAP_NORESERVE
-        self._address = _mmap(0, size, self._prot, flags, -1)
-        self.array: npt.NDArray[np.uint8] = np.asarray(Map(self._address, size, writable=writable))
+        self.size, self._writable = size, writable
+        self.array = _reserve(size, writable=writable)
 
     def put(self, offset: int, path: AnyPath, size: int) -> None:
         """Map a file of exactly `size` bytes at `offset`, a multiple of `GRANULARITY`."""
         if offset % GRANULARITY or offset < 0 or offset + size > self.size:
             raise ValueError("outside the reservation")
-        writable = self._prot & mmap.PROT_WRITE
+        writable = self._writable
         descriptor = checked_reads.open_regular(path, os.O_RDWR if writable else os.O_RDONLY)
         try:
             checked_reads.check_size(path, os.fstat(descriptor).st_size, size)
-            place = self._address + offset
-            _map_shared(place, size, self._prot, _MAP_FIXED, descriptor, path)
+            place = self.array.ctypes.data + offset
+            _put(place, descriptor, size, path, writable=writable)
         finally:
             os.close(descriptor)
 

@@ -16,7 +16,7 @@ from mmreplay.lazy_frames import LazyFrames
 from mmreplay.schema import FRAME, Field, Schema
 from mmreplay.writing.stacked_input import Overlap
 
-__all__ = ["RowValues", "checked_dtype"]
+__all__ = ["RowValues", "check_flags", "checked_dtype"]
 
 
 _OF_NO_ARRAY = np.dtype("V1")
@@ -28,6 +28,19 @@ def checked_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     A byte of a bool array may be anything: ``Field.coerce`` makes it 0 or 1.
     """
     return _OF_NO_ARRAY if dtype == np.bool_ else dtype
+
+
+def check_flags(*flags: object) -> None:
+    """Raise ValueError if a flag that counts as set is neither a bool nor a number but NaN."""
+    for flag in flags:
+        if flag and not (isinstance(flag, bool) or _is_number(flag)):
+            raise ValueError(f"expected a bool, found {flag!r:.80}")
+
+
+def _is_number(flag: object) -> bool:
+    array = np.asarray(flag)
+    # NaN is not itself, and ``[False]`` counts as set only as long as it is a list.
+    return array.size == 1 and array.dtype.kind in "biuf" and bool(array == array and array)  # noqa: PLR0124
 
 
 class RowValues:

@@ -26,7 +26,7 @@ from mmreplay.writing import close, flush
 from mmreplay.writing.background import Background
 from mmreplay.writing.lane_files import LockedLane
 from mmreplay.writing.open_chunks import OpenChunks
-from mmreplay.writing.row_values import RowValues, checked_dtype
+from mmreplay.writing.row_values import RowValues, check_flags, checked_dtype
 from mmreplay.writing.seal import Sealer
 
 __all__ = ["Writer"]
@@ -223,6 +223,8 @@ class Writer:
         try:
             flag = 0 if terminated or life_lost else 1
             over = bool(terminated or truncated)
+            if over or life_lost:
+                check_flags(terminated, truncated, life_lost)
             self._old_rewards[j] = reward
         except (TypeError, ValueError, OverflowError) as error:
             raise SchemaError(

@@ -1,5 +1,7 @@
 """The state page: what readers see of it, and when it is trusted."""
 
+import os
+import shutil
 import struct
 
 import pytest
@@ -7,7 +9,7 @@ import pytest
 from mmreplay.errors import CorruptStoreError
 from mmreplay.storage.checkpoint import Checkpoint
 from mmreplay.storage.state_page import BASE, COMMITTED, SESSION, TAIL_START, State
-from mmreplay.system import platform
+from mmreplay.system import durable_writes, platform
 
 HERE, ELSEWHERE = b"this boot of it!", b"another boot ..."
 
@@ -155,3 +157,72 @@ def test_a_page_that_is_not_there_is_missing(tmp_path):
 
 def test_the_names_of_the_words_are_those_of_the_format():
     assert (SESSION, BASE, TAIL_START, COMMITTED) == (1, 2, 3, 4)
+
+
+@pytest.fixture
+def live(tmp_path, boot):
+    """A page where a lane has it, with its session begun."""
+    (tmp_path / "lane" / ".live").mkdir(parents=True)
+    State.create(tmp_path / "lane" / ".live" / "state").start(base=0, tail_start=0, committed=11)
+    return tmp_path / "lane" / ".live" / "state"
+
+
+def is_trusted(path):
+    return State(path, writable=False).trusted(best(11))
+
+
+def test_a_page_is_trusted_where_its_lane_is_and_wherever_that_is_moved(live, tmp_path):
+    assert is_trusted(live)
+    (tmp_path / "lane").rename(tmp_path / "moved")
+    assert is_trusted(tmp_path / "moved" / ".live" / "state")
+
+
+def test_a_page_that_another_lane_shares_by_a_link_is_trusted_in_its_own_only(live, tmp_path):
+    other = tmp_path / "other" / ".live" / "state"
+    other.parent.mkdir(parents=True)
+    os.link(live, other)
+    assert (is_trusted(live), is_trusted(other)) == (True, False)
+    for path in (other, live):  # the first is copied, the second has no other name then
+        State.make_own(path)
+        assert path.stat().st_nlink == 1
+    assert (is_trusted(live), is_trusted(other)) == (True, False)
+    State(other, writable=True).words[COMMITTED] = 12
+    assert State(live, writable=False).words[COMMITTED] == 11
+    assert os.listdir(other.parent) == os.listdir(live.parent) == ["state"]
+
+
+def test_a_page_keeps_its_trust_when_it_gets_a_file_of_its_own(live, tmp_path):
+    other = tmp_path / "link"
+    os.link(live, other)
+    State.make_own(live)
+    assert live.stat().st_ino != other.stat().st_ino
+    assert is_trusted(live)
+
+
+def copy(source, target):
+    shutil.copyfile(source, target)
+
+
+def write_and_cut(source, target):
+    with target.open("r+b") as file:
+        file.write(source.read_bytes())
+        file.truncate()
+
+
+@pytest.mark.parametrize("restore", [copy, write_and_cut])
+def test_a_page_that_a_copy_was_restored_over_is_not_trusted(live, tmp_path, restore):
+    shutil.copyfile(live, tmp_path / "copy")
+    assert is_trusted(live)
+    number = live.stat().st_ino
+    restore(tmp_path / "copy", live)
+    assert live.stat().st_ino == number
+    assert not is_trusted(live)
+
+
+def test_a_page_on_a_file_system_without_blocks_beyond_the_end_is_trusted(
+    tmp_path, boot, monkeypatch
+):
+    monkeypatch.setattr(durable_writes, "_call_fallocate", lambda *_: False)
+    one = State.create(tmp_path / "state")
+    one.start(base=0, tail_start=0, committed=11)
+    assert is_trusted(tmp_path / "state")

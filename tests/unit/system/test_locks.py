@@ -1,6 +1,7 @@
 """One writer at a time, for as long as it lives."""
 
 import errno
+import gc
 import json
 import os
 import subprocess
@@ -71,6 +72,26 @@ def test_a_dropped_lock_keeps_nobody_out(tmp_path):
     lock = locks.DirectoryLock(tmp_path, who=str)
     del lock
     assert not locks.is_locked(tmp_path)
+
+
+def test_a_lock_whose_writer_was_dropped_is_waited_for_as_long_as_it_takes(tmp_path):
+    lock = locks.DirectoryLock(tmp_path, who=str)
+    lock.is_abandoned = True
+    timer = threading.Timer(0.2, lock.release)
+    timer.start()
+    locks.DirectoryLock(tmp_path, patience_s=0, who=str).release()
+    timer.join()
+
+
+def test_a_lock_that_only_a_cycle_keeps_is_collected(tmp_path):
+    gc.disable()
+    try:
+        cycle = {"lock": locks.DirectoryLock(tmp_path, who=str)}
+        cycle["self"] = cycle
+        del cycle
+        locks.DirectoryLock(tmp_path, patience_s=0, who=str).release()
+    finally:
+        gc.enable()
 
 
 def test_a_lock_that_was_not_taken_closes_nothing_later(tmp_path):

@@ -71,6 +71,55 @@ def test_flags_may_be_of_any_kind(make, flag):
         assert store.non_terminals[:].tolist() == [0, 1, 1, 0, 0]
 
 
+@pytest.mark.parametrize(
+    "flag", [np.array([False, True]), np.array([False, False]), "False", float("nan"), [False]]
+)
+@pytest.mark.parametrize("name", ["terminated", "truncated", "life_lost"])
+def test_a_flag_that_is_no_bool_is_refused_before_the_row_is_written(make, name, flag):
+    writer = make()
+    frame = np.zeros(3, np.uint8)
+    writer.reset(frame)
+    with pytest.raises(SchemaError, match="flag"):
+        writer.step(0, 0, frame, **{name: flag})
+    assert (writer.rows, writer.n_steps, writer.running) == (1, 0, True)
+    writer.step(0, 0, frame)
+    writer.close()
+    assert mmreplay.verify(writer.path).sound
+
+
+def test_the_bytes_of_bools_are_stored_as_0_and_1(make):
+    bools = np.array([0, 1, 2, 255], np.uint8).view(bool)
+    extras = {"one": Field((), "bool"), "four": Field((4,), "bool")}
+    writer = make(frame=Field((4,), "bool"), action=Field((4,), "bool"), extras=extras)
+    writer.reset(bools)
+    writer.step(bools, 0, bools, one=bools[3:].reshape(()), four=bools)
+    writer.close()
+    with mmreplay.open(writer.path) as store:
+        columns = (store.frames, store.actions, *store.extras.values())
+        assert [column[0].view(np.uint8).tolist() for column in columns] == [
+            [0, 1, 1, 1], [0, 1, 1, 1], 1, [0, 1, 1, 1],
+        ]  # fmt: skip
+    assert mmreplay.verify(writer.path).sound
+
+
+def test_a_store_goes_on_where_it_was_moved_and_touches_no_other(make, story, tmp_path, lz4):
+    writer = make(**lz4, capacity=50)
+    story.play(writer, 30)
+    (tmp_path / "store.zarr").rename(tmp_path / "moved.zarr")
+    other = make(**lz4)
+    other.reset(np.full(3, 7, np.uint8))
+    other.flush()
+    story.play(writer, 100, reset=False)
+    writer.flush()
+    writer.close()
+    other.close()
+    assert mmreplay.verify(tmp_path / "moved.zarr").sound
+    assert mmreplay.verify(other.path).sound
+    with mmreplay.open(tmp_path / "moved.zarr") as store, mmreplay.open(other.path) as another:
+        assert store.lanes[0].frames.shape[0] == 131
+        assert another.frames[:].tolist() == [[7, 7, 7]]
+
+
 def test_a_lost_life_stops_returns_but_not_the_episode(make, story):
     writer = make()
     story.play(writer, 2)
