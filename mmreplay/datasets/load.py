@@ -63,7 +63,7 @@ def _matching(path: Any) -> list[Path]:
         if not paths:
             raise StoreNotFoundError("load: expected one path or more, found an empty list")
         return paths
-    location = user_paths.as_path(path)
+    user_paths.as_path(path)
     text = os.fspath(path)
     # Not Path.exists, which raises of a name that is too long.
     if not os.path.exists(text) and glob.has_magic(text):  # noqa: PTH110
@@ -73,5 +73,5 @@ def _matching(path: Any) -> list[Path]:
             names = []
         if not names:
             raise StoreNotFoundError(f"{text}: nothing matches this pattern")
-        return [Path(name).absolute() for name in names]
-    return [location.absolute()]
+        return [user_paths.absolute_path(name) for name in names]
+    return [user_paths.absolute_path(path)]

@@ -11,16 +11,10 @@ import zlib
 from typing import Any, Protocol
 
 import google_crc32c
-import numcodecs.blosc
-import numcodecs.zstd
 import numpy as np
 import numpy.typing as npt
 
 from mmreplay.errors import CorruptStoreError
-
-# As zarr itself does at import: blosc's own pool costs more than it gives on chunks of 100 KB, and
-# without it numcodecs uses blosc's reentrant calls, which release the interpreter lock.
-numcodecs.blosc.use_threads = False
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -119,6 +113,12 @@ def make_codec(document: dict[str, Any]) -> ChunkCodec:
 
 class _Blosc:
     def __init__(self, options: dict[str, Any]) -> None:
+        from numcodecs import blosc  # noqa: PLC0415 (a third of the time of importing mmreplay)
+
+        # As zarr itself does: blosc's own pool costs more than it gives on chunks of 100 KB, and
+        # without it numcodecs uses blosc's reentrant calls, which release the interpreter lock.
+        blosc.use_threads = False
+        self._blosc = blosc
         self._shuffle = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}[options["shuffle"]]
         self._cname = options["cname"].encode()
         self._level = options["clevel"]
@@ -129,7 +129,7 @@ class _Blosc:
         cname, level = self._cname, self._level
         if fast and cname == b"lz4hc":
             cname, level = b"lz4", 9  # no slower than a lower level, and a tenth smaller
-        compress = numcodecs.blosc.compress
+        compress = self._blosc.compress
         return bytes(compress(data, cname, level, self._shuffle, self._block, self._typesize))
 
     def check(self, payload: Bytes, size: int) -> None:
@@ -159,16 +159,19 @@ class _Blosc:
             raise CorruptStoreError("blosc header: a block lies outside the chunk")
 
     def decompress(self, payload: Bytes, out: Bytes) -> None:
-        numcodecs.blosc.decompress(payload, out)
+        self._blosc.decompress(payload, out)
 
 
 class _Zstd:
     def __init__(self, options: dict[str, Any]) -> None:
+        from numcodecs import zstd  # noqa: PLC0415 (as blosc above)
+
+        self._zstd = zstd
         self._level, self._checksum = options["level"], options["checksum"]
 
     def compress(self, data: Bytes, *, fast: bool) -> bytes:
         level = min(self._level, 1) if fast else self._level
-        return bytes(numcodecs.zstd.compress(data, level, self._checksum))
+        return bytes(self._zstd.compress(data, level, self._checksum))
 
     def check(self, payload: Bytes, size: int) -> None:
         """The frame's declared content size, RFC 8878 section 3.1.1."""
@@ -185,7 +188,7 @@ class _Zstd:
             raise CorruptStoreError(f"zstd frame: expected {size} bytes, found {declared} declared")
 
     def decompress(self, payload: Bytes, out: Bytes) -> None:
-        numcodecs.zstd.decompress(payload, out)
+        self._zstd.decompress(payload, out)
 
 
 class _Gzip:

@@ -270,4 +270,4 @@ def open_store(path: str | os.PathLike[str]) -> Store:
         FormatError, CorruptStoreError: it is none that this version reads, or not whole.
         SchemaError: what was given is no path.
     """
-    return Store([user_paths.as_path(path).absolute()])
+    return Store([user_paths.absolute_path(path)])

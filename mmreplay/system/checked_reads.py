@@ -213,7 +213,8 @@ def check_directories(root: AnyPath, *below: str) -> None:
                 ) from error
             if not stat.S_ISDIR(kind):
                 raise CorruptStoreError(
-                    f"{root / here}: expected a directory, found a link or a file; a store holds no links"
+                    f"{root / here}: expected a directory, found a link or a file; a store holds "
+                    f"no links"
                 )
 
 

@@ -40,7 +40,8 @@ def writing(what: str, path: AnyPath) -> Iterator[None]:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             advice = "it needs the right to write there"
         raise FailedStoreError(
-            f"{shown(path)}: {what} failed: {error.strerror or error}; what was flushed is kept: {advice}"
+            f"{shown(path)}: {what} failed: {error.strerror or error}; what was flushed is kept: "
+            f"{advice}"
         ) from error
 
 
@@ -55,8 +56,8 @@ def syncing(path: AnyPath) -> Iterator[None]:
         yield
     except OSError as error:
         raise FailedSyncError(
-            f"{shown(path)}: fsync failed: {error.strerror or error}; what was flushed before is kept: "
-            f"check the disk and open the store again"
+            f"{shown(path)}: fsync failed: {error.strerror or error}; what was flushed before is "
+            f"kept: check the disk and open the store again"
         ) from error
 
 
@@ -74,8 +75,8 @@ def opening_to_sync(path: AnyPath) -> Iterator[None]:
         if error.errno == errno.ELOOP:
             raise CorruptStoreError(f"{shown(path)}: expected a file, found a link") from error
         raise FailedStoreError(
-            f"{shown(path)}: cannot be opened to make it durable: {error.strerror or error}; what is "
-            f"committed is kept: see to that and open the store again"
+            f"{shown(path)}: cannot be opened to make it durable: {error.strerror or error}; what "
+            f"is committed is kept: see to that and open the store again"
         ) from error
 
 

@@ -34,7 +34,6 @@ class HeldDirectory:
     def __init__(self, path: AnyPath, *, named: Path | None = None) -> None:
         self.descriptor = -1
         self.path = named or Path(str(path))
-        self._absolute = self.path.absolute()  # the working directory may change
         if not platform.OPENS_FROM_DIRECTORIES:
             raise FailedStoreError(
                 f"{path}: this system cannot hold a directory open, so nothing can be written "
@@ -50,6 +49,7 @@ class HeldDirectory:
         except OSError as error:
             check_limit(error, path)
             raise
+        self._absolute = self.path.absolute()  # the working directory may change
 
     @property
     def root(self) -> HeldPath:

@@ -16,7 +16,7 @@ with contextlib.suppress(ImportError):
 
 
 class ReachedLimitError(FailedStoreError):
-    """A limit of this process was reached: nothing was changed, and the same call may work later."""
+    """A limit was reached: nothing was changed, and the same call may work later."""
 
 
 def check_limit(error: OSError, path: object) -> None:

@@ -26,9 +26,24 @@ def as_path(path: Any, argument: str = "path") -> Path:
     return Path(path)
 
 
+def absolute_path(path: Any, argument: str = "path") -> Path:
+    """As `as_path`, absolute: it is the same whatever becomes of the working directory.
+
+    Raises StoreNotFoundError if that was removed already.
+    """
+    given = as_path(path, argument)
+    try:
+        return given.absolute()
+    except FileNotFoundError as error:
+        raise StoreNotFoundError(
+            f"{argument}: {given}: the working directory was removed; go to another one, or give "
+            f"an absolute path"
+        ) from error
+
+
 def path_to_create(path: Any, argument: str = "path") -> Path:
     """The absolute path of something to be created; raises SchemaError if nothing can be there."""
-    where = as_path(path, argument).absolute()  # whatever becomes of the working directory
+    where = absolute_path(path, argument)
     problem = checked_reads.name_problem(where)
     if not problem and where.name and not os.path.lexists(where):
         problem = checked_reads.name_problem(where.with_name(_LONGEST.format(where.name)))

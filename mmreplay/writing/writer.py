@@ -300,8 +300,8 @@ class Writer:
             ) from self._failure
         if self._closing:
             raise ClosedError(
-                f"{self.path}: close() found no room on the disk, or reached a limit; see to that and "
-                f"call it again"
+                f"{self.path}: close() found no room on the disk, or reached a limit; see to that "
+                f"and call it again"
             )
 
     def _make_room(self, n: int) -> None:

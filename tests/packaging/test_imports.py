@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 EXTRAS = {"ale_py", "cv2", "gymnasium", "hypothesis", "stable_baselines3", "tensorstore", "torch"}
 # Needed, but not by everyone who imports mmreplay: loaded where they are used.
-LAZY = {"click", "rich", "zarr"}
+LAZY = {"click", "numcodecs", "rich", "zarr"}
 PUBLIC = {"mmreplay", *(f"mmreplay.{name}" for name in mmreplay.__all__)}
 
 

@@ -92,8 +92,8 @@ def duplicate_notes(lane: AnyPath, findings: Iterable[Finding]) -> Iterator[str]
             yield (
                 f"was a copy of {other} when it was made (the same uuid): rows that both have are "
                 f"in the store twice; if it has none of its own, take it out with "
-                f"`rm -r {quoted(str(lane))}`, and if other lanes come after it, put an empty one in "
-                f"its place with `mmreplay repair {quoted(str(lane.parent))}`"
+                f"`rm -r {quoted(str(lane))}`, and if other lanes come after it, put an empty one "
+                f"in its place with `mmreplay repair {quoted(str(lane.parent))}`"
             )
 
 

@@ -86,7 +86,7 @@ def test_a_lock_whose_writer_was_dropped_is_waited_for_as_long_as_it_takes(tmp_p
 def test_a_lock_that_only_a_cycle_keeps_is_collected(tmp_path):
     gc.disable()
     try:
-        cycle = {"lock": locks.DirectoryLock(tmp_path, who=str)}
+        cycle: dict[str, object] = {"lock": locks.DirectoryLock(tmp_path, who=str)}
         cycle["self"] = cycle
         del cycle
         locks.DirectoryLock(tmp_path, patience_s=0, who=str).release()
