@@ -190,12 +190,8 @@ def _frame_bytes(batch: mmreplay.Batch) -> int:
 
 
 def _codecs(store: mmreplay.Store) -> str:
-    names = {
-        spec.codec_name
-        for reader in store.live.readers
-        for path, spec in reader.specs.items()
-        if path.startswith("frames")
-    }
+    fields = store.info()["fields"]
+    names = {one["codec"] for path, one in fields.items() if path.startswith("frames")}
     return ", ".join(sorted(names))
 
 
