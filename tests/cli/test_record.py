@@ -150,7 +150,7 @@ def test_wrong_usage_is_status_2(arguments, command, folder):
         (["CartPole-v1", "cart.zarr", "--policy", "nosuch:policy"], "no module 'nosuch'"),
         (["CartPole-v1", "cart.zarr", "--policy", "json:nosuch"], "json has no 'nosuch'"),
         (["CartPole-v1", "nosuch/cart.zarr"], "nosuch"),
-        (["CartPole-v1", "cart.zarr", "--envs", "100000"], "envs: expected 1 to 4,096, found 100,"),
+        (["CartPole-v1", "cart.zarr", "--envs", "100000"], "envs: expected a whole number, 1 to"),
         (["CartPole-v1", "cart.zarr", "--capacity", str(10**30)], "capacity: expected a whole"),
     ],
 )
