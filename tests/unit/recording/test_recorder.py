@@ -1,8 +1,10 @@
 """The recorder: how many rows, which seeds, how it goes on, how it ends."""
 
+import re
 import signal
 import threading
 from itertools import pairwise
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -490,8 +492,11 @@ def test_create_takes_its_fields_and_lanes_from_an_environment(tmp_path):
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
 def test_a_loop_over_an_environment_that_resets_itself_is_warned_of(tmp_path, mode):
     envs = SyncVectorEnv([Counter] * 2, autoreset_mode=mode)
-    with pytest.warns(UserWarning, match=f"its autoreset mode is {mode.value}: an episode's"):
+    with pytest.warns(UserWarning, match=f"its autoreset mode is {mode.value}: an ep") as told:
         mmreplay.create(tmp_path / "store.zarr", env=envs).close()
+    found = re.search(r"as (docs/\S+) shows under '(.*?)'", str(told[0].message))
+    document = (Path(__file__).parents[3] / found[1]).read_text()
+    assert "reset_mask" in document.partition(f"## {found[2]}\n")[2].partition("\n## ")[0]
 
 
 class Cut(Counter):
