@@ -83,13 +83,11 @@ OWN = {
 
 
 def members(cls):
-    """Its public attributes: those of the class, and those that its docstring names."""
-    for base in cls.__mro__:
-        if base.__module__.startswith("mmreplay"):
-            yield from (name for name in vars(base) if not name.startswith("_"))
-            listed = (inspect.getdoc(base) or "").partition("Attributes:\n")[2]
-            for names in re.findall(r"^    (\w[\w, ]*):", listed, re.MULTILINE):
-                yield from names.split(", ")
+    """Its own public attributes: those of the class, and those that its docstring names."""
+    yield from (name for name in vars(cls) if not name.startswith("_"))
+    listed = (inspect.getdoc(cls) or "").partition("Attributes:\n")[2]
+    for names in re.findall(r"^    (\w[\w, ]*):", listed, re.MULTILINE):
+        yield from names.split(", ")
 
 
 def test_public_attributes_are_in_the_reference_or_declared_the_package_s_own():
