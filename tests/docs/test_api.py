@@ -73,7 +73,6 @@ OWN = {
     "LazyFrames.is_first",
     "PrioritizedReplayBuffer.after_fork_in_child",
     "PrioritizedReplayBuffer.sampler",
-    "ReplayBuffer.after_fork_in_child",
     "ReplayBuffer.stored_state",
     "Settings.check_evicting",
     "Store.index",
