@@ -2,9 +2,6 @@
 # An install happens once, and again only when pyproject.toml has changed.
 # `make test ARGS="-k sample"` hands ARGS to pytest, and `make bench ARGS=...` to the benchmarks.
 
-# Tests start many processes, each of which would compile the package again.
-unexport PYTHONDONTWRITEBYTECODE
-
 VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)

@@ -1,7 +1,7 @@
 """``mmreplay bench``: how fast this machine samples from this store.
 
-The measure beside it is R: one ``np.take`` of the same number of frames, as a batch's stacks need
-them, from an array in memory into a kept array. Both are timed in turns, in the same run.
+The yardstick is one ``np.take`` of the same number of frames, as a batch's stacks need them, from
+an array in memory into a kept array. Both are timed in turns, in the same run.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .whole_number import WholeNumber
 from .wording import amount, count, echo_json, echo_table, grid, size
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     import mmreplay
 
 _RAM_BYTES = 256 << 20
-"""Frames kept in memory for R: many times a processor's cache."""
+"""Frames kept in memory for the yardstick: many times a processor's cache."""
 _INDICES = 128
 """Different frames to take; always the same ones would lie in the cache."""
 _TURN = 8
@@ -39,12 +40,12 @@ def _seconds(_context: click.Context, _parameter: click.Parameter, value: float)
 
 @click.command("bench")
 @click.argument("path", type=click.Path())
-@click.option("--batch-size", type=click.IntRange(1, 65_536), default=32, show_default=True)
+@click.option("--batch-size", type=WholeNumber(1, 65_536), default=32, show_default=True)
 @click.option(
-    "--stack", type=click.IntRange(1, 1024), default=4, show_default=True, help="Frames a stack."
+    "--stack", type=WholeNumber(1, 1024), default=4, show_default=True, help="Frames a stack."
 )
 @click.option(
-    "--n-step", type=click.IntRange(1, 4096), default=1, show_default=True, help="Steps a return."
+    "--n-step", type=WholeNumber(1, 4096), default=1, show_default=True, help="Steps a return."
 )
 @click.option(
     "--seconds",
@@ -54,15 +55,15 @@ def _seconds(_context: click.Context, _parameter: click.Parameter, value: float)
     show_default=True,
     help="How long to sample.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--seed", type=WholeNumber(min=0), default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def bench(
     path: str, batch_size: int, stack: int, n_step: int, seconds: float, seed: int, as_json: bool
 ) -> None:
     """Sample uniformly from the store at PATH for a second and say how fast it was.
 
-    Batches are written into the same arrays again and again. R is the time of one np.take of the
-    same number of frames from memory, measured in turns with the batches.
+    Batches are written into the same arrays again and again. As a yardstick, one np.take of as many
+    frames from an array in memory is timed in turns with them.
     """
     import mmreplay
 
@@ -75,12 +76,12 @@ def bench(
 
 
 def measure(data: mmreplay.Dataset, batch_size: int, seconds: float) -> dict[str, Any]:
-    """Time batches and R in turns.
+    """Time batches and the yardstick in turns.
 
     Args:
         data: with the settings to use.
         batch_size: B.
-        seconds: of sampling and R together, about; a batch of each is timed in any case.
+        seconds: of both together, about; a batch of each is timed in any case.
 
     Raises:
         EmptyBufferError: there is nothing to sample.
@@ -190,12 +191,8 @@ def _frame_bytes(batch: mmreplay.Batch) -> int:
 
 
 def _codecs(store: mmreplay.Store) -> str:
-    names = {
-        spec.codec_name
-        for reader in store.live.readers
-        for path, spec in reader.specs.items()
-        if path.startswith("frames")
-    }
+    fields = store.info()["fields"]
+    names = {one["codec"] for path, one in fields.items() if path.startswith("frames")}
     return ", ".join(sorted(names))
 
 

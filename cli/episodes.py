@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .whole_number import WholeNumber
 from .wording import echo_json, number
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _HEADS = ("#", "id", "lane", "row", "length", "return", "end")
     help="By id: in the order of lanes and rows; return and length: the largest first.",
 )
 @click.option("--reverse", is_flag=True, help="The other way round.")
-@click.option("--limit", type=click.IntRange(min=0), help="Show only so many.")
+@click.option("--limit", type=WholeNumber(min=0), help="Show only so many.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def episodes(path: str, sort: str, reverse: bool, limit: int | None, as_json: bool) -> None:
     """List the trajectories of the store at PATH.

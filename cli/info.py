@@ -32,7 +32,7 @@ def info(path: str, as_json: bool) -> None:
         about, episodes = store.info(), store.episodes
         ended = episodes[store.endings(episodes) != "open"]
     if as_json:
-        echo_json(about)
+        echo_json({**about, "path": path})
         return
     parts: list[Any] = [_title(path, about), "", grid(_facts(about)), "", _columns(about)]
     if about["lanes"] > 1:
@@ -105,8 +105,10 @@ def _savings(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if about["saving_raw"] is not None:
         yield "", f"{times(about['saving_raw'])} its rows uncompressed ({size(about['bytes_raw'])})"
     if about["saving_stacked"] is not None:
-        stacks = f"stacks of {about['stack']} and their next ({size(about['bytes_stacked'])})"
-        yield "", f"{times(about['saving_stacked'])} {stacks}"
+        stack = about["stack"]
+        two = "two observations" if stack == 1 else f"two stacks of {stack}"
+        stacked = f"{two} per transition ({size(about['bytes_stacked'])})"
+        yield "", f"{times(about['saving_stacked'])} {stacked}"
 
 
 def _freshness(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .whole_number import WholeNumber
 from .wording import age, count, echo_json, size
 
 if TYPE_CHECKING:  # gymnasium is an extra: `mmreplay record --help` works without it
@@ -27,10 +28,10 @@ def _policy(_context: click.Context, _parameter: click.Parameter, value: str) ->
 @click.command("record")
 @click.argument("env_id")
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--steps", type=click.IntRange(min=1), required=True, help="Transitions to record.")
+@click.option("--steps", type=WholeNumber(min=1), required=True, help="Transitions to record.")
 @click.option(
     "--envs",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     help="Environments that step together, a lane each.  [default: 1, or the store's lanes]",
 )
 @click.option(
@@ -39,13 +40,18 @@ def _policy(_context: click.Context, _parameter: click.Parameter, value: str) ->
     show_default=True,
     callback=_policy,
     metavar="random|MODULE:CALLABLE",
-    help="What chooses the actions: CALLABLE(observation) -> action.",
+    help="What chooses the actions: CALLABLE(observation) -> action. Of an Atari game it gets "
+    "single (84, 84) uint8 frames, no stacks.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option("--codec", type=click.Choice(["lz4", "zstd", "raw"]), help="How frames are kept.")
+@click.option("--seed", type=WholeNumber(min=0), default=0, show_default=True)
+@click.option(
+    "--codec",
+    type=click.Choice(["lz4", "zstd", "raw"]),
+    help="How frames are kept.  [default: lz4 from 1 KiB a frame, else raw; or the store's]",
+)
 @click.option(
     "--capacity",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     help="Transitions to keep, the newest; with --append, a smaller one than before evicts.",
 )
 @click.option("--append", is_flag=True, help="Go on writing a store of the same environment.")
@@ -114,8 +120,8 @@ def _told_to_go_on(path: Path) -> Iterator[None]:
 
 def _summary(result: RecordResult, asked: int) -> str:
     text = (
-        f"Recorded {count(result.steps, 'step')} and {count(result.episodes, 'episode')} of "
-        f"{result.env} into {result.path}\n"
+        f"Recorded {count(result.steps, 'step')} of {result.env} into {result.path}: "
+        f"{count(result.episodes, 'episode')} ended, any still running cut off\n"
         f"{count(result.lanes, 'lane')}, {size(result.bytes_on_disk)} on disk, "
         f"{age(result.seconds)}, {result.steps_per_s:,.0f} steps/s"
     )

@@ -35,7 +35,7 @@ def verify(path: str, as_json: bool) -> None:
     if not report.sound:
         found = count(len(report.findings), "finding")
         raise click.ClickException(
-            f"{path}: {found}: not sound; `mmreplay repair {quoted(path)}` keeps what is"
+            f"{path}: {found}: not sound; `mmreplay repair {quoted(path)}` keeps the sound rows"
         )
 
 

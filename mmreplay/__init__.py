@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
+import re
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -129,10 +131,21 @@ _LAZY = {
 }
 
 
+_IN_ANNOTATIONS: set[str] = set()
+"""Names that stand here for `typing.get_type_hints` only, which looks for them in `__module__`."""
+
+
 def _name_public(names: Iterable[str]) -> None:
     """Let pickles and messages name `mmreplay`, and no module inside, which may move."""
+    here = globals()
     for name in names:
-        thing = globals().get(name)
+        thing = here.get(name)
+        if isinstance(thing, type):
+            inside = vars(sys.modules[thing.__module__])
+            words = " ".join(map(str, inspect.get_annotations(thing).values()))
+            needed = set(re.findall(r"\w+", words)) & inside.keys() - here.keys()
+            here.update({word: inside[word] for word in needed})
+            _IN_ANNOTATIONS.update(needed)
         if callable(thing):
             thing.__module__ = __name__
 
@@ -150,7 +163,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *_LAZY} - _IN_ANNOTATIONS)
 
 
 _name_public(__all__)

@@ -6,6 +6,7 @@ given is a `SchemaError` that names the argument.
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -26,9 +27,22 @@ def whole_number_or_none(
     return None if value is None else _checked(name, value, least, most, ", or None")
 
 
+def any_whole_number(name: str, value: object) -> int:
+    """A whole number, negative ones as well."""
+    return _checked(name, value, None, None, "")
+
+
+def is_reproducible(seed: Any) -> bool:
+    """Whether every process that is given it has the same: a whole number, or several of them."""
+    parts = np.asarray(seed, dtype=object).ravel()  # object: large numbers stay whole
+    return all(isinstance(part, (int, np.integer)) for part in parts)
+
+
 def check_seed(seed: Any) -> None:
-    """Refuse what numpy takes for no seed."""
+    """Refuse what numpy takes for no seed, and bools."""
     try:
+        if isinstance(seed, (bool, np.bool_)):
+            raise TypeError("a bool")
         np.random.default_rng(seed)
     except (TypeError, ValueError, OverflowError) as error:
         raise SchemaError(
@@ -37,14 +51,16 @@ def check_seed(seed: Any) -> None:
         ) from error
 
 
-def _checked(name: str, value: Any, least: int, most: int | None, otherwise: str) -> int:
+def _checked(name: str, value: Any, least: int | None, most: int | None, otherwise: str) -> int:
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = None
-    if number is None or number < least or (most is not None and number > most):
-        bounds = f"{least:,} or more" if most is None else f"{least:,} to {most:,}"
+    low, high = -math.inf if least is None else least, math.inf if most is None else most
+    if number is None or not low <= number <= high:
+        most_ = "or more" if most is None else f"to {most:,}"
+        bounds = "" if least is None else f", {least:,} {most_}"
         raise SchemaError(
-            f"{name}: expected a whole number, {bounds}{otherwise}; found {value!r:.80}"
+            f"{name}: expected a whole number{bounds}{otherwise}; found {value!r:.80}"
         )
     return number

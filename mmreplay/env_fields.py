@@ -6,6 +6,7 @@ with a `start` is stored with the values that the environment uses.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ from mmreplay.schema import Field
 
 try:
     from gymnasium import Env, Space, Wrapper, spaces
-    from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
+    from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError
+    from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWrapper
     from gymnasium.wrappers import FrameStackObservation
 except ImportError as error:
     raise MissingExtraError(
@@ -146,7 +148,7 @@ def advice_on_stacks(env: AnyEnv) -> str | None:
     """What to say of an environment whose observations are stacks, and would be stored whole.
 
     None where they are frames, or `LazyFrames`, of which one frame is stored. The environments of
-    other processes cannot be looked into.
+    other processes are asked.
     """
     layer: Any = env
     while not isinstance(layer, FrameStackObservation):
@@ -161,6 +163,8 @@ def advice_on_stacks(env: AnyEnv) -> str | None:
     elif type(layer).__name__ == "AtariVectorEnv":  # of ale-py, which stacks 4 unless told not to
         space = layer.single_observation_space
         stack = space.shape[0]
+    elif isinstance(layer, AsyncVectorEnv):
+        stack, space = _stack_size(layer), layer.single_observation_space
     else:
         return None
     stored = env.single_observation_space if isinstance(env, VectorEnv) else _unstacked(env)[0]
@@ -172,6 +176,18 @@ def advice_on_stacks(env: AnyEnv) -> str | None:
         f"{stack} times; make it without them, and sample with stack={stack}; for a policy that "
         f"needs stacks take mmreplay.FrameStack, of which single frames are stored"
     )
+
+
+def _stack_size(env: AsyncVectorEnv) -> int:
+    """Frames in each observation of environments in other processes; 1 if these are no stacks."""
+    stack = None
+    with contextlib.suppress(AlreadyPendingCallError, ClosedEnvironmentError):
+        # Only what is there may be asked for: any error ends the process that has it.
+        if all(env.call("has_wrapper_attr", "stack_size")):
+            stack = env.get_attr("stack_size")[0]
+    parts = [part.shape or () for _, part in _leaves(env.single_observation_space, ())]
+    # A wrapper around it may have changed them.
+    return stack if isinstance(stack, int) and all(one[:1] == (stack,) for one in parts) else 1
 
 
 def _leaves(
@@ -249,9 +265,9 @@ def advice_for_a_loop(env: object) -> str | None:
     )
     return (
         f"{env}: its autoreset mode is {mode}: {what}; make it with "
-        f"autoreset_mode=gymnasium.vector.AutoresetMode.DISABLED and reset with reset_mask, as the "
-        f"README shows, or let mmreplay.record step it. If your loop does all that, give frame=, "
-        f"action= and lanes= instead of env="
+        f"autoreset_mode=gymnasium.vector.AutoresetMode.DISABLED and reset with reset_mask, as "
+        f"docs/tutorial.md shows under 'In a loop of your own', or let mmreplay.record step it. If "
+        f"your loop does all that, give frame=, action= and lanes= instead of env="
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.arguments import whole_number, whole_number_or_none
+from mmreplay.arguments import is_reproducible, whole_number, whole_number_or_none
 from mmreplay.batches.batch import Batch
 from mmreplay.batches.sequences import SequenceBatch, SequenceGatherer
 from mmreplay.batches.settings import Settings
@@ -60,7 +60,8 @@ class Dataset:
     def __init__(self, store: Store, settings: Settings, seed: Seed) -> None:
         self._read_from(store, settings)
         self.generator = np.random.default_rng(seed)
-        self._is_seeded = seed is not None
+        # A generator, say, may differ in each process, and nothing tells.
+        self._unshared_seed = None if is_reproducible(seed) else type(seed).__name__
         self._epoch_seed = int(np.random.default_rng(seed).integers(1 << 62))
         self._epoch = 0
 
@@ -154,16 +155,18 @@ class Dataset:
                 this object began.
 
         Raises:
-            SchemaError: a value out of its range; several ranks without a seed.
+            SchemaError: a value out of its range; several ranks whose seed is no
+                whole number, nor a sequence of them.
             EmptyBufferError: there is no transition.
         """
         size = whole_number("batch_size", batch_size)
         world_size = whole_number("world_size", world_size)
         rank = whole_number("rank", rank, 0, world_size - 1)
-        if world_size > 1 and shuffle and not self._is_seeded:
+        if world_size > 1 and shuffle and self._unshared_seed is not None:
             raise SchemaError(
-                f"seed: expected one that all {world_size:,} ranks share, found None, with which "
-                f"each rank shuffles in its own way; give every rank the same, such as seed=0"
+                f"seed: expected one that all {world_size:,} ranks share, a whole number or a "
+                f"sequence of them; found {self._unshared_seed}, with which each rank may shuffle "
+                f"in its own way; give every rank the same, such as seed=0"
             )
         epochs = whole_number_or_none("epochs", epochs, 0)
         epoch = whole_number_or_none("epoch", epoch, 0)

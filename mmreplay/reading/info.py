@@ -27,7 +27,7 @@ from mmreplay.system import checked_reads
 from mmreplay.system.held_directories import AnyPath
 
 STACK = 4
-"""Frames an observation in the stacked storage that a store is compared with."""
+"""Images an observation in the stacked storage that a store is compared with."""
 
 _ATTEMPTS = 20
 
@@ -43,7 +43,8 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
     - open episodes are still running, or, in a live lane, cut off with no reset after it yet.
     - returns and lengths are None if no episode ended, and so is a value that is not finite.
     - bytes_stacked counts the transitions with `stack` frames each as observation and next
-      observation, action, reward, one flag and extras.
+      observation, action, reward, one flag and extras. Vectors are rarely stacked: for these it is
+      1 frame.
     - last_row_s is known to about half a minute: the clock of a mapped file stands still between
       two writes to disk.
     """
@@ -60,7 +61,8 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
     fields = _fields(lanes, sizes)
     kept_rows = sum(head - base for base, _, head in windows)
     row_bytes = sum(spec.row_bytes for spec in lanes.readers[0].specs.values())
-    stacked = transitions * _stacked_bytes(lanes)
+    stack = _usual_stack(lanes)
+    stacked = transitions * _stacked_bytes(lanes, stack)
     state = store_state(states)
     capacities = [reader.metadata["capacity"] for reader in lanes.readers]
     root = read_metadata(roots[0])
@@ -84,7 +86,7 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
         "bytes_on_disk": on_disk,
         "bytes_raw": kept_rows * row_bytes,
         "bytes_stacked": stacked,
-        "stack": STACK,
+        "stack": stack,
         "saving_raw": _ratio(kept_rows * row_bytes, on_disk),
         "saving_stacked": _ratio(stacked, on_disk),
         "env": lanes.readers[0].metadata.get("env"),
@@ -238,7 +240,13 @@ def _order(path: str) -> tuple[int, str]:
     return names.index(first), path
 
 
-def _stacked_bytes(lanes: LiveLanes) -> int:
+def _usual_stack(lanes: LiveLanes) -> int:
+    """Frames an observation that most would train with: several if some of them are images."""
+    frames = lanes.readers[0].schema.frames.values()
+    return STACK if any(len(field.shape) > 1 for field in frames) else 1
+
+
+def _stacked_bytes(lanes: LiveLanes, stack: int) -> int:
     """Bytes of one transition with all its frames, as a buffer that stores stacks keeps it."""
     specs = lanes.readers[0].specs
     frames = sum(spec.row_bytes for path, spec in specs.items() if path.startswith("frames"))
@@ -247,7 +255,7 @@ def _stacked_bytes(lanes: LiveLanes) -> int:
         for path, spec in specs.items()
         if path != "resets" and not path.startswith("frames")
     )
-    return 2 * STACK * frames + rest
+    return 2 * stack * frames + rest
 
 
 def _transitions(lanes: LiveLanes, lane: int) -> int:

@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from mmreplay.arguments import any_whole_number
 from mmreplay.batches.batch import Batch
 from mmreplay.batches.settings import Settings
 from mmreplay.episode_index import Index
@@ -180,9 +181,14 @@ class Store:
     def trajectory(self, number: int) -> Trajectory:
         """One episode whole, by its place in `episodes`.
 
+        Args:
+            number: 0 or more; a negative one counts from the end.
+
         Raises:
             IndexError: there are not as many.
+            SchemaError: no whole number.
         """
+        number = any_whole_number("trajectory", number)
 
         def read() -> tuple[JoinedLanes, Trajectory]:
             episodes = self.episodes

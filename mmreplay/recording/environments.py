@@ -16,6 +16,7 @@ from gymnasium import Space
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from mmreplay.arguments import whole_number_or_none
 from mmreplay.env_fields import AnyEnv, EnvFields, env_fields
 from mmreplay.errors import MissingExtraError, MmreplayError
 from mmreplay.format.layout import MAX_LANES
@@ -64,10 +65,9 @@ def make_world(env: EnvLike, n_envs: int | None) -> World:
 
     `n_envs` None is 1, or as many as a vector environment has. With 1 an id or a factory of single
     environments stays single, with more it becomes a vector. Raises MmreplayError if it cannot be
-    made as asked, SchemaError if its spaces cannot be stored.
+    made as asked, SchemaError if its spaces cannot be stored or `n_envs` is no such number.
     """
-    if n_envs is not None and not 1 <= n_envs <= MAX_LANES:  # before so many are made
-        raise MmreplayError(f"envs: expected 1 to {MAX_LANES:,}, found {n_envs:,}")
+    n_envs = whole_number_or_none("envs", n_envs, 1, MAX_LANES)  # before so many are made
     if isinstance(env, str):
         return _from_id(env, n_envs or 1)
     if isinstance(env, (gymnasium.Env, VectorEnv)):

@@ -27,7 +27,7 @@ capacity      unlimited
 episodes      5: 2 terminated, 3 truncated
 on disk       5.90 kB
               9.92 times larger than its rows uncompressed (595 B)
-              5.32 times larger than stacks of 4 and their next (1.11 kB)
+              10.4 times larger than two observations per transition (570 B)
 made with     {VERSIONS}
 
 column          shape    dtype     codec   rows a file   on disk
@@ -68,10 +68,10 @@ def test_a_closed_store(command, store, blocks_of_100):
     assert result.out == CLOSED
 
 
-def test_json_is_what_store_info_gives(command, store):
+def test_json_is_what_store_info_gives_with_the_path_as_typed(command, store):
     with mmreplay.open(store) as opened:
         expected = opened.info()
-    assert json.loads(command("info", store, "--json").out) == expected
+    assert json.loads(command("info", store, "--json").out) == {**expected, "path": store}
 
 
 def test_no_line_is_wider_than_80_columns_or_ends_in_blanks(command, store):

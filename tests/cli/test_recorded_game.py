@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 
 import pytest
 
@@ -31,6 +32,7 @@ def test_a_game_is_recorded_described_listed_verified_sampled_and_damaged(comman
     assert "environment   ALE/Breakout-v5, policy random, seed 0\n" in out
     assert "return per episode: min " in out
     assert max(map(len, out.splitlines())) <= 80
+    assert re.search(r" times smaller than two stacks of 4 per transition \(.* MB\)\n", out)
 
     assert command("verify", "game.zarr").out.startswith(
         f"game.zarr: sound, closed; {about['rows']:,} rows in 2 lanes; "

@@ -68,7 +68,7 @@ def test_a_path_in_a_command_is_quoted(command, store, folder):
     (folder / path / "rewards" / "c.1").unlink()
     result = command("verify", path)
     assert result.err.endswith(
-        "not sound; `mmreplay repair 'my $(touch x) store.zarr'` keeps what is\n"
+        "not sound; `mmreplay repair 'my $(touch x) store.zarr'` keeps the sound rows\n"
     )
     result = command("repair", path)
     assert result.out.endswith(

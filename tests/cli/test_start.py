@@ -52,6 +52,18 @@ def test_each_command_has_help(command, name):
     assert result.out.startswith(f"Usage: mmreplay {name} [OPTIONS]")
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("record", "single (84, 84) uint8 frames"),
+        ("record", "[default: lz4 from 1 KiB a frame, else raw; or the store's]"),
+        ("bench", "As a yardstick, one np.take of as many frames from an array in memory"),
+    ],
+)
+def test_help_says_what_the_defaults_and_the_words_mean(command, name, text):
+    assert text in " ".join(command(name, "--help").out.split())
+
+
 def test_the_list_of_commands_agrees_with_the_commands(command):
     """It is written out, so that it can be shown without importing them."""
     from mmreplay_cli import _COMMANDS, main
@@ -87,7 +99,10 @@ def test_the_module_runs_as_the_script_does(folder):
         (["episodes", "a", "--sort", "colour"], "Error: Invalid value for '--sort'"),
         (["episodes", "a", "--limit", "-1"], "Error: Invalid value for '--limit'"),
         (["bench", "a", "--batch-size", "0"], "Error: Invalid value for '--batch-size'"),
-        (["bench", "a", "--stack", "x"], "Error: Invalid value for '--stack'"),
+        (
+            ["bench", "a", "--stack", "x"],
+            "Invalid value for '--stack': 'x' is not a valid whole number",
+        ),
         (["bench", "a", "--seconds", "0"], "Error: Invalid value for '--seconds'"),
     ],
 )

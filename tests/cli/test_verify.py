@@ -10,7 +10,7 @@ import sys
 import mmreplay
 from tests.support.disks.trees import flip
 
-ADVICE = "`mmreplay repair store.zarr` keeps what is"
+ADVICE = "`mmreplay repair store.zarr` keeps the sound rows"
 
 
 def test_a_sound_store(command, store):

@@ -63,6 +63,46 @@ def shown(arguments):
     return pairs + [(one.arg, "keyword") for one in given.kwonlyargs]
 
 
+OWN = {
+    "Dataset.after_fork_in_child",
+    "Field.coerce",
+    "Field.coerce_loosely",
+    "Field.coerce_many",
+    "Field.row_bytes",
+    "Field.same_data",
+    "LazyFrames.is_first",
+    "PrioritizedReplayBuffer.after_fork_in_child",
+    "PrioritizedReplayBuffer.sampler",
+    "ReplayBuffer.stored_state",
+    "Settings.check_evicting",
+    "Store.index",
+    "Writer.specs",
+}
+"""Public by their names, for the rest of the package only."""
+
+
+def members(cls):
+    """Its own public attributes: those of the class, and those that its docstring names."""
+    yield from (name for name in vars(cls) if not name.startswith("_"))
+    listed = (inspect.getdoc(cls) or "").partition("Attributes:\n")[2]
+    for names in re.findall(r"^    (\w[\w, ]*):", listed, re.MULTILINE):
+        yield from names.split(", ")
+
+
+def test_public_attributes_are_in_the_reference_or_declared_the_package_s_own():
+    code = " ".join(re.findall(r"```.*?```|`[^`]+`", TEXT, re.DOTALL))
+    classes = [one for one in vars(mmreplay).values() if isinstance(one, type)]
+    missing = {
+        f"{cls.__name__}.{name}"
+        for cls in classes
+        if cls.__name__ in mmreplay.__all__ and not issubclass(cls, Exception)
+        for name in members(cls)
+        if not re.search(rf"\b{name}\b", code)
+    }
+    assert missing == OWN
+    assert "Attributes that this page does not list are\nthe package's own" in TEXT
+
+
 def test_the_signatures_in_the_reference_are_those_of_the_code():
     signatures = list(written())
     assert {"Writer.step", "VectorWriter.step"} <= {name for name, _ in signatures}

@@ -183,6 +183,10 @@ def test_a_trajectory_is_one_episode_whole(make, story):
                 IndexError, match=f"trajectory {number}: there are 3 whole episodes"
             ):
                 store.trajectory(number)
+        assert store.trajectory(np.int64(-1)).ids.tolist() == running.ids.tolist()
+        for given in ("2", 1.0, None, True, [0]):
+            with pytest.raises(SchemaError, match="trajectory: expected a whole number; found "):
+                store.trajectory(given)
 
 
 def test_a_trajectory_that_was_evicted_in_part_is_not_whole(make, story):

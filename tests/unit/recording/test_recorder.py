@@ -1,8 +1,10 @@
 """The recorder: how many rows, which seeds, how it goes on, how it ends."""
 
+import re
 import signal
 import threading
 from itertools import pairwise
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -435,7 +437,13 @@ def test_a_same_step_environment_that_hides_final_observations_is_refused(tmp_pa
         ({"env": "NoSuchThing-v0", "steps": 1}, "NoSuchThing"),
         ({"env": "nosuchmodule:Thing-v0", "steps": 1}, "cannot import nosuchmodule"),
         ({"env": "CartPole-v1", "steps": 0}, "steps: expected a whole number, 1 or more; found 0"),
-        ({"env": "CartPole-v1", "steps": 1, "envs": 0}, "envs: expected 1 to 4,096, found 0"),
+        (
+            {"env": "CartPole-v1", "steps": 1, "envs": 0},
+            "envs: expected a whole number, 1 to 4,096",
+        ),
+        ({"env": "CartPole-v1", "steps": 1, "envs": "2"}, "^envs: expected .*, or None; found '2'"),
+        ({"env": "CartPole-v1", "steps": 1, "envs": 1.5}, "^envs: expected .*, or None; found 1.5"),
+        ({"env": "CartPole-v1", "steps": 1, "envs": True}, "^envs: expected .*; found True"),
         ({"env": "CartPole-v1", "steps": 1, "seed": -1}, "seed: expected a whole number, 0 to"),
         ({"env": Counter(), "steps": 1, "envs": 2}, "2 asked for, Counter has 1"),
         ({"env": "CartPole-v1", "steps": 1, "policy": "nosuchmodule:f"}, "no module"),
@@ -484,8 +492,11 @@ def test_create_takes_its_fields_and_lanes_from_an_environment(tmp_path):
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
 def test_a_loop_over_an_environment_that_resets_itself_is_warned_of(tmp_path, mode):
     envs = SyncVectorEnv([Counter] * 2, autoreset_mode=mode)
-    with pytest.warns(UserWarning, match=f"its autoreset mode is {mode.value}: an episode's"):
+    with pytest.warns(UserWarning, match=f"its autoreset mode is {mode.value}: an ep") as told:
         mmreplay.create(tmp_path / "store.zarr", env=envs).close()
+    found = re.search(r"as (docs/\S+) shows under '(.*?)'", str(told[0].message))
+    document = (Path(__file__).parents[3] / found[1]).read_text()
+    assert "reset_mask" in document.partition(f"## {found[2]}\n")[2].partition("\n## ")[0]
 
 
 class Cut(Counter):
