@@ -53,6 +53,14 @@ def test_invalid_experiences_are_refused(wrong, text):
         buffer.append(wrong)
 
 
+def test_a_refused_first_experience_does_not_settle_the_shapes(experiences):
+    with nnabla_rl.ReplayBuffer() as buffer:
+        with pytest.raises(ValueError, match="expected shape"):
+            buffer.append((np.zeros(2), np.zeros(3), 0.0, 1.0, np.zeros(5), {}))
+        buffer.append(experiences.step(0, 0))
+        assert experiences.same(buffer[0], experiences.step(0, 0))
+
+
 def test_close_or_drop_removes_a_temporary_store(experiences, in_memory):
     with nnabla_rl.ReplayBuffer() as buffer:
         buffer.append(experiences.step(0, 0))
