@@ -11,6 +11,7 @@ from mmreplay.storage import shard_column
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.shard_column import ShardColumn
 from mmreplay.storage.shard_file import Shard
+from mmreplay.system import platform
 from tests.support.oracle.handmade_lanes import LZ4, ZSTD, CompressedLane, compressed_spec, ids_of
 
 
@@ -221,6 +222,31 @@ def test_a_row_is_read_from_the_tail_only_if_it_was_still_there_after_it_had_bee
     assert column.take(ids).tobytes() == expected.tobytes()
     assert lanes[0].start == 48
     assert column.take(ids).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("n_lanes", [1, 2])
+def test_a_barrier_lies_between_copying_the_tail_and_looking_where_it_begins(
+    tmp_path, monkeypatch, n_lanes
+):
+    spec = compressed_spec()
+    lanes = [CompressedLane(tmp_path / str(n), spec, 60, 36) for n in range(n_lanes)]
+    column = ShardColumn(lanes, "frames")
+    ids = np.arange(60)
+    out = np.zeros((60, 3), np.uint8)
+    # The writer has sealed rows 36 to 47 and written over them, but nobody has seen it yet.
+    lanes[0].tails["frames"][36 % 24 : 36 % 24 + 12] = 255
+    lanes[0].seal(36 // 12)
+    copied = []
+
+    def barrier():
+        copied.append(out[36:].copy())
+        lanes[0].start = 48  # from here on it is seen
+
+    monkeypatch.setattr(platform, "barrier", barrier)
+    column.take(ids, out)
+    assert out.tobytes() == lanes[0].rows[ids].tobytes()
+    assert [(found[:12] == 255).all() for found in copied] == [True]
+    assert copied[0][12:].tobytes() == lanes[0].rows[48:].tobytes()
 
 
 def test_a_row_below_the_tail_is_never_taken_from_it(tmp_path):
