@@ -197,7 +197,7 @@ def test_a_frame_is_whole_at_the_moment_that_the_word_says_so(large_frames):
         words = State(path / ".live" / "state", writable=False).words
         while time.monotonic() < until or n_read < 6:
             known = words[COMMITTED]
-            while (head := words[COMMITTED]) == known and time.monotonic() < until + 30:
+            while (head := words[COMMITTED]) == known and time.monotonic() < until + 300:
                 pass
             frame = tail[(head - 1) % len(tail)].copy()
             if words[COMMITTED] <= head:  # and so nobody has begun to write over it

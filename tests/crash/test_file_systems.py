@@ -300,7 +300,7 @@ class Squeezed:
 
     def check(self, stage):
         """The disk is full now: everything committed is there, and no partial file is in the way."""
-        until = time.monotonic() + 5  # the sealing thread may be about to find it full
+        until = time.monotonic() + 300  # the sealing thread may be about to find it full
         while any(one.is_file() for one in self.disk.rglob("*.tmp")):
             assert time.monotonic() < until
         if self.follower is None:

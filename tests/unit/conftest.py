@@ -169,7 +169,7 @@ def child():
             [sys.executable, "-W", "error", "-c", code, *map(str, arguments)],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         assert done.returncode == 0, done.stderr

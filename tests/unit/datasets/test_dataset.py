@@ -492,7 +492,7 @@ def test_forked_children_draw_neither_what_their_parent_nor_what_their_siblings_
             [sys.executable, "-W", "error", "-c", FORK, str(writer.path), str(seed)],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=True,
         )
         return found.stdout.splitlines()
@@ -527,7 +527,7 @@ done.set()
         [sys.executable, "-c", code, str(writer.path)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert (run.stdout, run.stderr) == ("0\n", "")

@@ -387,7 +387,7 @@ def test_no_mutation_with_a_right_checksum_crashes_or_writes_past_its_place():
         ],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert (run.returncode, run.stdout, run.stderr) == (0, "True True\n", "")

@@ -9,7 +9,7 @@ import pytest
 
 from mmreplay.writing.background import Background
 
-WAIT = 30  # seconds, for events that come at once
+WAIT = 300  # seconds, for events that come at once: only a hang takes as long
 
 
 class Clocked:

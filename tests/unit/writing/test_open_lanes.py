@@ -285,7 +285,7 @@ def test_several_processes_write_lanes_of_one_store_at_once(tmp_path):
             assert actor.stdin is not None
             actor.stdin.write("\n")
             actor.stdin.flush()
-        found = [actor.communicate(timeout=60) for actor in actors]
+        found = [actor.communicate(timeout=300) for actor in actors]
     finally:
         for actor in actors:
             actor.kill()

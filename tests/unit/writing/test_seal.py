@@ -20,7 +20,7 @@ from tests.support.writers import assert_store_matches, checkpoint, chunks, drai
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
-WAIT = 30  # seconds, for events that come at once
+WAIT = 300  # seconds, for events that come at once: only a hang takes as long
 
 
 def job_of(n_parts, encode=None, finish=None):

@@ -479,7 +479,7 @@ print(len(mmreplay.open(sys.argv[1])))
         [sys.executable, "-W", "error", "-c", code, str(tmp_path / "s.zarr")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert (run.stdout, run.stderr) == ("0\n20\n", "")
