@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field, ReplayBuffer, VectorWriter
+from mmreplay import Field, PrioritizedReplayBuffer, ReplayBuffer, VectorWriter
+from mmreplay.storage import priority_column
+from tests.support import prioritized
 from tests.support.disks import faults
 
 RAW = {"frame": Field((3,), "uint8", "raw", chunk=8), "action": Field((), "int64", chunk=8)}
@@ -271,3 +273,24 @@ def same():
     return lambda one, other: all(
         np.array_equal(a, b) for a, b in zip(arrays(one), arrays(other), strict=True)
     )
+
+
+@pytest.fixture
+def prioritized_of(tmp_path, monkeypatch, quick_disk, kill):
+    """Open a prioritized buffer in the test's folder, with short chunk files of priorities.
+
+    What is left open dies at the end.
+    """
+    monkeypatch.setattr(priority_column, "_CHUNK_ROWS", prioritized.ROWS)
+    monkeypatch.setattr(priority_column, "_CHUNK_ROWS_OF_MANY", prioritized.ROWS)
+    buffers = []
+
+    def create(name="store.zarr", kind=PrioritizedReplayBuffer, **changes):
+        new = not (tmp_path / name).exists()
+        given = (prioritized.RAW if new else {}) | {"flush_s": 0, "stack": None} | changes
+        buffers.append(kind(tmp_path / name, **given))
+        return buffers[-1]
+
+    yield create
+    for buffer in buffers:
+        kill(buffer)
