@@ -1,8 +1,10 @@
 """What the tests of several modules need: small stores, and what was written to them."""
 
 import dataclasses
+import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -294,3 +296,25 @@ def prioritized_of(tmp_path, monkeypatch, quick_disk, kill):
     yield create
     for buffer in buffers:
         kill(buffer)
+
+
+@pytest.fixture(scope="module")
+def pristine_lane(tmp_path_factory, story_of_module):
+    """A closed lane of 21 rows, never changed."""
+    writer = mmreplay.create(
+        tmp_path_factory.mktemp("pristine") / "store.zarr",
+        frame=Field((3,), "uint8", "lz4", chunk=4, shard=8),
+        action=Field((), "int64", chunk=8),
+        extras={"x": Field((2,), "float32", chunk=4)},
+    )
+    story_of_module.play(writer, 12, "terminated")
+    story_of_module.play(writer, 7)
+    writer.close()
+    return writer
+
+
+@pytest.fixture
+def closed_lane(pristine_lane, tmp_path):
+    """A copy of it to change: its path, its schema and its arrays."""
+    path = shutil.copytree(pristine_lane.path, tmp_path / "store.zarr")
+    return SimpleNamespace(path=path, schema=pristine_lane.schema, specs=pristine_lane.specs)

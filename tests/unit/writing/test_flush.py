@@ -385,3 +385,16 @@ def test_a_flush_that_waited_for_a_lane_to_be_let_go_does_nothing(make, story):
     writer._release_unclosed()
     flush.flush(inner)
     assert checkpoint(writer) == before
+
+
+def test_a_recovery_is_flushed_soon_where_a_clock_flushes(make, story, kill, monkeypatch):
+    writer = make()
+    story.play(writer, 9)
+    kill(writer)
+    flushed = threading.Event()
+    real = flush.flush
+    monkeypatch.setattr(flush, "flush", lambda self: (real(self), flushed.set()))
+    again = mmreplay.create(writer.path, append=True, flush_s=3600)
+    assert flushed.wait(WAIT)
+    assert again.files.checkpoint.best.head == 10
+    again.close()

@@ -14,6 +14,8 @@ from mmreplay.errors import (
 )
 from mmreplay.system import durable_writes, locks
 from mmreplay.writing import lane_files
+from tests.support.disks.trees import files
+from tests.support.documents import attributes
 from tests.support.writers import chunks, drain
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -152,3 +154,39 @@ def test_a_store_of_lanes_is_no_lane(make):
     store = make(lanes=2)
     with pytest.raises(SchemaError, match="this store has many lanes; name one"):
         lane_files.LockedLane(store.path, {})
+
+
+# ---------------------------------------------------------------- opened again
+
+
+def test_changes_are_written_when_a_lane_is_opened(make, story, kill):
+    writer = make(metadata={"seed": 1})
+    story.play(writer, 3)
+    writer.close()
+    writer = make(append=True, capacity=50, metadata={"seed": 2}, padding="zero")
+    own = attributes(writer.path)
+    assert (own["capacity"], own["env"], own["padding"]) == (50, {"seed": 2}, "zero")
+    kill(writer)
+    own = attributes(make(append=True, capacity=60).path)
+    assert (own["capacity"], own["env"], own["padding"]) == (60, {"seed": 2}, "zero")
+
+
+def test_a_reopening_that_finds_no_room_leaves_the_lane_closed_and_clean(
+    make, story, lz4, monkeypatch
+):
+    writer = make(**lz4)
+    story.play(writer, 20)
+    writer.close()
+    before = files(writer.path)
+
+    def full(*_):
+        raise mmreplay.DiskFullError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable_writes, "_fallocate", full)
+        with pytest.raises(mmreplay.DiskFullError):
+            make(append=True)
+    assert files(writer.path) == before
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+    make(append=True)

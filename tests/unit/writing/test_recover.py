@@ -2,29 +2,25 @@
 
 import errno
 import itertools
-import json
 import os
 import shutil
-import time
 import uuid
 
 import numpy as np
 import pytest
-import zarr
 
 import mmreplay
 from mmreplay import Field
-from mmreplay.errors import CorruptStoreError, FailedStoreError, FormatError
-from mmreplay.format import parse, plan
+from mmreplay.errors import CorruptStoreError, FailedStoreError
 from mmreplay.reading import lane_reader
-from mmreplay.schema import Schema
 from mmreplay.storage import chunk_files
 from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.checksums import stored_checksum
 from mmreplay.storage.state_page import BASE, TAIL_START, State
 from mmreplay.system import durable_writes, memory_maps, platform
-from mmreplay.system.disk_errors import FailedSyncError
 from mmreplay.writing import background, build_lane, seal, writer
+from tests.support.disks.trees import files
+from tests.support.documents import attributes
 from tests.support.effort import by_effort
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -52,48 +48,12 @@ def fields(request):
     }
 
 
-def attributes(path):
-    return json.loads((path / "zarr.json").read_bytes())["attributes"]["mmreplay"]
-
-
-def files_of(path):
-    return sorted(str(one.relative_to(path)) for one in path.rglob("*") if one.is_file())
-
-
 def cut_to(story, path, head):
     """What is left of a lane of which only `head` rows are."""
     rows = story.lanes[path]
     del rows[head:]
     rows[-1]["step"] = False
     rows[-1]["flag"] = 1 if rows[-1]["reset"] else rows[-2]["flag"]
-
-
-# ---------------------------------------------------------------- built
-
-
-def test_a_new_lane_is_a_live_one_of_no_row(tmp_path):
-    schema = Schema.make({"a": Field((3,), codec="lz4"), "b": Field()}, Field(), {"x": Field()})
-    specs = plan.plan_arrays(schema, None)
-    path = tmp_path / "lane"
-    build_lane.build_lane(path, schema, specs, {"capacity": None, "padding": "reset"})
-    for folder in [path, *(one for one in path.rglob("*") if one.is_dir())]:
-        assert (folder / "zarr.json").exists() is (folder.name != ".live")
-    own = parse.parse_root((path / "zarr.json").read_bytes(), "here")
-    assert (own["rows"], own["first"], own["closed"], own["kind"]) == (0, 0, False, "lane")
-    best = CheckpointFile(path / ".live" / "checkpoint", own["uuid"]).best
-    assert (best.head, best.tail_start, best.base, best.generation) == (0, 0, 0, 1)
-    assert not State(path / ".live" / "state", writable=False).trusted(best)
-    tail = path / ".live" / "frames~a.tail"
-    assert tail.stat().st_size == 2 * specs["frames/a"].chunk_bytes
-    assert tail.stat().st_blocks * 512 >= tail.stat().st_size
-    group = zarr.open_group(path, mode="r", zarr_format=3)
-    assert group["frames/a"].shape == (0, 3)
-    with mmreplay.open(path) as store:
-        assert len(store) == 0
-
-
-def test_no_two_lanes_have_the_same_uuid(make):
-    assert attributes(make("a").path)["uuid"] != attributes(make("b").path)["uuid"]
 
 
 # ---------------------------------------------------------------- reopened
@@ -151,7 +111,7 @@ def test_nothing_but_what_is_private_changes_before_the_lane_is_called_open(
     def contents():
         return {
             name: (path / name).read_bytes()
-            for name in files_of(path)
+            for name in files(path)
             if not name.startswith((".live", "checksums"))
         }
 
@@ -176,7 +136,7 @@ def test_litter_of_a_death_in_the_middle_of_a_close_goes(make, story, fields):
     writer = make(**fields)
     story.play(writer, 20)
     writer.close()
-    clean = files_of(writer.path)
+    clean = files(writer.path)
     (writer.path / ".live").mkdir()
     for name in (
         ".live/state",
@@ -194,55 +154,9 @@ def test_litter_of_a_death_in_the_middle_of_a_close_goes(make, story, fields):
     assert build_lane.read_generator(again.path) is None
     assert not (writer.path / ".live" / "who-knows").exists()
     again.close()
-    assert files_of(writer.path) == clean
+    assert files(writer.path) == clean
     with mmreplay.open(writer.path) as store:
         story.check(store)
-
-
-def test_the_generator_moves_between_the_attributes_and_the_live_lane(make, story):
-    writer = make()
-    story.play(writer, 3)
-    writer.files.on_flush = lambda: "random state"
-    writer.close()
-    assert attributes(writer.path)["generator"] == "random state"
-    writer = make(append=True)
-    assert "generator" not in attributes(writer.path)
-    assert build_lane.read_generator(writer.path) == "random state"
-    writer.close()
-    assert attributes(writer.path)["generator"] == "random state"
-
-
-def test_changes_are_written_when_a_lane_is_opened(make, story, kill):
-    writer = make(metadata={"seed": 1})
-    story.play(writer, 3)
-    writer.close()
-    writer = make(append=True, capacity=50, metadata={"seed": 2}, padding="zero")
-    own = attributes(writer.path)
-    assert (own["capacity"], own["env"], own["padding"]) == (50, {"seed": 2}, "zero")
-    kill(writer)
-    own = attributes(make(append=True, capacity=60).path)
-    assert (own["capacity"], own["env"], own["padding"]) == (60, {"seed": 2}, "zero")
-
-
-def test_a_reopening_that_finds_no_room_leaves_the_lane_closed_and_clean(
-    make, story, lz4, monkeypatch
-):
-    writer = make(**lz4)
-    story.play(writer, 20)
-    writer.close()
-    before = files_of(writer.path)
-
-    def full(*_):
-        raise mmreplay.DiskFullError("no room")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(durable_writes, "_fallocate", full)
-        with pytest.raises(mmreplay.DiskFullError):
-            make(append=True)
-    assert files_of(writer.path) == before
-    with mmreplay.open(writer.path) as store:
-        story.check(store)
-    make(append=True)
 
 
 # ---------------------------------------------------------------- recovered
@@ -697,58 +611,6 @@ def test_rows_that_a_copy_does_not_have_are_told(make, story, kill, tmp_path, ca
     assert caplog.text == ""
 
 
-def test_a_recovery_is_flushed_soon_where_a_clock_flushes(make, story, kill):
-    writer = make()
-    story.play(writer, 9)
-    kill(writer)
-    again = mmreplay.create(writer.path, append=True, flush_s=3600)
-    best = again.files.checkpoint
-    until = time.monotonic() + 300
-    while best.best.head < 10 and time.monotonic() < until:
-        time.sleep(0.01)
-    assert best.best.head == 10
-    again.close()
-
-
-def respell(path, change):
-    """Change the attributes in a zarr.json, and write other letters than ASCII in few bytes."""
-    document = json.loads((path / "zarr.json").read_bytes())
-    own = document["attributes"]["mmreplay"]
-    change(own)
-    own.pop("crc32c")
-    (path / "zarr.json").write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
-
-
-def test_attributes_that_nobody_could_read_again_are_not_written(make, story):
-    writer = make()
-    story.play(writer, 13)
-    writer.close()
-    respell(writer.path, lambda own: own.update(env={"x": "\u00e9" * 400_000}))
-    before = (writer.path / "zarr.json").read_bytes()
-    for _ in range(2):
-        with pytest.raises(FormatError, match=r"expected attributes of at most 1,048,576 bytes"):
-            make(append=True)
-        assert (writer.path / "zarr.json").read_bytes() == before
-        with mmreplay.open(writer.path) as store:
-            story.check(store)
-        assert mmreplay.verify(writer.path).findings == []
-    make(append=True, metadata={}).close()
-    with mmreplay.open(writer.path) as store:
-        story.check(store)
-
-
-def test_a_random_state_that_makes_them_too_long_is_left_out(make, story):
-    writer = make()
-    story.play(writer, 13)
-    writer.files.on_flush = lambda: "\u00e9" * 400_000
-    writer.close()
-    assert "generator" not in attributes(writer.path)
-    with mmreplay.open(writer.path) as store:
-        story.check(store)
-    make(append=True).close()
-    assert mmreplay.verify(writer.path).findings == []
-
-
 # ---------------------------------------------------------------- refused
 
 
@@ -833,18 +695,3 @@ def test_a_flush_that_cannot_open_a_file_gives_up_no_row(make, story, kill, fiel
             writer.flush()
     kill(writer)
     check_going_on(make, story)
-
-
-def test_an_fsync_that_failed_is_told_from_an_open_that_did(tmp_path, monkeypatch):
-    file = tmp_path / "file"
-    with pytest.raises(FailedStoreError, match="cannot be opened") as caught:
-        durable_writes.sync_file(file)
-    assert not isinstance(caught.value, FailedSyncError)
-    file.write_bytes(b"x")
-
-    def fail(_):
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(durable_writes, "_fdatasync", fail)
-    with pytest.raises(FailedSyncError, match="fsync failed"):
-        durable_writes.sync_file(file)

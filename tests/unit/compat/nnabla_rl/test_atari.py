@@ -3,35 +3,11 @@
 Invariant: a state comes out as the stack that was appended: float32 in [0, 1].
 """
 
-import numpy as np
 import pytest
 
 from mmreplay.compat import nnabla_rl
 from mmreplay.compat.nnabla_rl import trajectories
-
-
-def screens_of(number, length, shape=(6, 5)):
-    """One screen more than steps; no two alike."""
-    rng = np.random.default_rng([number, length])
-    return rng.integers(0, 256, (length + 1, *shape), np.uint8)
-
-
-def game(number, length, end, stack=4, dtype="float32", single=False):
-    """An episode as an environment with stacked screens gives it, and as it must come back."""
-    pixels = screens_of(number, length)
-    stacks = [pixels[[max(t - j, 0) for j in reversed(range(4))]] for t in range(length + 1)]
-    wanted = [pixels[[max(t - j, 0) for j in reversed(range(stack))]] for t in range(length + 1)]
-    shown = [one[-1] if single else one for one in stacks]
-    if dtype != "uint8":
-        shown = [one.astype(dtype) / np.dtype(dtype).type(255) for one in shown]
-    wanted = [one.astype(np.float32) / np.float32(255) for one in wanted]
-    steps, expected = [], []
-    for t in range(length):
-        flag = 0.0 if end == "terminated" and t == length - 1 else 1.0
-        rest = (np.array([t]), float(1000 * number + t), flag)
-        steps.append((shown[t], *rest, shown[t + 1], {}))
-        expected.append((wanted[t], *rest, wanted[t + 1], {}))
-    return steps, expected
+from tests.support.atari_games import game
 
 
 @pytest.mark.parametrize(
@@ -61,39 +37,6 @@ def test_stacks_of_screens_stay_in_their_episode(experiences, end, stack, dtype,
         assert all(experiences.same(buffer[i], one) for i, one in enumerate(kept))
         found, _ = buffer.sample(len(kept))
         assert all(experiences.same(one, next(k for k in kept if k[2] == one[2])) for one in found)
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_every_pixel_value_comes_back_as_it_was(experiences, dtype):
-    pixels = np.arange(256, dtype=np.uint8).reshape(16, 16)
-    screen = (pixels / 255).astype(dtype)
-    with nnabla_rl.MemoryEfficientAtariBuffer(3) as buffer:
-        buffer.append((screen, 0, 0.0, 1.0, screen, {}))
-        assert experiences.same(buffer[0][0][-1], pixels.astype(np.float32) / np.float32(255))
-
-
-def test_screens_that_are_no_shifted_stacks_are_refused(experiences):
-    steps, _ = game(0, 6, "terminated")
-    other, _ = game(1, 6, "terminated")
-    with nnabla_rl.MemoryEfficientAtariBuffer(10) as buffer:
-        buffer.append_all(steps[:3])
-        with pytest.raises(ValueError, match="begins an episode"):
-            buffer.append(other[4])
-        with pytest.raises(ValueError, match="found other screens"):
-            buffer.append((*steps[3][:4], other[3][4], {}))
-        with pytest.raises(ValueError, match=r"in \[0, 1\]"):
-            bright = np.concatenate((steps[3][4][:3], steps[3][4][3:] + 1))
-            buffer.append((steps[3][0], 0, 0.0, 1.0, bright, {}))
-        with pytest.raises(ValueError, match="one shape and dtype"):
-            buffer.append((steps[3][0], 0, 0.0, 1.0, steps[3][4][-1], {}))
-        with pytest.raises(ValueError, match="found int64"):
-            buffer.append((np.zeros((84, 84), int), 0, 0.0, 1.0, np.zeros((84, 84), int), {}))
-        with pytest.raises(ValueError, match="one screen"):
-            buffer.append((np.zeros(84), 0, 0.0, 1.0, np.zeros(84), {}))
-        assert len(buffer) == 3
-        buffer.append_all(steps[3:])  # and nothing of it was stored
-        assert len(buffer) == 6
-        assert experiences.same(buffer[5][4], steps[5][4])
 
 
 def test_an_atari_trajectory_slices_as_a_list_does(experiences):

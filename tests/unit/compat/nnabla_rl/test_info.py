@@ -91,11 +91,3 @@ def test_a_value_that_cannot_be_made_an_array_is_left_out(experiences):
 
     found = appended([{"x": 1.0}, {"x": Elsewhere()}, {"TimeLimit.truncated": np.zeros(2)}])
     assert experiences.same(found, [{"x": 1.0}, {}, {}])
-
-
-def test_entries_after_the_info_are_left_out(experiences):
-    with nnabla_rl.ReplayBuffer() as buffer:
-        buffer.append((np.zeros(1), 0, 0.0, 1.0, np.ones(1), {"a": 1.0}, "reset"))
-        buffer.append((np.ones(1), 0, 0.0, 1.0, np.zeros(1)))
-        assert experiences.same(buffer[0][5:], ({"a": 1.0},))
-        assert buffer[1][5:] == ({},)

@@ -40,19 +40,6 @@ def test_an_environment_may_write_over_its_state():
         assert len(buffer._recorder.buffer.store.episodes) == 1
 
 
-@pytest.mark.parametrize(
-    ("wrong", "text"),
-    [
-        ((1, 2, 3), "expected \\(s, a, r"),
-        ("text", "expected \\(s, a, r"),
-        ((np.array([None]), 0, 0.0, 1.0, np.zeros(2), {}), "found object"),
-    ],
-)
-def test_invalid_experiences_are_refused(wrong, text):
-    with nnabla_rl.ReplayBuffer() as buffer, pytest.raises(ValueError, match=text):
-        buffer.append(wrong)
-
-
 def test_a_refused_first_experience_does_not_settle_the_shapes(experiences):
     with nnabla_rl.ReplayBuffer() as buffer:
         with pytest.raises(ValueError, match="expected shape"):
