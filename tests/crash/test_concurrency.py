@@ -24,7 +24,7 @@ from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle import checks
 from tests.support.oracle.script import with_session
 from tests.support.processes import actor, onlooker
-from tests.support.processes.threads import Beside
+from tests.support.processes.threads import BackgroundThreads
 
 pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
 SECONDS = by_effort(0.3, 3.0, 20.0)
@@ -110,7 +110,7 @@ def test_four_readers_follow_whatever_happens_to_the_writer(tmp_path, measured, 
             data.sample(8)
             # A worker that is forked while threads of its parent are sampling from the same store.
             sample = sampling(data, script.plot)
-            with Beside(sample, sample):
+            with BackgroundThreads(sample, sample):
                 readers.start("fork", data)
                 until = time.monotonic() + LONG_S
                 while readers.alive:

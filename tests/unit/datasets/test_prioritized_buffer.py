@@ -24,7 +24,7 @@ from mmreplay.errors import (
 from tests.support.disks.faults import faulty_disk, kill
 from tests.support.oracle.checks import check_verified
 from tests.support.prioritized import FRAME, ROWS, VARIANTS, give, play, priorities_of
-from tests.support.processes.threads import Beside
+from tests.support.processes.threads import BackgroundThreads
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -519,7 +519,7 @@ def test_threads_sample_and_update_while_another_appends(prioritized_of, variant
 
         return learn
 
-    with Beside(*map(learning, range(3))):
+    with BackgroundThreads(*map(learning, range(3))):
         for number in range(15):
             play(buffer, 100)
             if number % 5 == 4:
