@@ -267,7 +267,7 @@ def test_a_pickled_dataset_goes_on_from_its_state(loaded, same):
     assert len(data.sample(5)) == 5  # which is open still
 
 
-def test_ids_of_a_pickled_dataset_are_those_of_the_one_that_saw_lanes_come(make, story, same):
+def test_a_pickled_dataset_keeps_the_numbers_of_lanes_that_came_later(make, story, same):
     writers = [make("a.zarr", lane="x"), make("b.zarr", lane="x")]
     for writer in writers:
         story.play(writer, 4)
@@ -280,7 +280,7 @@ def test_ids_of_a_pickled_dataset_are_those_of_the_one_that_saw_lanes_come(make,
     assert same(other.sample(20), data.sample(20))
 
 
-def test_what_stands_around_a_dataset_is_pickled_with_it(loaded, same):
+def test_a_wrapper_around_a_dataset_is_pickled_with_it(loaded, same):
     data = mmreplay.Decorated(loaded(stack=None), mmreplay.transforms.ClipReward(0, 1))
     other = pickle.loads(pickle.dumps(data))
     assert same(other.sample(8), data.sample(8))
@@ -365,7 +365,7 @@ done.set()
     assert (run.stdout, run.stderr) == ("0\n", "")
 
 
-def test_epochs_by_number_are_those_whatever_was_begun_meanwhile(loaded):
+def test_an_epoch_by_its_number_is_the_same_while_another_one_is_read(loaded):
     with loaded(stack=None) as data:
         wanted = {n: [b.id.tolist() for b in data.batches(10, epoch=n)] for n in (3, 7)}
         first, second = data.batches(10, epoch=3), data.batches(10, epoch=7)
@@ -382,7 +382,7 @@ def test_ranks_read_in_turn_share_an_epoch(loaded):
 
 
 @pytest.mark.parametrize("seed", [-1, "a", 1.5, [1, -2], object()])
-def test_a_seed_that_is_none_is_named_before_anything_is_made(loaded, tmp_path, seed):
+def test_an_invalid_seed_is_refused_before_anything_is_made(loaded, tmp_path, seed):
     fields = {"frame": Field((3,)), "action": Field((), "int64")}
     calls = [
         lambda: loaded(seed=seed),

@@ -97,7 +97,7 @@ def test_errors_that_do_not_fit_the_ids_are_refused(prioritized_of, errors):
 
 
 @pytest.mark.parametrize("ids", [[0.5, 1.0], [[0, 1]], ["0", "1"]])
-def test_ids_that_are_none_are_refused(prioritized_of, ids):
+def test_values_that_are_no_ids_are_refused(prioritized_of, ids):
     buffer = prioritized_of()
     play(buffer, 3)
     with pytest.raises(SchemaError, match="ids: expected integers"):
@@ -447,7 +447,7 @@ def test_no_room_at_opening_leaves_the_store_to_others(prioritized_of):
 
 
 @pytest.mark.parametrize("end", ["close", "kill"])
-def test_priorities_that_go_while_the_store_is_open_cost_no_row(prioritized_of, end, tmp_path):
+def test_priorities_removed_while_the_store_is_open_cost_no_row(prioritized_of, end, tmp_path):
     buffer = prioritized_of(flush_s=0)
     play(buffer, 100)
     give(buffer, np.arange(1.0, 101))

@@ -149,9 +149,7 @@ def test_reading_takes_no_lock_and_writes_nothing(make, story, kill, lz4, how):
 # ---------------------------------------------------------------- sessions
 
 
-def test_base_head_and_tails_belong_to_one_session_and_poll_says_when_it_is_over(
-    make, story, kill, lz4
-):
+def test_poll_says_when_the_session_of_base_head_and_tails_is_over(make, story, kill, lz4):
     writer = make(**lz4)
     story.play(writer, 5)
     lane = LaneReader(writer.path)
@@ -265,7 +263,7 @@ def test_a_lane_that_is_opened_between_any_two_reads_of_the_opening_opens(
 
 @pytest.mark.parametrize("at", range(1, N_READS + 1))
 @pytest.mark.parametrize("end", ["close", "kill"])
-def test_a_lane_that_changes_hands_between_any_two_reads_is_one_session_or_the_other(
+def test_a_lane_reopened_between_two_reads_is_read_as_one_session(
     make, story, kill, lz4, between_reads, at, end
 ):
     writers = [make(**lz4)]
@@ -334,7 +332,7 @@ def test_a_reader_that_comes_while_a_session_begins_finds_it(make, story, kill, 
     assert len(stores) >= 3
 
 
-def test_a_session_whose_number_a_kill_has_cut_off_is_followed_all_the_same(make, story, kill):
+def test_a_session_without_a_number_after_a_kill_is_followed_all_the_same(make, story, kill):
     writer = make()
     story.play(writer, 5)
     kill(writer)
@@ -389,7 +387,7 @@ def starts_of(path, values):
 
 
 @pytest.mark.parametrize("values", [[13, 0], [0, 0], [-1, 13], [0, 21], [1 << 62, 3]])
-def test_an_index_that_is_none_is_refused(closed_lane, values):
+def test_an_invalid_index_of_episodes_is_refused(closed_lane, values):
     starts_of(closed_lane.path, values)
     with pytest.raises(CorruptStoreError, match=r"expected ascending rows in \[0, 21\)"):
         mmreplay.open(closed_lane.path)
@@ -416,7 +414,7 @@ def test_an_index_that_is_missing_is_named(closed_lane):
         mmreplay.open(closed_lane.path)
 
 
-def test_a_checkpoint_that_claims_rows_without_end_ends_in_an_error_of_ours(
+def test_a_checkpoint_that_claims_far_too_many_rows_is_an_mmreplay_error(
     make, story, kill, monkeypatch
 ):
     writer = make()

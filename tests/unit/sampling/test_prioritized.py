@@ -123,7 +123,7 @@ def test_updates_for_evicted_ids_are_ignored_and_counted(prioritized_of):
 
 
 @pytest.mark.parametrize("lanes", [None, 3])
-def test_several_batches_are_out_and_no_priority_goes_to_a_neighbour(prioritized_of, lanes):
+def test_late_updates_of_several_batches_reach_exactly_their_transitions(prioritized_of, lanes):
     buffer = prioritized_of(capacity=100, epsilon=0.0, lanes=lanes)
     random = np.random.default_rng(0)
     known, out, n_late = {}, [], 0
@@ -168,7 +168,7 @@ def test_several_batches_are_out_and_no_priority_goes_to_a_neighbour(prioritized
         ("normalize", "all"),
     ],
 )
-def test_a_setting_out_of_its_range_is_named_before_anything_is_made(tmp_path, name, value):
+def test_a_setting_out_of_its_range_is_refused_before_anything_is_made(tmp_path, name, value):
     with pytest.raises(SchemaError, match=f"^{name}: expected"):
         PrioritizedReplayBuffer(tmp_path / "new.zarr", **RAW, **{name: value})
     assert not (tmp_path / "new.zarr").exists()

@@ -26,7 +26,9 @@ def test_transitions_are_drawn_by_the_definition(prioritized_of, n, alpha, varia
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_over_lanes_before_and_after_eviction_the_same_holds(prioritized_of, variant):
+def test_transitions_of_several_lanes_are_drawn_by_the_definition_after_eviction(
+    prioritized_of, variant
+):
     buffer = prioritized_of(lanes=3, capacity=90, variant=variant)
     random = np.random.default_rng(0)
     for _ in range(12):
@@ -43,7 +45,7 @@ def test_over_lanes_before_and_after_eviction_the_same_holds(prioritized_of, var
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("beta", [0, 0.4, 1])
 @pytest.mark.parametrize("normalize", ["batch", "buffer"])
-def test_weights_make_up_for_the_probabilities(prioritized_of, variant, beta, normalize):
+def test_importance_weights_are_those_of_the_definition(prioritized_of, variant, beta, normalize):
     buffer = prioritized_of(variant=variant, beta=beta, normalize=normalize)
     play(buffer, 40)
     play(buffer, 3)
@@ -72,7 +74,7 @@ def test_without_updates_everything_is_drawn_alike_with_a_weight_of_one(prioriti
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_what_is_no_transition_is_never_drawn(prioritized_of, variant):
+def test_rows_that_are_no_transition_are_never_drawn(prioritized_of, variant):
     buffer = prioritized_of(variant=variant)
     for length in (1, 2, 0, 5, 0, 3):
         play(buffer, length, end=length != 5)  # one is interrupted

@@ -22,7 +22,7 @@ def test_where_there_is_nothing_there_is_no_store(tmp_path):
             read_metadata(tmp_path / name)
 
 
-def test_what_is_no_store_is_told_apart(tmp_path):
+def test_each_kind_of_path_that_is_no_store_has_its_own_error(tmp_path):
     (tmp_path / "file").write_bytes(b"x")
     (tmp_path / "directory").mkdir()
     (tmp_path / "foreign").mkdir()

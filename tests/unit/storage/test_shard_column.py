@@ -208,9 +208,7 @@ class Leaving(CompressedLane):
 
 
 @pytest.mark.parametrize("n_lanes", [1, 2])
-def test_a_row_is_read_from_the_tail_only_if_it_was_still_there_after_it_had_been_copied(
-    tmp_path, n_lanes
-):
+def test_a_row_that_left_the_tail_while_it_was_copied_is_read_from_its_shard(tmp_path, n_lanes):
     lanes = [
         Leaving(tmp_path / "0", compressed_spec(), 60, 36),
         CompressedLane(tmp_path / "1", compressed_spec(), 60, 48),
@@ -278,7 +276,7 @@ def test_a_short_shard_is_corrupt(tmp_path):
         ShardColumn([lane], "frames").take(np.array([12]))
 
 
-def test_evicted_shards_are_let_go_and_kept_ones_stay_open(tmp_path):
+def test_evicted_shards_are_closed_and_kept_ones_stay_open(tmp_path):
     lanes = [CompressedLane(tmp_path / str(n), compressed_spec(), 60) for n in (0, 1)]
     column = ShardColumn(lanes, "frames")
     for number in (0, 1):

@@ -56,7 +56,9 @@ def test_a_chunk_made_ahead_goes_when_a_killed_lane_is_opened(make, story, kill,
     assert chunks(writer) == [0, 1]
 
 
-def test_no_room_for_a_chunk_ahead_is_no_error_yet(make, story, large, monkeypatch):
+def test_no_room_for_the_next_chunk_is_no_error_before_it_is_needed(
+    make, story, large, monkeypatch
+):
     writer = make()
     story.play(writer, 7)
 
@@ -74,7 +76,9 @@ def test_no_room_for_a_chunk_ahead_is_no_error_yet(make, story, large, monkeypat
         story.check(store)
 
 
-def test_no_room_for_a_chunk_ahead_takes_no_file_from_the_step(make, story, large, monkeypatch):
+def test_preparing_the_next_chunk_never_removes_a_file_that_a_step_has_made(
+    make, story, large, monkeypatch
+):
     writer = make()
     story.play(writer, 7)
     spec, real = writer.specs["rewards"], durable_writes._fallocate
@@ -99,7 +103,7 @@ def test_no_room_for_a_chunk_ahead_takes_no_file_from_the_step(make, story, larg
     assert chunks(writer)[-1] == 2
 
 
-def test_a_lane_is_let_go_when_its_tasks_have_ended(make, story, lz4, monkeypatch):
+def test_a_lane_is_released_only_after_its_tasks_have_ended(make, story, lz4, monkeypatch):
     writer = make(**lz4, lanes=2)
     lane = writer.writers[0]
     held, released = threading.Event(), []
@@ -137,7 +141,7 @@ def test_a_second_writer_is_told_who_holds_the_lane(make, story, monkeypatch):
         story.check(store)
 
 
-def test_an_opening_that_fails_lets_go_of_the_lock(make, story, kill):
+def test_an_opening_that_fails_releases_the_lock(make, story, kill):
     writer = make()
     story.play(writer, 3)
     kill(writer)

@@ -100,7 +100,7 @@ def test_the_short_shard_is_unpacked_and_stays_until_the_whole_one_replaces_it(m
         story.check(store)
 
 
-def test_nothing_but_what_is_private_changes_before_the_lane_is_called_open(
+def test_only_private_files_change_before_a_lane_is_marked_as_open(
     make, story, fields, monkeypatch
 ):
     writer = make(**fields)
@@ -132,7 +132,7 @@ def test_nothing_but_what_is_private_changes_before_the_lane_is_called_open(
     assert seen == [before]
 
 
-def test_litter_of_a_death_in_the_middle_of_a_close_goes(make, story, fields):
+def test_files_left_by_a_death_during_a_close_are_removed(make, story, fields):
     writer = make(**fields)
     story.play(writer, 20)
     writer.close()
@@ -235,7 +235,7 @@ def test_a_tail_that_was_sealed_past_the_flushed_head_is_unpacked(
     assert (best.head, best.tail_start) == (5, 0)
 
 
-def test_a_kill_before_the_state_says_what_the_checkpoint_says_is_no_step_back(make, story, kill):
+def test_a_kill_between_checkpoint_and_state_page_loses_no_row(make, story, kill):
     writer = make(frame=Field((3,), "uint8", "lz4", chunk=4, shard=8), capacity=10)
     story.play(writer, 120)
     writer.flush()
@@ -261,7 +261,7 @@ def damage_newest_slot(writer):
 
 
 @pytest.mark.parametrize("n_more", [9, 100])  # with the last the old head is below the new base
-def test_what_stood_in_a_damaged_slot_is_taken_from_the_state_and_written_again(
+def test_a_damaged_checkpoint_slot_is_restored_from_the_state_page(
     make, story, kill, monkeypatch, n_more
 ):
     for name in ("flush_soon", "wake"):
@@ -289,7 +289,7 @@ def test_what_stood_in_a_damaged_slot_is_taken_from_the_state_and_written_again(
     assert make(append=True).rows == n_rows
 
 
-def test_a_state_that_was_not_trusted_is_not_trusted_after_a_death_in_the_recovery(
+def test_an_untrusted_state_stays_untrusted_after_a_death_in_recovery(
     make, story, kill, power_cut, monkeypatch
 ):
     monkeypatch.setattr(background.Background, "flush_soon", lambda _: None)
@@ -309,7 +309,7 @@ def test_a_state_that_was_not_trusted_is_not_trusted_after_a_death_in_the_recove
     assert make(append=True).rows == 5
 
 
-def test_what_a_flipped_bit_adds_to_the_base_evicts_nothing(make, story, kill):
+def test_a_base_made_larger_by_a_flipped_bit_evicts_nothing(make, story, kill):
     writer = make(frame=Field((3,), "uint8", "lz4", chunk=4, shard=8), capacity=10)
     story.play(writer, 120)
     writer.flush()
@@ -328,7 +328,9 @@ def test_what_a_flipped_bit_adds_to_the_base_evicts_nothing(make, story, kill):
 
 
 @pytest.mark.parametrize("how", ["killed", "power cut"])
-def test_checksums_of_shards_that_the_tail_still_holds_go(make, story, kill, lz4, power_cut, how):
+def test_recovery_removes_checksums_of_shards_whose_rows_are_still_in_the_tail(
+    make, story, kill, lz4, power_cut, how
+):
     writer = make(**lz4)
     story.play(writer, 15)
     writer._sealer.wait()
@@ -350,7 +352,9 @@ def test_checksums_of_shards_that_the_tail_still_holds_go(make, story, kill, lz4
 
 
 @pytest.mark.parametrize("head", [8, 16, 9])
-def test_no_checksum_of_a_lost_timeline_is_left(make, story, kill, fields, power_cut, head):
+def test_no_checksum_of_rows_lost_in_a_power_cut_is_left(
+    make, story, kill, fields, power_cut, head
+):
     # Row head - 1 is rewritten as a final row, and so is the chunk file that ends with it.
     writer = make(**fields)
     story.play(writer, head - 1)
@@ -366,7 +370,7 @@ def test_no_checksum_of_a_lost_timeline_is_left(make, story, kill, fields, power
         story.check(store)
 
 
-def test_what_an_interrupted_step_left_in_the_newest_row_goes(make, story, kill):
+def test_recovery_clears_what_an_interrupted_step_left_in_the_newest_row(make, story, kill):
     writer = make(extras={"x": Field((), "float32")})
     story.play(writer, 3)
     story.step(writer, life_lost=True)
@@ -416,9 +420,7 @@ def test_the_state_page_may_be_lost_with_the_power(make, story, kill, fields):
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "frames.tail"])
-def test_what_nobody_can_do_without_is_named_when_it_is_missing(
-    make, story, kill, lz4, monkeypatch, name
-):
+def test_a_missing_file_that_recovery_needs_is_named(make, story, kill, lz4, monkeypatch, name):
     monkeypatch.setattr(lane_reader, "_PATIENCE_S", 0)
     writer = make(**lz4)
     story.play(writer, 11)
@@ -442,7 +444,7 @@ def test_a_checkpoint_of_two_bad_slots_is_corrupt(make, story, kill):
             call()
 
 
-def test_files_past_the_head_and_litter_go(make, story, kill):
+def test_recovery_removes_files_past_the_head_and_partial_files(make, story, kill):
     writer = make()
     story.play(writer, 20)
     kill(writer)
@@ -458,7 +460,7 @@ def test_files_past_the_head_and_litter_go(make, story, kill):
 
 
 @pytest.mark.parametrize("how", ["killed", "power cut"])
-def test_no_file_goes_before_what_makes_it_needless_is_written(
+def test_no_file_is_removed_before_what_replaces_it_is_written(
     make, story, kill, lz4, power_cut, monkeypatch, how
 ):
     writer = make(**lz4, capacity=1000)
@@ -539,7 +541,7 @@ EVERY = by_effort(5, 1, 1)  # call of them
 
 @pytest.mark.deep
 @pytest.mark.parametrize(("how", "number"), [("closed", 0), ("killed", 1), ("power cut", 3)])
-def test_killed_at_any_point_each_leaves_a_lane_that_opens_again_without_losing_a_row(
+def test_a_kill_at_any_point_leaves_a_lane_that_opens_and_has_every_row(
     make, story, kill, lz4, power_cut, monkeypatch, tmp_path, how, number
 ):
     writer = make(**lz4)
@@ -583,7 +585,7 @@ def test_killed_at_any_point_each_leaves_a_lane_that_opens_again_without_losing_
 
 
 @pytest.mark.parametrize("name", ["actions", "rewards", "resets", "frames"])
-def test_a_closed_lane_that_was_damaged_is_not_summed_up_anew(make, story, name):
+def test_damage_in_a_closed_lane_gets_no_new_checksum(make, story, name):
     writer = make()
     story.play(writer, 20)
     writer.close()
@@ -595,7 +597,7 @@ def test_a_closed_lane_that_was_damaged_is_not_summed_up_anew(make, story, name)
     assert not mmreplay.verify(writer.path).sound
 
 
-def test_rows_that_a_copy_does_not_have_are_told(make, story, kill, tmp_path, caplog):
+def test_rows_that_a_copy_cannot_keep_are_reported(make, story, kill, tmp_path, caplog):
     writer = make()
     story.play(writer, 9)
     writer.flush()
