@@ -192,7 +192,7 @@ lane   name      state    rows   first   transitions
     )
 
 
-def test_of_very_many_lanes_the_first_are_listed(command, write):
+def test_only_the_first_of_very_many_lanes_are_listed(command, write):
     with write("run.zarr", lanes=20):
         pass
     out = command("info", "run.zarr").out

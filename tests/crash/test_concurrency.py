@@ -24,7 +24,7 @@ from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle import checks
 from tests.support.oracle.script import with_session
 from tests.support.processes import actor, onlooker
-from tests.support.processes.threads import Beside
+from tests.support.processes.threads import BackgroundThreads
 
 pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
 SECONDS = by_effort(0.3, 3.0, 20.0)
@@ -110,7 +110,7 @@ def test_four_readers_follow_whatever_happens_to_the_writer(tmp_path, measured, 
             data.sample(8)
             # A worker that is forked while threads of its parent are sampling from the same store.
             sample = sampling(data, script.plot)
-            with Beside(sample, sample):
+            with BackgroundThreads(sample, sample):
                 readers.start("fork", data)
                 until = time.monotonic() + LONG_S
                 while readers.alive:
@@ -172,7 +172,7 @@ def large_frames(script_of):
     return script_of("large", rows=10**9, capacity=40)
 
 
-def test_rows_that_leave_the_tail_while_they_are_copied_are_taken_from_their_shard(large_frames):
+def test_rows_sealed_while_they_are_copied_from_the_tail_are_read_from_their_shard(large_frames):
     n_read = 0
     with written(large_frames) as path, mmreplay.open(path) as store:
         until = time.monotonic() + SECONDS
@@ -189,7 +189,7 @@ def test_rows_that_leave_the_tail_while_they_are_copied_are_taken_from_their_sha
             n_read += 1
 
 
-def test_a_frame_is_whole_at_the_moment_that_the_word_says_so(large_frames):
+def test_a_frame_is_whole_as_soon_as_the_commit_word_counts_it(large_frames):
     n_read = 0
     with written(large_frames) as path:
         until = time.monotonic() + SECONDS
@@ -197,7 +197,7 @@ def test_a_frame_is_whole_at_the_moment_that_the_word_says_so(large_frames):
         words = State(path / ".live" / "state", writable=False).words
         while time.monotonic() < until or n_read < 6:
             known = words[COMMITTED]
-            while (head := words[COMMITTED]) == known and time.monotonic() < until + 30:
+            while (head := words[COMMITTED]) == known and time.monotonic() < until + 300:
                 pass
             frame = tail[(head - 1) % len(tail)].copy()
             if words[COMMITTED] <= head:  # and so nobody has begun to write over it
@@ -226,7 +226,7 @@ while count % 64 or time.monotonic() < until:
 
 @pytest.mark.skipif(platform.machine() not in {"x86_64", "AMD64"}, reason="of x86-64")
 @pytest.mark.parametrize("n_bytes", [1, 48, 4099, 7056, 1 << 20, 1 << 24])
-def test_rows_stored_before_the_word_are_seen_before_the_word(tmp_path, n_bytes):
+def test_rows_stored_before_the_commit_word_are_visible_once_it_is(tmp_path, n_bytes):
     path = tmp_path / "page"
     path.write_bytes(bytes(4096 + 2 * n_bytes))
     page = np.memmap(path, "u1", "r")

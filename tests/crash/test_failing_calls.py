@@ -107,7 +107,9 @@ def places(calls):
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_failing_call_is_told_or_made_good_and_costs_no_row(actors, tmp_path, measured, part):
+def test_a_failing_system_call_is_reported_or_retried_and_costs_no_row(
+    actors, tmp_path, measured, part
+):
     luck = random.Random(part)
     names = [name for name in COURSES if name.startswith(PARTS[part])]
     names = luck.sample(names, min(by_effort(2, 9, 9), len(names)))

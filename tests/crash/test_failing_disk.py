@@ -176,7 +176,7 @@ def test_full_disk_at_any_allocation_changes_nothing_and_the_same_writer_goes_on
 
 @pytest.mark.deep
 @pytest.mark.parametrize("name", sorted(LAYOUTS))
-def test_failed_fsync_is_told_once_and_for_all_and_loses_no_committed_row(tmp_path, name):
+def test_a_failed_fsync_is_reported_by_every_later_call_and_loses_no_committed_row(tmp_path, name):
     layout = LAYOUTS[name]
     n_calls = count_calls(tmp_path / "sound.zarr", layout, SYNCING)
     assert n_calls > 60
@@ -228,7 +228,7 @@ def check_over(session):
 
 @pytest.mark.deep
 @pytest.mark.parametrize("name", sorted(LAYOUTS))
-def test_any_failing_call_is_either_told_or_made_good(tmp_path, name):
+def test_any_failing_system_call_is_reported_or_retried(tmp_path, name):
     layout = LAYOUTS[name]
     n_calls = count_calls(tmp_path / "sound.zarr", layout, CALLS)
     for place in some(n_calls, 3):

@@ -62,7 +62,7 @@ def ordeals(folder, n_inputs):
 
 
 @pytest.mark.deep
-def test_whatever_is_in_a_store_nobody_comes_to_harm(tmp_path, measured):
+def test_no_content_of_a_store_can_do_harm(tmp_path, measured):
     result = measured("hostile", seed=SEED)
     tallies = ordeals(tmp_path, N_INPUTS)
     failures = [Failure(**one) for tally in tallies for one in tally["failures"]]
@@ -118,7 +118,7 @@ def test_a_child_that_dies_hangs_or_takes_too_much_is_found_out(tmp_path):
     assert found == [(1, "crash"), (2, "foreign"), (3, "outside"), (5, "hang")]
 
 
-def test_a_guard_sees_through_links(tmp_path):
+def test_a_guard_notices_access_through_links(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "out").mkdir()
     (tmp_path / "in" / "link").symlink_to(tmp_path / "out")
@@ -457,13 +457,13 @@ def test_checksums_of_a_crashed_lane_are_no_shorter_than_they_must_be(crashed):
     "words",
     ['{"pid": 1, "host": {}, "since": "x"}', "[" * 9000, '{"pid": 1, "host": "\\u001b[2J"}'],
 )
-def test_word_of_who_writes_that_is_none_is_left_out(crashed, words):
+def test_an_unreadable_note_of_the_writer_is_left_out_of_info(crashed, words):
     (crashed / ".live" / "writer").write_text(words)
     with mmreplay.open(crashed) as store:
         assert store.info()["live"]["writers"] == []
 
 
-def test_rows_that_only_a_capacity_takes_are_not_missing_without_one(tmp_path):
+def test_evicted_rows_in_a_store_without_a_capacity_are_damage(tmp_path):
     crashed = tmp_path / "s.zarr"
     faults.kill(record(crashed, n_steps=99))
     set_words(crashed, {2: 8})  # base

@@ -448,7 +448,7 @@ def all_points(stage, needed):
     return found
 
 
-def test_what_is_no_line_to_die_at_is_still_there():
+def test_the_write_path_has_more_than_a_thousand_lines_to_die_at():
     assert len(write_path()) > 1_000
 
 

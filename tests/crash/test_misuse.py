@@ -170,7 +170,7 @@ def test_forked_child_exits_without_waiting_for_its_parents_threads(pair):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         child.start()
-    child.join(20)
+    child.join(300)
     assert child.exitcode == 0
 
 

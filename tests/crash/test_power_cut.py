@@ -255,7 +255,7 @@ def test_killed_in_an_eviction_and_in_the_recovery_no_row_is_missed(tmp_path):
         data.transitions(data.ids)
 
 
-def test_rows_that_went_with_the_power_leave_no_checksum_file_behind(tmp_path):
+def test_rows_lost_in_a_power_cut_leave_no_checksum_file(tmp_path):
     root, image = tmp_path / "root", tmp_path / "image"
     root.mkdir()
     layout = LAYOUTS["lz4"]
@@ -303,7 +303,7 @@ def test_power_cut_at_any_call_loses_nothing_that_was_flushed(tmp_path, name):
         shutil.rmtree(image)
 
 
-def test_checksum_of_a_shard_that_is_written_anew_after_a_cut_does_not_come_back(tmp_path):
+def test_the_old_checksum_of_a_shard_rewritten_after_a_power_cut_does_not_come_back(tmp_path):
     """Its first checksum reached the disk early, and neither its end nor the second one did."""
     layout = Layout(Field((3, 4), "uint8", "lz4", 2, 4), Field((), "int64"), {})
     root = tmp_path / "root"

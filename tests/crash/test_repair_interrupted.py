@@ -137,7 +137,7 @@ def translate_mark(image, known, before):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the path of a descriptor")
 @pytest.mark.parametrize("kind", KINDS if THOROUGH else KINDS[:1])
-def test_the_power_goes_at_any_call_of_the_swap(tmp_path, kind, exchange, measured):
+def test_a_power_cut_at_any_call_of_the_swap_loses_nothing(tmp_path, kind, exchange, measured):
     case = Case(tmp_path, kind)
     root, images = tmp_path / "root", tmp_path / "images"
     root.mkdir()

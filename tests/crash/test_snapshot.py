@@ -62,7 +62,9 @@ def take(path, target):
 @pytest.mark.parametrize(
     "name", by_effort(["dict"], ["raw", "dict", "lz4, lanes"], ["raw", "dict", "lz4, lanes"])
 )
-def test_beside_a_process_that_writes_seals_evicts_and_closes(tmp_path, name, measured):
+def test_snapshots_are_whole_while_a_process_writes_seals_evicts_and_closes(
+    tmp_path, name, measured
+):
     luck = random.Random(name)
     script = actor.Script(
         path=str(tmp_path / "store.zarr"),
@@ -105,7 +107,7 @@ def test_beside_a_process_that_writes_seals_evicts_and_closes(tmp_path, name, me
 
 @pytest.mark.parametrize("state", ["closed", "live", "crashed"])
 @pytest.mark.parametrize("name", by_effort(["priorities, lanes"], KINDS[::2], KINDS))
-def test_neither_changes_with_the_other(tmp_path, name, state):
+def test_writing_to_a_store_or_its_snapshot_leaves_the_other_as_it_was(tmp_path, name, state):
     """They share files: no store into one may reach the other."""
     kind = flips.KINDS[name]
     source, copy, second = (tmp_path / one for one in ("a.zarr", "b.zarr", "c.zarr"))
@@ -171,7 +173,7 @@ def step(writer, kind, n_steps):
         )
 
 
-def test_to_another_file_system(tmp_path):
+def test_a_snapshot_on_another_file_system_copies_every_file(tmp_path):
     other = Path(tempfile.mkdtemp(dir="/tmp" if str(tmp_path).startswith("/dev") else "/dev/shm"))
     try:
         if other.stat().st_dev == tmp_path.stat().st_dev:
@@ -186,7 +188,7 @@ def test_to_another_file_system(tmp_path):
         shutil.rmtree(other)
 
 
-def test_where_it_cannot_be(tmp_path):
+def test_a_snapshot_into_its_own_store_is_refused(tmp_path):
     source = tmp_path / "store.zarr"
     flips.build(source, flips.KINDS["raw"])
     (tmp_path / "link").symlink_to(source)

@@ -19,7 +19,7 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 LINKING = sorted({*DOCUMENTS, *ROOT.glob("*.md"), *(ROOT / "benchmarks").glob("*.md")})
 SHOWN = {"text", "json", "toml", "make", "mermaid"}  # not run
 FENCE = re.compile(r"(?P<indent> *)(?P<ticks>`{3,})(?P<language>[^`]*)$")
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 
 
 @dataclass(frozen=True)

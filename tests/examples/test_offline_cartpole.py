@@ -15,7 +15,7 @@ def test_what_it_learned_offline_balances_the_pole(tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert result.returncode == 0, result.stderr

@@ -107,7 +107,7 @@ def test_names_for_annotations_are_not_listed():
 
 
 @pytest.mark.parametrize("package", ["mmreplay", "mmreplay.compat.baselines"])
-def test_a_name_that_is_loaded_late_is_listed_before_and_kept_after(package):
+def test_lazily_imported_names_are_listed_before_and_kept_after_their_import(package):
     code = (
         f"import {package} as package\n"
         "listed = set(dir(package))\n"

@@ -1,4 +1,4 @@
-"""Nothing of the machine on which a file was written stays in it."""
+"""The tree: nothing of a machine in it, a test file for each module, and nothing too large."""
 
 import os
 import re
@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "mmreplay"
+UNTESTED = {"_version.py", "ids.py"}  # names and constants, and nothing that behaves
 
 
 def tracked_files():
@@ -40,3 +42,41 @@ def test_no_file_names_a_folder_of_this_machine():
 
 def test_no_file_says_where_packages_come_from():
     assert not found(r"(?:extra-)?index[-_]url|find[-_]links|trusted[-_]host|/[s]imple/")
+
+
+# ---------------------------------------------------------------- sizes and places
+
+
+def modules():
+    return sorted(one for one in PACKAGE.rglob("*.py") if one.name != "__init__.py")
+
+
+def n_lines(path):
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def longer_than(most, paths):
+    return [
+        f"{one.relative_to(ROOT)}: {n_lines(one)} lines" for one in paths if n_lines(one) > most
+    ]
+
+
+def test_each_module_has_a_test_file_of_its_name():
+    names = {one.relative_to(PACKAGE) for one in modules()} - {Path(one) for one in UNTESTED}
+    tests = {one: ROOT / "tests" / "unit" / one.with_name(f"test_{one.name}") for one in names}
+    assert sorted(str(one) for one, test in tests.items() if not test.is_file()) == []
+
+
+def test_the_package_has_at_most_11_rooms_and_8_modules_beside_them():
+    rooms = [one.name for one in PACKAGE.iterdir() if (one / "__init__.py").is_file()]
+    beside = [one.name for one in modules() if one.parent == PACKAGE and one.name != "_version.py"]
+    assert (len(rooms) <= 11, len(beside) <= 8) == (True, True), (rooms, beside)
+
+
+def test_no_module_is_longer_than_500_lines_and_the_package_than_24_000():
+    assert longer_than(500, PACKAGE.rglob("*.py")) == []
+    assert sum(map(n_lines, PACKAGE.rglob("*.py"))) <= 24_000
+
+
+def test_no_file_of_tests_is_longer_than_700_lines():
+    assert longer_than(700, (ROOT / "tests").rglob("*.py")) == []

@@ -1,14 +1,18 @@
 """What the tests of several modules need: small stores, and what was written to them."""
 
 import dataclasses
+import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field, ReplayBuffer, VectorWriter
+from mmreplay import Field, PrioritizedReplayBuffer, ReplayBuffer, VectorWriter
+from mmreplay.storage import priority_column
+from tests.support import prioritized
 from tests.support.disks import faults
 
 RAW = {"frame": Field((3,), "uint8", "raw", chunk=8), "action": Field((), "int64", chunk=8)}
@@ -169,7 +173,7 @@ def child():
             [sys.executable, "-W", "error", "-c", code, *map(str, arguments)],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         assert done.returncode == 0, done.stderr
@@ -271,3 +275,46 @@ def same():
     return lambda one, other: all(
         np.array_equal(a, b) for a, b in zip(arrays(one), arrays(other), strict=True)
     )
+
+
+@pytest.fixture
+def prioritized_of(tmp_path, monkeypatch, quick_disk, kill):
+    """Open a prioritized buffer in the test's folder, with short chunk files of priorities.
+
+    What is left open dies at the end.
+    """
+    monkeypatch.setattr(priority_column, "_CHUNK_ROWS", prioritized.ROWS)
+    monkeypatch.setattr(priority_column, "_CHUNK_ROWS_OF_MANY", prioritized.ROWS)
+    buffers = []
+
+    def create(name="store.zarr", kind=PrioritizedReplayBuffer, **changes):
+        new = not (tmp_path / name).exists()
+        given = (prioritized.RAW if new else {}) | {"flush_s": 0, "stack": None} | changes
+        buffers.append(kind(tmp_path / name, **given))
+        return buffers[-1]
+
+    yield create
+    for buffer in buffers:
+        kill(buffer)
+
+
+@pytest.fixture(scope="module")
+def pristine_lane(tmp_path_factory, story_of_module):
+    """A closed lane of 21 rows, never changed."""
+    writer = mmreplay.create(
+        tmp_path_factory.mktemp("pristine") / "store.zarr",
+        frame=Field((3,), "uint8", "lz4", chunk=4, shard=8),
+        action=Field((), "int64", chunk=8),
+        extras={"x": Field((2,), "float32", chunk=4)},
+    )
+    story_of_module.play(writer, 12, "terminated")
+    story_of_module.play(writer, 7)
+    writer.close()
+    return writer
+
+
+@pytest.fixture
+def closed_lane(pristine_lane, tmp_path):
+    """A copy of it to change: its path, its schema and its arrays."""
+    path = shutil.copytree(pristine_lane.path, tmp_path / "store.zarr")
+    return SimpleNamespace(path=path, schema=pristine_lane.schema, specs=pristine_lane.specs)

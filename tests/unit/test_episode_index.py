@@ -197,7 +197,7 @@ def test_row_i_is_a_transition_if_and_only_if_row_i_plus_1_is_committed_and_is_n
             compare(index, lanes, random)
 
 
-def test_an_index_of_one_row_at_a_time_is_the_index_of_all_of_them():
+def test_an_index_grown_row_by_row_equals_one_loaded_at_once():
     random = np.random.default_rng(1)
     lane, index = Naive(20), Index(1)
     lane.load(index, 0)

@@ -283,7 +283,7 @@ def test_copies_are_equal():
         assert (found == lazy).all()
 
 
-def test_there_is_no_place_for_a_joined_array():
+def test_lazy_frames_take_no_attributes_and_no_assignments():
     lazy = LazyFrames(frames_of((2,)))
     with pytest.raises(AttributeError):
         lazy._out = np.asarray(lazy)

@@ -196,7 +196,7 @@ def test_the_last_number_that_the_dtype_holds_is_accepted(dtype, value):
     same(Field((), dtype).coerce(value, "x"), np.array(value, dtype))
 
 
-def test_a_bool_is_a_number_but_a_number_is_no_bool():
+def test_a_bool_fits_a_field_of_numbers_but_a_number_fits_no_field_of_bools():
     same(Field((), "uint8").coerce(True, "x"), np.array(1, np.uint8))
     same(Field((), "float32").coerce(np.True_, "x"), np.array(1, np.float32))
     with pytest.raises(SchemaError, match="expected dtype bool, found int64"):
@@ -350,7 +350,7 @@ def test_a_codec_is_a_name_or_a_dict(codec):
         Field((3,), codec=codec)
 
 
-def test_rows_of_many_lanes_given_as_one_are_told_apart():
+def test_rows_of_many_lanes_given_to_one_lane_are_refused():
     one = Field((3,))
     with pytest.raises(SchemaError, match=r"frame: expected shape .* store with lanes="):
         one.coerce(np.zeros((4, 3), np.uint8), "frame")

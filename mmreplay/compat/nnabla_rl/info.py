@@ -2,8 +2,8 @@
 
 An info that is no dict but a number or an array is one entry that no key leads to.
 
-Invariant: an entry that has a column is read as it was appended, or is missing as it was missing;
-other entries have none.
+Invariant: an entry that has a column is read as it was appended, or is missing as it was missing or
+did not fit its column; other entries have none. No info is refused.
 """
 
 from __future__ import annotations
@@ -49,15 +49,14 @@ class InfoColumns:
         """The columns that infos like this one need, and their fields."""
         entries: list[Entry] = []
         extras: dict[str, Field] = {}
-        for keys, value in _leaves(info):
-            name = re.sub(r"[^A-Za-z0-9_.-]", "_", ".".join((_WHOLE, *keys)))[:_NAME_CHARACTERS]
+        for keys, value, field in _leaves(info):
+            wanted = re.sub(r"[^A-Za-z0-9_.-]", "_", ".".join((_WHOLE, *keys)))[:_NAME_CHARACTERS]
+            name, number = wanted, 1
             while name in extras:
-                name += "_"
-            plain = not isinstance(value, (np.ndarray, np.generic))
-            # A plain number that is whole now may be none the next time.
-            found = np.asarray(value, np.float64 if type(value) in (int, float) else None)
-            extras[name] = Field(found.shape, found.dtype)
-            entries.append(Entry(keys, name, plain))
+                number += 1
+                name = f"{wanted}_{number}"
+            extras[name] = field
+            entries.append(Entry(keys, name, not isinstance(value, (np.ndarray, np.generic))))
         if entries:
             extras[_GIVEN] = Field((len(entries),), "bool")
         return cls(tuple(entries)), extras
@@ -72,11 +71,11 @@ class InfoColumns:
         return [dataclasses.asdict(entry) for entry in self.entries]
 
     def values(self, info: Any, fields: Mapping[str, Field]) -> dict[str, Any]:
-        """What the columns get from an info: zeros for entries that it does not have."""
+        """What the columns get from an info: zeros for what is not there or does not fit."""
         if not self.entries:
             return {}
         found = {
-            entry.column: _value(info, entry.keys) if entry.keys else _whole(info, fields)
+            entry.column: _fitting(_value(info, entry.keys), fields[entry.column])
             for entry in self.entries
         }
         given = np.array([value is not None for value in found.values()])
@@ -101,16 +100,30 @@ class InfoColumns:
         return out
 
 
-def _leaves(found: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The entries that can be columns, with the keys that lead to them."""
+def _leaves(
+    found: Any, keys: tuple[str, ...] = (), around: tuple[Any, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Any, Field]]:
+    """The entries that can be columns: the keys that lead to them, the value and its field."""
     if isinstance(found, Mapping):
-        for key, value in found.items():
-            if isinstance(key, str):
-                yield from _leaves(value, (*keys, key))
+        if not any(found is outer for outer in around):
+            for key, value in found.items():
+                if isinstance(key, str):
+                    yield from _leaves(value, (*keys, key), (*around, found))
     elif isinstance(found, (bool, int, float, np.ndarray, np.generic)):
-        array = np.asarray(found)
-        if array.dtype.kind in "biuf" and array.size:
-            yield keys, found
+        field = _field(found)
+        if field is not None:
+            yield keys, found, field
+
+
+def _field(value: Any) -> Field | None:
+    """The field for values like this one; None if there can be none."""
+    array = np.asarray(value)
+    if type(value) is int and array.dtype.kind in "iu":
+        array = array.astype(np.float64)  # it may be no whole number the next time
+    try:
+        return Field(array.shape, array.dtype)
+    except SchemaError:
+        return None
 
 
 def _value(info: Any, keys: tuple[str, ...]) -> Any:
@@ -119,9 +132,11 @@ def _value(info: Any, keys: tuple[str, ...]) -> Any:
     return info
 
 
-def _whole(info: Any, fields: Mapping[str, Field]) -> Any:
-    """An info that is no dict; None if it does not fit its column, as nobody asked for one."""
+def _fitting(value: Any, field: Field) -> Array | None:
+    """A value as its column holds it; None if there is none, or if it does not fit."""
+    if value is None or isinstance(value, Mapping):
+        return None
     try:
-        return None if info is None else fields[_WHOLE].coerce_loosely(info, "info")
-    except SchemaError:
+        return field.coerce_loosely(value, "info")
+    except Exception:  # noqa: BLE001 (an info may be anything, and fail in any way as an array)
         return None

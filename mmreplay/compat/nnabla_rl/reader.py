@@ -6,18 +6,21 @@ no run joins experiences that do not follow one another.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mmreplay.batches.batch import Batch
+from mmreplay.batches.transitions import TransitionGatherer, TransitionSpans
 from mmreplay.compat.nnabla_rl.experiences import Experience
-from mmreplay.compat.nnabla_rl.recorder import TRAJECTORY_BEGINS, Recorder
+from mmreplay.compat.nnabla_rl.recorder import EARLIER_SCREENS, TRAJECTORY_BEGINS, Recorder
 from mmreplay.episode_index import Index
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Ids
+from mmreplay.reading.live_lanes import Rebuilder
 from mmreplay.reading.store import Store
 from mmreplay.schema import as_array
 
@@ -41,12 +44,14 @@ class Runs:
         if length > 1:
             resets = index.resets(0)
             resets = self._resets = resets[resets > self._first]
-            ranks = self.ranks(resets)
+            # Between two episodes that have steps there may be some that have none.
+            ends = resets[np.diff(resets, prepend=-1) > 1]
+            begins = resets[np.diff(resets, append=index.window(0)[2] + 1) > 1]
             # A final row has the flag of the step that led to it.
-            cut = store.live.columns["non_terminals"].take(resets - 1) != 0
+            cut = store.live.columns["non_terminals"].take(ends - 1) != 0
             if TRAJECTORY_BEGINS in store.schema.extras:
-                cut &= store.live.columns[f"extras/{TRAJECTORY_BEGINS}"].take(resets)
-            self._cuts = ranks[cut]
+                cut &= store.live.columns[f"extras/{TRAJECTORY_BEGINS}"].take(begins)
+            self._cuts = self.ranks(begins)[cut]
         inner = self._cuts[self._cuts > offset]
         bounds = np.concatenate(([offset], inner, [index.n_transitions]))
         self._begins = bounds[:-1]
@@ -79,6 +84,33 @@ class Runs:
     def ids(self, index: Index, ranks: Ids) -> Ids:
         """The ids of the experiences of these runs, one run after the other: (B * length,)."""
         return index.at((ranks[:, None] + np.arange(self._length)).ravel())
+
+
+class _StackGatherer:
+    """Rebuilds stacks of episodes whose first one shows screens of the rows before it."""
+
+    def __init__(self, inner: TransitionGatherer) -> None:
+        self._inner = inner
+
+    def locate(self, index: Index, ids: Ids) -> tuple[TransitionSpans, int]:
+        """The spans, and the oldest row of the sole lane."""
+        return self._inner.locate(index, ids), index.window(0)[0]
+
+    def fetch(
+        self,
+        columns: Mapping[str, Any],
+        places: tuple[TransitionSpans, int],
+        out: Batch | None = None,
+    ) -> Batch:
+        """Read transitions, whose stacks reach back to the oldest of these rows."""
+        spans, base = places
+        if spans.begin is not None:
+            # No stack reaches to the beginning of an episode that was evicted.
+            kept = spans.begin >= base
+            begin = spans.begin.copy()
+            begin[kept] -= columns[f"extras/{EARLIER_SCREENS}"].take(begin[kept])
+            spans = dataclasses.replace(spans, begin=begin)
+        return self._inner.fetch(columns, spans, out)
 
 
 class Reader:
@@ -162,17 +194,18 @@ class Reader:
 
     def read(self, draw: Draw) -> list[Experience]:
         """The experiences that are drawn, in memory of their own."""
-        buffer = self._recorder.buffer
-        return self.experiences(
-            buffer.store.live.gather(draw, buffer.store.live.gatherer(buffer.settings))
-        )
+        return self.experiences(self._recorder.buffer.store.live.gather(draw, self._gatherer()))
 
     def at(self, ids: Ids) -> list[Experience]:
         """The experiences with these ids; raises InvalidIdError if one was evicted."""
-        buffer = self._recorder.buffer
-        return self.experiences(
-            buffer.store.live.gather_ids(ids, buffer.store.live.gatherer(buffer.settings))
-        )
+        return self.experiences(self._recorder.buffer.store.live.gather_ids(ids, self._gatherer()))
+
+    def _gatherer(self) -> Rebuilder[Any, Batch]:
+        store = self._recorder.buffer.store
+        inner = store.live.gatherer(self._recorder.buffer.settings)
+        if EARLIER_SCREENS in store.schema.extras:
+            return _StackGatherer(inner)
+        return inner
 
     def experiences(self, batch: Batch) -> list[Experience]:
         """The experiences of a batch."""

@@ -2,11 +2,13 @@
 
 Invariant: an experience whose state is the s_next before goes on with that episode, unless that
 step ended it; every other one begins an episode. So each state is stored once, and no stack or
-run holds states of two episodes that were cut apart by a time limit.
+run holds states of two episodes that were cut apart by a time limit. What is refused leaves
+nothing behind.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,11 +18,13 @@ from mmreplay.arguments import check_seed
 from mmreplay.compat.deferred_store import StoreDirectory
 from mmreplay.compat.nnabla_rl.experiences import Experience, Layout, checked, content
 from mmreplay.compat.nnabla_rl.info import InfoColumns
-from mmreplay.compat.nnabla_rl.states import States
+from mmreplay.compat.nnabla_rl.states import Frames, States
 from mmreplay.datasets.replay_buffer import ReplayBuffer
 from mmreplay.errors import ClosedError, EmptyBufferError, FormatError, SchemaError
+from mmreplay.ids import Array
 from mmreplay.reading.store import open_store
-from mmreplay.schema import Field
+from mmreplay.schema import FRAME, Field, Schema
+from mmreplay.writing.row_values import RowValues
 
 Open = Callable[..., ReplayBuffer]
 """Opens a buffer: ``open(path, seed=seed, **fields)``."""
@@ -28,7 +32,62 @@ Open = Callable[..., ReplayBuffer]
 TRAJECTORY_BEGINS = "trajectory_begins"
 """The column that is True at the first step of a trajectory, in stores of trajectories."""
 
+EARLIER_SCREENS = "earlier_screens"
+"""The column that tells, at the first step of an episode, how many rows before it show screens of
+its first stack: each is an episode of no step. In stores of trajectories of stacks."""
+
 _KEY = "nnabla_rl"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Step:
+    """An experience that was checked, as what the writer takes.
+
+    Attributes:
+        frames: before the step where it begins an episode: earlier screens, and the first one.
+        arguments: of the writer's step, by position.
+        named: the others.
+    """
+
+    frames: list[Frames]
+    arguments: tuple[Any, ...]
+    named: dict[str, Any]
+
+
+class _Checker:
+    """Makes steps of experiences, for the rows of one store; SchemaError for what does not fit."""
+
+    def __init__(self, layout: Layout, schema: Schema, states: States) -> None:
+        self._layout, self._schema, self._states = layout, schema, states
+        self._values = RowValues(schema, _no_frame)
+
+    def step(
+        self,
+        experience: Experience,
+        earlier: list[Frames] | None,
+        marks: Mapping[str, Any],
+        **flags: bool,
+    ) -> _Step:
+        """One step; `earlier` are the frames before its own if it begins an episode, else None."""
+        action, reward, extras = self._layout.values(experience, self._schema.extras)
+        self._values.extras({**extras, **marks})
+        frames: list[Frames] = []
+        if earlier is not None:
+            own = self._states.frame(experience[0])
+            frames = [self._frame(frame) for frame in (*earlier, own)]
+        after = self._frame(self._states.frame(experience[4]))
+        arguments = (self._values.action(action), reward, after)
+        return _Step(frames, arguments, {**flags, **extras, **marks})
+
+    def _frame(self, frame: Frames) -> Frames:
+        found = self._values.frames(frame)
+        if not self._schema.is_dict:
+            return found[self._schema.frame_paths[FRAME]]
+        return {key: found[path] for key, path in self._schema.frame_paths.items()}
+
+
+def _no_frame(path: str, row: int) -> Array:
+    raise NotImplementedError(f"{path}: row {row} is never asked for: no frame is LazyFrames")
 
 
 class Recorder:
@@ -85,10 +144,16 @@ class Recorder:
         info = experience[5]
         ended = not np.any(experience[3])
         # As Gym's wrapper had it.
-        cut = isinstance(info, Mapping) and bool(info.get("TimeLimit.truncated", False))
+        cut = isinstance(info, Mapping) and _is_true(info.get("TimeLimit.truncated", False))
         begins = self._last is None or content(experience[0]) != self._last
-        self.states.check(experience[0], experience[4], begins=begins)
-        self._put(experience, begins, terminated=ended, truncated=cut)
+        earlier = self.states.earlier(experience[0], experience[4])
+        if begins and earlier:
+            raise _not_a_beginning()
+        before: list[Frames] | None = [] if begins else None
+        self._store(
+            [experience],
+            lambda check: [check.step(experience, before, {}, terminated=ended, truncated=cut)],
+        )
         self._last = None if ended or cut else content(experience[4])
 
     def append_trajectory(self, given: Sequence[Any]) -> None:
@@ -99,49 +164,68 @@ class Recorder:
         steps = [checked(one) for one in given]
         if not steps:
             raise SchemaError("trajectory: expected one experience or more, found none")
+        earlier = [self.states.earlier(step[0], step[4]) for step in steps]
         begins = [True]
         begins += [content(step[0]) != content(steps[i][4]) for i, step in enumerate(steps[1:])]
-        for step, is_first in zip(steps, begins, strict=True):
-            self.states.check(step[0], step[4], begins=is_first)
-        self._last = None
         lasts = [*begins[1:], True]
-        for number, (step, is_first, is_last) in enumerate(zip(steps, begins, lasts, strict=True)):
-            ended = not np.any(step[3])
-            self._put(
-                step,
-                is_first,
-                {TRAJECTORY_BEGINS: not number},
-                terminated=ended and is_last,
-                truncated=is_last,
-                life_lost=ended and not is_last,
-            )
+        ended = [not np.any(step[3]) for step in steps]
+        marks = {TRAJECTORY_BEGINS: Field((), "bool")}
+        if self.states.stack is not None:
+            marks[EARLIER_SCREENS] = Field((), "uint8")
+        if self.is_open and EARLIER_SCREENS not in self.buffer.store.schema.extras:
+            marks.pop(EARLIER_SCREENS, None)
 
-    def _put(
+        def checked_steps(check: _Checker) -> list[_Step]:
+            out = []
+            for number, step in enumerate(steps):
+                before = earlier[number] if begins[number] else []
+                if before and EARLIER_SCREENS not in marks:  # a store of an earlier version
+                    raise _not_a_beginning()
+                given = {TRAJECTORY_BEGINS: not number, EARLIER_SCREENS: len(before)}
+                out.append(
+                    check.step(
+                        step,
+                        before if begins[number] else None,
+                        {name: given[name] for name in marks},
+                        terminated=ended[number] and lasts[number],
+                        truncated=lasts[number],
+                        life_lost=ended[number] and not lasts[number],
+                    )
+                )
+            return out
+
+        self._last = None
+        self._store(steps, checked_steps, marks)
+
+    def _store(
         self,
-        experience: Experience,
-        begins: bool,
-        marks: Mapping[str, bool] | None = None,
-        **flags: bool,
+        experiences: Sequence[Experience],
+        checked_steps: Callable[[_Checker], list[_Step]],
+        marks: Mapping[str, Field] | None = None,
     ) -> None:
-        marks = marks or {}
-        if not self.is_open:
-            self._create(experience, marks)
+        """Check experiences as steps, and store them: all are checked before the first one is."""
+        if self.is_open:
+            steps = checked_steps(_Checker(self.layout, self.buffer.store.schema, self.states))
+        else:
+            layout, fields = Layout.of(experiences[0])
+            fields["frame"] = self.states.field(self.states.frame(experiences[0][0]))
+            fields["extras"] |= marks or {}
+            steps = checked_steps(_Checker(layout, Schema.make(**fields), self.states))
+            self._create(layout, fields)
         buffer = self.buffer
-        frame = self.states.frame(experience[4])
-        action, reward, extras = self.layout.values(experience, buffer.store.schema.extras)
-        if begins:
-            self._last = None  # what was refused leaves an episode going on, but for here
-            buffer.reset(self.states.frame(experience[0]))
-        buffer.step(action, reward, frame, **flags, **extras, **marks)
+        for step in steps:
+            if step.frames:
+                self._last = None  # interrupted, it leaves an episode that nothing goes on from
+            for frame in step.frames:
+                buffer.reset(frame)
+            buffer.step(*step.arguments, **step.named)
 
-    def _create(self, experience: Experience, marks: Mapping[str, bool]) -> None:
-        self.layout, fields = Layout.of(experience)
-        fields["extras"] |= {name: Field((), "bool") for name in marks}
-        frame = self.states.field(self.states.frame(experience[0]))
-        fields["metadata"] = {_KEY: {"class": self._kind, **self.layout.to_json()}}
+    def _create(self, layout: Layout, fields: dict[str, Any]) -> None:
+        fields["metadata"] = {_KEY: {"class": self._kind, **layout.to_json()}}
         if self._directory.is_temporary:
             fields["flush_s"] = 0  # no power cut matters to what is removed anyway
-        self._buffer = self._open(self._directory.path, seed=self._seed, frame=frame, **fields)
+        self._buffer = self._open(self._directory.path, seed=self._seed, **fields)
+        self.layout = layout
 
     def open_again(self, **changes: Any) -> None:
         """Close the buffer and open it again, this once with other settings."""
@@ -164,3 +248,16 @@ class Recorder:
                 self._buffer.close()
         finally:
             self._directory.close()
+
+
+def _is_true(flag: Any) -> bool:
+    """Whether a flag of an info is set; an array is if one of its entries is."""
+    return bool(flag.any() if isinstance(flag, np.ndarray) else flag)
+
+
+def _not_a_beginning() -> SchemaError:
+    return SchemaError(
+        "s: a state that does not go on from the s_next before begins an episode, whose first "
+        "stack is one screen repeated; found a stack of different screens. Append the steps of an "
+        "episode in order"
+    )

@@ -24,8 +24,11 @@ class States(Protocol):
     def frame(self, state: Any) -> Frames:
         """The newest frame of a state, or the parts of a tuple by number."""
 
-    def check(self, state: Any, following: Any, *, begins: bool) -> None:
-        """Raise SchemaError unless the states can be rebuilt from their newest frames."""
+    def earlier(self, state: Any, following: Any) -> list[Frames]:
+        """The frames before its newest one that show a state, oldest first; mostly none.
+
+        Raises SchemaError unless `following` can be rebuilt from the state and its own newest.
+        """
 
     def field(self, frame: Frames) -> Any:
         """The field for frames like this one, or fields."""
@@ -45,8 +48,9 @@ class WholeStates:
             return {str(number): np.asarray(part) for number, part in enumerate(state)}
         return np.asarray(state)
 
-    def check(self, state: Any, following: Any, *, begins: bool) -> None:
+    def earlier(self, state: Any, following: Any) -> list[Frames]:  # noqa: ARG002 (States)
         """See `States`: every state is whole."""
+        return []
 
     def field(self, frame: Frames) -> Any:
         """See `States`."""
@@ -86,11 +90,11 @@ class AtariStates:
         newest: Array = screens if screens.ndim == _IMAGE else screens[-1]
         return newest
 
-    def check(self, state: Any, following: Any, *, begins: bool) -> None:
-        """See `States`."""
+    def earlier(self, state: Any, following: Any) -> list[Frames]:
+        """See `States`; of equal oldest screens the last one, as padding makes the others."""
         before, after = np.asarray(state), np.asarray(following)
         if before.ndim == _IMAGE and after.ndim == _IMAGE:
-            return
+            return []
         if before.shape != after.shape or before.dtype != after.dtype:
             raise SchemaError(
                 f"state: expected s and s_next of one shape and dtype, found {before.shape} "
@@ -101,13 +105,10 @@ class AtariStates:
                 "s_next: expected the stack of s without its oldest screen and with one more, "
                 "found other screens; only the newest one is stored"
             )
-        shown = before[-(self.stack or 1) :]
-        if begins and not (shown[:-1] == shown[-1]).all():
-            raise SchemaError(
-                "s: a state that does not go on from the s_next before begins an episode, whose "
-                "first stack is one screen repeated; found a stack of different screens. Append "
-                "the steps of an episode in order"
-            )
+        shown = list(before[-(self.stack or 1) :])
+        while len(shown) > 1 and np.array_equal(shown[0], shown[1]):
+            del shown[0]
+        return shown[:-1]
 
     def field(self, frame: Frames) -> Any:
         """See `States`."""

@@ -34,7 +34,7 @@ _MAKE = {
     "btrfs": ["mkfs.btrfs", "-q"],
 }
 _PACKAGES = {"ext4": "e2fsprogs", "xfs": "xfsprogs", "btrfs": "btrfs-progs"}
-_PATIENCE_S = 10.0
+_PATIENCE_S = 60.0
 _SHUTDOWN = 0x8004587D  # FS_IOC_SHUTDOWN: _IOR('X', 125, __u32), of linux/fs.h since 6.13
 _FLUSH_LOG, _DROP_LOG = 1, 2
 _WRITE_NOW = 7  # SYNC_FILE_RANGE_: wait before, write, wait after

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["contents", "flip", "names"]
+__all__ = ["contents", "files", "flip", "names"]
 
 
 def contents(path: Path) -> dict[str, bytes | None]:
@@ -16,6 +16,11 @@ def contents(path: Path) -> dict[str, bytes | None]:
         str(one.relative_to(path)): one.read_bytes() if one.is_file() else None
         for one in path.rglob("*")
     }
+
+
+def files(path: Path) -> list[str]:
+    """Every file below a directory, by its path from there, ascending."""
+    return sorted(str(one.relative_to(path)) for one in path.rglob("*") if one.is_file())
 
 
 def names(path: Path) -> list[str]:

@@ -88,7 +88,7 @@ class Chronicle:
             known[MAX_LANES : MAX_LANES + len(rows)] = rows
         known[PHASE] = OPENING
 
-    def wait_for_rows(self, patience_s: float = 60.0) -> None:
+    def wait_for_rows(self, patience_s: float = 300.0) -> None:
         """Until an actor writes rows, or has been given enough time."""
         until = time.monotonic() + patience_s
         while self.phase == OPENING and time.monotonic() < until:

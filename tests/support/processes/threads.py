@@ -1,4 +1,4 @@
-"""Threads beside the block that starts them.
+"""Threads that run while the block that starts them does.
 
 Invariant: once the block has ended none of them runs, and what one of them failed with is raised.
 """
@@ -9,10 +9,10 @@ import threading
 from collections.abc import Callable
 from typing import Self
 
-__all__ = ["Beside"]
+__all__ = ["BackgroundThreads"]
 
 
-class Beside:
+class BackgroundThreads:
     """Threads that run while a block does; a context manager.
 
     Args:

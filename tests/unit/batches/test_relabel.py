@@ -134,7 +134,7 @@ SETTINGS = st.fixed_dictionaries(
 
 @settings(max_examples=by_effort(8, 20, 500))
 @given(st.data())
-def test_every_relabelled_sample_is_what_its_episode_recorded_with_that_goal_gives(data):
+def test_a_relabelled_sample_equals_one_of_the_episode_recorded_with_that_goal(data):
     layout = layout_of(
         data.draw(st.sampled_from(GOALS)),
         data.draw(st.sampled_from(["raw", "lz4"])),

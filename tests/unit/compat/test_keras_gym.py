@@ -165,16 +165,6 @@ def test_a_return_that_was_cut_short_is_discounted_by_its_own_steps():
         assert found == {0: (1.75, 0.125, 3, 3), 1: (1.5, 0.25, 3, 3), 2: (1.0, 0.5, 3, 3)}
 
 
-def test_the_number_of_frames_is_found_below_wrappers():
-    class Stacker(gymnasium.Wrapper):
-        num_frames = 3
-
-    inner = gymnasium.make("CartPole-v1")
-    assert ExperienceReplayBuffer(inner, 5).num_frames == 1
-    wrapped = gymnasium.wrappers.TransformReward(Stacker(inner), lambda reward: reward)
-    assert ExperienceReplayBuffer(wrapped, 5).num_frames == 3
-
-
 def test_settings_are_taken_from_a_value_function():
     q = types.SimpleNamespace(env=env_of(DISCRETE, 2), gamma=0.8, bootstrap_n=4)
     buffer = ExperienceReplayBuffer.from_value_function(q, capacity=100, batch_size=7)

@@ -1,12 +1,10 @@
 """Stores loaded for training: what is loaded, what is drawn, and in which order."""
 
 import concurrent.futures
-import dataclasses
 import multiprocessing
 import pickle
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,179 +14,13 @@ from mmreplay import Field
 from mmreplay.errors import (
     ClosedError,
     EmptyBufferError,
-    FormatError,
     InvalidIdError,
     SchemaError,
-    StoreNotFoundError,
 )
-from mmreplay.ids import LANE_SHIFT
-from mmreplay.writing import build_lane
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
 FRAME = np.zeros(3, np.uint8)
-
-
-@pytest.fixture(scope="module")
-def loaded(tmp_path_factory):
-    """A closed store of 30 transitions in 5 episodes, to be loaded with settings."""
-    path = tmp_path_factory.mktemp("shared") / "store.zarr"
-    fields = {"frame": Field((3,), "uint8", "raw", chunk=8), "action": Field((), "int64", chunk=8)}
-    with mmreplay.create(path, **fields, flush_s=0) as writer:
-        for row in range(0, 35, 7):
-            writer.reset(FRAME + row)
-            for step in range(1, 7):
-                writer.step(row, row / 4 + step, FRAME + row + step, terminated=step == 6)
-    return lambda **settings: mmreplay.load(path, **settings)
-
-
-# ---------------------------------------------------------------- load
-
-
-def test_one_store_is_loaded_with_its_settings(loaded):
-    with loaded(stack=2, n_step=3, gamma=0.5, padding="zero", stack_axis=-1) as data:
-        assert len(data) == 30
-        assert data.sample(4).observation.shape == (4, 3, 2)
-        assert dataclasses.astuple(data.settings) == (2, 3, 0.5, "zero", -1, None)
-        assert repr(data) == f"<mmreplay.Dataset {data.store.path} transitions=30>"
-        assert data.ids.tolist() == data.store.ids.tolist()
-        assert len(data.episodes) == 5
-        assert data.trajectory(1).ids.tolist() == [7, 8, 9, 10, 11, 12]
-
-
-def test_the_defaults_are_those_of_the_interface(loaded, same):
-    data = loaded()
-    assert dataclasses.astuple(data.settings) == (4, 1, 0.99, "reset", 0, None)
-    assert same(data.sample(8), loaded(seed=0).sample(8))
-
-
-def test_padding_is_the_first_stores(make, story):
-    for name, padding in (("a.zarr", "zero"), ("b.zarr", "reset")):
-        writer = make(name, padding=padding)
-        story.play(writer, 3)
-        writer.close()
-    folder = writer.path.parent
-    assert mmreplay.load([folder / "a.zarr", folder / "b.zarr"]).settings.padding == "zero"
-    assert mmreplay.load([folder / "b.zarr", folder / "a.zarr"]).settings.padding == "reset"
-    assert mmreplay.load(folder / "a.zarr", padding="reset").settings.padding == "reset"
-
-
-@pytest.fixture
-def three(make, story):
-    """Three stores of 3, 4 and 2 times 5 transitions."""
-    for name, length, n_lanes in (("a.zarr", 3, None), ("b.zarr", 4, None), ("c.zarr", 5, 2)):
-        writer = make(name, lanes=n_lanes)
-        story.play(writer, length)
-        writer.close()
-    return writer.path.parent
-
-
-def test_a_list_or_a_pattern_numbers_lanes_on_through_all_stores(three):
-    by_list = mmreplay.load([three / "a.zarr", str(three / "b.zarr"), three / "c.zarr"])
-    for path in (
-        str(three / "*.zarr"),
-        three / "[abc].zarr",
-        [three / "a.zarr", three / "[bc].zarr"],
-    ):
-        data = mmreplay.load(path)
-        assert len(data) == 17
-        assert data.ids.tolist() == by_list.ids.tolist()
-        assert data.store.path == three / "a.zarr"
-    lanes = by_list.ids >> LANE_SHIFT
-    assert [int((lanes == n).sum()) for n in range(4)] == [3, 4, 5, 5]
-    reverse = mmreplay.load([three / "c.zarr", three / "a.zarr"])
-    assert (reverse.ids >> LANE_SHIFT).tolist() == [0] * 5 + [1] * 5 + [2] * 3
-
-
-def test_stores_loaded_as_one_are_named_and_are_no_zarr_group(three):
-    paths = (three / "b.zarr", three / "c.zarr")
-    with mmreplay.load(paths) as data:
-        assert data.paths == data.store.paths == paths
-        with pytest.raises(SchemaError, match=r"found 2 loaded as one, .*open each: .*\.paths\]"):
-            data.store.zarr()
-    with mmreplay.open(three / "c.zarr") as store:
-        assert store.paths == (three / "c.zarr",)
-
-
-def test_a_lane_of_a_store_is_loaded_alone(three):
-    assert len(mmreplay.load(three / "c.zarr" / "lane-00001")) == 5
-
-
-def test_a_store_whose_name_is_a_pattern_is_that_store(make, story):
-    writer = make("run[1].zarr")
-    story.play(writer, 3)
-    assert len(mmreplay.load(writer.path)) == 3
-
-
-@pytest.mark.parametrize(
-    ("path", "error", "match"),
-    [
-        ("none.zarr", StoreNotFoundError, "there is no store here"),
-        ("*.none", StoreNotFoundError, "nothing matches this pattern"),
-        ([], StoreNotFoundError, "found an empty list"),
-        (["a.zarr", "none.zarr"], StoreNotFoundError, "none.zarr: there is no store here"),
-        (["a.zarr", []], StoreNotFoundError, "empty list"),
-        ("file", FormatError, "not a store"),
-        ("*", FormatError, "file"),
-    ],
-)
-def test_what_cannot_be_loaded_is_named(three, monkeypatch, path, error, match):
-    monkeypatch.chdir(three)
-    Path("file").write_bytes(b"x")
-    with pytest.raises(error, match=match):
-        mmreplay.load(path)
-
-
-def test_a_store_is_loaded_once_however_it_is_named(three, monkeypatch):
-    monkeypatch.chdir(three)
-    (three / "again.zarr").symlink_to("a.zarr")
-    for path in (
-        ["a.zarr", "a.zarr"],
-        ["a.zarr", three / "a.zarr"],
-        ["a.zarr", "?.zarr"],
-        ["a.zarr", "again.zarr"],
-        ["c.zarr", "c.zarr/lane-00001"],
-    ):
-        with pytest.raises(SchemaError, match=r"loaded already as .*; name each store once"):
-            mmreplay.load(path)
-    assert len(mmreplay.load(["c.zarr/lane-00001", "c.zarr/lane-00000"])) == 10
-
-
-def test_a_store_of_lanes_with_no_lane_yet_says_what_to_do(make, story, monkeypatch):
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:  # between the store and its first lane
-        patch.setattr(build_lane, "build_lane", killed)
-        with pytest.raises(KeyboardInterrupt):
-            make("run.zarr", lane="actor-0")
-    path = make("other.zarr").path.with_name("run.zarr")
-    for call in (mmreplay.load, mmreplay.open, lambda path: mmreplay.create(path, append=True)):
-        with pytest.raises(
-            FormatError,
-            match=r"run\.zarr: a store of lanes with no lane in it yet.*"
-            r"create with lane=",
-        ):
-            call(path)
-    story.play(make("run.zarr", lane="actor-0", append=True), 3)
-    assert len(mmreplay.load(path)) == 3
-
-
-@pytest.mark.parametrize("path", [5, None, 1.5])
-def test_what_is_no_path_is_refused(path):
-    with pytest.raises(SchemaError, match="expected a path, a list of them or a pattern"):
-        mmreplay.load(path)
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"stack": 0}, {"n_step": 0}, {"gamma": 2}, {"padding": "edge"}, {"stack_axis": 2}]
-)
-def test_a_setting_out_of_its_range_is_refused(loaded, buffer_of, tmp_path, wrong):
-    with pytest.raises(SchemaError, match=next(iter(wrong))):
-        loaded(**wrong)
-    with pytest.raises(SchemaError, match=next(iter(wrong))):
-        buffer_of("new.zarr", **wrong)
-    assert not (tmp_path / "new.zarr").exists()
 
 
 # ---------------------------------------------------------------- sample
@@ -445,7 +277,7 @@ def test_a_pickled_dataset_goes_on_from_its_state(loaded, same):
     assert len(data.sample(5)) == 5  # which is open still
 
 
-def test_ids_of_a_pickled_dataset_are_those_of_the_one_that_saw_lanes_come(make, story, same):
+def test_a_pickled_dataset_keeps_the_numbers_of_lanes_that_came_later(make, story, same):
     writers = [make("a.zarr", lane="x"), make("b.zarr", lane="x")]
     for writer in writers:
         story.play(writer, 4)
@@ -458,7 +290,7 @@ def test_ids_of_a_pickled_dataset_are_those_of_the_one_that_saw_lanes_come(make,
     assert same(other.sample(20), data.sample(20))
 
 
-def test_what_stands_around_a_dataset_is_pickled_with_it(loaded, same):
+def test_a_wrapper_around_a_dataset_is_pickled_with_it(loaded, same):
     data = mmreplay.Decorated(loaded(stack=None), mmreplay.transforms.ClipReward(0, 1))
     other = pickle.loads(pickle.dumps(data))
     assert same(other.sample(8), data.sample(8))
@@ -502,7 +334,7 @@ def test_forked_children_draw_neither_what_their_parent_nor_what_their_siblings_
             [sys.executable, "-W", "error", "-c", FORK, str(writer.path), str(seed)],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=True,
         )
         return found.stdout.splitlines()
@@ -537,13 +369,13 @@ done.set()
         [sys.executable, "-c", code, str(writer.path)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert (run.stdout, run.stderr) == ("0\n", "")
 
 
-def test_epochs_by_number_are_those_whatever_was_begun_meanwhile(loaded):
+def test_an_epoch_by_its_number_is_the_same_while_another_one_is_read(loaded):
     with loaded(stack=None) as data:
         wanted = {n: [b.id.tolist() for b in data.batches(10, epoch=n)] for n in (3, 7)}
         first, second = data.batches(10, epoch=3), data.batches(10, epoch=7)
@@ -560,7 +392,7 @@ def test_ranks_read_in_turn_share_an_epoch(loaded):
 
 
 @pytest.mark.parametrize("seed", [-1, "a", 1.5, [1, -2], object(), True, np.False_])
-def test_a_seed_that_is_none_is_named_before_anything_is_made(loaded, tmp_path, seed):
+def test_an_invalid_seed_is_refused_before_anything_is_made(loaded, tmp_path, seed):
     fields = {"frame": Field((3,)), "action": Field((), "int64")}
     calls = [
         lambda: loaded(seed=seed),

@@ -112,7 +112,7 @@ def test_epochs_are_decorated(data):
     assert np.array_equal(np.concatenate([b.reward for b in batches]), np.tile(plain + 1, 2))
 
 
-def test_it_stands_beside_its_data(data):
+def test_a_decorated_dataset_shares_ids_generator_and_settings_with_its_data(data):
     decorated = Decorated(data, plus_one)
     assert len(decorated) == len(data)
     assert decorated.ids.tolist() == data.ids.tolist()
@@ -123,7 +123,7 @@ def test_it_stands_beside_its_data(data):
     assert "Dataset" in repr(decorated)
 
 
-def test_priorities_are_the_datas(data):
+def test_priorities_are_passed_on_to_the_data(data):
     calls = []
     data.update_priorities = lambda *given: calls.append(given)
     Decorated(Decorated(data), plus_one).update_priorities([1], [0.5])

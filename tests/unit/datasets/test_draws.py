@@ -35,7 +35,7 @@ def path(make, story):
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_a_read_that_is_done_again_draws_nothing_new(path, call, monkeypatch):
+def test_a_read_that_is_retried_does_not_draw_again(path, call, monkeypatch):
     with mmreplay.load(path, seed=3) as data, mmreplay.load(path, seed=3) as twin:
         expected = [np.array(call(twin)).tolist() for _ in range(3)]
         retrying, failed = LiveLanes.retrying, []
@@ -60,7 +60,7 @@ def test_a_read_that_is_done_again_draws_nothing_new(path, call, monkeypatch):
     assert found[0] != found[1]
 
 
-def test_what_is_drawn_with_replacement_is_what_was_drawn_before_there_was_another_way(path):
+def test_draws_with_replacement_depend_on_the_seed_as_they_always_did(path):
     with mmreplay.load(path, seed=3) as data:
         draws = np.random.default_rng(3).random(20)
         ids = data.ids

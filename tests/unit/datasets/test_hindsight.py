@@ -111,7 +111,7 @@ def test_the_reward_gets_the_extras_of_the_steps(tmp_path, quick_disk):
     assert seen == [{"scale": ((6,), "int16"), "pose": ((6, 4), "float32")}]
 
 
-def test_nothing_is_judged_when_no_sample_is_relabelled(buffer):
+def test_the_reward_function_is_not_called_when_no_sample_is_relabelled(buffer):
     def reward(achieved, desired, info):
         raise AssertionError
 
@@ -194,7 +194,7 @@ def test_ids_and_weights_of_a_prioritized_buffer_stay_its_own(tmp_path, quick_di
         assert buffer.updates == (([3], [1.0]),)
 
 
-def test_a_draw_that_is_evicted_before_it_is_read_is_drawn_anew(tmp_path, quick_disk):
+def test_a_draw_evicted_before_it_is_read_is_drawn_again(tmp_path, quick_disk):
     class Late(Surprising):
         def sample(self, batch_size, out=None, *, replace=True):
             batch = super().sample(batch_size)
@@ -216,7 +216,7 @@ def test_what_keeps_no_priorities_takes_none(buffer):
     assert not hasattr(Hindsight(buffer, sparse), "update_priorities")
 
 
-def test_it_stands_beside_its_data(buffer):
+def test_a_decorated_dataset_shares_ids_generator_and_settings_with_its_data(buffer):
     hindsight = Hindsight(buffer, sparse, "final", 0.25)
     assert len(hindsight) == len(buffer) == 30
     assert hindsight.generator is buffer.generator
@@ -231,7 +231,7 @@ def test_an_empty_buffer_says_so(tmp_path, quick_disk):
             Hindsight(buffer, sparse).sample(1)
 
 
-def test_ids_that_are_none_and_sizes_that_are_none_are_refused(buffer):
+def test_values_that_are_no_ids_or_sizes_are_refused(buffer):
     hindsight = Hindsight(buffer, sparse)
     with pytest.raises(mmreplay.InvalidIdError, match="id 10 "):
         hindsight.relabel([3, 10])

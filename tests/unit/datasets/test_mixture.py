@@ -92,7 +92,7 @@ def test_an_exact_split_is_exact_at_either_end_of_the_draw(new, draw):
             assert counts.tolist() == [size // 10 * weight for weight in weights]
 
 
-def test_where_no_whole_number_fits_it_is_one_beside_it_and_right_on_average(new):
+def test_shares_that_are_no_whole_numbers_are_rounded_up_or_down_and_right_on_average(new):
     data = [new(f"{n}.zarr", 5) for n in range(3)]
     weights = np.array([0.5, 0.3, 0.2])
     mixture = Mixture(data, weights)
@@ -102,7 +102,7 @@ def test_where_no_whole_number_fits_it_is_one_beside_it_and_right_on_average(new
     assert np.abs(counts.mean(0) - 7 * weights).max() < 5 * 0.5 / 1000**0.5
 
 
-def test_without_exact_each_row_is_drawn(new):
+def test_without_exact_the_source_of_each_row_is_drawn_by_the_weights(new):
     data = [new(f"{n}.zarr", 5) for n in range(2)]
     mixture = Mixture(data, [3, 1], exact=False)
     counts = np.array([mixture.sample(20).extras["source"].sum() for _ in range(200)])
@@ -155,7 +155,7 @@ def test_weights_may_change_between_batches(offline, buffer):
 @pytest.mark.parametrize(
     "weights", [[1], [1, 2, 3], [0, 0], [1, -1], [1, float("inf")], [float("nan"), 1], "ab", 1]
 )
-def test_weights_that_are_none_are_refused(offline, buffer, weights):
+def test_values_that_are_no_weights_are_refused(offline, buffer, weights):
     with pytest.raises(SchemaError, match="weights: expected"):
         Mixture([offline, buffer], weights)
 
@@ -242,7 +242,7 @@ def test_weights_of_the_rows_stay_the_sources_own(offline, buffer):
     assert batch.weight.tolist() == [1, 1, 0.5, 0.5]
 
 
-def test_what_is_saved_draws_the_split(offline, buffer, new):
+def test_the_split_is_drawn_by_the_generator_of_a_buffer_if_there_is_one(offline, buffer, new):
     assert Mixture([offline, new("other.zarr", 3)]).generator is offline.generator
     assert Mixture([offline, buffer]).generator is buffer.generator
     assert Mixture([offline, Decorated(Decorated(buffer))]).generator is buffer.generator

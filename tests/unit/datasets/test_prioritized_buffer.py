@@ -11,7 +11,7 @@ import pytest
 import zarr
 
 import mmreplay
-from mmreplay import Field, PrioritizedReplayBuffer, ReplayBuffer
+from mmreplay import PrioritizedReplayBuffer, ReplayBuffer
 from mmreplay.errors import (
     ClosedError,
     CorruptStoreError,
@@ -21,224 +21,18 @@ from mmreplay.errors import (
     InvalidIdError,
     SchemaError,
 )
-from mmreplay.ids import LANE_SHIFT
-from mmreplay.sampling.prioritized import Prioritization
-from mmreplay.storage import priority_column
-from mmreplay.system import memory_maps
 from tests.support.disks.faults import faulty_disk, kill
-from tests.support.even_draws import EvenGenerator, assert_counts_fit
 from tests.support.oracle.checks import check_verified
-from tests.support.processes.threads import Beside
-
-ROWS = memory_maps.GRANULARITY // 8  # the fewest that a chunk file of priorities may hold
-RAW = {"frame": Field((1,), "uint8", "raw", chunk=4096), "action": Field((), "int64", chunk=512)}
-FRAME = np.zeros(1, np.uint8)
-VARIANTS = ["proportional", "rank"]
+from tests.support.prioritized import FRAME, ROWS, VARIANTS, give, play, priorities_of
+from tests.support.processes.threads import BackgroundThreads
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
-
-
-@pytest.fixture(autouse=True)
-def short(monkeypatch):
-    monkeypatch.setattr(priority_column, "_CHUNK_ROWS", ROWS)
-    monkeypatch.setattr(priority_column, "_CHUNK_ROWS_OF_MANY", ROWS)
-
-
-@pytest.fixture
-def buffer_of(tmp_path):
-    """Open a buffer in the test's folder; what is left open dies at the end."""
-    buffers = []
-
-    def create(name="store.zarr", kind=PrioritizedReplayBuffer, **changes):
-        new = not (tmp_path / name).exists()
-        given = (RAW if new else {}) | {"flush_s": 0, "stack": None} | changes
-        buffers.append(kind(tmp_path / name, **given))
-        return buffers[-1]
-
-    yield create
-    for buffer in buffers:
-        kill(buffer)
-
-
-def play(buffer, n_steps, *, end=True, reset=True):
-    """Steps of an episode, in each lane."""
-    shape = () if isinstance(buffer.writer, mmreplay.Writer) else (len(buffer.writer.writers),)
-    frame = np.zeros((*shape, 1), np.uint8)
-    if reset:
-        buffer.reset(frame)
-    for step in range(n_steps):
-        over = np.full(shape, end and step == n_steps - 1)
-        zeros = np.zeros(shape)
-        if shape:
-            buffer.step(zeros.astype(int), zeros, frame, over, ~np.ones(shape, bool))
-        else:
-            buffer.step(0, 0.0, frame, bool(over))
-
-
-def give(buffer, values):
-    """Priorities for every transition, exactly."""
-    ids = buffer.ids
-    buffer.update_priorities(ids, np.asarray(values) - buffer.sampler.how.epsilon)
-    return dict(zip(ids.tolist(), buffer.priorities(ids).tolist(), strict=True))
-
-
-def expected_probabilities(buffer, alpha, variant):
-    """Of all ids, by the definition."""
-    found = buffer.priorities(buffer.ids)
-    if variant == "rank":
-        order = np.lexsort((buffer.ids, -found))
-        found[order] = 1 / np.arange(1, found.size + 1)
-    masses = found**alpha
-    return masses / masses.sum()
-
-
-def check_distribution(buffer, probabilities):
-    """How often each transition comes in a batch of even draws."""
-    generator, buffer.generator = buffer.generator, EvenGenerator()
-    ids = buffer.sample(5000).id
-    buffer.generator = generator
-    counts = np.bincount(buffer.ids.searchsorted(ids), minlength=len(buffer))
-    assert np.isin(ids, buffer.ids).all()
-    assert_counts_fit(counts, probabilities)
 
 
 # ---------------------------------------------------------------- drawing
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("alpha", [0, 0.6, 1, 2])
-@pytest.mark.parametrize("n", [pytest.param(3, marks=pytest.mark.deep(only=True)), 7])
-def test_transitions_are_drawn_by_the_definition(buffer_of, n, alpha, variant):
-    buffer = buffer_of(alpha=alpha, variant=variant)
-    play(buffer, n)
-    give(buffer, np.random.default_rng(n).random(n) + 0.2)
-    check_distribution(buffer, expected_probabilities(buffer, alpha, variant))
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_over_lanes_before_and_after_eviction_the_same_holds(buffer_of, variant):
-    buffer = buffer_of(lanes=3, capacity=90, variant=variant)
-    random = np.random.default_rng(0)
-    for _ in range(12):
-        play(buffer, 7)
-        n = len(buffer)
-        give(buffer, random.random(n) + 0.1)
-        buffer.flush()
-        assert len(buffer) == n
-    assert n == 90
-    assert len(np.unique(buffer.ids >> LANE_SHIFT)) == 3
-    check_distribution(buffer, expected_probabilities(buffer, 0.6, variant))
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("beta", [0, 0.4, 1])
-@pytest.mark.parametrize("normalize", ["batch", "buffer"])
-def test_weights_make_up_for_the_probabilities(buffer_of, variant, beta, normalize):
-    buffer = buffer_of(variant=variant, beta=beta, normalize=normalize)
-    play(buffer, 40)
-    play(buffer, 3)
-    give(buffer, np.random.default_rng(0).random(43) + 0.01)
-    batch = buffer.sample(16)
-    probabilities = expected_probabilities(buffer, 0.6, variant)
-    every = (43 * probabilities) ** -beta
-    drawn = every[buffer.ids.searchsorted(batch.id)]
-    largest = drawn.max() if normalize == "batch" else every.max()
-    assert batch.weight.dtype == np.float32
-    np.testing.assert_allclose(batch.weight, drawn / largest, rtol=1e-6)
-    out = buffer.sample(16, out=batch)
-    assert out is batch
-    drawn = every[buffer.ids.searchsorted(batch.id)]
-    largest = drawn.max() if normalize == "batch" else every.max()
-    np.testing.assert_allclose(batch.weight, drawn / largest, rtol=1e-6)
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_without_updates_everything_is_drawn_alike_with_a_weight_of_one(buffer_of, variant):
-    alpha = 0.0 if variant == "rank" else 0.6
-    buffer = buffer_of(variant=variant, alpha=alpha)
-    play(buffer, 50)
-    assert (buffer.sample(64).weight == 1).all()
-    check_distribution(buffer, np.full(50, 1 / 50))
-
-
-def test_the_newest_and_the_oldest_transition_are_drawn(buffer_of):
-    buffer = buffer_of(capacity=20)
-    play(buffer, 300, end=False)
-    buffer.flush()
-    drawn = set(np.concatenate([buffer.sample(500).id for _ in range(4)]).tolist())
-    assert drawn == set(buffer.ids.tolist()) == set(range(280, 300))
-    play(buffer, 1, reset=False, end=False)
-    assert 300 in buffer.sample(500).id
-    assert 280 not in buffer.sample(500).id
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_what_is_no_transition_is_never_drawn(buffer_of, variant):
-    buffer = buffer_of(variant=variant)
-    for length in (1, 2, 0, 5, 0, 3):
-        play(buffer, length, end=length != 5)  # one is interrupted
-        if len(buffer):
-            drawn = buffer.sample(200).id
-            assert not buffer.store.index.invalid(drawn).any()
-            give(buffer, np.full(len(buffer), 3.0))
-    column = buffer._column
-    with_mass = column.ids(np.flatnonzero(column.values))
-    assert with_mass.tolist() == buffer.ids.tolist()
-
-
-def test_a_stratified_batch_has_one_draw_in_each_share_of_the_mass(buffer_of):
-    buffer = buffer_of(stratified=True, alpha=1.0)
-    play(buffer, 64)
-    give(buffer, np.ones(64))
-    assert sorted(buffer.sample(64).id.tolist()) == buffer.ids.tolist()
-    give(buffer, np.where(np.arange(64) < 32, 3.0, 1.0))
-    assert np.count_nonzero(buffer.sample(64).id < 32) in {47, 48, 49}
-
-
-def test_a_batch_may_be_larger_than_the_buffer_and_the_buffer_as_small_as_one(buffer_of):
-    buffer = buffer_of(capacity=1)
-    with pytest.raises(EmptyBufferError, match=r"store\.zarr: there is no transition"):
-        buffer.sample(3)
-    buffer.reset(FRAME)
-    with pytest.raises(EmptyBufferError):
-        buffer.sample(3)
-    for step in range(100):
-        buffer.step(0, 0.0, FRAME)
-        batch = buffer.sample(3)
-        assert batch.id.tolist() == [step] * 3
-        assert batch.weight.tolist() == [1, 1, 1]
-        buffer.update_priorities(batch.id, [1.0, 2.0, 3.0])
-        assert buffer.priorities([step]).tolist() == [3.0 + 1e-6]
-    buffer.update_priorities([98, 99, 4], [5.0, 6.0, 7.0])
-    assert buffer.n_late_updates == 2
-
-
-def test_an_episode_longer_than_the_buffer_is_followed(buffer_of):
-    buffer = buffer_of(capacity=50)
-    play(buffer, 3 * ROWS, end=False)
-    assert set(buffer.sample(1000).id.tolist()) == set(range(3 * ROWS - 50, 3 * ROWS))
-    play(buffer, 5, reset=False)
-    buffer.flush()
-    play(buffer, 4 * ROWS)
-    buffer.flush()
-    assert set(buffer.sample(1000).id.tolist()) == set(buffer.ids.tolist())
-
-
-def test_beta_comes_to_one_after_betasteps_batches_and_goes_on_where_it_was(buffer_of):
-    buffer = buffer_of(beta=0.4, betasteps=10)
-    play(buffer, 5)
-    for n in range(6):
-        assert buffer.beta == pytest.approx(0.4 + 0.06 * n)
-        buffer.sample(2)
-    buffer.close()
-    buffer = buffer_of(beta=0.4, betasteps=10)
-    assert buffer.beta == pytest.approx(0.76)
-    for _ in range(6):
-        buffer.sample(2)
-    assert buffer.beta == 1
-
-
-def test_the_same_seed_gives_the_same_batches_also_after_a_resume(buffer_of):
+def test_the_same_seed_gives_the_same_batches_also_after_a_resume(prioritized_of):
     def run(buffer, n):
         out = []
         for _ in range(n):
@@ -248,96 +42,30 @@ def test_the_same_seed_gives_the_same_batches_also_after_a_resume(buffer_of):
             play(buffer, 3)
         return out
 
-    one, other = buffer_of("a.zarr", seed=7), buffer_of("b.zarr", seed=7)
+    one, other = prioritized_of("a.zarr", seed=7), prioritized_of("b.zarr", seed=7)
     for buffer in (one, other):
         play(buffer, 1000)
     assert run(one, 5) == run(other, 5)
     one.close()
-    one = buffer_of("a.zarr")
+    one = prioritized_of("a.zarr")
     assert run(one, 5) == run(other, 5)
     one.flush()
     kill(one)
-    one = buffer_of("a.zarr", seed=1)
+    one = prioritized_of("a.zarr", seed=1)
     assert run(one, 5) == run(other, 5)
 
 
 # ---------------------------------------------------------------- updating
 
 
-def test_a_priority_is_the_size_of_the_error_and_epsilon(buffer_of):
-    buffer = buffer_of(epsilon=0.5, error_clip=(-1, 2))
-    play(buffer, 5)
-    buffer.update_priorities(buffer.ids, [-3, 3, 0, -0.25, 1.5])
-    assert buffer.priorities(buffer.ids).tolist() == [1.5, 2.5, 0.5, 0.75, 2.0]
-
-
-def test_new_rows_have_the_largest_priority_ever_given(buffer_of):
-    buffer = buffer_of(epsilon=0.0)
-    play(buffer, 2)
-    assert buffer.priorities(buffer.ids).tolist() == [1, 1]
-    buffer.update_priorities([0, 1], [5.0, 0.1])
-    play(buffer, 1)
-    buffer.update_priorities([0], [0.2])
-    play(buffer, 1)
-    assert buffer.priorities(buffer.ids).tolist() == [0.2, 0.1, 5, 5]
-
-
-def test_of_an_id_that_comes_twice_the_last_error_counts(buffer_of):
-    buffer = buffer_of(epsilon=0.0)
-    play(buffer, 3)
-    buffer.update_priorities([1, 0, 1, 1], [3.0, 2.0, 9.0, 4.0])
-    assert buffer.priorities(buffer.ids).tolist() == [2, 4, 1]
-
-
-def test_updates_for_evicted_ids_are_ignored_and_counted(buffer_of):
-    buffer = buffer_of(capacity=30, epsilon=0.0)
-    play(buffer, 30, end=False)
-    buffer.update_priorities(buffer.ids, np.full(30, 0.5))
-    old = buffer.ids
-    for _ in range(10):
-        play(buffer, 10, end=False)
-        buffer.flush()
-    before = buffer.priorities(buffer.ids)
-    buffer.update_priorities(old, np.full(30, 99.0))
-    assert buffer.n_late_updates == 30
-    assert buffer.priorities(buffer.ids).tolist() == before.tolist()
-    play(buffer, 1)
-    assert buffer.priorities(buffer.ids[-1:]).tolist() == [1]  # what came late is not largest
-    mixed = [0, int(buffer.ids[3]), 1]
-    buffer.update_priorities(mixed, [7.0, 8.0, 9.0])
-    assert buffer.n_late_updates == 32
-    assert buffer.priorities(buffer.ids)[3] == 8
-
-
-@pytest.mark.parametrize("lanes", [None, 3])
-def test_several_batches_are_out_and_no_priority_goes_to_a_neighbour(buffer_of, lanes):
-    buffer = buffer_of(capacity=100, epsilon=0.0, lanes=lanes)
-    random = np.random.default_rng(0)
-    known, out, n_late = {}, [], 0
-    for number in range(40):
-        play(buffer, int(random.integers(0, 12)), end=bool(number % 3))
-        if not len(buffer):
-            continue
-        out.append(buffer.sample(9).id)
-        if number % 11 == 0:
-            buffer.flush()
-        while len(out) > 4:
-            ids = out.pop(int(random.integers(len(out))))
-            errors = random.random(9)
-            buffer.update_priorities(ids, errors)
-            known |= dict(zip(ids.tolist(), errors.tolist(), strict=True))
-            n_late += int(np.count_nonzero(~np.isin(ids, buffer.ids)))
-        found = dict(zip(buffer.ids.tolist(), buffer.priorities(buffer.ids).tolist(), strict=True))
-        assert found == {i: known.get(i, 1.0) for i in found}
-    assert buffer.n_late_updates == n_late > 0
-
-
 @pytest.mark.parametrize("wrong", [-1, 6, 5, 1 << 40, (1 << 62) + 1, 1 << 30])
 @pytest.mark.parametrize("lanes", [None, 2])
-def test_an_id_that_never_was_a_transition_is_refused_and_changes_nothing(buffer_of, wrong, lanes):
+def test_an_id_that_never_was_a_transition_is_refused_and_changes_nothing(
+    prioritized_of, wrong, lanes
+):
     if lanes and wrong == 1 << 40:
         wrong = 2 << 40
-    buffer = buffer_of(epsilon=0.0, lanes=lanes)
+    buffer = prioritized_of(epsilon=0.0, lanes=lanes)
     play(buffer, 5)  # row 5 is the last of the episode
     play(buffer, 5)
     if wrong == 6:
@@ -352,8 +80,8 @@ def test_an_id_that_never_was_a_transition_is_refused_and_changes_nothing(buffer
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
-def test_errors_that_are_not_finite_are_refused_and_change_nothing(buffer_of, wrong):
-    buffer = buffer_of(epsilon=0.0)
+def test_errors_that_are_not_finite_are_refused_and_change_nothing(prioritized_of, wrong):
+    buffer = prioritized_of(epsilon=0.0)
     play(buffer, 3)
     with pytest.raises(SchemaError, match=rf"finite numbers, found {wrong} at 1"):
         buffer.update_priorities([0, 1, 2], [2.0, wrong, 2.0])
@@ -361,23 +89,23 @@ def test_errors_that_are_not_finite_are_refused_and_change_nothing(buffer_of, wr
 
 
 @pytest.mark.parametrize("errors", [[1.0], [[1.0, 2.0]], ["a", "b"], [1j, 2j], 3.0])
-def test_errors_that_do_not_fit_the_ids_are_refused(buffer_of, errors):
-    buffer = buffer_of()
+def test_errors_that_do_not_fit_the_ids_are_refused(prioritized_of, errors):
+    buffer = prioritized_of()
     play(buffer, 3)
     with pytest.raises(SchemaError, match="errors: expected numbers"):
         buffer.update_priorities([0, 1], errors)
 
 
 @pytest.mark.parametrize("ids", [[0.5, 1.0], [[0, 1]], ["0", "1"]])
-def test_ids_that_are_none_are_refused(buffer_of, ids):
-    buffer = buffer_of()
+def test_values_that_are_no_ids_are_refused(prioritized_of, ids):
+    buffer = prioritized_of()
     play(buffer, 3)
     with pytest.raises(SchemaError, match="ids: expected integers"):
         buffer.update_priorities(ids, [1.0, 2.0])
 
 
-def test_no_ids_are_no_update(buffer_of):
-    buffer = buffer_of()
+def test_no_ids_are_no_update(prioritized_of):
+    buffer = prioritized_of()
     buffer.update_priorities([], [])
     play(buffer, 3)
     buffer.update_priorities(np.zeros(0, int), np.zeros(0))
@@ -385,8 +113,8 @@ def test_no_ids_are_no_update(buffer_of):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int8", "uint8", "bool"])
-def test_errors_may_be_of_any_number(buffer_of, dtype):
-    buffer = buffer_of(epsilon=0.0)
+def test_errors_may_be_of_any_number(prioritized_of, dtype):
+    buffer = prioritized_of(epsilon=0.0)
     play(buffer, 2)
     buffer.update_priorities(np.array([0, 1], np.uint8), np.array([0, 1], dtype))
     assert buffer.priorities([0, 1]).tolist() == [1e-140, 1]
@@ -395,66 +123,13 @@ def test_errors_may_be_of_any_number(buffer_of, dtype):
         assert buffer.priorities([0]).tolist() == [128]
 
 
-@pytest.mark.parametrize("alpha", [0, 0.5, 1, 3])
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_errors_of_any_size_leave_probabilities_and_weights_finite(buffer_of, alpha, variant):
-    buffer = buffer_of(alpha=alpha, epsilon=0.0, beta=1.0, normalize="buffer", variant=variant)
-    play(buffer, 4)
-    buffer.update_priorities([0, 1, 2, 3], [1e308, 1.7e308, 5e-324, 0.0])
-    batch = buffer.sample(100)
-    assert np.isfinite(batch.weight).all()
-    assert (batch.weight <= 1).all()
-
-
-# ---------------------------------------------------------------- settings
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("alpha", -0.1),
-        ("alpha", np.nan),
-        ("alpha", np.inf),
-        ("alpha", "1"),
-        ("beta", 1.1),
-        ("beta", -0.1),
-        ("beta", None),
-        ("betasteps", 0),
-        ("betasteps", 1.5),
-        ("betasteps", True),
-        ("epsilon", -1e-9),
-        ("epsilon", np.inf),
-        ("error_clip", (1, 0)),
-        ("error_clip", 1),
-        ("error_clip", (0, np.nan)),
-        ("error_clip", (0, 1, 2)),
-        ("variant", "ranked"),
-        ("normalize", "all"),
-    ],
-)
-def test_a_setting_out_of_its_range_is_named_before_anything_is_made(tmp_path, name, value):
-    with pytest.raises(SchemaError, match=f"^{name}: expected"):
-        PrioritizedReplayBuffer(tmp_path / "new.zarr", **RAW, **{name: value})
-    assert not (tmp_path / "new.zarr").exists()
-
-
-def test_beta_grows_in_a_straight_line():
-    how = Prioritization(beta=0.5, betasteps=4)
-    assert [how.beta_at(n) for n in (0, 1, 2, 4, 9)] == [0.5, 0.625, 0.75, 1, 1]
-    assert Prioritization(beta=0.5).beta_at(1000) == 0.5
-
-
 # ---------------------------------------------------------------- what survives
-
-
-def priorities_of(buffer):
-    return dict(zip(buffer.ids.tolist(), buffer.priorities(buffer.ids).tolist(), strict=True))
 
 
 @pytest.mark.parametrize("end", ["close", "kill", "flush and kill"])
 @pytest.mark.parametrize("lanes", [None, 3])
-def test_priorities_survive(buffer_of, end, lanes):
-    buffer = buffer_of(capacity=ROWS, lanes=lanes)
+def test_priorities_survive(prioritized_of, end, lanes):
+    buffer = prioritized_of(capacity=ROWS, lanes=lanes)
     random = np.random.default_rng(0)
     for _ in range(3 if lanes else 5):
         play(buffer, ROWS // (3 if lanes else 2) + 7)
@@ -468,19 +143,21 @@ def test_priorities_survive(buffer_of, end, lanes):
         buffer.flush()
     kill(buffer)
     check_verified(buffer.store.path)
-    buffer = buffer_of()
+    buffer = prioritized_of()
     assert priorities_of(buffer) == given
     if end != "kill":
         assert buffer.sampler.largest == largest
     assert set(buffer.sample(2000).id.tolist()) <= set(given)
 
 
-def test_priorities_survive_the_death_of_the_process_right_after_the_update(tmp_path, buffer_of):
+def test_priorities_survive_the_death_of_the_process_right_after_the_update(
+    tmp_path, prioritized_of
+):
     path = tmp_path / "store.zarr"
     child = os.fork()
     if child == 0:
         try:
-            buffer = buffer_of()
+            buffer = prioritized_of()
             play(buffer, 3000, end=False)
             buffer.update_priorities(buffer.ids, np.sin(buffer.ids))
             os.kill(os.getpid(), signal.SIGKILL)
@@ -488,18 +165,18 @@ def test_priorities_survive_the_death_of_the_process_right_after_the_update(tmp_
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     check_verified(path)
-    buffer = buffer_of()
+    buffer = prioritized_of()
     assert len(buffer) == 3000
     expected = np.abs(np.sin(buffer.ids)) + 1e-6
     assert buffer.priorities(buffer.ids).tolist() == expected.tolist()
 
 
-def test_a_smaller_capacity_at_reopening_evicts_priorities_too(buffer_of):
-    buffer = buffer_of()
+def test_a_smaller_capacity_at_reopening_evicts_priorities_too(prioritized_of):
+    buffer = prioritized_of()
     play(buffer, 4 * ROWS)
     given = give(buffer, np.random.default_rng(0).random(4 * ROWS) + 0.1)
     buffer.close()
-    buffer = buffer_of(capacity=100)
+    buffer = prioritized_of(capacity=100)
     assert len(buffer) == 100
     found = priorities_of(buffer)
     assert found == {i: given[i] for i in found}
@@ -510,20 +187,20 @@ def test_a_smaller_capacity_at_reopening_evicts_priorities_too(buffer_of):
     names = sorted(path.name for path in (buffer.store.path / "priorities").iterdir())
     assert names in (["c.3", "c.4", "zarr.json"], ["c.3", "zarr.json"])
     check_verified(buffer.store.path)
-    buffer = buffer_of(capacity=10_000)
+    buffer = prioritized_of(capacity=10_000)
     found = priorities_of(buffer)
     del found[max(found)]
     assert found == {i: given[i] for i in found}
 
 
 @pytest.mark.parametrize("end", ["close", "kill"])
-def test_a_plain_buffer_in_between_keeps_what_was_given(buffer_of, end):
-    buffer = buffer_of(capacity=ROWS, epsilon=0.0)
+def test_a_plain_buffer_in_between_keeps_what_was_given(prioritized_of, end):
+    buffer = prioritized_of(capacity=ROWS, epsilon=0.0)
     play(buffer, 300)
     given = give(buffer, np.arange(1.0, 301))
     buffer.sample(4)
     buffer.close()
-    plain = buffer_of(kind=ReplayBuffer)
+    plain = prioritized_of(kind=ReplayBuffer)
     assert (plain.sample(8).weight == 1).all()
     play(plain, 2 * ROWS // 3)
     plain.flush()
@@ -531,7 +208,7 @@ def test_a_plain_buffer_in_between_keeps_what_was_given(buffer_of, end):
         plain.close()
     kill(plain)
     check_verified(plain.store.path)
-    buffer = buffer_of(epsilon=0.0)
+    buffer = prioritized_of(epsilon=0.0)
     found = priorities_of(buffer)
     assert len(found) == ROWS
     assert found == {i: given.get(i, 300.0) for i in found}
@@ -539,30 +216,30 @@ def test_a_plain_buffer_in_between_keeps_what_was_given(buffer_of, end):
     assert buffer._n_batches == 1
     # And one that lets go of all rows that had any.
     buffer.close()
-    plain = buffer_of(kind=ReplayBuffer)
+    plain = prioritized_of(kind=ReplayBuffer)
     for _ in range(6):
         play(plain, ROWS)
         plain.flush()
     plain.close()
     check_verified(plain.store.path)
-    buffer = buffer_of(epsilon=0.0)
+    buffer = prioritized_of(epsilon=0.0)
     assert set(priorities_of(buffer).values()) == {300.0}
 
 
-def test_a_store_that_was_written_without_priorities_gets_them(buffer_of):
-    plain = buffer_of(kind=ReplayBuffer)
+def test_a_store_that_was_written_without_priorities_gets_them(prioritized_of):
+    plain = prioritized_of(kind=ReplayBuffer)
     play(plain, 40)
     plain.close()
     assert not (plain.store.path / "priorities").exists()
-    buffer = buffer_of()
+    buffer = prioritized_of()
     assert priorities_of(buffer) == dict.fromkeys(range(40), 1.0)
     buffer.sample(4)
     buffer.close()
     check_verified(plain.store.path)
 
 
-def test_a_store_with_priorities_is_data_like_any_other(buffer_of):
-    buffer = buffer_of()
+def test_a_store_with_priorities_is_data_like_any_other(prioritized_of):
+    buffer = prioritized_of()
     play(buffer, 40)
     give(buffer, np.arange(1.0, 41))
     buffer.close()
@@ -573,10 +250,10 @@ def test_a_store_with_priorities_is_data_like_any_other(buffer_of):
     assert info["state"] == "closed"
 
 
-def test_a_power_cut_leaves_no_priority_on_rows_past_the_head(buffer_of):
+def test_a_power_cut_leaves_no_priority_on_rows_past_the_head(prioritized_of):
     for kind in (PrioritizedReplayBuffer, ReplayBuffer):
         name = f"{kind.__name__}.zarr"
-        buffer = buffer_of(name)
+        buffer = prioritized_of(name)
         play(buffer, 300)
         give(buffer, np.full(300, 7.0))
         buffer.flush()
@@ -590,21 +267,21 @@ def test_a_power_cut_leaves_no_priority_on_rows_past_the_head(buffer_of):
         words = np.frombuffer(data, np.uint64)
         words[7] ^= 1  # any difference in the boot id, which is stored last, will do
         state.write_bytes(data)
-        buffer = buffer_of(name, kind)
+        buffer = prioritized_of(name, kind)
         assert len(buffer) == 300
         play(buffer, 2 * ROWS)
         kill(buffer)
-        buffer = buffer_of(name)
+        buffer = prioritized_of(name)
         found = priorities_of(buffer)
         assert len(found) == 300 + 2 * ROWS
         assert set(found.values()) == {9.0}
         assert buffer.sampler.largest == 9.0
 
 
-def test_a_closed_store_is_plain_zarr(buffer_of):
+def test_a_closed_store_is_plain_zarr(prioritized_of):
     import tensorstore
 
-    buffer = buffer_of(capacity=ROWS)
+    buffer = prioritized_of(capacity=ROWS)
     play(buffer, 100)
     play(buffer, ROWS + 7)
     buffer.flush()
@@ -628,8 +305,8 @@ def test_a_closed_store_is_plain_zarr(buffer_of):
 # ---------------------------------------------------------------- what goes wrong
 
 
-def test_verify_finds_damaged_priorities(buffer_of):
-    buffer = buffer_of()
+def test_verify_finds_damaged_priorities(prioritized_of):
+    buffer = prioritized_of()
     play(buffer, ROWS + 100)
     buffer.sample(4)
     buffer.close()
@@ -649,7 +326,7 @@ def test_verify_finds_damaged_priorities(buffer_of):
         assert where == also == "priorities/c.0"
         assert message.startswith("checksum: expected crc32c")
         assert rule.endswith(f"found {text}")
-        buffer = buffer_of()  # such a row has none, that is all
+        buffer = prioritized_of()  # such a row has none, that is all
         assert buffer.priorities([17]).tolist() == [1.0]
         buffer.close()
         assert findings() == []
@@ -674,10 +351,10 @@ def test_verify_finds_damaged_priorities(buffer_of):
         "priorities",
         "expected this array, as it has checksums; found none",
     )
-    buffer_of(kind=ReplayBuffer).close()  # without priorities from here on
+    prioritized_of(kind=ReplayBuffer).close()  # without priorities from here on
     assert findings() == []
     assert not sums.exists()
-    buffer = buffer_of()
+    buffer = prioritized_of()
     buffer.sample(4)
     buffer.close()
     assert findings() == []
@@ -691,17 +368,17 @@ def test_verify_finds_damaged_priorities(buffer_of):
     assert findings()
 
 
-def test_damaged_priorities_are_refused_and_cost_no_row(buffer_of):
-    buffer = buffer_of()
+def test_damaged_priorities_are_refused_and_cost_no_row(prioritized_of):
+    buffer = prioritized_of()
     play(buffer, 100)
     give(buffer, np.arange(1.0, 101))
     buffer.close()
     where = buffer.store.path / "priorities" / "zarr.json"
     where.write_text(json.dumps({"zarr_format": 3, "node_type": "group"}))
     with pytest.raises(FormatError, match="priorities"):
-        buffer_of()
+        prioritized_of()
     for end in ("kill", "close"):
-        plain = buffer_of(kind=ReplayBuffer)
+        plain = prioritized_of(kind=ReplayBuffer)
         play(plain, 10)
         plain.flush()
         if end == "close":
@@ -710,13 +387,13 @@ def test_damaged_priorities_are_refused_and_cost_no_row(buffer_of):
     assert len(mmreplay.open(plain.store.path)) == 120
     where.unlink()
     with pytest.raises(FormatError, match=r"delete .* to start with new priorities"):
-        buffer_of()
+        prioritized_of()
     shutil.rmtree(where.parent)
-    assert set(priorities_of(buffer_of()).values()) == {100.0}
+    assert set(priorities_of(prioritized_of()).values()) == {100.0}
 
 
-def test_no_room_for_priorities_is_a_clear_error_and_costs_nothing(buffer_of):
-    buffer = buffer_of(epsilon=0.0)
+def test_no_room_for_priorities_is_a_clear_error_and_costs_nothing(prioritized_of):
+    buffer = prioritized_of(epsilon=0.0)
     play(buffer, ROWS - 50)
     given = dict.fromkeys(buffer.ids.tolist(), 3.0)
     buffer.update_priorities(buffer.ids, np.full(ROWS - 50, 3.0))
@@ -742,8 +419,8 @@ def test_no_room_for_priorities_is_a_clear_error_and_costs_nothing(buffer_of):
 
 
 @pytest.mark.parametrize("at", range(2, 8))  # the first is tried again by the call itself
-def test_a_full_disk_at_closing_keeps_everything_and_the_next_close_is_whole(buffer_of, at):
-    buffer = buffer_of()
+def test_a_full_disk_at_closing_keeps_everything_and_the_next_close_is_whole(prioritized_of, at):
+    buffer = prioritized_of()
     play(buffer, 100)
     given = give(buffer, np.arange(1.0, 101))
     with faulty_disk() as disk:
@@ -753,25 +430,25 @@ def test_a_full_disk_at_closing_keeps_everything_and_the_next_close_is_whole(buf
     buffer.close()
     check_verified(buffer.store.path)
     assert zarr.open_array(buffer.store.path / "priorities", mode="r").shape == (101,)
-    assert priorities_of(buffer_of()) == given
+    assert priorities_of(prioritized_of()) == given
 
 
-def test_no_room_at_opening_leaves_the_store_to_others(buffer_of):
-    buffer = buffer_of()
+def test_no_room_at_opening_leaves_the_store_to_others(prioritized_of):
+    buffer = prioritized_of()
     play(buffer, 100)
     given = give(buffer, np.arange(1.0, 101))
     buffer.close()
     with faulty_disk() as disk:
         disk.fail({"posix_fallocate"}, 28, forever=True)
         with pytest.raises(DiskFullError):
-            buffer_of()
-    buffer = buffer_of()
+            prioritized_of()
+    buffer = prioritized_of()
     assert priorities_of(buffer) == given
 
 
 @pytest.mark.parametrize("end", ["close", "kill"])
-def test_priorities_that_go_while_the_store_is_open_cost_no_row(buffer_of, end, tmp_path):
-    buffer = buffer_of(flush_s=0)
+def test_priorities_removed_while_the_store_is_open_cost_no_row(prioritized_of, end, tmp_path):
+    buffer = prioritized_of(flush_s=0)
     play(buffer, 100)
     give(buffer, np.arange(1.0, 101))
     (buffer.store.path / "priorities").rename(tmp_path / "gone")
@@ -781,11 +458,11 @@ def test_priorities_that_go_while_the_store_is_open_cost_no_row(buffer_of, end, 
         buffer.close()
     kill(buffer)
     check_verified(buffer.store.path)
-    assert set(priorities_of(buffer_of()).values()) == {100.0}
+    assert set(priorities_of(prioritized_of()).values()) == {100.0}
 
 
-def test_a_forked_child_is_refused_and_changes_nothing(buffer_of):
-    buffer = buffer_of()
+def test_a_forked_child_is_refused_and_changes_nothing(prioritized_of):
+    buffer = prioritized_of()
     play(buffer, 10)
     given = give(buffer, np.arange(1.0, 11))
     child = os.fork()
@@ -814,8 +491,8 @@ def test_a_forked_child_is_refused_and_changes_nothing(buffer_of):
     buffer.sample(3)
 
 
-def test_a_closed_buffer_says_so(buffer_of):
-    buffer = buffer_of()
+def test_a_closed_buffer_says_so(prioritized_of):
+    buffer = prioritized_of()
     play(buffer, 10)
     buffer.close()
     buffer.close()
@@ -826,8 +503,8 @@ def test_a_closed_buffer_says_so(buffer_of):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_threads_sample_and_update_while_another_appends(buffer_of, variant):
-    buffer = buffer_of(capacity=ROWS, variant=variant, epsilon=0.0, lanes=None)
+def test_threads_sample_and_update_while_another_appends(prioritized_of, variant):
+    buffer = prioritized_of(capacity=ROWS, variant=variant, epsilon=0.0, lanes=None)
     play(buffer, 50)
 
     def learning(seed):
@@ -842,7 +519,7 @@ def test_threads_sample_and_update_while_another_appends(buffer_of, variant):
 
         return learn
 
-    with Beside(*map(learning, range(3))):
+    with BackgroundThreads(*map(learning, range(3))):
         for number in range(15):
             play(buffer, 100)
             if number % 5 == 4:
@@ -858,8 +535,8 @@ def test_threads_sample_and_update_while_another_appends(buffer_of, variant):
     check_verified(buffer.store.path)
 
 
-def test_a_lane_that_another_process_adds_is_not_drawn(buffer_of, tmp_path):
-    buffer = buffer_of(lanes=2)
+def test_a_lane_that_another_process_adds_is_not_drawn(prioritized_of, tmp_path):
+    buffer = prioritized_of(lanes=2)
     with mmreplay.create(tmp_path / "store.zarr", lane="other", flush_s=0) as writer:
         writer.reset(FRAME)
         for _ in range(20):
@@ -877,48 +554,35 @@ def test_a_lane_that_another_process_adds_is_not_drawn(buffer_of, tmp_path):
             buffer.update_priorities(buffer.ids[-1:], [1.0])
 
 
-def test_a_file_of_another_size_is_refused(buffer_of):
-    buffer = buffer_of()
+def test_a_file_of_another_size_is_refused(prioritized_of):
+    buffer = prioritized_of()
     play(buffer, 10)
     buffer.sample(1)
     buffer.close()
     with (buffer.store.path / "priorities/c.0").open("ab") as file:
         file.write(b"x")
     with pytest.raises(CorruptStoreError, match=r"priorities/c\.0"):
-        buffer_of()
-    assert len(buffer_of(kind=ReplayBuffer)) == 10
+        prioritized_of()
+    assert len(prioritized_of(kind=ReplayBuffer)) == 10
 
 
-def test_a_draw_without_replacement_is_refused(buffer_of):
-    buffer = buffer_of()
+def test_a_draw_without_replacement_is_refused(prioritized_of):
+    buffer = prioritized_of()
     with pytest.raises(SchemaError, match="replace: priorities are drawn with replacement"):
         buffer.sample(2, replace=False)
 
 
-@pytest.mark.parametrize("variant", ["proportional", "rank"])
-def test_probabilities_are_those_of_the_definition(buffer_of, variant):
-    buffer = buffer_of(variant=variant, alpha=0.7)
-    frame = np.zeros(buffer.store.schema.frames["frame"].shape, np.uint8)
-    buffer.reset(frame)
-    for _ in range(5):
-        buffer.step(0, 0.0, frame)
-    buffer.update_priorities(range(5), [5.0, 1.0, 4.0, 2.0, 3.0])
-    masses = (
-        buffer.priorities(range(5)) if variant == "proportional" else 1 / np.array([1, 5, 2, 4, 3])
-    )
-    masses = masses**0.7
-    assert buffer.probabilities(range(5)) == pytest.approx(masses / masses.sum(), rel=1e-12)
-
-
 @pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer])
-def test_a_chunk_of_priorities_whose_maker_died_before_it_had_its_blocks(buffer_of, kill, kind):
-    buffer = buffer_of()
+def test_a_chunk_of_priorities_whose_maker_died_before_it_had_its_blocks(
+    prioritized_of, kill, kind
+):
+    buffer = prioritized_of()
     play(buffer, 10)
     buffer.sample(1)
     kill(buffer)
     os.truncate(buffer.store.path / "priorities/c.0", 0)
     check_verified(buffer.store.path)
-    again = buffer_of(kind=kind)
+    again = prioritized_of(kind=kind)
     assert len(again) == 10
     if kind is PrioritizedReplayBuffer:
         assert set(again.sample(100).id.tolist()) <= set(range(10))

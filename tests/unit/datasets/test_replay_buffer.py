@@ -187,7 +187,7 @@ def test_a_buffer_of_lanes_divides_its_capacity(buffer_of, story):
     # One writer a store: the lanes of the one above are still open.
 
 
-def test_a_dropped_buffer_lets_go_of_its_lane_at_once(tmp_path, quick_disk):
+def test_a_dropped_buffer_releases_its_lane_at_once(tmp_path, quick_disk):
     gc.disable()
     try:
         buffer = ReplayBuffer(tmp_path / "b.zarr", flush_s=3600, **RAW)
@@ -256,7 +256,7 @@ def test_a_store_that_was_recorded_before_takes_the_seed(make, buffer_of, story,
         '{"bit_generator": "PCG64", "state": {"state": -1, "inc": "x"}, "has_uint32": 0, "uinteger": 0}',
     ],
 )
-def test_a_stored_generator_that_is_none_is_named(make, buffer_of, story, state):
+def test_an_invalid_stored_generator_is_an_error_that_names_it(make, buffer_of, story, state):
     writer = make()
     story.play(writer, 5)
     writer.files.on_flush = lambda: state
@@ -382,7 +382,7 @@ def test_what_env_step_returns_last_is_not_taken_for_a_lost_life(buffer_of):
         buffer.step(0, 0.0, FRAME, False, False, {"lives": 3})
 
 
-def test_a_store_that_this_process_writes_already_is_told_apart(buffer_of):
+def test_the_error_for_a_locked_store_says_if_this_process_holds_it(buffer_of):
     buffer_of()
     with pytest.raises(LockedError, match="open for writing already, in this process"):
         buffer_of()
@@ -410,7 +410,7 @@ def with_state(path, change):
     ],
     ids=["deep", "long", "a sampler", "no sampler"],
 )
-def test_what_no_buffer_saved_is_not_saved_again(buffer_of, story, twin_of, same, more):
+def test_foreign_values_in_a_saved_state_are_not_saved_again(buffer_of, story, twin_of, same, more):
     buffer = buffer_of(seed=4)
     story.play(buffer.writer, 50)
     buffer.close()
@@ -426,7 +426,7 @@ def test_what_no_buffer_saved_is_not_saved_again(buffer_of, story, twin_of, same
     assert mmreplay.verify(again.writer.path).findings == []
 
 
-def test_what_a_sampler_saved_stays_in_a_buffer_without_one(buffer_of, tmp_path, story):
+def test_saved_sampler_state_survives_a_plain_buffer(buffer_of, tmp_path, story):
     buffer = buffer_of()
     story.play(buffer.writer, 5)
     buffer.close()
@@ -444,7 +444,7 @@ def test_what_a_sampler_saved_stays_in_a_buffer_without_one(buffer_of, tmp_path,
     ("name", "value"),
     [("has_uint32", 0.0), ("uinteger", True), ("state", []), ("bit_generator", [[]])],
 )
-def test_a_random_state_of_other_values_is_none(buffer_of, story, name, value):
+def test_a_random_state_with_wrong_values_is_refused(buffer_of, story, name, value):
     buffer = buffer_of()
     story.play(buffer.writer, 5)
     buffer.close()

@@ -104,7 +104,7 @@ def test_frames_of_every_dtype_come_back(dtype):
         assert out.tobytes() == values.tobytes()
 
 
-def test_what_was_encoded_in_a_hurry_took_another_way_and_is_read_by_the_same_decoder():
+def test_fast_encoding_gives_other_bytes_that_the_same_decoder_reads():
     data, out = frames("runs", 200_000), np.empty(200_000, np.uint8)
     hurried = (
         "lz4",
@@ -173,7 +173,7 @@ def test_every_single_flipped_bit_is_noticed(given):
 
 @pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
 @pytest.mark.parametrize("size", [0, 1, 4])
-def test_a_chunk_of_a_few_bytes_is_none(given, size):
+def test_a_chunk_of_a_few_bytes_is_refused(given, size):
     with pytest.raises(CorruptStoreError, match=f"found {size} bytes"):
         compression.check(codec_of(given), np.zeros(size, np.uint8), 300)
 
@@ -387,7 +387,7 @@ def test_no_mutation_with_a_right_checksum_crashes_or_writes_past_its_place():
         ],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert (run.returncode, run.stdout, run.stderr) == (0, "True True\n", "")

@@ -25,7 +25,7 @@ def test_chunk_files_lie_in_the_arrays_own_directory():
     ["", "c", "c.", "c.1", "c.x.0.0", "c.01.0.0", "c.1.0", "c.1.0.0.0", "c.1.0.1", "d.1.0.0",
      "c.-1.0.0", "c.1.0.0.tmp", "zarr.json", "c.1.0.0.abcd.tmp", "c.٣.0.0", "c.1.0.0 ", "c. 1.0.0"],
 )  # fmt: skip
-def test_a_name_that_is_no_chunk_is_told_apart(name):
+def test_names_that_are_no_chunk_files_are_recognised(name):
     spec = ArraySpec("frames", (84, 84), UINT8, 10)
     assert spec.chunk_of(name) is None
     assert spec.chunk_of("c.7.0.0") == 7

@@ -61,7 +61,7 @@ def test_a_schema_comes_back_from_its_json(schema):
         ("reward", None),
     ],
 )
-def test_a_schema_that_is_none_is_refused(key, value):
+def test_an_invalid_schema_is_refused(key, value):
     document = Schema.make(Field((84, 84)), ACTION).to_json()
     document[key] = value
     with pytest.raises(FormatError, match="here: the schema cannot be read"):
@@ -368,7 +368,7 @@ def test_a_root_that_the_format_does_not_have_is_refused(key, value, match):
         ({"zarr_format": 3, "node_type": "group", "attributes": {"mmreplay": 1}}, "no mmreplay"),
     ],
 )
-def test_a_group_of_somebody_else_is_told_apart(document, match):
+def test_a_zarr_group_that_is_no_store_is_refused(document, match):
     with pytest.raises(FormatError, match=match):
         parse.parse_root(json.dumps(document).encode(), "here")
 

@@ -242,7 +242,7 @@ def test_a_codec_is_stored_with_all_that_it_means(codec, document, name):
         {},
     ],
 )
-def test_a_codec_that_is_none_of_the_standard_set_is_refused(codec):
+def test_a_codec_outside_of_the_standard_set_is_refused(codec):
     with pytest.raises(SchemaError, match="frames"):
         planned(Field((64, 64), codec=codec))
 
@@ -281,7 +281,7 @@ def test_a_planned_layout_comes_back_from_the_attributes_of_a_store():
         lambda layout: layout.update(resets=[]),
     ],
 )
-def test_a_layout_that_is_none_is_refused(change):
+def test_an_invalid_layout_is_refused(change):
     schema = Schema.make(Field((64, 64), codec="lz4", chunk=4, shard=8), ACTION)
     layout = {
         n: {"chunk": s.chunk_rows, "inner": s.inner_rows, "codec": s.codec}

@@ -202,7 +202,7 @@ def test_a_dict_observation_is_a_dict_of_columns(make, story):
         assert batch.observation["b"].shape == (2, 2)
 
 
-def test_the_rows_of_a_lane_follow_its_writer(make, story):
+def test_the_rows_of_a_lane_grow_with_its_writer(make, story):
     writer = make()
     story.play(writer, 2)
     with mmreplay.open(writer.path) as store:

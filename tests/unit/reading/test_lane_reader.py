@@ -2,27 +2,25 @@
 
 import contextlib
 import json
-import os
 import shutil
 import struct
 import threading
 import uuid
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import mmreplay
 from mmreplay import Field
-from mmreplay.errors import CorruptStoreError, FormatError, StoreNotFoundError
+from mmreplay.errors import CorruptStoreError, FormatError
 from mmreplay.format import compression
 from mmreplay.reading import lane_reader
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.storage import chunk_files, tail_file
 from mmreplay.storage.chunk_files import EvictedError
-from mmreplay.storage.lane_metadata import lane_paths, read_metadata, read_specs
 from mmreplay.storage.state_page import SESSION, State
 from mmreplay.system import checked_reads, durable_writes, locks, memory_maps, platform
+from tests.support.documents import edit
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -32,191 +30,11 @@ def _no_waits(monkeypatch):
     monkeypatch.setattr(lane_reader, "_PATIENCE_S", 0)
 
 
-def edit(path, change):
-    """Change a zarr.json."""
-    document = json.loads(path.read_bytes())
-    change(document)
-    path.write_text(json.dumps(document))
-
-
 def contents(path):
     return {str(one): (one.stat().st_mtime_ns, one.stat().st_size) for one in path.rglob("*")}
 
 
-# ---------------------------------------------------------------- metadata
-
-
-def test_where_there_is_nothing_there_is_no_store(tmp_path):
-    (tmp_path / "dangling").symlink_to(tmp_path / "none")
-    for name in ("none", "none/below", "dangling"):
-        with pytest.raises(StoreNotFoundError, match="there is no store here; check the path"):
-            read_metadata(tmp_path / name)
-
-
-def test_what_is_no_store_is_told_apart(tmp_path):
-    (tmp_path / "file").write_bytes(b"x")
-    (tmp_path / "directory").mkdir()
-    (tmp_path / "foreign").mkdir()
-    (tmp_path / "foreign" / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
-    (tmp_path / "large").mkdir()
-    (tmp_path / "large" / "zarr.json").write_bytes(b" " * ((1 << 20) + 1))
-    (tmp_path / "link").mkdir()
-    (tmp_path / "link" / "zarr.json").symlink_to(tmp_path / "foreign" / "zarr.json")
-    for name, error, match in (
-        ("file", FormatError, "expected a directory, found a file: not a store"),
-        ("directory", FormatError, "no zarr.json in it: not a store"),
-        ("foreign", FormatError, "no mmreplay store"),
-        ("large", CorruptStoreError, "at most 1,048,576 bytes"),
-        ("link", CorruptStoreError, "expected a regular file"),
-    ):
-        with pytest.raises(error, match=match):
-            read_metadata(tmp_path / name)
-
-
-def test_what_may_not_be_read_is_no_bare_permission_error(tmp_path, monkeypatch):
-    def refuse(*_, **__):
-        raise PermissionError(13, "Permission denied")
-
-    (tmp_path / "zarr.json").write_bytes(b"{}")
-    monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(StoreNotFoundError, match="may not be read: Permission denied"):
-        read_metadata(tmp_path)
-
-
-# ---------------------------------------------------------------- arrays
-
-
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory, story_of_module):
-    """A closed lane of 21 rows, never changed."""
-    writer = mmreplay.create(
-        tmp_path_factory.mktemp("pristine") / "store.zarr",
-        frame=Field((3,), "uint8", "lz4", chunk=4, shard=8),
-        action=Field((), "int64", chunk=8),
-        extras={"x": Field((2,), "float32", chunk=4)},
-    )
-    story_of_module.play(writer, 12, "terminated")
-    story_of_module.play(writer, 7)
-    writer.close()
-    return writer
-
-
-@pytest.fixture
-def closed(pristine, tmp_path):
-    """A copy of it to change: its path, its schema and its arrays."""
-    path = shutil.copytree(pristine.path, tmp_path / "store.zarr")
-    return SimpleNamespace(path=path, schema=pristine.schema, specs=pristine.specs)
-
-
-def test_every_array_is_checked_against_the_schema(closed):
-    specs, rows = read_specs(closed.path, closed.schema)
-    assert rows == 21
-    assert specs == closed.specs
-    assert set(specs) == {"frames", "actions", "rewards", "non_terminals", "resets", "extras/x"}
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "match"),
-    [
-        ("actions", lambda d: d.update(data_type="int32"), r"expected rows of \(\) int64, .*int32"),
-        ("rewards", lambda d: d.update(data_type="float64"), "expected rows of"),
-        ("resets", lambda d: d.update(data_type="bool"), r"expected rows of \(\) uint8"),
-        ("frames", lambda d: d["shape"].__setitem__(1, 4), "whole rows"),
-        ("extras/x", lambda d: d.update(zarr_format=2), "zarr_format"),
-        ("non_terminals", lambda d: d.clear(), "zarr_format"),
-    ],
-)
-def test_an_array_of_other_rows_is_refused(closed, name, change, match):
-    edit(closed.path / name / "zarr.json", change)
-    with pytest.raises(FormatError, match=match) as caught:
-        mmreplay.open(closed.path)
-    assert f"{name}/zarr.json" in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["frames", "resets", "extras/x"])
-def test_an_array_that_is_missing_is_named(closed, name):
-    shutil.rmtree(closed.path / name)
-    with pytest.raises(FormatError, match=f"{name}/zarr.json: missing; every column"):
-        mmreplay.open(closed.path)
-
-
-def test_a_compressed_scalar_is_refused(closed):
-    sharding = json.loads((closed.path / "frames" / "zarr.json").read_bytes())["codecs"]
-    sharding[0]["configuration"]["chunk_shape"] = [4]
-    edit(closed.path / "resets" / "zarr.json", lambda d: d.update(codecs=sharding))
-    with pytest.raises(FormatError, match=r"resets/zarr\.json: expected raw chunks, found lz4"):
-        mmreplay.open(closed.path)
-
-
-def test_two_shard_lengths_are_refused(make, story):
-    frame = {name: Field((3,), "uint8", "lz4", chunk=4, shard=8) for name in "ab"}
-    writer = make(frame=frame)
-    story.play(writer, 3)
-    writer.close()
-    edit(
-        writer.path / "frames" / "b" / "zarr.json",
-        lambda d: d["chunk_grid"]["configuration"]["chunk_shape"].__setitem__(0, 16),
-    )
-    with pytest.raises(
-        FormatError, match=r"frames/b/zarr\.json: all shards: expected one length, 8 "
-    ):
-        mmreplay.open(writer.path)
-
-
-@pytest.mark.parametrize("name", ["actions", "rewards", "non_terminals", "resets"])
-def test_a_chunk_length_of_its_own_is_refused(closed, name):
-    edit(
-        closed.path / name / "zarr.json",
-        lambda d: d["chunk_grid"]["configuration"]["chunk_shape"].__setitem__(0, 5),
-    )
-    with pytest.raises(FormatError, match=rf"{name}/zarr\.json: .*expected one length, .* found 5"):
-        mmreplay.open(closed.path)
-    assert f"{name}/zarr.json" in {one.file for one in mmreplay.verify(closed.path).findings}
-    assert mmreplay.repair(closed.path).lost == 0
-    assert mmreplay.verify(closed.path).sound
-
-
-def test_arrays_shorter_than_the_root_says_are_refused(closed):
-    edit(closed.path / "rewards" / "zarr.json", lambda d: d["shape"].__setitem__(0, 20))
-    with pytest.raises(FormatError, match="the root says 21 rows, the arrays 20"):
-        mmreplay.open(closed.path)
-
-
-@pytest.mark.parametrize("name", ["frames", "extras", "episodes", "checksums", "resets"])
-def test_a_directory_that_is_a_link_is_not_followed(closed, tmp_path, name):
-    (closed.path / name).rename(tmp_path / "outside")
-    (closed.path / name).symlink_to(tmp_path / "outside")
-    with pytest.raises(CorruptStoreError, match="found a link"):
-        mmreplay.open(closed.path)
-
-
 # ---------------------------------------------------------------- lanes of a store
-
-
-def test_the_lanes_of_a_store_come_in_the_order_of_their_numbers(make):
-    one, many = make("one.zarr"), make("many.zarr", lanes=3)
-    assert lane_paths(one.path) == [one.path]
-    expected = [many.path / f"lane-0000{n}" for n in range(3)]
-    assert lane_paths(many.path) == expected
-    (many.path / "lane-notes").mkdir()
-    (many.path / ".lane-00003.tmp").mkdir()
-    assert lane_paths(many.path) == expected
-
-
-def test_a_lane_that_is_a_link_is_refused(make, tmp_path):
-    many = make("many.zarr", lanes=2)
-    (many.path / "lane-00001").rename(tmp_path / "outside")
-    (many.path / "lane-00001").symlink_to(tmp_path / "outside")
-    with pytest.raises(CorruptStoreError, match="found a link"):
-        lane_paths(many.path)
-
-
-def test_a_store_with_no_lane_yet_says_so(make):
-    many = make("many.zarr", lanes=1)
-    many.close()
-    shutil.rmtree(many.path / "lane-00000")
-    with pytest.raises(FormatError, match="no lane in it yet"):
-        lane_paths(many.path)
 
 
 def test_a_store_of_lanes_is_no_lane(make):
@@ -227,8 +45,8 @@ def test_a_store_of_lanes_is_no_lane(make):
 # ---------------------------------------------------------------- closed, live, crashed
 
 
-def test_a_closed_lane_is_as_its_root_says(closed):
-    lane = LaneReader(closed.path, 3)
+def test_a_closed_lane_is_as_its_root_says(closed_lane):
+    lane = LaneReader(closed_lane.path, 3)
     assert (lane.head, lane.base, lane.number) == (21, 0, 3)
     assert (lane.is_closed, lane.is_live, lane.tails) == (True, False, {})
     assert lane.tail_start() == 21
@@ -331,9 +149,7 @@ def test_reading_takes_no_lock_and_writes_nothing(make, story, kill, lz4, how):
 # ---------------------------------------------------------------- sessions
 
 
-def test_base_head_and_tails_belong_to_one_session_and_poll_says_when_it_is_over(
-    make, story, kill, lz4
-):
+def test_poll_says_when_the_session_of_base_head_and_tails_is_over(make, story, kill, lz4):
     writer = make(**lz4)
     story.play(writer, 5)
     lane = LaneReader(writer.path)
@@ -447,7 +263,7 @@ def test_a_lane_that_is_opened_between_any_two_reads_of_the_opening_opens(
 
 @pytest.mark.parametrize("at", range(1, N_READS + 1))
 @pytest.mark.parametrize("end", ["close", "kill"])
-def test_a_lane_that_changes_hands_between_any_two_reads_is_one_session_or_the_other(
+def test_a_lane_reopened_between_two_reads_is_read_as_one_session(
     make, story, kill, lz4, between_reads, at, end
 ):
     writers = [make(**lz4)]
@@ -516,7 +332,7 @@ def test_a_reader_that_comes_while_a_session_begins_finds_it(make, story, kill, 
     assert len(stores) >= 3
 
 
-def test_a_session_whose_number_a_kill_has_cut_off_is_followed_all_the_same(make, story, kill):
+def test_a_session_without_a_number_after_a_kill_is_followed_all_the_same(make, story, kill):
     writer = make()
     story.play(writer, 5)
     kill(writer)
@@ -571,10 +387,10 @@ def starts_of(path, values):
 
 
 @pytest.mark.parametrize("values", [[13, 0], [0, 0], [-1, 13], [0, 21], [1 << 62, 3]])
-def test_an_index_that_is_none_is_refused(closed, values):
-    starts_of(closed.path, values)
+def test_an_invalid_index_of_episodes_is_refused(closed_lane, values):
+    starts_of(closed_lane.path, values)
     with pytest.raises(CorruptStoreError, match=r"expected ascending rows in \[0, 21\)"):
-        mmreplay.open(closed.path)
+        mmreplay.open(closed_lane.path)
 
 
 @pytest.mark.parametrize(
@@ -586,19 +402,19 @@ def test_an_index_that_is_none_is_refused(closed, values):
         (lambda d: d["shape"].append(2), "whole rows"),
     ],
 )
-def test_an_index_of_another_kind_is_refused(closed, change, match):
-    edit(closed.path / "episodes" / "starts" / "zarr.json", change)
+def test_an_index_of_another_kind_is_refused(closed_lane, change, match):
+    edit(closed_lane.path / "episodes" / "starts" / "zarr.json", change)
     with pytest.raises(FormatError, match=match):
-        mmreplay.open(closed.path)
+        mmreplay.open(closed_lane.path)
 
 
-def test_an_index_that_is_missing_is_named(closed):
-    (closed.path / "episodes" / "starts" / "zarr.json").unlink()
+def test_an_index_that_is_missing_is_named(closed_lane):
+    (closed_lane.path / "episodes" / "starts" / "zarr.json").unlink()
     with pytest.raises(FormatError, match="a closed lane has its index"):
-        mmreplay.open(closed.path)
+        mmreplay.open(closed_lane.path)
 
 
-def test_a_checkpoint_that_claims_rows_without_end_ends_in_an_error_of_ours(
+def test_a_checkpoint_that_claims_far_too_many_rows_is_an_mmreplay_error(
     make, story, kill, monkeypatch
 ):
     writer = make()

@@ -46,7 +46,7 @@ def test_rows_evicted_by_another_thread_during_a_read_are_drawn_again(make, stor
         assert batch.observation.tobytes() == np.stack(expected).tobytes()
 
 
-def test_rows_that_a_mapping_kept_are_read_once(make, story):
+def test_rows_still_mapped_are_not_read_twice(make, story):
     writer = make(frame=Field((64, 64), "uint8", "raw", chunk=4))
     story.play(writer, 40)
     with mmreplay.load(writer.path, stack=3) as data:

@@ -199,7 +199,7 @@ def test_a_trajectory_that_was_evicted_in_part_is_not_whole(make, story):
         assert store.trajectory(0).ids.tolist() == list(range(11, 17))
 
 
-def test_a_trajectory_that_goes_while_it_is_read_is_not_returned_as_whole(make, story, monkeypatch):
+def test_a_trajectory_evicted_while_it_is_read_is_not_returned(make, story, monkeypatch):
     writer = make(capacity=100)
     story.play(writer, 50, "terminated")
     story.play(writer, 20)
@@ -372,7 +372,9 @@ def test_a_store_that_changes_while_it_is_opened_is_opened_again(make, story, mo
 
 
 @pytest.mark.parametrize("times", [1, 100])
-def test_files_that_go_while_they_are_looked_up_cost_no_knowledge(make, story, monkeypatch, times):
+def test_files_evicted_during_a_look_up_do_not_make_the_store_forget_what_it_knows(
+    make, story, monkeypatch, times
+):
     writer = make()
     story.play(writer, 5)
     with opened(writer) as store:

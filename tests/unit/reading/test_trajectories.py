@@ -186,7 +186,7 @@ def test_a_trajectory_that_was_evicted_before_it_was_read_says_so(make, story):
         assert len(one) == 4
 
 
-def test_a_trajectory_that_goes_while_it_is_read_says_so(make, story, monkeypatch):
+def test_a_trajectory_evicted_while_it_is_read_is_an_error_that_says_so(make, story, monkeypatch):
     writer = make(capacity=10)
     story.play(writer, 4, "terminated")
     story.play(writer, 4, "terminated")

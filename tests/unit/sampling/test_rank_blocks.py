@@ -107,7 +107,7 @@ def test_joined_nodes_tell_which_block_has_a_new_neighbour():
     assert in_order(directory) == [[3, 6]]
 
 
-def test_sparse_are_the_empty_ones_and_those_that_fit_in_half_with_a_neighbour():
+def test_blocks_are_sparse_if_they_are_empty_or_fit_with_a_neighbour_into_half_a_block():
     directory = make([1, 4, 0, 4, 5, 1])
     every = np.arange(1, 7)
     assert directory.sparse(every).tolist() == [2, 3]
@@ -118,7 +118,7 @@ def test_sparse_are_the_empty_ones_and_those_that_fit_in_half_with_a_neighbour()
 
 @pytest.mark.parametrize("fanout", [4, 5, 64])
 @pytest.mark.parametrize("width", [2, 3, 128])
-def test_there_is_always_room_for_a_block_more_than_pairs_of_neighbours_take(width, fanout):
+def test_there_are_always_enough_blocks_for_every_pair_of_neighbours_and_one_more(width, fanout):
     for n_items in (0, 1, width, 10 * width, 1000 * width):
         # The most: of each pair one block is as good as empty, of each pair of nodes one has one.
         a_pair = width // 2 + 1

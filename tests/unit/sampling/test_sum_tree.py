@@ -81,7 +81,7 @@ def test_no_position_without_mass_is_ever_drawn(masses, seed, before):
     assert found.tolist() == [masses[position - before] for position in positions]
 
 
-def test_a_draw_that_rounding_lifts_past_the_masses_of_a_group_is_in_its_last_one():
+def test_a_draw_rounded_up_past_the_end_of_a_group_gives_its_last_position():
     random = np.random.default_rng(0)
     for _ in range(100):
         masses = np.zeros(8192)

@@ -79,7 +79,7 @@ def test_a_write_never_touches_the_best_slot(path):
         assert after[other_slot] == record(generation + 1, head=110 + generation)
 
 
-def test_whether_the_best_slot_is_the_newest(path):
+def test_a_checkpoint_knows_whether_its_best_slot_is_the_newest(path):
     one = CheckpointFile(path, STORE)
     assert one.is_newest
     for damaged in (0, 4096):  # the first write goes to the slot at 4,096
@@ -100,7 +100,7 @@ def test_a_checkpoint_that_was_opened_again_goes_on_in_the_right_slot(path):
     assert path.read_bytes() == record(3, head=112) + record(2, head=111)
 
 
-def test_the_slot_of_the_later_generation_is_the_best_wherever_it_stands(tmp_path, boot):
+def test_the_slot_with_the_later_generation_is_the_best_in_either_place(tmp_path, boot):
     for first, second in ((5, 6), (6, 5), (2**63 - 1, 3)):
         (tmp_path / "c").write_bytes(record(first) + record(second))
         assert CheckpointFile(tmp_path / "c", STORE).best.generation == max(first, second)
@@ -150,7 +150,7 @@ def test_every_flipped_bit_of_a_slot_is_noticed(path):
         "nothing",
     ],
 )
-def test_a_slot_that_is_none_is_not_believed(path, slot):
+def test_an_invalid_slot_is_ignored(path, slot):
     path.write_bytes(record(1) + slot)
     assert CheckpointFile(path, STORE).best.generation == 1
     path.write_bytes(slot + record(1) if len(slot) == 4096 else slot)

@@ -74,7 +74,7 @@ def test_what_is_on_disk_is_known_to_the_next_writer(sums, tmp_path, fresh):
         (20_485, list(range(2048))),
     ],
 )
-def test_those_of_files_that_will_hold_rows_past_the_head_are_forgotten(sums, tmp_path, head, kept):
+def test_checksums_of_files_that_are_still_to_be_filled_are_forgotten(sums, tmp_path, head, kept):
     for chunk in range(2051):
         sums.set(RAW, chunk, chunk + 1)
     sums.sync()
@@ -82,7 +82,7 @@ def test_those_of_files_that_will_hold_rows_past_the_head_are_forgotten(sums, tm
     assert stored(tmp_path, RAW) == {chunk: chunk + 1 for chunk in kept}
 
 
-def test_of_compressed_arrays_those_from_the_tail_on_are_forgotten(sums, tmp_path):
+def test_checksums_of_compressed_files_from_the_tail_on_are_forgotten(sums, tmp_path):
     for chunk in range(6):
         sums.set(RAW, chunk, 5)
         sums.set(PACKED, chunk, 5)

@@ -68,5 +68,5 @@ def test_two_threads_may_ask_for_the_same_chunks(pager, advice, monkeypatch):
     assert not pager.active
 
 
-def test_what_is_asked_for_is_every_row_between_the_first_and_the_last():
+def test_prefetch_asks_for_every_row_between_the_first_and_the_last():
     assert prefetch.ranges([3, 10], [5, 10], 7) == [(21, 21), (70, 7)]

@@ -95,7 +95,7 @@ def test_values_stay_with_their_rows_as_the_column_grows(lane):
     assert 2 <= len(generations) <= 5  # by doubling, not for each file
 
 
-def test_a_column_that_moves_on_lets_go_of_what_was_evicted(lane):
+def test_a_column_does_not_grow_past_the_rows_that_are_kept(lane):
     column = PriorityColumn([lane], [(0, 10)])
     for head in range(ROWS, 50 * ROWS, ROWS):
         base = max(head - 2 * ROWS, 0)
@@ -123,7 +123,7 @@ def test_a_file_that_is_evicted_while_the_column_moves_on_is_done_without(lane, 
     assert get(again, [3 * ROWS, 5 * ROWS - 2]) == [0.3, 0.5]
 
 
-def test_what_stands_past_the_head_is_forgotten(lane):
+def test_priorities_past_the_head_are_cleared(lane):
     column = PriorityColumn([lane], [(0, 3 * ROWS)])
     put(column, np.arange(3 * ROWS - 1), 0.5)
     trim(lane, 0, ROWS + 10)
@@ -150,7 +150,7 @@ def test_where_there_is_no_column_there_is_nothing_to_do(lane):
     assert list(lane.iterdir()) == []
 
 
-def test_what_a_kill_left_half_made_is_swept_away(lane):
+def test_files_half_made_at_a_kill_are_removed(lane):
     (lane / "priorities.tmp").mkdir()
     (lane / "priorities.tmp" / "zarr.json.0.tmp").write_bytes(b"half")
     PriorityColumn([lane], [(0, 1)])
@@ -180,7 +180,7 @@ def test_a_full_disk_changes_nothing_and_the_next_call_goes_on(lane, doubling):
     assert get(PriorityColumn([lane], [(0, head)]), [0, head - 2]) == [0.5, 2.0]
 
 
-def test_a_file_that_was_cut_is_refused_and_none_is_made_anew(lane):
+def test_a_truncated_file_is_refused_and_not_made_again(lane):
     PriorityColumn([lane], [(0, ROWS)])
     with (lane / "priorities/c.0").open("ab") as file:
         file.write(b"more")

@@ -11,6 +11,7 @@ from mmreplay.storage import shard_column
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.shard_column import ShardColumn
 from mmreplay.storage.shard_file import Shard
+from mmreplay.system import platform
 from tests.support.oracle.handmade_lanes import LZ4, ZSTD, CompressedLane, compressed_spec, ids_of
 
 
@@ -207,9 +208,7 @@ class Leaving(CompressedLane):
 
 
 @pytest.mark.parametrize("n_lanes", [1, 2])
-def test_a_row_is_read_from_the_tail_only_if_it_was_still_there_after_it_had_been_copied(
-    tmp_path, n_lanes
-):
+def test_a_row_that_left_the_tail_while_it_was_copied_is_read_from_its_shard(tmp_path, n_lanes):
     lanes = [
         Leaving(tmp_path / "0", compressed_spec(), 60, 36),
         CompressedLane(tmp_path / "1", compressed_spec(), 60, 48),
@@ -221,6 +220,31 @@ def test_a_row_is_read_from_the_tail_only_if_it_was_still_there_after_it_had_bee
     assert column.take(ids).tobytes() == expected.tobytes()
     assert lanes[0].start == 48
     assert column.take(ids).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("n_lanes", [1, 2])
+def test_a_barrier_lies_between_copying_the_tail_and_looking_where_it_begins(
+    tmp_path, monkeypatch, n_lanes
+):
+    spec = compressed_spec()
+    lanes = [CompressedLane(tmp_path / str(n), spec, 60, 36) for n in range(n_lanes)]
+    column = ShardColumn(lanes, "frames")
+    ids = np.arange(60)
+    out = np.zeros((60, 3), np.uint8)
+    # The writer has sealed rows 36 to 47 and written over them, but nobody has seen it yet.
+    lanes[0].tails["frames"][36 % 24 : 36 % 24 + 12] = 255
+    lanes[0].seal(36 // 12)
+    copied = []
+
+    def barrier():
+        copied.append(out[36:].copy())
+        lanes[0].start = 48  # from here on it is seen
+
+    monkeypatch.setattr(platform, "barrier", barrier)
+    column.take(ids, out)
+    assert out.tobytes() == lanes[0].rows[ids].tobytes()
+    assert [(found[:12] == 255).all() for found in copied] == [True]
+    assert copied[0][12:].tobytes() == lanes[0].rows[48:].tobytes()
 
 
 def test_a_row_below_the_tail_is_never_taken_from_it(tmp_path):
@@ -252,7 +276,7 @@ def test_a_short_shard_is_corrupt(tmp_path):
         ShardColumn([lane], "frames").take(np.array([12]))
 
 
-def test_evicted_shards_are_let_go_and_kept_ones_stay_open(tmp_path):
+def test_evicted_shards_are_closed_and_kept_ones_stay_open(tmp_path):
     lanes = [CompressedLane(tmp_path / str(n), compressed_spec(), 60) for n in (0, 1)]
     column = ShardColumn(lanes, "frames")
     for number in (0, 1):

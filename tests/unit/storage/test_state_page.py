@@ -83,7 +83,7 @@ def test_a_page_without_its_magic_is_not_trusted(page):
     assert not page.trusted(best(11))
 
 
-def test_nobody_takes_a_page_for_a_session_before_it_is_whole(page):
+def test_a_state_page_is_no_session_before_it_is_whole(page):
     seen = []
 
     class Words:
@@ -108,7 +108,7 @@ def test_nobody_takes_a_page_for_a_session_before_it_is_whole(page):
     assert seen[-1][1] == [10, 16, 20]
 
 
-def test_a_session_shows_itself_after_a_barrier_behind_what_it_vouches_for(page, monkeypatch):
+def test_a_session_number_is_stored_after_the_rest_of_the_page_and_a_barrier(page, monkeypatch):
     page.start(base=0, tail_start=0, committed=9)
     seen = []
     words = (SESSION, BASE, TAIL_START, COMMITTED)

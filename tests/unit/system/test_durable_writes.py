@@ -11,6 +11,7 @@ import pytest
 import mmreplay
 from mmreplay.errors import CorruptStoreError, DiskFullError, FailedStoreError
 from mmreplay.system import checked_reads, durable_writes, platform
+from mmreplay.system.disk_errors import FailedSyncError
 
 PACKAGE = Path(mmreplay.__file__).parent
 
@@ -402,3 +403,18 @@ def test_what_is_missing_is_not_exchanged(tmp_path):
 def test_without_a_c_library_nothing_is_exchanged(tmp_path, monkeypatch):
     monkeypatch.setattr(platform, "LIBC", None)
     assert not durable_writes.exchange(tmp_path / "one", tmp_path / "other")
+
+
+def test_an_fsync_that_failed_is_told_from_an_open_that_did(tmp_path, monkeypatch):
+    file = tmp_path / "file"
+    with pytest.raises(FailedStoreError, match="cannot be opened") as caught:
+        durable_writes.sync_file(file)
+    assert not isinstance(caught.value, FailedSyncError)
+    file.write_bytes(b"x")
+
+    def fail(_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(durable_writes, "_fdatasync", fail)
+    with pytest.raises(FailedSyncError, match="fsync failed"):
+        durable_writes.sync_file(file)

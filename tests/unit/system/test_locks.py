@@ -64,7 +64,7 @@ def test_a_lock_that_is_released_soon_is_waited_for(tmp_path):
     lock = locks.DirectoryLock(tmp_path, who=str)
     timer = threading.Timer(0.05, lock.release)
     timer.start()
-    locks.DirectoryLock(tmp_path, patience_s=30, who=str).release()
+    locks.DirectoryLock(tmp_path, patience_s=300, who=str).release()
     timer.join()
 
 
@@ -171,7 +171,7 @@ def test_a_held_lock_is_on_the_directory_that_had_the_path_when_it_was_taken(tmp
 
     timer = threading.Timer(0.05, replace)
     timer.start()
-    held = locks.DirectoryLock(old, patience_s=30, who=str)
+    held = locks.DirectoryLock(old, patience_s=300, who=str)
     timer.join()
     assert locks.is_locked(old)
     assert not locks.is_locked(tmp_path / "damaged")

@@ -37,7 +37,7 @@ def test_where_there_is_no_boot_id_it_is_of_this_process_alone(monkeypatch):
     assert platform.boot_id() != platform._PROCESS_ID
 
 
-def test_a_boot_id_that_is_none_is_not_trusted(monkeypatch):
+def test_an_invalid_boot_id_is_not_trusted(monkeypatch):
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: "no id")
     assert platform.boot_id() == platform._PROCESS_ID
 
@@ -82,7 +82,7 @@ def test_a_barrier_releases_a_lock_before_it_acquires_that(monkeypatch):
     assert ("acquire", lock) in calls[first:]
 
 
-def test_a_reader_takes_no_row_before_the_barrier_behind_its_commit(make, story, monkeypatch):
+def test_a_reader_uses_a_new_row_only_after_a_barrier(make, story, monkeypatch):
     writer = make(frame=Field((3,), "uint8", "lz4", chunk=4, shard=8))
     story.play(writer, 2)
     heads = []

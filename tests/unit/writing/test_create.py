@@ -63,7 +63,7 @@ def test_the_attributes_hold_what_was_given(make):
 @pytest.mark.parametrize(
     "there", [lambda p: p.mkdir(), lambda p: p.write_bytes(b"x"), lambda p: p.symlink_to("none")]
 )
-def test_what_is_there_already_is_left_alone(make, tmp_path, there):
+def test_an_existing_path_is_not_overwritten(make, tmp_path, there):
     path = tmp_path / "store.zarr"
     there(path)
     with pytest.raises(StoreExistsError, match=r"store\.zarr: .*append=True"):
@@ -113,7 +113,7 @@ def test_the_path_above_must_be_a_directory(make, tmp_path):
         ({"metadata": {"x": "y" * (2 << 20)}}, "metadata"),
     ],
 )
-def test_what_cannot_be_made_is_refused_and_leaves_nothing(make, tmp_path, wrong, match):
+def test_arguments_that_make_no_store_are_refused_and_leave_no_file(make, tmp_path, wrong, match):
     with pytest.raises(SchemaError, match=match):
         make(**wrong)
     assert list(tmp_path.iterdir()) == []
@@ -129,7 +129,7 @@ def test_metadata_that_is_allowed_leaves_a_store_that_opens(make, story):
 
 
 @pytest.mark.parametrize("n_lanes", [None, 2])
-def test_no_room_leaves_nothing(make, tmp_path, monkeypatch, n_lanes, lz4):
+def test_a_full_disk_at_creation_leaves_no_file(make, tmp_path, monkeypatch, n_lanes, lz4):
     def full(*_):
         raise OSError(errno.ENOSPC, "full")
 
@@ -214,7 +214,7 @@ def test_a_lane_that_cannot_be_made_is_not_said_to_hold_rows(make, monkeypatch):
 
 
 @pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt()])
-def test_of_a_lane_that_was_begun_nothing_takes_room(make, monkeypatch, lz4, failure):
+def test_a_lane_that_could_not_be_made_takes_no_room(make, monkeypatch, lz4, failure):
     path = make(lane="a", **lz4).path.parent
 
     def fail(descriptor, size):
@@ -249,7 +249,7 @@ def test_a_store_has_its_name_only_once_it_is_whole_and_durable(make, tmp_path, 
     assert [one.name for one in tmp_path.iterdir()] == ["store.zarr"]
 
 
-def test_of_two_who_make_the_same_store_one_does_and_the_other_is_told(
+def test_of_two_processes_that_create_a_store_one_succeeds_and_the_other_gets_an_error(
     make, monkeypatch, impatient
 ):
     real = durable_writes.replace_directory

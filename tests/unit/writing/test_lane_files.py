@@ -14,11 +14,13 @@ from mmreplay.errors import (
 )
 from mmreplay.system import durable_writes, locks
 from mmreplay.writing import lane_files
+from tests.support.disks.trees import files
+from tests.support.documents import attributes
 from tests.support.writers import chunks, drain
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
-WAIT = 30  # seconds, for events that come at once
+WAIT = 300  # seconds, for events that come at once: only a hang takes as long
 
 
 @pytest.fixture
@@ -54,7 +56,9 @@ def test_a_chunk_made_ahead_goes_when_a_killed_lane_is_opened(make, story, kill,
     assert chunks(writer) == [0, 1]
 
 
-def test_no_room_for_a_chunk_ahead_is_no_error_yet(make, story, large, monkeypatch):
+def test_no_room_for_the_next_chunk_is_no_error_before_it_is_needed(
+    make, story, large, monkeypatch
+):
     writer = make()
     story.play(writer, 7)
 
@@ -72,7 +76,9 @@ def test_no_room_for_a_chunk_ahead_is_no_error_yet(make, story, large, monkeypat
         story.check(store)
 
 
-def test_no_room_for_a_chunk_ahead_takes_no_file_from_the_step(make, story, large, monkeypatch):
+def test_preparing_the_next_chunk_never_removes_a_file_that_a_step_has_made(
+    make, story, large, monkeypatch
+):
     writer = make()
     story.play(writer, 7)
     spec, real = writer.specs["rewards"], durable_writes._fallocate
@@ -97,7 +103,7 @@ def test_no_room_for_a_chunk_ahead_takes_no_file_from_the_step(make, story, larg
     assert chunks(writer)[-1] == 2
 
 
-def test_a_lane_is_let_go_when_its_tasks_have_ended(make, story, lz4, monkeypatch):
+def test_a_lane_is_released_only_after_its_tasks_have_ended(make, story, lz4, monkeypatch):
     writer = make(**lz4, lanes=2)
     lane = writer.writers[0]
     held, released = threading.Event(), []
@@ -135,7 +141,7 @@ def test_a_second_writer_is_told_who_holds_the_lane(make, story, monkeypatch):
         story.check(store)
 
 
-def test_an_opening_that_fails_lets_go_of_the_lock(make, story, kill):
+def test_an_opening_that_fails_releases_the_lock(make, story, kill):
     writer = make()
     story.play(writer, 3)
     kill(writer)
@@ -152,3 +158,39 @@ def test_a_store_of_lanes_is_no_lane(make):
     store = make(lanes=2)
     with pytest.raises(SchemaError, match="this store has many lanes; name one"):
         lane_files.LockedLane(store.path, {})
+
+
+# ---------------------------------------------------------------- opened again
+
+
+def test_changes_are_written_when_a_lane_is_opened(make, story, kill):
+    writer = make(metadata={"seed": 1})
+    story.play(writer, 3)
+    writer.close()
+    writer = make(append=True, capacity=50, metadata={"seed": 2}, padding="zero")
+    own = attributes(writer.path)
+    assert (own["capacity"], own["env"], own["padding"]) == (50, {"seed": 2}, "zero")
+    kill(writer)
+    own = attributes(make(append=True, capacity=60).path)
+    assert (own["capacity"], own["env"], own["padding"]) == (60, {"seed": 2}, "zero")
+
+
+def test_a_reopening_that_finds_no_room_leaves_the_lane_closed_and_clean(
+    make, story, lz4, monkeypatch
+):
+    writer = make(**lz4)
+    story.play(writer, 20)
+    writer.close()
+    before = files(writer.path)
+
+    def full(*_):
+        raise mmreplay.DiskFullError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable_writes, "_fallocate", full)
+        with pytest.raises(mmreplay.DiskFullError):
+            make(append=True)
+    assert files(writer.path) == before
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+    make(append=True)

@@ -51,7 +51,7 @@ def test_every_border_of_every_column_is_crossed_at_every_kind_of_row(
     assert_store_matches(story, writer)
 
 
-def test_the_number_of_rows_is_that_of_the_other_side_from_the_moment_of_the_commit(make, story):
+def test_a_reader_sees_each_row_as_soon_as_it_is_committed(make, story):
     writer = make()
     with mmreplay.open(writer.path) as store:
         reader = store.live.readers[0]

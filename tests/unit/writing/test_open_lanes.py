@@ -241,7 +241,7 @@ def test_a_store_of_one_lane_takes_no_names(make):
         make("one.zarr", append=True, lane="a")
 
 
-def test_litter_of_a_lane_that_was_never_finished_goes(make):
+def test_files_of_a_lane_that_was_never_finished_are_removed(make):
     path = make(lane="a").path.parent
     (path / ".lane-00001.tmp" / "frames").mkdir(parents=True)
     make(append=True, lane="b")
@@ -285,7 +285,7 @@ def test_several_processes_write_lanes_of_one_store_at_once(tmp_path):
             assert actor.stdin is not None
             actor.stdin.write("\n")
             actor.stdin.flush()
-        found = [actor.communicate(timeout=60) for actor in actors]
+        found = [actor.communicate(timeout=300) for actor in actors]
     finally:
         for actor in actors:
             actor.kill()

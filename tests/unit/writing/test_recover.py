@@ -2,29 +2,25 @@
 
 import errno
 import itertools
-import json
 import os
 import shutil
-import time
 import uuid
 
 import numpy as np
 import pytest
-import zarr
 
 import mmreplay
 from mmreplay import Field
-from mmreplay.errors import CorruptStoreError, FailedStoreError, FormatError
-from mmreplay.format import parse, plan
+from mmreplay.errors import CorruptStoreError, FailedStoreError
 from mmreplay.reading import lane_reader
-from mmreplay.schema import Schema
 from mmreplay.storage import chunk_files
 from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.checksums import stored_checksum
 from mmreplay.storage.state_page import BASE, TAIL_START, State
 from mmreplay.system import durable_writes, memory_maps, platform
-from mmreplay.system.disk_errors import FailedSyncError
 from mmreplay.writing import background, build_lane, seal, writer
+from tests.support.disks.trees import files
+from tests.support.documents import attributes
 from tests.support.effort import by_effort
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -52,48 +48,12 @@ def fields(request):
     }
 
 
-def attributes(path):
-    return json.loads((path / "zarr.json").read_bytes())["attributes"]["mmreplay"]
-
-
-def files_of(path):
-    return sorted(str(one.relative_to(path)) for one in path.rglob("*") if one.is_file())
-
-
 def cut_to(story, path, head):
     """What is left of a lane of which only `head` rows are."""
     rows = story.lanes[path]
     del rows[head:]
     rows[-1]["step"] = False
     rows[-1]["flag"] = 1 if rows[-1]["reset"] else rows[-2]["flag"]
-
-
-# ---------------------------------------------------------------- built
-
-
-def test_a_new_lane_is_a_live_one_of_no_row(tmp_path):
-    schema = Schema.make({"a": Field((3,), codec="lz4"), "b": Field()}, Field(), {"x": Field()})
-    specs = plan.plan_arrays(schema, None)
-    path = tmp_path / "lane"
-    build_lane.build_lane(path, schema, specs, {"capacity": None, "padding": "reset"})
-    for folder in [path, *(one for one in path.rglob("*") if one.is_dir())]:
-        assert (folder / "zarr.json").exists() is (folder.name != ".live")
-    own = parse.parse_root((path / "zarr.json").read_bytes(), "here")
-    assert (own["rows"], own["first"], own["closed"], own["kind"]) == (0, 0, False, "lane")
-    best = CheckpointFile(path / ".live" / "checkpoint", own["uuid"]).best
-    assert (best.head, best.tail_start, best.base, best.generation) == (0, 0, 0, 1)
-    assert not State(path / ".live" / "state", writable=False).trusted(best)
-    tail = path / ".live" / "frames~a.tail"
-    assert tail.stat().st_size == 2 * specs["frames/a"].chunk_bytes
-    assert tail.stat().st_blocks * 512 >= tail.stat().st_size
-    group = zarr.open_group(path, mode="r", zarr_format=3)
-    assert group["frames/a"].shape == (0, 3)
-    with mmreplay.open(path) as store:
-        assert len(store) == 0
-
-
-def test_no_two_lanes_have_the_same_uuid(make):
-    assert attributes(make("a").path)["uuid"] != attributes(make("b").path)["uuid"]
 
 
 # ---------------------------------------------------------------- reopened
@@ -140,7 +100,7 @@ def test_the_short_shard_is_unpacked_and_stays_until_the_whole_one_replaces_it(m
         story.check(store)
 
 
-def test_nothing_but_what_is_private_changes_before_the_lane_is_called_open(
+def test_only_private_files_change_before_a_lane_is_marked_as_open(
     make, story, fields, monkeypatch
 ):
     writer = make(**fields)
@@ -151,7 +111,7 @@ def test_nothing_but_what_is_private_changes_before_the_lane_is_called_open(
     def contents():
         return {
             name: (path / name).read_bytes()
-            for name in files_of(path)
+            for name in files(path)
             if not name.startswith((".live", "checksums"))
         }
 
@@ -172,11 +132,11 @@ def test_nothing_but_what_is_private_changes_before_the_lane_is_called_open(
     assert seen == [before]
 
 
-def test_litter_of_a_death_in_the_middle_of_a_close_goes(make, story, fields):
+def test_files_left_by_a_death_during_a_close_are_removed(make, story, fields):
     writer = make(**fields)
     story.play(writer, 20)
     writer.close()
-    clean = files_of(writer.path)
+    clean = files(writer.path)
     (writer.path / ".live").mkdir()
     for name in (
         ".live/state",
@@ -194,55 +154,9 @@ def test_litter_of_a_death_in_the_middle_of_a_close_goes(make, story, fields):
     assert build_lane.read_generator(again.path) is None
     assert not (writer.path / ".live" / "who-knows").exists()
     again.close()
-    assert files_of(writer.path) == clean
+    assert files(writer.path) == clean
     with mmreplay.open(writer.path) as store:
         story.check(store)
-
-
-def test_the_generator_moves_between_the_attributes_and_the_live_lane(make, story):
-    writer = make()
-    story.play(writer, 3)
-    writer.files.on_flush = lambda: "random state"
-    writer.close()
-    assert attributes(writer.path)["generator"] == "random state"
-    writer = make(append=True)
-    assert "generator" not in attributes(writer.path)
-    assert build_lane.read_generator(writer.path) == "random state"
-    writer.close()
-    assert attributes(writer.path)["generator"] == "random state"
-
-
-def test_changes_are_written_when_a_lane_is_opened(make, story, kill):
-    writer = make(metadata={"seed": 1})
-    story.play(writer, 3)
-    writer.close()
-    writer = make(append=True, capacity=50, metadata={"seed": 2}, padding="zero")
-    own = attributes(writer.path)
-    assert (own["capacity"], own["env"], own["padding"]) == (50, {"seed": 2}, "zero")
-    kill(writer)
-    own = attributes(make(append=True, capacity=60).path)
-    assert (own["capacity"], own["env"], own["padding"]) == (60, {"seed": 2}, "zero")
-
-
-def test_a_reopening_that_finds_no_room_leaves_the_lane_closed_and_clean(
-    make, story, lz4, monkeypatch
-):
-    writer = make(**lz4)
-    story.play(writer, 20)
-    writer.close()
-    before = files_of(writer.path)
-
-    def full(*_):
-        raise mmreplay.DiskFullError("no room")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(durable_writes, "_fallocate", full)
-        with pytest.raises(mmreplay.DiskFullError):
-            make(append=True)
-    assert files_of(writer.path) == before
-    with mmreplay.open(writer.path) as store:
-        story.check(store)
-    make(append=True)
 
 
 # ---------------------------------------------------------------- recovered
@@ -321,7 +235,7 @@ def test_a_tail_that_was_sealed_past_the_flushed_head_is_unpacked(
     assert (best.head, best.tail_start) == (5, 0)
 
 
-def test_a_kill_before_the_state_says_what_the_checkpoint_says_is_no_step_back(make, story, kill):
+def test_a_kill_between_checkpoint_and_state_page_loses_no_row(make, story, kill):
     writer = make(frame=Field((3,), "uint8", "lz4", chunk=4, shard=8), capacity=10)
     story.play(writer, 120)
     writer.flush()
@@ -347,7 +261,7 @@ def damage_newest_slot(writer):
 
 
 @pytest.mark.parametrize("n_more", [9, 100])  # with the last the old head is below the new base
-def test_what_stood_in_a_damaged_slot_is_taken_from_the_state_and_written_again(
+def test_a_damaged_checkpoint_slot_is_restored_from_the_state_page(
     make, story, kill, monkeypatch, n_more
 ):
     for name in ("flush_soon", "wake"):
@@ -375,7 +289,7 @@ def test_what_stood_in_a_damaged_slot_is_taken_from_the_state_and_written_again(
     assert make(append=True).rows == n_rows
 
 
-def test_a_state_that_was_not_trusted_is_not_trusted_after_a_death_in_the_recovery(
+def test_an_untrusted_state_stays_untrusted_after_a_death_in_recovery(
     make, story, kill, power_cut, monkeypatch
 ):
     monkeypatch.setattr(background.Background, "flush_soon", lambda _: None)
@@ -395,7 +309,7 @@ def test_a_state_that_was_not_trusted_is_not_trusted_after_a_death_in_the_recove
     assert make(append=True).rows == 5
 
 
-def test_what_a_flipped_bit_adds_to_the_base_evicts_nothing(make, story, kill):
+def test_a_base_made_larger_by_a_flipped_bit_evicts_nothing(make, story, kill):
     writer = make(frame=Field((3,), "uint8", "lz4", chunk=4, shard=8), capacity=10)
     story.play(writer, 120)
     writer.flush()
@@ -414,7 +328,9 @@ def test_what_a_flipped_bit_adds_to_the_base_evicts_nothing(make, story, kill):
 
 
 @pytest.mark.parametrize("how", ["killed", "power cut"])
-def test_checksums_of_shards_that_the_tail_still_holds_go(make, story, kill, lz4, power_cut, how):
+def test_recovery_removes_checksums_of_shards_whose_rows_are_still_in_the_tail(
+    make, story, kill, lz4, power_cut, how
+):
     writer = make(**lz4)
     story.play(writer, 15)
     writer._sealer.wait()
@@ -436,7 +352,9 @@ def test_checksums_of_shards_that_the_tail_still_holds_go(make, story, kill, lz4
 
 
 @pytest.mark.parametrize("head", [8, 16, 9])
-def test_no_checksum_of_a_lost_timeline_is_left(make, story, kill, fields, power_cut, head):
+def test_no_checksum_of_rows_lost_in_a_power_cut_is_left(
+    make, story, kill, fields, power_cut, head
+):
     # Row head - 1 is rewritten as a final row, and so is the chunk file that ends with it.
     writer = make(**fields)
     story.play(writer, head - 1)
@@ -452,7 +370,7 @@ def test_no_checksum_of_a_lost_timeline_is_left(make, story, kill, fields, power
         story.check(store)
 
 
-def test_what_an_interrupted_step_left_in_the_newest_row_goes(make, story, kill):
+def test_recovery_clears_what_an_interrupted_step_left_in_the_newest_row(make, story, kill):
     writer = make(extras={"x": Field((), "float32")})
     story.play(writer, 3)
     story.step(writer, life_lost=True)
@@ -502,9 +420,7 @@ def test_the_state_page_may_be_lost_with_the_power(make, story, kill, fields):
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "frames.tail"])
-def test_what_nobody_can_do_without_is_named_when_it_is_missing(
-    make, story, kill, lz4, monkeypatch, name
-):
+def test_a_missing_file_that_recovery_needs_is_named(make, story, kill, lz4, monkeypatch, name):
     monkeypatch.setattr(lane_reader, "_PATIENCE_S", 0)
     writer = make(**lz4)
     story.play(writer, 11)
@@ -528,7 +444,7 @@ def test_a_checkpoint_of_two_bad_slots_is_corrupt(make, story, kill):
             call()
 
 
-def test_files_past_the_head_and_litter_go(make, story, kill):
+def test_recovery_removes_files_past_the_head_and_partial_files(make, story, kill):
     writer = make()
     story.play(writer, 20)
     kill(writer)
@@ -544,7 +460,7 @@ def test_files_past_the_head_and_litter_go(make, story, kill):
 
 
 @pytest.mark.parametrize("how", ["killed", "power cut"])
-def test_no_file_goes_before_what_makes_it_needless_is_written(
+def test_no_file_is_removed_before_what_replaces_it_is_written(
     make, story, kill, lz4, power_cut, monkeypatch, how
 ):
     writer = make(**lz4, capacity=1000)
@@ -625,7 +541,7 @@ EVERY = by_effort(5, 1, 1)  # call of them
 
 @pytest.mark.deep
 @pytest.mark.parametrize(("how", "number"), [("closed", 0), ("killed", 1), ("power cut", 3)])
-def test_killed_at_any_point_each_leaves_a_lane_that_opens_again_without_losing_a_row(
+def test_a_kill_at_any_point_leaves_a_lane_that_opens_and_has_every_row(
     make, story, kill, lz4, power_cut, monkeypatch, tmp_path, how, number
 ):
     writer = make(**lz4)
@@ -669,7 +585,7 @@ def test_killed_at_any_point_each_leaves_a_lane_that_opens_again_without_losing_
 
 
 @pytest.mark.parametrize("name", ["actions", "rewards", "resets", "frames"])
-def test_a_closed_lane_that_was_damaged_is_not_summed_up_anew(make, story, name):
+def test_damage_in_a_closed_lane_gets_no_new_checksum(make, story, name):
     writer = make()
     story.play(writer, 20)
     writer.close()
@@ -681,7 +597,7 @@ def test_a_closed_lane_that_was_damaged_is_not_summed_up_anew(make, story, name)
     assert not mmreplay.verify(writer.path).sound
 
 
-def test_rows_that_a_copy_does_not_have_are_told(make, story, kill, tmp_path, caplog):
+def test_rows_that_a_copy_cannot_keep_are_reported(make, story, kill, tmp_path, caplog):
     writer = make()
     story.play(writer, 9)
     writer.flush()
@@ -695,58 +611,6 @@ def test_rows_that_a_copy_does_not_have_are_told(make, story, kill, tmp_path, ca
     with mmreplay.create(writer.path, append=True, flush_s=0) as again:
         assert again.rows == 20
     assert caplog.text == ""
-
-
-def test_a_recovery_is_flushed_soon_where_a_clock_flushes(make, story, kill):
-    writer = make()
-    story.play(writer, 9)
-    kill(writer)
-    again = mmreplay.create(writer.path, append=True, flush_s=3600)
-    best = again.files.checkpoint
-    until = time.monotonic() + 30
-    while best.best.head < 10 and time.monotonic() < until:
-        time.sleep(0.01)
-    assert best.best.head == 10
-    again.close()
-
-
-def respell(path, change):
-    """Change the attributes in a zarr.json, and write other letters than ASCII in few bytes."""
-    document = json.loads((path / "zarr.json").read_bytes())
-    own = document["attributes"]["mmreplay"]
-    change(own)
-    own.pop("crc32c")
-    (path / "zarr.json").write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
-
-
-def test_attributes_that_nobody_could_read_again_are_not_written(make, story):
-    writer = make()
-    story.play(writer, 13)
-    writer.close()
-    respell(writer.path, lambda own: own.update(env={"x": "\u00e9" * 400_000}))
-    before = (writer.path / "zarr.json").read_bytes()
-    for _ in range(2):
-        with pytest.raises(FormatError, match=r"expected attributes of at most 1,048,576 bytes"):
-            make(append=True)
-        assert (writer.path / "zarr.json").read_bytes() == before
-        with mmreplay.open(writer.path) as store:
-            story.check(store)
-        assert mmreplay.verify(writer.path).findings == []
-    make(append=True, metadata={}).close()
-    with mmreplay.open(writer.path) as store:
-        story.check(store)
-
-
-def test_a_random_state_that_makes_them_too_long_is_left_out(make, story):
-    writer = make()
-    story.play(writer, 13)
-    writer.files.on_flush = lambda: "\u00e9" * 400_000
-    writer.close()
-    assert "generator" not in attributes(writer.path)
-    with mmreplay.open(writer.path) as store:
-        story.check(store)
-    make(append=True).close()
-    assert mmreplay.verify(writer.path).findings == []
 
 
 # ---------------------------------------------------------------- refused
@@ -833,18 +697,3 @@ def test_a_flush_that_cannot_open_a_file_gives_up_no_row(make, story, kill, fiel
             writer.flush()
     kill(writer)
     check_going_on(make, story)
-
-
-def test_an_fsync_that_failed_is_told_from_an_open_that_did(tmp_path, monkeypatch):
-    file = tmp_path / "file"
-    with pytest.raises(FailedStoreError, match="cannot be opened") as caught:
-        durable_writes.sync_file(file)
-    assert not isinstance(caught.value, FailedSyncError)
-    file.write_bytes(b"x")
-
-    def fail(_):
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(durable_writes, "_fdatasync", fail)
-    with pytest.raises(FailedSyncError, match="fsync failed"):
-        durable_writes.sync_file(file)

@@ -95,14 +95,14 @@ def test_a_capacity_may_be_a_numpy_integer(make):
         ({"codec": 5}, "codec: expected 'raw', 'lz4', 'zstd' or a zarr codec as a dict, found 5"),
     ],
 )
-def test_an_argument_that_is_none_is_named_before_anything_is_made(tmp_path, given, message):
+def test_an_invalid_argument_is_refused_before_anything_is_made(tmp_path, given, message):
     with pytest.raises(SchemaError, match=message):
         mmreplay.create(tmp_path / "store.zarr", **{"frame": FRAME, "action": ACTION} | given)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("seconds", [float("inf"), np.float64("inf"), 10**400])
-def test_forever_is_never(make, story, seconds):
+def test_an_infinite_flush_interval_means_no_flush_by_the_clock(make, story, seconds):
     writer = make(flush_s=seconds)
     story.play(writer, 3)
     assert writer._background.flush_s == 0

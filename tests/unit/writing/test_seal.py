@@ -20,7 +20,7 @@ from tests.support.writers import assert_store_matches, checkpoint, chunks, drai
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
-WAIT = 30  # seconds, for events that come at once
+WAIT = 300  # seconds, for events that come at once: only a hang takes as long
 
 
 def job_of(n_parts, encode=None, finish=None):
@@ -73,7 +73,7 @@ def test_two_threads_share_the_parts_and_none_is_encoded_twice():
     assert {who[part] for part in range(1, 6)} == {(me, True)}
 
 
-def test_the_sealing_thread_hurries_once_the_writer_has_to_help():
+def test_the_sealing_thread_encodes_fast_once_the_writer_has_to_help():
     ways, hurry = [], threading.Event()
 
     def encode(part, fast):
@@ -181,7 +181,7 @@ def test_a_writer_that_is_interrupted_while_it_helps_leaves_nobody_waiting():
 # ---------------------------------------------------------------- the tail of a lane
 
 
-def test_a_half_is_given_back_only_after_a_checkpoint_says_that_its_rows_are_in_a_shard(
+def test_half_a_tail_is_reused_only_after_a_checkpoint_says_that_its_shard_is_written(
     make, story, lz4, log, monkeypatch
 ):
     writer = make(**lz4)
@@ -204,7 +204,7 @@ def test_a_half_is_given_back_only_after_a_checkpoint_says_that_its_rows_are_in_
     assert (checkpoint(writer).head, checkpoint(writer).tail_start) == (0, 16)
 
 
-def test_a_seal_that_could_not_be_recorded_gives_nothing_back(make, story, lz4, monkeypatch, kill):
+def test_a_seal_without_its_checkpoint_does_not_free_the_tail(make, story, lz4, monkeypatch, kill):
     writer = make(**lz4)
 
     def full(self, **changes):
@@ -275,7 +275,7 @@ def test_a_short_shard_holds_nothing_of_older_rows(make, story, lz4):
     assert shard.slices[1] is None
 
 
-def test_a_writer_that_is_faster_than_the_thread_helps_it(make, story, lz4, monkeypatch):
+def test_a_writer_helps_a_sealing_thread_that_is_too_slow(make, story, lz4, monkeypatch):
     from mmreplay.format import compression
 
     writer = make(**lz4)

@@ -42,6 +42,10 @@ def appended(infos):
         ([None, {"a": 1}], [{}, {}]),
         ([{"a": 1.0}, 7, None], [{"a": 1.0}, {}, {}]),
         ([np.array(["text"]), [1, 2]], [{}, {}]),
+        ([np.longdouble(1), 2.0], [{}, {}]),
+        ([np.zeros((1,) * 9), 1], [{}, {}]),
+        ([10**400, 1], [{}, {}]),
+        ([2.0, 10**400], [2.0, {}]),
     ],
 )
 def test_an_info_that_is_no_dict_is_stored_if_it_is_numbers_like_the_first(
@@ -50,9 +54,40 @@ def test_an_info_that_is_no_dict_is_stored_if_it_is_numbers_like_the_first(
     assert experiences.same(appended(infos), expected)
 
 
-def test_entries_after_the_info_are_left_out(experiences):
-    with nnabla_rl.ReplayBuffer() as buffer:
-        buffer.append((np.zeros(1), 0, 0.0, 1.0, np.ones(1), {"a": 1.0}, "reset"))
-        buffer.append((np.ones(1), 0, 0.0, 1.0, np.zeros(1)))
-        assert experiences.same(buffer[0][5:], ({"a": 1.0},))
-        assert buffer[1][5:] == ({},)
+@pytest.mark.parametrize(
+    "other",
+    [
+        "a",
+        np.zeros(3),
+        {"y": 1},
+        np.zeros((2, 2)),
+        np.array([1 + 2j]),
+        [[1], [1, 2]],
+        object(),
+        pytest.param(10**400, id="a very large number"),
+        np.datetime64("2020-01-01"),
+    ],
+)
+def test_a_value_that_does_not_fit_its_column_is_left_out_of_its_step(experiences, other):
+    found = appended([{"x": 1, "y": np.ones(2)}, {"x": other, "y": other}, {"x": 2}])
+    assert experiences.same(found, [{"x": 1.0, "y": np.ones(2)}, {}, {"x": 2.0}])
+
+
+def test_a_first_info_with_values_that_no_column_can_hold_is_accepted(experiences):
+    info = {"x": 1.0, "large": np.longdouble(1), "deep": {"axes": np.zeros((1,) * 9)}}
+    info["itself"] = info
+    assert experiences.same(appended([info, {"x": 2.0, "large": 3}]), [{"x": 1.0}, {"x": 2.0}])
+
+
+def test_long_keys_that_begin_alike_have_columns_of_their_own(experiences):
+    info = {"k" * 200 + str(number): float(number) for number in range(12)}
+    assert experiences.same(appended([info]), [info])
+
+
+def test_a_value_that_cannot_be_made_an_array_is_left_out(experiences):
+    class Elsewhere:
+        def __array__(self, *_, **__):
+            raise RuntimeError("it lies on another device")
+
+    found = appended([{"x": 1.0}, {"x": Elsewhere()}, {"TimeLimit.truncated": np.zeros(2)}])
+    assert experiences.same(found, [{"x": 1.0}, {}, {}])

@@ -3,7 +3,6 @@
 Invariant: index 0 is the oldest experience that counts, ``len(buffer) - 1`` the newest.
 """
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -44,18 +43,6 @@ def test_every_index_is_what_was_appended(experiences, episodes, capacity, kind)
         for wrong in (len(buffer), -len(buffer) - 1):
             with pytest.raises(IndexError):
                 buffer[wrong]
-
-
-def test_arrays_as_rewards_and_numbers_as_states_keep_their_shape(experiences):
-    with nnabla_rl.ReplayBuffer(3) as buffer:
-        for t in range(5):
-            buffer.append(
-                (t, np.int32(t), np.array([t, -t], np.float32), np.array([1.0]), t + 1, {})
-            )
-        for i, t in enumerate((2, 3, 4)):
-            s, a, r, non_terminal, s_next, info = buffer[i]
-            assert (int(s), a, non_terminal, int(s_next), info) == (t, t, 1.0, t + 1, {})
-            assert experiences.same(r, np.array([t, -t], np.float32))
 
 
 def test_a_decoration_sees_each_experience_that_comes_out(experiences):

@@ -131,6 +131,34 @@ def test_a_trajectory_that_loses_a_life_is_one_episode(experiences):
         assert buffer.trajectory_num == 1
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize(
+    ("part", "value", "text"),
+    [
+        (0, np.array([None]), "expected numbers"),
+        (1, np.zeros(3), "action: expected shape"),
+        (2, "much", "could not convert"),
+        (4, np.zeros(5, np.float32), "frame: expected shape"),
+    ],
+)
+def test_a_trajectory_with_a_step_that_does_not_fit_is_refused_whole(
+    experiences, is_first, part, value, text
+):
+    steps = experiences.episode_of(0, 3, None)
+    wrong = list(steps[2])
+    wrong[part] = value
+    with nnabla_rl.TrajectoryReplayBuffer() as buffer:
+        if not is_first:
+            buffer.append_trajectory(steps[:2])
+        before = buffer.trajectory_num, len(buffer)
+        with pytest.raises(ValueError, match=text):
+            buffer.append_trajectory([*steps[:2], tuple(wrong)])
+        assert (buffer.trajectory_num, len(buffer)) == before
+        buffer.append_trajectory(steps)
+        assert (buffer.trajectory_num, len(buffer)) == (before[0] + 1, before[1] + 3)
+        assert experiences.same(buffer.get_trajectory(-1), steps)
+
+
 @pytest.mark.usefixtures("small_reclaim")
 def test_a_trajectory_in_pieces_is_one_also_after_reopening_and_eviction(tmp_path, experiences):
     path = tmp_path / "pieces.zarr"

@@ -1,10 +1,8 @@
 """Lanes that are not closed: live, or left by a crash."""
 
-import os
 import shutil
 
 import numpy as np
-import pytest
 
 import mmreplay
 from mmreplay import Field, verify
@@ -56,35 +54,6 @@ def test_a_crashed_store_after_a_reboot_is_sound(make, story, kill, kinds):
     state.write_bytes(data)
     report = verify(writer.path)
     assert (report.state, report.rows, report.findings) == ("crashed", 16, [])
-
-
-@pytest.mark.parametrize("file", ["state", "checkpoint"])
-def test_a_crashed_store_that_cannot_be_recovered(make, story, kill, file, kinds):
-    writer = make(frame=kinds["lz4"], action=ACTION)
-    story.play(writer, 15)
-    kill(writer)
-    (writer.path / ".live" / file).write_bytes(b"")
-    report = verify(writer.path)
-    assert report.state == "unknown"
-    assert [one.file for one in report.findings] == [".live"]
-
-
-def test_a_truncated_checkpoint_is_found_though_half_of_it_can_be_read(make, story, kill, kinds):
-    writer = make(frame=kinds["lz4"], action=ACTION)
-    story.play(writer, 15)
-    writer.flush()
-    story.play(writer, 9)
-    writer.flush()
-    kill(writer)
-    checkpoint = writer.path / ".live" / "checkpoint"
-    os.truncate(checkpoint, 4096)
-    (finding,) = verify(writer.path).findings
-    assert (finding.file, finding.message) == (
-        ".live/checkpoint",
-        "expected 8,192 bytes, found 4,096",
-    )
-    assert mmreplay.repair(writer.path).kept == len(story.lanes[writer.path])
-    assert verify(writer.path).sound
 
 
 def test_a_copy_of_a_crashed_store_counts_its_untrusted_rows(tmp_path, kill):

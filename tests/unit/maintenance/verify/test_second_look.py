@@ -3,7 +3,7 @@
 import random
 
 from mmreplay import Field, verify
-from tests.support.processes.threads import Beside
+from tests.support.processes.threads import BackgroundThreads
 
 ACTION = Field((), "uint8", chunk=8)
 
@@ -24,7 +24,7 @@ def test_a_writer_at_work_is_never_taken_for_damage(make, story, kinds):
                 n_reopened += 1
 
     n_verified = 0
-    with Beside(write):
+    with BackgroundThreads(write):
         while n_verified < 5 or n_reopened < 2:
             report = verify(path)
             assert (report.findings, report.warnings) == ([], [])

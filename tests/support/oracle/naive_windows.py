@@ -1,0 +1,35 @@
+"""The windows of an index by trying every step of every episode."""
+
+import numpy as np
+
+from mmreplay.sampling.windows import Windows
+
+
+def steps_of_episodes(index):
+    """Ids of the steps of each episode."""
+    ids = index.ids()
+    return np.split(ids, np.flatnonzero(np.diff(ids) != 1) + 1) if ids.size else []
+
+
+def naive_starts(index, windows):
+    """Ids of the first steps after the burn-in, by trying every step of every episode."""
+    out = []
+    for steps in steps_of_episodes(index):
+        found = set()
+        for offset in range(0, len(steps), windows.stride):
+            if windows.boundary == "pad":
+                found.add(int(steps[offset]))
+            elif offset + windows.steps <= len(steps):
+                found.add(int(steps[offset + windows.burn_in]))
+        if windows.boundary == "shift":
+            found.add(int(steps[max(len(steps) - windows.length, 0)]))
+        out += sorted(found)
+    return out
+
+
+WINDOWS = [
+    Windows(length, burn_in, boundary, stride)
+    for length, burn_in in ((1, 0), (3, 0), (4, 2), (10, 1), (1, 5))
+    for boundary in ("drop", "pad", "shift")
+    for stride in (1, 2, 5)
+]

@@ -1,0 +1,47 @@
+"""A batch: its fields, and that nothing else can change it."""
+
+import dataclasses
+import pickle
+
+import numpy as np
+import pytest
+
+from mmreplay.batches.batch import Batch
+from tests.support.oracle.handmade_rows import IDS, SCALARS, Column, Rows, gathered
+
+
+def test_a_batch_has_the_fields_of_the_interface():
+    rows = Rows(SCALARS, extras={"x": Column(np.arange(24).reshape(12, 2), "float16")})
+    batch = gathered(IDS, rows=rows, stack=3)
+    assert [one.name for one in dataclasses.fields(Batch)] == [
+        "observation", "next_observation", "action", "reward", "discount", "non_terminal", "id",
+        "weight", "extras",
+    ]  # fmt: skip
+    assert len(batch) == 9
+    assert batch.id.tolist() == IDS
+    assert batch.id.dtype == np.int64
+    assert batch.weight.tolist() == [1] * 9
+    assert batch.weight.dtype == np.float32
+    assert batch.non_terminal.dtype == np.bool_
+    assert batch.observation.dtype == np.uint8
+    assert batch.extras["x"].tolist() == [[2 * row, 2 * row + 1] for row in IDS]
+    assert batch.extras["x"].dtype == np.float16
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        batch.reward = batch.discount  # type: ignore[misc]
+
+
+def test_a_batch_holds_copies():
+    rows = Rows(Column(np.arange(12), "int64"))
+    batch = gathered(IDS, rows=rows, stack=2, n_step=2)
+    before = pickle.dumps(batch)
+    for column in rows.columns.values():
+        column.rows[:] = 0
+    assert pickle.dumps(batch) == before
+
+
+def test_no_transitions_are_a_batch_of_none():
+    for settings in ({"stack": 3}, {"stack": None}, {"stack": 3, "n_step": 3, "stack_axis": -1}):
+        batch = gathered([], **settings)
+        assert len(batch) == 0
+        assert batch.reward.shape == (0,)
+    assert gathered([], stack=3).observation.shape == (0, 3)

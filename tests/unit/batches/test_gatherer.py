@@ -1,0 +1,133 @@
+"""Batches that are filled again: `out`, and what is refused as one."""
+
+import copy
+import dataclasses
+import pickle
+
+import numpy as np
+import pytest
+
+from mmreplay.batches.settings import Settings
+from mmreplay.batches.transitions import TransitionGatherer
+from mmreplay.errors import SchemaError
+from tests.support.oracle.handmade_rows import FRAMES, SCALARS, Column, Rows, fetched, gathered
+
+KINDS = {
+    "stacked": {"stack": 3},
+    "zero": {"stack": 3, "padding": "zero"},
+    "last": {"stack": 3, "stack_axis": -1},
+    "none": {"stack": None},
+    "one": {"stack": 1},
+    "n-step": {"stack": 3, "n_step": 3},
+    "n-step, none": {"stack": None, "n_step": 3},
+    "n-step, last": {"stack": 3, "n_step": 3, "stack_axis": -1},
+}
+
+
+def arrays(batch):
+    found = [getattr(batch, one.name) for one in dataclasses.fields(batch)]
+    out = []
+    for one in found:
+        out += list(one.values()) if isinstance(one, dict) else [one]
+    return out
+
+
+@pytest.mark.parametrize("settings", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("is_dict", [False, True])
+def test_out_is_overwritten_whole_and_returned(settings, is_dict):
+    frames = (
+        {"a": SCALARS, "b": Column(np.arange(36).reshape(12, 3), "int16")} if is_dict else SCALARS
+    )
+    rows = Rows(frames, extras={"x": Column(np.arange(12), "float32")})
+    gatherer = TransitionGatherer(rows, Settings(**settings))
+    first = fetched(rows, gatherer, [0, 1, 2])
+    known = arrays(first)
+    for ids in ([10, 9, 4], [5, 5, 5], [7, 6, 0]):
+        for one in known:
+            one[...] = 77
+        again = fetched(rows, gatherer, ids, first)
+        assert again is first
+        assert all(one is other for one, other in zip(arrays(again), known, strict=True))
+        fresh = fetched(rows, TransitionGatherer(rows, Settings(**settings)), ids)
+        for one, other in zip(arrays(again), arrays(fresh), strict=True):
+            assert one.tobytes() == other.tobytes()
+            assert one.dtype == other.dtype
+
+
+def test_out_may_come_from_another_gatherer_of_the_same_settings():
+    rows = Rows(SCALARS)
+    batch = gathered([0, 1], rows=rows, stack=3)
+    assert gathered([5, 6], rows=rows, out=batch, stack=3) is batch
+    assert batch.id.tolist() == [5, 6]
+
+
+def three(frames=SCALARS, stack=3, **settings):
+    return gathered([0, 1, 2], frames, stack=stack, **settings)
+
+
+UNFIT = {
+    "a number": lambda: 3,
+    "a name": lambda: "batch",
+    "a tuple": tuple,
+    "two": lambda: gathered([0, 1], stack=3),
+    "four": lambda: gathered([0, 1, 2, 4], stack=3),
+    "another stack": lambda: three(stack=2),
+    "no stack": lambda: three(stack=None),
+    "another axis": lambda: three(stack_axis=-1),
+    "another n-step": lambda: three(n_step=3),
+    "another dtype": lambda: three(Column(FRAMES, "int16")),
+    "another shape": lambda: three(Column(np.zeros((12, 2)), "uint8")),
+    "other rewards": lambda: three(rows=Rows(SCALARS, "float64")),
+    "a dict": lambda: three(rows=Rows({"frame": SCALARS})),
+    "an extra": lambda: three(rows=Rows(SCALARS, extras={"x": SCALARS})),
+    "pickled": lambda: pickle.loads(pickle.dumps(three())),
+    "copied": lambda: copy.deepcopy(three()),
+    "too few rewards": lambda: dataclasses.replace(three(), reward=np.zeros(2, np.float32)),
+    "a list": lambda: dataclasses.replace(three(), discount=[0.0] * 3),
+    "of two batches": lambda: dataclasses.replace(three(), next_observation=three().observation),
+    "the wrong way round": lambda: dataclasses.replace(
+        batch := three(), observation=batch.next_observation, next_observation=batch.observation
+    ),
+    "frames alone": lambda: dataclasses.replace(three(), observation=np.zeros((3, 3), np.uint8)),
+}
+
+
+@pytest.mark.parametrize("make_wrong", UNFIT.values(), ids=UNFIT)
+def test_an_out_that_does_not_fit_is_refused_and_not_touched(make_wrong):
+    wrong = make_wrong()
+    before = pickle.dumps(wrong)
+    rows = Rows(SCALARS)
+    gatherer = TransitionGatherer(rows, Settings(stack=3))
+    for _ in range(2):
+        with pytest.raises(
+            SchemaError, match="out: expected a batch of 3 that this object returned"
+        ):
+            fetched(rows, gatherer, [0, 1, 2], wrong)
+    assert pickle.dumps(wrong) == before
+
+
+def test_an_out_that_cannot_be_written_is_refused():
+    rows = Rows(SCALARS)
+    gatherer = TransitionGatherer(rows, Settings(stack=3))
+    batch = fetched(rows, gatherer, [0, 1, 2])
+    batch.reward.flags.writeable = False
+    with pytest.raises(SchemaError, match="out: expected a batch of 3"):
+        fetched(rows, gatherer, [0, 1, 2], batch)
+
+
+def test_an_out_of_one_size_is_not_taken_for_another():
+    rows = Rows(SCALARS)
+    gatherer = TransitionGatherer(rows, Settings(stack=3))
+    batch = fetched(rows, gatherer, [0, 1, 2])
+    fetched(rows, gatherer, [4, 5, 6], batch)
+    with pytest.raises(SchemaError, match="out: expected a batch of 2"):
+        fetched(rows, gatherer, [4, 5], batch)
+
+
+def test_a_dict_out_with_other_keys_is_refused():
+    rows = Rows({"a": SCALARS, "b": SCALARS})
+    gatherer = TransitionGatherer(rows, Settings(stack=3))
+    for other in (Rows({"a": SCALARS}), Rows({"a": SCALARS, "c": SCALARS}), Rows(SCALARS)):
+        batch = fetched(other, TransitionGatherer(other, Settings(stack=3)), [0, 1])
+        with pytest.raises(SchemaError, match="out: expected a batch of 2"):
+            fetched(rows, gatherer, [0, 1], batch)

@@ -1,0 +1,39 @@
+"""Experiences as rows of a store: their parts, and which are refused."""
+
+import numpy as np
+import pytest
+
+from mmreplay.compat import nnabla_rl
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ((1, 2, 3), "expected \\(s, a, r"),
+        ("text", "expected \\(s, a, r"),
+        ((np.array([None]), 0, 0.0, 1.0, np.zeros(2), {}), "found object"),
+    ],
+)
+def test_invalid_experiences_are_refused(wrong, text):
+    with nnabla_rl.ReplayBuffer() as buffer, pytest.raises(ValueError, match=text):
+        buffer.append(wrong)
+
+
+def test_arrays_as_rewards_and_numbers_as_states_keep_their_shape(experiences):
+    with nnabla_rl.ReplayBuffer(3) as buffer:
+        for t in range(5):
+            buffer.append(
+                (t, np.int32(t), np.array([t, -t], np.float32), np.array([1.0]), t + 1, {})
+            )
+        for i, t in enumerate((2, 3, 4)):
+            s, a, r, non_terminal, s_next, info = buffer[i]
+            assert (int(s), a, non_terminal, int(s_next), info) == (t, t, 1.0, t + 1, {})
+            assert experiences.same(r, np.array([t, -t], np.float32))
+
+
+def test_entries_after_the_info_are_left_out(experiences):
+    with nnabla_rl.ReplayBuffer() as buffer:
+        buffer.append((np.zeros(1), 0, 0.0, 1.0, np.ones(1), {"a": 1.0}, "reset"))
+        buffer.append((np.ones(1), 0, 0.0, 1.0, np.zeros(1)))
+        assert experiences.same(buffer[0][5:], ({"a": 1.0},))
+        assert buffer[1][5:] == ({},)

@@ -1,0 +1,163 @@
+"""`load`: one store, a list of them or a pattern, and with which settings."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+import mmreplay
+from mmreplay.errors import (
+    FormatError,
+    SchemaError,
+    StoreNotFoundError,
+)
+from mmreplay.ids import LANE_SHIFT
+from mmreplay.writing import build_lane
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+def test_one_store_is_loaded_with_its_settings(loaded):
+    with loaded(stack=2, n_step=3, gamma=0.5, padding="zero", stack_axis=-1) as data:
+        assert len(data) == 30
+        assert data.sample(4).observation.shape == (4, 3, 2)
+        assert dataclasses.astuple(data.settings) == (2, 3, 0.5, "zero", -1, None)
+        assert repr(data) == f"<mmreplay.Dataset {data.store.path} transitions=30>"
+        assert data.ids.tolist() == data.store.ids.tolist()
+        assert len(data.episodes) == 5
+        assert data.trajectory(1).ids.tolist() == [7, 8, 9, 10, 11, 12]
+
+
+def test_the_defaults_are_those_of_the_interface(loaded, same):
+    data = loaded()
+    assert dataclasses.astuple(data.settings) == (4, 1, 0.99, "reset", 0, None)
+    assert same(data.sample(8), loaded(seed=0).sample(8))
+
+
+def test_padding_is_the_first_stores(make, story):
+    for name, padding in (("a.zarr", "zero"), ("b.zarr", "reset")):
+        writer = make(name, padding=padding)
+        story.play(writer, 3)
+        writer.close()
+    folder = writer.path.parent
+    assert mmreplay.load([folder / "a.zarr", folder / "b.zarr"]).settings.padding == "zero"
+    assert mmreplay.load([folder / "b.zarr", folder / "a.zarr"]).settings.padding == "reset"
+    assert mmreplay.load(folder / "a.zarr", padding="reset").settings.padding == "reset"
+
+
+@pytest.fixture
+def three(make, story):
+    """Three stores of 3, 4 and 2 times 5 transitions."""
+    for name, length, n_lanes in (("a.zarr", 3, None), ("b.zarr", 4, None), ("c.zarr", 5, 2)):
+        writer = make(name, lanes=n_lanes)
+        story.play(writer, length)
+        writer.close()
+    return writer.path.parent
+
+
+def test_a_list_or_a_pattern_numbers_lanes_on_through_all_stores(three):
+    by_list = mmreplay.load([three / "a.zarr", str(three / "b.zarr"), three / "c.zarr"])
+    for path in (
+        str(three / "*.zarr"),
+        three / "[abc].zarr",
+        [three / "a.zarr", three / "[bc].zarr"],
+    ):
+        data = mmreplay.load(path)
+        assert len(data) == 17
+        assert data.ids.tolist() == by_list.ids.tolist()
+        assert data.store.path == three / "a.zarr"
+    lanes = by_list.ids >> LANE_SHIFT
+    assert [int((lanes == n).sum()) for n in range(4)] == [3, 4, 5, 5]
+    reverse = mmreplay.load([three / "c.zarr", three / "a.zarr"])
+    assert (reverse.ids >> LANE_SHIFT).tolist() == [0] * 5 + [1] * 5 + [2] * 3
+
+
+def test_stores_loaded_as_one_are_named_and_are_no_zarr_group(three):
+    paths = (three / "b.zarr", three / "c.zarr")
+    with mmreplay.load(paths) as data:
+        assert data.paths == data.store.paths == paths
+        with pytest.raises(SchemaError, match=r"found 2 loaded as one, .*open each: .*\.paths\]"):
+            data.store.zarr()
+    with mmreplay.open(three / "c.zarr") as store:
+        assert store.paths == (three / "c.zarr",)
+
+
+def test_a_lane_of_a_store_is_loaded_alone(three):
+    assert len(mmreplay.load(three / "c.zarr" / "lane-00001")) == 5
+
+
+def test_a_store_whose_name_is_a_pattern_is_that_store(make, story):
+    writer = make("run[1].zarr")
+    story.play(writer, 3)
+    assert len(mmreplay.load(writer.path)) == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "match"),
+    [
+        ("none.zarr", StoreNotFoundError, "there is no store here"),
+        ("*.none", StoreNotFoundError, "nothing matches this pattern"),
+        ([], StoreNotFoundError, "found an empty list"),
+        (["a.zarr", "none.zarr"], StoreNotFoundError, "none.zarr: there is no store here"),
+        (["a.zarr", []], StoreNotFoundError, "empty list"),
+        ("file", FormatError, "not a store"),
+        ("*", FormatError, "file"),
+    ],
+)
+def test_what_cannot_be_loaded_is_named(three, monkeypatch, path, error, match):
+    monkeypatch.chdir(three)
+    Path("file").write_bytes(b"x")
+    with pytest.raises(error, match=match):
+        mmreplay.load(path)
+
+
+def test_a_store_is_loaded_once_however_it_is_named(three, monkeypatch):
+    monkeypatch.chdir(three)
+    (three / "again.zarr").symlink_to("a.zarr")
+    for path in (
+        ["a.zarr", "a.zarr"],
+        ["a.zarr", three / "a.zarr"],
+        ["a.zarr", "?.zarr"],
+        ["a.zarr", "again.zarr"],
+        ["c.zarr", "c.zarr/lane-00001"],
+    ):
+        with pytest.raises(SchemaError, match=r"loaded already as .*; name each store once"):
+            mmreplay.load(path)
+    assert len(mmreplay.load(["c.zarr/lane-00001", "c.zarr/lane-00000"])) == 10
+
+
+def test_a_store_of_lanes_with_no_lane_yet_says_what_to_do(make, story, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:  # between the store and its first lane
+        patch.setattr(build_lane, "build_lane", killed)
+        with pytest.raises(KeyboardInterrupt):
+            make("run.zarr", lane="actor-0")
+    path = make("other.zarr").path.with_name("run.zarr")
+    for call in (mmreplay.load, mmreplay.open, lambda path: mmreplay.create(path, append=True)):
+        with pytest.raises(
+            FormatError,
+            match=r"run\.zarr: a store of lanes with no lane in it yet.*"
+            r"create with lane=",
+        ):
+            call(path)
+    story.play(make("run.zarr", lane="actor-0", append=True), 3)
+    assert len(mmreplay.load(path)) == 3
+
+
+@pytest.mark.parametrize("path", [5, None, 1.5])
+def test_what_is_no_path_is_refused(path):
+    with pytest.raises(SchemaError, match="expected a path, a list of them or a pattern"):
+        mmreplay.load(path)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"stack": 0}, {"n_step": 0}, {"gamma": 2}, {"padding": "edge"}, {"stack_axis": 2}]
+)
+def test_a_setting_out_of_its_range_is_refused(loaded, buffer_of, tmp_path, wrong):
+    with pytest.raises(SchemaError, match=next(iter(wrong))):
+        loaded(**wrong)
+    with pytest.raises(SchemaError, match=next(iter(wrong))):
+        buffer_of("new.zarr", **wrong)
+    assert not (tmp_path / "new.zarr").exists()

@@ -1,0 +1,64 @@
+"""How `record` gets its environment: by id, from a factory, or as it is given."""
+
+import pytest
+
+from mmreplay import MmreplayError
+from mmreplay.recording.environments import resolve_id
+from mmreplay.recording.recorder import record
+from tests.support.counter_env import Counter
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+def test_only_environments_made_by_record_are_closed(tmp_path):
+    made = []
+
+    def factory():
+        made.append(Counter())
+        return made[-1]
+
+    record(factory, tmp_path / "a", 3, envs=2)
+    assert [env.closed for env in made] == [True, True]
+    env = Counter()
+    record(env, tmp_path / "b", 3)
+    assert not env.closed
+
+
+def test_an_error_in_an_environment_factory_is_reported(tmp_path):
+    def make():
+        raise OSError("no display")
+
+    with pytest.raises(MmreplayError, match=r"^the environment raised OSError: no display"):
+        record(make, tmp_path / "s", 10)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"env": "NoSuchThing-v0", "steps": 1}, "NoSuchThing"),
+        ({"env": "nosuchmodule:Thing-v0", "steps": 1}, "cannot import nosuchmodule"),
+        ({"env": "CartPole-v1", "steps": 0}, "steps: expected a whole number, 1 or more; found 0"),
+        (
+            {"env": "CartPole-v1", "steps": 1, "envs": 0},
+            "envs: expected a whole number, 1 to 4,096",
+        ),
+        ({"env": "CartPole-v1", "steps": 1, "envs": "2"}, "^envs: expected .*, or None; found '2'"),
+        ({"env": "CartPole-v1", "steps": 1, "envs": 1.5}, "^envs: expected .*, or None; found 1.5"),
+        ({"env": "CartPole-v1", "steps": 1, "envs": True}, "^envs: expected .*; found True"),
+        ({"env": "CartPole-v1", "steps": 1, "seed": -1}, "seed: expected a whole number, 0 to"),
+        ({"env": Counter(), "steps": 1, "envs": 2}, "2 asked for, Counter has 1"),
+        ({"env": "CartPole-v1", "steps": 1, "policy": "nosuchmodule:f"}, "no module"),
+    ],
+)
+def test_wrong_arguments_are_refused_and_leave_no_store(arguments, message, tmp_path):
+    with pytest.raises(MmreplayError, match=message):
+        record(path=tmp_path / "s", **arguments)
+    assert not (tmp_path / "s").exists()
+
+
+def test_an_id_without_a_version_is_the_newest_version_of_an_environment_or_game():
+    assert resolve_id("CartPole")[0] == "CartPole-v1"
+    assert resolve_id("Breakout")[0] == "ALE/Breakout-v5"
+    assert resolve_id("ALE/Breakout")[0] == "ALE/Breakout-v5"
+    assert resolve_id("BreakoutNoFrameskip-v4")[0] == "BreakoutNoFrameskip-v4"
+    assert resolve_id("CartPole-v0")[0] == "CartPole-v0"

@@ -1,0 +1,180 @@
+"""The sampler by priority: what is drawn, how beta grows, and whose priority an error changes."""
+
+import numpy as np
+import pytest
+
+from mmreplay import PrioritizedReplayBuffer
+from mmreplay.errors import (
+    EmptyBufferError,
+    SchemaError,
+)
+from mmreplay.sampling.prioritized import Prioritization
+from tests.support.prioritized import FRAME, RAW, ROWS, give, play
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+def test_the_newest_and_the_oldest_transition_are_drawn(prioritized_of):
+    buffer = prioritized_of(capacity=20)
+    play(buffer, 300, end=False)
+    buffer.flush()
+    drawn = set(np.concatenate([buffer.sample(500).id for _ in range(4)]).tolist())
+    assert drawn == set(buffer.ids.tolist()) == set(range(280, 300))
+    play(buffer, 1, reset=False, end=False)
+    assert 300 in buffer.sample(500).id
+    assert 280 not in buffer.sample(500).id
+
+
+def test_a_stratified_batch_has_one_draw_in_each_share_of_the_mass(prioritized_of):
+    buffer = prioritized_of(stratified=True, alpha=1.0)
+    play(buffer, 64)
+    give(buffer, np.ones(64))
+    assert sorted(buffer.sample(64).id.tolist()) == buffer.ids.tolist()
+    give(buffer, np.where(np.arange(64) < 32, 3.0, 1.0))
+    assert np.count_nonzero(buffer.sample(64).id < 32) in {47, 48, 49}
+
+
+def test_a_batch_may_be_larger_than_the_buffer_and_the_buffer_as_small_as_one(prioritized_of):
+    buffer = prioritized_of(capacity=1)
+    with pytest.raises(EmptyBufferError, match=r"store\.zarr: there is no transition"):
+        buffer.sample(3)
+    buffer.reset(FRAME)
+    with pytest.raises(EmptyBufferError):
+        buffer.sample(3)
+    for step in range(100):
+        buffer.step(0, 0.0, FRAME)
+        batch = buffer.sample(3)
+        assert batch.id.tolist() == [step] * 3
+        assert batch.weight.tolist() == [1, 1, 1]
+        buffer.update_priorities(batch.id, [1.0, 2.0, 3.0])
+        assert buffer.priorities([step]).tolist() == [3.0 + 1e-6]
+    buffer.update_priorities([98, 99, 4], [5.0, 6.0, 7.0])
+    assert buffer.n_late_updates == 2
+
+
+def test_an_episode_longer_than_the_buffer_is_followed(prioritized_of):
+    buffer = prioritized_of(capacity=50)
+    play(buffer, 3 * ROWS, end=False)
+    assert set(buffer.sample(1000).id.tolist()) == set(range(3 * ROWS - 50, 3 * ROWS))
+    play(buffer, 5, reset=False)
+    buffer.flush()
+    play(buffer, 4 * ROWS)
+    buffer.flush()
+    assert set(buffer.sample(1000).id.tolist()) == set(buffer.ids.tolist())
+
+
+def test_beta_comes_to_one_after_betasteps_batches_and_goes_on_where_it_was(prioritized_of):
+    buffer = prioritized_of(beta=0.4, betasteps=10)
+    play(buffer, 5)
+    for n in range(6):
+        assert buffer.beta == pytest.approx(0.4 + 0.06 * n)
+        buffer.sample(2)
+    buffer.close()
+    buffer = prioritized_of(beta=0.4, betasteps=10)
+    assert buffer.beta == pytest.approx(0.76)
+    for _ in range(6):
+        buffer.sample(2)
+    assert buffer.beta == 1
+
+
+def test_a_priority_is_the_size_of_the_error_and_epsilon(prioritized_of):
+    buffer = prioritized_of(epsilon=0.5, error_clip=(-1, 2))
+    play(buffer, 5)
+    buffer.update_priorities(buffer.ids, [-3, 3, 0, -0.25, 1.5])
+    assert buffer.priorities(buffer.ids).tolist() == [1.5, 2.5, 0.5, 0.75, 2.0]
+
+
+def test_new_rows_have_the_largest_priority_ever_given(prioritized_of):
+    buffer = prioritized_of(epsilon=0.0)
+    play(buffer, 2)
+    assert buffer.priorities(buffer.ids).tolist() == [1, 1]
+    buffer.update_priorities([0, 1], [5.0, 0.1])
+    play(buffer, 1)
+    buffer.update_priorities([0], [0.2])
+    play(buffer, 1)
+    assert buffer.priorities(buffer.ids).tolist() == [0.2, 0.1, 5, 5]
+
+
+def test_of_an_id_that_comes_twice_the_last_error_counts(prioritized_of):
+    buffer = prioritized_of(epsilon=0.0)
+    play(buffer, 3)
+    buffer.update_priorities([1, 0, 1, 1], [3.0, 2.0, 9.0, 4.0])
+    assert buffer.priorities(buffer.ids).tolist() == [2, 4, 1]
+
+
+def test_updates_for_evicted_ids_are_ignored_and_counted(prioritized_of):
+    buffer = prioritized_of(capacity=30, epsilon=0.0)
+    play(buffer, 30, end=False)
+    buffer.update_priorities(buffer.ids, np.full(30, 0.5))
+    old = buffer.ids
+    for _ in range(10):
+        play(buffer, 10, end=False)
+        buffer.flush()
+    before = buffer.priorities(buffer.ids)
+    buffer.update_priorities(old, np.full(30, 99.0))
+    assert buffer.n_late_updates == 30
+    assert buffer.priorities(buffer.ids).tolist() == before.tolist()
+    play(buffer, 1)
+    assert buffer.priorities(buffer.ids[-1:]).tolist() == [1]  # what came late is not largest
+    mixed = [0, int(buffer.ids[3]), 1]
+    buffer.update_priorities(mixed, [7.0, 8.0, 9.0])
+    assert buffer.n_late_updates == 32
+    assert buffer.priorities(buffer.ids)[3] == 8
+
+
+@pytest.mark.parametrize("lanes", [None, 3])
+def test_late_updates_of_several_batches_reach_exactly_their_transitions(prioritized_of, lanes):
+    buffer = prioritized_of(capacity=100, epsilon=0.0, lanes=lanes)
+    random = np.random.default_rng(0)
+    known, out, n_late = {}, [], 0
+    for number in range(40):
+        play(buffer, int(random.integers(0, 12)), end=bool(number % 3))
+        if not len(buffer):
+            continue
+        out.append(buffer.sample(9).id)
+        if number % 11 == 0:
+            buffer.flush()
+        while len(out) > 4:
+            ids = out.pop(int(random.integers(len(out))))
+            errors = random.random(9)
+            buffer.update_priorities(ids, errors)
+            known |= dict(zip(ids.tolist(), errors.tolist(), strict=True))
+            n_late += int(np.count_nonzero(~np.isin(ids, buffer.ids)))
+        found = dict(zip(buffer.ids.tolist(), buffer.priorities(buffer.ids).tolist(), strict=True))
+        assert found == {i: known.get(i, 1.0) for i in found}
+    assert buffer.n_late_updates == n_late > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("alpha", -0.1),
+        ("alpha", np.nan),
+        ("alpha", np.inf),
+        ("alpha", "1"),
+        ("beta", 1.1),
+        ("beta", -0.1),
+        ("beta", None),
+        ("betasteps", 0),
+        ("betasteps", 1.5),
+        ("betasteps", True),
+        ("epsilon", -1e-9),
+        ("epsilon", np.inf),
+        ("error_clip", (1, 0)),
+        ("error_clip", 1),
+        ("error_clip", (0, np.nan)),
+        ("error_clip", (0, 1, 2)),
+        ("variant", "ranked"),
+        ("normalize", "all"),
+    ],
+)
+def test_a_setting_out_of_its_range_is_refused_before_anything_is_made(tmp_path, name, value):
+    with pytest.raises(SchemaError, match=f"^{name}: expected"):
+        PrioritizedReplayBuffer(tmp_path / "new.zarr", **RAW, **{name: value})
+    assert not (tmp_path / "new.zarr").exists()
+
+
+def test_beta_grows_in_a_straight_line():
+    how = Prioritization(beta=0.5, betasteps=4)
+    assert [how.beta_at(n) for n in (0, 1, 2, 4, 9)] == [0.5, 0.625, 0.75, 1, 1]
+    assert Prioritization(beta=0.5).beta_at(1000) == 0.5

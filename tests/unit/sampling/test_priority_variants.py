@@ -1,0 +1,113 @@
+"""Both ways from priorities to probabilities: in proportion to them, and by their ranks."""
+
+import numpy as np
+import pytest
+
+from mmreplay.ids import LANE_SHIFT
+from tests.support.prioritized import (
+    VARIANTS,
+    check_distribution,
+    expected_probabilities,
+    give,
+    play,
+)
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("alpha", [0, 0.6, 1, 2])
+@pytest.mark.parametrize("n", [pytest.param(3, marks=pytest.mark.deep(only=True)), 7])
+def test_transitions_are_drawn_by_the_definition(prioritized_of, n, alpha, variant):
+    buffer = prioritized_of(alpha=alpha, variant=variant)
+    play(buffer, n)
+    give(buffer, np.random.default_rng(n).random(n) + 0.2)
+    check_distribution(buffer, expected_probabilities(buffer, alpha, variant))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_transitions_of_several_lanes_are_drawn_by_the_definition_after_eviction(
+    prioritized_of, variant
+):
+    buffer = prioritized_of(lanes=3, capacity=90, variant=variant)
+    random = np.random.default_rng(0)
+    for _ in range(12):
+        play(buffer, 7)
+        n = len(buffer)
+        give(buffer, random.random(n) + 0.1)
+        buffer.flush()
+        assert len(buffer) == n
+    assert n == 90
+    assert len(np.unique(buffer.ids >> LANE_SHIFT)) == 3
+    check_distribution(buffer, expected_probabilities(buffer, 0.6, variant))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("beta", [0, 0.4, 1])
+@pytest.mark.parametrize("normalize", ["batch", "buffer"])
+def test_importance_weights_are_those_of_the_definition(prioritized_of, variant, beta, normalize):
+    buffer = prioritized_of(variant=variant, beta=beta, normalize=normalize)
+    play(buffer, 40)
+    play(buffer, 3)
+    give(buffer, np.random.default_rng(0).random(43) + 0.01)
+    batch = buffer.sample(16)
+    probabilities = expected_probabilities(buffer, 0.6, variant)
+    every = (43 * probabilities) ** -beta
+    drawn = every[buffer.ids.searchsorted(batch.id)]
+    largest = drawn.max() if normalize == "batch" else every.max()
+    assert batch.weight.dtype == np.float32
+    np.testing.assert_allclose(batch.weight, drawn / largest, rtol=1e-6)
+    out = buffer.sample(16, out=batch)
+    assert out is batch
+    drawn = every[buffer.ids.searchsorted(batch.id)]
+    largest = drawn.max() if normalize == "batch" else every.max()
+    np.testing.assert_allclose(batch.weight, drawn / largest, rtol=1e-6)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_without_updates_everything_is_drawn_alike_with_a_weight_of_one(prioritized_of, variant):
+    alpha = 0.0 if variant == "rank" else 0.6
+    buffer = prioritized_of(variant=variant, alpha=alpha)
+    play(buffer, 50)
+    assert (buffer.sample(64).weight == 1).all()
+    check_distribution(buffer, np.full(50, 1 / 50))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_rows_that_are_no_transition_are_never_drawn(prioritized_of, variant):
+    buffer = prioritized_of(variant=variant)
+    for length in (1, 2, 0, 5, 0, 3):
+        play(buffer, length, end=length != 5)  # one is interrupted
+        if len(buffer):
+            drawn = buffer.sample(200).id
+            assert not buffer.store.index.invalid(drawn).any()
+            give(buffer, np.full(len(buffer), 3.0))
+    column = buffer._column
+    with_mass = column.ids(np.flatnonzero(column.values))
+    assert with_mass.tolist() == buffer.ids.tolist()
+
+
+@pytest.mark.parametrize("alpha", [0, 0.5, 1, 3])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_errors_of_any_size_leave_probabilities_and_weights_finite(prioritized_of, alpha, variant):
+    buffer = prioritized_of(alpha=alpha, epsilon=0.0, beta=1.0, normalize="buffer", variant=variant)
+    play(buffer, 4)
+    buffer.update_priorities([0, 1, 2, 3], [1e308, 1.7e308, 5e-324, 0.0])
+    batch = buffer.sample(100)
+    assert np.isfinite(batch.weight).all()
+    assert (batch.weight <= 1).all()
+
+
+@pytest.mark.parametrize("variant", ["proportional", "rank"])
+def test_probabilities_are_those_of_the_definition(prioritized_of, variant):
+    buffer = prioritized_of(variant=variant, alpha=0.7)
+    frame = np.zeros(buffer.store.schema.frames["frame"].shape, np.uint8)
+    buffer.reset(frame)
+    for _ in range(5):
+        buffer.step(0, 0.0, frame)
+    buffer.update_priorities(range(5), [5.0, 1.0, 4.0, 2.0, 3.0])
+    masses = (
+        buffer.priorities(range(5)) if variant == "proportional" else 1 / np.array([1, 5, 2, 4, 3])
+    )
+    masses = masses**0.7
+    assert buffer.probabilities(range(5)) == pytest.approx(masses / masses.sum(), rel=1e-12)

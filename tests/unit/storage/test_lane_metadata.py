@@ -1,0 +1,160 @@
+"""The zarr.json files of a store as they are read: attributes, arrays, lanes; and what is refused."""
+
+import json
+import os
+import shutil
+
+import pytest
+
+import mmreplay
+from mmreplay import Field
+from mmreplay.errors import CorruptStoreError, FormatError, StoreNotFoundError
+from mmreplay.storage.lane_metadata import lane_paths, read_metadata, read_specs
+from tests.support.documents import edit
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+def test_where_there_is_nothing_there_is_no_store(tmp_path):
+    (tmp_path / "dangling").symlink_to(tmp_path / "none")
+    for name in ("none", "none/below", "dangling"):
+        with pytest.raises(StoreNotFoundError, match="there is no store here; check the path"):
+            read_metadata(tmp_path / name)
+
+
+def test_each_kind_of_path_that_is_no_store_has_its_own_error(tmp_path):
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
+    (tmp_path / "large").mkdir()
+    (tmp_path / "large" / "zarr.json").write_bytes(b" " * ((1 << 20) + 1))
+    (tmp_path / "link").mkdir()
+    (tmp_path / "link" / "zarr.json").symlink_to(tmp_path / "foreign" / "zarr.json")
+    for name, error, match in (
+        ("file", FormatError, "expected a directory, found a file: not a store"),
+        ("directory", FormatError, "no zarr.json in it: not a store"),
+        ("foreign", FormatError, "no mmreplay store"),
+        ("large", CorruptStoreError, "at most 1,048,576 bytes"),
+        ("link", CorruptStoreError, "expected a regular file"),
+    ):
+        with pytest.raises(error, match=match):
+            read_metadata(tmp_path / name)
+
+
+def test_what_may_not_be_read_is_no_bare_permission_error(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "zarr.json").write_bytes(b"{}")
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(StoreNotFoundError, match="may not be read: Permission denied"):
+        read_metadata(tmp_path)
+
+
+def test_every_array_is_checked_against_the_schema(closed_lane):
+    specs, rows = read_specs(closed_lane.path, closed_lane.schema)
+    assert rows == 21
+    assert specs == closed_lane.specs
+    assert set(specs) == {"frames", "actions", "rewards", "non_terminals", "resets", "extras/x"}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "match"),
+    [
+        ("actions", lambda d: d.update(data_type="int32"), r"expected rows of \(\) int64, .*int32"),
+        ("rewards", lambda d: d.update(data_type="float64"), "expected rows of"),
+        ("resets", lambda d: d.update(data_type="bool"), r"expected rows of \(\) uint8"),
+        ("frames", lambda d: d["shape"].__setitem__(1, 4), "whole rows"),
+        ("extras/x", lambda d: d.update(zarr_format=2), "zarr_format"),
+        ("non_terminals", lambda d: d.clear(), "zarr_format"),
+    ],
+)
+def test_an_array_of_other_rows_is_refused(closed_lane, name, change, match):
+    edit(closed_lane.path / name / "zarr.json", change)
+    with pytest.raises(FormatError, match=match) as caught:
+        mmreplay.open(closed_lane.path)
+    assert f"{name}/zarr.json" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["frames", "resets", "extras/x"])
+def test_an_array_that_is_missing_is_named(closed_lane, name):
+    shutil.rmtree(closed_lane.path / name)
+    with pytest.raises(FormatError, match=f"{name}/zarr.json: missing; every column"):
+        mmreplay.open(closed_lane.path)
+
+
+def test_a_compressed_scalar_is_refused(closed_lane):
+    sharding = json.loads((closed_lane.path / "frames" / "zarr.json").read_bytes())["codecs"]
+    sharding[0]["configuration"]["chunk_shape"] = [4]
+    edit(closed_lane.path / "resets" / "zarr.json", lambda d: d.update(codecs=sharding))
+    with pytest.raises(FormatError, match=r"resets/zarr\.json: expected raw chunks, found lz4"):
+        mmreplay.open(closed_lane.path)
+
+
+def test_two_shard_lengths_are_refused(make, story):
+    frame = {name: Field((3,), "uint8", "lz4", chunk=4, shard=8) for name in "ab"}
+    writer = make(frame=frame)
+    story.play(writer, 3)
+    writer.close()
+    edit(
+        writer.path / "frames" / "b" / "zarr.json",
+        lambda d: d["chunk_grid"]["configuration"]["chunk_shape"].__setitem__(0, 16),
+    )
+    with pytest.raises(
+        FormatError, match=r"frames/b/zarr\.json: all shards: expected one length, 8 "
+    ):
+        mmreplay.open(writer.path)
+
+
+@pytest.mark.parametrize("name", ["actions", "rewards", "non_terminals", "resets"])
+def test_a_chunk_length_of_its_own_is_refused(closed_lane, name):
+    edit(
+        closed_lane.path / name / "zarr.json",
+        lambda d: d["chunk_grid"]["configuration"]["chunk_shape"].__setitem__(0, 5),
+    )
+    with pytest.raises(FormatError, match=rf"{name}/zarr\.json: .*expected one length, .* found 5"):
+        mmreplay.open(closed_lane.path)
+    assert f"{name}/zarr.json" in {one.file for one in mmreplay.verify(closed_lane.path).findings}
+    assert mmreplay.repair(closed_lane.path).lost == 0
+    assert mmreplay.verify(closed_lane.path).sound
+
+
+def test_arrays_shorter_than_the_root_says_are_refused(closed_lane):
+    edit(closed_lane.path / "rewards" / "zarr.json", lambda d: d["shape"].__setitem__(0, 20))
+    with pytest.raises(FormatError, match="the root says 21 rows, the arrays 20"):
+        mmreplay.open(closed_lane.path)
+
+
+@pytest.mark.parametrize("name", ["frames", "extras", "episodes", "checksums", "resets"])
+def test_a_directory_that_is_a_link_is_not_followed(closed_lane, tmp_path, name):
+    (closed_lane.path / name).rename(tmp_path / "outside")
+    (closed_lane.path / name).symlink_to(tmp_path / "outside")
+    with pytest.raises(CorruptStoreError, match="found a link"):
+        mmreplay.open(closed_lane.path)
+
+
+def test_the_lanes_of_a_store_come_in_the_order_of_their_numbers(make):
+    one, many = make("one.zarr"), make("many.zarr", lanes=3)
+    assert lane_paths(one.path) == [one.path]
+    expected = [many.path / f"lane-0000{n}" for n in range(3)]
+    assert lane_paths(many.path) == expected
+    (many.path / "lane-notes").mkdir()
+    (many.path / ".lane-00003.tmp").mkdir()
+    assert lane_paths(many.path) == expected
+
+
+def test_a_lane_that_is_a_link_is_refused(make, tmp_path):
+    many = make("many.zarr", lanes=2)
+    (many.path / "lane-00001").rename(tmp_path / "outside")
+    (many.path / "lane-00001").symlink_to(tmp_path / "outside")
+    with pytest.raises(CorruptStoreError, match="found a link"):
+        lane_paths(many.path)
+
+
+def test_a_store_with_no_lane_yet_says_so(make):
+    many = make("many.zarr", lanes=1)
+    many.close()
+    shutil.rmtree(many.path / "lane-00000")
+    with pytest.raises(FormatError, match="no lane in it yet"):
+        lane_paths(many.path)

@@ -1,0 +1,95 @@
+"""New lanes: the directory of one that is empty, and the attributes of any."""
+
+import json
+
+import pytest
+import zarr
+
+import mmreplay
+from mmreplay import Field
+from mmreplay.errors import FormatError
+from mmreplay.format import parse, plan
+from mmreplay.schema import Schema
+from mmreplay.storage.checkpoint import CheckpointFile
+from mmreplay.storage.state_page import State
+from mmreplay.writing import build_lane
+from tests.support.documents import attributes
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+def test_a_new_lane_is_a_live_one_of_no_row(tmp_path):
+    schema = Schema.make({"a": Field((3,), codec="lz4"), "b": Field()}, Field(), {"x": Field()})
+    specs = plan.plan_arrays(schema, None)
+    path = tmp_path / "lane"
+    build_lane.build_lane(path, schema, specs, {"capacity": None, "padding": "reset"})
+    for folder in [path, *(one for one in path.rglob("*") if one.is_dir())]:
+        assert (folder / "zarr.json").exists() is (folder.name != ".live")
+    own = parse.parse_root((path / "zarr.json").read_bytes(), "here")
+    assert (own["rows"], own["first"], own["closed"], own["kind"]) == (0, 0, False, "lane")
+    best = CheckpointFile(path / ".live" / "checkpoint", own["uuid"]).best
+    assert (best.head, best.tail_start, best.base, best.generation) == (0, 0, 0, 1)
+    assert not State(path / ".live" / "state", writable=False).trusted(best)
+    tail = path / ".live" / "frames~a.tail"
+    assert tail.stat().st_size == 2 * specs["frames/a"].chunk_bytes
+    assert tail.stat().st_blocks * 512 >= tail.stat().st_size
+    group = zarr.open_group(path, mode="r", zarr_format=3)
+    assert group["frames/a"].shape == (0, 3)
+    with mmreplay.open(path) as store:
+        assert len(store) == 0
+
+
+def test_no_two_lanes_have_the_same_uuid(make):
+    assert attributes(make("a").path)["uuid"] != attributes(make("b").path)["uuid"]
+
+
+def test_the_generator_moves_between_the_attributes_and_the_live_lane(make, story):
+    writer = make()
+    story.play(writer, 3)
+    writer.files.on_flush = lambda: "random state"
+    writer.close()
+    assert attributes(writer.path)["generator"] == "random state"
+    writer = make(append=True)
+    assert "generator" not in attributes(writer.path)
+    assert build_lane.read_generator(writer.path) == "random state"
+    writer.close()
+    assert attributes(writer.path)["generator"] == "random state"
+
+
+def respell(path, change):
+    """Change the attributes in a zarr.json, and write other letters than ASCII in few bytes."""
+    document = json.loads((path / "zarr.json").read_bytes())
+    own = document["attributes"]["mmreplay"]
+    change(own)
+    own.pop("crc32c")
+    (path / "zarr.json").write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
+
+
+def test_attributes_that_nobody_could_read_again_are_not_written(make, story):
+    writer = make()
+    story.play(writer, 13)
+    writer.close()
+    respell(writer.path, lambda own: own.update(env={"x": "\u00e9" * 400_000}))
+    before = (writer.path / "zarr.json").read_bytes()
+    for _ in range(2):
+        with pytest.raises(FormatError, match=r"expected attributes of at most 1,048,576 bytes"):
+            make(append=True)
+        assert (writer.path / "zarr.json").read_bytes() == before
+        with mmreplay.open(writer.path) as store:
+            story.check(store)
+        assert mmreplay.verify(writer.path).findings == []
+    make(append=True, metadata={}).close()
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+
+
+def test_a_random_state_that_makes_them_too_long_is_left_out(make, story):
+    writer = make()
+    story.play(writer, 13)
+    writer.files.on_flush = lambda: "\u00e9" * 400_000
+    writer.close()
+    assert "generator" not in attributes(writer.path)
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+    make(append=True).close()
+    assert mmreplay.verify(writer.path).findings == []
