@@ -7,7 +7,9 @@ with a `start` is stored with the values that the environment uses.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -188,6 +190,14 @@ def _stack_size(env: AsyncVectorEnv) -> int:
     parts = [part.shape or () for _, part in _leaves(env.single_observation_space, ())]
     # A wrapper around it may have changed them.
     return stack if isinstance(stack, int) and all(one[:1] == (stack,) for one in parts) else 1
+
+
+def warn_caller(advice: str) -> None:
+    """Warn at the line that called this package: `create` is called by users and by buffers."""
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("mmreplay."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(advice, stacklevel=level)
 
 
 def _leaves(

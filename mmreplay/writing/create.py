@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import uuid
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -107,13 +106,14 @@ def create(
             advice_for_a_loop,
             advice_on_stacks,
             env_fields,
+            warn_caller,
         )
 
         found = env_fields(env)
         if (advice := advice_for_a_loop(env)) is not None:
-            warnings.warn(advice, stacklevel=2)
+            warn_caller(advice)
         if frame is None and (advice := advice_on_stacks(env)) is not None:
-            warnings.warn(advice, stacklevel=2)
+            warn_caller(advice)
         stack_padding = found.padding
         frame, action = frame or found.frame, action or found.action
         lanes = lanes if lanes is not None or lane is not None else found.lanes

@@ -6,8 +6,10 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import FrameStackObservation
 
+import mmreplay
 from mmreplay import Field, SchemaError
 from mmreplay.env_fields import env_fields
 
@@ -141,6 +143,21 @@ def test_values_that_a_cast_would_change_are_left_to_the_writer():
     fields = fields_of(spaces.Box(0, 255, (2,), np.uint8))
     assert fields.to_frame(np.array([3, 256])).dtype == np.int64
     assert fields.to_frame(np.array([0.5, 200.7])).dtype == np.float64
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
+@pytest.mark.parametrize(
+    "make", [mmreplay.create, mmreplay.ReplayBuffer, mmreplay.PrioritizedReplayBuffer]
+)
+def test_a_warning_points_at_the_line_of_the_caller(tmp_path, make, mode):
+    def stacked():
+        return FrameStackObservation(SpacesEnv(spaces.Box(0, 1, (2,))), 3)
+
+    env = SyncVectorEnv([stacked] * 2, autoreset_mode=mode)
+    with pytest.warns(UserWarning, match="make it with") as told:
+        make(tmp_path / "store.zarr", env=env).close()
+    assert {one.filename for one in told} == {__file__}
+    assert len(told) == (2 if mode is AutoresetMode.NEXT_STEP else 1)
 
 
 def test_an_observation_without_a_part_of_its_space_is_refused():

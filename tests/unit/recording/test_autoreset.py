@@ -1,5 +1,8 @@
 """Vector environments that begin the next episode themselves, in each way that Gymnasium has."""
 
+import re
+from pathlib import Path
+
 import gymnasium
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
