@@ -6,7 +6,10 @@ until it runs, so that ``mmreplay --help`` and completion are quick.
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -60,6 +63,13 @@ class _LazyGroup(click.Group):
         if any("\0" in one for one in args):
             raise click.UsageError("an argument has a NUL byte", ctx)
         return super().parse_args(ctx, args)
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """As `click.Group.main`, also where a caller has closed the output (``2>&-``)."""
+        for name in ("stdout", "stderr"):
+            if getattr(sys, name) is None:
+                setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123
+        return super().main(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run, with the errors of this package as messages."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -40,7 +41,8 @@ def explained() -> Iterator[None]:
 def _as_typed(text: str) -> str:
     """With paths in the working directory as one writes them there."""
     with suppress(OSError):  # it may be gone
-        return text.replace(f"{Path.cwd()}{os.sep}", "")
+        # Where a path begins: the working directory's may stand within a longer one.
+        return re.sub(rf"(?<![^\s'\"`(=:]){re.escape(f'{Path.cwd()}{os.sep}')}", "", text)
     return text
 
 
@@ -53,4 +55,5 @@ def _is_known(error: Exception) -> bool:
 def _of_system(error: OSError) -> str:
     if _is_known(error) or error.strerror is None:
         return str(error)
-    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    what = error.filename or "the output cannot be written"  # of a store, errors name the file
+    return f"{what}: {error.strerror}"

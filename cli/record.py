@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,8 +77,9 @@ def record(
     everything.
     """
     # As with `python -m`: a policy, or an environment's module, may lie where the user stands.
-    if (here := os.getcwd()) not in sys.path:  # noqa: PTH109 (sys.path holds strings)
-        sys.path.insert(0, here)
+    with suppress(FileNotFoundError):  # it may have been removed
+        if (here := os.getcwd()) not in sys.path:  # noqa: PTH109 (sys.path holds strings)
+            sys.path.insert(0, here)
     import mmreplay
 
     with mmreplay.stop_on_signals() as stop, _progress(steps) as show, _told_to_go_on(path):

@@ -71,6 +71,10 @@ def load_policy(policy: PolicyLike) -> tuple[str, Callable[..., Any] | None]:
         return _name(policy), policy
     if policy == "random":
         return policy, None
+    if not isinstance(policy, str):
+        raise MmreplayError(
+            f"policy: expected 'random', 'module:callable' or a callable, found {policy!r:.80}"
+        )
     module, colon, path = policy.partition(":")
     if not (module and colon and path):
         raise MmreplayError(f"policy: expected 'random' or 'module:callable', found {policy!r}")

@@ -125,6 +125,8 @@ def record(
             is kept.
     """
     steps = whole_number("steps", steps)
+    if stop is not None and not callable(stop):
+        raise MmreplayError(f"stop: expected a function of no argument, found {stop!r:.80}")
     seed = whole_number("seed", seed, 0, _MAX_SEED)
     user_paths.path_to_create(path)
     policy_name, called = load_policy(policy)

@@ -75,7 +75,11 @@ def read_specs(path: AnyPath, schema: Schema) -> tuple[dict[str, layout.ArraySpe
         try:
             data = checked_reads.read_bytes(where, layout.MAX_METADATA_BYTES)
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise FormatError(f"{where}: missing; every column of the schema has one") from error
+            raise FormatError(
+                f"{where}: missing; every column of the schema has one, so the store is damaged, "
+                f"or was copied in part: run `mmreplay verify`, then `mmreplay repair`, or copy it "
+                f"again"
+            ) from error
         spec, found = parse.parse_array(data, name, str(where))
         if (spec.row_shape, spec.dtype) != (one.shape, one.dtype):
             raise FormatError(

@@ -79,9 +79,8 @@ class DirectoryLock:
                             f"that writer or buffer first"
                         ) from error
                     raise LockedError(
-                        f"{path}: another writer holds this lane{who()}; "
-                        f"end it, or read beside it (mmreplay.open, mmreplay.load); in a store of "
-                        f"lanes, write one of your own (lane=...)"
+                        f"{path}: another writer holds this lane{who()}; end it, or only read "
+                        f"meanwhile (mmreplay.open, mmreplay.load)"
                     ) from error
                 time.sleep(0.01)
         _HELD.add(self)

@@ -14,6 +14,7 @@ from typing import Any
 from mmreplay.errors import (
     FailedStoreError,
     FormatError,
+    LockedError,
     MmreplayError,
     SchemaError,
     StoreExistsError,
@@ -65,6 +66,10 @@ def open_lanes(
     writers, failures = run_in_threads(open_one, paths, shares)
     if failures:
         release_all(writers)
+        if lane is not None and isinstance(failures[0], LockedError):
+            raise LockedError(
+                f"{failures[0]}; or give this process a lane name of its own (lane=...)"
+            ) from failures[0]
         raise failures[0]
     if lane is not None or root["kind"] == "lane":
         return writers[0]

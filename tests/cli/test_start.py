@@ -261,3 +261,34 @@ def test_impossible_target_names(command, store, folder):
         assert "nothing can be made there: it is longer" in result.err
         assert command(*arguments, "a\0b").status == 2
     assert [one.name for one in folder.iterdir()] == [store]
+
+
+def test_the_working_directory_is_left_out_where_a_path_begins_only(command, folder):
+    inside = folder / "more" / str(folder).strip("/")
+    inside.mkdir(parents=True)
+    assert command("info", inside / "no.zarr").err.startswith(f"Error: more{folder}/no.zarr: there")
+    assert command("info", folder / "no.zarr").err.startswith("Error: no.zarr: there")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+@pytest.mark.parametrize("arguments", ["--help", "info s.zarr", "verify s.zarr", "repair s.zarr"])
+def test_a_closed_output_changes_no_status(folder, arguments, closed):
+    mmreplay.create("s.zarr", mmreplay.Field((2,)), mmreplay.Field((), "int64")).close()
+    program = f"{sys.executable} -m mmreplay_cli"
+    shell = subprocess.run(
+        f"{program} {arguments} {closed}", shell=True, capture_output=True, text=True, check=False
+    )
+    assert (shell.returncode, "Traceback" in shell.stderr) == (0, False)
+
+
+def test_a_full_output_is_told_from_a_full_disk(folder):
+    mmreplay.create("s.zarr", mmreplay.Field((2,)), mmreplay.Field((), "int64")).close()
+    shell = subprocess.run(
+        f"{sys.executable} -m mmreplay_cli info s.zarr > /dev/full",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert shell.returncode == 1
+    assert "the output cannot be written: No space left" in shell.stderr

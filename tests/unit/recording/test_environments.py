@@ -48,6 +48,8 @@ def test_an_error_in_an_environment_factory_is_reported(tmp_path):
         ({"env": "CartPole-v1", "steps": 1, "seed": -1}, "seed: expected a whole number, 0 to"),
         ({"env": Counter(), "steps": 1, "envs": 2}, "2 asked for, Counter has 1"),
         ({"env": "CartPole-v1", "steps": 1, "policy": "nosuchmodule:f"}, "no module"),
+        ({"env": "CartPole-v1", "steps": 1, "policy": 5}, "^policy: expected .*, found 5"),
+        ({"env": "CartPole-v1", "steps": 1, "stop": 5}, "^stop: expected .*, found 5"),
     ],
 )
 def test_wrong_arguments_are_refused_and_leave_no_store(arguments, message, tmp_path):
