@@ -106,6 +106,7 @@ class Recorder:
         self._closed = False
         self.layout = Layout(is_array=False, info=InfoColumns(()))
         self._last: object = None  # the state that the next experience goes on from
+        self._checker: _Checker | None = None  # made once there is a buffer
         if directory.exists():
             self.layout = self._stored_layout()
             self._buffer = self._open(directory.path, seed=None)
@@ -205,7 +206,9 @@ class Recorder:
     ) -> None:
         """Check experiences as steps, and store them: all are checked before the first one is."""
         if self.is_open:
-            steps = checked_steps(_Checker(self.layout, self.buffer.store.schema, self.states))
+            if self._checker is None:
+                self._checker = _Checker(self.layout, self.buffer.store.schema, self.states)
+            steps = checked_steps(self._checker)
         else:
             layout, fields = Layout.of(experiences[0])
             fields["frame"] = self.states.field(self.states.frame(experiences[0][0]))
