@@ -15,7 +15,7 @@ from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FailedStoreError, StoreNotFoundError
 from mmreplay.system import platform
-from mmreplay.system.held_directories import AnyPath, HeldPath, at
+from mmreplay.system.held_directories import AnyPath, HeldPath, at, check_there
 
 _EFFECTIVE = os.access in os.supports_effective_ids
 
@@ -40,6 +40,7 @@ def open_regular(path: AnyPath, flags: int) -> int:
             if flags & (os.O_WRONLY | os.O_RDWR):
                 raise FailedStoreError(f"{path}: may not be written: {error.strerror}") from error
             raise CorruptStoreError(f"{path}: may not be read: {error.strerror}") from error
+        check_there(path, error)
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -160,7 +161,13 @@ def _listable(path: AnyPath) -> Iterator[Any]:
         yield path
         return
     name, folder = at(path)
-    descriptor = os.open(name, os.O_RDONLY | platform.DIRECTORY | platform.CLOEXEC, dir_fd=folder)
+    try:
+        descriptor = os.open(
+            name, os.O_RDONLY | platform.DIRECTORY | platform.CLOEXEC, dir_fd=folder
+        )
+    except FileNotFoundError as error:
+        check_there(path, error)
+        raise
     try:
         yield descriptor
     finally:

@@ -11,7 +11,7 @@ import errno
 from collections.abc import Iterator
 
 from mmreplay.errors import CorruptStoreError, DiskFullError, FailedStoreError
-from mmreplay.system.held_directories import AnyPath, HeldPath, shown
+from mmreplay.system.held_directories import AnyPath, check_there, shown
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -33,7 +33,7 @@ def writing(what: str, path: AnyPath) -> Iterator[None]:
                 f"{shown(path)}: no room on the disk for {what}; nothing was changed: "
                 f"make room and call again"
             ) from error
-        _check_there(path, error)
+        check_there(path, error)
         advice = "check the disk and open the store again"
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             advice = "it needs the right to write there"
@@ -67,19 +67,10 @@ def opening_to_sync(path: AnyPath) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        _check_there(path, error)
+        check_there(path, error)
         if error.errno == errno.ELOOP:
             raise CorruptStoreError(f"{shown(path)}: expected a file, found a link") from error
         raise FailedStoreError(
             f"{shown(path)}: cannot be opened to make it durable: {error.strerror or error}; what is "
             f"committed is kept: see to that and open the store again"
-        ) from error
-
-
-def _check_there(path: AnyPath, error: OSError) -> None:
-    """Raise FailedStoreError if a directory was removed while it was held open."""
-    if isinstance(path, HeldPath) and path.directory.is_removed():
-        raise FailedStoreError(
-            f"{path.directory.path}: this store was removed while it was open; its rows are gone, "
-            f"and nothing else was touched: make another store"
         ) from error

@@ -46,6 +46,9 @@ class HeldDirectory:
             )
         except PermissionError as error:
             raise CorruptStoreError(f"{path}: may not be read: {error.strerror}") from error
+        except FileNotFoundError as error:
+            check_there(path, error)
+            raise
 
     @property
     def root(self) -> HeldPath:
@@ -181,3 +184,12 @@ def shown(path: AnyPath) -> str:
         if now != path.directory.path and path.below != "..":
             return f"{now / path.below} (opened as {path.directory.path})"
     return str(path)
+
+
+def check_there(path: AnyPath, error: OSError) -> None:
+    """Raise FailedStoreError if a directory was removed while it was held open."""
+    if isinstance(path, HeldPath) and path.directory.is_removed():
+        raise FailedStoreError(
+            f"{path.directory.path}: this store was removed while it was open; its rows are gone, "
+            f"and nothing else was touched: make another store"
+        ) from error
