@@ -12,6 +12,8 @@ import random
 import shutil
 import sys
 import threading
+from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -34,6 +36,7 @@ Field = mmreplay.Field
 
 FRAMES = {"raw": Field((3, 4), "uint8", "raw", 8), "lz4": Field((3, 4), "uint8", "lz4", 4, 8)}
 LANES = (None, 8)
+CHUNK_ROWS = 8
 KEPT = 12  # transitions a lane, where old ones are evicted
 N_ORDERS = {None: by_effort(1, 5, 200), 8: by_effort(1, 2, 200)}  # of each cell, by lanes
 MOST_CALLS = 400  # a move within an operation comes before one of so many calls of it
@@ -54,7 +57,7 @@ class Cell:
         evicts = self.what in ("evict", "priorities")
         return Layout(
             FRAMES[self.codec],
-            Field((), "int64", chunk=8),
+            Field((), "int64", chunk=CHUNK_ROWS),
             {},
             capacity=KEPT * (self.lanes or 1) if evicts else None,
             lanes=self.lanes,
@@ -79,9 +82,11 @@ class Order:
         self.within = self.beside = self.gone = False
         self.turn = threading.RLock()  # B's: a thread of A may be where the store is moved
         self.problems = []
+        self.harmed = self.said = None
         self.made = cell.way == "link turned" or self.luck.random() < 0.5
         # Done between two calls, or before one of the calls that an operation makes to the disk.
         self.at = int(MOST_CALLS ** self.luck.random()) if self.luck.random() < 0.75 else 0
+        self.told = cell.what in ("snapshot", "repair") and self.luck.random() < 0.3
 
     # ------------------------------------------------------------ what happens
 
@@ -89,7 +94,9 @@ class Order:
         self.begin()
         with faulty_disk() as disk:
             self.disk = disk
-            if self.at:
+            if self.told:
+                pass
+            elif self.at:
                 disk.before(CALLS, self.move_within, at=self.at)
             else:
                 self.move()
@@ -120,6 +127,25 @@ class Order:
             self.a.act()
         if self.cell.what == "reopen":
             self.luck.choice([self.a.close, self.a.kill])()
+        elif self.cell.what == "snapshot":
+            self.luck.choice([self.a.close, self.a.kill, lambda: None])()
+        elif self.cell.what == "repair":
+            self.damage()
+
+    def damage(self):
+        """A's store is closed and damaged, or left open by a crash and sound."""
+        self.a.step(20)
+        if self.luck.random() < 0.25:
+            self.a.kill()
+            return
+        self.a.close()
+        number = self.luck.randrange(self.cell.lanes or 1)
+        lane = self.place.first / (f"lane-{number:05}" if self.cell.lanes else "")
+        chunk = self.luck.randint(1, (len(self.a.model.lanes[number].rows) - 1) // CHUNK_ROWS)
+        file = lane / self.luck.choice(["actions", "rewards"]) / f"c.{chunk}"
+        self.luck.choice([flip, Path.unlink])(file)
+        self.a.model.lanes[number].cut(chunk * CHUNK_ROWS)
+        self.harmed = contents(self.place.first)
 
     def move_within(self):
         with self.turn:
@@ -167,7 +193,7 @@ class Order:
             if not self.place.moved or self.place.first is not None:
                 raise
             # Another thread of A may have met the store when half of it was removed.
-            assert self.beside or GONE in str(error), error  # noqa: PT017
+            assert self.beside or GONE in str(error), error
             self.gone = True
 
     def finish(self):
@@ -176,7 +202,7 @@ class Order:
         if self.b.writer is None:
             self.come()
         if self.place.first is not None:
-            if self.a.killed and self.a.writer is None:
+            if self.a.killed and self.a.writer is None and self.cell.what != "repair":
                 self.a.open(self.place.first)
             if self.a.writer is not None:
                 self.a.end(lambda: self.place.first)
@@ -190,8 +216,23 @@ class Order:
     def check(self):
         self.b.check(self.place.path)
         if self.place.first is not None:
+            if self.cell.what == "repair":
+                self.check_repair()
             self.a.check(self.place.first)
-        assert names(self.place.folder) == sorted({one.name for one in self.place.stores()})
+        there = {one.name for one in self.place.stores()}
+        for name in names(self.place.folder):
+            if ".damaged" in name:
+                assert contents(self.place.folder / name) == self.harmed or name in there
+            else:
+                assert name in there
+
+    def check_repair(self):
+        """It was done where the store is, or nothing was changed, and can be done now."""
+        now = contents(self.place.first)
+        if self.said is None and self.harmed is not None:
+            assert now != self.harmed
+        if mmreplay.repair(self.place.first).before is not None:
+            assert now == self.harmed
 
     # ------------------------------------------------------------ what A is doing
 
@@ -240,9 +281,6 @@ class Order:
 
     def snapshot(self):
         """The store goes while a snapshot of it is made."""
-        ended = self.luck.choice([self.a.close, self.a.kill, None])
-        if ended is not None:
-            ended()
         copy = self.place.folder / "copy.zarr"
         source = self.place.first if self.place.moved else self.place.path
         if source is None:
@@ -264,17 +302,25 @@ class Order:
 
     def repair(self):
         """The store goes while it is being repaired."""
-        self.a.close()
+        source = self.place.first if self.place.moved else self.place.path
+        with contextlib.ExitStack() as stack:
+            if self.luck.random() < 0.3:  # as where two names cannot be exchanged at once
+                stack.enter_context(
+                    mock.patch.object(durable_writes, "exchange", return_value=False)
+                )
+            try:
+                if source is not None:
+                    mmreplay.repair(source, progress=self.progress())
+            except mmreplay.MmreplayError as error:
+                self.said = error
         yield
 
     def progress(self):
         """A callback in which the store may go."""
-        if self.at % 3:
-            return None
-        left = itertools.count(self.luck.randrange(4), -1)
+        left = itertools.count(self.luck.randrange(6), -1)
 
         def tell(done, total):
-            if self.at and next(left) == 0:
+            if self.told and next(left) == 0:
                 self.move_within()
 
         return tell
@@ -329,7 +375,7 @@ def run_all(folder, what, measured):
 
 @pytest.mark.parametrize(
     "what",
-    ["flush", "seal", "evict", "close", "kill", "reopen", "snapshot", "priorities"],
+    ["flush", "seal", "evict", "close", "kill", "reopen", "repair", "snapshot", "priorities"],
 )
 def test_a_writer_stays_with_its_directory(tmp_path, what, measured):
     run_all(tmp_path, what, measured)

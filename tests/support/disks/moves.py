@@ -48,7 +48,10 @@ class Place:
             turned.symlink_to(self.second.name)
             turned.replace(self.path)
         elif self.way == "renamed":
-            self.first = self.path.rename(self.folder / "moved.zarr")
+            try:
+                self.first = self.path.rename(self.folder / "moved.zarr")
+            except FileNotFoundError:  # a repair is exchanging it, and has given it no name yet
+                self.first = self.folder / "store.zarr.damaged"
         else:
             self.first = None
             while self.path.exists():  # a thread may be making a file in it
