@@ -25,6 +25,7 @@ from mmreplay.sampling.prioritized import Prioritization, PrioritizedSampler
 from mmreplay.sampling.priority_variants import MAX_PRIORITY
 from mmreplay.schema import Field
 from mmreplay.storage.priority_column import PriorityColumn
+from mmreplay.system.held_directories import AnyPath, HeldDirectory
 from mmreplay.writing.create import FLUSH_S
 from mmreplay.writing.open_lanes import release_all
 
@@ -115,9 +116,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def _begin(self, index: Index) -> None:
         windows = [index.window(lane) for lane in range(len(self._lanes))]
-        self._column = PriorityColumn(
-            [lane.files.path for lane in self._lanes], [(base, head) for base, _, head in windows]
-        )
+        # Directories of its own: in a close, lanes let go of theirs one after the other, and the
+        # first of them makes the priorities of all of them durable.
+        lanes: list[AnyPath] = [HeldDirectory(lane.files.path).root for lane in self._lanes]
+        self._column = PriorityColumn(lanes, [(base, head) for base, _, head in windows])
         kept = self.stored_state.get("sampler")
         kept = kept if isinstance(kept, dict) else {}
         largest, n_batches = kept.get("largest"), kept.get("batches")

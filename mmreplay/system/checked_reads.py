@@ -15,7 +15,7 @@ from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FailedStoreError, StoreNotFoundError
 from mmreplay.system import platform
-from mmreplay.system.held_directories import AnyPath, HeldPath, at
+from mmreplay.system.held_directories import AnyPath, HeldPath, at, check_there
 from mmreplay.system.limits import check_limit
 
 _EFFECTIVE = os.access in os.supports_effective_ids
@@ -41,6 +41,7 @@ def open_regular(path: AnyPath, flags: int) -> int:
             if flags & (os.O_WRONLY | os.O_RDWR):
                 raise FailedStoreError(f"{path}: may not be written: {error.strerror}") from error
             raise CorruptStoreError(f"{path}: may not be read: {error.strerror}") from error
+        check_there(path, error)
         check_limit(error, path)
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -163,7 +164,13 @@ def _listable(path: AnyPath) -> Iterator[Any]:
         yield path
         return
     name, folder = at(path)
-    descriptor = os.open(name, os.O_RDONLY | platform.DIRECTORY | platform.CLOEXEC, dir_fd=folder)
+    try:
+        descriptor = os.open(
+            name, os.O_RDONLY | platform.DIRECTORY | platform.CLOEXEC, dir_fd=folder
+        )
+    except FileNotFoundError as error:
+        check_there(path, error)
+        raise
     try:
         yield descriptor
     finally:

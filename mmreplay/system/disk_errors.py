@@ -11,7 +11,7 @@ import errno
 from collections.abc import Iterator
 
 from mmreplay.errors import CorruptStoreError, DiskFullError, FailedStoreError
-from mmreplay.system.held_directories import AnyPath, HeldPath, shown
+from mmreplay.system.held_directories import AnyPath, check_there, shown
 from mmreplay.system.limits import check_limit
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -34,7 +34,7 @@ def writing(what: str, path: AnyPath) -> Iterator[None]:
                 f"{shown(path)}: no room on the disk for {what}; nothing was changed: "
                 f"make room and call again"
             ) from error
-        _check_there(path, error)
+        check_there(path, error)
         check_limit(error, shown(path))
         advice = "check the disk and open the store again"
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -70,20 +70,11 @@ def opening_to_sync(path: AnyPath) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        _check_there(path, error)
+        check_there(path, error)
         check_limit(error, shown(path))
         if error.errno == errno.ELOOP:
             raise CorruptStoreError(f"{shown(path)}: expected a file, found a link") from error
         raise FailedStoreError(
             f"{shown(path)}: cannot be opened to make it durable: {error.strerror or error}; what "
             f"is committed is kept: see to that and open the store again"
-        ) from error
-
-
-def _check_there(path: AnyPath, error: OSError) -> None:
-    """Raise FailedStoreError if a directory was removed while it was held open."""
-    if isinstance(path, HeldPath) and path.directory.is_removed():
-        raise FailedStoreError(
-            f"{path.directory.path}: this store was removed while it was open; its rows are gone, "
-            f"and nothing else was touched: make another store"
         ) from error

@@ -47,6 +47,7 @@ class HeldDirectory:
         except PermissionError as error:
             raise CorruptStoreError(f"{path}: may not be read: {error.strerror}") from error
         except OSError as error:
+            check_there(path, error)
             check_limit(error, path)
             raise
         self._absolute = self.path.absolute()  # the working directory may change
@@ -189,3 +190,12 @@ def shown(path: AnyPath) -> str:
         if now != path.directory.path and path.below != "..":
             return f"{now / path.below} (opened as {path.directory.path})"
     return str(path)
+
+
+def check_there(path: AnyPath, error: OSError) -> None:
+    """Raise FailedStoreError if a directory was removed while it was held open."""
+    if isinstance(path, HeldPath) and path.directory.is_removed():
+        raise FailedStoreError(
+            f"{path.directory.path}: this store was removed while it was open; its rows are gone, "
+            f"and nothing else was touched: make another store"
+        ) from error

@@ -146,7 +146,13 @@ def repair(
             with contextlib.ExitStack() as locked:
                 for folder in dict.fromkeys([*lanes, root]):
                     who = functools.partial(holder_of, folder)
-                    held[folder] = locks.DirectoryLock(folder, who=who)
+                    try:
+                        held[folder] = locks.DirectoryLock(folder, who=who)
+                    except FileNotFoundError as error:
+                        raise LockedError(
+                            f"{folder}: moved or removed while it was being repaired; nothing was "
+                            f"changed: repair it where it is now"
+                        ) from error
                     locked.callback(held[folder].release)
                 if stamps != [checked_reads.identity(lane / "zarr.json") for lane in lanes]:
                     continue  # somebody wrote it in between

@@ -57,6 +57,7 @@ class Disk:
         self._left = 0
         self._action: Callable[[], None] | None = None
         self._forever = False
+        self._breaks = True
         self.hits = 0
         self.counts: dict[str, int] = {}
         self.log: list[tuple[str, object]] = []
@@ -109,9 +110,13 @@ class Disk:
         if self._action is None:
             return
         # As a real disk does: what fits is there before the rest fails.
-        if name == "write" and len(args[1]) > 1:
+        if self._breaks and name == "write" and len(args[1]) > 1:
             os.write(args[0], memoryview(args[1])[: len(args[1]) // 2])
-        if name == "posix_fallocate" and os.fstat(args[0]).st_size < args[1] + args[2]:
+        if (
+            self._breaks
+            and name == "posix_fallocate"
+            and os.fstat(args[0]).st_size < args[1] + args[2]
+        ):
             os.ftruncate(args[0], max(os.fstat(args[0]).st_size, (args[1] + args[2]) // 2))
         self._action()
 
@@ -137,12 +142,24 @@ class Disk:
 
         self._arm(names, action, at, forever=False)
 
+    def before(
+        self, names: Collection[str], action: Callable[[], None], *, at: int, forever: bool = False
+    ) -> None:
+        """Do something just before the `at`-th of these calls, in its thread; the call goes on."""
+        self._arm(names, action, at, forever=forever, breaks=False)
+
     def _arm(
-        self, names: Collection[str], action: Callable[[], None], at: int, *, forever: bool
+        self,
+        names: Collection[str],
+        action: Callable[[], None],
+        at: int,
+        *,
+        forever: bool,
+        breaks: bool = True,
     ) -> None:
         with self._lock:
             self._names, self._action, self._left, self._forever = names, action, at, forever
-            self.hits = 0
+            self._breaks, self.hits = breaks, 0
 
     def heal(self) -> None:
         """There is room again, and the disk is sound."""

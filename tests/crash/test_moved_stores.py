@@ -1,0 +1,381 @@
+"""A store is moved, removed, or its link turned while it is written, and another takes its path.
+
+Invariant: a writer touches only the directory that it has locked. The other store has exactly its
+own rows; the first one goes on where it is now, with exactly its rows; of one that was removed the
+next call that needs the disk says so.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import random
+import shutil
+import sys
+import threading
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+import mmreplay
+from mmreplay.system import durable_writes
+from tests.support.disks.faults import CALLS, faulty_disk
+from tests.support.disks.moves import WAYS, Place
+from tests.support.disks.trees import contents, flip, names
+from tests.support.effort import EFFORT, THOROUGH, by_effort
+from tests.support.oracle import checks
+from tests.support.oracle.strategies import Layout
+from tests.support.processes.parties import Party
+
+pytestmark = [
+    pytest.mark.timeout(0 if THOROUGH else 240),
+    pytest.mark.deep,
+    pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody has tried it"),
+]
+Field = mmreplay.Field
+
+FRAMES = {"raw": Field((3, 4), "uint8", "raw", 8), "lz4": Field((3, 4), "uint8", "lz4", 4, 8)}
+LANES = (None, 8)
+CHUNK_ROWS = 8
+KEPT = 12  # transitions a lane, where old ones are evicted
+N_ORDERS = {None: by_effort(1, 5, 200), 8: by_effort(1, 2, 200)}  # of each cell, by lanes
+MOST_CALLS = 400  # a move within an operation comes before one of so many calls of it
+A, B = 10, 200
+GONE = "this store was removed while it was open"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """What is done, when the store goes which way."""
+
+    what: str
+    way: str
+    codec: str
+    lanes: int | None
+
+    def layout(self):
+        evicts = self.what in ("evict", "priorities")
+        return Layout(
+            FRAMES[self.codec],
+            Field((), "int64", chunk=CHUNK_ROWS),
+            {},
+            capacity=KEPT * (self.lanes or 1) if evicts else None,
+            lanes=self.lanes,
+        )
+
+
+class Order:
+    """One history of two writers, A and B, in an order that a seed chooses.
+
+    Attributes:
+        within: whether A's store was moved in the middle of a call.
+        beside: whether that was in a thread of A's, while other threads went on.
+        gone: whether A was told that its store was removed.
+    """
+
+    def __init__(self, folder, cell, seed):
+        self.cell, self.luck = cell, random.Random(seed)
+        self.place = Place(folder, cell.way)
+        layout, prioritized = cell.layout(), cell.what == "priorities"
+        self.a = Party(layout, A, self.luck, prioritized=prioritized)
+        self.b = Party(layout, B, self.luck, prioritized=prioritized)
+        self.within = self.beside = self.gone = False
+        self.turn = threading.RLock()  # B's: a thread of A may be where the store is moved
+        self.problems = []
+        self.harmed = self.said = None
+        self.made = cell.way == "link turned" or self.luck.random() < 0.5
+        # Done between two calls, or before one of the calls that an operation makes to the disk.
+        self.at = int(MOST_CALLS ** self.luck.random()) if self.luck.random() < 0.75 else 0
+        self.told = cell.what in ("snapshot", "repair") and self.luck.random() < 0.3
+
+    # ------------------------------------------------------------ what happens
+
+    def run(self):
+        self.begin()
+        with faulty_disk() as disk:
+            self.disk = disk
+            if self.told:
+                pass
+            elif self.at:
+                disk.before(CALLS, self.move_within, at=self.at)
+            else:
+                self.move()
+            for _ in getattr(self, self.cell.what)():
+                self.others()
+            disk.heal()
+        self.move()
+        for _ in range(self.luck.randint(1, 4)):
+            self.others()
+            if self.a.writer is not None:
+                self.do(self.a.act)
+        self.finish()
+        if self.problems:
+            raise self.problems[0]
+        self.check()
+
+    def begin(self):
+        """A has written something; B's store is made elsewhere, unless it is made at the path."""
+        if self.made:
+            self.b.make(self.place.second)
+            self.b.step(self.luck.randint(0, 20))
+            self.b.close()
+        self.a.make(self.place.first)
+        if self.cell.way == "link turned":
+            self.a.close()
+            self.a.open(self.place.path)
+        for _ in range(self.luck.randint(0, 5)):
+            self.a.act()
+        if self.cell.what == "reopen":
+            self.luck.choice([self.a.close, self.a.kill])()
+        elif self.cell.what == "snapshot":
+            self.luck.choice([self.a.close, self.a.kill, lambda: None])()
+        elif self.cell.what == "repair":
+            self.damage()
+
+    def damage(self):
+        """A's store is closed and damaged, or left open by a crash and sound."""
+        self.a.step(20)
+        if self.luck.random() < 0.25:
+            self.a.kill()
+            return
+        self.a.close()
+        number = self.luck.randrange(self.cell.lanes or 1)
+        lane = self.place.first / (f"lane-{number:05}" if self.cell.lanes else "")
+        chunk = self.luck.randint(1, (len(self.a.model.lanes[number].rows) - 1) // CHUNK_ROWS)
+        file = lane / self.luck.choice(["actions", "rewards"]) / f"c.{chunk}"
+        self.luck.choice([flip, Path.unlink])(file)
+        self.a.model.lanes[number].cut(chunk * CHUNK_ROWS)
+        self.harmed = contents(self.place.first)
+
+    def move_within(self):
+        with self.turn:
+            self.within = not self.place.moved
+            self.beside = threading.current_thread() is not threading.main_thread()
+            try:
+                self.move()
+            except BaseException as error:
+                self.problems.append(error)
+                raise
+
+    def move(self):
+        """The store goes; B's comes, at once or a while later."""
+        with self.turn:
+            if not self.place.moved:
+                self.place.move()
+                if self.luck.random() < 0.7:
+                    self.come()
+
+    def come(self):
+        if not self.made:
+            self.b.make(self.place.path)
+        else:
+            self.place.put_second()
+            self.b.open(self.place.path)
+        self.b.act()
+
+    def others(self):
+        """B's turn."""
+        with self.turn:
+            if not self.place.moved:
+                return
+            if self.b.writer is None:
+                self.come()
+            for _ in range(self.luck.randint(0, 2)):
+                self.b.act()
+
+    def do(self, call, *args):
+        """A's turn; of a store that was removed, the first call that fails says so."""
+        if self.gone:
+            return
+        try:
+            call(*args)
+        except mmreplay.FailedStoreError as error:
+            if not self.place.moved or self.place.first is not None:
+                raise
+            # Another thread of A may have met the store when half of it was removed.
+            assert self.beside or GONE in str(error), error
+            self.gone = True
+
+    def finish(self):
+        """Both end; nobody can go on with what was removed."""
+        self.others()
+        if self.b.writer is None:
+            self.come()
+        if self.place.first is not None:
+            if self.a.killed and self.a.writer is None and self.cell.what != "repair":
+                self.a.open(self.place.first)
+            if self.a.writer is not None:
+                self.a.end(lambda: self.place.first)
+        elif self.a.writer is not None:
+            self.do(self.luck.choice([self.a.writer.flush, self.a.writer.close]))
+            assert self.gone
+            with contextlib.suppress(mmreplay.FailedStoreError):
+                self.a.writer.close()
+        self.b.end(lambda: self.place.path)
+
+    def check(self):
+        self.b.check(self.place.path)
+        if self.place.first is not None:
+            if self.cell.what == "repair":
+                self.check_repair()
+            self.a.check(self.place.first)
+        there = {one.name for one in self.place.stores()}
+        for name in names(self.place.folder):
+            if ".damaged" in name:
+                assert contents(self.place.folder / name) == self.harmed or name in there
+            else:
+                assert name in there
+
+    def check_repair(self):
+        """It was done where the store is, or nothing was changed, and can be done now."""
+        now = contents(self.place.first)
+        if self.said is None and self.harmed is not None:
+            assert now != self.harmed
+        if mmreplay.repair(self.place.first).before is not None:
+            assert now == self.harmed
+
+    # ------------------------------------------------------------ what A is doing
+
+    def flush(self):
+        for _ in range(self.luck.randint(2, 5)):
+            self.do(self.a.step, self.luck.randint(1, 6))
+            self.do(self.a.writer.flush)
+            yield
+
+    def seal(self):
+        """Steps to new chunk files, and shards."""
+        for _ in range(self.luck.randint(3, 6)):
+            self.do(self.a.step, 7)
+            yield
+
+    def evict(self):
+        """Steps until rows go."""
+        before = [lane.base for lane in self.a.lanes]
+        for _ in range(20):
+            self.do(self.a.step, self.luck.randint(5, 12))
+            yield
+        self.do(self.a.writer.flush)
+        if not self.gone:
+            after = [lane.base for lane in self.a.lanes]
+            assert min(new - old for new, old in zip(after, before, strict=True)) > 0
+
+    def close(self):
+        self.do(self.a.close)
+        yield
+        self.leave_or_reopen()
+
+    def kill(self):
+        self.do(self.a.step, self.luck.randint(1, 9))
+        yield
+        self.do(self.a.kill)
+        yield
+        self.leave_or_reopen()
+
+    def leave_or_reopen(self):
+        if self.gone or not self.place.moved:
+            return
+        if self.place.first is None:
+            self.a.writer = None
+        elif self.a.writer is None and self.luck.random() < 0.5:
+            self.a.open(self.place.first)
+
+    def snapshot(self):
+        """The store goes while a snapshot of it is made."""
+        copy = self.place.folder / "copy.zarr"
+        source = self.place.first if self.place.moved else self.place.path
+        if source is None:
+            return
+        model = self.a.model.copy()
+        for lane in model.lanes:
+            lane.end_session()
+        try:
+            mmreplay.snapshot(source, copy, self.progress())
+        except mmreplay.MmreplayError:
+            if self.place.first is not None:
+                raise
+        else:
+            checks.check_verified(copy)
+            with mmreplay.open(copy) as store:
+                checks.check_store(store, model, live=False, most=12)
+            shutil.rmtree(copy)
+        yield
+
+    def repair(self):
+        """The store goes while it is being repaired."""
+        source = self.place.first if self.place.moved else self.place.path
+        with contextlib.ExitStack() as stack:
+            if self.luck.random() < 0.3:  # as where two names cannot be exchanged at once
+                stack.enter_context(
+                    mock.patch.object(durable_writes, "exchange", return_value=False)
+                )
+            try:
+                if source is not None:
+                    mmreplay.repair(source, progress=self.progress())
+            except mmreplay.MmreplayError as error:
+                self.said = error
+        yield
+
+    def progress(self):
+        """A callback in which the store may go."""
+        left = itertools.count(self.luck.randrange(6), -1)
+
+        def tell(done, total):
+            if self.told and next(left) == 0:
+                self.move_within()
+
+        return tell
+
+    def reopen(self):
+        """The store goes while A is being opened."""
+        if not self.place.moved:
+            self.do(self.a.open, self.place.path)
+        elif self.place.first is not None:
+            self.a.open(self.place.first)
+        yield
+
+    def priorities(self):
+        for _ in range(self.luck.randint(4, 8)):
+            self.do(self.a.step, self.luck.randint(1, 12))
+            self.do(self.a.update)
+            yield
+
+
+def cells(what):
+    """All that are about one operation; for a quick run one of each way."""
+    every = [Cell(what, *rest) for rest in itertools.product(WAYS, FRAMES, LANES)]
+    if EFFORT != "quick":
+        return every
+    luck = random.Random(what)
+    many = luck.randrange(len(WAYS))
+    return [
+        Cell(what, way, luck.choice(sorted(FRAMES)), LANES[number == many])
+        for number, way in enumerate(WAYS)
+    ]
+
+
+def run_all(folder, what, measured):
+    n_orders = n_within = 0
+    for cell in cells(what):
+        for seed in range(N_ORDERS[cell.lanes]):
+            one = folder / "order"
+            order = Order(one, cell, f"{cell} {seed}")
+            try:
+                order.run()
+            except BaseException as error:
+                error.add_note(f"{cell}, order {seed}, {order.at=}")
+                raise
+            shutil.rmtree(one)
+            n_orders += 1
+            n_within += order.within
+    result = measured(f"moved_stores-{what}")
+    result.add("cells", len(cells(what)), "")
+    result.add("orders", n_orders, "")
+    result.add("moves within a call", n_within, "")
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["flush", "seal", "evict", "close", "kill", "reopen", "repair", "snapshot", "priorities"],
+)
+def test_a_writer_stays_with_its_directory(tmp_path, what, measured):
+    run_all(tmp_path, what, measured)

@@ -1,0 +1,187 @@
+"""A writer of a store, and what must be in it: one of two whose stores have to do with each other.
+
+Invariant: the frames of each party are of values that no other has, so that a row in the wrong
+store is noticed; the model moves only with calls that return.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer
+from mmreplay.reading.store import Store
+from mmreplay.writing.create import create
+from tests.support.disks import faults
+from tests.support.oracle import checks
+from tests.support.oracle.model import Model
+from tests.support.oracle.pair import Pair
+from tests.support.oracle.strategies import Layout
+
+__all__ = ["Party"]
+
+_VALUES = 4
+_EPSILON = 1e-6
+
+
+class MarkedPair(Pair):
+    """A pair whose frames are of few values from `mark` on."""
+
+    mark = 0
+
+    def _frame(self) -> Any:
+        one = self.schema.frames["frame"]
+        return self.random.integers(self.mark, self.mark + _VALUES, one.shape).astype(one.dtype)
+
+
+class Party:
+    """See the module.
+
+    Args:
+        layout: of its store.
+        mark: the least value of its frames.
+        luck: chooses what it does.
+        prioritized: it writes a `PrioritizedReplayBuffer`.
+
+    Attributes:
+        model: what must be in its store.
+        writer: None while none is open.
+        killed: whether its last writer died.
+        given: the priority that each transition was given last, by id.
+    """
+
+    def __init__(
+        self, layout: Layout, mark: int, luck: random.Random, *, prioritized: bool = False
+    ) -> None:
+        self.layout, self.luck, self.mark = layout, luck, mark
+        self.model: Model = layout.model()
+        self.writer: Any = None
+        self.killed = False
+        self.given: dict[int, float] = {}
+        self._prioritized = prioritized
+        self._pair: MarkedPair | None = None
+        self._saved: npt.NDArray[np.float64] | None = None
+
+    @property
+    def lanes(self) -> tuple[Any, ...]:
+        """The writers of its lanes."""
+        return faults.lanes_of(self.writer)
+
+    # ------------------------------------------------------------ opening and ending
+
+    def make(self, path: Path) -> None:
+        """Make its store."""
+        arguments = self.layout.create_arguments()
+        if self._prioritized:
+            del arguments["lanes"]
+            self._take(
+                PrioritizedReplayBuffer(
+                    path, stack=2, flush_s=0, lanes=self.layout.lanes, **arguments
+                )
+            )
+        else:
+            self._take(create(path, **arguments, flush_s=0))
+
+    def open(self, path: Path) -> None:
+        """Go on with its store."""
+        self._take(
+            PrioritizedReplayBuffer(path, stack=2, flush_s=0)
+            if self._prioritized
+            else create(path, append=True, flush_s=0)
+        )
+
+    def _take(self, writer: Any) -> None:
+        self.writer = writer
+        self._pair = MarkedPair(
+            writer, self.model, np.random.default_rng(self.luck.randrange(1 << 32))
+        )
+        self._pair.mark = self.mark
+
+    def close(self) -> None:
+        """Close."""
+        self._save()
+        self.writer.close()
+        self._end()
+
+    def kill(self) -> None:
+        """Die."""
+        self._save()
+        faults.kill(self.writer)
+        self._end()
+        self.killed = True
+
+    def end(self, path: Callable[[], Path]) -> None:
+        """Close, or die and be recovered and closed where the store is then."""
+        if self.luck.random() < 0.6:
+            self.close()
+            return
+        self.kill()
+        self.open(path())
+        self.act()
+        self.close()
+
+    def _end(self) -> None:
+        self.writer = self._pair = None
+        self.killed = False
+        for lane in self.model.lanes:
+            lane.end_session()
+
+    # ------------------------------------------------------------ what it does
+
+    def step(self, n_steps: int) -> None:
+        """Steps in all lanes."""
+        if self._pair is None:
+            raise ValueError("no writer is open")
+        self._pair.together(n_steps, end=0.08)
+
+    def act(self) -> None:
+        """Something: some steps, or a flush, or new priorities."""
+        pick = self.luck.random()
+        if pick < 0.3:
+            self.writer.flush()
+        elif pick < 0.6 and self._prioritized:
+            self.update()
+        else:
+            self.step(self.luck.randint(1, 9))
+
+    def update(self) -> None:
+        """Give some transitions other priorities."""
+        if not len(self.writer):
+            return
+        ids = self.writer.sample(8).id
+        errors = np.array([self.luck.randrange(1, 1000) / 8 for _ in ids])
+        self.writer.update_priorities(ids, errors)
+        self.given.update(zip(ids.tolist(), (errors + _EPSILON).tolist(), strict=True))
+
+    # ------------------------------------------------------------ what must be
+
+    def _save(self) -> None:
+        if self._prioritized:
+            self._saved = self.writer.priorities(self.writer.ids)
+
+    def check(self, path: Path) -> None:
+        """The store is sound, closed, and has exactly the rows that it must have.
+
+        Raises:
+            AssertionError: it is not, or has not.
+        """
+        checks.check_verified(path)
+        checks.check_plain_zarr(path)
+        with Store([path]) as store:
+            checks.check_store(store, self.model, live=False, most=12)
+        if self._prioritized:
+            self._check_priorities(path)
+
+    def _check_priorities(self, path: Path) -> None:
+        with PrioritizedReplayBuffer(path, stack=2, flush_s=0) as buffer:
+            ids = buffer.ids
+            found = buffer.priorities(ids)
+        checks.check_same(found, self._saved, f"{path}: priorities")
+        for one, value in zip(ids.tolist(), found.tolist(), strict=True):
+            if abs(self.given.get(one, value) - value) > 1e-9:
+                raise AssertionError(f"{path}: priority of {one}: {value}, not {self.given[one]}")
