@@ -9,6 +9,7 @@ from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Array
 from mmreplay.storage.chunk_files import LaneFiles
 from mmreplay.system import durable_writes, memory_maps
+from mmreplay.system.disk_errors import writing
 from mmreplay.system.held_directories import AnyPath
 
 
@@ -41,7 +42,9 @@ def tail_problem(specs: Mapping[str, ArraySpec], head: int, tail_start: int) -> 
 
 def is_shared(lane: AnyPath, spec: ArraySpec) -> bool:
     """Whether a tail has several names, so that a copy of the lane has it, too."""
-    return tail_path(lane, spec).lstat().st_nlink > 1
+    path = tail_path(lane, spec)
+    with writing("looking at its names", path):
+        return path.lstat().st_nlink > 1
 
 
 def map_tail(lane: AnyPath, spec: ArraySpec, *, writable: bool = False) -> Array:
