@@ -125,14 +125,20 @@ class HeldPath:
         return self.parent / name
 
     def lstat(self) -> os.stat_result:
-        """As `os.lstat`."""
-        name, folder = at(self)
-        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+        """As `os.lstat`; FailedStoreError if the directory was removed."""
+        return self._stat(follow_symlinks=False)
 
     def stat(self) -> os.stat_result:
-        """As `os.stat`."""
+        """As `os.stat`; FailedStoreError if the directory was removed."""
+        return self._stat()
+
+    def _stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         name, folder = at(self)
-        return os.stat(name, dir_fd=folder)
+        try:
+            return os.stat(name, dir_fd=folder, follow_symlinks=follow_symlinks)
+        except FileNotFoundError as error:
+            check_there(self, error)
+            raise
 
     def exists(self) -> bool:
         """As `pathlib.Path.exists`."""
@@ -144,15 +150,13 @@ class HeldPath:
 
     def is_symlink(self) -> bool:
         """As `pathlib.Path.is_symlink`."""
-        try:
-            return stat.S_ISLNK(self.lstat().st_mode)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
+        return stat.S_ISLNK(self._mode(follow_symlinks=False))
 
-    def _mode(self) -> int:
-        """What kind of thing it leads to; 0 for none."""
+    def _mode(self, *, follow_symlinks: bool = True) -> int:
+        """What kind of thing it leads to; 0 for none, also in a directory that was removed."""
+        name, folder = at(self)
         try:
-            return self.stat().st_mode
+            return os.stat(name, dir_fd=folder, follow_symlinks=follow_symlinks).st_mode
         except (FileNotFoundError, NotADirectoryError):
             return 0
 

@@ -86,6 +86,9 @@ class Order:
         self.made = cell.way == "link turned" or self.luck.random() < 0.5
         # Done between two calls, or before one of the calls that an operation makes to the disk.
         self.at = int(MOST_CALLS ** self.luck.random()) if self.luck.random() < 0.75 else 0
+        self.calls = CALLS
+        if cell.what == "repair" and self.luck.random() < 0.3:  # as it exchanges the stores
+            self.calls, self.at = frozenset({"renameat2", "rename"}), self.luck.randint(1, 3)
         self.told = cell.what in ("snapshot", "repair") and self.luck.random() < 0.3
 
     # ------------------------------------------------------------ what happens
@@ -97,7 +100,7 @@ class Order:
             if self.told:
                 pass
             elif self.at:
-                disk.before(CALLS, self.move_within, at=self.at)
+                disk.before(self.calls, self.move_within, at=self.at)
             else:
                 self.move()
             for _ in getattr(self, self.cell.what)():
@@ -346,7 +349,7 @@ def cells(what):
     if EFFORT != "quick":
         return every
     luck = random.Random(what)
-    many = luck.randrange(len(WAYS))
+    many = luck.randrange(3 * len(WAYS))
     return [
         Cell(what, way, luck.choice(sorted(FRAMES)), LANES[number == many])
         for number, way in enumerate(WAYS)

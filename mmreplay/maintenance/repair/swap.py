@@ -113,17 +113,20 @@ class RepairSite:
         Raises LockedError if another directory has that name by now; it keeps it.
         """
         self._check_there(damaged, self.store)
-        mark = json.dumps(checked_reads.identity(self.store)).encode()
+        mark = json.dumps(checked_reads.identity(damaged.root)).encode()
         # The damaged store is about to move into this directory: that must not be lost itself.
         durable_writes.sync_directory(self.path.parent)
         durable_writes.sync_directory(self.path)
         durable_writes.write_file(self._mark, mark)
-        if durable_writes.exchange(self.store, self.new):
+        with self._unmarked_on_error(damaged):
+            exchanged = durable_writes.exchange(self.store, self.new)
+        if exchanged:
             aside = self.new
             self._check_there(damaged, aside, lambda: durable_writes.exchange(self.store, aside))
         else:
             aside = self._old
-            durable_writes.rename(self.store, aside)
+            with self._unmarked_on_error(damaged):
+                durable_writes.rename(self.store, aside)
             self._check_there(damaged, aside, lambda: durable_writes.rename(aside, self.store))
             # Else the second name could be durable without the first, and the damaged store lost.
             durable_writes.sync_directory(self.path)
@@ -131,6 +134,16 @@ class RepairSite:
         durable_writes.sync_directory(self.path)
         durable_writes.sync_directory(self.store.parent)
         return self._aside(aside)
+
+    @contextlib.contextmanager
+    def _unmarked_on_error(self, damaged: HeldDirectory) -> Iterator[None]:
+        """If no name could be changed, what was built has none to get; see `_settle`."""
+        try:
+            yield
+        except MmreplayError:
+            durable_writes.unlink(self._mark)
+            self._check_there(damaged, self.store)
+            raise
 
     def _check_there(
         self, damaged: HeldDirectory, place: AnyPath, undo: Callable[[], object] | None = None

@@ -588,3 +588,27 @@ def test_a_chunk_of_priorities_whose_maker_died_before_it_had_its_blocks(
         assert set(again.sample(100).id.tolist()) <= set(range(10))
     again.close()
     check_verified(buffer.store.path)
+
+
+def test_lanes_that_are_closed_one_after_the_other_keep_their_priorities(tmp_path):
+    """The last one makes those of all durable, when the others have let go of their directories."""
+    path = tmp_path / "store.zarr"
+    buffer = mmreplay.PrioritizedReplayBuffer(
+        path,
+        frame=mmreplay.Field((2,)),
+        action=mmreplay.Field((), "int64"),
+        lanes=2,
+        stack=None,
+        flush_s=0,
+    )
+    frames = np.zeros((2, 2), np.uint8)
+    buffer.reset(frames)
+    for _ in range(4):
+        buffer.step(np.zeros(2, int), np.zeros(2), frames, np.zeros(2, bool), np.zeros(2, bool))
+    ids = buffer.ids
+    buffer.update_priorities(ids, np.arange(1.0, 9.0))
+    for lane in reversed(buffer.writer.writers):
+        lane.close()
+    buffer.close()
+    with mmreplay.PrioritizedReplayBuffer(path, stack=None, flush_s=0) as again:
+        assert np.allclose(again.priorities(ids), np.arange(1.0, 9.0), atol=1e-5)
