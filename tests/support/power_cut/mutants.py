@@ -586,7 +586,7 @@ def _state_never_trusted() -> list[Change]:
 def _boot_id_stored_first() -> list[Change]:
     def start(self: State, *, base: int, tail_start: int, committed: int) -> None:
         words = self.words
-        words[state_page._DEVICE], words[state_page._INODE] = self._identity
+        self._name_files()
         boot = struct.unpack("<QQ", platform.boot_id())
         words[state_page._BOOT], words[state_page._BOOT + 1] = boot
         words[0] = state_page._MAGIC

@@ -29,6 +29,7 @@ import mmreplay
 from mmreplay.schema import Field
 from mmreplay.system import platform, user_paths
 from mmreplay.writing import open_lanes
+from mmreplay.writing.flush import TimedFlush
 from mmreplay.writing.seal import SealJob
 from mmreplay.writing.writer import Writer
 from tests.support.disks.scratch import scratch_directory
@@ -141,11 +142,12 @@ class _Tasks:
         self._history = history
         self._queue: collections.deque[tuple[Callable[[], None], _Done]] = collections.deque()
 
-    def attach(self, lane: Writer) -> None:
-        self._history.writer = lane
+    def attach(self, flushes: TimedFlush) -> None:
+        fail = flushes._fail()
+        self._history.writer = None if fail is None else fail.__self__  # type: ignore[attr-defined]
 
-    def detach(self, lane: Writer) -> None:
-        del lane
+    def detach(self, flushes: TimedFlush) -> None:
+        del flushes
         self.finish_tasks()
 
     def finish_tasks(self) -> None:
