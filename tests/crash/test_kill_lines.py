@@ -261,13 +261,14 @@ ELSEWHERE = {
         writing/writer Writer._abandon
     """,
     "when the interpreter is ending": """
-        writing/background Background.submit | except RuntimeError:
+        writing/background Background.submit | except (
+        writing/background Background.submit | RuntimeError
         writing/background Background.submit | done: Future[None] = Future()
-        writing/background Background.submit | task()
+        writing/background Background.submit | once()
         writing/background Background.submit | done.set_result(None)
         writing/background Background.submit | return done
         writing/vector_writer run_in_threads | except RuntimeError:
-        writing/vector_writer run_in_threads | waiting.append(functools.partial(call, *each))
+        writing/vector_writer run_in_threads | break
     """,
     "other systems or processors": """
         writing/writer Writer.step | _publish()
@@ -276,7 +277,7 @@ ELSEWHERE = {
         system/durable_writes _fallocate | have = os.fstat(descriptor).st_size
         system/durable_writes _fallocate | os.lseek(descriptor, have, os.SEEK_SET)
         system/durable_writes _fallocate | _write_all(descriptor, bytes(max(size - have, 0)))
-        system/durable_writes _punch_hole | return False
+        system/durable_writes _call_fallocate | return False
         system/durable_writes _keep_in_place | return
         system/durable_writes sync_directory | return
         system/durable_writes _fsync | platform.fcntl.fcntl(descriptor, platform.fcntl.F_FULLFSYNC)

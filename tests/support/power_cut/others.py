@@ -20,7 +20,7 @@ from tests.support.power_cut.power import PowerDisk
 __all__ = ["KnownStore", "Others"]
 
 _AT_WORK = 0.4  # of histories
-_CHANCE = 0.006  # at a call
+_CHANCES = 0.003, 0.02  # at a call of an opening, and of an open writer
 _MOST_STORES = 3
 
 Files = dict[str, bytes]
@@ -48,6 +48,7 @@ class KnownStore:
         is_closed: what the life before left.
         is_restored: whether a copy was written over it since the last opening that went through.
         copied: what somebody copied of it, file by file.
+        is_copy_new: whether that was since the last power cut: it may be mistaken for the original.
         begun: what somebody has copied of it so far, and of which checkpoint.
     """
 
@@ -60,6 +61,7 @@ class KnownStore:
     is_closed: bool = False
     is_restored: bool = False
     copied: _Copied | None = None
+    is_copy_new: bool = False
     begun: tuple[Files, Files] | None = None
 
     @property
@@ -102,11 +104,14 @@ class Others:
             (root / "d").mkdir()
             self._places += [root.joinpath("d", name) for name in ("s.zarr", "t.zarr")]
 
-    def meanwhile(self, store: KnownStore, look: Callable[[KnownStore], None]) -> None:
+    def meanwhile(
+        self, store: KnownStore, look: Callable[[KnownStore], None], *, opened: bool
+    ) -> None:
         """At a call of the code under test, which writes to a store: maybe something.
 
         Args:
             store: it may not be restored, nor removed.
+            opened: whether its writer is open, and not only being opened.
             look: compares what a reader finds in another one.
         """
         luck = self._luck.random()
@@ -114,12 +119,12 @@ class Others:
             self._due -= 1
             if not self._due:
                 self._copy(store)
-        if luck > _CHANCE or not store.path.exists():
+        if luck > _CHANCES[opened] or not store.path.exists():
             return
         pick = self._luck.random()
-        if pick < 0.35:
+        if pick < 0.3:
             self._move(store)
-        elif pick < 0.55:
+        elif pick < 0.5:
             self._link(store)
         elif pick < 0.8:
             self._copy(store)
@@ -131,7 +136,7 @@ class Others:
         self.check_strangers()
         if not store.path.exists():  # lost with the power, before it was durable
             return store
-        if store.copied is not None and self._luck.random() < 0.25:
+        if store.copied is not None and self._luck.random() < (0.7 if store.is_copy_new else 0.1):
             self._restore(store)
         elif self._luck.random() < 0.1:
             self._luck.choice((self._move, self._link, self._copy))(store)
@@ -143,7 +148,7 @@ class Others:
         """It went: only what was flushed counts."""
         for store in self.stores:
             store.powered = False
-            store.begun = None
+            store.begun, store.is_copy_new = None, False
 
     def check_strangers(self) -> None:
         """What stands where a store once was has not changed.
@@ -190,11 +195,11 @@ class Others:
         if store.begun is not None and store.begun[0] == stamp:
             files |= store.begun[1]
             store.copied = _Copied(files, store.model.copy(), store.flushed)
-            store.begun = None
+            store.begun, store.is_copy_new = None, True
         else:
             part = {name: data for name, data in files.items() if self._luck.random() < 0.5}
             store.begun = stamp, part
-            self._due = self._luck.randrange(1, 60)
+            self._due = self._luck.randrange(1, 100)
 
     def _restore(self, store: KnownStore) -> None:
         """``cp -r copy/. store/``: it is written over what is there, which stays if it is more."""

@@ -281,7 +281,8 @@ class _History:
             self.writer._abandon()
             self.writer.files.release()
         self.counts.crashes += 1
-        if self._luck.random() < 0.65:
+        # A copy may be mistaken for what it was made from, but not after the next power cut.
+        if self._luck.random() < (0.65 if not self._others.at_work or not self._store.is_copy_new else 0.2):
             self.counts.power += 1
             self._disk.cut(self._luck)
             self._boot += 1
@@ -298,7 +299,7 @@ class _History:
             raise _Crash
         self.counts.calls += 1
         if self._others.at_work:
-            self._others.meanwhile(self._store, self._look)
+            self._others.meanwhile(self._store, self._look, opened=self._opened)
         if luck < _MOST_BUSTLE and luck < self._bustle():
             self._meanwhile()
 
