@@ -122,12 +122,13 @@ class Others:
         if luck > _CHANCES[opened] or not store.path.exists():
             return
         pick = self._luck.random()
-        if pick < 0.3:
+        if pick < 0.25:
             self._move(store)
-        elif pick < 0.5:
+        elif pick < 0.4:
             self._link(store)
         elif pick < 0.8:
-            self._copy(store)
+            if store.begun is None:
+                self._copy(store)
         else:
             self._meddle(store, look)
 
@@ -197,9 +198,14 @@ class Others:
             store.copied = _Copied(files, store.model.copy(), store.flushed)
             store.begun, store.is_copy_new = None, True
         else:
-            part = {name: data for name, data in files.items() if self._luck.random() < 0.5}
+            first = 0.5 if self._luck.random() < 0.3 else 0.9  # most before the state page
+            part = {
+                name: data
+                for name, data in files.items()
+                if self._luck.random() < (1 - first if name == ".live/state" else first)
+            }
             store.begun = stamp, part
-            self._due = self._luck.randrange(1, 100)
+            self._due = self._luck.randrange(1, 150)
 
     def _restore(self, store: KnownStore) -> None:
         """``cp -r copy/. store/``: it is written over what is there, which stays if it is more."""
@@ -210,7 +216,7 @@ class Others:
         self._write(store.path, store.copied.files)
         store.model, store.flushed = store.copied.model.copy(), store.copied.flushed
         store.powered = store.is_closed = False
-        store.is_restored, store.begun = True, None
+        store.is_restored, store.is_copy_new, store.begun = True, False, None
         self.restores += 1
 
     def _meddle(self, store: KnownStore, look: Callable[[KnownStore], None]) -> None:
