@@ -345,6 +345,28 @@ ELSEWHERE = {
         system/locks DirectoryLock.__init__ | with writing("flock", path):
         system/locks DirectoryLock.__init__ | raise
     """,
+    "a copy made of hard links; see the simulator": """
+        storage/state_page State.make_own
+        system/durable_writes make_own
+        writing/seal Sealer._replace_tails
+        writing/seal Sealer.make_room | self._replace_tails()
+    """,
+    "a limit of the process; see the tests of limits": """
+        system/memory_maps _map_shared | except OSError as error:
+        system/memory_maps _map_shared | check_limit(error, path)
+        system/memory_maps _map_shared | raise
+        writing/create _make | raise
+        writing/flush in_turn | raise
+        writing/writer Writer._make_room | raise
+        writing/writer Writer.flush | raise
+    """,
+    "a directory that somebody removes or replaces meanwhile": """
+        system/disk_errors _check_there | raise FailedStoreError(
+        system/disk_errors _check_there | f"{path.directory.path}: this store was removed while it was open; its rows are gone, "
+        system/disk_errors _check_there | ) from error
+        system/durable_writes _make_directory | raise
+        system/staging remove_atomically | durable_writes.rename(staged, path)
+    """,
     "a file of somebody else": """
         system/durable_writes remove_tree | unlink(path)
         system/durable_writes remove_tree | return

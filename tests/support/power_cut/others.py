@@ -143,7 +143,13 @@ class Others:
             self._luck.choice((self._move, self._link, self._copy))(store)
         elif self._luck.random() < 0.1:
             self._meddle(store, look)
-        return self._luck.choice(self.stores) if self._luck.random() < 0.4 else store
+        following = self._luck.choice(self.stores) if self._luck.random() < 0.4 else store
+        if following is not store:
+            # Killed before a copy's own file had its name for good, and with the power the shared
+            # one comes back, which the next store has written in place by then. In a journal the
+            # first fsync of the next opening makes all earlier names durable, and so does this.
+            self.disk.others_sync_names()
+        return following
 
     def lose_power(self) -> None:
         """It went: only what was flushed counts."""

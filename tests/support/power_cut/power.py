@@ -482,6 +482,12 @@ class PowerDisk:
 
     # ------------------------------------------------------------ what others do, durably, at once
 
+    def others_sync_names(self) -> None:
+        """Every change of names so far becomes durable, as when a journal is committed."""
+        with self._lock:
+            for uid in list(self._newest):
+                self._harden(uid)
+
     def others_make(self, path: str) -> None:
         """Somebody makes a directory."""
         with self._lock:
@@ -583,9 +589,7 @@ class PowerDisk:
                 file.map = None
             self._mapped.clear()
 
-    def _settle(
-        self, place: str, luck: _Luck
-    ) -> tuple[dict[int, dict[str, int]], dict[int, Kept]]:
+    def _settle(self, place: str, luck: _Luck) -> tuple[dict[int, dict[str, int]], dict[int, Kept]]:
         """Make a copy of `root` what is on the disk; returns its names and what they stand for."""
         names = {uid: dict(names) for uid, names in self._synced.items()}
         for entries in self._pending:
@@ -659,7 +663,9 @@ def _link_again(
         path = f"{place}/{name}"
         if one in names:
             _link_again(one, path, names, files)
-        elif (first := files.setdefault(one, path)) is not path and not os.path.samefile(first, path):
+        elif (first := files.setdefault(one, path)) is not path and not os.path.samefile(
+            first, path
+        ):
             os.unlink(path)
             os.link(first, path)
 

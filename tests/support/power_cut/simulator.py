@@ -282,7 +282,7 @@ class _History:
             self.writer.files.release()
         self.counts.crashes += 1
         # A copy may be mistaken for what it was made from, but not after the next power cut.
-        if self._luck.random() < (0.65 if not self._others.at_work or not self._store.is_copy_new else 0.2):
+        if self._luck.random() < (0.2 if self._store.is_copy_new else 0.65):
             self.counts.power += 1
             self._disk.cut(self._luck)
             self._boot += 1
