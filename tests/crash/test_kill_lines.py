@@ -261,13 +261,14 @@ ELSEWHERE = {
         writing/writer Writer._abandon
     """,
     "when the interpreter is ending": """
-        writing/background Background.submit | except RuntimeError:
+        writing/background Background.submit | except (
+        writing/background Background.submit | RuntimeError
         writing/background Background.submit | done: Future[None] = Future()
-        writing/background Background.submit | task()
+        writing/background Background.submit | once()
         writing/background Background.submit | done.set_result(None)
         writing/background Background.submit | return done
         writing/vector_writer run_in_threads | except RuntimeError:
-        writing/vector_writer run_in_threads | waiting.append(functools.partial(call, *each))
+        writing/vector_writer run_in_threads | break
     """,
     "other systems or processors": """
         writing/writer Writer.step | _publish()
@@ -276,7 +277,7 @@ ELSEWHERE = {
         system/durable_writes _fallocate | have = os.fstat(descriptor).st_size
         system/durable_writes _fallocate | os.lseek(descriptor, have, os.SEEK_SET)
         system/durable_writes _fallocate | _write_all(descriptor, bytes(max(size - have, 0)))
-        system/durable_writes _punch_hole | return False
+        system/durable_writes _call_fallocate | return False
         system/durable_writes _keep_in_place | return
         system/durable_writes sync_directory | return
         system/durable_writes _fsync | platform.fcntl.fcntl(descriptor, platform.fcntl.F_FULLFSYNC)
@@ -343,6 +344,28 @@ ELSEWHERE = {
         system/locks DirectoryLock.__init__ | continue
         system/locks DirectoryLock.__init__ | with writing("flock", path):
         system/locks DirectoryLock.__init__ | raise
+    """,
+    "a copy made of hard links; see the simulator": """
+        storage/state_page State.make_own
+        system/durable_writes make_own
+        writing/seal Sealer._replace_tails
+        writing/seal Sealer.make_room | self._replace_tails()
+    """,
+    "a limit of the process; see the tests of limits": """
+        system/memory_maps _map_shared | except OSError as error:
+        system/memory_maps _map_shared | check_limit(error, path)
+        system/memory_maps _map_shared | raise
+        writing/create _make | raise
+        writing/flush in_turn | raise
+        writing/writer Writer._make_room | raise
+        writing/writer Writer.flush | raise
+    """,
+    "a directory that somebody removes or replaces meanwhile": """
+        system/disk_errors _check_there | raise FailedStoreError(
+        system/disk_errors _check_there | f"{path.directory.path}: this store was removed while it was open; its rows are gone, "
+        system/disk_errors _check_there | ) from error
+        system/durable_writes _make_directory | raise
+        system/staging remove_atomically | durable_writes.rename(staged, path)
     """,
     "a file of somebody else": """
         system/durable_writes remove_tree | unlink(path)

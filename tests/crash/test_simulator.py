@@ -59,13 +59,18 @@ def test_no_crash_loses_a_row_and_every_broken_rule_is_noticed(measured):
     assert [name for name, found in noticed.items() if found is None] == []
     assert counts.crashes >= N_TRIALS
     for kind in (counts.power, counts.opening, counts.closes, counts.looks):
-        assert kind > counts.crashes // 100
+        assert kind >= counts.crashes // 100
+    for kind in (counts.moves, counts.links, counts.restores):
+        assert kind >= counts.crashes // 200
     result.add("trials", counts.crashes, "", at_least=20_000)
     result.add("violations", len(violations), "", at_most=0)
     result.add("power cuts", counts.power, "")
     result.add("openings cut off", counts.opening, "")
     result.add("crashes while writing or closing", counts.crashes - counts.opening, "")
     result.add("calls that could have been the last", counts.calls, "")
+    result.add("moves, by others, of a store", counts.moves, "")
+    result.add("copies, by others, made of hard links", counts.links, "")
+    result.add("copies, by others, restored in place", counts.restores, "")
     result.add("mutants", len(noticed), "")
     result.add("mutants not noticed", sum(one is None for one in noticed.values()), "", at_most=0)
     result.details["noticed"] = {name: seed for name, (seed, _) in noticed.items()}

@@ -35,13 +35,15 @@ from mmreplay.storage import checkpoint, state_page
 from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.checksums import Checksums
 from mmreplay.storage.state_page import BASE, COMMITTED, SESSION, TAIL_START, State
-from mmreplay.system import durable_writes, platform
+from mmreplay.system import checked_reads, durable_writes, held_directories, platform
+from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing import build_lane, close, create, flush, recover
 from mmreplay.writing.lane_files import LockedLane
 from mmreplay.writing.open_chunks import OpenChunks
 from mmreplay.writing.seal import Sealer
 from mmreplay.writing.writer import Writer
 from tests.support.oracle.strategies import Layout
+from tests.support.power_cut import power
 from tests.support.power_cut.simulator import LAYOUTS, ViolationError, simulate, uncollected
 
 __all__ = ["MUTANTS", "Mutant", "caught", "mutated"]
@@ -586,7 +588,7 @@ def _state_never_trusted() -> list[Change]:
 def _boot_id_stored_first() -> list[Change]:
     def start(self: State, *, base: int, tail_start: int, committed: int) -> None:
         words = self.words
-        words[state_page._DEVICE], words[state_page._INODE] = self._identity
+        self._name_files()
         boot = struct.unpack("<QQ", platform.boot_id())
         words[state_page._BOOT], words[state_page._BOOT + 1] = boot
         words[0] = state_page._MAGIC
@@ -630,3 +632,43 @@ def _litter_kept() -> list[Change]:
 @_breaks("recover: delete shards and chunk files past head and wholly below base")
 def _old_chunks_kept() -> list[Change]:
     return [(recover, "_sweep", _nothing)]
+
+
+@_breaks("lock: a writer looks files up from the directory that it has locked")
+def _paths_looked_up_by_name() -> list[Change]:
+    def at(path: AnyPath) -> tuple[str, None]:
+        return str(path), None
+
+    return [(owner, "at", at) for owner in (held_directories, checked_reads, durable_writes, power)]
+
+
+@_breaks("a file of several names is replaced by a copy before it is written in place")
+def _shared_files_written() -> list[Change]:
+    return [(durable_writes, "make_own", _nothing)]
+
+
+@_breaks("recover: a state page of several names is replaced by a copy")
+def _shared_state_page_written() -> list[Change]:
+    return [(State, "make_own", staticmethod(_nothing))]
+
+
+@_breaks("seal: a tail of several names is replaced before its half is used again", _WITH_TAIL)
+def _shared_tail_used_again() -> list[Change]:
+    return [(Sealer, "_replace_tails", _nothing)]
+
+
+@_breaks("state: trusted only in the directory that it names")
+def _state_trusted_in_a_copy() -> list[Change]:
+    real = State.is_of_this_boot
+
+    def is_of_this_boot(self: State) -> bool:
+        home = self.words[state_page._HOME_DEVICE], self.words[state_page._HOME_INODE]
+        with mock.patch.object(self, "_home", home):
+            return real(self)
+
+    return [(State, "is_of_this_boot", is_of_this_boot)]
+
+
+@_breaks("state: trusted only with the blocks beyond its end that it had")
+def _state_trusted_though_truncated() -> list[Change]:
+    return [(state_page, "_has_more_blocks", lambda _: True)]

@@ -33,15 +33,20 @@ _SECTOR_BYTES, _PAGE_BYTES = 512, 4096
 
 Bytes = npt.NDArray[np.uint8]
 Version = TypeVar("Version")
+Kept = tuple[bytes, int]
+"""What a file holds, and how many bytes are allocated past its end."""
+
+_fallocate = durable_writes._call_fallocate
 
 
 class _File:
     """Every version of a file since it was synced."""
 
-    __slots__ = ("dropped", "lengths", "map", "newest", "sectors", "torn")
+    __slots__ = ("beyond", "dropped", "lengths", "map", "newest", "sectors", "torn")
 
-    def __init__(self, durable: bytes) -> None:
+    def __init__(self, durable: bytes, beyond: int = 0) -> None:
         self.newest = durable
+        self.beyond = [beyond]  # bytes allocated past the end, the synced ones first
         self.lengths = [len(durable)]
         self.sectors: dict[int, list[bytes]] = {}  # of those that changed, the synced one first
         self.dropped: dict[int, list[bytes]] = {}  # changed, but clean, as a sync of them failed
@@ -70,6 +75,7 @@ class _File:
     def sync(self) -> None:
         """What it reads like now is durable."""
         self.lengths = [len(self.newest)]
+        self.beyond = self.beyond[-1:]
         self.sectors.clear()
         if not self.dropped:
             self.torn = None
@@ -86,11 +92,17 @@ class _File:
         for one in [one for one in self.dropped if first <= one // _PAGE_BYTES <= last]:
             self.sectors[one] = self.dropped.pop(one)
 
-    def survivor(self, luck: _Luck) -> bytes:
+    @property
+    def now(self) -> Kept:
+        """What it is."""
+        return self.newest, self.beyond[-1]
+
+    def survivor(self, luck: _Luck) -> Kept:
         """What a cut leaves of it."""
+        beyond = self.beyond[0] if len(self.beyond) == 1 else luck.version(self.beyond)
         changed = self.sectors | self.dropped
         if not changed and len(self.lengths) == 1 and self.torn is None:
-            return self.newest
+            return self.newest, beyond
         length = luck.version(self.lengths)
         out = bytearray(self.newest[:length].ljust(length, b"\0"))
         for start, versions in changed.items():
@@ -100,7 +112,7 @@ class _File:
         if self.torn is not None and luck.tears():
             start, stop = self.torn
             out[start:stop] = luck.garbage(len(out[start:stop]))
-        return bytes(out)
+        return bytes(out), beyond
 
 
 class _Luck:
@@ -237,13 +249,13 @@ class PowerDisk:
 
     def open(self, path: str, flags: int, *mode: int, dir_fd: int | None = None) -> int:
         """A call that matters if it may make a file."""
-        where = _where(path, dir_fd)
         if not flags & os.O_CREAT:
             descriptor = os.open(path, flags, *mode, dir_fd=dir_fd)
-            self._opened[descriptor] = where
+            self._opened[descriptor] = _where(path, dir_fd)
             return descriptor
         with self._lock:
             self.begin("open")
+            where = _where(path, dir_fd)  # not before: others may just have moved it
             is_new = not self._exists(where)
             if is_new:
                 self._directory(os.path.dirname(where))  # as it is before it has the name
@@ -259,9 +271,9 @@ class PowerDisk:
 
     def mkdir(self, path: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
         """A directory gets its name."""
-        where = _where(path, dir_fd)
         with self._lock:
             self.begin("mkdir")
+            where = _where(path, dir_fd)
             if not self._exists(where) and self._exists(os.path.dirname(where)):
                 self._directory(os.path.dirname(where))  # as it is before it has the name
             os.mkdir(path, mode, dir_fd=dir_fd)
@@ -310,9 +322,9 @@ class PowerDisk:
         self._remove("rmdir", path, dir_fd)
 
     def _remove(self, name: str, path: str, dir_fd: int | None) -> None:
-        where = _where(path, dir_fd)
         with self._lock:
             self.begin(name)
+            where = _where(path, dir_fd)
             entries = []
             if self._exists(where):  # or the call will say so
                 self._know(where)
@@ -342,9 +354,9 @@ class PowerDisk:
         dst_dir_fd: int | None = None,
         **more: Any,
     ) -> None:
-        old, new = _where(source, src_dir_fd), _where(target, dst_dir_fd)
         with self._lock:
             self.begin(name)
+            old, new = _where(source, src_dir_fd), _where(target, dst_dir_fd)
             uid = self._know(old)
             if self._exists(new):
                 self._know(new)
@@ -392,7 +404,10 @@ class PowerDisk:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             self._file(path).sync()
             return
-        uid = self._directory(path)
+        self._harden(self._directory(path))
+
+    def _harden(self, uid: int) -> None:
+        """The names in a directory are durable."""
         # What moves from one directory to another is in one entry of any journal.
         durable = [
             entries for entries in self._pending if any(one.directory == uid for one in entries)
@@ -455,6 +470,86 @@ class PowerDisk:
             file.observe(_read(path))
             return done
 
+    def reserve(self, descriptor: int, length: int, call: Callable[[], bool]) -> bool:
+        """Blocks past the end of a file."""
+        with self._lock:
+            self.begin("fallocate")
+            file = self._file(self._opened[descriptor])
+            done = call()
+            if done:
+                file.beyond.append(length)
+            return done
+
+    # ------------------------------------------------------------ what others do, durably, at once
+
+    def others_sync_names(self) -> None:
+        """Every change of names so far becomes durable, as when a journal is committed."""
+        with self._lock:
+            for uid in list(self._newest):
+                self._harden(uid)
+
+    def others_make(self, path: str) -> None:
+        """Somebody makes a directory."""
+        with self._lock:
+            above = self._directory(os.path.dirname(path))
+            os.mkdir(path)
+            self._put(path, self._made(path, None).uid, above)
+
+    def others_move(self, path: str, target: str) -> None:
+        """Somebody gives a directory another name; no call of the code under test is in it."""
+        with self._lock:
+            uid = self._know(path)
+            above, new = (self._directory(os.path.dirname(one)) for one in (path, target))
+            os.rename(path, target)
+            self._put(target, uid, new)
+            self._put(path, None, above)
+            self._places = {self._root: 0}
+            for descriptor, one in self._opened.items():
+                if one == path or one.startswith(f"{path}/"):
+                    self._opened[descriptor] = target + one[len(path) :]
+
+    def others_link(self, path: str, target: str) -> None:
+        """Somebody copies a directory, and gives the files in it second names there: `cp -al`."""
+        with self._lock:
+            self._know(path)
+            self.others_make(target)
+            above = self._directory(target)
+            for name, uid in self._newest[self._directory(path)].items():
+                if uid in self._newest:
+                    self.others_link(f"{path}/{name}", f"{target}/{name}")
+                else:
+                    os.link(f"{path}/{name}", f"{target}/{name}")
+                    self._put(f"{target}/{name}", uid, above)
+
+    def others_write(self, path: str, data: bytes) -> None:
+        """Somebody truncates a file and writes another's bytes into it, as `cp` does."""
+        with self._lock:
+            if not self._exists(path):
+                uid = self._made(path, _File(b"")).uid
+                self._put(path, uid, self._directory(os.path.dirname(path)))
+            if self._file(path).map is not None:
+                raise RuntimeError(f"{path}: mapped for writing")
+            self._files[self._uid(path)] = _File(data)
+            _write(path, data, 0)
+
+    def others_remove(self, path: str) -> None:
+        """Somebody removes a directory and all in it."""
+        with self._lock:
+            self._know(path)
+            shutil.rmtree(path)
+            self._put(path, None, self._directory(os.path.dirname(path)))
+            self._places = {self._root: 0}
+
+    def _put(self, path: str, uid: int | None, above: int) -> None:
+        """A name in a directory, durably; None for none."""
+        self._harden(above)
+        name = os.path.basename(path)
+        for names in (self._newest[above], self._synced[above]):
+            names.pop(name, None)
+            if uid is not None:
+                names[name] = uid
+        self._places.pop(path, None)
+
     # ------------------------------------------------------------ after the cut
 
     def image(self, target: Path, luck: random.Random | None = None) -> None:
@@ -481,7 +576,7 @@ class PowerDisk:
             left = _below(0, names)
             self._newest = {uid: found for uid, found in names.items() if uid in left}
             self._synced = {uid: dict(found) for uid, found in self._newest.items()}
-            self._files = {uid: _File(data) for uid, data in content.items() if uid in left}
+            self._files = {uid: _File(*kept) for uid, kept in content.items() if uid in left}
             self._places = {self._root: 0}
             self._pending.clear()
             self._mapped.clear()
@@ -494,9 +589,7 @@ class PowerDisk:
                 file.map = None
             self._mapped.clear()
 
-    def _settle(
-        self, place: str, luck: _Luck
-    ) -> tuple[dict[int, dict[str, int]], dict[int, bytes]]:
+    def _settle(self, place: str, luck: _Luck) -> tuple[dict[int, dict[str, int]], dict[int, Kept]]:
         """Make a copy of `root` what is on the disk; returns its names and what they stand for."""
         names = {uid: dict(names) for uid, names in self._synced.items()}
         for entries in self._pending:
@@ -505,10 +598,11 @@ class PowerDisk:
         content = {uid: file.survivor(luck) for uid, file in self._files.items()}
         if 0 in names:
             self._settle_directory(0, place, names, content)
+            _link_again(0, place, names, {})
         return names, content
 
     def _settle_directory(
-        self, uid: int, place: str, names: dict[int, dict[str, int]], content: dict[int, bytes]
+        self, uid: int, place: str, names: dict[int, dict[str, int]], content: dict[int, Kept]
     ) -> None:
         newest = self._newest[uid]
         for name in newest.keys() - names[uid].keys():
@@ -521,15 +615,15 @@ class PowerDisk:
                 self._restore(one, path, names, content)
             elif one in names:
                 self._settle_directory(one, path, names, content)
-            elif one in content and content[one] != self._files[one].newest:
-                _write(path, content[one])
+            elif one in content and content[one] != self._files[one].now:
+                _write(path, *content[one])
 
     def _restore(
-        self, uid: int, path: str, names: dict[int, dict[str, int]], content: dict[int, bytes]
+        self, uid: int, path: str, names: dict[int, dict[str, int]], content: dict[int, Kept]
     ) -> None:
         """What a name stood for once, and stands for again."""
         if uid in content:
-            _write(path, content[uid])
+            _write(path, *content[uid])
             return
         os.mkdir(path)
         for name, one in names[uid].items():
@@ -553,9 +647,27 @@ def _read(path: str) -> bytes:
         return file.read()
 
 
-def _write(path: str, data: bytes) -> None:
+def _write(path: str, data: bytes, beyond: int) -> None:
     with open(path, "wb") as file:
         file.write(data)
+        file.flush()
+        if beyond:
+            _fallocate(file.fileno(), durable_writes._KEEP_SIZE, len(data), beyond)
+
+
+def _link_again(
+    uid: int, place: str, names: dict[int, dict[str, int]], files: dict[int, str]
+) -> None:
+    """Make names of one file that are now of several, as they were restored, names of one again."""
+    for name, one in names[uid].items():
+        path = f"{place}/{name}"
+        if one in names:
+            _link_again(one, path, names, files)
+        elif (first := files.setdefault(one, path)) is not path and not os.path.samefile(
+            first, path
+        ):
+            os.unlink(path)
+            os.link(first, path)
 
 
 def _remove(path: str) -> None:
@@ -639,6 +751,14 @@ def power_disk(
     def punch_hole(descriptor: int, offset: int, length: int) -> bool:
         return disk.punch_hole(descriptor, lambda: real_punch(descriptor, offset, length))
 
+    def call_fallocate(descriptor: int, mode: int, offset: int, length: int) -> bool:
+        def call() -> bool:
+            return _fallocate(descriptor, mode, offset, length)
+
+        if mode != durable_writes._KEEP_SIZE:  # part of a call that is known already
+            return call()
+        return disk.reserve(descriptor, length, call)
+
     def dirty_again(path: AnyPath, start: int, stop: int) -> None:
         disk.dirtied(path, start, stop, lambda: real_dirty(path, start, stop))
 
@@ -648,6 +768,7 @@ def power_disk(
         (memory_maps, "map_file"): map_file,
         (durable_writes, "exchange"): lambda one, other: disk.exchange(one, other, real_exchange),
         (durable_writes, "_punch_hole"): punch_hole,
+        (durable_writes, "_call_fallocate"): call_fallocate,
         (memory_maps.Reservation, "put"): put,
     }
     with contextlib.ExitStack() as stack:

@@ -29,11 +29,13 @@ import mmreplay
 from mmreplay.schema import Field
 from mmreplay.system import platform, user_paths
 from mmreplay.writing import open_lanes
+from mmreplay.writing.flush import TimedFlush
 from mmreplay.writing.seal import SealJob
 from mmreplay.writing.writer import Writer
 from tests.support.disks.scratch import scratch_directory
 from tests.support.oracle import checks
 from tests.support.oracle.strategies import Layout
+from tests.support.power_cut.others import KnownStore, Others
 from tests.support.power_cut.power import PowerDisk, power_disk
 
 __all__ = ["LAYOUTS", "Counts", "ViolationError", "simulate", "simulate_all", "uncollected"]
@@ -80,6 +82,9 @@ class Counts:
         closes: stores closed, compared and verified.
         calls: calls and stores, each of which could have been the last one.
         looks: of a reader while the writer was at work.
+        moves: of a store, by others.
+        links: copies made of hard links, by others.
+        restores: of copies over what they were made from, by others.
     """
 
     crashes: int = 0
@@ -88,6 +93,9 @@ class Counts:
     closes: int = 0
     calls: int = 0
     looks: int = 0
+    moves: int = 0
+    links: int = 0
+    restores: int = 0
 
     def __add__(self, other: Counts) -> Counts:
         """Both together."""
@@ -141,11 +149,12 @@ class _Tasks:
         self._history = history
         self._queue: collections.deque[tuple[Callable[[], None], _Done]] = collections.deque()
 
-    def attach(self, lane: Writer) -> None:
-        self._history.writer = lane
+    def attach(self, flushes: TimedFlush) -> None:
+        fail = flushes._fail()
+        self._history.writer = None if fail is None else fail.__self__  # type: ignore[attr-defined]
 
-    def detach(self, lane: Writer) -> None:
-        del lane
+    def detach(self, flushes: TimedFlush) -> None:
+        del flushes
         self.finish_tasks()
 
     def finish_tasks(self) -> None:
@@ -176,7 +185,7 @@ class _Tasks:
 
 
 class _History:
-    """One store, and what happens to it.
+    """One store, and what happens to it; of its copies, one at a time is the one at hand.
 
     Args:
         root: an empty directory.
@@ -190,15 +199,10 @@ class _History:
         self._arguments = layout.create_arguments()
         self._frames = layout.schema.frames
         self._action, self._extras = layout.action, layout.extras
-        self._model = layout.model()
-        self._lane = self._model.lanes[0]
-        self._path = _Path(root) / "s.zarr"
+        self._store = KnownStore(_Path(root) / "s.zarr", layout.model())
+        self._others = Others(_Path(root), seed, self._store)
         self._disk: PowerDisk
         self._boot = 0
-        self._flushed = 0  # rows that a power cut may not take
-        self._returned = 0  # rows that a kill may not take: what `step` or `reset` returned from
-        self._powered = True  # since the last opening that went through
-        self._is_closed = False  # what the life before left
         self._left = 0  # calls until the crash
         # Short lives crash while what the one before left to the page cache is still there alone.
         self._short = self._luck.random() < 0.5
@@ -213,9 +217,14 @@ class _History:
 
     def run(self, disk: PowerDisk, n_crashes: int) -> None:
         """Open, look, write and crash, again and again."""
-        self._disk = disk
+        self._disk = self._others.disk = disk
         while self.counts.crashes < n_crashes:
             self._live()
+            if self._others.at_work:
+                self._store = self._others.between_lives(self._store, self._look)
+        self._others.check_strangers()
+        self.counts.moves, self.counts.links = self._others.moves, self._others.links
+        self.counts.restores = self._others.restores
 
     def background(self, _: float) -> _Tasks:
         """In the place of the threads of this life."""
@@ -240,7 +249,7 @@ class _History:
         self.writer = None
         self._tasks = _Tasks(self)
         # To make a store takes some 150 calls; most lives are to end later.
-        least = 0 if self._path.exists() else 2
+        least = 0 if self._store.path.exists() else 2
         calls, steps = _SHORT_LIVES if self._short else _LIVES
         at_most = self._luck.choice(calls[least:])
         n_steps = self._luck.randrange(self._luck.choice(steps))
@@ -248,7 +257,7 @@ class _History:
             at_most, n_steps = 20_000, 90
         self._rarely = self._luck.random() < 0.25
         # The next crash soon after: what a recovery left to the page cache may be lost.
-        again = self._path.exists() and self._luck.random() < 0.3
+        again = self._store.path.exists() and self._luck.random() < 0.3
         if again:
             n_steps = self._luck.randrange(3)
         self._left = self._luck.randrange(at_most // 20, at_most)
@@ -272,11 +281,12 @@ class _History:
             self.writer._abandon()
             self.writer.files.release()
         self.counts.crashes += 1
-        if self._luck.random() < 0.65:
+        # A copy may be mistaken for what it was made from, but not after the next power cut.
+        if self._luck.random() < (0.2 if self._store.is_copy_new else 0.65):
             self.counts.power += 1
             self._disk.cut(self._luck)
             self._boot += 1
-            self._powered = False
+            self._others.lose_power()
         else:
             self._disk.die()
 
@@ -288,6 +298,8 @@ class _History:
             self._left = 0
             raise _Crash
         self.counts.calls += 1
+        if self._others.at_work:
+            self._others.meanwhile(self._store, self._look, opened=self._opened)
         if luck < _MOST_BUSTLE and luck < self._bustle():
             self._meanwhile()
 
@@ -322,13 +334,13 @@ class _History:
     def _meanwhile(self) -> None:
         writer = self.writer
         if writer is None:
-            if self._path.exists() and self._luck.random() < 0.12:
-                self._look()  # while it is opened, or recovered
+            if self._store.path.exists() and self._luck.random() < 0.12:
+                self._look(self._store)  # while it is opened, or recovered
             return
         lane = writer.files
         free = not lane.checkpoint_lock.locked()
         if self._files_go():
-            self._look()
+            self._look(self._store)
             return
         choices: list[Callable[[], None]] = []
         if self._tasks and "seal" not in self._at and free:
@@ -340,29 +352,29 @@ class _History:
             if not waits or (free and "seal" not in self._at):
                 choices.append(self._step)
         if self._luck.random() < 0.05:
-            choices.append(self._look)
+            choices.append(functools.partial(self._look, self._store))
         if choices:
             self._luck.choice(choices)()
 
     def _flush_by_clock(self) -> None:
         with self.busy("flush"):
-            rows = self._returned
+            rows = self._store.returned
             self.writer._timed_flush.flush_in_background(timer=True)  # type: ignore[union-attr]
-            self._flushed = max(self._flushed, rows)
+            self._store.flushed = max(self._store.flushed, rows)
 
     # ------------------------------------------------------------ what a writer does
 
     def _open(self) -> None:
-        there = self._path.exists()
+        there = self._store.path.exists()
         # A store that was closed has to be whole, with all that nobody reads but to verify it.
-        was_closed, self._is_closed = self._is_closed, False
-        if there and (self._luck.random() < 0.03 or was_closed):
+        was_closed, self._store.is_closed = self._store.is_closed, False
+        if (self._luck.random() < 0.03 or was_closed) and there and not self._store.is_restored:
             self._look_and_verify()
         if there and self._luck.random() < 0.9:
             # What `create` does in the end; before that it looks at what it was asked for.
-            Writer(self._path, background=self._tasks)  # type: ignore[arg-type]
+            Writer(self._store.path, background=self._tasks)  # type: ignore[arg-type]
         else:
-            mmreplay.create(self._path, **self._arguments, append=True, flush_s=0)
+            mmreplay.create(self._store.path, **self._arguments, append=True, flush_s=0)
         self._check_head()
         if self._luck.random() < 0.6:
             self._check_rows()
@@ -376,7 +388,7 @@ class _History:
             if pick < flushes / 2:
                 with self.busy("writer"):
                     self.writer.flush()  # type: ignore[union-attr]
-                self._flushed = self._returned
+                self._store.flushed = self._store.returned
             elif pick < flushes:
                 self._flush_by_clock()
             elif pick > 0.94 and self._tasks:
@@ -389,16 +401,16 @@ class _History:
         writer = self.writer
         if writer is None:
             raise RuntimeError("nobody writes")
-        row = len(self._lane.rows)
-        value = row * 7 + 1
+        row = len(self._store.lane.rows)
+        value = row * 7 + 1 + self._store.number * 37
         frames: Any = {
             name: np.full(one.shape, value % 250 + 1) for name, one in self._frames.items()
         }
         frames = {name: one.astype(self._frames[name].dtype) for name, one in frames.items()}
-        frame = frames if self._model.schema.is_dict else next(iter(frames.values()))
+        frame = frames if self._store.model.schema.is_dict else next(iter(frames.values()))
         with self.busy("writer"):
             if not writer.running or self._luck.random() < 0.05:
-                self._lane.reset(frame)
+                self._store.lane.reset(frame)
                 writer.reset(frame)
             else:
                 action = np.full(self._action.shape, value, self._action.dtype)
@@ -406,44 +418,44 @@ class _History:
                 more: dict[str, Any] = {name: float(value) for name in self._extras}
                 if flag:
                     more[flag] = True
-                self._lane.step(action, value, frame, **more)
+                self._store.lane.step(action, value, frame, **more)
                 writer.step(action, value, frame, **more)
-        self._returned = len(self._lane.rows)
+        self._store.returned = len(self._store.lane.rows)
 
     def _close(self) -> None:
         self.writer.close()  # type: ignore[union-attr]
         self.counts.closes += 1
-        self._is_closed = True
-        self._flushed = self._returned = len(self._lane.rows)
-        self._lane.end_session()
+        self._store.is_closed = True
+        self._store.flushed = self._store.returned = len(self._store.lane.rows)
+        self._store.lane.end_session()
         self._check_rows()
-        checks.check_plain_zarr(self._path)
+        checks.check_plain_zarr(self._store.path)
         if self._luck.random() < 0.2:
-            checks.check_verified(self._path)
+            checks.check_verified(self._store.path)
 
     # ------------------------------------------------------------ what is found
 
     def _check_head(self) -> None:
         """After an opening that went through: nothing is missing that may not be."""
         head = self.writer.rows  # type: ignore[union-attr]
-        least = self._returned if self._powered else self._flushed
-        if not least <= head <= len(self._lane.rows):
+        least = self._store.least
+        if not least <= head <= len(self._store.lane.rows):
             raise ViolationError(
-                f"rows: expected {least} to {len(self._lane.rows)}, found {head}"
-                f"{'' if self._powered else ' after a power cut'}"
+                f"rows: expected {least} to {len(self._store.lane.rows)}, found {head}"
+                f"{'' if self._store.powered else ' after a power cut'}"
             )
-        self._lane.cut(head)
-        self._returned = head
-        if not self._powered:
-            self._flushed = head  # what was found then is on the disk
-        self._powered = True
+        self._store.lane.cut(head)
+        self._store.returned = head
+        if not self._store.powered:
+            self._store.flushed = head  # what was found then is on the disk
+        self._store.powered, self._store.is_restored = True, False
 
     def _check_rows(self) -> None:
-        with mmreplay.open(self._path) as store:
+        with mmreplay.open(self._store.path) as store:
             view = store.lanes[0]
-            checks.check_columns(store, self._model)
-            self._lane.forget(view.base)
-            checks.check_ids(store, self._model)
+            checks.check_columns(store, self._store.model)
+            self._store.lane.forget(view.base)
+            checks.check_ids(store, self._store.model)
         self._check_litter()
 
     def _check_litter(self) -> None:
@@ -451,12 +463,12 @@ class _History:
         writer = self.writer
         if writer is None:
             raise RuntimeError("nobody writes")
-        found = {folder: names for folder, _, names in os.walk(self._path)}
+        found = {folder: names for folder, _, names in os.walk(self._store.path)}
         for folder, names in found.items():
             if any(name.endswith(".tmp") for name in names):
                 raise ViolationError(f"{folder}: litter was left: {names}")
         for path, spec in writer.specs.items():
-            names = found[f"{self._path}/{path}"]
+            names = found[f"{self._store.path}/{path}"]
             for chunk in (int(name.split(".")[1]) for name in names if name.startswith("c.")):
                 start = chunk * spec.chunk_rows
                 if start + spec.chunk_rows <= writer.base or start > writer.rows:
@@ -467,23 +479,26 @@ class _History:
 
     def _look_and_verify(self) -> None:
         """Read-only, as the crash left it; nothing of this is a call that matters."""
-        with mmreplay.open(self._path) as store:
-            self._compare(store)
-        checks.check_verified(self._path)
+        self._compare(self._store)
+        checks.check_verified(self._store.path)
 
-    def _look(self) -> None:
+    def _look(self, store: KnownStore) -> None:
         self.counts.looks += 1
-        with mmreplay.open(self._path) as store:
-            self._compare(store)
+        self._compare(store)
 
-    def _compare(self, store: mmreplay.Store) -> None:
+    def _compare(self, known: KnownStore) -> None:
+        with mmreplay.open(known.path) as store:
+            self._compare_opened(store, known)
+
+    @staticmethod
+    def _compare_opened(store: mmreplay.Store, known: KnownStore) -> None:
         view = store.lanes[0]
-        least = self._returned if self._powered else self._flushed
-        if not least <= view.rows <= len(self._lane.rows):
+        if not known.least <= view.rows <= len(known.lane.rows):
             raise ViolationError(
-                f"a reader: rows: expected {least} to {len(self._lane.rows)}, found {view.rows}"
+                f"{known.path}: a reader: rows: expected {known.least} to {len(known.lane.rows)}, "
+                f"found {view.rows}"
             )
-        found = self._model.copy()
+        found = known.model.copy()
         found.lanes[0].cut(view.rows)
         checks.check_columns(store, found)
 
