@@ -171,11 +171,12 @@ def crashed(tmp_path):
 
 
 def set_words(path, words):
-    """Words of a state page, and the file that it is said to be."""
+    """Words of a state page, and the file and the directory that it is said to be of."""
     page = path / ".live" / "state"
-    about = page.stat()
+    about, home = page.stat(), path.stat()
     data = bytearray(page.read_bytes())
-    for number, value in {**words, 5: about.st_dev, 6: about.st_ino}.items():
+    own = {5: about.st_dev, 6: about.st_ino, 9: home.st_dev, 10: home.st_ino, 11: 0}
+    for number, value in {**words, **own}.items():
         struct.pack_into("<Q", data, 8 * number, value)
     with page.open("r+b") as file:
         file.write(data)
