@@ -220,6 +220,7 @@ class Others:
         for other in [one for one in self.stores if one is not store]:
             self._remove(other)  # its files would be overwritten, too
         self._write(store.path, store.copied.files)
+        self.disk.others_sync_names()  # of those, too, that were there already
         store.model, store.flushed = store.copied.model.copy(), store.copied.flushed
         store.powered = store.is_closed = False
         store.is_restored, store.is_copy_new, store.begun = True, False, None
