@@ -202,6 +202,7 @@ episodes, …) are functions of their arguments; their lines are died at as well
 ELSEWHERE = {
     "reads, or tells": """
         storage/raw_column RawColumn
+        storage/side_by_side SideBySide.chunk
         storage/shard_column ShardColumn
         storage/state_page State.is_in_place
         storage/state_page State.rows_beyond
@@ -224,7 +225,7 @@ ELSEWHERE = {
         writing/create create | found = env_fields(env)
         writing/create create | if (advice := advice_for_a_loop(env)) is not None:
         writing/create create | if frame is None and (advice := advice_on_stacks(env)) is not None:
-        writing/create create | warnings.warn(advice, stacklevel=2)
+        writing/create create | warn_caller(advice)
         writing/create create | stack_padding = found.padding
         writing/create create | frame, action = frame or found.frame, action or found.action
         writing/create create | lanes = lanes if lanes is not None or lane is not None else found.lanes
@@ -282,7 +283,7 @@ ELSEWHERE = {
         system/durable_writes sync_directory | return
         system/durable_writes _fsync | platform.fcntl.fcntl(descriptor, platform.fcntl.F_FULLFSYNC)
         system/durable_writes _fdatasync | _fsync(descriptor)
-        system/memory_maps _mmap | raise OSError(errno.ENOSYS, "no mmap in the C library")
+        system/memory_maps _reserve | raise OSError(errno.ENOSYS, "no mmap in the C library")
         system/memory_maps map_file | access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         system/memory_maps map_file | return np.frombuffer(mmap.mmap(descriptor, size, access=access), np.uint8)
         system/locks DirectoryLock.__init__ | raise FailedStoreError(
@@ -315,8 +316,6 @@ ELSEWHERE = {
         writing/recover _replace_damaged
         writing/build_lane write_metadata | data = layout.group_json(new)
         system/disk_errors writing | raise
-        system/memory_maps _mmap | number = ctypes.get_errno()
-        system/memory_maps _mmap | raise OSError(number, os.strerror(number))
     """,
     "an error that is none of ours: no memory": """
         writing/seal Sealer.wait | raise job.error
@@ -352,18 +351,19 @@ ELSEWHERE = {
         writing/seal Sealer.make_room | self._replace_tails()
     """,
     "a limit of the process; see the tests of limits": """
-        system/memory_maps _map_shared | except OSError as error:
-        system/memory_maps _map_shared | check_limit(error, path)
-        system/memory_maps _map_shared | raise
+        system/memory_maps map_file | except OSError as error:
+        system/memory_maps map_file | check_limit(error, path)
+        system/memory_maps map_file | raise
+        system/memory_maps _put | number = ctypes.get_errno()
+        system/memory_maps _put | error = OSError(number, os.strerror(number))
+        system/memory_maps _put | check_limit(error, path)
+        system/memory_maps _put | raise error
         writing/create _make | raise
         writing/flush in_turn | raise
         writing/writer Writer._make_room | raise
         writing/writer Writer.flush | raise
     """,
     "a directory that somebody removes or replaces meanwhile": """
-        system/disk_errors _check_there | raise FailedStoreError(
-        system/disk_errors _check_there | f"{path.directory.path}: this store was removed while it was open; its rows are gone, "
-        system/disk_errors _check_there | ) from error
         system/durable_writes _make_directory | raise
         system/staging remove_atomically | durable_writes.rename(staged, path)
     """,
