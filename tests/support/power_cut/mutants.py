@@ -58,11 +58,13 @@ class Mutant(NamedTuple):
         rule: that is broken.
         changes: gives what is changed for it.
         layouts: of the stores in which it can be noticed.
+        others: whether somebody else has to be at work for that; if None, nobody has to.
     """
 
     rule: str
     changes: Callable[[], list[Change]]
     layouts: list[Layout]
+    others: bool | None
 
 
 MUTANTS: dict[str, Mutant] = {}
@@ -84,18 +86,19 @@ def caught(name: str, seeds: Sequence[int], n_crashes: int) -> tuple[int, str] |
     with mutated(name):
         for seed in uncollected(seeds):
             try:
-                simulate(seed, n_crashes, MUTANTS[name].layouts)
+                mutant = MUTANTS[name]
+                simulate(seed, n_crashes, mutant.layouts, others=mutant.others)
             except ViolationError as error:
                 return seed, str(error)
     return None
 
 
 def _breaks(
-    rule: str, layouts: list[Layout] = LAYOUTS
+    rule: str, layouts: list[Layout] = LAYOUTS, *, others: bool | None = None
 ) -> Callable[[Callable[[], list[Change]]], Callable[[], list[Change]]]:
     def register(changes: Callable[[], list[Change]]) -> Callable[[], list[Change]]:
         name = changes.__name__.strip("_").replace("_", " ")
-        MUTANTS[name] = Mutant(rule, changes, layouts)
+        MUTANTS[name] = Mutant(rule, changes, layouts, others)
         return changes
 
     return register
@@ -634,7 +637,7 @@ def _old_chunks_kept() -> list[Change]:
     return [(recover, "_sweep", _nothing)]
 
 
-@_breaks("lock: a writer looks files up from the directory that it has locked")
+@_breaks("lock: a writer looks files up from the directory that it has locked", others=True)
 def _paths_looked_up_by_name() -> list[Change]:
     def at(path: AnyPath) -> tuple[str, None]:
         return str(path), None
@@ -642,22 +645,26 @@ def _paths_looked_up_by_name() -> list[Change]:
     return [(owner, "at", at) for owner in (held_directories, checked_reads, durable_writes, power)]
 
 
-@_breaks("a file of several names is replaced by a copy before it is written in place")
+@_breaks("a file of several names is replaced by a copy before it is written in place", others=True)
 def _shared_files_written() -> list[Change]:
     return [(durable_writes, "make_own", _nothing)]
 
 
-@_breaks("recover: a state page of several names is replaced by a copy")
+@_breaks("recover: a state page of several names is replaced by a copy", others=True)
 def _shared_state_page_written() -> list[Change]:
     return [(State, "make_own", staticmethod(_nothing))]
 
 
-@_breaks("seal: a tail of several names is replaced before its half is used again", _WITH_TAIL)
+@_breaks(
+    "seal: a tail of several names is replaced before its half is used again",
+    _WITH_TAIL,
+    others=True,
+)
 def _shared_tail_used_again() -> list[Change]:
     return [(Sealer, "_replace_tails", _nothing)]
 
 
-@_breaks("state: trusted only in the directory that it names")
+@_breaks("state: trusted only in the directory that it names", others=True)
 def _state_trusted_in_a_copy() -> list[Change]:
     real = State.is_of_this_boot
 
@@ -669,6 +676,6 @@ def _state_trusted_in_a_copy() -> list[Change]:
     return [(State, "is_of_this_boot", is_of_this_boot)]
 
 
-@_breaks("state: trusted only with the blocks beyond its end that it had")
+@_breaks("state: trusted only with the blocks beyond its end that it had", others=True)
 def _state_trusted_though_truncated() -> list[Change]:
     return [(state_page, "_has_more_blocks", lambda _: True)]

@@ -82,6 +82,7 @@ class Others:
         root: what the disk watches.
         seed: decides everything.
         store: the only one at first.
+        at_work: whether they do anything; if None, the seed decides that, too.
 
     Attributes:
         at_work: whether they do anything in this history.
@@ -89,10 +90,13 @@ class Others:
         moves, links, restores: how often they did that.
     """
 
-    def __init__(self, root: Path, seed: int, store: KnownStore) -> None:
+    def __init__(
+        self, root: Path, seed: int, store: KnownStore, *, at_work: bool | None = None
+    ) -> None:
         # Their own, so that histories without them are as they were.
         self._luck = random.Random(f"others of {seed}")
-        self.at_work = self._luck.random() < _AT_WORK
+        by_chance = self._luck.random() < _AT_WORK
+        self.at_work = by_chance if at_work is None else at_work
         self.stores = [store]
         self.disk: PowerDisk
         self.moves = self.links = self.restores = 0

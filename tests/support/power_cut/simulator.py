@@ -191,16 +191,19 @@ class _History:
         root: an empty directory.
         seed: decides everything.
         layouts: to choose from.
+        others: whether anybody else is at work; if None, the seed decides that, too.
     """
 
-    def __init__(self, root: Path, seed: int, layouts: list[Layout]) -> None:
+    def __init__(
+        self, root: Path, seed: int, layouts: list[Layout], *, others: bool | None = None
+    ) -> None:
         self._luck = random.Random(seed)
         layout = self._luck.choice(layouts)
         self._arguments = layout.create_arguments()
         self._frames = layout.schema.frames
         self._action, self._extras = layout.action, layout.extras
         self._store = KnownStore(_Path(root) / "s.zarr", layout.model())
-        self._others = Others(_Path(root), seed, self._store)
+        self._others = Others(_Path(root), seed, self._store, at_work=others)
         self._disk: PowerDisk
         self._boot = 0
         self._left = 0  # calls until the crash
@@ -523,19 +526,26 @@ def _machine(history: _History, root: Path) -> Iterator[PowerDisk]:
         yield disk
 
 
-def simulate(seed: int, n_crashes: int, layouts: list[Layout] | None = None) -> Counts:
+def simulate(
+    seed: int,
+    n_crashes: int,
+    layouts: list[Layout] | None = None,
+    *,
+    others: bool | None = None,
+) -> Counts:
     """Live one history.
 
     Args:
         seed: decides everything; the same one lives the same history again.
         n_crashes: after how many crashes to end it.
         layouts: to choose from; those of this module by default.
+        others: whether anybody else is at work; if None, the seed decides that, too.
 
     Raises:
         ViolationError: something was lost, torn or wrong.
     """
     with scratch_directory() as root:
-        history = _History(root, seed, layouts or LAYOUTS)
+        history = _History(root, seed, layouts or LAYOUTS, others=others)
         try:
             with _machine(history, root) as disk:
                 history.run(disk, n_crashes)
