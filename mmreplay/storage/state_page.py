@@ -74,6 +74,9 @@ class State:
         words = self.words
         # No session while the page is half written: whoever reads it now looks again later.
         words[SESSION] = words[_BOOT] = words[_BOOT + 1] = 0
+        if not self._has_more_blocks:  # a copy was restored over it: the next one must show, too
+            durable_writes.allocate_beyond(self.path, PAGE_BYTES)
+            self._has_more_blocks = _has_more_blocks(self.path.lstat())
         if platform.barrier is not None:
             platform.barrier()
         words[BASE], words[TAIL_START], words[COMMITTED] = base, tail_start, committed

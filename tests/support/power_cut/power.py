@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from mmreplay.system import durable_writes, memory_maps
 from mmreplay.system.held_directories import AnyPath, at
+from tests.support.power_cut.counted_stores import CountedStores
 
 __all__ = ["PowerDisk", "power_disk"]
 
@@ -677,42 +678,6 @@ def _remove(path: str) -> None:
         os.unlink(path)
 
 
-class _Stores(np.ndarray[Any, Any]):
-    """A map whose every store is a call that matters; so are those of every view of it."""
-
-    _disk: PowerDisk | None = None
-
-    def __array_finalize__(self, parent: Any) -> None:
-        self._disk = getattr(parent, "_disk", None)
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        if self._disk is not None:
-            self._disk.begin("store")
-        super().__setitem__(key, value)
-
-    @property
-    def data(self) -> Any:
-        """As of any array, but for the stores."""
-        return _Cells(np.ndarray.data.__get__(self), self._disk)
-
-
-class _Cells:
-    """What `_Stores` is for arrays, for the memoryview of one."""
-
-    __slots__ = ("_cells", "_disk")
-
-    def __init__(self, cells: memoryview, disk: PowerDisk | None) -> None:
-        self._cells, self._disk = cells, disk
-
-    def __getitem__(self, key: int) -> Any:
-        return self._cells[key]
-
-    def __setitem__(self, key: int, value: Any) -> None:
-        if self._disk is not None:
-            self._disk.begin("store")
-        self._cells[key] = value
-
-
 @contextlib.contextmanager
 def power_disk(
     root: Path, before_call: Callable[[int], None], *, stores: bool = False
@@ -739,7 +704,7 @@ def power_disk(
         disk.mapped(path, data)
         if not stores:
             return data
-        watched = data.view(_Stores)
+        watched = data.view(CountedStores)
         watched._disk = disk
         return watched
 

@@ -219,6 +219,16 @@ def test_a_page_that_a_copy_was_restored_over_is_not_trusted(live, tmp_path, res
     assert not is_trusted(live)
 
 
+def test_a_second_copy_that_is_restored_over_a_page_is_noticed_as_the_first_was(live, tmp_path):
+    shutil.copyfile(live, tmp_path / "copy")
+    shutil.copyfile(tmp_path / "copy", live)
+    State(live, writable=True).start(base=0, tail_start=0, committed=11)
+    assert is_trusted(live)
+    shutil.copyfile(live, tmp_path / "copy")
+    shutil.copyfile(tmp_path / "copy", live)
+    assert not is_trusted(live)
+
+
 def test_a_page_on_a_file_system_without_blocks_beyond_the_end_is_trusted(
     tmp_path, boot, monkeypatch
 ):

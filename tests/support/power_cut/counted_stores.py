@@ -1,0 +1,52 @@
+"""Maps whose every store is a call that matters: a process may die between two of them."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+__all__ = ["CountedStores"]
+
+
+class Counting(Protocol):
+    """What counts the calls."""
+
+    def begin(self, name: str) -> None:
+        """A call of this name is about to be made."""
+
+
+class CountedStores(np.ndarray[Any, Any]):
+    """A map whose every store is a call that matters; so are those of every view of it."""
+
+    _disk: Counting | None = None
+
+    def __array_finalize__(self, parent: Any) -> None:
+        self._disk = getattr(parent, "_disk", None)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if self._disk is not None:
+            self._disk.begin("store")
+        super().__setitem__(key, value)
+
+    @property
+    def data(self) -> Any:
+        """As of any array, but for the stores."""
+        return _CountedCells(np.ndarray.data.__get__(self), self._disk)
+
+
+class _CountedCells:
+    """What `CountedStores` is for arrays, for the memoryview of one."""
+
+    __slots__ = ("_cells", "_disk")
+
+    def __init__(self, cells: memoryview, disk: Counting | None) -> None:
+        self._cells, self._disk = cells, disk
+
+    def __getitem__(self, key: int) -> Any:
+        return self._cells[key]
+
+    def __setitem__(self, key: int, value: Any) -> None:
+        if self._disk is not None:
+            self._disk.begin("store")
+        self._cells[key] = value
