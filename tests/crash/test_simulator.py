@@ -74,4 +74,4 @@ def test_no_crash_loses_a_row_and_every_broken_rule_is_noticed(measured):
     result.add("mutants", len(noticed), "")
     result.add("mutants not noticed", sum(one is None for one in noticed.values()), "", at_most=0)
     result.details["noticed"] = {name: seed for name, (seed, _) in noticed.items()}
-    result.add("time", seconds, "s", at_most=60)
+    result.add("time", seconds, "s")
