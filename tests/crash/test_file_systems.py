@@ -198,7 +198,7 @@ LAYOUTS = {
     ),
     "as-is": Layout(Field((4,), "float32"), Field((), "int64"), {}),
 }
-QUICK = {"ext4": ["lz4"], "tmpfs": ["as-is"], "btrfs": ["raw"], "xfs": []}
+QUICK = {"ext4": ["lz4"], "tmpfs": ["as-is"], "btrfs": [], "xfs": []}
 N_ROWS = by_effort((16, 8, 4), (24, 12, 6), (40, 25, 12))
 FILL_BYTES = {"tmpfs": 8 << 20, "ext4": 32 << 20}
 PLAIN = {"terminated": False, "truncated": False, "life_lost": False}

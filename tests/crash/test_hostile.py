@@ -32,7 +32,7 @@ pytestmark = [
 ]
 
 SEED = 20_260_801
-N_INPUTS = by_effort(50, 2_000, 205_000)
+N_INPUTS = by_effort(30, 2_000, 205_000)
 N_WORKERS = os.cpu_count() or 1
 KINDS = ("crash", "hang", "foreign", "outside", "accepted", "memory", "slow")
 

@@ -19,7 +19,7 @@ from tests.support.power_cut import lines
 from tests.support.processes import actor, aftermath
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
-N_LINES = by_effort(4, 12, 12)  # of a scene
+N_LINES = by_effort(3, 12, 12)  # of a scene
 
 RAW = {"frame": [(6, 8), "uint8", "raw", 5]}
 LZ4 = {"frame": [(6, 8), "uint8", "lz4", 3, 6]}
