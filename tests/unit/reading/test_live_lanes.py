@@ -1,9 +1,10 @@
 """The lanes of a store as they are now: what other threads and writers change under a read."""
 
 import numpy as np
+import pytest
 
 import mmreplay
-from mmreplay import Field
+from mmreplay import Field, SchemaError
 
 
 class Interrupted:
@@ -53,3 +54,26 @@ def test_rows_still_mapped_are_not_read_twice(make, story):
         gatherer = Interrupted(data.store.live.gatherer(data.settings), data.store.refresh)
         data.store.live.gather(lambda index: index.ids()[:8], gatherer)
     assert gatherer.readings == 1
+
+
+def test_a_reader_says_that_another_store_has_its_path_by_now(tmp_path, caplog):
+    path = tmp_path / "s.zarr"
+    fields = {"frame": Field((2,)), "action": Field((), "int64")}
+    mmreplay.create(path, **fields).close()
+    with mmreplay.open(path) as store:
+        path.rename(tmp_path / "moved.zarr")
+        with mmreplay.create(path, **fields) as writer:
+            writer.reset(np.zeros(2, np.uint8))
+            writer.step(0, 1.0, np.ones(2, np.uint8))
+        assert len(store.refresh()) == 1
+        assert [one.message for one in caplog.records if "another store" in one.message] == [
+            caplog.records[-1].message
+        ]
+        assert str(path) in caplog.text
+        caplog.clear()
+        store.refresh()
+        assert not caplog.records
+        path.rename(tmp_path / "moved too.zarr")
+        mmreplay.create(path, Field((3,)), Field((), "int64")).close()
+        with pytest.raises(SchemaError, match="another store, of other rows"):
+            store.refresh()
