@@ -22,6 +22,7 @@ from mmreplay.system.limits import check_limit
 GRANULARITY = mmap.ALLOCATIONGRANULARITY
 """Bytes that the start of a map must be a multiple of: 4 KiB on x86 Linux, 64 KiB on Windows."""
 
+_LARGE_PAGE = 2 << 20
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000 if platform.LINUX else 0x40
 _MAP_FAILED = ctypes.c_void_p(-1).value
@@ -43,7 +44,11 @@ def _reserve(size: int, *, writable: bool) -> npt.NDArray[np.uint8]:
     prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     # Readable, so that a row nobody mapped reads as zeros and not as a dead process.
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-    out = np.frombuffer(mmap.mmap(-1, size, flags=flags, prot=prot), np.uint8)
+    # The kernel maps a file with pages of this size where it can, if the address is a multiple.
+    more = _LARGE_PAGE if size >= _LARGE_PAGE else 0
+    whole = np.frombuffer(mmap.mmap(-1, size + more, flags=flags, prot=prot), np.uint8)
+    start = -whole.ctypes.data % _LARGE_PAGE if more else 0
+    out = whole[start : start + size]
     out.flags.writeable = writable
     return out
 
