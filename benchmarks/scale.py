@@ -75,7 +75,7 @@ FULL = Scale(
     memory_steps=200_000,
     memory_batches=20_000,
     before="c2bd43d",
-    pairs=45,
+    pairs=31,
     pace_steps=12_000,
 )
 
