@@ -57,17 +57,14 @@ class State:
     @staticmethod
     def make_own(path: AnyPath) -> None:
         """As `durable_writes.make_own`; a page that was trusted stays so."""
-        if path.lstat().st_nlink == 1:
-            return
-        staged = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
-        durable_writes.copy_file(path, staged)
-        durable_writes.allocate_beyond(staged, PAGE_BYTES)
-        copy = State(staged, writable=True)
-        if State(path, writable=False).is_of_this_boot():
-            copy._name_files()
-            durable_writes.sync_file(staged)
-        durable_writes.rename(staged, path)
-        durable_writes.sync_directory(path.parent)
+
+        def prepare(copy: AnyPath) -> None:
+            durable_writes.allocate_beyond(copy, PAGE_BYTES)
+            if State(path, writable=False).is_of_this_boot():
+                State(copy, writable=True).name_files()
+                durable_writes.sync_file(copy)
+
+        durable_writes.make_own(path, prepare)
 
     def start(self, *, base: int, tail_start: int, committed: int) -> None:
         """Begin a session on an untrusted page: the boot id comes after what it vouches for."""
@@ -80,7 +77,7 @@ class State:
         if platform.barrier is not None:
             platform.barrier()
         words[BASE], words[TAIL_START], words[COMMITTED] = base, tail_start, committed
-        self._name_files()
+        self.name_files()
         words[0] = _MAGIC
         words[_BOOT], words[_BOOT + 1] = struct.unpack("<QQ", platform.boot_id())
         if platform.barrier is not None:
@@ -88,7 +85,7 @@ class State:
         # Random, so that no reader takes this session for the one it knew.
         words[SESSION] = secrets.randbits(63) | 1
 
-    def _name_files(self) -> None:
+    def name_files(self) -> None:
         """Say which file and which directory the page is of."""
         words = self.words
         words[_DEVICE], words[_INODE] = self._identity

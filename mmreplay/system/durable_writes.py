@@ -13,6 +13,7 @@ import os
 import struct
 import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 from mmreplay.system import checked_reads, platform
@@ -193,16 +194,18 @@ def allocate_beyond(path: AnyPath, size: int) -> None:
             os.close(descriptor)
 
 
-def make_own(path: AnyPath) -> None:
+def make_own(path: AnyPath, prepare: Callable[[AnyPath], None] | None = None) -> None:
     """Replace a file that has several names by a copy of its own, durably.
 
     Copies made of hard links (``cp -al``) share what is written in place otherwise. A file of one
-    name stays as it is.
+    name stays as it is. `prepare` is called with the copy before it takes the name.
     """
     if path.lstat().st_nlink == 1:
         return
     staged = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     copy_file(path, staged)
+    if prepare is not None:
+        prepare(staged)
     rename(staged, path)
     sync_directory(path.parent)
 

@@ -6,6 +6,7 @@ lock was taken.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import json
@@ -63,8 +64,7 @@ class DirectoryLock:
                     self.release()
                     with writing("flock", path):
                         raise
-                # No list of the locks themselves: a writer that was dropped is to be collected.
-                abandoned = [one.is_abandoned for one in _HELD if one.is_on(self.directory)]
+                abandoned = _abandoned(self.directory)
                 mine = bool(abandoned)
                 if any(abandoned):
                     deadline = max(deadline, time.monotonic() + patience_s)
@@ -102,6 +102,17 @@ class DirectoryLock:
         """A writer that was dropped without close does not keep others out."""
         if hasattr(self, "directory"):
             self.release()
+
+
+def _abandoned(directory: HeldDirectory) -> list[bool]:
+    """Of each lock that this process has on a directory, whether it is abandoned.
+
+    No list of the locks themselves: a writer that was dropped is to be collected.
+    """
+    while True:
+        # Another thread may take or drop a lock meanwhile.
+        with contextlib.suppress(RuntimeError):
+            return [one.is_abandoned for one in _HELD if one.is_on(directory)]
 
 
 def is_locked(path: AnyPath) -> bool:

@@ -20,7 +20,7 @@ from tests.support.disks.faults import CALLS, faulty_disk
 from tests.support.disks.trees import contents
 from tests.support.effort import EFFORT, THOROUGH, by_effort
 from tests.support.oracle.strategies import Layout
-from tests.support.processes.parties import Party
+from tests.support.processes.parties import FRAMES, Party
 
 pytestmark = [
     pytest.mark.timeout(0 if THOROUGH else 240),
@@ -29,7 +29,6 @@ pytestmark = [
 ]
 Field = mmreplay.Field
 
-FRAMES = {"raw": Field((3, 4), "uint8", "raw", 8), "lz4": Field((3, 4), "uint8", "lz4", 4, 8)}
 LANES = (None, 3)
 STATES = ("live", "within a call", "crashed", "closed")
 FIRST = ("original first", "copy first")

@@ -25,7 +25,7 @@ from tests.support.disks.trees import contents, flip, names
 from tests.support.effort import EFFORT, THOROUGH, by_effort
 from tests.support.oracle import checks
 from tests.support.oracle.strategies import Layout
-from tests.support.processes.parties import Party
+from tests.support.processes.parties import FRAMES, Party
 
 pytestmark = [
     pytest.mark.timeout(0 if THOROUGH else 240),
@@ -34,7 +34,6 @@ pytestmark = [
 ]
 Field = mmreplay.Field
 
-FRAMES = {"raw": Field((3, 4), "uint8", "raw", 8), "lz4": Field((3, 4), "uint8", "lz4", 4, 8)}
 LANES = (None, 8)
 CHUNK_ROWS = 8
 KEPT = 12  # transitions a lane, where old ones are evicted

@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import mmreplay
+from mmreplay import Field
 from mmreplay.storage import chunk_files
 from mmreplay.storage.checkpoint import Checkpoint, CheckpointFile
 
 if TYPE_CHECKING:
     from mmreplay import Writer
 
-__all__ = ["assert_store_matches", "checkpoint", "chunks", "drain"]
+__all__ = [
+    "ACTION",
+    "FRAME",
+    "assert_store_matches",
+    "attributes",
+    "check",
+    "checkpoint",
+    "chunks",
+    "drain",
+]
+
+FRAME, ACTION = Field((3,), "uint8", "raw", chunk=8), Field((), "int64", chunk=8)
+
+
+def attributes(path: Path) -> dict[str, Any]:
+    """attributes.mmreplay of a store or lane, unchecked."""
+    own: dict[str, Any] = json.loads((path / "zarr.json").read_bytes())["attributes"]["mmreplay"]
+    return own
+
+
+def check(story: Any, writer: Any) -> None:
+    """What can be read is the story."""
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
 
 
 def assert_store_matches(story: Any, writer: Writer, start: int = 0) -> None:

@@ -591,7 +591,7 @@ def _state_never_trusted() -> list[Change]:
 def _boot_id_stored_first() -> list[Change]:
     def start(self: State, *, base: int, tail_start: int, committed: int) -> None:
         words = self.words
-        self._name_files()
+        self.name_files()
         boot = struct.unpack("<QQ", platform.boot_id())
         words[state_page._BOOT], words[state_page._BOOT + 1] = boot
         words[0] = state_page._MAGIC

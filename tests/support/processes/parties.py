@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer
 from mmreplay.reading.store import Store
+from mmreplay.schema import Field
 from mmreplay.writing.create import create
 from tests.support.disks import faults
 from tests.support.oracle import checks
@@ -23,10 +24,11 @@ from tests.support.oracle.model import Model
 from tests.support.oracle.pair import Pair
 from tests.support.oracle.strategies import Layout
 
-__all__ = ["Party"]
+__all__ = ["FRAMES", "Party"]
 
 _VALUES = 4
 _EPSILON = 1e-6
+FRAMES = {"raw": Field((3, 4), "uint8", "raw", 8), "lz4": Field((3, 4), "uint8", "lz4", 4, 8)}
 
 
 class MarkedPair(Pair):

@@ -176,3 +176,27 @@ def test_a_held_lock_is_on_the_directory_that_had_the_path_when_it_was_taken(tmp
     assert locks.is_locked(old)
     assert not locks.is_locked(tmp_path / "damaged")
     held.release()
+
+
+def test_a_lock_is_waited_for_while_other_threads_take_theirs(tmp_path):
+    held = locks.DirectoryLock(tmp_path, who=str)
+    (tmp_path / "other").mkdir()
+    failures, ended = [], threading.Event()
+
+    def wait():
+        try:
+            for _ in range(300):
+                with pytest.raises(LockedError):
+                    locks.DirectoryLock(tmp_path, patience_s=0, who=str)
+        except BaseException as error:
+            failures.append(error)
+        ended.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while not ended.is_set():
+        for one in [locks.DirectoryLock(tmp_path / "other", who=str)]:
+            one.release()
+    thread.join()
+    held.release()
+    assert not failures

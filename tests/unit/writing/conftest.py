@@ -4,7 +4,13 @@ import re
 
 import pytest
 
-from mmreplay.system import durable_writes
+from mmreplay.system import durable_writes, locks
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Nobody waits for a lock."""
+    monkeypatch.setattr(locks.DirectoryLock.__init__, "__kwdefaults__", {"patience_s": 0})
 
 
 @pytest.fixture

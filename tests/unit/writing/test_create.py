@@ -17,27 +17,11 @@ from mmreplay.errors import (
     StoreNotFoundError,
 )
 from mmreplay.format import layout
-from mmreplay.system import durable_writes, locks
+from mmreplay.system import durable_writes
 from tests.support.disks.trees import contents
+from tests.support.writers import ACTION, FRAME, attributes, check
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
-
-FRAME, ACTION = Field((3,), "uint8", "raw", chunk=8), Field((), "int64", chunk=8)
-
-
-def attributes(path):
-    return json.loads((path / "zarr.json").read_bytes())["attributes"]["mmreplay"]
-
-
-def check(story, writer):
-    with mmreplay.open(writer.path) as store:
-        story.check(store)
-
-
-@pytest.fixture
-def impatient(monkeypatch):
-    monkeypatch.setattr(locks.DirectoryLock.__init__, "__kwdefaults__", {"patience_s": 0})
-
 
 # ---------------------------------------------------------------- create
 

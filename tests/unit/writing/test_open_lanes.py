@@ -1,6 +1,5 @@
 """Opening the lanes of a store for writing: one lane, all lanes, lanes by name."""
 
-import json
 import os
 import subprocess
 import sys
@@ -14,29 +13,12 @@ from mmreplay.errors import (
     LockedError,
     SchemaError,
 )
-from mmreplay.system import locks
 from mmreplay.writing import recover
 from tests.support.disks import faults
 from tests.support.disks.trees import contents
+from tests.support.writers import ACTION, FRAME, attributes, check
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
-
-FRAME, ACTION = Field((3,), "uint8", "raw", chunk=8), Field((), "int64", chunk=8)
-
-
-def attributes(path):
-    return json.loads((path / "zarr.json").read_bytes())["attributes"]["mmreplay"]
-
-
-def check(story, writer):
-    with mmreplay.open(writer.path) as store:
-        story.check(store)
-
-
-@pytest.fixture
-def impatient(monkeypatch):
-    monkeypatch.setattr(locks.DirectoryLock.__init__, "__kwdefaults__", {"patience_s": 0})
-
 
 # ---------------------------------------------------------------- append
 

@@ -565,7 +565,7 @@ def test_a_kill_at_any_point_leaves_a_lane_that_opens_and_has_every_row(
             how == "killed"
         ):  # a copy of a state page is trusted by nobody: make it a page of its own
             state = State(copy / ".live" / "state", writable=True)
-            state._name_files()
+            state.name_files()
         story.lanes[copy] = rows
         with monkeypatch.context() as patch:
             count = die_at(patch, number)

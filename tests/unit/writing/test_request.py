@@ -1,36 +1,18 @@
 """What `create` may be asked for: capacities, and arguments that cannot be."""
 
-import json
 import threading
 
 import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field
 from mmreplay.errors import (
     SchemaError,
 )
-from mmreplay.system import locks
 from mmreplay.writing.request import split_capacity
+from tests.support.writers import ACTION, FRAME, attributes, check
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
-
-FRAME, ACTION = Field((3,), "uint8", "raw", chunk=8), Field((), "int64", chunk=8)
-
-
-def attributes(path):
-    return json.loads((path / "zarr.json").read_bytes())["attributes"]["mmreplay"]
-
-
-def check(story, writer):
-    with mmreplay.open(writer.path) as store:
-        story.check(store)
-
-
-@pytest.fixture
-def impatient(monkeypatch):
-    monkeypatch.setattr(locks.DirectoryLock.__init__, "__kwdefaults__", {"patience_s": 0})
 
 
 @pytest.mark.parametrize("n_lanes", [1, 2, 3, 7])
