@@ -92,7 +92,9 @@ class DirectoryLock:
 
     def is_on(self, directory: HeldDirectory) -> bool:
         """Whether it is held, and on this directory."""
-        return self.is_held and self.directory.is_same(directory)
+        with contextlib.suppress(OSError):  # released by another thread at this moment
+            return self.is_held and self.directory.is_same(directory)
+        return False
 
     def release(self) -> None:
         """Let others in; a second call does nothing."""
