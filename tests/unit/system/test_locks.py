@@ -185,7 +185,7 @@ def test_a_lock_is_waited_for_while_other_threads_take_theirs(tmp_path):
 
     def wait():
         try:
-            for _ in range(300):
+            for _ in range(40):
                 with pytest.raises(LockedError):
                     locks.DirectoryLock(tmp_path, patience_s=0, who=str)
         except BaseException as error:
