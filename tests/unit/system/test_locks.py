@@ -178,25 +178,17 @@ def test_a_held_lock_is_on_the_directory_that_had_the_path_when_it_was_taken(tmp
     held.release()
 
 
-def test_a_lock_is_waited_for_while_other_threads_take_theirs(tmp_path):
-    held = locks.DirectoryLock(tmp_path, who=str)
+def test_a_lock_is_waited_for_while_another_thread_takes_one(tmp_path, monkeypatch):
+    held, others, real = locks.DirectoryLock(tmp_path, who=str), [], locks.DirectoryLock.is_on
     (tmp_path / "other").mkdir()
-    failures, ended = [], threading.Event()
 
-    def wait():
-        try:
-            for _ in range(40):
-                with pytest.raises(LockedError):
-                    locks.DirectoryLock(tmp_path, patience_s=0, who=str)
-        except BaseException as error:
-            failures.append(error)
-        ended.set()
+    def is_on(self, directory):
+        if not others:  # as if at this moment, while the locks are looked through
+            others.append(locks.DirectoryLock(tmp_path / "other", who=str))
+        return real(self, directory)
 
-    thread = threading.Thread(target=wait)
-    thread.start()
-    while not ended.is_set():
-        for one in [locks.DirectoryLock(tmp_path / "other", who=str)]:
-            one.release()
-    thread.join()
+    monkeypatch.setattr(locks.DirectoryLock, "is_on", is_on)
+    with pytest.raises(LockedError, match="in this process"):
+        locks.DirectoryLock(tmp_path, patience_s=0, who=str)
     held.release()
-    assert not failures
+    assert others
