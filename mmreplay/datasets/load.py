@@ -63,7 +63,7 @@ def _matching(path: Any) -> list[Path]:
         if not paths:
             raise StoreNotFoundError("load: expected one path or more, found an empty list")
         return paths
-    user_paths.as_path(path)
+    location = user_paths.absolute_path(path)
     text = os.fspath(path)
     # Not Path.exists, which raises of a name that is too long.
     if not os.path.exists(text) and glob.has_magic(text):  # noqa: PTH110
@@ -74,4 +74,4 @@ def _matching(path: Any) -> list[Path]:
         if not names:
             raise StoreNotFoundError(f"{text}: nothing matches this pattern")
         return [user_paths.absolute_path(name) for name in names]
-    return [user_paths.absolute_path(path)]
+    return [location]

@@ -5,6 +5,7 @@ Invariant: what was read across a change of session is read again; an answer is 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -68,7 +69,7 @@ class LiveLanes:
         self._lock = threading.RLock()
         self._closed = False
         self._next_look = time.monotonic() + _LOOK_S
-        self._reload()
+        self._joined = self._open()
         self.schema: Schema = self.readers[0].schema
         _FOLLOWING.add(self)
 
@@ -117,18 +118,16 @@ class LiveLanes:
         self._next_look = now + _LOOK_S
         return not all(reader.is_in_place() for reader in self.readers)
 
-    def _reload(self) -> None:
-        known = self.__dict__.get("_joined")  # None as long as it is being opened
+    def _open(self) -> JoinedLanes:
         for _ in range(_ATTEMPTS):
-            try:
-                joined = JoinedLanes(self.paths)
-            except EvictedError:
-                continue
-            if known is not None:
-                _tell_of_exchange(known.readers, joined.readers)
-            self._joined = joined
-            return
+            with contextlib.suppress(EvictedError):
+                return JoinedLanes(self.paths)
         raise self._restless()
+
+    def _reload(self) -> None:
+        joined = self._open()
+        _tell_of_exchange(self._joined.readers, joined.readers)
+        self._joined = joined
 
     def _restless(self) -> CorruptStoreError:
         return CorruptStoreError(

@@ -86,9 +86,7 @@ class Background:
         once = _Once(task)
         try:
             return self._executor.submit(once)
-        except (
-            RuntimeError
-        ):  # no thread is to be had, or the interpreter is ending: it is done here
+        except RuntimeError:  # no thread to be had, or the interpreter is ending
             done: Future[None] = Future()
             once()
             done.set_result(None)
@@ -98,9 +96,8 @@ class Background:
         """Let the flushing thread see whether eviction needs a flush."""
         with self._lock:
             if self._thread is None:
-                with contextlib.suppress(
-                    RuntimeError
-                ):  # none to be had; the next call may find one
+                # None to be had: the next call may find one.
+                with contextlib.suppress(RuntimeError):
                     self._start()
         self._wake.set()
 
@@ -125,15 +122,17 @@ class Background:
 class _Once:
     """A task that is done once: a pool that finds no thread for it keeps it for its next one."""
 
-    __slots__ = ("_task",)
+    __slots__ = ("_left",)
 
     def __init__(self, task: Callable[[], None]) -> None:
-        self._task: Callable[[], None] | None = task
+        self._left = [task]
 
     def __call__(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
-            task()
+        try:
+            task = self._left.pop()  # of two threads, one gets it
+        except IndexError:
+            return
+        task()
 
 
 def _flush_loop(owner: weakref.ref[Background], wake: threading.Event) -> None:

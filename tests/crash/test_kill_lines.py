@@ -262,8 +262,7 @@ ELSEWHERE = {
         writing/writer Writer._abandon
     """,
     "when the interpreter is ending": """
-        writing/background Background.submit | except (
-        writing/background Background.submit | RuntimeError
+        writing/background Background.submit | except RuntimeError:
         writing/background Background.submit | done: Future[None] = Future()
         writing/background Background.submit | once()
         writing/background Background.submit | done.set_result(None)
