@@ -77,6 +77,9 @@ SCENES = {
         "elsewhere; open; rows 4; flush; rows 15; reboot; open; rows 2; close",
         watch_from=6,
     ),
+    "restored": scene(
+        LZ4, "open; rows 4; flush; rows 15; restore; open; rows 2; close", watch_from=4
+    ),
     "nothing left": scene(
         LZ4, "elsewhere; open; rows 15; settle; reboot; open; close", watch_from=5
     ),
@@ -157,7 +160,7 @@ SCENES = {
     "no durable name": scene(RAW, "broken fsync 24; open; open; rows 1; close"),
     "no name for a lane": scene(RAW, "broken rename 2; open; open; rows 1; close", lane="a"),
     "no durable name for a lane": scene(
-        RAW, "broken fsync 28; open; open; rows 1; close", lane="a"
+        RAW, "broken fsync 29; open; open; rows 1; close", lane="a"
     ),
     "no flush": scene(
         RAW,
@@ -178,7 +181,9 @@ SCENES = {
 
 DISK = [
     f"system/{name}"
-    for name in "platform checked_reads memory_maps disk_errors durable_writes locks".split()
+    for name in (
+        "platform checked_reads memory_maps disk_errors durable_writes held_directories locks"
+    ).split()
 ]
 """The modules that everything else goes through."""
 WRITE_PATH = [
@@ -234,6 +239,10 @@ ELSEWHERE = {
         system/memory_maps populate_read
         system/memory_maps resident
         system/locks is_locked
+        system/held_directories HeldDirectory.place
+        system/held_directories HeldPath.__repr__
+        system/held_directories HeldPath.__eq__ | return NotImplemented
+        system/held_directories shown
         system/checked_reads allocated_bytes
         system/checked_reads _blocks
         system/checked_reads check_rights
@@ -285,6 +294,8 @@ ELSEWHERE = {
         system/memory_maps _reserve | raise OSError(errno.ENOSYS, "no mmap in the C library")
         system/memory_maps map_file | access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         system/memory_maps map_file | return np.frombuffer(mmap.mmap(descriptor, size, access=access), np.uint8)
+        system/held_directories HeldDirectory.__init__ | raise FailedStoreError(
+        system/held_directories HeldDirectory.__init__ | f"{path}: this system cannot hold a directory open, so nothing can be written "
         system/locks DirectoryLock.__init__ | raise FailedStoreError(
         system/locks DirectoryLock.__init__ | f"{path}: this system has no flock, so nothing can be written here; "
         system/platform boot_id | if sys.platform == "darwin":
@@ -342,6 +353,10 @@ ELSEWHERE = {
         system/locks DirectoryLock.__init__ | continue
         system/locks DirectoryLock.__init__ | with writing("flock", path):
         system/locks DirectoryLock.__init__ | raise
+        system/locks DirectoryLock.__init__ | deadline = max(deadline, time.monotonic() + patience_s)
+        system/locks DirectoryLock.is_on | return False
+        writing/background _Once.__call__ | except IndexError:
+        writing/background _Once.__call__ | return
     """,
     "a copy made of hard links; see the simulator": """
         storage/state_page State.make_own
@@ -352,6 +367,7 @@ ELSEWHERE = {
     "a limit of the process; see the tests of limits": """
         system/memory_maps map_file | except OSError as error:
         system/memory_maps map_file | check_limit(error, path)
+        system/held_directories HeldDirectory.__init__ | check_limit(error, path)
         system/memory_maps map_file | raise
         system/memory_maps _put | number = ctypes.get_errno()
         system/memory_maps _put | error = OSError(number, os.strerror(number))
@@ -363,6 +379,13 @@ ELSEWHERE = {
         writing/writer Writer.flush | raise
     """,
     "a directory that somebody removes or replaces meanwhile": """
+        system/held_directories HeldDirectory.__init__ | except OSError as error:
+        system/held_directories HeldDirectory.__init__ | check_there(path, error)
+        system/held_directories HeldDirectory.__init__ | raise
+        system/held_directories HeldPath._stat | except FileNotFoundError as error:
+        system/held_directories HeldPath._stat | check_there(self, error)
+        system/held_directories HeldPath._stat | raise
+        system/held_directories check_there
         system/durable_writes _make_directory | raise
         system/staging remove_atomically | durable_writes.rename(staged, path)
     """,
