@@ -14,6 +14,7 @@ import numpy as np
 
 from mmreplay.errors import CorruptStoreError, FormatError, StoreNotFoundError
 from mmreplay.format import layout, parse
+from mmreplay.format.columns import lane_columns
 from mmreplay.ids import Array, Ids
 from mmreplay.storage import chunk_files, tail_file
 from mmreplay.storage.checkpoint import CheckpointFile, check_rows
@@ -78,7 +79,7 @@ class LaneReader:
             self.schema = parse.schema_from_json(
                 self.metadata.get("schema"), str(self.path / "zarr.json")
             )
-            self.specs, rows = read_specs(self.path, self.schema)
+            self.specs, rows = read_specs(self.path, lane_columns(self.schema))
             if self.metadata["closed"]:
                 self._load_closed(rows)
                 return

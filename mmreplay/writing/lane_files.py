@@ -24,6 +24,7 @@ from mmreplay.errors import (
     SchemaError,
 )
 from mmreplay.format import compression, layout, parse
+from mmreplay.format.columns import lane_columns
 from mmreplay.format.layout import ArraySpec
 from mmreplay.storage import chunk_files
 from mmreplay.storage.checksums import Checksums
@@ -96,7 +97,7 @@ class LockedLane:
         metadata = read_metadata(path)
         where = str(path / "zarr.json")
         self.schema = parse.schema_from_json(metadata.get("schema"), where)
-        self.specs, _ = read_specs(path, self.schema)
+        self.specs, _ = read_specs(path, lane_columns(self.schema))
         for name in (*map(_sums_path, self.specs), layout.index_spec().path):
             if not (path / name).is_dir():
                 raise FormatError(f"{path / name}: missing; run `mmreplay repair`")

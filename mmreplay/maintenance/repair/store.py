@@ -25,6 +25,7 @@ from mmreplay.errors import (
     StoreNotFoundError,
 )
 from mmreplay.format import layout, parse, plan
+from mmreplay.format.columns import lane_columns
 from mmreplay.maintenance.copy_lane import KEPT, empty_lane
 from mmreplay.maintenance.repair.attributes import read_attributes, refuse_newer
 from mmreplay.maintenance.repair.lane import DamagedLane, LaneRepair
@@ -322,7 +323,7 @@ def _root(
         with contextlib.suppress(MmreplayError, OSError):
             own = read_metadata(lane)
             schema = parse.schema_from_json(own["schema"], str(lane))
-            specs, _ = read_specs(lane, schema)
+            specs, _ = read_specs(lane, lane_columns(schema))
             kept = {name: own[name] for name in KEPT if name in own and name != "name"}
             root = {
                 "format": layout.FORMAT,

@@ -9,6 +9,7 @@ import pytest
 import mmreplay
 from mmreplay import Field
 from mmreplay.errors import CorruptStoreError, FormatError, StoreNotFoundError
+from mmreplay.format.columns import lane_columns
 from mmreplay.storage.lane_metadata import lane_paths, read_metadata, read_specs
 from tests.support.documents import edit
 
@@ -53,7 +54,7 @@ def test_what_may_not_be_read_is_no_bare_permission_error(tmp_path, monkeypatch)
 
 
 def test_every_array_is_checked_against_the_schema(closed_lane):
-    specs, rows = read_specs(closed_lane.path, closed_lane.schema)
+    specs, rows = read_specs(closed_lane.path, lane_columns(closed_lane.schema))
     assert rows == 21
     assert specs == closed_lane.specs
     assert set(specs) == {"frames", "actions", "rewards", "non_terminals", "resets", "extras/x"}
