@@ -27,6 +27,7 @@ class LaneReader(LogReader):
     """The lane of one environment, read-only; `number` is its place in the store."""
 
     schema: Schema
+    width = 1
 
     def __init__(self, path: AnyPath, number: int = 0) -> None:
         self.number = number
@@ -34,7 +35,9 @@ class LaneReader(LogReader):
 
     def _columns(self) -> Mapping[str, Column]:
         if self.metadata["kind"] != "lane":
-            raise FormatError(f"{self.path}: expected a lane, found {_KINDS[self.metadata['kind']]}")
+            raise FormatError(
+                f"{self.path}: expected a lane, found {_KINDS[self.metadata['kind']]}"
+            )
         self.schema = parse.schema_from_json(
             self.metadata.get("schema"), str(self.path / "zarr.json")
         )

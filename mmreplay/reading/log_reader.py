@@ -20,7 +20,7 @@ from mmreplay.storage.checkpoint import CheckpointFile, check_rows
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.lane_metadata import read_metadata, read_specs
 from mmreplay.storage.state_page import BASE, COMMITTED, SESSION, TAIL_START, State
-from mmreplay.system import checked_reads, locks, platform
+from mmreplay.system import locks, platform
 from mmreplay.system.held_directories import AnyPath
 
 _ATTEMPTS = 50

@@ -17,14 +17,14 @@ from mmreplay.arguments import any_whole_number
 from mmreplay.batches.batch import Batch
 from mmreplay.batches.settings import Settings
 from mmreplay.episode_index import Index
-from mmreplay.errors import SchemaError
-from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
+from mmreplay.errors import InvalidIdError, SchemaError
+from mmreplay.ids import LANE_SHIFT, Ids
 from mmreplay.reading import info
 from mmreplay.reading.column_views import ColumnView, LaneView
 from mmreplay.reading.joined_lanes import JoinedLanes
 from mmreplay.reading.live_lanes import LiveLanes
-from mmreplay.reading.trajectories import Trajectory
-from mmreplay.schema import FRAME, Schema
+from mmreplay.reading.trajectories import LazyTrajectory, Trajectory
+from mmreplay.schema import Schema
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.system import user_paths
 from mmreplay.system.held_directories import AnyPath
@@ -195,29 +195,22 @@ class Store:
             if not -len(episodes) <= number < len(episodes):
                 raise IndexError(f"trajectory {number}: there are {len(episodes)} whole episodes")
             episode = episodes[number]
-            lane, row = int(episode["id"]) >> LANE_SHIFT, int(episode["id"]) & ROW_MASK
-            rows = np.arange(row, row + int(episode["length"]) + 1)
-            out = self._trajectory(episode, lane, rows)
-            lanes = self.live.follow()
-            if lanes.index.window(lane)[1] > row:
-                raise EvictedError(str(self.path))  # in part, while it was read
-            return lanes, out
+            first = int(episode["id"])
+            whole = LazyTrajectory(
+                self.live,
+                first,
+                int(episode["length"]),
+                self.live.readers[first >> LANE_SHIFT].width,
+                terminated=bool(episode["terminated"]),
+                truncated=bool(episode["truncated"]),
+            )
+            try:
+                out = whole.read()
+            except InvalidIdError as error:  # the numbers are others by now
+                raise EvictedError(str(self.path)) from error
+            return self.live.follow(), out
 
         return self.live.retrying(read)
-
-    def _trajectory(self, episode: np.void, lane: int, rows: Ids) -> Trajectory:
-        read_rows, steps = self.live.read_rows, rows[:-1]
-        frames = {name: read_rows(lane, p, rows) for name, p in self.schema.frame_paths.items()}
-        return Trajectory(
-            frames if self.schema.is_dict else frames[FRAME],
-            read_rows(lane, "actions", steps),
-            read_rows(lane, "rewards", steps),
-            read_rows(lane, "non_terminals", steps) != 0,
-            bool(episode["terminated"]),
-            bool(episode["truncated"]),
-            steps + (lane << LANE_SHIFT),
-            {name: read_rows(lane, p, steps) for name, p in self.schema.extra_paths.items()},
-        )
 
     # ------------------------------------------------------------ about it
 
