@@ -14,11 +14,11 @@ from mmreplay.ids import LANE_SHIFT, Ids
 class TickIndex:
     n_lanes = 1
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: Any, where: Any) -> None:
         self.source, self.version = source, 0
 
     def load(self, base: int, head: int, capacity: int | None, starts: tuple[int, int]) -> None:
-        self.capacity, self.first = capacity, floor_row(base)
+        self.capacity, self.first = capacity, floor_row(base) + bool(base)
         self.extend(base, head, starts)
 
     def extend(self, base: int, head: int, starts: tuple[int, int]) -> None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from mmreplay.episode_index import Index
 from mmreplay.errors import CorruptStoreError, SchemaError
 from mmreplay.format.columns import lane_columns
-from mmreplay.format.layout import TICKS, ArraySpec
+from mmreplay.format.layout import STARTS, TICKS, ArraySpec
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.reading import episodes
 from mmreplay.reading.index_shim import JoinedIndex, TickIndex
@@ -36,7 +36,8 @@ Flags = npt.NDArray[np.bool_]
 def open_lane(path: AnyPath, number: int) -> AnyReader:
     """A lane of one environment, or of many; raises as their readers."""
     # Looked at first, as it costs less than to read the metadata twice.
-    if (path / TICKS).exists() and read_metadata(path)["kind"] == "vector":
+    has_logs = any((path / log).exists() for log in (TICKS, STARTS))
+    if has_logs and read_metadata(path)["kind"] == "vector":
         return VectorReader(path, number)
     return LaneReader(path, number)
 
@@ -124,7 +125,7 @@ class JoinedLanes:
                 part = Index(1)
                 part.load(0, reader.base, reader.head, rows, capacity)
             else:
-                part = TickIndex(ticks)
+                part = TickIndex(ticks, reader.ticks.path)
                 part.load(reader.base, reader.head, capacity, ticks.starts)
             parts.append(part)
         return parts[0] if len(parts) == 1 else JoinedIndex(parts)

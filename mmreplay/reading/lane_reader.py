@@ -33,6 +33,16 @@ class LaneReader(LogReader):
         self.number = number
         super().__init__(path)
 
+    @property
+    def log(self) -> LogReader:
+        """The one with its steps."""
+        return self
+
+    @property
+    def logs(self) -> tuple[LogReader, ...]:
+        """What is followed."""
+        return (self,)
+
     def _columns(self) -> Mapping[str, Column]:
         if self.metadata["kind"] != "lane":
             raise FormatError(

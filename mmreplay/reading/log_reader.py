@@ -66,7 +66,13 @@ class LogReader:
     @property
     def _capacity(self) -> int | None:
         """Transitions to keep; None if no row is ever evicted."""
-        return self.metadata["capacity"]  # type: ignore[no-any-return]
+        capacity: int | None = self.metadata["capacity"]
+        return capacity
+
+    @property
+    def _context(self) -> int:
+        """Rows kept below the oldest one that may be sampled."""
+        return layout.CONTEXT_ROWS
 
     @property
     def _locked(self) -> AnyPath:
@@ -103,7 +109,7 @@ class LogReader:
                 f"{self.path}: the root says {own['rows']:,} rows, the arrays {rows:,}"
             )
         self.head = self._tail_start = own["rows"]
-        self.base = max(own["first"] - layout.CONTEXT_ROWS, 0)
+        self.base = max(own["first"] - self._context, 0)
         self.is_live, self.is_closed = False, True
         self.tails, self._state, self._session = {}, None, 0
 

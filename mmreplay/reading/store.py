@@ -1,4 +1,4 @@
-"""A store, read-only: one lane or many as one; arrays by row id, transitions, trajectories.
+"""A store, read-only: one lane or many as one; arrays by row, transitions, trajectories.
 
 Invariant: everything is read through `LiveLanes`, so an answer is of one moment.
 """
@@ -106,7 +106,7 @@ class Store:
         """The transitions with these ids.
 
         Args:
-            ids: (B,) integers, lane << 40 | row.
+            ids: (B,) integers, lane << 40 | row; of N environments, lane << 40 | tick * N + env.
             stack: frames an observation; None drops the axis.
             n_step: most steps of a return.
             gamma: discount a step.
@@ -139,27 +139,27 @@ class Store:
 
     @property
     def frames(self) -> ColumnView | dict[str, ColumnView]:
-        """Frames by row id, of a store of one lane."""
+        """Frames by row, or [tick, env], of a store of one lane."""
         return self._only_lane().frames
 
     @property
     def actions(self) -> ColumnView:
-        """Actions by row id, of a store of one lane."""
+        """Actions by row, or [tick, env], of a store of one lane."""
         return self._only_lane().actions
 
     @property
     def rewards(self) -> ColumnView:
-        """Rewards by row id, of a store of one lane."""
+        """Rewards by row, or [tick, env], of a store of one lane."""
         return self._only_lane().rewards
 
     @property
     def non_terminals(self) -> ColumnView:
-        """Non-terminal flags by row id, of a store of one lane."""
+        """Non-terminal flags by row, or [tick, env], of a store of one lane."""
         return self._only_lane().non_terminals
 
     @property
     def resets(self) -> ColumnView:
-        """Reset bits by row id, of a store of one lane."""
+        """Reset bits by row, of a store of one lane of one environment."""
         return self._only_lane().resets
 
     @property
@@ -171,10 +171,9 @@ class Store:
 
     @property
     def episodes(self) -> npt.NDArray[np.void]:
-        """Whole retained episodes in the order of lanes and rows: see `EPISODE_DTYPE`.
+        """Whole retained episodes in the order of lanes and of starts: see `EPISODE_DTYPE`.
 
-        The running one of a live lane is its last, with both flags False. An episode of no step
-        is not counted.
+        The running ones of a live lane have both flags False. An episode of no step is not counted.
         """
         return self.live.episodes()
 

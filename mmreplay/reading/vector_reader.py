@@ -12,7 +12,7 @@ from typing import Any
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError, StoreNotFoundError
 from mmreplay.format import parse
 from mmreplay.format.columns import Column, start_columns, tick_columns
-from mmreplay.format.layout import STARTS, TICKS, ArraySpec
+from mmreplay.format.layout import CONTEXT_ROWS, STARTS, TICKS, ArraySpec
 from mmreplay.ids import LANE_SHIFT, Array
 from mmreplay.reading.log_reader import LogReader
 from mmreplay.schema import Schema
@@ -76,6 +76,11 @@ class VectorReader:
             )
 
     @property
+    def log(self) -> LogReader:
+        """The one with its steps."""
+        return self.ticks
+
+    @property
     def logs(self) -> tuple[LogReader, ...]:
         """What is followed."""
         return self.ticks, self.starts
@@ -131,7 +136,10 @@ class _Log(LogReader):
 
     def __init__(self, lane: VectorReader, name: str, columns: Mapping[str, Column]) -> None:
         self._lane, self._own_columns = lane.path, columns
-        self._kept, self._uuid = lane.metadata["capacity"], lane.metadata["uuid"]
+        self._kept: int | None = lane.metadata["capacity"]
+        self._uuid: str = lane.metadata["uuid"]
+        # A tick has the frames after its steps: the newest of a stack lies in the tick before.
+        self._below = CONTEXT_ROWS + 1 if name == TICKS else CONTEXT_ROWS
         try:
             super().__init__(lane.path / name)
         except StoreNotFoundError as error:
@@ -153,6 +161,10 @@ class _Log(LogReader):
     @property
     def _capacity(self) -> int | None:
         return self._kept
+
+    @property
+    def _context(self) -> int:
+        return self._below
 
     @property
     def _locked(self) -> AnyPath:

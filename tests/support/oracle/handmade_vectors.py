@@ -55,6 +55,8 @@ class Tick:
 
 Event = Reset | Tick
 
+_PIECE_ROWS = 8
+
 
 def play(schema: Schema, width: int, n_ticks: int, seed: int = 0) -> list[Event]:
     """Random episodes: they begin when they can or a little later, and end in every way."""
@@ -98,7 +100,7 @@ def play(schema: Schema, width: int, n_ticks: int, seed: int = 0) -> list[Event]
 
 
 class HandmadeVector:
-    """A lane of `width` environments, live until `close` or `kill`.
+    """A lane of `width` environments, live until `close`; shards are of whole pieces of 8 rows.
 
     `ticks` and `starts` are its arrays as they are by now, from the first row on, by path.
     """
@@ -159,7 +161,7 @@ class HandmadeVector:
             "kind": "log",
             "uuid": self.uuid,
             "rows": rows,
-            "first": base + CONTEXT_ROWS if base else 0,
+            "first": base + CONTEXT_ROWS + (log == "ticks") if base else 0,
             "closed": closed,
         }
         (self.path / log / "zarr.json").write_bytes(layout.group_json(own))
@@ -205,7 +207,7 @@ class HandmadeVector:
 
     def _step(self, steps: Mapping[int, Step]) -> None:
         rows = self._rows["ticks"]
-        row = {
+        row: dict[str, Any] = {
             path: np.zeros(spec.row_shape, spec.dtype) for path, spec in self.specs["ticks"].items()
         }
         row["episode"][:] = -1
@@ -235,20 +237,29 @@ class HandmadeVector:
             self._write(log)
 
     def _write(self, log: str) -> None:
-        start, head = self._written[log], len(self._rows[log])
         # A reset may have changed the newest of those before.
-        for row in range(max(start - 1, self.base[log]), head):
+        start = max(self._written[log] - 1, self.base[log])
+        head = len(self._rows[log])
+        while start < head:
+            stop = min((start // _PIECE_ROWS + 1) * _PIECE_ROWS, head)
             for path, spec in self.specs[log].items():
-                value = self._rows[log][row][path]
+                values = np.array([row[path] for row in self._rows[log][start:stop]], spec.dtype)
                 if spec.is_raw:
-                    self.chunk(log, path, row // spec.chunk_rows)[row % spec.chunk_rows] = value
+                    self._write_raw(log, path, start, values)
                 else:
-                    if row >= self.tail_start[log] + 2 * spec.chunk_rows:
+                    if stop > self.tail_start[log] + 2 * spec.chunk_rows:
                         self._seal(log)
                     tail = tail_file.map_tail(self.path / log, spec, writable=True)
-                    tail[row % len(tail)] = value
-            self.states[log].words[COMMITTED] = row + 1
+                    tail[np.arange(start, stop) % len(tail)] = values
+            self.states[log].words[COMMITTED] = start = stop
         self._written[log] = head
+
+    def _write_raw(self, log: str, path: str, start: int, values: Any) -> None:
+        n = self.specs[log][path].chunk_rows
+        for chunk in range(start // n, -(-(start + len(values)) // n)):
+            first, last = max(chunk * n, start), min((chunk + 1) * n, start + len(values))
+            rows = values[first - start : last - start]
+            self.chunk(log, path, chunk)[first - chunk * n : last - chunk * n] = rows
 
     def chunk(self, log: str, path: str, chunk: int) -> Any:
         """A raw chunk file, mapped for writing."""

@@ -12,8 +12,8 @@ from mmreplay import Field
 from mmreplay.reading import info
 
 KEYS = set(
-    "path paths format uuid versions padding env state lanes lane_details rows kept_rows "
-    "transitions episodes terminated truncated open returns lengths capacity fields bytes_on_disk "
+    "path paths format uuid versions padding env state lanes environments lane_details rows "
+    "kept_rows transitions episodes terminated truncated open returns lengths capacity fields bytes_on_disk "
     "bytes_raw bytes_stacked stack saving_raw saving_stacked live".split()
 )
 ROW_BYTES = 3 + 1 + 4 + 1 + 1  # of `make`: frame, action, reward, two flags
@@ -154,6 +154,7 @@ def test_evicted_rows_are_no_longer_kept(make, story):
                 "path": str(writer.path),
                 "name": None,
                 "state": "closed",
+                "environments": 1,
                 "rows": 300,
                 "first": first,
                 "base": first - 64,
