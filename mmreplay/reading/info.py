@@ -259,9 +259,7 @@ def _stacked_bytes(lanes: LiveLanes, stack: int) -> int:
 
 
 def _transitions(lanes: LiveLanes, lane: int) -> int:
-    _, first, head = lanes.index.window(lane)
-    resets = lanes.index.resets(lane)
-    return max(head - 1 - first, 0) - int(np.count_nonzero((resets > first) & (resets < head)))
+    return lanes.index.n_transitions_of(lane + 1) - lanes.index.n_transitions_of(lane)
 
 
 def _lane_details(

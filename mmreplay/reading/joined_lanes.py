@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.episode_index import EPISODE_DTYPE, Index
+from mmreplay.episode_index import EPISODE_DTYPE, RowIndex
 from mmreplay.errors import SchemaError
 from mmreplay.ids import LANE_SHIFT, Ids
 from mmreplay.reading.lane_reader import LaneReader
@@ -45,7 +45,7 @@ class JoinedLanes:
                 if self._is_raw(path)
                 else ShardColumn(self.readers, path)
             )
-        self.index = Index(len(self.readers))
+        self.index = RowIndex(len(self.readers))
         self.heads = [reader.head for reader in self.readers]
         for number, reader in enumerate(self.readers):
             capacity = reader.metadata["capacity"]
@@ -155,7 +155,7 @@ class JoinedLanes:
 
     def endings(self, firsts: Ids) -> tuple[Ids, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
         """How whole episodes of a step or more end: (steps, terminated, truncated), (B,) each."""
-        _, _, stops = self.index.span(firsts)
+        stops = firsts + self.index.span(firsts).left
         terminated = self.columns["non_terminals"].take(stops - 1) == 0
         lanes = firsts >> LANE_SHIFT
         heads = np.array(self.heads)[lanes] + (lanes << LANE_SHIFT)
