@@ -10,13 +10,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.episode_index import Index
+from mmreplay.episode_index import Index, JoinedIndex, RowIndex, TickIndex
 from mmreplay.errors import CorruptStoreError, SchemaError
 from mmreplay.format.columns import lane_columns
 from mmreplay.format.layout import STARTS, TICKS, ArraySpec
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.reading import episodes
-from mmreplay.reading.index_shim import JoinedIndex, TickIndex
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.lane_ticks import LaneTicks
 from mmreplay.reading.vector_reader import VectorReader
@@ -29,7 +28,6 @@ from mmreplay.system.held_directories import AnyPath
 
 AnyReader = LaneReader | VectorReader
 AnyColumn = RawColumn | ShardColumn
-AnyIndex = Index | TickIndex | JoinedIndex
 Flags = npt.NDArray[np.bool_]
 
 
@@ -76,11 +74,7 @@ class JoinedLanes:
         if 0 < len(vectors) < len(files):
             self.columns["resets"] = RawColumn(self._rows("resets"), "resets", self.remaps)
         self.heads = [reader.head for reader in self.readers]
-        starts = [
-            reader.starts() if isinstance(reader, LaneReader) else None for reader in self.readers
-        ]
-        self._refresh_columns()
-        self.index = self._load_index(starts)
+        self.index = self._load_index()
         if any(reader.replaced() for reader in vectors if reader.is_closed):
             raise EvictedError(str(paths[0]))  # its newest steps may be those of a later session
 
@@ -110,25 +104,29 @@ class JoinedLanes:
         for ticks in self.ticks.values():
             ticks.refresh()
 
-    def _load_index(self, starts: Sequence[Ids | None]) -> AnyIndex:
-        """The trajectory boundaries; `starts` are the rows with a reset of lanes of rows."""
+    def _load_index(self) -> Index:
+        """The trajectory boundaries."""
+        lanes = [reader for reader in self.readers if isinstance(reader, LaneReader)]
+        self._row_index = RowIndex(len(lanes))
+        self._row_lanes = {reader.number: place for place, reader in enumerate(lanes)}
+        for place, reader in enumerate(lanes):
+            capacity = reader.metadata["capacity"]
+            self._row_index.load(place, reader.base, reader.head, reader.starts(), capacity)
+        # Of rows the index is read from their files, of ticks from the columns.
+        self._refresh_columns()
+        self._tick_indices: dict[int, TickIndex] = {}
+        for number, ticks in self.ticks.items():
+            one, lane = TickIndex(ticks, ticks.path), self.readers[number]
+            one.load(lane.base, lane.head, lane.metadata["capacity"], ticks.starts)
+            self._tick_indices[number] = one
         if not self.ticks:
-            index = Index(len(self.readers))
-            for number, (reader, rows) in enumerate(zip(self.readers, starts, strict=True)):
-                capacity = reader.metadata["capacity"]
-                index.load(number, reader.base, reader.head, rows, capacity)
-            return index
-        parts: list[Index | TickIndex] = []
-        for number, (reader, rows) in enumerate(zip(self.readers, starts, strict=True)):
-            capacity, ticks = reader.metadata["capacity"], self.ticks.get(number)
-            if ticks is None:
-                part = Index(1)
-                part.load(0, reader.base, reader.head, rows, capacity)
-            else:
-                part = TickIndex(ticks, reader.ticks.path)
-                part.load(reader.base, reader.head, capacity, ticks.starts)
-            parts.append(part)
-        return parts[0] if len(parts) == 1 else JoinedIndex(parts)
+            return self._row_index
+        if len(self.readers) == 1:
+            return self._tick_indices[0]
+        parts: list[tuple[RowIndex | TickIndex, Sequence[int]]] = [
+            (one, [number]) for number, one in self._tick_indices.items()
+        ]
+        return JoinedIndex([(self._row_index, list(self._row_lanes)), *parts] if lanes else parts)
 
     # ------------------------------------------------------------ following the writers
 
@@ -150,14 +148,11 @@ class JoinedLanes:
             raise EvictedError(str(reader.path))
         self._refresh_columns()
         self.heads[number] = head
-        ticks, index = self.ticks.get(number), self.index
-        if isinstance(index, JoinedIndex):
-            index, number = index.parts[number], 0
-        if ticks is not None:
-            index.extend(reader.base, head, ticks.starts)
+        if number in self.ticks:
+            self._tick_indices[number].extend(reader.base, head, self.ticks[number].starts)
             return
-        starts = np.flatnonzero(self.columns["resets"].read(reader.number, old, head)) + old
-        index.extend(number, reader.base, head, starts)
+        starts = np.flatnonzero(self.columns["resets"].read(number, old, head)) + old
+        self._row_index.extend(self._row_lanes[number], reader.base, head, starts)
 
     def is_ahead(self) -> bool:
         """Whether every lane is followed, and no row of it came and went unseen."""
@@ -201,11 +196,12 @@ class JoinedLanes:
         if ticks is None:
             return self.columns[path].take(rows + (lane << LANE_SHIFT))
         if path in ticks.columns:
-            column, lane = ticks.columns[path], 0
-        else:
-            column = self.columns[path]
-        cells = rows[:, None] * ticks.width + np.arange(ticks.width)
-        return column.take(cells + (lane << LANE_SHIFT))
+            return ticks.columns[path].take(ticks.cells(rows))
+        return self.columns[path].take(ticks.cells(rows) + (lane << LANE_SHIFT))
+
+    def resets(self, lane: int) -> Ids:
+        """Rows of a lane of one environment with a reset, ascending; some below first may miss."""
+        return self._row_index.resets(self._row_lanes[lane])
 
     def newest(self, lane: int, path: str, resets: Ids) -> int:
         """The value of a scalar column in the newest row of a lane that is not closed.
@@ -231,13 +227,13 @@ class JoinedLanes:
         reader, flags = self.readers[lane], self.columns["non_terminals"]
         _, first, head = self.index.window(lane)
         if isinstance(reader, LaneReader):
-            return episodes.of_rows(reader, flags, self.index.resets(lane), first, head)
+            return episodes.of_rows(reader, flags, self.resets(lane), first, head)
         window = first // reader.width, head // reader.width
         return episodes.of_ticks(reader, self.ticks[lane], flags, window)
 
     def endings(self, firsts: Ids) -> tuple[Ids, Flags, Flags]:
         """How whole episodes of a step or more end: (steps, terminated, truncated), (B,) each."""
-        lanes, lengths = firsts >> LANE_SHIFT, self._lengths(firsts)
+        lanes, lengths = firsts >> LANE_SHIFT, self.index.span(firsts).left
         lasts = firsts + (lengths - 1) * np.array([r.width for r in self.readers])[lanes]
         terminated = self.columns["non_terminals"].take(lasts) == 0
         heads = np.array(self.heads)[lanes] + (lanes << LANE_SHIFT)
@@ -248,18 +244,6 @@ class JoinedLanes:
             runs[here] = ticks.ends(lasts[here] & ROW_MASK) == 0
         runs &= np.array([reader.is_live for reader in self.readers])[lanes]
         return lengths, terminated & ~runs, ~terminated & ~runs
-
-    def _lengths(self, firsts: Ids) -> Ids:
-        """The steps from each of these on to the end of its episode, (B,)."""
-        out = []
-        for one in firsts.tolist():
-            lane, row = one >> LANE_SHIFT, one & ROW_MASK
-            if lane in self.ticks:
-                out.append(self.ticks[lane].left(row, self.heads[lane]))
-            else:
-                part = self.index.parts[lane] if isinstance(self.index, JoinedIndex) else self.index
-                out.append(part.span(np.array([row]))[2][0] - row)
-        return np.array(out, np.int64)
 
 
 def _files(reader: AnyReader) -> TailFiles:

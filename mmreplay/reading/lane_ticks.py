@@ -13,8 +13,6 @@ from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.raw_column import RawColumn, Remaps
 
-_PIECE_TICKS = 4096
-
 
 class LaneTicks:
     """What an index needs to know of the steps and episodes of one vector lane.
@@ -24,7 +22,7 @@ class LaneTicks:
     """
 
     def __init__(self, reader: VectorReader, remaps: Remaps) -> None:
-        self.width = reader.width
+        self.width, self.path = reader.width, reader.ticks.path
         self._reader = reader
         self._counts = RawColumn([reader.ticks], "count", remaps)
         self.columns = {
@@ -73,14 +71,9 @@ class LaneTicks:
         self._check(numbers)
         return self._envs.take(numbers)
 
-    def left(self, cell: int, head: int) -> int:
-        """The steps from this one on, below tick `head`, to the end of its episode."""
-        tick, env = divmod(cell, self.width)
-        for start in range(tick, head, _PIECE_TICKS):
-            ends = np.flatnonzero(self.ended(start, min(start + _PIECE_TICKS, head))[:, env])
-            if ends.size:
-                return start + int(ends[0]) + 1 - tick
-        return head - tick
+    def cells(self, ticks: Ids) -> Ids:
+        """The cells of ticks (n,): (n, width)."""
+        return ticks[:, None] * self.width + np.arange(self.width)
 
     def _check(self, numbers: Ids) -> None:
         if not numbers.size:
@@ -94,6 +87,6 @@ class LaneTicks:
             raise EvictedError(str(reader.path))
         wrong = most if most >= head else least
         raise CorruptStoreError(
-            f"{reader.ticks.path / 'episode'}: a step belongs to episode {wrong:,}; expected one "
+            f"{self.path}: a step belongs to episode {wrong:,}; expected one "
             f"of the starts [{base:,}, {head:,}); run `mmreplay verify`"
         )

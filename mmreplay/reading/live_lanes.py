@@ -297,7 +297,7 @@ class LiveLanes:
                 reader = lanes.readers[lane]
                 is_vector = isinstance(reader, VectorReader)
                 base, _, head = lanes.index.window(lane)
-                resets = None if is_vector else lanes.index.resets(lane)
+                resets = None if is_vector else lanes.resets(lane)
             kept = (rows >= base // reader.width).nonzero()[0]
             found = lanes.read(lane, path, np.ascontiguousarray(rows[kept]))
             out = np.zeros((rows.size, *found.shape[1:]), found.dtype)

@@ -7,12 +7,10 @@ import mmreplay
 from mmreplay.errors import CorruptStoreError
 from mmreplay.storage import chunk_files
 from tests.support.oracle.handmade_vectors import (
-    HandmadeVector,
     Reset,
     Step,
     Tick,
     episodes_of,
-    play,
 )
 
 

@@ -8,7 +8,7 @@ from mmreplay.reading.lane_ticks import LaneTicks
 from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.raw_column import Remaps
-from tests.support.oracle.handmade_vectors import play
+from tests.support.oracle.handmade_vectors import Reset, play
 
 WIDTH = 3
 
@@ -67,7 +67,7 @@ def test_an_end_that_a_reset_sets_in_the_newest_tick_is_seen(vector, opened):
     cell = int(np.flatnonzero(lane.ticks["episode"][0] >= 0)[0])
     if lane.ticks["ends"][0, cell]:
         pytest.fail("the first episode was to go on")
-    lane.add([type(play(lane.schema, WIDTH, 1)[0])({cell: np.zeros(3, "uint8")})])
+    lane.add([Reset({cell: np.zeros(3, "uint8")})])
     lane.commit()
     assert ticks.ends(np.array([cell])).tolist() == [1]
 
