@@ -163,6 +163,16 @@ class Store:
         return self._only_lane().resets
 
     @property
+    def ends(self) -> ColumnView:
+        """Where episodes end, by [tick, env], of a store of one lane of many environments."""
+        return self._only_lane().ends
+
+    @property
+    def episode(self) -> ColumnView:
+        """Which episode a step belongs to, by [tick, env], of such a store."""
+        return self._only_lane().episode
+
+    @property
     def extras(self) -> dict[str, ColumnView]:
         """Extra columns by name, of a store of one lane."""
         return self._only_lane().extras

@@ -109,7 +109,7 @@ class LazyTrajectory:
         rows: where to read.
         first: id of its first step.
         length: T.
-        stride: from one id to the next.
+        stride: from one id to the next: as many environments the lane has.
         terminated: it ended in a terminal state.
         truncated: it was cut off.
     """
@@ -214,8 +214,11 @@ class LazyTrajectory:
 
     def __repr__(self) -> str:
         lane, row = self._first >> LANE_SHIFT, self._first & ROW_MASK
+        place = f"row={row}"
+        if self._stride > 1:
+            place = f"tick={row // self._stride} environment={row % self._stride}"
         return (
-            f"<mmreplay.LazyTrajectory lane={lane} row={row} steps={self._length} "
+            f"<mmreplay.LazyTrajectory lane={lane} {place} steps={self._length} "
             f"read={sorted(self._columns)}>"
         )
 

@@ -136,6 +136,7 @@ class HandmadeVector:
         }
         path.mkdir(parents=True)
         (path / "zarr.json").write_bytes(layout.group_json(own))
+        self._known: dict[str, dict[str, Any]] = {}
         self._running: dict[int, int] = {}
         self._rows: dict[str, list[dict[str, Any]]] = {"ticks": [], "starts": []}
         self.base, self.tail_start = {"ticks": 0, "starts": 0}, {"ticks": 0, "starts": 0}
@@ -179,11 +180,13 @@ class HandmadeVector:
         return self._arrays("starts")
 
     def _arrays(self, log: str) -> dict[str, Any]:
-        rows = self._rows[log]
-        return {
-            path: np.array([row[path] for row in rows], spec.dtype).reshape(-1, *spec.row_shape)
-            for path, spec in self.specs[log].items()
-        }
+        if log not in self._known:
+            rows = self._rows[log]
+            self._known[log] = {
+                path: np.array([row[path] for row in rows], spec.dtype).reshape(-1, *spec.row_shape)
+                for path, spec in self.specs[log].items()
+            }
+        return self._known[log]
 
     def _frames(self, frame: Any) -> dict[str, Any]:
         paths = self.schema.frame_paths
@@ -191,6 +194,7 @@ class HandmadeVector:
 
     def add(self, events: Iterable[Event]) -> None:
         """Rows of what happens, which `commit` writes."""
+        self._known.clear()
         for event in events:
             if isinstance(event, Reset):
                 self._reset(event.frames)
