@@ -72,8 +72,8 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
         super().__init__(schema, settings)
         self._burn_in, self._steps = burn_in, burn_in + length
         self._n = settings.n_step
-        # Seen from the first step after the burn-in: every step, and the frames of all stacks of the
-        # window and of what follows each of its steps.
+        # Seen from the first step after the burn-in: every step of the window, and the frames of
+        # all its stacks and of what follows each of its steps.
         self._times = np.arange(self._steps) - burn_in
         self._ahead = np.arange(1 - self._k, self._steps + self._n) - burn_in
 

@@ -134,7 +134,7 @@ def episodes_of(source: TickSource, cells: Ids, head: int, where: object) -> tup
         wrong = int(numbers[(numbers < 0) | (numbers >= head)].flat[0])
         raise no_episode(where, wrong)
     ticks = source.start_ticks(numbers)
-    late = (ticks < 0) | (ticks * source.width > cells)
+    late = (ticks < 0) | (ticks > cells // source.width)
     if late.any():
         wrong = int(numbers[late].flat[0])
         raise CorruptStoreError(
