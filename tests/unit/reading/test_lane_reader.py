@@ -14,7 +14,7 @@ import mmreplay
 from mmreplay import Field
 from mmreplay.errors import CorruptStoreError, FormatError
 from mmreplay.format import compression
-from mmreplay.reading import lane_reader
+from mmreplay.reading import log_reader
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.storage import chunk_files, tail_file
 from mmreplay.storage.chunk_files import EvictedError
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 @pytest.fixture(autouse=True)
 def _no_waits(monkeypatch):
-    monkeypatch.setattr(lane_reader, "_PATIENCE_S", 0)
+    monkeypatch.setattr(log_reader, "_PATIENCE_S", 0)
 
 
 def contents(path):

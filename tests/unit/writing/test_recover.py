@@ -12,7 +12,7 @@ import pytest
 import mmreplay
 from mmreplay import Field
 from mmreplay.errors import CorruptStoreError, FailedStoreError
-from mmreplay.reading import lane_reader
+from mmreplay.reading import log_reader
 from mmreplay.storage import chunk_files
 from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.checksums import stored_checksum
@@ -421,7 +421,7 @@ def test_the_state_page_may_be_lost_with_the_power(make, story, kill, fields):
 
 @pytest.mark.parametrize("name", ["checkpoint", "frames.tail"])
 def test_a_missing_file_that_recovery_needs_is_named(make, story, kill, lz4, monkeypatch, name):
-    monkeypatch.setattr(lane_reader, "_PATIENCE_S", 0)
+    monkeypatch.setattr(log_reader, "_PATIENCE_S", 0)
     writer = make(**lz4)
     story.play(writer, 11)
     kill(writer)

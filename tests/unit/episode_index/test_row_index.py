@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mmreplay.episode_index import EPISODE_DTYPE, Index, first_row, floor_row
+from mmreplay.episode_index import EPISODE_DTYPE, UNKNOWN, RowIndex, first_row, floor_row
 from mmreplay.ids import LANE_SHIFT
 
 ROW_MASK = (1 << LANE_SHIFT) - 1
@@ -136,21 +136,20 @@ def compare(index, lanes, random):
         found = index.at(ranks)
         assert found.dtype == np.int64
         assert found.tolist() == [expected[rank] for rank in ranks]
-        position = index.locate(found)
-        begins = index.begin(position).tolist()
-        ends = index.end(position, found).tolist()
-        for one, begin, end in zip(found.tolist(), begins, ends, strict=True):
-            lane, row, shift = (
-                lanes[one >> LANE_SHIFT],
-                one & ROW_MASK,
-                one >> LANE_SHIFT << LANE_SHIFT,
-            )
+        steps, span = index.steps(found, 5, back=True), index.span(found)
+        assert steps.left.tolist() == np.minimum(span.left, 5).tolist()
+        assert steps.back.tolist() == span.back.tolist() == span.steps.back.tolist()
+        assert span.steps.left is span.left
+        around = zip(*(x.tolist() for x in (found, span.back, span.oldest, span.left)), strict=True)
+        for one, back, oldest, left in around:
+            lane, row = lanes[one >> LANE_SHIFT], one & ROW_MASK
             start = max(start for start in lane.starts if start <= row)
             if start >= lane.loaded_base:
-                assert begin == shift + start
+                assert back == row - start
             else:  # gone: no row that is kept is taken for the start
-                assert begin < shift + lane.loaded_base
-            assert end == shift + min([s for s in lane.starts if s > row] + [lane.head])
+                assert back >= UNKNOWN
+            assert oldest == row - max(start, lane.first)
+            assert left == min([s for s in lane.starts if s > row] + [lane.head]) - 1 - row
     probes = [
         -1,
         -(1 << 40),
@@ -175,7 +174,7 @@ def test_row_i_is_a_transition_if_and_only_if_row_i_plus_1_is_committed_and_is_n
         Naive(None if random.random() < 0.4 else int(random.integers(1, 60)))
         for _ in range(n_lanes)
     ]
-    index = Index(n_lanes)
+    index = RowIndex(n_lanes)
     compare(index, lanes, random)
     for number, lane in enumerate(lanes):
         if random.random() < 0.7:
@@ -199,35 +198,33 @@ def test_row_i_is_a_transition_if_and_only_if_row_i_plus_1_is_committed_and_is_n
 
 def test_an_index_grown_row_by_row_equals_one_loaded_at_once():
     random = np.random.default_rng(1)
-    lane, index = Naive(20), Index(1)
+    lane, index = Naive(20), RowIndex(1)
     lane.load(index, 0)
     for _ in range(600):
         new = lane.grow(random, 1, 0.2)
         lane.settle()
         index.extend(0, 0, lane.head, ids(new))
     compare(index, [lane], random)
-    whole = Index(1)
+    whole = RowIndex(1)
     whole.load(0, 0, lane.head, ids(lane.starts), 20)
     assert whole.ids().tolist() == index.ids().tolist()
 
 
 def test_the_span_of_an_episode_is_what_of_it_can_be_sampled():
-    index = Index(3)
+    index = RowIndex(3)
     index.load(0, 0, 9, np.array([0, 4]), None)
     index.load(1, 100, 300, np.array([200]), None)  # where row 100's episode began is not known
     index.load(2, 0, 12, np.array([0, 8]), 7)
 
     def span(lane, row):
         found = index.span(np.array([(lane << LANE_SHIFT) + row]))
-        begin, first, stop = (int(one[0]) for one in found)
-        return begin if begin < 0 else begin - (lane << LANE_SHIFT), *(
-            one - (lane << LANE_SHIFT) for one in (first, stop)
-        )
+        back, oldest, left = (int(one[0]) for one in (found.back, found.oldest, found.left))
+        return None if back >= UNKNOWN else row - back, row - oldest, row + left
 
     assert [span(0, row) for row in (0, 2, 4, 7)] == [(0, 0, 3), (0, 0, 3), (4, 4, 8), (4, 4, 8)]
     assert [span(1, row) for row in (164, 198, 200, 298)] == [
-        (-1, 164, 199),
-        (-1, 164, 199),
+        (None, 164, 199),
+        (None, 164, 199),
         (200, 200, 299),
         (200, 200, 299),
     ]
@@ -235,7 +232,7 @@ def test_the_span_of_an_episode_is_what_of_it_can_be_sampled():
 
 
 def test_what_was_drawn_comes_back_in_the_order_in_which_it_was_drawn():
-    index = Index(1)
+    index = RowIndex(1)
     index.load(0, 0, 1000, ids([0, 10, 500]), None)
     ranks = np.random.default_rng(0).integers(0, index.n_transitions, 500)
     assert index.at(ranks).tolist() == [int(index.at(ranks[n : n + 1])[0]) for n in range(500)]
@@ -243,7 +240,7 @@ def test_what_was_drawn_comes_back_in_the_order_in_which_it_was_drawn():
 
 
 def test_the_index_remembers_no_more_episodes_than_can_be_sampled():
-    index, head = Index(1), 0
+    index, head = RowIndex(1), 0
     index.load(0, 0, 0, ids([]), 50)
     for _ in range(3000):
         index.extend(0, max(head - 200, 0), head + 3, ids([head]))
