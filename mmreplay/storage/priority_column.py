@@ -1,4 +1,4 @@
-"""The column of priorities: one float64 for each row, changed in place.
+"""The column of priorities: one float64 for each row, or cell, changed in place.
 
 Invariant: the value at a transition's position is the priority that it was last given, also after a
 kill; it is 0 where none was given, and past the head. Losing the column loses no row.
@@ -24,16 +24,18 @@ from mmreplay.system.held_directories import AnyPath
 
 _CHUNK_ROWS = 65_536
 _CHUNK_ROWS_OF_MANY = 16_384
-_MOST_ROWS = 1 << 20  # a chunk is in memory whole
+_MOST_BYTES = 8 << 20  # a chunk is in memory whole
 _SPEC = layout.priority_spec(_CHUNK_ROWS)
 _SUMS = layout.checksum_spec(_SPEC.path)
-_BYTES = _SPEC.dtype.itemsize
 
 Windows = Sequence[tuple[int, int]]
 
 
-def find_spec(lane: AnyPath) -> ArraySpec | None:
-    """The column that a lane has, None if it has none; raises FormatError, CorruptStoreError."""
+def find_spec(lane: AnyPath, width: int | None = None) -> ArraySpec | None:
+    """The column that a lane has, None if it has none; raises FormatError, CorruptStoreError.
+
+    `lane` is what holds the rows; if they are ticks, `width` is the number of their environments.
+    """
     folder = lane / _SPEC.path
     checked_reads.check_directories(lane, _SPEC.path)
     if not folder.exists():
@@ -45,11 +47,12 @@ def find_spec(lane: AnyPath) -> ArraySpec | None:
     except FileNotFoundError as error:
         raise FormatError(f"{where}: missing; {advice}") from error
     spec, _ = parse.parse_array(data, _SPEC.path, str(where))
-    fits = (spec.row_shape, spec.dtype, spec.is_raw) == (_SPEC.row_shape, _SPEC.dtype, True)
-    if not fits or spec.chunk_bytes % memory_maps.GRANULARITY or spec.chunk_rows > _MOST_ROWS:
+    row_shape = layout.priority_spec(1, width).row_shape
+    fits = (spec.row_shape, spec.dtype, spec.is_raw) == (row_shape, _SPEC.dtype, True)
+    if not fits or spec.chunk_bytes % memory_maps.GRANULARITY or spec.chunk_bytes > _MOST_BYTES:
         raise FormatError(
-            f"{where}: expected one float64 a row in raw chunks of a multiple of "
-            f"{memory_maps.GRANULARITY:,} bytes, of at most {_MOST_ROWS:,} rows; {advice}"
+            f"{where}: expected {width or 'one'} float64 a row in raw chunks of a multiple of "
+            f"{memory_maps.GRANULARITY:,} bytes, of at most {_MOST_BYTES:,}; {advice}"
         )
     return spec
 
@@ -72,20 +75,25 @@ def _staging_path(lane: AnyPath) -> AnyPath:
     return lane / f"{_SPEC.path}.tmp"
 
 
-def trim(lane: AnyPath, base: int, head: int) -> None:
+def trim(lane: AnyPath, base: int, head: int, width: int | None = None) -> None:
     """Forget the priorities of rows that are gone, and of those that a power cut took, durably.
 
     Whoever appends next may know nothing of priorities: theirs must not stand there already. The
-    lane is locked for writing; its newest row is no transition yet, and has no priority.
+    lane is locked for writing. `width` as for `find_spec`, `base` and `head` in rows.
     """
     if _staging_path(lane).exists():
         durable_writes.remove_tree(_staging_path(lane))
-    spec = find_spec(lane)
+    spec = find_spec(lane, width)
     if spec is None:
         return
-    evict(lane, base)
-    _clear(lane, spec, max(head - 1, 0))
+    evict(lane, base, width)
+    _clear(lane, spec, _n_prioritized(head, width))
     durable_writes.sync_directory(lane / spec.path)
+
+
+def _n_prioritized(head: int, width: int | None) -> int:
+    """Rows that may have priorities: ticks are whole, and other newest rows no transitions yet."""
+    return max(head - 1, 0) if width is None else head
 
 
 def _clear(lane: AnyPath, spec: ArraySpec, stop: int) -> None:
@@ -100,12 +108,12 @@ def _clear(lane: AnyPath, spec: ArraySpec, stop: int) -> None:
         ):
             durable_writes.unlink(path)
         elif stop < start + spec.chunk_rows:
-            durable_writes.zero_from(path, _BYTES * (stop - start))
+            durable_writes.zero_from(path, spec.row_bytes * (stop - start))
 
 
-def evict(lane: AnyPath, base: int) -> None:
-    """Unlink the chunk files wholly below `base`."""
-    spec = find_spec(lane)
+def evict(lane: AnyPath, base: int, width: int | None = None) -> None:
+    """Unlink the chunk files wholly below row `base`; `width` as for `find_spec`."""
+    spec = find_spec(lane, width)
     if spec is None:
         return
     for chunk in chunk_files.chunk_files(lane, spec):
@@ -114,13 +122,16 @@ def evict(lane: AnyPath, base: int) -> None:
         durable_writes.unlink(chunk_files.chunk_path(lane, spec, chunk))
 
 
-def finish(lane: AnyPath, head: int) -> None:
-    """Leave a plain zarr array of as many rows as the lane has, and its checksums, durable."""
-    spec = find_spec(lane)
+def finish(lane: AnyPath, head: int, width: int | None = None) -> None:
+    """Leave a plain zarr array of as many rows as the lane has, and its checksums, durable.
+
+    `width` as for `find_spec`.
+    """
+    spec = find_spec(lane, width)
     if spec is None:
         durable_writes.remove_tree(lane / _SUMS.path)  # of a column that somebody has deleted
         return
-    _clear(lane, spec, max(head - 1, 0))
+    _clear(lane, spec, _n_prioritized(head, width))
     durable_writes.write_file(lane / spec.path / "zarr.json", layout.array_json(spec, head))
     _sync(lane, spec)
     _write_checksums(lane, spec, -(-head // spec.chunk_rows))
