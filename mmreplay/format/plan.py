@@ -16,12 +16,14 @@ from mmreplay.format.layout import (
     CODECS,
     MAX_CHUNK_BYTES,
     MAX_INNER_BYTES,
+    STARTS,
+    TICKS,
     ArraySpec,
     array_json,
     odd_lengths,
 )
 from mmreplay.format.parse import checked_codec, parse_array
-from mmreplay.schema import Field, Schema
+from mmreplay.schema import FRAME, Field, Schema
 
 _TARGET_BYTES = 32 << 20
 _TAILS_BYTES = 256 << 20
@@ -130,6 +132,13 @@ def plan_starts(schema: Schema) -> dict[str, ArraySpec]:
     return out
 
 
+def plan_vector(
+    schema: Schema, width: int, capacity: int | None
+) -> dict[str, dict[str, ArraySpec]]:
+    """The arrays of both logs of a vector lane, by log, in the order in which they are opened."""
+    return {STARTS: plan_starts(schema), TICKS: plan_ticks(schema, width, capacity)}
+
+
 def _shard_ticks(
     fields: Mapping[str, Field], width: int, frames: int
 ) -> tuple[int, dict[str, int]]:
@@ -190,6 +199,15 @@ def plan_from_layout(schema: Schema, layout: Any, where: str) -> dict[str, Array
     for path, text in odd_lengths(specs):
         raise FormatError(f"{where}: layout: {path}: {text}")
     return specs
+
+
+def with_codecs(schema: Schema, specs: Mapping[str, ArraySpec]) -> Schema:
+    """A schema with the codecs that frames have elsewhere, by path."""
+    frames = {
+        key: dataclasses.replace(schema.frames[key], codec=specs[path].codec or "raw")
+        for key, path in schema.frame_paths.items()
+    }
+    return dataclasses.replace(schema, frame=frames if schema.is_dict else frames[FRAME])
 
 
 def codec_of(field: Field, path: str) -> dict[str, Any] | None:

@@ -27,7 +27,7 @@ from mmreplay.recording.policies import PolicyLike, load_policy
 from mmreplay.recording.progress import Meter, RecordProgress
 from mmreplay.system import user_paths
 from mmreplay.writing.create import create
-from mmreplay.writing.writer import Writer
+from mmreplay.writing.lanes_writer import LanesWriter
 
 _POLICIES = load_policy.__module__
 _NOT_THEIRS = ("mmreplay.writing.", Meter.__module__)
@@ -167,7 +167,7 @@ def record(
         meter.start()
         with writer, _explained(path, tally):
             loop.run(writer, steps, tally, meter, stop or _never)
-        writers = (writer,) if isinstance(writer, Writer) else writer.writers
+        writers = writer.writers if isinstance(writer, LanesWriter) else (writer,)
         last = meter.finish(tally.steps, tally.episodes)
     finally:
         world.close()

@@ -21,6 +21,7 @@ from mmreplay.system.held_directories import AnyPath
 __all__ = [
     "build_lane",
     "build_live",
+    "build_vector_lane",
     "generator_path",
     "read_generator",
     "unmade",
@@ -49,9 +50,43 @@ def build_lane(
         **attributes,
         "closed": False,
     }
-    arrays = [*specs.values(), *(layout.checksum_spec(name) for name in specs)]
-    arrays.append(layout.index_spec())
-    for spec in arrays:
+    _build_log(path, own, specs, layout.index_spec())
+
+
+def build_vector_lane(
+    path: AnyPath,
+    schema: Schema,
+    logs: Mapping[str, Mapping[str, ArraySpec]],
+    width: int,
+    attributes: Mapping[str, Any],
+) -> None:
+    """As `build_lane`, of `width` environments; `logs` are every array by path, by log."""
+    own = {
+        "format": layout.FORMAT,
+        "kind": "vector",
+        "uuid": uuid.uuid4().hex,
+        "width": width,
+        "schema": schema.to_json(),
+        **attributes,
+    }
+    for name, specs in logs.items():
+        of_log = {
+            "format": layout.FORMAT,
+            "kind": "log",
+            "uuid": own["uuid"],
+            "rows": 0,
+            "first": 0,
+            "closed": False,
+        }
+        _build_log(path / name, of_log, specs)
+    durable_writes.write_file(path / "zarr.json", layout.group_json(own), durable=False)
+
+
+def _build_log(
+    path: AnyPath, own: Mapping[str, Any], specs: Mapping[str, ArraySpec], *more: ArraySpec
+) -> None:
+    """The directory of an empty, live log, with its arrays of rows and more of another length."""
+    for spec in (*specs.values(), *(layout.checksum_spec(name) for name in specs), *more):
         folder = path / spec.path
         durable_writes.make_directory(folder)
         durable_writes.write_file(folder / "zarr.json", layout.array_json(spec, 0), durable=False)
@@ -89,7 +124,7 @@ def write_metadata(path: AnyPath, metadata: dict[str, Any], **changes: Any) -> d
         FormatError: they would be longer than anybody reads; nothing was changed.
     """
     new = {**metadata, **changes}
-    if not new["closed"]:
+    if not new.get("closed"):
         new.pop("generator", None)  # it stands in .live while the lane is open
     data = layout.group_json(new)
     # What was read may come out longer: written by others, it may be spelled in fewer bytes.

@@ -1,6 +1,6 @@
-"""How a lane begins to be written: built new, reopened after a close, recovered after a crash.
+"""How a log begins to be written: reopened after a close, or recovered after a crash.
 
-Invariant: killed at any point, by a signal or a power cut, each of these leaves a lane that the
+Invariant: killed at any point, by a signal or a power cut, each of these leaves a log that the
 same code opens again without losing a row more. The order is that of docs/format.md.
 """
 
@@ -32,12 +32,12 @@ from mmreplay.system.disk_errors import FailedSyncError
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing import build_lane
 
-__all__ = ["Live", "recover", "reopen", "shard_start"]
+__all__ = ["Live", "distrust_after", "recover", "reopen", "shard_start"]
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Live:
-    """A lane that is open for writing.
+    """A log that is open for writing.
 
     Attributes:
         metadata: attributes.mmreplay as they stand on disk.
@@ -69,8 +69,11 @@ def reopen(
     specs: Mapping[str, ArraySpec],
     sums: Checksums,
     changes: Mapping[str, Any],
+    *,
+    capacity: int | None,  # noqa: ARG001 (as of `recover`)
+    width: int | None,  # noqa: ARG001
 ) -> Live:
-    """Open a closed lane: everything private is built and durable before it is called open."""
+    """Open a closed log: everything private is built and durable before it is called open."""
     # Who closed it may have died before that was durable: open again, it would need its `.live`.
     durable_writes.sync_directory(path)
     durable_writes.remove_tree(path / ".live")
@@ -174,8 +177,13 @@ def recover(
     specs: Mapping[str, ArraySpec],
     sums: Checksums,
     changes: Mapping[str, Any],
+    *,
+    capacity: int | None,
+    width: int | None,
 ) -> Live:
-    """Open a lane whose writer died, with its process or with the whole machine.
+    """Open a log whose writer died, with its process or with the whole machine.
+
+    `capacity` is its lane's, `width` that of its ticks, None if its rows are none.
 
     Raises:
         CorruptStoreError: the state, the checkpoint or a tail is missing or damaged.
@@ -199,7 +207,7 @@ def recover(
     trusted = state.trusted(best)
     lost = 0 if trusted else state.rows_beyond(best.head)
     head, tail_start, base = _so_far(state, best, trusted=trusted)
-    check_rows(path / ".live", base, head, metadata["capacity"])
+    check_rows(path / ".live", base, head, capacity)
     rebuilt = not trusted and tail_start > head
     if rebuilt:
         tail_start = shard_start(specs, head)
@@ -224,7 +232,7 @@ def recover(
     sums.forget(head, tail_start)
     sums.sync()  # a shard written anew may have its name before its checksum is durable
     with contextlib.suppress(MmreplayError, OSError):  # damaged priorities cost no row
-        priority_column.trim(path, base, head)
+        priority_column.trim(path, base, head, width)
     if any(metadata.get(name) != value for name, value in changes.items()):
         metadata = build_lane.write_metadata(path, metadata, **changes)
     if trusted:
@@ -247,6 +255,20 @@ def _sync_or_distrust(path: AnyPath, folder: AnyPath) -> None:
         with contextlib.suppress(OSError, CorruptStoreError):
             State(path / ".live" / "state", writable=True).distrust()
         raise
+
+
+def distrust_after(path: AnyPath, later: AnyPath, store: str) -> None:
+    """Trust the state of a `later` log only if that of the log at `path` is trusted.
+
+    Neither is closed. Before any of them is opened: killed after that, the one at `path` would be
+    trusted again.
+    """
+    with contextlib.suppress(OSError, CorruptStoreError):
+        best = CheckpointFile(path / ".live" / "checkpoint", store).best
+        if State(path / ".live" / "state", writable=False).trusted(best):
+            return
+    with contextlib.suppress(OSError, CorruptStoreError):
+        State(later / ".live" / "state", writable=True).distrust()
 
 
 def _replace_damaged(
@@ -314,10 +336,11 @@ def _unpack(
         spec = specs[name]
         file = chunk_files.chunk_path(path, spec, start // spec.chunk_rows)
         shard = shard_file.Shard(file, spec, compression.make_codec(spec.codec or {}))
-        for inner in range(-(-(stop - start) // spec.inner_rows)):
-            row = (start + inner * spec.inner_rows) % len(tail)
-            target = tail[row : row + spec.inner_rows].reshape(-1).view(np.uint8)
-            shard.decode(inner, target)
+        buffer = np.empty(spec.inner_bytes, np.uint8)
+        for inner in range(-(-(stop - start) // spec.inner_rows) * spec.width):
+            rows = tail_file.inner_rows(spec, tail, start, inner)
+            shard.decode(inner, buffer)
+            rows[...] = buffer.view(spec.dtype).reshape(rows.shape)
 
 
 def _remove_litter(path: AnyPath) -> None:

@@ -99,19 +99,23 @@ class Request:
             changes["padding"] = self.padding
         return changes
 
-    def compare(self, path: AnyPath, there: Schema, specs: Mapping[str, ArraySpec]) -> None:
-        """Compare the rows that were asked for with those of the store or lane at `path`.
-
-        Raises:
-            SchemaError: rows or codecs differ.
-        """
-        asked = Schema.make(
+    def completed(self, there: Schema) -> Schema:
+        """The rows that were asked for, with those of a store where nothing was said."""
+        return Schema.make(
             self.frame if self.frame is not None else there.frame,
             self.action or there.action,
             self.extras if self.extras is not None else there.extras,
             self.reward_dtype or there.reward_dtype,
             self.codec,
         )
+
+    def compare(self, path: AnyPath, there: Schema, specs: Mapping[str, ArraySpec]) -> None:
+        """Compare the rows that were asked for with those of the store or lane at `path`.
+
+        Raises:
+            SchemaError: rows or codecs differ.
+        """
+        asked = self.completed(there)
         if not asked.same_data(there):
             raise SchemaError(
                 f"{path}: expected {_words(there)}, found {_words(asked)}; leave the fields "

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import mmreplay
-from mmreplay import Field
+from mmreplay import Field, LanesWriter
 from mmreplay.storage import chunk_files
 from mmreplay.storage.checkpoint import Checkpoint, CheckpointFile
+from mmreplay.writing.request import split_capacity
 
 if TYPE_CHECKING:
     from mmreplay import Writer
@@ -23,6 +24,7 @@ __all__ = [
     "checkpoint",
     "chunks",
     "drain",
+    "make_lanes",
 ]
 
 FRAME, ACTION = Field((3,), "uint8", "raw", chunk=8), Field((), "int64", chunk=8)
@@ -57,6 +59,17 @@ def checkpoint(writer: Writer) -> Checkpoint:
 def chunks(writer: Writer, path: str = "rewards") -> list[int]:
     """The chunk files of a column that are there."""
     return chunk_files.chunk_files(writer.path, writer.specs[path])
+
+
+def make_lanes(
+    path: Path, *, n_lanes: int, capacity: int | None = None, flush_s: float = 0, **arguments: Any
+) -> LanesWriter:
+    """A store in which each of many environments has a lane, as earlier versions made them."""
+    for number, share in enumerate(split_capacity(capacity, n_lanes)):
+        mmreplay.create(path, lane=str(number), capacity=share, flush_s=0, **arguments).close()
+    writer = mmreplay.create(path, append=True, flush_s=flush_s)
+    assert isinstance(writer, LanesWriter)
+    return writer
 
 
 def drain(writer: Writer) -> None:

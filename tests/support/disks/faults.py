@@ -16,6 +16,8 @@ from typing import Any
 
 from mmreplay.datasets.replay_buffer import ReplayBuffer
 from mmreplay.system import durable_writes, platform
+from mmreplay.writing.lanes_writer import LanesWriter
+from mmreplay.writing.open_lanes import AnyWriter
 from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
 
@@ -190,14 +192,14 @@ def faulty_disk() -> Iterator[Disk]:
         durable_writes.os, platform.LIBC = real, library
 
 
-def lanes_of(writer: Writer | VectorWriter | ReplayBuffer) -> tuple[Writer, ...]:
+def lanes_of(writer: AnyWriter | ReplayBuffer) -> tuple[Writer | VectorWriter, ...]:
     """The writers of single lanes that a writer or a buffer consists of."""
     if isinstance(writer, ReplayBuffer):
         writer = writer.writer
-    return writer.writers if isinstance(writer, VectorWriter) else (writer,)
+    return writer.writers if isinstance(writer, LanesWriter) else (writer,)
 
 
-def kill(writer: Writer | VectorWriter | ReplayBuffer) -> None:
+def kill(writer: AnyWriter | ReplayBuffer) -> None:
     """Leave the directory as the death of the writer's process would at this moment.
 
     What the background threads are doing is finished, what they have not begun never happens, the
@@ -211,14 +213,14 @@ def kill(writer: Writer | VectorWriter | ReplayBuffer) -> None:
     if background._thread is not None:
         background._thread.join()
     for lane in lanes:
-        lane._abandon()
+        lane._session.abandon()
         lane.files.release()
     if isinstance(writer, ReplayBuffer):
         writer.store.close()
 
 
 @contextlib.contextmanager
-def quiet(writer: Writer | VectorWriter | ReplayBuffer) -> Iterator[None]:
+def quiet(writer: AnyWriter | ReplayBuffer) -> Iterator[None]:
     """Hold the background threads still, so that the directory can be copied as of one moment."""
     lanes = lanes_of(writer)
     lanes[0]._background.submit(lambda: None).result()

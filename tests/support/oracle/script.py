@@ -15,8 +15,8 @@ import numpy.typing as npt
 from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer
 from mmreplay.lazy_frames import LazyFrames
 from mmreplay.schema import Field, Schema
-from mmreplay.writing.vector_writer import VectorWriter
-from mmreplay.writing.writer import Writer
+from mmreplay.writing.lanes_writer import LanesWriter
+from mmreplay.writing.open_lanes import AnyWriter
 from tests.support.disks import faults
 from tests.support.oracle.frames import Described, Plot
 from tests.support.oracle.model import Model
@@ -125,7 +125,7 @@ def with_session(script: Script, session: int, **changes: Any) -> Script:
 
 
 def append_rows(
-    writer: Writer | VectorWriter | PrioritizedReplayBuffer,
+    writer: AnyWriter | PrioritizedReplayBuffer,
     plot: Plot,
     starts: list[int | None],
     report: npt.NDArray[Any] | None = None,
@@ -155,7 +155,7 @@ def append_rows(
         ]
         frames = [_stack(*pair) for pair in zip(before, frames, strict=True)]
     try:
-        if isinstance(writer, VectorWriter):
+        if isinstance(writer, LanesWriter):
             together: Callable[[list[Any]], Any] = list if stacked else np.stack
             _append_to_all(writer, plot, rows, begins, frames, together)
         elif begins[0]:
@@ -195,7 +195,7 @@ def _stack(before: Any, frame: Any) -> Any:
 
 
 def _append_to_all(
-    writer: VectorWriter,
+    writer: LanesWriter,
     plot: Plot,
     rows: list[int],
     begins: list[bool],

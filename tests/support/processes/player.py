@@ -30,6 +30,7 @@ from mmreplay.reading.store import Store
 from mmreplay.storage import priority_column
 from mmreplay.system import durable_writes, memory_maps, platform
 from mmreplay.writing.create import create
+from mmreplay.writing.open_lanes import AnyWriter
 from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
 from tests.support.disks import faults
@@ -76,7 +77,7 @@ class Player:
         self._script, self._disk = script, disk
         size = 8 * WORDS
         self._report = memory_maps.map_file(Path(script.report), size, writable=True).view("<u8")
-        self._writer: Writer | VectorWriter | PrioritizedReplayBuffer | None = None
+        self._writer: AnyWriter | PrioritizedReplayBuffer | None = None
         self._starts: list[int | None] = []
         self._boot = platform.boot_id
         self._go_on = threading.Event()
@@ -285,12 +286,10 @@ class Player:
     # ------------------------------------------------------------ how they are performed
 
     @property
-    def _lanes(self) -> tuple[Writer, ...]:
+    def _lanes(self) -> tuple[Writer | VectorWriter, ...]:
         return faults.lanes_of(self._writer) if self._writer is not None else ()
 
-    def _begin(
-        self, opening: Callable[[], Writer | VectorWriter | PrioritizedReplayBuffer]
-    ) -> None:
+    def _begin(self, opening: Callable[[], AnyWriter | PrioritizedReplayBuffer]) -> None:
         def attempt() -> None:
             self._writer = opening()
 

@@ -24,8 +24,7 @@ from mmreplay.maintenance.verify.report import Finding
 from mmreplay.reading.store import Store
 from mmreplay.schema import Field
 from mmreplay.writing.create import create
-from mmreplay.writing.vector_writer import VectorWriter
-from mmreplay.writing.writer import Writer
+from mmreplay.writing.open_lanes import AnyWriter
 from tests.support.oracle.checks import columns_of
 from tests.support.oracle.pair import Pair
 from tests.support.oracle.strategies import Layout
@@ -118,12 +117,12 @@ def build(path: Path, kind: Kind, seed: int = 0) -> None:
         pass
 
 
-def record(path: Path, kind: Kind, seed: int = 0) -> Writer | VectorWriter | ReplayBuffer:
+def record(path: Path, kind: Kind, seed: int = 0) -> AnyWriter | ReplayBuffer:
     """Record a store of this kind; what writes it is still open."""
     generator = np.random.default_rng(seed)
     given = kind.layout.create_arguments() | {"flush_s": 0}
     given["metadata"] = {"id": "Flips-v0", "seed": seed, "scale": 1e-05, "name": "caf\u00e9"}
-    writer: Writer | VectorWriter | ReplayBuffer
+    writer: AnyWriter | ReplayBuffer
     writer = create(path, **given) if kind.buffer is None else kind.buffer(path, stack=2, **given)
     pair = Pair(writer, kind.layout.model(), generator)
     for _ in range(3):

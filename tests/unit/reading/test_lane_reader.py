@@ -336,7 +336,7 @@ def test_a_session_without_a_number_after_a_kill_is_followed_all_the_same(make, 
     writer = make()
     story.play(writer, 5)
     kill(writer)
-    writer.files.words[SESSION] = 0
+    writer.log.words[SESSION] = 0
     with mmreplay.open(writer.path) as store:
         story.check(store)
         writer = make(append=True)

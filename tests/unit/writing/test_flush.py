@@ -275,14 +275,14 @@ def test_a_flush_evicts_chunk_files_wholly_below_the_context_of_the_oldest_trans
         transitions = story.transitions(writer.path)
         first = transitions[-10:][0]
         base = checkpoint(writer).base
-        assert writer.files.base == writer.files.words[BASE] == base
+        assert writer.log.base == writer.log.words[BASE] == base
         assert base <= max(first - 64, 0)
         assert base > first - 64 - 8 or base == 0
         for path, spec in writer.specs.items():
             found = chunks(writer, path)
             last = -(-writer.rows // spec.chunk_rows)
             if not spec.is_raw:
-                last = writer.files.tail_start // spec.chunk_rows
+                last = writer.log.tail_start // spec.chunk_rows
             assert found == list(range(base // spec.chunk_rows, last))
         if episode % 3 == 2:
             with mmreplay.open(writer.path) as store:
@@ -296,9 +296,7 @@ def test_base_is_checkpointed_and_stored_before_a_file_goes(make, story, monkeyp
     seen, real = [], durable_writes.unlink
 
     def unlink(path):
-        seen.append(
-            (int(path.name.split(".")[1]), checkpoint(writer).base, writer.files.words[BASE])
-        )
+        seen.append((int(path.name.split(".")[1]), checkpoint(writer).base, writer.log.words[BASE]))
         real(path)
 
     monkeypatch.setattr(durable_writes, "unlink", unlink)
@@ -372,7 +370,7 @@ def test_the_index_in_memory_forgets_episodes_that_went(make, story):
     for _ in range(100):
         story.play(writer, 3)
     writer.flush()
-    base = writer.files.base
+    base = writer.log.base
     assert writer.files.starts[0] <= base < writer.files.starts[1]
     assert len(writer.files.starts) < 20
 
@@ -396,5 +394,5 @@ def test_a_recovery_is_flushed_soon_where_a_clock_flushes(make, story, kill, mon
     monkeypatch.setattr(flush, "flush", lambda self: (real(self), flushed.set()))
     again = mmreplay.create(writer.path, append=True, flush_s=3600)
     assert flushed.wait(WAIT)
-    assert again.files.checkpoint.best.head == 10
+    assert again.log.checkpoint.best.head == 10
     again.close()

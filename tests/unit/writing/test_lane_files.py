@@ -14,6 +14,7 @@ from mmreplay.errors import (
 )
 from mmreplay.system import durable_writes, locks
 from mmreplay.writing import lane_files
+from mmreplay.writing import log as log_module
 from tests.support.disks.trees import files
 from tests.support.documents import attributes
 from tests.support.writers import chunks, drain
@@ -26,7 +27,7 @@ WAIT = 300  # seconds, for events that come at once: only a hang takes as long
 @pytest.fixture
 def large(monkeypatch):
     """Every chunk file counts as large."""
-    monkeypatch.setattr(lane_files, "_AHEAD_BYTES", 1)
+    monkeypatch.setattr(log_module, "_AHEAD_BYTES", 1)
 
 
 def test_the_next_large_chunk_is_ready_before_its_first_row(make, story, large, log):
@@ -66,9 +67,9 @@ def test_no_room_for_the_next_chunk_is_no_error_before_it_is_needed(
         raise OSError(errno.ENOSPC, "full")
 
     with monkeypatch.context() as patch:
-        writer.files.prepare_window(writer.specs["rewards"], 1)
+        writer.log.prepare_window(writer.specs["rewards"], 1)
         patch.setattr(durable_writes, "_fallocate", full)
-        writer.files.prepare_window(writer.specs["rewards"], 2)
+        writer.log.prepare_window(writer.specs["rewards"], 2)
         with pytest.raises(DiskFullError):
             story.step(writer)
     story.step(writer)
@@ -91,12 +92,12 @@ def test_preparing_the_next_chunk_never_removes_a_file_that_a_step_has_made(
             raise OSError(errno.ENOSPC, "full")
         real(descriptor, size)
 
-    ahead = threading.Thread(target=writer.files.prepare_window, args=(spec, 2))
+    ahead = threading.Thread(target=writer.log.prepare_window, args=(spec, 2))
     with monkeypatch.context() as patch:
         patch.setattr(durable_writes, "_fallocate", full_ahead)
         ahead.start()
         assert begun.wait(WAIT)
-        window = writer.files.open_window(spec, 2)
+        window = writer.log.open_window(spec, 2)
         stepping.set()
         ahead.join()
     assert window.chunk == 2
@@ -104,7 +105,7 @@ def test_preparing_the_next_chunk_never_removes_a_file_that_a_step_has_made(
 
 
 def test_a_lane_is_released_only_after_its_tasks_have_ended(make, story, lz4, monkeypatch):
-    writer = make(**lz4, lanes=2)
+    writer = make(**lz4, n_lanes=2)
     lane = writer.writers[0]
     held, released = threading.Event(), []
     real = lane_files.LockedLane.release
@@ -155,7 +156,7 @@ def test_an_opening_that_fails_releases_the_lock(make, story, kill):
 
 
 def test_a_store_of_lanes_is_no_lane(make):
-    store = make(lanes=2)
+    store = make(n_lanes=2)
     with pytest.raises(SchemaError, match="this store has many lanes; name one"):
         lane_files.LockedLane(store.path, {})
 

@@ -89,7 +89,7 @@ def test_the_short_shard_is_unpacked_and_stays_until_the_whole_one_replaces_it(m
     writer = make(append=True)
     assert shard.read_bytes() == short
     frames = story.columns(writer.path, writer.schema)["frames"]
-    tail = writer.files.tails["frames"]
+    tail = writer.log.tails["frames"]
     assert np.array_equal(tail[:4], frames[16:20])
     story.play(writer, 3)
     assert shard.read_bytes() == short
@@ -228,9 +228,9 @@ def test_a_tail_that_was_sealed_past_the_flushed_head_is_unpacked(
     power_cut()
     writer = make(append=True)
     cut_to(story, writer.path, 5)
-    assert writer.files.tail_start == 0
+    assert writer.log.tail_start == 0
     frames = story.columns(writer.path, writer.schema)["frames"]
-    assert np.array_equal(writer.files.tails["frames"][:5], frames)
+    assert np.array_equal(writer.log.tails["frames"][:5], frames)
     best = CheckpointFile(writer.path / ".live" / "checkpoint", writer.metadata["uuid"]).best
     assert (best.head, best.tail_start) == (5, 0)
 
@@ -240,14 +240,14 @@ def test_a_kill_between_checkpoint_and_state_page_loses_no_row(make, story, kill
     story.play(writer, 120)
     writer.flush()
     writer._sealer.wait()
-    best = writer.files.checkpoint.best
+    best = writer.log.checkpoint.best
     kill(writer)
     assert (best.tail_start, best.base) == (120, 46)
     state = State(writer.path / ".live" / "state", writable=True)
     state.words[TAIL_START], state.words[BASE] = 112, 40  # as a seal and a flush found them
     writer = make(append=True)
     assert writer.rows == 121
-    assert (writer.files.tail_start, writer.files.base) == (120, 46)
+    assert (writer.log.tail_start, writer.log.base) == (120, 46)
     assert [state.words[word] for word in (TAIL_START, BASE)] == [120, 46]
 
 
@@ -324,7 +324,7 @@ def test_a_base_made_larger_by_a_flipped_bit_evicts_nothing(make, story, kill):
     assert before == {one: one.read_bytes() for one in writer.path.rglob("c.*")}
     assert mmreplay.repair(writer.path).lost == 0
     writer = make(append=True)
-    assert (writer.rows, writer.files.base) == (121, 46)
+    assert (writer.rows, writer.log.base) == (121, 46)
 
 
 @pytest.mark.parametrize("how", ["killed", "power cut"])
@@ -347,7 +347,7 @@ def test_recovery_removes_checksums_of_shards_whose_rows_are_still_in_the_tail(
     sums = [stored_checksum(writer.path, spec, chunk) for chunk in chunks]
     assert 0 not in sums
     again = make(append=True)
-    assert (again.rows, again.files.tail_start) == (16, 8)
+    assert (again.rows, again.log.tail_start) == (16, 8)
     assert [stored_checksum(writer.path, spec, chunk) for chunk in chunks] == [sums[0], 0]
 
 
@@ -469,7 +469,7 @@ def test_no_file_is_removed_before_what_replaces_it_is_written(
     story.play(writer, 60, reset=False)
     writer._background.submit(lambda: None).result()
     live = writer.path / ".live"
-    writer.files.checkpoint.write(base=40 if how == "killed" else 0)
+    writer.log.checkpoint.write(base=40 if how == "killed" else 0)
     kill(writer)
     if how == "power cut":
         power_cut()

@@ -174,7 +174,7 @@ def test_the_parts_of_a_dict_are_stacks_each(make):
 
 
 def test_a_vector_writer_takes_the_stacks_of_each_lane(make, fields):
-    writer = make(lanes=2, **fields)
+    writer = make(n_lanes=2, **fields)
     one, two = stacks_of(*range(20)), stacks_of(*range(100, 120))
     writer.reset([one[0], two[0]])
     for t in range(1, 20):
@@ -188,7 +188,7 @@ def test_a_vector_writer_takes_the_stacks_of_each_lane(make, fields):
 
 
 def test_a_stack_that_does_not_go_on_in_one_lane_is_written_in_none(make):
-    writer = make(lanes=2)
+    writer = make(n_lanes=2)
     one, two = stacks_of(1, 2, 3), stacks_of(11, 12, 13)
     with pytest.raises(SchemaError, match="middle of an episode"):
         writer.reset([one[0], two[1]])
@@ -202,7 +202,7 @@ def test_a_stack_that_does_not_go_on_in_one_lane_is_written_in_none(make):
 
 
 def test_a_vector_writer_takes_dicts_of_stacks(make):
-    writer = make(lanes=2, frame={"image": Field((3,)), "speed": Field((), "float32")})
+    writer = make(n_lanes=2, frame={"image": Field((3,)), "speed": Field((), "float32")})
     one, two = stacks_of(1, 2), stacks_of(11, 12)
     speeds = np.zeros(2, "float32")
     writer.reset({"image": [one[0], two[0]], "speed": speeds})

@@ -11,6 +11,7 @@ from mmreplay.errors import DiskFullError, SchemaError
 from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.lane_metadata import read_metadata
 from mmreplay.system import durable_writes
+from tests.support.writers import make_lanes
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -22,7 +23,7 @@ def frames_of(value, n_lanes=3):
 @pytest.fixture
 def vector(make):
     """Three lanes, each in the middle of an episode."""
-    writer = make(lanes=3, extras={"x": Field((), "int8")})
+    writer = make(n_lanes=3, extras={"x": Field((), "int8")})
     writer.reset(frames_of(1))
     return writer
 
@@ -32,9 +33,8 @@ def refusing(tmp_path_factory):
     """Three lanes to which the tests of a module append steps of the action 6 alone."""
     fields = Field((3,), "uint8", "raw", chunk=8), Field((), "int64", chunk=8)
     path = tmp_path_factory.mktemp("refusing") / "store.zarr"
-    with mmreplay.create(
-        path, *fields, lanes=3, extras={"x": Field((), "int8")}, flush_s=0
-    ) as writer:
+    extras = {"x": Field((), "int8")}
+    with make_lanes(path, n_lanes=3, frame=fields[0], action=fields[1], extras=extras) as writer:
         writer.reset(frames_of(1))
         yield writer
 
@@ -177,7 +177,7 @@ def test_a_full_disk_in_one_lane_leaves_all_as_they_were(vector, monkeypatch):
 
 def test_dict_frames_are_given_lane_by_lane(make):
     writer = make(
-        lanes=2, frame={"a": Field((2,), "uint8", "raw"), "b": Field((), "float32", "raw")}
+        n_lanes=2, frame={"a": Field((2,), "uint8", "raw"), "b": Field((), "float32", "raw")}
     )
     good = {"a": np.array([[1, 2], [3, 4]], np.uint8), "b": np.array([0.5, 1.5], np.float32)}
     writer.reset(good)
@@ -194,7 +194,7 @@ def test_dict_frames_are_given_lane_by_lane(make):
 
 
 def test_vector_actions_may_be_of_a_lower_kind(make):
-    writer = make(lanes=2, action=Field((2,), "float32"))
+    writer = make(n_lanes=2, action=Field((2,), "float32"))
     writer.reset(frames_of(1, 2))
     writer.step(np.array([[1, 2], [3, 4]]), [0, 0], frames_of(1, 2), [0, 0], [0, 0])
     with mmreplay.open(writer.path) as store:
@@ -202,7 +202,7 @@ def test_vector_actions_may_be_of_a_lower_kind(make):
 
 
 def test_a_close_closes_every_lane_also_after_one_failed(make, story, monkeypatch):
-    writer = make(lanes=3)
+    writer = make(n_lanes=3)
     story.play(writer, 5)
     real = Writer.close
 
@@ -224,7 +224,7 @@ def test_a_close_closes_every_lane_also_after_one_failed(make, story, monkeypatc
 
 def test_a_vector_writer_flushes_and_describes_itself(vector, story):
     vector.flush()
-    assert repr(vector) == f"<mmreplay.VectorWriter {vector.path} lanes=3>"
+    assert repr(vector) == f"<mmreplay.LanesWriter {vector.path} lanes=3>"
     assert vector.metadata == vector.writers[0].metadata
     for one in vector.writers:
         best = CheckpointFile(one.path / ".live" / "checkpoint", one.metadata["uuid"]).best
@@ -233,7 +233,7 @@ def test_a_vector_writer_flushes_and_describes_itself(vector, story):
 
 def test_lanes_of_one_writer_share_their_threads(make, story, lz4):
     before = set(threading.enumerate())
-    writer = make(lanes=4, flush_s=3600, **lz4)
+    writer = make(n_lanes=4, flush_s=3600, **lz4)
     story.play(writer, 40)
     assert len(set(threading.enumerate()) - before) == 2
     with mmreplay.open(writer.path) as store:
