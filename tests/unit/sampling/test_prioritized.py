@@ -201,7 +201,7 @@ def test_cells_that_are_transitions_have_a_priority_and_no_others(tmp_path, vari
     for _ in range(30):
         ticks.play(model, random, int(random.integers(1, 12)), 0.3)
         model.evict()
-        disk.__init__(model)
+        vars(disk).update(vars(TicksOnDisk(model)))
         index.extend(model.base, len(model.ticks), disk.starts)
         ids = index.ids()
         known = {one: known.get(one, largest) for one in ids.tolist()}
