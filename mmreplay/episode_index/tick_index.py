@@ -162,7 +162,7 @@ class TickIndex:
 
     # ------------------------------------------------------------ neighbours in episodes
 
-    def steps(self, ids: Ids, ahead: int, *, back: bool) -> Steps:
+    def steps(self, ids: Ids, ahead: int, *, back: bool) -> Steps:  # noqa: ARG002 (always known)
         """See `Index`; raises CorruptStoreError for a cell of no episode."""
         ticks = ids // self._width
         starts = self._source.episodes(ids)
