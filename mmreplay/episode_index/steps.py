@@ -17,7 +17,7 @@ UNKNOWN = 1 << 40
 """As many steps back, or more: nobody knows any more where the episode began."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen: one is made for each batch, and that takes longer
 class Steps:
     """Steps of episodes, B of them.
 
@@ -58,11 +58,13 @@ class Steps:
         0 is the frame before the step, 1 the one after it. Of those before the episode's first
         frame the place is that of the first one.
         """
-        if self.back is not None:
-            offsets = np.maximum(offsets, -self.back[:, None])
-        if self.starts is None:
-            return self.ids[:, None] + offsets
-        out: Ids = self.ids[:, None] + (offsets - _column(self.lag)) * _column(self.stride)
+        if self.starts is None:  # of rows: ids and offsets are the same
+            out = self.ids[:, None] + offsets
+            if self.back is not None:
+                np.maximum(out, (self.ids - self.back)[:, None], out=out)
+            return out
+        offsets = np.maximum(offsets, -self.back[:, None])  # type: ignore[index]
+        out = self.ids[:, None] + (offsets - _column(self.lag)) * _column(self.stride)
         np.copyto(out, self.starts[:, None], where=offsets == -self.back[:, None])  # type: ignore[index]
         return out
 
