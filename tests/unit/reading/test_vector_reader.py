@@ -9,6 +9,7 @@ import pytest
 import mmreplay
 from mmreplay.errors import CorruptStoreError, FormatError
 from mmreplay.reading import log_reader
+from mmreplay.reading.lane_ticks import LaneTicks
 from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.state_page import COMMITTED
@@ -230,3 +231,19 @@ def test_a_frame_of_any_shape_is_a_frame_after_a_step(tmp_path, vector):
         speed = store.frames["speed"]
         assert speed.shape == (60, 2, 2)
         assert np.array_equal(speed[5, 1], lane.ticks["frames/speed"][5, 1])
+
+
+def test_a_lane_that_is_closed_again_while_it_is_opened_is_read_as_it_is_then(vector, monkeypatch):
+    lane = vector()
+    lane.close()
+    real, left = LaneTicks.refresh, [1]
+
+    def refresh(self):
+        if left[0]:
+            left[0] -= 1
+            edit(lane.path / "ticks" / "zarr.json", lambda d: own(d).update(rows=59))
+        real(self)
+
+    monkeypatch.setattr(LaneTicks, "refresh", refresh)
+    with mmreplay.open(lane.path) as store:
+        assert store.lanes[0].rows == 59
