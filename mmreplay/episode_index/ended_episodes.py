@@ -25,7 +25,8 @@ class EndedEpisodes:
         self.origin = 0  # number of the first one here
         self._n = 0
         self._firsts = np.empty(_ROOM, np.int64)  # cells
-        self._lasts = np.empty(_ROOM, np.int64)
+        self._lasts = np.empty(_ROOM, np.int64)  # ticks
+        self._steps = np.empty(_ROOM, np.int64)
         # By the number of the start, from `_low` on: the number here, -1 of one that is not over.
         self._low = 0
         self._numbers = np.empty(0, np.int64)
@@ -37,7 +38,7 @@ class EndedEpisodes:
 
         Raises CorruptStoreError for an end of no episode.
         """
-        self._forget(first * self._source.width, starts[0])
+        self._forget(first, starts[0])
         self._reach(starts[1])
         self._head = starts[1]
         width = self._source.width
@@ -50,25 +51,28 @@ class EndedEpisodes:
             self._scanned = stop
 
     def _append(self, cells: Ids) -> None:
-        numbers, ticks = episodes_of(self._source, cells, self._head, self._where)
         width = self._source.width
+        lasts, numbers = cells // width, self._source.episodes(cells)
+        begins = begins_of(self._source, numbers, lasts, self._head, self._where)
         stop = self._n + cells.size
         if stop > self._lasts.size:
             room = stop + stop // 2
             self._firsts = np.resize(self._firsts, room)
             self._lasts = np.resize(self._lasts, room)
-        self._firsts[self._n : stop] = ticks * width + cells % width
-        self._lasts[self._n : stop] = cells
+            self._steps = np.resize(self._steps, room)
+        self._firsts[self._n : stop] = cells - (lasts - begins) * width
+        self._lasts[self._n : stop] = lasts
+        self._steps[self._n : stop] = lasts - begins + 1
         places = numbers - self._low
         if places.min() < 0:
             raise no_episode(self._where, int(numbers.min()))
         self._numbers[places] = self.origin + np.arange(self._n, stop)
         self._n = stop
 
-    def _forget(self, first_cell: int, low: int) -> None:
-        gone = int(self._lasts[: self._n].searchsorted(first_cell))
+    def _forget(self, first: int, low: int) -> None:
+        gone = int(self._lasts[: self._n].searchsorted(first))
         if gone > max(self._n // 2, _KEEP):
-            for array in (self._firsts, self._lasts):
+            for array in (self._firsts, self._lasts, self._steps):
                 array[: self._n - gone] = array[gone : self._n].copy()
             self.origin += gone
             self._n -= gone
@@ -92,9 +96,9 @@ class EndedEpisodes:
         """The number of the next one."""
         return self.origin + self._n
 
-    def first_from(self, cell: int) -> int:
-        """The number of the first one that ended in this cell or later."""
-        return self.origin + int(self._lasts[: self._n].searchsorted(cell))
+    def first_from(self, tick: int) -> int:
+        """The number of the first one that ended in this tick or later."""
+        return self.origin + int(self._lasts[: self._n].searchsorted(tick))
 
     def numbers(self, starts: Ids) -> Ids:
         """The numbers here of the episodes of these starts, -1 of those that are not over."""
@@ -105,7 +109,7 @@ class EndedEpisodes:
         return out
 
     def lasts(self, numbers: Ids) -> Ids:
-        """The last cells of episodes, by their numbers here; of some that steps belong to.
+        """The last ticks of episodes, by their numbers here; of some that steps belong to.
 
         Raises CorruptStoreError for one that ended before all steps.
         """
@@ -117,32 +121,28 @@ class EndedEpisodes:
     def episodes(self, numbers: Ids) -> tuple[Ids, Ids]:
         """The first cells and the steps of episodes, by their numbers here."""
         places = numbers - self.origin
-        firsts = self._firsts[places]
-        return firsts, (self._lasts[places] - firsts) // self._source.width + 1
+        return self._firsts[places], self._steps[places]
 
 
-def episodes_of(source: TickSource, cells: Ids, head: int, where: object) -> tuple[Ids, Ids]:
-    """The numbers of the starts of the episodes of transitions, and the ticks of their first steps.
+def begins_of(source: TickSource, numbers: Ids, ticks: Ids | int, head: int, where: object) -> Ids:
+    """The ticks of the first steps of episodes to which steps in `ticks` belong.
 
-    `head` is the number of starts. Raises CorruptStoreError for a cell that names none of these, or
-    one that begins later; whoever reads starts knows which are gone.
+    `head` is the number of starts. Raises CorruptStoreError for an episode that is none of these,
+    or begins later than its step; whoever reads starts knows which are gone.
     """
-    numbers = source.episodes(cells)
     if not numbers.size:
-        return numbers, numbers
+        return numbers
     if numbers.min() < 0 or numbers.max() >= head:
-        wrong = int(numbers[(numbers < 0) | (numbers >= head)].flat[0])
-        raise no_episode(where, wrong)
-    ticks = source.start_ticks(numbers)
-    late = (ticks < 0) | (ticks > cells // source.width)
-    if late.any():
-        wrong = int(numbers[late].flat[0])
+        raise no_episode(where, int(numbers[(numbers < 0) | (numbers >= head)].flat[0]))
+    begins = source.start_ticks(numbers)
+    if begins.min() < 0 or (begins > ticks).any():
+        late = (begins < 0) | (begins > ticks)
         raise CorruptStoreError(
-            f"{where}: start {wrong:,} says that its episode begins in tick "
-            f"{int(ticks[late].flat[0]):,}, but a step of it lies before that; run "
+            f"{where}: start {int(numbers[late].flat[0]):,} says that its episode begins in tick "
+            f"{int(begins[late].flat[0]):,}, but a step of it lies before that; run "
             f"`mmreplay verify`"
         )
-    return numbers, ticks
+    return begins
 
 
 def no_episode(where: object, number: int) -> CorruptStoreError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.episode_index.ended_episodes import EndedEpisodes, episodes_of, late_step
+from mmreplay.episode_index.ended_episodes import EndedEpisodes, begins_of, late_step
 from mmreplay.episode_index.episodes import LaneEpisodes
 from mmreplay.episode_index.oldest import first_tick, floor_tick
 from mmreplay.episode_index.steps import Span, Steps
@@ -41,6 +41,8 @@ class TickIndex:
         self._counts = _NONE  # of the ticks from first on
         self._before = 0  # transitions below first
         self._ended: EndedEpisodes | None = None
+        self._environments = np.arange(self._width)
+        self._order = self._environments  # of the last episodes that first cuts through
 
     # ------------------------------------------------------------ keeping it up to date
 
@@ -160,12 +162,13 @@ class TickIndex:
 
     # ------------------------------------------------------------ neighbours in episodes
 
-    def steps(self, ids: Ids, ahead: int, *, back: bool) -> Steps:  # noqa: ARG002 (always known)
+    def steps(self, ids: Ids, ahead: int, *, back: bool) -> Steps:
         """See `Index`; raises CorruptStoreError for a cell of no episode."""
         ticks = ids // self._width
-        starts, firsts = self._episodes_of(ids)
+        starts = self._source.episodes(ids)
+        behind = ticks - self._begins(starts, ticks)
         left = self._left(ids, ticks, ahead) if ahead > 1 else None
-        return Steps(ids, self._width, 1, starts + _STARTS_PART, ticks - firsts, left)
+        return Steps(ids, self._width, 1, starts + _STARTS_PART, behind, left)
 
     def _left(self, ids: Ids, ticks: Ids, ahead: int) -> Ids:
         """Steps to the end of the episode or the head, at most `ahead`."""
@@ -179,20 +182,20 @@ class TickIndex:
         """See `Index`; raises as `steps`."""
         width = self._width
         ticks = ids // width
-        starts, firsts = self._episodes_of(ids)
-        back = ticks - firsts
+        starts = self._source.episodes(ids)
+        back = ticks - self._begins(starts, ticks)
         ended = self._follow()
         numbers = ended.numbers(starts)
         left = self._head - ticks
         over = (numbers >= 0).nonzero()[0]
-        left[over] = (ended.lasts(numbers[over]) - ids[over]) // width + 1
+        left[over] = ended.lasts(numbers[over]) - ticks[over] + 1
         if left.size and left.min() < 1:
             raise late_step(self._where)
         steps = Steps(ids, width, 1, starts + _STARTS_PART, back, left)
         return Span(steps, back, np.minimum(back, ticks - self._first), left)
 
-    def _episodes_of(self, cells: Ids) -> tuple[Ids, Ids]:
-        return episodes_of(self._source, cells, self._starts[1], self._where)
+    def _begins(self, starts: Ids, ticks: Ids | int) -> Ids:
+        return begins_of(self._source, starts, ticks, self._starts[1], self._where)
 
     # ------------------------------------------------------------ episodes
 
@@ -206,24 +209,25 @@ class TickIndex:
     def episodes(self, lane: int) -> LaneEpisodes:  # noqa: ARG002 (there is one)
         """See `Index`; the list is that of all which are over, the running ones, those cut."""
         ended, width, first = self._follow(), self._width, self._first
-        start, stop = ended.first_from(first * width), ended.stop
+        start, stop = ended.first_from(first), ended.stop
         environments, _, begins = self._in_tick(self._head - 1)
-        firsts = [_NO_STEP, np.maximum(begins, first) * width + environments]
-        steps = [_NO_STEP, self._head - np.maximum(begins, first)]
+        begins_here = np.maximum(begins, first)
+        firsts = [_NO_STEP, begins_here * width + environments]
+        steps = [_NO_STEP, self._head - begins_here]
         whole = [np.ones(1, np.bool_), begins >= first]
         cut = _NONE
         if first:
             environments, starts, begins = self._in_tick(first)
             earlier = (begins < first).nonzero()[0]
             numbers = ended.numbers(starts[earlier])
-            over = numbers >= 0
-            cut, cells = numbers[over], first * width + environments[earlier[over]]
-            if cut.size and cut.min() < start:
+            over = (numbers >= 0).nonzero()[0]
+            environments, numbers = environments[earlier[over]], numbers[over]
+            if numbers.size and numbers.min() < start:
                 raise late_step(self._where)
-            firsts.append(cells)
-            steps.append((ended.lasts(cut) - cells) // width + 1)
-            whole.append(np.zeros(cut.size, np.bool_))
-            cut = np.sort(cut)
+            firsts.append(first * width + environments)
+            steps.append(ended.lasts(numbers) - first + 1)
+            whole.append(np.zeros(numbers.size, np.bool_))
+            cut = self._sorted(environments, numbers)
         return LaneEpisodes(
             width,
             ended.origin,
@@ -240,9 +244,25 @@ class TickIndex:
         """Environments with a step in a tick, the starts of their episodes, and their ticks."""
         if not self._first <= tick < self._head:
             return _NONE, _NONE, _NONE
-        begin = tick * self._width
-        there = (self._source.episodes(np.arange(begin, begin + self._width)) >= 0).nonzero()[0]
-        return there, *self._episodes_of(begin + there)
+        starts = self._source.episodes(self._environments + tick * self._width)
+        environments = self._environments
+        if starts.min() < 0:
+            environments = (starts >= 0).nonzero()[0]
+            starts = starts[environments]
+        return environments, starts, self._begins(starts, tick)
+
+    def _sorted(self, environments: Ids, numbers: Ids) -> Ids:
+        """Numbers, one of each environment, ascending.
+
+        Most are those of the last time: in the order of then they are nearly sorted, which takes a
+        tenth of the time for thousands of environments.
+        """
+        by_environment = np.full(self._width, -1)
+        by_environment[environments] = numbers
+        before = by_environment[self._order]
+        order = before.argsort(kind="stable")
+        self._order = self._order[order]
+        return np.asarray(before[order[self._width - numbers.size :]], np.int64)
 
     def ended(self, lane: int, numbers: Ids) -> tuple[Ids, Ids]:  # noqa: ARG002 (there is one)
         """See `Index`."""

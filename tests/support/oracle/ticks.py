@@ -142,17 +142,17 @@ class TicksOnDisk:
             [one.number for tick in model.ticks[base:] for one, _ in tick.values()],
             default=len(model.episodes),
         )
-        tick = np.array([one.tick for one in model.episodes], np.int64)
-        env = np.array([one.env for one in model.episodes], np.int64)
+        ticks = np.array([one.tick for one in model.episodes], np.int64)
+        envs = np.array([one.env for one in model.episodes], np.int64)
         first = np.array([one.frame for one in model.episodes], np.int64)
         for array in (count, episode, rewards, *(scalars[name] for name in scalars.dtype.names)):
             array[:base] = POISON
-        for array in (tick, env, first):
+        for array in (ticks, envs, first):
             array[:low] = POISON
         self.starts = low, len(model.episodes)
         self.count, self.episode = count, episode.ravel()
         self.flags = scalars["ends"].astype(np.uint8).ravel()
-        self.tick, self.env = tick, env
+        self.tick, self.env = ticks, envs
         self.columns = {
             "frames": PartsColumn([scalars["frame"].ravel(), first], shape, "int64"),
             "actions": PartsColumn([scalars["action"].ravel()], (), "int64"),

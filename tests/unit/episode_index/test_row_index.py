@@ -3,76 +3,15 @@
 import numpy as np
 import pytest
 
-from mmreplay.episode_index import EPISODE_DTYPE, UNKNOWN, RowIndex, first_row, floor_row
+from mmreplay.episode_index import EPISODE_DTYPE, UNKNOWN, RowIndex, floor_row
 from mmreplay.ids import LANE_SHIFT
+from tests.support.oracle.naive_rows import naive_first, naive_transitions
 
 ROW_MASK = (1 << LANE_SHIFT) - 1
 
 
 def ids(values):
     return np.array(values, np.int64)
-
-
-def naive_transitions(starts, floor, head):
-    """Row i is a transition if and only if row i + 1 is committed and is no reset."""
-    resets = set(starts)
-    return [row for row in range(floor, head) if row + 1 < head and row + 1 not in resets]
-
-
-def naive_first(starts, floor, head, capacity):
-    transitions = naive_transitions(starts, floor, head)
-    if capacity is None or len(transitions) <= capacity:
-        return min(floor, head)
-    return transitions[-capacity - 1] + 1
-
-
-def random_starts(random, start, stop, rate):
-    return [row for row in range(start, stop) if random.random() < rate]
-
-
-# ---------------------------------------------------------------- the oldest row
-
-
-def test_context_is_kept_below_the_oldest_row_once_anything_went():
-    assert [floor_row(base) for base in (0, 1, 100)] == [0, 65, 164]
-
-
-@pytest.mark.parametrize(
-    ("starts", "floor", "head", "capacity", "expected"),
-    [
-        ([], 0, 0, 5, 0),
-        ([0], 0, 1, 5, 0),
-        ([0], 0, 6, 5, 0),
-        ([0], 0, 7, 5, 1),
-        ([0, 3], 0, 7, 5, 0),
-        ([0, 3], 0, 7, 4, 1),
-        ([0, 3], 0, 7, 3, 2),
-        ([0, 3], 0, 7, 1, 5),
-        ([0, 3, 4, 5, 6], 0, 7, 1, 1),
-        ([0, 3], 2, 7, 3, 2),
-        ([0], 10, 7, 3, 7),
-        ([0], 0, 1000, None, 0),
-        ([0], 70, 1000, None, 70),
-    ],
-)
-def test_at_most_a_capacity_of_transitions_lies_from_the_first_row_on(
-    starts, floor, head, capacity, expected
-):
-    assert first_row(ids(starts), floor, head, capacity) == expected
-
-
-def test_the_first_row_is_that_of_naive_code_in_a_thousand_cases():
-    random = np.random.default_rng(0)
-    for _ in range(1000):
-        head = int(random.integers(0, 60))
-        rate = random.choice([0, 0.05, 0.3, 0.7, 1])
-        starts = [0, *random_starts(random, 1, head, rate)] if head else []
-        floor = int(random.integers(0, 70)) if random.random() < 0.5 else 0
-        capacity = int(random.integers(1, 40))
-        known = [start for start in starts if start >= max(floor - 64, 0)]
-        assert first_row(ids(known), floor, head, capacity) == naive_first(
-            starts, floor, head, capacity
-        )
 
 
 # ---------------------------------------------------------------- the whole index

@@ -91,8 +91,8 @@ def compare_episodes(index, model):
     numbers = np.setdiff1d(np.arange(found.start, found.stop), found.cut)
     firsts, steps = index.ended(0, numbers)
     here = list(zip(firsts.tolist(), steps.tolist(), [True] * len(firsts), strict=True))
-    listed = zip(found.firsts.tolist(), found.steps.tolist(), found.whole.tolist(), strict=True)
-    listed = [one for place, one in enumerate(listed) if place != found.place]
+    every = zip(found.firsts.tolist(), found.steps.tolist(), found.whole.tolist(), strict=True)
+    listed = [one for place, one in enumerate(every) if place != found.place]
     assert found.steps[found.place] == 0
     assert found.stride == model.width
     assert sorted(here + listed) == sorted(
@@ -139,6 +139,41 @@ def test_the_table_of_episodes_forgets_those_that_went():
     assert table.origin > 500
     assert table._lasts.size < 700
     assert table._numbers.size < 900
+
+
+def test_an_episode_that_runs_on_while_hundreds_end_is_known_as_one_that_runs():
+    model = TicksModel(4, 100)
+    index, source = loaded(model)
+    long = {0}
+    for tick in range(500):
+        model.reset([env for env, one in enumerate(model.running) if one is None])
+        if tick == 250:
+            long = {1}  # the first long one ends, and its start and all up to there may go
+        model.step([env for env in range(4) if env not in long], [])
+        if tick % 7 == 0:
+            model.evict()
+            grown(index, source, model)
+            compare_episodes(index, model)
+    model.settle()
+    grown(index, source, model)
+    compare(index, model, np.random.default_rng(0))
+    assert index._ended._low > 500
+
+
+def test_a_larger_capacity_brings_back_only_what_has_its_whole_context():
+    model = TicksModel(2, 20)
+    play(model, np.random.default_rng(0), 300, 0.01)
+    model.evict()
+    assert model.base > 100
+    model.capacity, model.first = None, model.base + 65
+    index, source = loaded(model)
+    compare(index, model, np.random.default_rng(0))
+    # The oldest frame of the largest stack is that of the oldest tick that is there.
+    steps = index.steps(index.ids(), 1, back=True)
+    places = steps.frames(np.arange(-64, 2))
+    ticks = places[places < PART] // 2
+    assert ticks.min() >= model.base
+    source.now.columns["frames"].take(places)
 
 
 def test_a_step_that_ended_by_a_reset_after_it_was_seen_is_the_last_of_its_episode():

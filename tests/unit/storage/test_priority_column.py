@@ -212,3 +212,42 @@ def test_a_link_is_not_followed(lane, tmp_path_factory):
     (lane / "priorities").symlink_to(elsewhere)
     with pytest.raises(CorruptStoreError, match="link"):
         PriorityColumn([lane], [(0, 1)])
+
+
+@pytest.mark.parametrize("width", [1, 3, 8, 200, 4096])
+def test_the_column_of_a_vector_lane_has_cells_as_positions(lane, width):
+    head = 40 * width
+    column = PriorityColumn([lane], [(0, head)], [width])
+    document = json.loads((lane / "priorities" / "zarr.json").read_bytes())
+    chunk = document["chunk_grid"]["configuration"]["chunk_shape"]
+    assert document["shape"][1:] == chunk[1:] == [width]
+    assert chunk[0] * width * 8 % memory_maps.GRANULARITY == 0
+    assert names(lane)[0] == "c.0.0"
+    ids = np.arange(head)
+    assert column.ids(column.positions(ids)).tolist() == ids.tolist()
+    put(column, ids, np.arange(1.0, head + 1))
+    column.reach([(0, 3 * head)])
+    again = PriorityColumn([lane], [(0, head - width)], [width])
+    assert get(again, ids[:-width]) == list(range(1, head + 1 - width))
+    assert get(again, ids[-width:]) == [0.0] * width  # past the head
+    assert again.lowest(0) == 0
+
+
+def test_lanes_of_both_kinds_lie_side_by_side(lanes):
+    windows = [(0, ROWS), (0, 30), (2 * ROWS, 3 * ROWS)]
+    column = PriorityColumn(lanes, windows, [None, 3, 4])
+    ids = np.concatenate(
+        [np.arange(*window) + (n << LANE_SHIFT) for n, window in enumerate(windows)]
+    )
+    assert column.ids(column.positions(ids)).tolist() == ids.tolist()
+    put(column, ids, np.arange(1.0, ids.size + 1))
+    assert get(PriorityColumn(lanes, windows, [None, 3, 4]), ids[:-1])[ROWS:] == list(
+        np.arange(1.0, ids.size)[ROWS:]
+    )
+
+
+def test_a_column_of_other_environments_is_none(lane):
+    PriorityColumn([lane], [(0, 30)], [3])
+    for width in (None, 2, 4):
+        with pytest.raises(FormatError, match="expected"):
+            PriorityColumn([lane], [(0, 30)], [width])
