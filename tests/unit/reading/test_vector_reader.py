@@ -14,7 +14,7 @@ from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.state_page import COMMITTED
 from mmreplay.system import platform
-from tests.support.oracle.handmade_vectors import play
+from tests.support.oracle.handmade_vectors import episodes_of, play
 
 WIDTH = 3
 
@@ -117,6 +117,21 @@ def test_a_store_that_is_closed_while_it_is_read_goes_on(vector):
         lane.close()
         assert np.array_equal(store.lanes[0].rewards[:], lane.ticks["rewards"])
         assert store.live.readers[0].is_closed
+
+
+@pytest.mark.parametrize("at", range(1, 26, 3))
+@pytest.mark.parametrize("logs", [("starts",), ("starts", "ticks")])
+def test_a_lane_that_is_closed_between_any_two_reads_of_the_opening_opens(
+    vector, between_reads, at, logs
+):
+    lane = vector("lz4", n_ticks=30)
+    lane.add(play(lane.schema, WIDTH, 3, seed=1))
+    with between_reads(lane.path, at, lambda: lane.close(logs)) as store:
+        assert store.rewards[:].tolist() == lane.ticks["rewards"][: len(store.rewards)].tolist()
+        assert [tuple(one)[:3] for one in store.episodes.tolist()] == [
+            one[:3] for one in episodes_of(lane)
+        ][: len(store.episodes)]
+        assert len(store.rewards) == (33 if "ticks" in logs else 30)
 
 
 def test_a_crashed_lane_of_another_boot_reads_to_its_checkpoint(vector, monkeypatch):
