@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.episode_index import EPISODE_DTYPE
-from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
+from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids, distinct
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.lane_ticks import LaneTicks
 from mmreplay.reading.vector_reader import VectorReader
@@ -110,7 +110,7 @@ def _begun(reader: VectorReader, ticks: LaneTicks, first: int, head: int) -> Ids
         # Tick 0 may stand in a hole of the file: its episodes are those of its own row.
         found.append(number + np.flatnonzero((begins >= max(first, 1)) & (begins < head)))
     if first == 0 < head:
-        found.append(np.unique(ticks.episodes(np.arange(reader.width))))
+        found.append(distinct(ticks.episodes(np.arange(reader.width))))
     numbers = np.sort(np.concatenate([np.empty(0, np.int64), *found]))
     numbers = numbers[numbers >= 0]
     envs = ticks.start_envs(numbers)

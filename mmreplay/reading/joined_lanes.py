@@ -75,8 +75,6 @@ class JoinedLanes:
             self.columns["resets"] = RawColumn(self._rows("resets"), "resets", self.remaps)
         self.heads = [reader.head for reader in self.readers]
         self.index = self._load_index()
-        if any(reader.replaced() for reader in vectors if reader.is_closed):
-            raise EvictedError(str(paths[0]))  # its newest steps may be those of a later session
 
     def _column(self, path: str, lanes: Sequence[TailFiles]) -> AnyColumn:
         """One over all lanes, which must all be raw, or all compressed."""

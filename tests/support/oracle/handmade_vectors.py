@@ -59,7 +59,10 @@ _PIECE_ROWS = 8
 
 
 def play(schema: Schema, width: int, n_ticks: int, seed: int = 0) -> list[Event]:
-    """Random episodes: they begin when they can or a little later, and end in every way."""
+    """Random episodes: they begin when they can or a little later, and end in every way.
+
+    The first ones begin at once, so that this may go on from where any others ended.
+    """
     random = np.random.default_rng(seed)
     fields = schema.columns()
 
@@ -73,8 +76,10 @@ def play(schema: Schema, width: int, n_ticks: int, seed: int = 0) -> list[Event]
 
     out: list[Event] = []
     running: set[int] = set()
-    for _ in range(n_ticks):
+    for tick in range(n_ticks):
         begin = {e for e in range(width) if e not in running and random.random() < 0.6}
+        if not tick:
+            begin = set(range(width))
         if not running and not begin:
             begin = {int(random.integers(width))}
         begin |= {e for e in running if random.random() < 0.03}

@@ -1,12 +1,15 @@
-"""Vector lanes written by hand."""
+"""Vector lanes written by hand, and openings in which something happens."""
 
 import dataclasses
+import threading
 
 import pytest
 
+import mmreplay
 from mmreplay import Field
 from mmreplay.format import plan
 from mmreplay.schema import Schema
+from mmreplay.system import checked_reads, memory_maps
 from tests.support.oracle.handmade_vectors import HandmadeVector, play
 
 VECTOR_FIELDS = {
@@ -56,3 +59,31 @@ def short(schema, width):
         length = 8 if spec.is_raw else spec.inner_rows * 2
         starts[path] = dataclasses.replace(spec, chunk_rows=length)
     return {"ticks": ticks, "starts": starts}
+
+
+@pytest.fixture
+def between_reads(monkeypatch):
+    """Open a store; just before the `at`-th read of its files, something happens."""
+
+    def open_store(path, at, happens):
+        count, mine = [0], threading.current_thread()
+
+        def watch(real):
+
+            def call(*args, **kwargs):
+                if threading.current_thread() is mine:
+                    count[0] += 1
+                    if count[0] == at:
+                        happens()
+                return real(*args, **kwargs)
+
+            return call
+
+        with monkeypatch.context() as patch:
+            patch.setattr(checked_reads, "read_bytes", watch(checked_reads.read_bytes))
+            patch.setattr(memory_maps, "map_file", watch(memory_maps.map_file))
+            store = mmreplay.open(path)
+        assert count[0] >= at
+        return store
+
+    return open_store

@@ -4,7 +4,6 @@ import contextlib
 import json
 import shutil
 import struct
-import threading
 import uuid
 
 import numpy as np
@@ -19,7 +18,7 @@ from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.storage import chunk_files, tail_file
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.state_page import SESSION, State
-from mmreplay.system import checked_reads, durable_writes, locks, memory_maps, platform
+from mmreplay.system import durable_writes, locks, platform
 from tests.support.documents import edit
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -206,34 +205,6 @@ def test_a_lane_that_is_closed_at_the_moment_of_opening_opens_closed(make, story
     with mmreplay.open(writer.path) as store:
         story.check(store)
         assert store.live.readers[0].is_closed
-
-
-@pytest.fixture
-def between_reads(monkeypatch):
-    """Open a store; just before the `at`-th read of its files, something happens."""
-
-    def open_store(path, at, happens):
-        count, mine = [0], threading.current_thread()
-
-        def watch(real):
-
-            def call(*args, **kwargs):
-                if threading.current_thread() is mine:
-                    count[0] += 1
-                    if count[0] == at:
-                        happens()
-                return real(*args, **kwargs)
-
-            return call
-
-        with monkeypatch.context() as patch:
-            patch.setattr(checked_reads, "read_bytes", watch(checked_reads.read_bytes))
-            patch.setattr(memory_maps, "map_file", watch(memory_maps.map_file))
-            store = mmreplay.open(path)
-        assert count[0] >= at
-        return store
-
-    return open_store
 
 
 N_READS = 10  # of the opening of a store with one compressed column

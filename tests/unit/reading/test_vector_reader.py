@@ -9,11 +9,12 @@ import pytest
 import mmreplay
 from mmreplay.errors import CorruptStoreError, FormatError
 from mmreplay.reading import log_reader
+from mmreplay.reading.lane_ticks import LaneTicks
 from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.state_page import COMMITTED
 from mmreplay.system import platform
-from tests.support.oracle.handmade_vectors import play
+from tests.support.oracle.handmade_vectors import episodes_of, play
 
 WIDTH = 3
 
@@ -116,6 +117,21 @@ def test_a_store_that_is_closed_while_it_is_read_goes_on(vector):
         lane.close()
         assert np.array_equal(store.lanes[0].rewards[:], lane.ticks["rewards"])
         assert store.live.readers[0].is_closed
+
+
+@pytest.mark.parametrize("at", range(1, 26, 3))
+@pytest.mark.parametrize("logs", [("starts",), ("starts", "ticks")])
+def test_a_lane_that_is_closed_between_any_two_reads_of_the_opening_opens(
+    vector, between_reads, at, logs
+):
+    lane = vector("lz4", n_ticks=30)
+    lane.add(play(lane.schema, WIDTH, 3, seed=1))
+    with between_reads(lane.path, at, lambda: lane.close(logs)) as store:
+        assert store.rewards[:].tolist() == lane.ticks["rewards"][: len(store.rewards)].tolist()
+        assert [tuple(one)[:3] for one in store.episodes.tolist()] == [
+            one[:3] for one in episodes_of(lane)
+        ][: len(store.episodes)]
+        assert len(store.rewards) == (33 if "ticks" in logs else 30)
 
 
 def test_a_crashed_lane_of_another_boot_reads_to_its_checkpoint(vector, monkeypatch):
@@ -230,3 +246,19 @@ def test_a_frame_of_any_shape_is_a_frame_after_a_step(tmp_path, vector):
         speed = store.frames["speed"]
         assert speed.shape == (60, 2, 2)
         assert np.array_equal(speed[5, 1], lane.ticks["frames/speed"][5, 1])
+
+
+def test_a_lane_that_is_closed_again_while_it_is_opened_is_read_as_it_is_then(vector, monkeypatch):
+    lane = vector()
+    lane.close()
+    real, left = LaneTicks.refresh, [1]
+
+    def refresh(self):
+        if left[0]:
+            left[0] -= 1
+            edit(lane.path / "ticks" / "zarr.json", lambda d: own(d).update(rows=59))
+        real(self)
+
+    monkeypatch.setattr(LaneTicks, "refresh", refresh)
+    with mmreplay.open(lane.path) as store:
+        assert store.lanes[0].rows == 59
