@@ -395,10 +395,10 @@ def test_a_timed_flush_that_failed_is_reported_by_the_next_call(make, story, mon
 
     with monkeypatch.context() as patch:
         patch.setattr(durable_writes, "_fdatasync", broken)
-        writer._timed_flush.flush_in_background(timer=True)
+        writer._session._timed_flush.flush_in_background(timer=True)
     with pytest.raises(FailedStoreError, match="broken"):
         story.step(writer)
-    writer._timed_flush.flush_in_background(timer=True)
+    writer._session._timed_flush.flush_in_background(timer=True)
     assert writer.rows == 4
 
 
@@ -411,7 +411,7 @@ def test_any_error_of_a_timed_flush_is_reported_by_the_next_call(make, story, mo
 
     with monkeypatch.context() as patch:
         patch.setattr(durable_writes, "sync_directory", gone)
-        writer._timed_flush.flush_in_background(timer=True)
+        writer._session._timed_flush.flush_in_background(timer=True)
     with pytest.raises(FailedStoreError, match="a directory is gone"):
         story.step(writer)
     assert_store_matches(story, writer)
@@ -422,7 +422,7 @@ def test_a_full_disk_at_a_timed_flush_does_not_end_writing(make, story, monkeypa
     story.play(writer, 3)
     with monkeypatch.context() as patch:
         patch.setattr(durable_writes, "_write_all", full)
-        writer._timed_flush.flush_in_background(timer=True)
+        writer._session._timed_flush.flush_in_background(timer=True)
     story.play(writer, 20, reset=False)
     assert_store_matches(story, writer)
 
