@@ -74,7 +74,9 @@ class TickModel:
             mask=None if mask.all() else mask,
             x=given["x"],
         )
-        row = {name: np.where(_like(mask, one), one, 0) for name, one in given.items()}
+        row: dict[str, Any] = {
+            name: np.where(_like(mask, one), one, 0) for name, one in given.items()
+        }
         row["extras/x"] = row.pop("x")
         row["non_terminals"] = mask & ~flags[0] & ~flags[2]
         row["ends"] = (mask & (flags[0] | flags[1])).astype(int)

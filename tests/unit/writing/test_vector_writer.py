@@ -1,7 +1,9 @@
 """A lane of many environments: what each call leaves on disk, read by zarr after the close."""
 
+import contextlib
 import errno
 import json
+import sys
 import warnings
 
 import numpy as np
@@ -172,45 +174,48 @@ def test_all_episodes_are_over_after_an_opening(vector, make, kill, codec):
     assert_closed_lane_matches(model, model.writer.path)
 
 
-@pytest.mark.parametrize("n_lines", range(1, 30, 2))
-def test_an_interrupted_call_leaves_episodes_that_fit_the_ticks(vector, n_lines):
-    """Ctrl-C at some line of a step that ends an episode, then of the reset after it."""
-    import sys
+class _Interrupt:
+    """A trace function that raises KeyboardInterrupt at the n-th line of the writing room."""
 
-    model = vector(3)
-    model.reset()
-    model.step()
-    rows = model.writer.rows
+    def __init__(self, n_lines):
+        self._left = n_lines
 
-    def interrupt(frame, event, _):
-        nonlocal left
-        if event == "line" and "/writing/" in frame.f_code.co_filename:
-            left -= 1
-            if left == 0:
+    def __call__(self, frame, event, _):
+        if event == "line" and "/mmreplay/writing/" in frame.f_code.co_filename:
+            self._left -= 1
+            if self._left == 0:
                 raise KeyboardInterrupt
-        return interrupt
+        return self
 
-    for call in ("step", "reset"):
-        left = n_lines
-        sys.settrace(interrupt)
+
+@pytest.mark.parametrize("call", ["step", "reset"])
+def test_an_interrupted_call_leaves_episodes_that_fit_the_ticks(vector, call):
+    """Ctrl-C at each line of a step that ends an episode, and of a reset in a running one."""
+    model = vector(3)
+    writer = model.writer
+    for n_lines in range(1, 200):
+        model.reset([e for e in range(3) if writer._current[e] < 0] or [0])
+        model.step()
+        before, interrupted = writer.rows, True
+        sys.settrace(_Interrupt(n_lines))
         try:
-            if call == "step":
-                model.step(terminated=[1])
-            else:
-                model.reset([0, 1])
+            model.step(terminated=[1]) if call == "step" else model.reset([0, 1])
+            interrupted = False
         except KeyboardInterrupt:
             pass
         finally:
             sys.settrace(None)
-        if call == "step" and model.writer.rows > rows and len(model.ticks) == rows:
-            break  # it was committed, but not told to the model
-    writer = model.writer
-    writer._prepare()
-    episode, ends = (
-        writer._ticks.chunks.stored_row(x, writer.rows - 1) for x in ("episode", "ends")
-    )
-    goes_on = (episode == writer._current) & (episode >= 0)
-    assert np.array_equal(goes_on, (ends == 0) & (episode >= 0))
+        if not interrupted:
+            break
+        writer._prepare()
+        assert writer.rows - before in ((0, 1) if call == "step" else (0,))
+        rows = (writer._ticks.chunks.stored_row(x, writer.rows - 1) for x in ("episode", "ends"))
+        episode, ends = rows
+        goes_on = (episode == writer._current) & (episode >= 0)
+        assert np.array_equal(goes_on, (ends == 0) & (episode >= 0))
+        model.ticks += [model.ticks[-1]] * (writer.rows - len(model.ticks))
+        model.current = [e if e >= 0 else None for e in writer._current.tolist()]
+    assert 10 < n_lines < 199
 
 
 # ---------------------------------------------------------------- refusals
@@ -553,18 +558,25 @@ def test_a_full_disk_changes_nothing_and_the_same_call_works_later(vector, codec
     assert group["ticks/count"][-1] == model.writer.n_steps
 
 
-def test_a_failed_fsync_of_starts_gives_up_ticks_as_well(vector, make):
+def test_a_failed_fsync_of_starts_gives_up_ticks_as_well(vector, make, monkeypatch):
     model = vector(3)
     model.play(5)
     model.writer.flush()
     model.play(5, seed=1)
-    with faulty_disk() as disk:
-        disk.fail({"fdatasync"}, errno.EIO)
-        with pytest.raises(mmreplay.FailedStoreError):
+
+    def fail(_):
+        raise OSError(errno.EIO, "broken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable_writes, "_fdatasync", fail)  # the first one is of the starts
+        with pytest.raises(mmreplay.FailedStoreError, match="starts"):
             model.writer.flush()
+    for log in model.writer.files.logs:
+        assert not log.state.is_of_this_boot()
     with pytest.raises(mmreplay.FailedStoreError):
         model.step()
-    model.writer.close()
+    with contextlib.suppress(mmreplay.FailedStoreError):
+        model.writer.close()
     assert make(append=True).rows == 5
 
 
