@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 import zarr
 
-__all__ = ["TickModel", "assert_closed_lane_matches"]
+from mmreplay import Field
+
+__all__ = ["FIELDS", "TickModel", "assert_closed_lane_matches"]
+
+FIELDS: dict[str, Any] = {
+    "frame": Field((3,), "float32", "raw", chunk=8),
+    "action": Field((), "int64", chunk=8),
+    "extras": {"x": Field((), "int8")},
+}
+"""Of the lanes that a `TickModel` writes, in short chunks."""
 
 
 class TickModel:
@@ -18,7 +27,7 @@ class TickModel:
     dict by column; `current` is the number of each environment's running episode, None for none.
 
     Args:
-        writer: of float32 frames of 3, int64 actions and an extra ``x`` of int8, or None.
+        writer: of `FIELDS`.
         n: environments.
     """
 

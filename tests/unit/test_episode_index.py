@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mmreplay.episode_index import EPISODE_DTYPE, Index, first_row, floor_row
+from mmreplay.episode_index import EPISODE_DTYPE, Index, first_row, first_tick, floor_row
 from mmreplay.ids import LANE_SHIFT
 
 ROW_MASK = (1 << LANE_SHIFT) - 1
@@ -255,3 +255,24 @@ def test_the_index_remembers_no_more_episodes_than_can_be_sampled():
 
 def test_an_episode_is_a_row_of_five_fields():
     assert EPISODE_DTYPE.names == ("id", "length", "return", "terminated", "truncated")
+
+
+def test_the_first_tick_is_that_of_naive_code_in_a_thousand_cases():
+    rng = np.random.default_rng(0)
+    for _ in range(1000):
+        counts = np.cumsum(rng.integers(1, 6, rng.integers(1, 30)))
+        head = int(rng.integers(0, len(counts) + 1))
+        floor, capacity = int(rng.integers(0, 40)), int(rng.integers(1, 60))
+
+        def fits(tick, counts=counts, head=head, capacity=capacity):
+            before = counts[tick - 1] if tick else 0
+            return tick >= head or counts[head - 1] - before <= capacity
+
+        expected = next(tick for tick in range(min(floor, head), head + 1) if fits(tick))
+
+        def slice_of(start, stop, counts=counts):
+            return counts[start:stop]
+
+        found = first_tick(slice_of, floor, head, capacity)
+        assert found == expected
+        assert first_tick(slice_of, floor, head, None) == min(floor, head)

@@ -367,16 +367,6 @@ def test_a_late_check_for_eviction_never_moves_the_base_back(make, story, monkey
         story.check(store, start=205 - 64)
 
 
-def test_the_index_in_memory_forgets_episodes_that_went(make, story):
-    writer = make(capacity=5)
-    for _ in range(100):
-        story.play(writer, 3)
-    writer.flush()
-    base = writer.log.base
-    assert writer.files.starts[0] <= base < writer.files.starts[1]
-    assert len(writer.files.starts) < 20
-
-
 def test_a_flush_that_waited_until_its_lane_was_released_does_nothing(make, story):
     writer = make()
     story.play(writer, 8)

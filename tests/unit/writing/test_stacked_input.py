@@ -8,6 +8,7 @@ import zarr
 
 import mmreplay
 from mmreplay import Field, LazyFrames, SchemaError
+from mmreplay.format import plan
 
 K = 4
 
@@ -244,8 +245,11 @@ def test_a_vector_writer_takes_the_stacks_of_each_environment(make, fields):
 
 
 @pytest.mark.parametrize("n_before", [0, 3, 40])
-def test_the_first_stack_of_a_vector_writer_goes_on_from_the_start(make, fields, n_before):
+def test_the_first_stack_of_a_vector_writer_goes_on_from_the_start(
+    make, fields, n_before, monkeypatch
+):
     """Wherever the frame of the start is by now: mapped, in the tail, or in a shard."""
+    monkeypatch.setattr(plan, "_START_ROWS", 4)
     writer = make(lanes=2, **fields)
     stacks = stacks_of(*range(20))
     writer.reset(np.stack([pixel(0), pixel(7)]))

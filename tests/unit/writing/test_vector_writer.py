@@ -25,14 +25,13 @@ from mmreplay.storage.state_page import COMMITTED
 from mmreplay.system import durable_writes
 from tests.support.disks.faults import faulty_disk
 from tests.support.disks.trees import files
-from tests.support.ticks import TickModel, assert_closed_lane_matches
+from tests.support.ticks import FIELDS, TickModel, assert_closed_lane_matches
 from tests.support.writers import attributes
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
-RAW = Field((3,), "float32", "raw", chunk=8)
+RAW = FIELDS["frame"]
 LZ4 = Field((3,), "float32", "lz4", chunk=2, shard=8)
-FIELDS = {"action": Field((), "int64", chunk=8), "extras": {"x": Field((), "int8")}}
 
 
 @pytest.fixture
@@ -40,7 +39,7 @@ def vector(make):
     """Make or open a vector lane: a writer of 5 environments and its model."""
 
     def create(n=5, **changes):
-        return TickModel(make(**({"frame": RAW, **FIELDS, "lanes": n} | changes)), n)
+        return TickModel(make(**(FIELDS | {"lanes": n} | changes)), n)
 
     return create
 
@@ -430,51 +429,6 @@ def test_an_end_that_is_set_after_a_flush_is_made_durable_by_the_next(vector, lo
     log.clear()
     model.writer.flush()
     assert ("sync_file", "ticks/ends/c.0.0") in log
-
-
-@pytest.mark.parametrize("capacity", [40, 300])
-def test_a_capacity_keeps_the_newest_ticks_and_the_starts_that_they_name(
-    vector, make, codec, capacity
-):
-    model = vector(5, capacity=capacity, frame=codec)
-    for seed in range(12):
-        model.play(25, seed)
-        model.writer.flush()
-        counts = [row["count"] for row in model.ticks]
-        first = model.writer.files.log.first
-        assert counts[-1] - (counts[first - 1] if first else 0) <= capacity
-        assert first == 0 or counts[-1] - (counts[first - 2] if first > 1 else 0) > capacity
-        starts, ticks = model.writer.files.logs
-        assert ticks.base == max(first - 64, 0)
-        named = [one for row in model.ticks[ticks.base :] for one in row["episode"] if one >= 0]
-        assert starts.first <= min(named)
-        if seed == 6:
-            model.writer.close()
-            model.reopened(make(append=True))
-    path = model.writer.path
-    ticks = model.writer.files.log
-    assert [
-        name for name in ("rewards", "frames") if (path / "ticks" / name / "c.0.0.0").exists()
-    ] == []
-    assert not (path / "ticks" / "ends" / "c.0.0").exists()
-    model.writer.close()
-    assert attributes(path / "ticks")["first"] > 0
-    first_start = attributes(path / "starts")["first"]
-    assert first_start > 0
-    assert_closed_lane_matches(model, path, ticks.base, max(first_start - 64, 0))
-
-
-def test_old_starts_go_one_flush_after_the_ticks(make):
-    writer = make(lanes=2, frame=Field((3,), "float32"), action=Field(), capacity=20)
-    starts, ticks = writer.files.logs
-    frames, ends = np.zeros((2, 3), "f4"), np.ones(2, bool)
-    for _ in range(200):
-        writer.reset(frames)
-        writer.step([0, 0], [0, 0], frames, ends, ends)
-    writer.flush()
-    assert (ticks.base, starts.base) == (126, 0)
-    writer.flush()
-    assert (ticks.base, starts.first, starts.base) == (126, 252, 188)
 
 
 # ---------------------------------------------------------------- closing
