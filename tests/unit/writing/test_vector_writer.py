@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import sys
+import uuid
 import warnings
 
 import numpy as np
@@ -20,9 +21,12 @@ from mmreplay.errors import (
     LockedError,
     SchemaError,
 )
+from mmreplay.format import compression
 from mmreplay.storage.checkpoint import CheckpointFile
+from mmreplay.storage.shard_file import Shard
 from mmreplay.storage.state_page import COMMITTED
-from mmreplay.system import durable_writes
+from mmreplay.system import durable_writes, platform
+from mmreplay.writing.log import Log
 from tests.support.disks.faults import faulty_disk
 from tests.support.disks.trees import files
 from tests.support.ticks import FIELDS, TickModel, assert_closed_lane_matches
@@ -76,6 +80,60 @@ def test_absent_cells_name_the_present_ones_beyond_their_number(vector):
     group = zarr.open_group(str(model.writer.path), mode="r")
     assert group["ticks/episode"][0].tolist() == [-5, 0, -6, -1, 1, 2]
     assert group["ticks/count"][:].tolist() == [3]
+
+
+def test_the_bytes_of_a_tiny_store(vector):
+    """Every chunk file, as docs/format.md has it: what stands here never changes."""
+    model = vector(2)
+    writer, none = model.writer, [False, False]
+    writer.reset(np.array([[1, 2, 3], [4, 5, 6]], "f4"))
+    frames = np.array([[7, 8, 9], [10, 11, 12]], "f4")
+    writer.step([1, 2], [0.5, 1], frames, [True, False], none, x=[3, 4])
+    writer.step([5, 6], [2, 3], frames, none, [False, True], mask=[False, True], x=[7, 8])
+    writer.close()
+    for name, dtype, values in (
+        ("ticks/frames/c.0.0.0", "<f4", [7, 8, 9, 10, 11, 12, 0, 0, 0, 10, 11, 12]),
+        ("ticks/actions/c.0.0", "<i8", [1, 2, 0, 6]),
+        ("ticks/rewards/c.0.0", "<f4", [0.5, 1, 0, 3]),
+        ("ticks/extras/x/c.0.0", "i1", [3, 4, 0, 8]),
+        ("ticks/non_terminals/c.0.0", "u1", [0, 1, 0, 1]),
+        ("ticks/ends/c.0.0", "u1", [1, 0, 0, 1]),
+        ("ticks/episode/c.0.0", "<i8", [0, 1, -2, 1]),
+        ("ticks/count/c.0", "<i8", [2, 3]),
+        ("starts/frames/c.0.0", "<f4", [1, 2, 3, 4, 5, 6]),
+        ("starts/env/c.0", "<i8", [0, 1]),
+        ("starts/tick/c.0", "<i8", [0, 0]),
+    ):
+        found = np.fromfile(writer.path / name, dtype)
+        assert found[: len(values)].tolist() == values, name
+        assert not found[len(values) :].any(), name
+    own = [attributes(writer.path / name) for name in ("", "ticks", "starts")]
+    assert [one["kind"] for one in own] == ["vector", "log", "log"]
+    assert len({one["uuid"] for one in own}) == 1
+    assert own[0]["width"] == 2
+    assert [(x["rows"], x["first"], x["closed"]) for x in own[1:]] == [(2, 0, True)] * 2
+
+
+def test_an_inner_chunk_of_compressed_ticks_is_of_one_environment(make):
+    writer = make(lanes=3, frame=Field((4,), "uint8", "zstd", 2, 4), action=Field())
+    frames = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    writer.reset(frames)
+    for t in range(6):
+        writer.step([0] * 3, [0] * 3, frames + 16 * t, [False] * 3, [False] * 3)
+    spec = writer.files.log.specs["frames"]
+    assert (spec.inner_rows, spec.n_inner, spec.inner_bytes) == (2, 6, 8)
+    writer.close()
+    codec = compression.make_codec(spec.codec)
+    for chunk, n_inner in ((0, 6), (1, 3)):
+        shard = Shard(writer.path / "ticks" / "frames" / f"c.{chunk}.0.0", spec, codec)
+        for inner in range(6):
+            if inner >= n_inner:
+                assert shard.slices[inner] is None
+                continue
+            out = np.empty(8, np.uint8)
+            shard.decode(inner, out)
+            first, e = 4 * chunk + 2 * (inner // 3), inner % 3
+            assert out.tolist() == [*(frames[e] + 16 * first), *(frames[e] + 16 * (first + 1))]
 
 
 def test_frames_in_a_dict_have_a_column_each_in_both_logs(make):
@@ -206,7 +264,8 @@ def test_an_interrupted_call_leaves_episodes_that_fit_the_ticks(vector, call):
             sys.settrace(None)
         if not interrupted:
             break
-        writer._prepare()
+        if writer.rows >= writer._border:
+            writer._prepare()  # as the next step does
         assert writer.rows - before in ((0, 1) if call == "step" else (0,))
         rows = (writer._ticks.chunks.stored_row(x, writer.rows - 1) for x in ("episode", "ends"))
         episode, ends = rows
@@ -288,6 +347,25 @@ def test_a_killed_lane_keeps_every_committed_step(vector, make, kill, codec):
         model.play(13, seed=life)
         kill(model.writer)
         model.reopened(make(append=True))
+    model.writer.close()
+    assert_closed_lane_matches(model, model.writer.path)
+
+
+def test_a_power_cut_leaves_what_was_flushed(vector, make, kill, codec, monkeypatch):
+    model = vector(frame=codec)
+    for life in range(4):
+        model.play(13, seed=life)
+        model.writer.flush()
+        n_ticks, n_starts = len(model.ticks), len(model.starts)
+        model.play(3 + life, seed=life + 10)
+        kill(model.writer)
+        now = uuid.uuid4().bytes
+        monkeypatch.setattr(platform, "boot_id", lambda now=now: now)
+        model.cut(n_ticks, n_starts)
+        model.current = [one if one >= 0 else None for one in model.ticks[-1]["episode"]]
+        model.reopened(make(append=True))
+        assert (model.writer.rows, model.writer.files.logs[0].head) == (n_ticks, n_starts)
+    model.play(5)
     model.writer.close()
     assert_closed_lane_matches(model, model.writer.path)
 
@@ -418,6 +496,27 @@ def test_no_durable_tick_names_a_start_that_is_not(vector, monkeypatch):
         6,
         len(model.starts),
     )
+
+
+def test_the_head_of_the_ticks_is_read_before_that_of_the_starts(vector, monkeypatch):
+    """A reset and a step come between the two: their starts are flushed, their tick is not yet."""
+    model = vector()
+    model.play(5)
+    real, read = Log.head.fget, []
+
+    def head(self):
+        out = real(self)
+        read.append(self.path)
+        if len(read) == 1:
+            model.reset()
+            model.step()
+        return out
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Log, "head", property(head))
+        model.writer.flush()
+    found = best(model.writer, "ticks").head, best(model.writer, "starts").head
+    assert found == (5, len(model.starts))
 
 
 def test_an_end_that_is_set_after_a_flush_is_made_durable_by_the_next(vector, log):
