@@ -4,7 +4,6 @@ from mmreplay.episode_index.episodes import EPISODE_DTYPE, LaneEpisodes
 from mmreplay.episode_index.index import Index
 from mmreplay.episode_index.joined_index import JoinedIndex
 from mmreplay.episode_index.oldest import (
-    CONTEXT_TICKS,
     first_row,
     first_tick,
     floor_row,
@@ -16,7 +15,6 @@ from mmreplay.episode_index.tick_index import TickIndex
 from mmreplay.episode_index.tick_source import TickSource
 
 __all__ = [
-    "CONTEXT_TICKS",
     "EPISODE_DTYPE",
     "UNKNOWN",
     "Index",

@@ -10,12 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mmreplay.format.layout import CONTEXT_ROWS
+from mmreplay.format.layout import CONTEXT_ROWS, CONTEXT_TICKS
 from mmreplay.ids import Ids
-
-CONTEXT_TICKS = CONTEXT_ROWS + 1
-"""Ticks kept below the oldest one that may be sampled. One more than of rows: a tick holds the
-frames after its steps, so the newest frame of a stack lies in the tick before."""
 
 
 def floor_row(base: int) -> int:

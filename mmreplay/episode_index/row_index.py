@@ -7,8 +7,6 @@ trial and error.
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,25 +20,6 @@ from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
 _ROOM = 16
 _SORT_FROM = 64
 _NO_CUT = np.empty(0, np.int64)
-
-
-def first_tick(
-    counts: Callable[[int, int], Ids], floor: int, head: int, capacity: int | None
-) -> int:
-    """The oldest tick such that at most `capacity` transitions lie from it to `head`.
-
-    `counts(start, stop)` gives, of each of these ticks, the transitions up to it, itself included;
-    no tick below `floor` counts, and all from there on do if `capacity` is None.
-    """
-    if capacity is None or head <= floor:
-        return min(floor, head)
-    too_many = int(counts(head - 1, head)[0]) - capacity
-    return bisect.bisect_left(
-        range(head),
-        too_many,
-        lo=floor,
-        key=lambda tick: int(counts(tick - 1, tick)[0]) if tick else 0,
-    )
 
 
 @dataclass(slots=True, eq=False)

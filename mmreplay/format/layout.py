@@ -22,6 +22,8 @@ DIGEST = "crc32c"
 """The key under which attributes.mmreplay have a checksum of themselves."""
 CONTEXT_ROWS = 64
 """Rows kept below the oldest transition, so that its stack is whole."""
+CONTEXT_TICKS = CONTEXT_ROWS + 1
+"""One more: a tick holds the frames after its steps, so a stack's newest lies in the tick before."""
 MAX_STACK = CONTEXT_ROWS + 1
 
 MAX_METADATA_BYTES = 1 << 20
@@ -55,6 +57,11 @@ INDEX_CODECS = [
     {"name": "bytes", "configuration": {"endian": "little"}},
     {"name": "crc32c"},
 ]
+
+
+def context_rows(width: int | None) -> int:
+    """Rows of a log kept below the oldest to be sampled; `width` is that of its ticks, or None."""
+    return CONTEXT_ROWS if width is None else CONTEXT_TICKS
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ class LogReader:
     @property
     def _context(self) -> int:
         """Rows kept below the oldest one that may be sampled."""
-        return layout.CONTEXT_ROWS
+        return layout.context_rows(None)
 
     @property
     def _locked(self) -> AnyPath:

@@ -12,7 +12,7 @@ from typing import Any
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError, StoreNotFoundError
 from mmreplay.format import parse
 from mmreplay.format.columns import Column, start_columns, tick_columns
-from mmreplay.format.layout import CONTEXT_ROWS, STARTS, TICKS, ArraySpec
+from mmreplay.format.layout import STARTS, TICKS, ArraySpec, context_rows
 from mmreplay.ids import LANE_SHIFT, Array
 from mmreplay.reading.log_reader import LogReader
 from mmreplay.schema import Schema
@@ -138,8 +138,7 @@ class _Log(LogReader):
         self._lane, self._own_columns = lane.path, columns
         self._kept: int | None = lane.metadata["capacity"]
         self._uuid: str = lane.metadata["uuid"]
-        # A tick has the frames after its steps: the newest of a stack lies in the tick before.
-        self._below = CONTEXT_ROWS + 1 if name == TICKS else CONTEXT_ROWS
+        self._below = context_rows(lane.metadata["width"] if name == TICKS else None)
         try:
             super().__init__(lane.path / name)
         except StoreNotFoundError as error:

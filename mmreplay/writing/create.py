@@ -27,7 +27,7 @@ from mmreplay.system.limits import ReachedLimitError
 from mmreplay.system.staging import remove_atomically, staging_directory
 from mmreplay.writing import build_lane
 from mmreplay.writing.open_lanes import AnyWriter, open_lanes
-from mmreplay.writing.request import Request
+from mmreplay.writing.request import Request, check_capacity
 
 __all__ = ["FLUSH_S", "create"]
 
@@ -115,6 +115,7 @@ def create(
         frame, action = frame or found.frame, action or found.action
         lanes = lanes if lanes is not None else found.lanes
     lanes = whole_number_or_none("lanes", lanes, 1, MAX_LANES)
+    check_capacity(capacity, lanes)
     request = Request(
         where,
         frame,

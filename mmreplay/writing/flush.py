@@ -90,7 +90,7 @@ def flush_rows(lane: LockedLane) -> None:
 def _flush_log(lane: LockedLane, log: Log, head: int) -> None:
     """Make the rows of a log below `head` durable; those of the logs before it are by now."""
     first = log.kept.first_row(head)
-    base = _base_of(first, log.base)
+    base = _base_of(log, first)
     # Each once, in an order that is the same for the same history. They are forgotten only once
     # they are durable: a flush that is interrupted leaves them to the next one.
     n_fresh = len(log.fresh)
@@ -141,7 +141,7 @@ def _save_generator(lane: LockedLane) -> None:
 
 def _can_evict(log: Log) -> bool:
     """Whether a flush now would free a chunk file."""
-    base = _base_of(log.kept.first_row(log.head), log.base)
+    base = _base_of(log, log.kept.first_row(log.head))
     return any(base // spec.chunk_rows > log.base // spec.chunk_rows for spec in log.specs.values())
 
 
@@ -157,6 +157,6 @@ def evict(log: Log) -> None:
     log.kept.forget(log.base)
 
 
-def _base_of(first: int, base: int) -> int:
-    """The oldest row to keep when `first` is the oldest to be sampled, and `base` was kept."""
-    return max(base, first - layout.CONTEXT_ROWS)
+def _base_of(log: Log, first: int) -> int:
+    """The oldest row to keep when `first` is the oldest to be sampled."""
+    return max(log.base, first - layout.context_rows(log.width))

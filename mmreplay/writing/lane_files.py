@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay import episode_index
 from mmreplay.errors import (
     CorruptStoreError,
     DiskFullError,
@@ -193,7 +192,7 @@ def _log_metadata(path: AnyPath, root: Mapping[str, Any]) -> dict[str, Any]:
 
 def _begin(log: Log, kept: Kept) -> None:
     log.kept = kept
-    log.first = episode_index.floor_row(log.base)
+    log.first = log.base + layout.context_rows(log.width) if log.base else 0
     log.first = kept.first_row(log.head)
     if log.lost:
         _LOG.warning(

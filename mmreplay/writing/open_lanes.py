@@ -27,7 +27,7 @@ from mmreplay.system.held_directories import AnyPath, HeldDirectory
 from mmreplay.writing import build_lane
 from mmreplay.writing.background import Background
 from mmreplay.writing.lanes_writer import LanesWriter, run_in_threads
-from mmreplay.writing.request import Request, split_capacity
+from mmreplay.writing.request import Request, check_capacity, split_capacity
 from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
 
@@ -90,6 +90,7 @@ def _open_one(
     if lanes is not None and lanes != width:
         what = "of one environment" if width is None else f"of {width} environments"
         raise SchemaError(f"{path}: a lane {what}, expected {lanes} lanes")
+    check_capacity(capacity, width)
     _check(request, path)
     durable_writes.sync_name(store)  # as the lane does for its own
     kind = Writer if width is None else VectorWriter

@@ -71,7 +71,7 @@ def reopen(
     changes: Mapping[str, Any],
     *,
     capacity: int | None,  # noqa: ARG001 (as of `recover`)
-    width: int | None,  # noqa: ARG001
+    width: int | None,
 ) -> Live:
     """Open a closed log: everything private is built and durable before it is called open."""
     # Who closed it may have died before that was durable: open again, it would need its `.live`.
@@ -79,7 +79,7 @@ def reopen(
     durable_writes.remove_tree(path / ".live")
     _remove_litter(path)
     head: int = metadata["rows"]
-    base = max(metadata["first"] - layout.CONTEXT_ROWS, 0)
+    base = max(metadata["first"] - layout.context_rows(width), 0)
     tail_start = shard_start(specs, head)
     _check_last_files(path, specs, head)
     newest = _newest_files(path, specs, head)

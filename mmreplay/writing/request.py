@@ -20,19 +20,24 @@ from mmreplay.format.layout import ArraySpec
 from mmreplay.schema import Field, Schema
 from mmreplay.system.held_directories import AnyPath
 
-__all__ = ["Request", "split_capacity"]
+__all__ = ["Request", "check_capacity", "split_capacity"]
 
 _MAX_METADATA_BYTES = layout.MAX_METADATA_BYTES // 2
+
+
+def check_capacity(capacity: int | None, lanes: int | None) -> None:
+    """Raise SchemaError for a capacity that is less than one step of all of `lanes`."""
+    if capacity is not None and lanes is not None and capacity < lanes:
+        raise SchemaError(
+            f"capacity: expected one transition or more for each of {lanes} lanes, found {capacity}"
+        )
 
 
 def split_capacity(capacity: int | None, lanes: int) -> list[int | None]:
     """Capacities of the lanes: as even as can be, exactly `capacity` in all."""
     if capacity is None:
         return [None] * lanes
-    if capacity < lanes:
-        raise SchemaError(
-            f"capacity: expected one transition or more for each of {lanes} lanes, found {capacity}"
-        )
+    check_capacity(capacity, lanes)
     return [capacity // lanes + (number < capacity % lanes) for number in range(lanes)]
 
 

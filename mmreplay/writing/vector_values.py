@@ -95,8 +95,9 @@ class VectorValues:
             if chosen is not None:
                 whole = np.zeros((self._n, *field.shape), field.dtype)
                 kept = as_array(value, name)[chosen]
-                part = Field((len(kept), *field.shape), field.dtype)
-                whole[chosen] = part.coerce_loosely(kept, name)
+                if len(kept):
+                    part = Field((len(kept), *field.shape), field.dtype)
+                    whole[chosen] = part.coerce_loosely(kept, name)
                 value = whole
             else:
                 value = Field((self._n, *field.shape), field.dtype).coerce_loosely(value, name)

@@ -136,7 +136,7 @@ def test_a_directory_that_is_a_link_is_not_followed(closed_lane, tmp_path, name)
 
 
 def test_the_lanes_of_a_store_come_in_the_order_of_their_numbers(make):
-    one, many = make("one.zarr"), make("many.zarr", lanes=3)
+    one, many = make("one.zarr"), make("many.zarr", n_lanes=3)
     assert lane_paths(one.path) == [one.path]
     expected = [many.path / f"lane-0000{n}" for n in range(3)]
     assert lane_paths(many.path) == expected
@@ -146,7 +146,7 @@ def test_the_lanes_of_a_store_come_in_the_order_of_their_numbers(make):
 
 
 def test_a_lane_that_is_a_link_is_refused(make, tmp_path):
-    many = make("many.zarr", lanes=2)
+    many = make("many.zarr", n_lanes=2)
     (many.path / "lane-00001").rename(tmp_path / "outside")
     (many.path / "lane-00001").symlink_to(tmp_path / "outside")
     with pytest.raises(CorruptStoreError, match="found a link"):
@@ -154,7 +154,7 @@ def test_a_lane_that_is_a_link_is_refused(make, tmp_path):
 
 
 def test_a_store_with_no_lane_yet_says_so(make):
-    many = make("many.zarr", lanes=1)
+    many = make("many.zarr", n_lanes=1)
     many.close()
     shutil.rmtree(many.path / "lane-00000")
     with pytest.raises(FormatError, match="no lane in it yet"):

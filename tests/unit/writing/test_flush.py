@@ -15,7 +15,7 @@ from mmreplay.errors import (
 )
 from mmreplay.storage.state_page import BASE
 from mmreplay.system import durable_writes
-from mmreplay.writing import build_lane, flush, lane_files
+from mmreplay.writing import build_lane, flush, kept_rows
 from tests.support.writers import checkpoint, chunks, drain
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -170,9 +170,9 @@ def test_any_error_of_a_flush_in_the_background_is_reported(make, story, monkeyp
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(lane_files.LockedLane, "first_row", fail)
+        patch.setattr(kept_rows.LaneRows, "first_row", fail)
         for timer in (True, False):
-            writer._timed_flush.flush_in_background(timer=timer)
+            writer._session._timed_flush.flush_in_background(timer=timer)
     with pytest.raises(FailedStoreError, match="in the background failed: MemoryError"):
         story.step(writer)
     writer.close()
@@ -203,7 +203,9 @@ def test_a_call_that_waits_for_a_flush_that_fails_does_not_try_its_fsyncs_again(
         raise OSError(errno.EIO, "broken")
 
     monkeypatch.setattr(durable_writes, "_fdatasync", fail_once)
-    first = threading.Thread(target=writer._timed_flush.flush_in_background, kwargs={"timer": True})
+    first = threading.Thread(
+        target=writer._session._timed_flush.flush_in_background, kwargs={"timer": True}
+    )
     first.start()
     assert begun.wait(60)
     threading.Timer(0.05, waiting.set).start()
@@ -243,7 +245,7 @@ def test_a_background_flush_that_waited_for_a_close_does_nothing(make, story):
     story.play(writer, 30)
     writer.close()
     listing = sorted(writer.path.rglob("*"))
-    writer._timed_flush.flush_in_background(timer=True)
+    writer._session._timed_flush.flush_in_background(timer=True)
     flush.flush(writer.files)
     assert sorted(writer.path.rglob("*")) == listing
 
@@ -355,7 +357,7 @@ def test_a_late_check_for_eviction_never_moves_the_base_back(make, story, monkey
         return found
 
     monkeypatch.setattr(episode_index, "first_row", late)
-    writer._timed_flush.flush_in_background(timer=False)
+    writer._session._timed_flush.flush_in_background(timer=False)
     writer.close()
     own = json.loads((writer.path / "zarr.json").read_bytes())["attributes"]["mmreplay"]
     assert own["first"] == 205
@@ -363,16 +365,6 @@ def test_a_late_check_for_eviction_never_moves_the_base_back(make, story, monkey
     with mmreplay.open(again.path) as store:
         assert store.ids.tolist() == list(range(205, 210))
         story.check(store, start=205 - 64)
-
-
-def test_the_index_in_memory_forgets_episodes_that_went(make, story):
-    writer = make(capacity=5)
-    for _ in range(100):
-        story.play(writer, 3)
-    writer.flush()
-    base = writer.log.base
-    assert writer.files.starts[0] <= base < writer.files.starts[1]
-    assert len(writer.files.starts) < 20
 
 
 def test_a_flush_that_waited_until_its_lane_was_released_does_nothing(make, story):

@@ -121,7 +121,7 @@ def test_a_store_of_lanes_is_opened_with_all_of_them_or_refused(make, story):
     story.play(writer, 5)
     writer.close()
     with pytest.raises(SchemaError, match="expected 2 lanes, found 3"):
-        make(append=True, n_lanes=2)
+        make(append=True, lanes=2)
     for given in ({}, {"lanes": 3}):
         writer = make(append=True, **given)
         assert isinstance(writer, LanesWriter)

@@ -335,7 +335,7 @@ def test_recovery_removes_checksums_of_shards_whose_rows_are_still_in_the_tail(
     story.play(writer, 15)
     writer._sealer.wait()
     spec, chunks = writer.specs["frames"], range(2)
-    job = seal.seal_job(writer.files, 8)
+    job = seal.seal_job(writer.log, 8)
     with pytest.MonkeyPatch.context() as patch:  # killed once the shard has its name and checksum
         patch.setattr(CheckpointFile, "write", lambda *_, **__: 1 / 0)
         job.run()
