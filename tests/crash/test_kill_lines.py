@@ -389,7 +389,6 @@ ELSEWHERE = {
         writing/flush in_turn | except FileNotFoundError as error:
         writing/flush in_turn | lane.failure = FailedStoreError(
         writing/flush in_turn | f"{lane.path}: {error.filename!r} is missing: somebody is removing this store, or "
-        writing/flush in_turn | f"removed a part of it, while it was open; run `mmreplay verify` on what is left"
         writing/flush in_turn | raise lane.failure from error
         system/durable_writes _make_directory | raise
         system/staging remove_atomically | durable_writes.rename(staged, path)
