@@ -28,8 +28,8 @@ from tests.support.disks.scratch import scratch_directory
 from tests.support.disks.trees import contents, names
 from tests.support.effort import EFFORT, THOROUGH, by_effort
 from tests.support.oracle import checks
-from tests.support.oracle.model import Model
 from tests.support.oracle.strategies import Layout
+from tests.support.processes.directories import Directory, Reader
 from tests.support.processes.parties import FRAMES, Party
 
 NAMES = ("run.zarr", "bak.zarr", "old.zarr", "new.zarr")
@@ -39,7 +39,6 @@ KEPT = 12  # transitions a lane, where old ones are evicted
 GONE = "this store was removed while it was open"
 PICKS = st.integers(0, 11)
 SEEDS = st.integers(0, 2**32 - 1)
-WRITERS = st.sampled_from(sorted(MARKS))
 LAYOUTS = st.builds(
     lambda codec, lanes, evicts: Layout(
         FRAMES[codec],
@@ -54,67 +53,10 @@ LAYOUTS = st.builds(
 )
 
 
-@dataclasses.dataclass(eq=False)
-class Directory:
-    """A store, wherever it is now.
-
-    Attributes:
-        layout: it was made with.
-        prioritized: whether its writers are prioritized buffers.
-        model: the rows that may be in it.
-        durable: of each lane, as many rows were flushed.
-        state: ``open``, ``closed``, ``crashed``, or ``copied``: of one that was not closed.
-        origin: the same of all copies of one store.
-        party: who writes it, while it is open.
-        files: what is in it, since that was last changed by who may.
-        loose: files that a writer of another directory had mapped when a link was made to them.
-        loose_with: that writer.
-        is_plain: whether no files of another time were left in it.
-        priorities: ids, and their priorities, if they have to be there.
-    """
-
-    layout: Layout
-    prioritized: bool
-    model: Model
-    durable: list
-    state: str
-    origin: object
-    party: Party | None = None
-    files: dict = dataclasses.field(default_factory=dict)
-    loose: frozenset = frozenset()
-    loose_with: object = None
-    is_plain: bool = True
-    priorities: tuple | None = None
-
-    def copied(self):
-        """What a copy of it is."""
-        state = "closed" if self.state == "closed" else "copied"
-        return dataclasses.replace(
-            self,
-            model=self.ended_model(),
-            durable=list(self.durable),
-            state=state,
-            party=None,
-            loose=frozenset(),
-            loose_with=None,
-            priorities=self.priorities if state == "closed" else None,
-        )
-
-    def ended_model(self):
-        """Its rows, with no episode that goes on."""
-        model = self.model.copy()
-        for lane in model.lanes:
-            lane.end_session()
-        return model
-
-    def cut(self, rows):
-        """It has so many rows in each lane, as was found: not too few, and not too many."""
-        for found, least, lane in zip(rows, self.durable, self.model.lanes, strict=True):
-            if self.state == "copied":
-                assert least <= found <= len(lane.rows), (least, found, len(lane.rows))
-                lane.cut(found)
-            else:
-                assert found == len(lane.rows), (found, len(lane.rows))
+def while_writing(function):
+    """A rule for one of those who are writing, whichever `n` picks."""
+    there = precondition(lambda self: any(self.writing.values()))
+    return there(rule(n=PICKS)(function))
 
 
 class ShellMachine(RuleBasedStateMachine):
@@ -139,22 +81,23 @@ class ShellMachine(RuleBasedStateMachine):
     def begin(self, layout, prioritized, looks, seed):
         every_s = 0.0 if looks else 3600.0
         self.stack.enter_context(mock.patch.object(live_lanes, "_LOOK_S", every_s))
-        self.create("A", 0, layout, prioritized, seed)
-        self.step("A", 9)
+        self.create(0, 0, layout, prioritized, seed)
+        self.step(0, 9)
 
     def teardown(self):
         try:
-            for who in MARKS:
-                self.close(who)
+            for who in self.writers():
+                self.end(who, "closed")
             for name, store in sorted(self.at.items()):
                 if store.state != "closed":
                     self.open_at("A", name, seed=0)
-                    self.close("A")
+                    self.end("A", "closed")
                 self.check_closed(name)
         finally:
             self.drop_reader()
-            for store in filter(None, self.writing.values()):
-                faults.kill(store.party.writer)
+            for who in self.writers():
+                if (writer := self.writing[who].party.writer) is not None:
+                    faults.kill(writer)
             self.stack.close()
 
     # ------------------------------------------------------------ what stands where
@@ -171,6 +114,12 @@ class ShellMachine(RuleBasedStateMachine):
 
     def free(self):
         return [name for name in NAMES if name not in self.at]
+
+    def writers(self):
+        return [who for who, store in self.writing.items() if store is not None]
+
+    def idle(self):
+        return [who for who, store in self.writing.items() if store is None]
 
     def pick(self, number, choices):
         return choices[number % len(choices)]
@@ -194,12 +143,10 @@ class ShellMachine(RuleBasedStateMachine):
 
     # ------------------------------------------------------------ the writers
 
-    @precondition(lambda self: self.free())
-    @rule(who=WRITERS, n=PICKS, layout=LAYOUTS, prioritized=st.booleans(), seed=SEEDS)
-    def create(self, who, n, layout, prioritized, seed):
-        if self.writing[who] is not None:
-            return
-        name = self.pick(n, self.free())
+    @precondition(lambda self: self.idle() and self.free())
+    @rule(n=PICKS, m=PICKS, layout=LAYOUTS, prioritized=st.booleans(), seed=SEEDS)
+    def create(self, n, m, layout, prioritized, seed):
+        who, name = self.pick(n, self.idle()), self.pick(m, self.free())
         party = Party(layout, MARKS[who], random.Random(seed), prioritized=prioritized)
         party.make(self.path(name))
         n_lanes = layout.lanes or 1
@@ -214,11 +161,10 @@ class ShellMachine(RuleBasedStateMachine):
             mmreplay.create(self.path(self.pick(n, sorted(self.at))), FRAMES["raw"])
         self.settle()
 
-    @precondition(lambda self: self.names())
-    @rule(who=WRITERS, n=PICKS, seed=SEEDS)
-    def open(self, who, n, seed):
-        if self.writing[who] is None:
-            self.open_at(who, self.pick(n, self.names()), seed)
+    @precondition(lambda self: self.idle() and self.names())
+    @rule(n=PICKS, m=PICKS, seed=SEEDS)
+    def open(self, n, m, seed):
+        self.open_at(self.pick(n, self.idle()), self.pick(m, self.names()), seed)
 
     def open_at(self, who, name, seed):
         path, store = self.path(name), self.resolved(name)
@@ -247,8 +193,6 @@ class ShellMachine(RuleBasedStateMachine):
     def act(self, who, call):
         """Let a writer do something; of a store that was removed it says so, if not at once."""
         store = self.writing[who]
-        if store is None:
-            return False
         is_there = store in self.at.values()
         try:
             call(store.party)
@@ -275,43 +219,43 @@ class ShellMachine(RuleBasedStateMachine):
         store, self.writing[who] = self.writing[who], None
         store.state, store.party = state, None
         if state == "closed":
-            store.durable = [len(lane.rows) for lane in store.model.lanes]
+            store.finish()
         for other in self.at.values():
             if other.loose_with is store:
                 other.loose, other.loose_with = frozenset(), None
 
-    @rule(who=WRITERS, n_steps=st.sampled_from([1, 2, 5, 9, 20, 45]))
-    def step(self, who, n_steps):
-        self.act(who, lambda party: party.step(n_steps))
+    @precondition(lambda self: self.writers())
+    @rule(n=PICKS, n_steps=st.sampled_from([1, 2, 5, 9, 20, 45]))
+    def step(self, n, n_steps):
+        self.act(self.pick(n, self.writers()), lambda party: party.step(n_steps))
 
-    @rule(who=WRITERS)
-    def reset(self, who):
-        self.act(who, lambda party: party.reset())
+    @while_writing
+    def reset(self, n):
+        self.act(self.pick(n, self.writers()), lambda party: party.reset())
 
-    @rule(who=WRITERS)
-    def flush(self, who):
+    @while_writing
+    def flush(self, n):
+        who = self.pick(n, self.writers())
         if self.act(who, lambda party: party.writer.flush()):
             store = self.writing[who]
             store.durable = [lane.rows for lane in store.party.lanes]
 
-    @rule(who=WRITERS)
-    def update_priorities(self, who):
-        store = self.writing[who]
-        if store is not None and store.prioritized:
+    @while_writing
+    def update_priorities(self, n):
+        who = self.pick(n, self.writers())
+        if self.writing[who].prioritized:
             self.act(who, lambda party: party.update())
 
-    @rule(who=WRITERS)
-    def close(self, who):
-        self.end(who, "closed")
+    @while_writing
+    def close(self, n):
+        self.end(self.pick(n, self.writers()), "closed")
 
-    @rule(who=WRITERS)
-    def kill(self, who):
-        self.end(who, "crashed")
+    @while_writing
+    def kill(self, n):
+        self.end(self.pick(n, self.writers()), "crashed")
 
     def end(self, who, state):
         store = self.writing[who]
-        if store is None:
-            return
         party = store.party
         if store.prioritized and store in self.at.values():
             ids = party.writer.ids
@@ -348,10 +292,11 @@ class ShellMachine(RuleBasedStateMachine):
         self.at[new] = copy = self.at[old].copied()
         self.settle(copy)
 
-    @precondition(lambda self: any(self.writing.values()) and self.free())
-    @rule(who=WRITERS, m=PICKS, n_steps=st.integers(1, 20), live_last=st.booleans())
-    def cp_a_meanwhile(self, who, m, n_steps, live_last):
+    @precondition(lambda self: self.writers() and self.free())
+    @rule(n=PICKS, m=PICKS, n_steps=st.integers(1, 20), live_last=st.booleans())
+    def cp_a_meanwhile(self, n, m, n_steps, live_last):
         """Its writer goes on while a store is being copied: files are of two moments."""
+        who = self.pick(n, self.writers())
         store = self.writing[who]
         old = next((name for name, one in self.at.items() if one is store), None)
         if old is None:
@@ -360,7 +305,7 @@ class ShellMachine(RuleBasedStateMachine):
         half = self.aside / "half.zarr"
         shutil.copytree(self.path(old), half, copy_function=_copies(live=not live_last))
         before = _checkpoints(self.path(old))
-        self.step(who, n_steps)
+        self.act(who, lambda party: party.step(n_steps))
         shutil.copytree(
             self.path(old), half, copy_function=_copies(live=live_last), dirs_exist_ok=True
         )
@@ -400,8 +345,8 @@ class ShellMachine(RuleBasedStateMachine):
         self.settle()
 
     @precondition(lambda self: len(self.at) > 1)
-    @rule(n=PICKS, m=PICKS)
-    def cp_r_over(self, n, m):
+    @rule(n=PICKS, m=PICKS, rsync=st.booleans())
+    def cp_r_over(self, n, m, rsync):
         """A copy is restored in place. The process of a live store ends by that."""
         pairs = [
             (source, target)
@@ -414,14 +359,18 @@ class ShellMachine(RuleBasedStateMachine):
             return
         source, target = self.pick(n * 12 + m, sorted(pairs))
         store, over = self.at[source], self.at[target]
-        for who in MARKS:
+        for who in self.writers():
             if self.writing[who] is over:
-                self.kill(who)
+                self.end(who, "crashed")
         if self.reader is not None and over in self.reader.followed:
             self.drop_reader()
-        # What the two share is left alone, and makes the status 1.
-        done = self.shell("cp", "-r", f"{source}/.", f"{target}/", status=1)
-        assert all("are the same file" in line for line in done.stderr.splitlines()), done.stderr
+        if rsync and shutil.which("rsync"):
+            # Without -I it may take a file of the same second and size for the same.
+            self.shell("rsync", "-aI", "--inplace", f"{source}/", f"{target}/")
+        else:
+            # What the two share is left alone, and makes the status 1.
+            done = self.shell("cp", "-r", f"{source}/.", f"{target}/", status=1)
+            assert all("are the same file" in line for line in done.stderr.splitlines())
         self.at[target] = restored = store.copied()
         restored.is_plain, restored.priorities = False, None
         self.settle(restored)
@@ -493,9 +442,7 @@ class ShellMachine(RuleBasedStateMachine):
         if done.changed:
             with mmreplay.open(self.path(name)) as found:
                 store.cut([lane.rows for lane in found.lanes])
-            store.durable = [len(lane.rows) for lane in store.model.lanes]
-            store.state, store.is_plain = "closed", True
-            store.loose, store.loose_with = frozenset(), None
+            store.finish()
             self.check_closed(name)
             self.settle(store)
         else:
@@ -514,8 +461,8 @@ class ShellMachine(RuleBasedStateMachine):
         copy = store.copied()
         with mmreplay.open(self.path(target)) as found:
             copy.cut([lane.rows for lane in found.lanes])
-        copy.durable = [len(lane.rows) for lane in copy.model.lanes]
-        copy.state, copy.is_plain, copy.priorities = "closed", True, None
+        copy.finish()
+        copy.priorities = None
         self.at[target] = copy
         self.check_closed(target)
         self.settle(copy)
@@ -537,7 +484,7 @@ class ShellMachine(RuleBasedStateMachine):
 
     def drop_reader(self):
         if self.reader is not None:
-            self.reader.data.close()
+            self.reader.close()
             self.reader = None
 
     @precondition(lambda self: self.reader is not None)
@@ -589,45 +536,6 @@ class ShellMachine(RuleBasedStateMachine):
         store.priorities = None
 
 
-class Reader:
-    """A dataset of whatever was at a path, and what that has been since."""
-
-    def __init__(self, path, store):
-        self.name, self.data = path.name, mmreplay.load(path, stack=2)
-        self.followed = [store]
-
-    def follow(self, store):
-        if store is not self.followed[-1]:
-            self.followed.append(store)
-
-    def sample(self, size):
-        """Whether it can go on: a batch is of a store that had its path."""
-        store = self.followed[0]
-        try:
-            batch = self.data.sample(size)
-        except mmreplay.EmptyBufferError:
-            # Of a copy, those rows that were not durable are not there.
-            assert any(
-                one is None or one.state == "copied" or not len(one.model) for one in self.followed
-            )
-        except mmreplay.MmreplayError:
-            assert len(self.followed) > 1  # with its own store at its path all goes well
-            return False
-        else:
-            if len(self.followed) == 1:
-                checks.check_batch(batch, store.model.batch(batch.id, stack=2), "sample")
-            else:
-                assert any(map(lambda one: self.is_of(batch, one), filter(None, self.followed)))
-        return True
-
-    def is_of(self, batch, store):
-        try:
-            checks.check_batch(batch, store.model.batch(batch.id, stack=2), "sample")
-        except (AssertionError, IndexError):
-            return False
-        return True
-
-
 def _copies(*, live):
     """Copies what is in `.live`, or what is not."""
 
@@ -648,7 +556,7 @@ pytestmark = [
 ]
 ShellMachine.TestCase.settings = settings(
     stateful_step_count=by_effort(20, 30, 40),
-    max_examples=by_effort(4, 250, 5_000),
+    max_examples=by_effort(6, 400, 5_000),
     derandomize=EFFORT == "quick",
 )
 TestShell = ShellMachine.TestCase
