@@ -344,20 +344,22 @@ class ShellMachine(RuleBasedStateMachine):
         self.shell("ln", "-sfn", self.link, LINK)
         self.settle()
 
-    @precondition(lambda self: len(self.at) > 1)
-    @rule(n=PICKS, m=PICKS, rsync=st.booleans())
-    def cp_r_over(self, n, m, rsync):
-        """A copy is restored in place. The process of a live store ends by that."""
-        pairs = [
+    def copies(self):
+        """Names of stores, and of what copies of them may be restored over."""
+        return [
             (source, target)
-            for source, one in self.at.items()
-            for target, other in self.at.items()
+            for source, one in sorted(self.at.items())
+            for target, other in sorted(self.at.items())
             if one is not other and one.origin is other.origin and one.state != "open"
         ]
-        pairs = [pair for pair in pairs if self.may_restore(*pair)]
-        if not pairs:
+
+    @precondition(lambda self: self.copies())
+    @rule(n=PICKS, rsync=st.booleans())
+    def cp_r_over(self, n, rsync):
+        """A copy is restored in place. The process of a live store ends by that."""
+        source, target = self.pick(n, self.copies())
+        if not self.may_restore(source, target):
             return
-        source, target = self.pick(n * 12 + m, sorted(pairs))
         store, over = self.at[source], self.at[target]
         for who in self.writers():
             if self.writing[who] is over:
