@@ -35,6 +35,7 @@ from tests.support.processes.parties import FRAMES, Party
 NAMES = ("run.zarr", "bak.zarr", "old.zarr", "new.zarr")
 LINK = "now.zarr"
 MARKS = {"A": 10, "B": 200}  # the least values of their frames
+MOST_ORIGINS = 2  # the other stores are copies
 KEPT = 12  # transitions a lane, where old ones are evicted
 GONE = "this store was removed while it was open"
 PICKS = st.integers(0, 11)
@@ -121,6 +122,9 @@ class ShellMachine(RuleBasedStateMachine):
     def idle(self):
         return [who for who, store in self.writing.items() if store is None]
 
+    def n_origins(self):
+        return len({store.origin for store in self.at.values()})
+
     def pick(self, number, choices):
         return choices[number % len(choices)]
 
@@ -143,7 +147,7 @@ class ShellMachine(RuleBasedStateMachine):
 
     # ------------------------------------------------------------ the writers
 
-    @precondition(lambda self: self.idle() and self.free())
+    @precondition(lambda self: self.idle() and self.free() and self.n_origins() < MOST_ORIGINS)
     @rule(n=PICKS, m=PICKS, layout=LAYOUTS, prioritized=st.booleans(), seed=SEEDS)
     def create(self, n, m, layout, prioritized, seed):
         who, name = self.pick(n, self.idle()), self.pick(m, self.free())
