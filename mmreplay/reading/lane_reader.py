@@ -121,9 +121,9 @@ class LaneReader:
                 return False  # closed since, and opened again: a tail has its name before its size
             raise
         except OSError as error:
-            if error.errno != errno.EROFS:
+            if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
                 raise
-            raise CorruptStoreError(f"{live}: cannot be read: {error.strerror}") from error
+            raise CorruptStoreError(f"{live}: may not be read: {error.strerror}") from error
         trusted = state.trusted(best)
         if trusted and session == 0 and read_metadata(self.path)["closed"]:
             return False  # its writer has just closed it
