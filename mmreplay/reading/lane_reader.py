@@ -78,7 +78,12 @@ class LaneReader:
             self.schema = parse.schema_from_json(
                 self.metadata.get("schema"), str(self.path / "zarr.json")
             )
-            self.specs, rows = read_specs(self.path, self.schema)
+            try:
+                self.specs, rows = read_specs(self.path, self.schema)
+            except (FormatError, CorruptStoreError):
+                if _stamp(self.path) == self._stamp:
+                    raise
+                continue  # another store has the path by now, or none
             if self.metadata["closed"]:
                 self._load_closed(rows)
                 return

@@ -151,7 +151,7 @@ def test_readers_at_full_speed_follow_a_writer_that_is_killed_without_rest(
     script_of, tmp_path, measured, name
 ):
     luck = random.Random(name if not THOROUGH else None)
-    script = script_of(name, capacity=120, flush_s=0.002, rows=400)
+    script = script_of(name, capacity=120, flush_s=0.002, rows=40)
     chronicle, kills, phases = actor.Chronicle(script), 0, set()
     with actor.Actors() as actors, onlooker.Onlookers(tmp_path, script) as readers:
         actors.wait(actors.start(with_session(script, 1, sessions=1)))
@@ -163,7 +163,7 @@ def test_readers_at_full_speed_follow_a_writer_that_is_killed_without_rest(
                 readers.end()
             chronicle.acknowledge(chronicle.committed)
             pid = actors.start(with_session(script, luck.randrange(2**32)))
-            time.sleep(luck.random() ** 2 * 0.05)  # often while it recovers, opens or closes
+            time.sleep(luck.random() ** 2 * 0.1)  # often while it recovers, opens or closes
             assert actors.kill(pid) == -9
             phases.add(chronicle.phase)
             kills += 1
