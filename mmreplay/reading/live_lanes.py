@@ -272,13 +272,19 @@ class LiveLanes:
         return self.follow().heads[lane]
 
     def read_rows(self, lane: int, path: str, rows: Ids) -> Array:
-        """Rows of one lane by number; zeros below base, the newest one as a final row."""
+        """Rows of one lane by number; zeros below base, the newest one as a final row.
+
+        Raises:
+            IndexError: there are not as many: another store, with fewer, has the path by now.
+        """
 
         def read() -> tuple[JoinedLanes, Array]:
             with self._lock:
                 lanes = self._follow()
                 base, _, head = lanes.index.window(lane)
                 resets = lanes.index.resets(lane)
+            if rows.size and rows.max() >= head:
+                raise IndexError(f"{self.path}: row {rows.max()}: lane {lane} has {head:,} rows")
             column = lanes.columns[path]
             out = np.zeros((rows.size, *column.row_shape), column.dtype)
             kept = (rows >= base).nonzero()[0]
