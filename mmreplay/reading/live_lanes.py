@@ -359,7 +359,10 @@ def _check_distinct(lanes: Sequence[AnyPath]) -> None:
     """Refuse a lane that comes twice: its rows would be drawn twice as often, without a word."""
     seen: dict[tuple[int, int], AnyPath] = {}
     for lane in lanes:
-        about = lane.stat()  # links followed: one lane has many paths
+        try:
+            about = lane.stat()  # links followed: one lane has many paths
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # removed a moment ago, as its opening will say
         real = about.st_dev, about.st_ino
         if real in seen:
             raise SchemaError(

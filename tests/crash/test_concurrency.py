@@ -172,11 +172,11 @@ def test_readers_at_full_speed_follow_a_writer_that_is_killed_without_rest(
     sums = {what: sum(one[what] for one in seen) for what in seen[0]}
     result = measured(f"concurrency_killed_{name}", readers=len(seen), capacity=120)
     result.add("violations", 0, "", at_most=0, note="the first one ends the run")
-    result.add("writer kills", kills, "", at_least=500)
+    result.add("writer kills", kills, "", at_least=200)
     result.add("rows written", sum(chronicle.committed), "")
     result.add("batches read", sums["batches"], "", at_least=1000)
     result.add("rows checked", sums["rows"], "")
-    result.add("sessions followed", sums["sessions"], "", at_least=100)
+    result.add("sessions followed", sums["sessions"], "", at_least=30)
     result.add("acknowledged rows were missing for", max(one["late_ms"] for one in seen), "ms")
     if THOROUGH:
         assert len(phases) > 2

@@ -31,7 +31,7 @@ FIELDS = {
     "joints": [(7,), "float32", "raw", 16],
 }
 FILE_SYSTEMS = by_effort(["tmpfs"], ["tmpfs", "ext4"], ["tmpfs", "ext4", "xfs", "btrfs"])
-N_ERRORS = by_effort(1, 5, 60)
+N_ERRORS = by_effort(1, 5, 25)
 TOLD = re.compile("FailedS[a-z]+Error: .*(?:Read-only file system|is read-only)")
 
 TOLD_BY_COMMAND = re.compile("Error: .*Read-only file system")
@@ -193,8 +193,8 @@ def test_disk_that_makes_itself_read_only_under_a_writer_keeps_what_was_flushed(
         check_found(chronicle)
         checks.check_plain_zarr(Path(last.path))
     result = measured("read_only_errors", file_system="ext4")
-    result.add("times that it became read-only", phases.total(), "", at_least=50)
-    result.add("snapshots of it to another disk", n_copies, "", at_least=25)
+    result.add("times that it became read-only", phases.total(), "", at_least=20)
+    result.add("snapshots of it to another disk", n_copies, "", at_least=10)
     result.add("rows written", n_rows, "")
     result.add("unflushed rows lost", n_lost, "", note="what it may cost")
     result.add("flushed rows lost", 0, "", at_most=0, note="one would have ended the test")
