@@ -80,6 +80,7 @@ def reopen(
     tail_start = shard_start(specs, head)
     _check_last_files(path, specs, head)
     newest = _newest_files(path, specs, head)
+    is_closed = True
     try:
         build_lane.build_live(
             path, metadata["uuid"], specs, head=head, tail_start=tail_start, base=base
@@ -94,13 +95,11 @@ def reopen(
         durable_writes.sync_directory(path)
         for file, spec in newest:
             durable_writes.allocate(file, spec.chunk_bytes)  # what the last close gave back
-    except (DiskFullError, FailedStoreError):
-        _close_again(path, newest, head)
-        raise
-    try:
+        is_closed = False
         metadata = build_lane.write_metadata(path, metadata, closed=False, **changes)
-    except DiskFullError:
-        _close_again(path, newest, head)
+    except (DiskFullError, FailedStoreError) as error:
+        if is_closed or isinstance(error, DiskFullError):  # else nobody knows what it is
+            _close_again(path, newest, head)
         raise
     # Not before: killed in between, a closed lane would have files without a checksum. Recovery
     # forgets them as well, and no chunk file has been touched yet.
