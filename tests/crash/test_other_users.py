@@ -202,6 +202,7 @@ def open_path(tmp_path):
         yield Path(folder)
 
 
+@pytest.mark.deep
 def test_store_of_another_user_is_read_as_far_as_rights_go_and_never_changed(open_path, measured):
     found = in_a_process("try_all", open_path, N_PATHS)
     assert found["changed"] == 0
@@ -238,7 +239,7 @@ def actors():
         yield running
 
 
-@pytest.mark.deep
+@pytest.mark.deep(only=True)
 def test_users_of_a_group_write_a_store_in_turns_and_lose_no_row(open_path, actors, measured):
     luck = random.Random(None if THOROUGH else 4)
     shared = open_path / "shared"

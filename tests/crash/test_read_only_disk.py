@@ -147,6 +147,7 @@ def record_until_read_only(actors, chronicle, script, mount, luck):
     return chronicle.phase
 
 
+@pytest.mark.deep(only=True)
 def test_disk_that_makes_itself_read_only_under_a_writer_keeps_what_was_flushed(tmp_path, measured):
     luck = random.Random(None if THOROUGH else 1)
     phases, n_rows, n_lost, n_copies = collections.Counter(), 0, 0, 0
