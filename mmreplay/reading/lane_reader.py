@@ -78,7 +78,12 @@ class LaneReader:
             self.schema = parse.schema_from_json(
                 self.metadata.get("schema"), str(self.path / "zarr.json")
             )
-            self.specs, rows = read_specs(self.path, self.schema)
+            try:
+                self.specs, rows = read_specs(self.path, self.schema)
+            except (FormatError, CorruptStoreError):
+                if _stamp(self.path) == self._stamp:
+                    raise
+                continue  # another store has the path by now, or none
             if self.metadata["closed"]:
                 self._load_closed(rows)
                 return
@@ -121,9 +126,9 @@ class LaneReader:
                 return False  # closed since, and opened again: a tail has its name before its size
             raise
         except OSError as error:
-            if error.errno != errno.EROFS:
+            if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
                 raise
-            raise CorruptStoreError(f"{live}: cannot be read: {error.strerror}") from error
+            raise CorruptStoreError(f"{live}: may not be read: {error.strerror}") from error
         trusted = state.trusted(best)
         if trusted and session == 0 and read_metadata(self.path)["closed"]:
             return False  # its writer has just closed it

@@ -272,13 +272,19 @@ class LiveLanes:
         return self.follow().heads[lane]
 
     def read_rows(self, lane: int, path: str, rows: Ids) -> Array:
-        """Rows of one lane by number; zeros below base, the newest one as a final row."""
+        """Rows of one lane by number; zeros below base, the newest one as a final row.
+
+        Raises:
+            IndexError: there are not as many: another store, with fewer, has the path by now.
+        """
 
         def read() -> tuple[JoinedLanes, Array]:
             with self._lock:
                 lanes = self._follow()
                 base, _, head = lanes.index.window(lane)
                 resets = lanes.index.resets(lane)
+            if rows.size and rows.max() >= head:
+                raise IndexError(f"{self.path}: row {rows.max()}: lane {lane} has {head:,} rows")
             column = lanes.columns[path]
             out = np.zeros((rows.size, *column.row_shape), column.dtype)
             kept = (rows >= base).nonzero()[0]
@@ -353,7 +359,10 @@ def _check_distinct(lanes: Sequence[AnyPath]) -> None:
     """Refuse a lane that comes twice: its rows would be drawn twice as often, without a word."""
     seen: dict[tuple[int, int], AnyPath] = {}
     for lane in lanes:
-        about = lane.stat()  # links followed: one lane has many paths
+        try:
+            about = lane.stat()  # links followed: one lane has many paths
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # removed a moment ago, as its opening will say
         real = about.st_dev, about.st_ino
         if real in seen:
             raise SchemaError(

@@ -238,6 +238,7 @@ ELSEWHERE = {
         system/memory_maps advise_needed
         system/memory_maps populate_read
         system/memory_maps resident
+        system/platform uptime_s
         system/locks is_locked
         system/held_directories HeldDirectory.place
         system/held_directories HeldPath.__repr__
@@ -251,7 +252,8 @@ ELSEWHERE = {
     "makes the text of a refusal": """
         writing/vector_writer VectorWriter._unfit
         writing/lane_files LockedLane.missing
-        system/disk_errors writing | advice = "it needs the right to write there"
+        system/disk_errors writing | room, advice = "left in the disk quota", "make room, or have the quota raised,"
+        system/disk_errors _advice
         system/checked_reads _no_right
         writing/request _words
         storage/checksums damaged
