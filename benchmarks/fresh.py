@@ -17,8 +17,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-__all__ = ["call", "die"]
+__all__ = ["FLUSHED_STEPS", "call", "die"]
 
+FLUSHED_STEPS = 300
+"""Of a store before it is flushed and closed."""
 _KILLED = -signal.SIGKILL
 
 
@@ -204,8 +206,11 @@ def train(path: str, frames: str, steps: int, capacity: int, codec: str) -> dict
 # ---------------------------------------------------------------- of this code, or of another
 
 
-def pace(root: str, path: str, frames: str, steps: int) -> dict[str, float]:
-    """Microseconds of step, batch of 32, opening and import, with the package below `root`."""
+def pace(root: str, path: str, memory: str, frames: str, steps: int) -> dict[str, float]:
+    """Microseconds of import, step, batch of 32, open, flush and close, with the package in `root`.
+
+    Stores are written to `path`, and to `memory` where an fsync would hide what is timed.
+    """
     sys.path.insert(0, root)
     import numpy as np
 
@@ -248,6 +253,21 @@ def pace(root: str, path: str, frames: str, steps: int) -> dict[str, float]:
                 assert len(store) == steps
                 taken[number] = perf_counter() - started
         out[f"{codec}: open"] = float(np.median(taken)) * 1e6
+        flushes, closes = np.empty((2, min(steps, 100)))
+        for number in range(len(closes)):
+            writer = mmreplay.create(memory, field, action, flush_s=0)
+            writer.reset(source[0])
+            for step in range(FLUSHED_STEPS):
+                writer.step(step % 7, 1.0, source[(step + 1) % len(source)])
+            started = perf_counter()
+            writer.flush()
+            flushes[number] = perf_counter() - started
+            started = perf_counter()
+            writer.close()
+            closes[number] = perf_counter() - started
+            shutil.rmtree(memory)
+        out[f"{codec}: flush"] = float(np.median(flushes)) * 1e6
+        out[f"{codec}: close"] = float(np.median(closes)) * 1e6
     return out
 
 

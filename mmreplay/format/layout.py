@@ -23,7 +23,7 @@ DIGEST = "crc32c"
 CONTEXT_ROWS = 64
 """Rows kept below the oldest transition, so that its stack is whole."""
 CONTEXT_TICKS = CONTEXT_ROWS + 1
-"""One more: a tick holds the frames after its steps, so a stack's newest lies in the tick before."""
+"""One more: a tick holds the frames after its steps, so a stack begins in the tick before."""
 MAX_STACK = CONTEXT_ROWS + 1
 
 MAX_METADATA_BYTES = 1 << 20

@@ -26,6 +26,7 @@ from mmreplay.storage.checksums import damaged, rows_match, stored_checksum
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.lane_metadata import read_metadata
 from mmreplay.system import checked_reads, durable_writes
+from mmreplay.system.disk_errors import FailedSyncError
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing import build_lane, recover
 from mmreplay.writing.background import Background
@@ -173,7 +174,10 @@ def _settled(reader: LaneReader, stop: int) -> int:
     except FileNotFoundError as error:  # it is being closed
         raise EvictedError(str(path)) from error
     # What was read may have been written just now, and be lost with the power: not after this.
-    durable_writes.sync_file(path, missing_ok=True)
+    try:
+        durable_writes.sync_file(path, missing_ok=True)
+    except FailedSyncError:
+        return 0  # a disk that takes nothing any more can still be copied from
     return max(min(stop, best.head) - 1, 0)
 
 

@@ -26,7 +26,7 @@ from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.chunk_files import chunk_path
 from mmreplay.storage.lane_metadata import read_holder, read_metadata
-from mmreplay.system import checked_reads
+from mmreplay.system import checked_reads, platform
 from mmreplay.system.held_directories import AnyPath
 
 STACK = 4
@@ -150,21 +150,28 @@ def _freshness(lanes: LiveLanes, states: Sequence[str]) -> dict[str, Any]:
     now = time.time()
     heads = [reader.head for reader in open_lanes]
     logs = [reader.log for reader in open_lanes]
-    rows_at = max((_last_row(log) for log in logs), default=None)
-    checkpoints = [_modified(log.path / ".live" / "checkpoint") for log in logs]
+    rows = [_age(log, _last_row(log), now) for log in logs]
+    checkpoints = [_age(log, _modified(log.path / ".live" / "checkpoint"), now) for log in logs]
     unflushed = sum(_unflushed(log) for log in logs)
     if any(
         reader.poll() and reader.head != head
         for reader, head in zip(open_lanes, heads, strict=True)
     ):
-        rows_at = now
+        rows = [0.0]
     return {
         "writers": _writers(open_lanes),
-        "last_row_s": None if not rows_at else max(now - rows_at, 0.0),
-        "last_checkpoint_s": max(now - min(checkpoints), 0.0) if all(checkpoints) else None,
+        "last_row_s": min(filter(math.isfinite, rows), default=None),
+        "last_checkpoint_s": max(checkpoints) if all(map(math.isfinite, checkpoints)) else None,
         "unflushed_rows": unflushed,
         "untrusted_rows": sum(reader.untrusted for reader in open_lanes),
     }
+
+
+def _age(log: LogReader, at: float, now: float) -> float:
+    """Seconds since `at`, by a clock that may have been set meanwhile; inf if `at` is 0: never."""
+    age = max(now - at, 0.0) if at else math.inf
+    # What stands in a page that is trusted came after this start of the system.
+    return min(age, platform.uptime_s()) if at and log.is_live else age
 
 
 def _last_row(log: LogReader) -> float:

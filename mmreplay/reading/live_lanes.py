@@ -289,6 +289,9 @@ class LiveLanes:
         """Rows of one lane by number; zeros below base, the newest one as a final row.
 
         Of a vector lane ticks, (n, width, ...).
+
+        Raises:
+            IndexError: there are not as many: another store, with fewer, has the path by now.
         """
 
         def read() -> tuple[JoinedLanes, Array]:
@@ -298,6 +301,9 @@ class LiveLanes:
                 is_vector = isinstance(reader, VectorReader)
                 base, _, head = lanes.index.window(lane)
                 resets = None if is_vector else lanes.resets(lane)
+            stop = head // reader.width
+            if rows.size and rows.max() >= stop:
+                raise IndexError(f"{self.path}: row {rows.max()}: lane {lane} has {stop:,} rows")
             kept = (rows >= base // reader.width).nonzero()[0]
             found = lanes.read(lane, path, np.ascontiguousarray(rows[kept]))
             out = np.zeros((rows.size, *found.shape[1:]), found.dtype)
@@ -385,7 +391,10 @@ def _check_distinct(lanes: Sequence[AnyPath]) -> None:
     """Refuse a lane that comes twice: its rows would be drawn twice as often, without a word."""
     seen: dict[tuple[int, int], AnyPath] = {}
     for lane in lanes:
-        about = lane.stat()  # links followed: one lane has many paths
+        try:
+            about = lane.stat()  # links followed: one lane has many paths
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # removed a moment ago, as its opening will say
         real = about.st_dev, about.st_ino
         if real in seen:
             raise SchemaError(

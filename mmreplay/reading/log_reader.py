@@ -91,7 +91,12 @@ class LogReader:
                 time.sleep(_PATIENCE_S)
             self._stamp = file_stamp(self.path)
             self.metadata = read_metadata(self.path)
-            self.specs, rows = read_specs(self.path, self._columns())
+            try:
+                self.specs, rows = read_specs(self.path, self._columns())
+            except (FormatError, CorruptStoreError):
+                if file_stamp(self.path) == self._stamp:
+                    raise
+                continue  # another store has the path by now, or none
             if self.metadata["closed"]:
                 self._load_closed(rows)
                 return
@@ -134,9 +139,9 @@ class LogReader:
                 return False  # closed since, and opened again: a tail has its name before its size
             raise
         except OSError as error:
-            if error.errno != errno.EROFS:
+            if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
                 raise
-            raise CorruptStoreError(f"{live}: cannot be read: {error.strerror}") from error
+            raise CorruptStoreError(f"{live}: may not be read: {error.strerror}") from error
         trusted = state.trusted(best)
         if trusted and session == 0 and read_metadata(self.path)["closed"]:
             return False  # its writer has just closed it

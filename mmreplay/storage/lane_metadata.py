@@ -38,27 +38,44 @@ def hold_store(path: Path) -> HeldDirectory:
 def read_metadata(path: AnyPath) -> dict[str, Any]:
     """attributes.mmreplay of a store or lane, checked; StoreNotFoundError if there is nothing."""
     where = path / "zarr.json"
+    return parse.parse_root(_read_root(path, where), str(where))
+
+
+def _read_root(path: AnyPath, where: AnyPath) -> bytes:
+    without: tuple[int, int] | None = None
+    while True:
+        try:
+            return checked_reads.read_bytes(where, layout.MAX_METADATA_BYTES)
+        except FileNotFoundError as error:
+            found = _directory(path)
+            if found is None:
+                raise StoreNotFoundError(
+                    f"{path}: there is no store here; check the path, or record one first"
+                ) from error
+            if found == without:
+                raise FormatError(f"{path}: no zarr.json in it: not a store") from error
+            without = found  # a store may have come here since: look once more
+        except NotADirectoryError as error:
+            raise FormatError(f"{path}: expected a directory, found a file: not a store") from error
+        except CorruptStoreError as error:
+            if isinstance(error.__cause__, PermissionError):
+                raise StoreNotFoundError(str(error)) from error
+            raise
+        except (OSError, ValueError) as error:
+            if problem := checked_reads.name_problem(where):
+                raise StoreNotFoundError(
+                    f"{str(path)!r:.300}: there is no store here: {problem}; check the path"
+                ) from error
+            raise
+
+
+def _directory(path: AnyPath) -> tuple[int, int] | None:
+    """Device and inode of what a path leads to; None if that is nothing."""
     try:
-        data = checked_reads.read_bytes(where, layout.MAX_METADATA_BYTES)
-    except FileNotFoundError as error:
-        if not path.exists():
-            raise StoreNotFoundError(
-                f"{path}: there is no store here; check the path, or record one first"
-            ) from error
-        raise FormatError(f"{path}: no zarr.json in it: not a store") from error
-    except NotADirectoryError as error:
-        raise FormatError(f"{path}: expected a directory, found a file: not a store") from error
-    except CorruptStoreError as error:
-        if isinstance(error.__cause__, PermissionError):
-            raise StoreNotFoundError(str(error)) from error
-        raise
-    except (OSError, ValueError) as error:
-        if problem := checked_reads.name_problem(where):
-            raise StoreNotFoundError(
-                f"{str(path)!r:.300}: there is no store here: {problem}; check the path"
-            ) from error
-        raise
-    return parse.parse_root(data, str(where))
+        about = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return about.st_dev, about.st_ino
 
 
 def read_specs(

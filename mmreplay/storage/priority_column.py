@@ -161,6 +161,9 @@ def _write_checksums(lane: AnyPath, spec: ArraySpec, n_chunks: int) -> None:
     parts = sums.reshape(-1, _SUMS.chunk_rows)
     for number, part in enumerate(parts):
         durable_writes.write_file(chunk_files.chunk_path(lane, _SUMS, number), part.tobytes())
+    for number in chunk_files.chunk_files(lane, _SUMS):
+        if number >= len(parts):  # of more rows, over which a copy was restored
+            durable_writes.unlink(chunk_files.chunk_path(lane, _SUMS, number))
     durable_writes.sync_directory(folder.parent)
 
 

@@ -15,6 +15,10 @@ from mmreplay.system.held_directories import AnyPath, check_there, shown
 from mmreplay.system.limits import check_limit
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_READ_ONLY = (
+    "the file system is read-only, as mounted or since an error of the disk (dmesg): mount it for "
+    "writing and open the store again; it can be read meanwhile"
+)
 
 
 class FailedSyncError(FailedStoreError):
@@ -30,19 +34,26 @@ def writing(what: str, path: AnyPath) -> Iterator[None]:
         raise
     except OSError as error:
         if error.errno in NO_ROOM:
+            room, advice = "on the disk", "make room"
+            if error.errno == errno.EDQUOT:
+                room, advice = "left in the disk quota", "make room, or have the quota raised,"
             raise DiskFullError(
-                f"{shown(path)}: no room on the disk for {what}; nothing was changed: "
-                f"make room and call again"
+                f"{shown(path)}: no room {room} for {what}; nothing was changed: "
+                f"{advice} and call again"
             ) from error
         check_there(path, error)
         check_limit(error, shown(path))
-        advice = "check the disk and open the store again"
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            advice = "it needs the right to write there"
         raise FailedStoreError(
             f"{shown(path)}: {what} failed: {error.strerror or error}; what was flushed is kept: "
-            f"{advice}"
+            f"{_advice(error)}"
         ) from error
+
+
+def _advice(error: OSError) -> str:
+    """What somebody can do about a write or an fsync that failed."""
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "it needs the right to write there"
+    return _READ_ONLY if error.errno == errno.EROFS else "check the disk and open the store again"
 
 
 @contextlib.contextmanager
@@ -57,7 +68,7 @@ def syncing(path: AnyPath) -> Iterator[None]:
     except OSError as error:
         raise FailedSyncError(
             f"{shown(path)}: fsync failed: {error.strerror or error}; what was flushed before is "
-            f"kept: check the disk and open the store again"
+            f"kept: {_advice(error)}"
         ) from error
 
 
@@ -76,5 +87,5 @@ def opening_to_sync(path: AnyPath) -> Iterator[None]:
             raise CorruptStoreError(f"{shown(path)}: expected a file, found a link") from error
         raise FailedStoreError(
             f"{shown(path)}: cannot be opened to make it durable: {error.strerror or error}; what "
-            f"is committed is kept: see to that and open the store again"
+            f"is committed is kept: {_advice(error)}"
         ) from error

@@ -121,7 +121,10 @@ def is_locked(path: AnyPath) -> bool:
     """Whether a writer is at work on this lane now. Takes the lock for an instant to see."""
     if platform.fcntl is None:
         return False
-    directory = HeldDirectory(path)
+    try:
+        directory = HeldDirectory(path)
+    except (FileNotFoundError, NotADirectoryError):  # removed a moment ago
+        return False
     try:
         platform.fcntl.flock(directory.descriptor, platform.fcntl.LOCK_SH | platform.fcntl.LOCK_NB)
     except OSError as error:

@@ -12,6 +12,7 @@ import platform
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,7 @@ __all__ = [
     "barrier",
     "boot_id",
     "fcntl",
+    "uptime_s",
 ]
 
 try:
@@ -116,3 +118,8 @@ def boot_id() -> bytes:
 
 
 _PROCESS_ID = uuid.uuid4().bytes
+
+
+def uptime_s() -> float:
+    """Seconds since the operating system started, by a clock that nobody sets; sleep included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if LINUX else time.monotonic()

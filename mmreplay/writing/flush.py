@@ -71,6 +71,12 @@ def in_turn(lane: LockedLane, call: Callable[[LockedLane], None]) -> None:
         except FailedStoreError as error:
             lane.failure = error
             raise
+        except FileNotFoundError as error:
+            lane.failure = FailedStoreError(
+                f"{lane.path}: {error.filename!r} is missing: somebody is removing this store, or "
+                f"removed a part of it, while it was open; run `mmreplay verify` on what is left"
+            )
+            raise lane.failure from error
 
 
 def _flush_what_is_open(lane: LockedLane) -> None:

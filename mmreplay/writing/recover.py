@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay.errors import CorruptStoreError, DiskFullError, MmreplayError
+from mmreplay.errors import CorruptStoreError, DiskFullError, FailedStoreError, MmreplayError
 from mmreplay.format import compression, layout
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Array
@@ -83,6 +83,7 @@ def reopen(
     tail_start = shard_start(specs, head)
     _check_last_files(path, specs, head)
     newest = _newest_files(path, specs, head)
+    is_closed = True
     try:
         build_lane.build_live(
             path, metadata["uuid"], specs, head=head, tail_start=tail_start, base=base
@@ -97,12 +98,11 @@ def reopen(
         durable_writes.sync_directory(path)
         for file, spec in newest:
             durable_writes.allocate(file, spec.chunk_bytes)  # what the last close gave back
+        is_closed = False
         metadata = build_lane.write_metadata(path, metadata, closed=False, **changes)
-    except DiskFullError:
-        durable_writes.remove_tree(path / ".live")  # closed it was, and closed it stays
-        for file, spec in newest:
-            if head % spec.chunk_rows:
-                durable_writes.zero_from(file, head % spec.chunk_rows * spec.row_bytes)
+    except (DiskFullError, FailedStoreError) as error:
+        if is_closed or isinstance(error, DiskFullError):  # else nobody knows what it is
+            _close_again(path, newest, head)
         raise
     # Not before: killed in between, a closed lane would have files without a checksum. Recovery
     # forgets them as well, and no chunk file has been touched yet.
@@ -111,6 +111,19 @@ def reopen(
     _sweep(path, specs, head, base)
     state.start(base=base, tail_start=tail_start, committed=head)
     return Live(metadata, state, checkpoint, tails, head, base, flushed=head)
+
+
+def _close_again(path: AnyPath, newest: list[tuple[AnyPath, ArraySpec]], head: int) -> None:
+    """Closed it was, and closed it stays: take away what this opening has made.
+
+    A full disk needs the room; and of another user, `.live` would keep out whoever may write.
+    """
+    for file, spec in newest:
+        if head % spec.chunk_rows:
+            with contextlib.suppress(MmreplayError):
+                durable_writes.zero_from(file, head % spec.chunk_rows * spec.row_bytes)
+    with contextlib.suppress(MmreplayError):
+        durable_writes.remove_tree(path / ".live")
 
 
 def _newest_files(

@@ -23,7 +23,7 @@ from mmreplay.storage.tail_file import map_tail
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle import checks
 from tests.support.oracle.script import with_session
-from tests.support.processes import actor, onlooker
+from tests.support.processes import actor, aftermath, onlooker
 from tests.support.processes.threads import BackgroundThreads
 
 pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
@@ -144,6 +144,42 @@ def test_four_readers_follow_whatever_happens_to_the_writer(tmp_path, measured, 
         result.add(words, count, "", at_least=10 if what == "kill" else None)
     assert all(one["batches"] > 10 for one in seen), seen
     assert sums["evictions"] + sums["sessions"] > 0
+
+
+@pytest.mark.parametrize("name", by_effort(["raw"], ["raw", "dict"], ["raw", "lz4", "dict"]))
+def test_readers_at_full_speed_follow_a_writer_that_is_killed_without_rest(
+    script_of, tmp_path, measured, name
+):
+    luck = random.Random(name if not THOROUGH else None)
+    script = script_of(name, capacity=120, flush_s=0.002, rows=40)
+    chronicle, kills, phases = actor.Chronicle(script), 0, set()
+    with actor.Actors() as actors, onlooker.Onlookers(tmp_path, script) as readers:
+        actors.wait(actors.start(with_session(script, 1, sessions=1)))
+        for _ in range(by_effort(2, 3, 3)):
+            readers.start("fork")
+        until = time.monotonic() + SECONDS * (2 if THOROUGH else 1)
+        while readers.alive:
+            if time.monotonic() > until and kills >= 5:
+                readers.end()
+            chronicle.acknowledge(chronicle.committed)
+            pid = actors.start(with_session(script, luck.randrange(2**32)))
+            time.sleep(luck.random() ** 2 * 0.1)  # often while it recovers, opens or closes
+            assert actors.kill(pid) == -9
+            phases.add(chronicle.phase)
+            kills += 1
+        seen = readers.join()
+    assert aftermath.check_found(chronicle)
+    sums = {what: sum(one[what] for one in seen) for what in seen[0]}
+    result = measured(f"concurrency_killed_{name}", readers=len(seen), capacity=120)
+    result.add("violations", 0, "", at_most=0, note="the first one ends the run")
+    result.add("writer kills", kills, "", at_least=200)
+    result.add("rows written", sum(chronicle.committed), "")
+    result.add("batches read", sums["batches"], "", at_least=1000)
+    result.add("rows checked", sums["rows"], "")
+    result.add("sessions followed", sums["sessions"], "", at_least=30)
+    result.add("acknowledged rows were missing for", max(one["late_ms"] for one in seen), "ms")
+    if THOROUGH:
+        assert len(phases) > 2
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ DICT = {
     "joints": [(7,), "float32", "raw", 16],
 }
 MODES = [(error, forever) for error in (errno.EIO, errno.ENOSPC) for forever in (False, True)]
+MODES.append((errno.EDQUOT, True))
 
 
 def course(frame, before, acts, **more):

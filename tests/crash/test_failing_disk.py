@@ -7,6 +7,7 @@ nothing is written any more, and every committed row stays readable.
 import errno
 import json
 import os
+import re
 
 import numpy as np
 import pytest
@@ -89,6 +90,7 @@ class Session:
             call()
         except mmreplay.DiskFullError as error:
             assert error.errno == errno.ENOSPC
+            assert re.search("no room (on the disk|left in the disk quota)", str(error))
             self.full.append(name)
             self.check_readable()
             self.check_no_partial_file()
@@ -156,7 +158,9 @@ def some(n, seed):
 
 @pytest.mark.deep
 @pytest.mark.parametrize("name", sorted(LAYOUTS))
-def test_full_disk_at_any_allocation_changes_nothing_and_the_same_writer_goes_on(tmp_path, name):
+def test_full_disk_or_quota_at_any_allocation_changes_nothing_and_the_same_writer_goes_on(
+    tmp_path, name
+):
     layout = LAYOUTS[name]
     n_calls = count_calls(tmp_path / "sound.zarr", layout, ALLOCATING)
     assert n_calls > 60
@@ -165,7 +169,8 @@ def test_full_disk_at_any_allocation_changes_nothing_and_the_same_writer_goes_on
         folder = tmp_path / str(place)
         folder.mkdir()
         with faults.faulty_disk() as disk:
-            disk.fail(ALLOCATING, errno.ENOSPC, at=place, forever=True)
+            error = errno.EDQUOT if place % 2 else errno.ENOSPC
+            disk.fail(ALLOCATING, error, at=place, forever=True)
             session = Session(folder / "store.zarr", layout, disk).run()
             assert disk.hits or place > 0.8 * n_calls  # the background may need a call less
             assert not session.failed

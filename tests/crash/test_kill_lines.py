@@ -238,6 +238,7 @@ ELSEWHERE = {
         system/memory_maps advise_needed
         system/memory_maps populate_read
         system/memory_maps resident
+        system/platform uptime_s
         system/locks is_locked
         system/held_directories HeldDirectory.place
         system/held_directories HeldPath.__repr__
@@ -251,7 +252,8 @@ ELSEWHERE = {
     "makes the text of a refusal": """
         writing/vector_writer VectorWriter._unfit
         writing/lane_files LockedLane.missing
-        system/disk_errors writing | advice = "it needs the right to write there"
+        system/disk_errors writing | room, advice = "left in the disk quota", "make room, or have the quota raised,"
+        system/disk_errors _advice
         system/checked_reads _no_right
         writing/request _words
         storage/checksums damaged
@@ -386,6 +388,10 @@ ELSEWHERE = {
         system/held_directories HeldPath._stat | check_there(self, error)
         system/held_directories HeldPath._stat | raise
         system/held_directories check_there
+        writing/flush in_turn | except FileNotFoundError as error:
+        writing/flush in_turn | lane.failure = FailedStoreError(
+        writing/flush in_turn | f"{lane.path}: {error.filename!r} is missing: somebody is removing this store, or "
+        writing/flush in_turn | raise lane.failure from error
         system/durable_writes _make_directory | raise
         system/staging remove_atomically | durable_writes.rename(staged, path)
     """,

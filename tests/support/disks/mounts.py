@@ -84,22 +84,31 @@ class Mount:
         Raises:
             OSError: somebody still does.
         """
-        until = time.monotonic() + _PATIENCE_S
-        while True:
-            gc.collect()  # what was mapped by somebody who let go of it
-            try:
-                _run(["umount", self.path])
-            except OSError:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(0.01)
-            else:
-                return
+        _patiently(["umount", self.path], _PATIENCE_S)
 
     def remount(self) -> None:
         """Forget the page cache, and read from the disk what is there."""
         self.detach()
         self.attach()
+
+    def set_read_only(self, on: bool, patience_s: float = _PATIENCE_S) -> None:
+        """Let nobody write to it, or all who have the right to.
+
+        Raises:
+            OSError: all this time, somebody has a file open for writing.
+        """
+        _patiently(["mount", "-o", f"remount,{'ro' if on else 'rw'}", self.path], patience_s)
+
+    def make_error(self) -> None:
+        """Let an ext4 find itself damaged: what follows is what its option ``errors`` says.
+
+        Raises:
+            OSError: this kernel cannot.
+        """
+        source = Path("/proc/mounts").read_text(encoding="utf-8").splitlines()
+        device = next(one.split()[0] for one in source if one.split()[1] == str(self.path))
+        trigger = Path("/sys/fs/ext4", Path(device).name, "trigger_fs_error")
+        trigger.write_text("by a test", encoding="ascii")
 
 
 @contextlib.contextmanager
@@ -136,6 +145,21 @@ def mounted(fs: str, folder: Path, n_bytes: int = 0, options: str = "") -> Itera
         )
         yield mount
         mount.detach()
+
+
+def _patiently(command: Sequence[str | Path], patience_s: float) -> None:
+    """Run a command that fails as long as somebody uses what it is about."""
+    until = time.monotonic() + patience_s
+    while True:
+        gc.collect()  # what was mapped by somebody who let go of it
+        try:
+            _run(command)
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.01)
+        else:
+            return
 
 
 def _run(command: Sequence[str | Path]) -> None:

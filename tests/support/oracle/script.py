@@ -49,6 +49,7 @@ class Script:
         die_at: end by SIGKILL before this call that changes the disk; 0 for never.
         mount: a mounted file system that is to be cut off at that moment, too; empty for none.
         boot: boot id to go by, in hex; empty for the machine's own.
+        user: uid and gid to be; None for those of the tests.
         die_at_line: end by SIGKILL before this line (file, line, execution).
         fails: the call that fails (name, errno, which of them, whether all after it do, too).
         watch_from: number of the act from which lines count, and calls fail.
@@ -74,6 +75,7 @@ class Script:
     die_at: int = 0
     mount: str = ""
     boot: str = ""
+    user: tuple[int, int] | None = None
     die_at_line: tuple[str, int, int] | None = None
     fails: tuple[str, int, int, bool] | None = None
     watch_from: int = 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import random
 import time
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from mmreplay.system import memory_maps
 from tests.support.disks import faults, mounts
 from tests.support.oracle.script import Script
 from tests.support.power_cut import lines
+from tests.support.processes import users
 from tests.support.processes.forks import Forks, serve
 from tests.support.processes.player import CALLS, MAX_LANES, OPENING, PHASE, WORDS, Player
 
@@ -167,6 +169,9 @@ def _cut_off(script: Script) -> None:
 
 def _act(order: dict[str, Any]) -> None:
     script = Script(**order)
+    if script.user is not None:
+        os.umask(0o002)  # a group of users who write the same store
+        users.become(*script.user)
     file, line, at = script.die_at_line or ("", 0, 0)
     watch = lines.Watch((file, line) if file else None, at)
     watching = lines.watched(watch) if file or script.count else contextlib.nullcontext()

@@ -141,6 +141,12 @@ class Party:
             raise ValueError("no writer is open")
         self._pair.together(n_steps, end=0.08)
 
+    def reset(self) -> None:
+        """Begin episodes in all lanes."""
+        if self._pair is None:
+            raise ValueError("no writer is open")
+        self._pair.reset(range(len(self.model.lanes)))
+
     def act(self) -> None:
         """Something: some steps, or a flush, or new priorities."""
         pick = self.luck.random()

@@ -327,7 +327,10 @@ class Player:
             self._failed = True
             self._look_after_failure()
             if self._writer is not None:
-                self._writer.close()
+                # Of another lane nobody may have been told yet.
+                more = [FailedStoreError] if len(self._lanes) > 1 else []
+                with contextlib.suppress(*more):
+                    self._writer.close()
 
     def _look(self) -> None:
         """After an error, what is committed is there, and nothing else."""

@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import time
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import mmreplay
 from mmreplay import Field
 from mmreplay.reading import info
 from mmreplay.reading.store import Store
+from mmreplay.system import platform
 from mmreplay.system.locks import DirectoryLock
 
 KEYS = set(
@@ -208,10 +210,11 @@ def test_a_store_that_is_open_takes_the_newest_rows(make, story):
     assert (about["state"], about["rows"], about["open"]) == ("closed", 9, 0)
 
 
-def test_an_old_row_and_an_old_checkpoint_have_an_age(make, story):
+def test_an_old_row_and_an_old_checkpoint_have_an_age(make, story, monkeypatch):
     writer = make()
     story.play(writer, 3)
     writer.flush()
+    monkeypatch.setattr(platform, "uptime_s", lambda: 1e9)
     for path in writer.path.rglob("*"):
         os.utime(path, (1.7e9, 1.7e9))
     with mmreplay.open(writer.path) as store:
@@ -219,6 +222,20 @@ def test_an_old_row_and_an_old_checkpoint_have_an_age(make, story):
     assert live["last_row_s"] > 1e6
     assert live["last_checkpoint_s"] > 1e6
     assert live["unflushed_rows"] == 0
+
+
+@pytest.mark.parametrize("years", [-50, 50])
+def test_an_age_is_neither_negative_nor_older_than_the_system_when_the_clock_was_set(
+    make, story, monkeypatch, years
+):
+    writer = make()
+    story.play(writer, 3)
+    now = time.time()
+    monkeypatch.setattr(platform, "uptime_s", lambda: 90.0)
+    monkeypatch.setattr(time, "time", lambda: now + years * 3e7)
+    with mmreplay.open(writer.path) as store:
+        live = store.info()["live"]
+    assert live["last_row_s"] == live["last_checkpoint_s"] == max(0.0, 90.0 * (years > 0))
 
 
 def test_a_live_store_with_no_row_has_no_newest_row(make):

@@ -401,3 +401,27 @@ def test_a_checkpoint_that_claims_far_too_many_rows_is_an_mmreplay_error(
         for call in (lambda: mmreplay.open(writer.path), lambda: make(append=True)):
             with pytest.raises(CorruptStoreError):
                 call()
+
+
+def test_a_store_exchanged_while_it_is_opened_is_opened_again(tmp_path, monkeypatch):
+    path, read = tmp_path / "s.zarr", log_reader.read_specs
+    mmreplay.create(path, Field((2,)), Field(())).close()
+
+    def exchange(*arguments):
+        monkeypatch.setattr(log_reader, "read_specs", read)
+        path.rename(tmp_path / "moved.zarr")
+        mmreplay.create(path, Field((3,)), Field(())).close()
+        return read(*arguments)
+
+    monkeypatch.setattr(log_reader, "read_specs", exchange)
+    assert LaneReader(path).specs["frames"].row_shape == (3,)
+
+
+def test_a_live_lane_whose_private_files_may_not_be_read_says_so(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    writer = mmreplay.create(tmp_path / "s.zarr", Field((2,)), Field(()))
+    monkeypatch.setattr(log_reader, "State", refuse)
+    with pytest.raises(CorruptStoreError, match=r"\.live: may not be read: Permission denied"):
+        LaneReader(writer.path)

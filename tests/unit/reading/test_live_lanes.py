@@ -77,3 +77,22 @@ def test_a_reader_says_that_another_store_has_its_path_by_now(tmp_path, caplog):
         mmreplay.create(path, Field((3,)), Field((), "int64")).close()
         with pytest.raises(SchemaError, match="another store, of other rows"):
             store.refresh()
+
+
+def test_rows_that_the_next_store_at_the_path_does_not_have_are_no_damage(tmp_path):
+    path = tmp_path / "s.zarr"
+    fields = {"frame": Field((2,)), "action": Field((), "int64", chunk=2)}
+
+    def make(n_rows):
+        with mmreplay.create(path, **fields) as writer:
+            writer.reset(np.zeros(2, np.uint8))
+            for number in range(n_rows - 1):
+                writer.step(number, 0.0, np.zeros(2, np.uint8))
+
+    make(9)
+    with mmreplay.open(path) as store:
+        path.rename(tmp_path / "moved.zarr")
+        make(3)
+        store.refresh()
+        with pytest.raises(IndexError, match="row 8: lane 0 has 3 rows"):
+            store.live.read_rows(0, "actions", np.arange(9))

@@ -11,6 +11,7 @@ from mmreplay import Field
 from mmreplay.errors import CorruptStoreError, FormatError, StoreNotFoundError
 from mmreplay.format.columns import lane_columns
 from mmreplay.storage.lane_metadata import lane_paths, read_metadata, read_specs
+from mmreplay.system import checked_reads
 from tests.support.documents import edit
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -41,6 +42,20 @@ def test_each_kind_of_path_that_is_no_store_has_its_own_error(tmp_path):
     ):
         with pytest.raises(error, match=match):
             read_metadata(tmp_path / name)
+
+
+def test_a_store_that_comes_while_it_is_looked_for_is_found(tmp_path, monkeypatch):
+    path, read = tmp_path / "s.zarr", checked_reads.read_bytes
+
+    def come(where, limit):
+        monkeypatch.setattr(checked_reads, "read_bytes", read)
+        try:
+            return read(where, limit)
+        finally:
+            mmreplay.create(path, Field((2,)), Field(())).close()
+
+    monkeypatch.setattr(checked_reads, "read_bytes", come)
+    assert read_metadata(path)["kind"] == "lane"
 
 
 def test_what_may_not_be_read_is_no_bare_permission_error(tmp_path, monkeypatch):

@@ -145,6 +145,18 @@ def test_a_finished_column_is_as_long_as_the_lane(lane):
     assert names(lane) == ["zarr.json"]
 
 
+def test_a_finished_column_has_checksums_of_its_own_files_only(lane):
+    """Others are left where a copy of fewer rows was restored over a closed lane."""
+    PriorityColumn([lane], [(0, 10)])
+    finish(lane, 10)
+    sums = lane / "checksums" / "priorities"
+    (sums / "c.1").write_bytes((sums / "c.0").read_bytes())
+    finish(lane, 10)
+    assert sorted(entry.name for entry in sums.iterdir()) == ["c.0", "zarr.json"]
+    finish(lane, 0)
+    assert sorted(entry.name for entry in sums.iterdir()) == ["zarr.json"]
+
+
 def test_where_there_is_no_column_there_is_nothing_to_do(lane):
     trim(lane, 0, 10)
     evict(lane, 10)

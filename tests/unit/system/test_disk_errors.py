@@ -10,9 +10,15 @@ from mmreplay.errors import DiskFullError, FailedStoreError, LockedError
 from mmreplay.system import disk_errors
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_no_room_is_a_full_disk_that_names_path_and_purpose(number):
-    with pytest.raises(DiskFullError, match=r"/a/b: no room on the disk for a purpose"):
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (errno.ENOSPC, "no room on the disk for a purpose; .*: make room and call again"),
+        (errno.EDQUOT, "no room left in the disk quota for a purpose; .*have the quota raised"),
+    ],
+)
+def test_no_room_is_a_full_disk_that_names_path_and_purpose(number, text):
+    with pytest.raises(DiskFullError, match=f"/a/b: {text}"):
         with disk_errors.writing("a purpose", Path("/a/b")):
             raise OSError(number, "full")
 
@@ -23,6 +29,16 @@ def test_any_other_failure_of_a_write_is_a_failed_store(number):
         with disk_errors.writing("a purpose", Path("/a/b")):
             raise OSError(number, os.strerror(number))
     assert isinstance(caught.value.__cause__, OSError)
+
+
+@pytest.mark.parametrize("failing", [disk_errors.syncing, disk_errors.opening_to_sync])
+def test_a_disk_that_became_read_only_is_told_apart_from_one_that_is_broken(failing):
+    with pytest.raises(FailedStoreError, match=r"read-only, as mounted or since an error"):
+        with disk_errors.writing("a purpose", Path("/a/b")):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+    with pytest.raises(FailedStoreError, match=r"read-only, as mounted or since an error"):
+        with failing(Path("/a/b")):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
 
 def test_errors_that_are_ours_pass_through_unchanged():

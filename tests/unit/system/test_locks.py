@@ -192,3 +192,9 @@ def test_a_lock_is_waited_for_while_another_thread_takes_one(tmp_path, monkeypat
         locks.DirectoryLock(tmp_path, patience_s=0, who=str)
     held.release()
     assert others
+
+
+def test_nobody_holds_a_directory_that_is_gone(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    assert not locks.is_locked(tmp_path / "none")
+    assert not locks.is_locked(tmp_path / "file" / "none")

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import warnings
 
 import google_crc32c
@@ -18,7 +19,7 @@ from mmreplay.errors import (
     FailedStoreError,
 )
 from mmreplay.storage import chunk_files
-from mmreplay.writing import build_lane
+from mmreplay.writing import build_lane, close
 from tests.support.writers import drain
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -176,3 +177,19 @@ def test_the_root_says_closed_only_after_everything_else_is_durable(
     assert after[0] == ("write_file", "zarr.json")
     assert all(path.startswith(".live") for name, path in after if name == "unlink")
     assert not any(name in {"write_at", "sync_file", "allocate"} for name, _ in after)
+
+
+def test_a_close_meets_a_store_that_is_being_removed(make, story, monkeypatch):
+    writer = make(codec="raw")
+    story.play(writer, 10)
+    zero_unused = close._zero_unused
+
+    def removing(lane, head):
+        shutil.rmtree(writer.path / "non_terminals")
+        zero_unused(lane, head)
+
+    monkeypatch.setattr(close, "_zero_unused", removing)
+    with pytest.raises(FailedStoreError, match="'non_terminals' is missing: somebody is removing"):
+        writer.close()
+    with pytest.raises(ClosedError):
+        writer.flush()

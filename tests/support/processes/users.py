@@ -1,0 +1,60 @@
+"""Processes of another user than root, who started the tests.
+
+Invariant: nothing of the calling process becomes another user.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import numcodecs  # noqa: F401 (another user cannot import it where Python lies in root's home)
+
+from mmreplay.system import platform
+
+__all__ = ["as_user", "become", "unavailable"]
+
+
+def unavailable() -> str:
+    """Why no process can become another user; empty if one can."""
+    return "" if hasattr(os, "setuid") and os.geteuid() == 0 else "only root may be another user"
+
+
+def become(uid: int, gid: int) -> None:
+    """Be another user from here on, with no rights but theirs; for a process that ends."""
+    platform.boot_id()  # which imports an encoding
+    os.setgroups([])
+    os.setgid(gid)
+    os.setuid(uid)
+
+
+def as_user(uid: int, gid: int, call: Callable[[], Any]) -> Any:
+    """What a call returns, as JSON tells it, in a forked process of another user.
+
+    All that it needs must have been imported by the caller, who has no threads.
+
+    Raises:
+        AssertionError: it failed; with its traceback.
+    """
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.close(read)
+        try:
+            become(uid, gid)
+            answer = {"result": call()}
+        except BaseException:
+            answer = {"wrong": traceback.format_exc()}
+        with os.fdopen(write, "w") as file:
+            json.dump(answer, file)
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as file:
+        told: dict[str, Any] = json.loads(file.read())
+    os.waitpid(pid, 0)
+    if "wrong" in told:
+        raise AssertionError(told["wrong"])
+    return told["result"]
