@@ -72,7 +72,7 @@ def die():
     def end(writer):
         for lane in getattr(writer, "writers", (writer,)):
             lane._background.detach(lane)
-            lane._abandon()
+            lane._session.abandon()
             lane.files.release()
 
     return end
