@@ -281,7 +281,7 @@ def test_a_store_that_closes_meanwhile_is_never_called_crashed(make, story, monk
 
 
 def test_a_store_of_many_lanes_is_described_as_one(make, story):
-    writer = make(lanes=3, capacity=20, action=ACTION)
+    writer = make(n_lanes=3, capacity=20, action=ACTION)
     story.play(writer, 2, "terminated")
     story.play(writer.writers[1], 4, "truncated")
     writer.close()
