@@ -10,13 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from mmreplay.errors import CorruptStoreError
-from mmreplay.format.layout import STARTS, TICKS, ArraySpec
+from mmreplay.format.layout import LOGS, ArraySpec
 from mmreplay.system import checked_reads
 
 Entry = tuple[str, str, bool]
 """Path below the lane, what is wrong with it, and whether it is mere litter."""
 
-LOGS = (TICKS, STARTS)
 _LITTER = "left by a write that was cut off; the next writer removes it"
 _PRIVATE = ("state", "checkpoint", "writer", "generator")
 

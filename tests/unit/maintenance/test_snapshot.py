@@ -23,13 +23,13 @@ EXTRAS = {"log_prob": Field((), "float32", chunk=8)}
 
 @pytest.fixture(
     params=[
-        pytest.param(("zstd", None), id="zstd", marks=pytest.mark.deep(only=True)),
-        pytest.param(("dict", 2), id="two lanes of dicts"),
+        pytest.param(("zstd", {}), id="zstd", marks=pytest.mark.deep(only=True)),
+        pytest.param(("dict", {"n_lanes": 2}), id="two lanes of dicts"),
     ]
 )
 def writer(request, make, kinds):
     kind, lanes = request.param
-    return make(frame=kinds[kind], action=ACTION, extras=EXTRAS, lanes=lanes)
+    return make(frame=kinds[kind], action=ACTION, extras=EXTRAS, **lanes)
 
 
 def remember(story, source, target):
@@ -130,7 +130,7 @@ def test_a_power_cut_after_a_snapshot_does_not_change_it(
 
 
 def test_an_empty_store(make, tmp_path):
-    writer = make(lanes=2)
+    writer = make(n_lanes=2)
     made = snapshot(writer.path, tmp_path / "copy.zarr")
     assert (made.rows, made.transitions, made.lanes) == (0, 0, 2)
     assert verify(tmp_path / "copy.zarr").sound
