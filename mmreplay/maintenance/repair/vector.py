@@ -85,7 +85,7 @@ class DamagedVector:
 
         Returns False if that was known, so that to try again is of no use.
         """
-        is_new = False
+        findings, is_new = list(findings), False
         for finding in findings:
             for log, damage in self._rows.items():
                 rows = finding.rows

@@ -24,7 +24,7 @@ def ended():
     def of(model):
         out = copy.copy(model)
         out.ticks = copy.deepcopy(model.ticks)
-        out.current = list(model.current)
+        out.starts, out.current = list(model.starts), list(model.current)
         out.end(range(out.n))
         return out
 
