@@ -30,6 +30,7 @@ MAX_METADATA_BYTES = 1 << 20
 SCALARS = ("actions", "rewards", "non_terminals", "resets")
 """What each step writes beside frames; of one chunk length, so that all meet a border at once."""
 TICKS, STARTS = "ticks", "starts"
+LOGS = (TICKS, STARTS)
 """The logs of a vector lane."""
 CHECKSUM_ROWS = 1024
 """Checksums a chunk file of them."""

@@ -30,9 +30,8 @@ def open_store(make, story, kinds):
     """The writer of a store of 85 rows a lane and round."""
 
     def create(kind="lz4", lanes=None, *, capacity=None, rounds=1):
-        writer = make(
-            frame=kinds[kind], action=ACTION, extras=EXTRAS, lanes=lanes, capacity=capacity
-        )
+        several = {} if lanes is None else {"n_lanes": lanes}
+        writer = make(frame=kinds[kind], action=ACTION, extras=EXTRAS, capacity=capacity, **several)
         for _ in range(rounds):
             story.play(writer, 9, "terminated")
             story.play(writer, 14, "truncated")

@@ -1,0 +1,273 @@
+"""`verify` of lanes of many environments: sound ones, and each rule between ticks and starts."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import Field, verify
+from mmreplay.format import layout
+from mmreplay.maintenance.verify import steps
+from tests.support.disks.trees import flip
+from tests.support.tampering.findings import texts
+
+LZ4 = Field((3,), "float32", "lz4", chunk=2, shard=8)
+
+
+def assert_sound(path, state):
+    report = verify(path)
+    assert (report.state, texts(report), report.warnings) == (state, [], [])
+    return report
+
+
+@pytest.mark.parametrize("n", [1, 5])
+@pytest.mark.parametrize("codec", ["raw", "lz4"])
+@pytest.mark.parametrize("capacity", [None, 300])
+def test_a_sound_lane(vector, kill, n, codec, capacity):
+    frame = LZ4 if codec == "lz4" else Field((3,), "float32", "raw", chunk=8)
+    model = vector(n, frame=frame, capacity=capacity)
+    path = model.writer.path
+    model.play(90)
+    assert assert_sound(path, "live").rows == 90
+    for _ in range(2):
+        model.play(130 if n > 1 else 500)
+        model.writer.flush()
+    report = assert_sound(path, "live")
+    assert report.rows == model.writer.rows - model.writer.base
+    assert (model.writer.base > 0) == (capacity is not None)
+    kill(model.writer)
+    assert_sound(path, "crashed")
+    mmreplay.create(path, append=True, flush_s=0).close()
+    assert_sound(path, "closed")
+
+
+def test_a_lane_of_a_store_of_lanes(vector, make, story):
+    story.play(make("store.zarr", lane="single", frame=LZ4, extras={"x": Field((), "int8")}), 9)
+    model = vector(4, lane="many", frame=LZ4)
+    model.play(40)
+    model.writer.close()
+    lane = model.writer.path
+    assert texts(verify(lane.parent)) == []
+    flip(lane / "ticks" / "frames" / "c.1.0.0", 9)
+    found = verify(lane.parent).findings
+    assert {(one.lane, one.array, one.file) for one in found} == {
+        (lane.name, "ticks/frames", f"{lane.name}/ticks/frames/c.1.0.0")
+    }
+
+
+# ---------------------------------------------------------------- files
+
+
+@pytest.fixture
+def closed(copy_of, vector):
+    """A closed lane of 5 environments and 70 ticks."""
+
+    def make_it():
+        model = vector(frame=LZ4)
+        model.play(70)
+        model.writer.close()
+        return model.writer.path
+
+    return copy_of("closed", make_it)
+
+
+def test_an_inner_chunk_names_its_environment(closed):
+    """Of the shard's 4 blocks of 2 ticks, each with one chunk of every environment."""
+    flip(closed / "ticks" / "frames" / "c.1.0.0", 3)
+    found = texts(verify(closed))
+    assert any(
+        one.startswith("ticks/frames/c.1.0.0, rows 8 to 9: inner chunk 0: ")
+        and one.endswith("(environment 0)")
+        for one in found
+    ), found
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("ticks/rewards/c.0.0", "checksum"),
+        ("ticks/episode/c.0.0", "checksum"),
+        ("starts/env/c.0", "checksum"),
+        ("starts/frames/c.0.0", "expected"),
+        ("checksums of ticks", "differs"),
+    ],
+)
+def test_a_byte_that_changed(closed, file, expected):
+    name = "ticks/checksums/rewards/c.0" if file == "checksums of ticks" else file
+    flip(closed / name, 1)
+    found = texts(verify(closed))
+    assert found
+    assert any(expected in one for one in found), found
+
+
+@pytest.mark.parametrize(
+    "file", ["ticks/rewards/c.0.0", "starts/tick/c.0", "ticks/zarr.json", "starts/env/zarr.json"]
+)
+def test_a_file_that_is_missing(closed, file):
+    (closed / file).unlink()
+    found = verify(closed).findings
+    assert file in {one.file for one in found}
+
+
+def test_a_log_that_is_missing(closed):
+    shutil.rmtree(closed / "starts")
+    assert "starts/zarr.json: missing" in texts(verify(closed))
+
+
+def test_names_that_are_not_known(closed):
+    (closed / "notes.txt").write_text("x")
+    (closed / "ticks" / "resets").mkdir()
+    (closed / "zarr.json.1.tmp").write_text("x")
+    report = verify(closed)
+    assert texts(report) == [
+        "notes.txt: expected the logs ticks and starts only, found something else",
+        "ticks/resets: expected arrays and groups of the schema only, found something else",
+    ]
+    assert [one.file for one in report.warnings] == ["zarr.json.1.tmp"]
+
+
+def change(path, **changes):
+    document = json.loads((path / "zarr.json").read_bytes())
+    own = {k: v for k, v in document["attributes"]["mmreplay"].items() if k != "crc32c"} | changes
+    (path / "zarr.json").write_bytes(layout.group_json(own))
+
+
+def test_a_log_of_another_lane(closed):
+    change(closed / "starts", uuid="0" * 32)
+    assert any("starts/zarr.json: uuid: expected that of" in one for one in texts(verify(closed)))
+
+
+def test_attributes_that_are_not_those_of_a_log(closed):
+    change(closed / "ticks", capacity=3)
+    assert texts(verify(closed)) == [
+        "ticks/zarr.json: attributes.mmreplay: 'capacity' is unknown to format 1"
+    ]
+
+
+@pytest.mark.parametrize("log", ["ticks", "starts"])
+def test_the_first_row_where_no_capacity_is_set(closed, log):
+    change(closed / log, first=3)
+    assert f"{log}/zarr.json: first: expected 0 where no capacity is set, found 3" in texts(
+        verify(closed)
+    )
+
+
+def test_the_first_tick_is_that_of_the_capacity(vector):
+    model = vector(capacity=100)
+    model.play(60)
+    model.writer.close()
+    own = json.loads((model.writer.path / "ticks" / "zarr.json").read_bytes())
+    first = own["attributes"]["mmreplay"]["first"]
+    change(model.writer.path / "ticks", first=first - 1)
+    (found,) = texts(verify(model.writer.path))
+    assert found.startswith(f"ticks/zarr.json: first: expected {first}, from which on the 100 ")
+
+
+# ---------------------------------------------------------------- rules
+
+
+class Cells:
+    """Where something happens in a model's ticks, and its files, which no checksum covers yet."""
+
+    def __init__(self, model):
+        self.path, self.n = model.writer.path, model.n
+        self.episode = np.array([row["episode"] for row in model.ticks])
+        self.ends = np.array([row["ends"] for row in model.ticks])
+
+    def first(self, where):
+        """(tick, environment) of the first that is so, some ticks from the border."""
+        t, e = np.argwhere(where)[3]
+        return int(t), int(e)
+
+    def array(self, name, dtype):
+        (file,) = [one for one in (self.path / name).iterdir() if one.name.startswith("c.0")]
+        width = self.n if name.startswith("ticks/") and not name.endswith("count") else 1
+        return np.memmap(file, dtype, "r+").reshape(-1, width)
+
+
+def _count(cells):
+    cells.array("ticks/count", "<i8")[17] += 1
+
+
+def _nobody(cells):
+    cells.array("ticks/episode", "<i8")[17] = -1
+
+
+def _no_end(cells):
+    t, e = cells.first(cells.ends[:-2] == 1)
+    cells.array("ticks/ends", "u1")[t, e] = 0
+
+
+def _early_end(cells):
+    goes_on = (cells.episode[:-1] == cells.episode[1:]) & (cells.episode[1:] >= 0)
+    cells.array("ticks/ends", "u1")[cells.first(goes_on)] = 1
+
+
+def _flags(cells):
+    cells.array("ticks/ends", "u1")[cells.first(cells.episode[:-2] >= 0)] = 2
+
+
+def _non_terminals(cells):
+    cells.array("ticks/non_terminals", "u1")[cells.first(cells.episode[:-2] >= 0)] = 2
+
+
+def _partner(cells):
+    cells.array("ticks/episode", "<i8")[cells.first(cells.episode < -1)] -= 1
+
+
+def _left_out(cells):
+    cells.array("ticks/rewards", "<f4")[cells.first(cells.episode < 0)] = -0.0
+
+
+def _no_start(cells):
+    cells.array("ticks/episode", "<i8")[cells.first(cells.episode >= 0)] = 1 << 50
+
+
+def _other_env(cells):
+    envs = cells.array("starts/env", "<i8")
+    envs[5] = (envs[5] + 1) % cells.n
+
+
+def _no_env(cells):
+    cells.array("starts/env", "<i8")[5] = cells.n
+
+
+def _other_tick(cells):
+    cells.array("starts/tick", "<i8")[5] += 1
+
+
+def _no_tick(cells):
+    cells.array("starts/tick", "<i8")[5] = -1
+
+
+@pytest.mark.parametrize("piece", [1 << 18, 35], ids=["in one piece", "in pieces of 7 ticks"])
+@pytest.mark.parametrize(
+    ("breaks", "file", "message"),
+    [
+        (_count, "ticks/count", "expected the count of the tick before and one for each step"),
+        (_nobody, "ticks/count", "expected a step of an environment, found none in tick 17"),
+        (_no_end, "ticks/ends", "expected 1 in the last step of an episode that stops, found 0"),
+        (_early_end, "ticks/ends", "expected no step of an episode after its end, found one"),
+        (_flags, "ticks/ends/c.0.0", "flags: expected 0 or 1, found other values"),
+        (_non_terminals, "ticks/non_terminals/c.0.0", "flags: expected 0 or 1"),
+        (_partner, "ticks/episode", "that were left out: expected the step that is theirs"),
+        (_left_out, "ticks/rewards", "that were left out: expected zeros, found other values"),
+        (_no_start, "ticks/episode", "expected episodes of the starts [0, "),
+        (_other_env, "ticks/episode", "expected an episode whose start names this environment"),
+        (_no_env, "starts/env", "expected 0 to 4, found another in row 5"),
+        (_other_tick, "ticks/episode", "expected the first step of an episode in the tick that"),
+        (_no_tick, "starts/tick", "found another in row 5"),
+    ],
+)
+def test_each_rule_is_found_broken(vector, kill, monkeypatch, breaks, file, message, piece):
+    monkeypatch.setattr(steps, "_PIECE_CELLS", piece)
+    model = vector(action=Field((), "int64"))
+    model.play(60)
+    kill(model.writer)
+    assert verify(model.writer.path).sound
+    breaks(Cells(model))
+    found = [one for one in verify(model.writer.path).findings if one.file == file]
+    assert any(message in one.message for one in found), texts(verify(model.writer.path))
+    assert all(one.rows is not None and one.array == "/".join(file.split("/")[:2]) for one in found)
