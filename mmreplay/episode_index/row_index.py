@@ -61,8 +61,20 @@ class RowIndex:
 
     # ------------------------------------------------------------ keeping it up to date
 
-    def load(self, lane: int, base: int, head: int, starts: Ids, capacity: int | None) -> None:
-        """Set one lane; `starts` are the rows in [base, head) with a reset, ascending."""
+    def load(
+        self,
+        lane: int,
+        base: int,
+        head: int,
+        starts: Ids,
+        capacity: int | None,
+        *,
+        more: bool = False,
+    ) -> None:
+        """Set one lane; `starts` are the rows in [base, head) with a reset, ascending.
+
+        With `more` the caller goes on with another lane: nothing is asked before that.
+        """
         record = self._lanes[lane]
         record.base, record.head, record.capacity = base, head, capacity
         record.first = first_row(starts, floor_row(base), head, capacity)
@@ -70,7 +82,8 @@ class RowIndex:
         record.starts = starts
         record.forgotten = 0
         record.skipped = int(starts.searchsorted(record.first, "right"))
-        self._layout()
+        if not more:
+            self._layout()
 
     def extend(self, lane: int, base: int, head: int, starts: Ids) -> None:
         """Rows were appended to a lane, with resets at `starts`; those below `base` may be gone."""

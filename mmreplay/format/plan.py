@@ -41,17 +41,23 @@ _ROUND_UP_BYTES = 1 << 20
 _LEAST_CELLS = 65_536
 _PARTS_OF_CAPACITY = 10
 """Disk space comes free in whole chunk files: no more than so much of what a capacity holds."""
-_SCALAR_ROWS_OF_MANY = 16_384
+_ROWS_OF_MANY, _LEAST_ROWS_OF_MANY = 8_192, 1_024
 _UNKNOWN_LANES = 16
 
 
-def plan_arrays(schema: Schema, lanes: int | None) -> dict[str, ArraySpec]:
+def plan_arrays(
+    schema: Schema, lanes: int | None, capacity: int | None = None
+) -> dict[str, ArraySpec]:
     """Chunk lengths and codecs of every array, by path; raises SchemaError if they do not fit.
 
     `lanes` share the memory that the tails may take: None for a store of one lane, 0 where lanes
-    come one by one and nobody knows how many.
+    come one by one and nobody knows how many. In a store of lanes, chunk files follow the
+    `capacity` of each.
     """
-    default_rows = _SCALAR_ROWS if lanes is None else _SCALAR_ROWS_OF_MANY
+    default_rows = _SCALAR_ROWS
+    if lanes is not None:
+        parts = _ROWS_OF_MANY if capacity is None else capacity // _PARTS_OF_CAPACITY
+        default_rows = max(min(parts, _ROWS_OF_MANY), _LEAST_ROWS_OF_MANY)
     scalar_rows = schema.action.chunk or min(default_rows, _raw_rows(schema.action.row_bytes))
     out: dict[str, ArraySpec] = {}
     compressed: dict[str, tuple[Field, dict[str, Any]]] = {}
@@ -60,14 +66,16 @@ def plan_arrays(schema: Schema, lanes: int | None) -> dict[str, ArraySpec]:
         if codec is not None:
             compressed[path] = (one, codec)
         elif path.startswith("frames"):
-            out[path] = ArraySpec(path, one.shape, one.dtype, one.chunk or _raw_rows(one.row_bytes))
+            rows = one.chunk or _raw_rows(one.row_bytes, default_rows)
+            out[path] = ArraySpec(path, one.shape, one.dtype, rows)
         else:
             rows = scalar_rows
             if path.startswith("extras"):
                 rows = one.chunk or min(scalar_rows, _raw_rows(one.row_bytes))
             out[path] = ArraySpec(path, one.shape, one.dtype, rows)
     if compressed:
-        shard, inners = _shard_rows({path: one for path, (one, _) in compressed.items()}, lanes)
+        fields = {path: one for path, (one, _) in compressed.items()}
+        shard, inners = _shard_rows(fields, lanes, min(default_rows, _MAX_SHARD_ROWS))
         for path, (one, codec) in compressed.items():
             out[path] = ArraySpec(path, one.shape, one.dtype, shard, inners[path], codec)
     _check_lengths(out)
@@ -230,9 +238,9 @@ def codec_of(field: Field, path: str) -> dict[str, Any] | None:
         raise SchemaError(str(error)) from error
 
 
-def _raw_rows(row_bytes: int) -> int:
-    """About 32 MiB; at most 65,536 rows."""
-    return _whole_pages(max(1, min(_TARGET_BYTES // row_bytes, _SCALAR_ROWS)), row_bytes)
+def _raw_rows(row_bytes: int, most: int = _SCALAR_ROWS) -> int:
+    """About 32 MiB; at most so many rows."""
+    return _whole_pages(max(1, min(_TARGET_BYTES // row_bytes, most)), row_bytes)
 
 
 def _whole_pages(rows: int, row_bytes: int) -> int:
@@ -247,8 +255,10 @@ def _whole_pages(rows: int, row_bytes: int) -> int:
     return rows
 
 
-def _shard_rows(fields: dict[str, Field], lanes: int | None) -> tuple[int, dict[str, int]]:
-    """One shard length for all compressed keys, and each one's inner chunk length."""
+def _shard_rows(
+    fields: dict[str, Field], lanes: int | None, most: int = _MAX_SHARD_ROWS
+) -> tuple[int, dict[str, int]]:
+    """One shard length for all compressed keys, of at most `most` rows, and inner chunk lengths."""
     inners = {path: _inner_rows(one) for path, one in fields.items()}
     given = {one.shard for one in fields.values() if one.shard}
     if len(given) > 1:
@@ -265,7 +275,7 @@ def _shard_rows(fields: dict[str, Field], lanes: int | None) -> tuple[int, dict[
                 inners[path] = math.gcd(shard, inner)
         return shard, inners
     largest = max(one.row_bytes for one in fields.values())
-    shard = max(1, min(_MAX_SHARD_ROWS, _TARGET_BYTES // largest))
+    shard = max(1, min(most, _TARGET_BYTES // largest))
     if lanes is not None:
         row = sum(one.row_bytes for one in fields.values())
         shard = min(shard, _TAILS_BYTES // (2 * (lanes or _UNKNOWN_LANES) * row))

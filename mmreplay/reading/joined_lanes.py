@@ -109,7 +109,8 @@ class JoinedLanes:
         self._row_lanes = {reader.number: place for place, reader in enumerate(lanes)}
         for place, reader in enumerate(lanes):
             capacity = reader.metadata["capacity"]
-            self._row_index.load(place, reader.base, reader.head, reader.starts(), capacity)
+            starts, more = reader.starts(), place + 1 < len(lanes)
+            self._row_index.load(place, reader.base, reader.head, starts, capacity, more=more)
         # Of rows the index is read from their files, of ticks from the columns.
         self._refresh_columns()
         self._tick_indices: dict[int, TickIndex] = {}

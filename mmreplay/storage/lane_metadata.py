@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,19 @@ def read_metadata(path: AnyPath) -> dict[str, Any]:
     """attributes.mmreplay of a store or lane, checked; StoreNotFoundError if there is nothing."""
     where = path / "zarr.json"
     return parse.parse_root(_read_root(path, where), str(where))
+
+
+def read_name(path: AnyPath) -> str | None:
+    """The name of a lane, None if it has none; raises as `read_metadata`."""
+    where = path / "zarr.json"
+    return _name(_read_root(path, where), str(where))
+
+
+@functools.lru_cache(maxsize=4096)
+def _name(data: bytes, where: str) -> str | None:
+    # Whoever adds lanes to a store looks at all that it has, for each of them.
+    name: str | None = parse.parse_root(data, where).get("name")
+    return name
 
 
 def _read_root(path: AnyPath, where: AnyPath) -> bytes:

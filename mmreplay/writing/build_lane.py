@@ -79,23 +79,23 @@ def build_vector_lane(
             "closed": False,
         }
         _build_log(path / name, of_log, specs)
-    durable_writes.write_file(path / "zarr.json", layout.group_json(own), durable=False)
+    durable_writes.write_new(path / "zarr.json", layout.group_json(own))
 
 
 def _build_log(
     path: AnyPath, own: Mapping[str, Any], specs: Mapping[str, ArraySpec], *more: ArraySpec
 ) -> None:
     """The directory of an empty, live log, with its arrays of rows and more of another length."""
-    for spec in (*specs.values(), *(layout.checksum_spec(name) for name in specs), *more):
-        folder = path / spec.path
-        durable_writes.make_directory(folder)
-        durable_writes.write_file(folder / "zarr.json", layout.array_json(spec, 0), durable=False)
-        for group in PurePosixPath(spec.path).parents:
-            durable_writes.write_file(
-                path / str(group) / "zarr.json", layout.group_json(), durable=False
-            )
-    durable_writes.write_file(path / "zarr.json", layout.group_json(own), durable=False)
-    build_live(path, own["uuid"], specs, head=0, tail_start=0, base=0)
+    arrays = (*specs.values(), *(layout.checksum_spec(name) for name in specs), *more)
+    for spec in arrays:
+        durable_writes.make_directory(path / spec.path)
+        durable_writes.write_new(path / spec.path / "zarr.json", layout.array_json(spec, 0))
+    above = (PurePosixPath(spec.path).parents for spec in arrays)
+    for group in {str(one) for parents in above for one in parents} - {"."}:
+        durable_writes.write_new(path / group / "zarr.json", layout.group_json())
+    durable_writes.write_new(path / "zarr.json", layout.group_json(own))
+    # So that whoever opens it first knows that nobody has before.
+    build_live(path, own["uuid"], specs, head=0, tail_start=0, base=0).name_files()
 
 
 def build_live(
@@ -106,15 +106,18 @@ def build_live(
     head: int,
     tail_start: int,
     base: int,
-) -> None:
-    """`.live` with tails of zeros, a state that nobody trusts yet, and a valid checkpoint."""
+) -> State:
+    """`.live` with tails of zeros, a state that nobody trusts yet, and a valid checkpoint.
+
+    The caller makes it durable. Returns the state.
+    """
     live = path / ".live"
     durable_writes.make_directory(live)
     for spec in specs.values():
         if not spec.is_raw:
             durable_writes.allocate(tail_file.tail_path(path, spec), 2 * spec.chunk_bytes)
-    State.create(live / "state")
     CheckpointFile.create(live / "checkpoint", store, head=head, tail_start=tail_start, base=base)
+    return State.create(live / "state")
 
 
 def write_metadata(path: AnyPath, metadata: dict[str, Any], **changes: Any) -> dict[str, Any]:

@@ -57,9 +57,7 @@ def _finish(log: Log) -> None:
     _zero_unused(log, head)
     _finish_checksums(log, head)
     log.kept.finish(head)
-    for spec in log.specs.values():
-        _write_shape(log, spec, head)
-        _write_shape(log, layout.checksum_spec(spec.path), -(-head // spec.chunk_rows))
+    _write_shapes(log, head)
     with contextlib.suppress(FormatError, CorruptStoreError):
         priority_column.finish(log.path, head, log.width)
     generator = build_lane.read_generator(log.path)
@@ -107,8 +105,16 @@ def _finish_checksums(log: Log, head: int) -> None:
         for file in chunk_files.chunk_files(log.path, sums):
             if file * sums.chunk_rows * spec.chunk_rows >= head:
                 durable_writes.unlink(chunk_files.chunk_path(log.path, sums, file))
-        durable_writes.sync_directory(log.path / sums.path)
+    durable_writes.sync_all(
+        directories=[log.path / layout.checksum_spec(name).path for name in log.specs]
+    )
 
 
-def _write_shape(log: Log, spec: ArraySpec, rows: int) -> None:
-    durable_writes.write_file(log.path / spec.path / "zarr.json", layout.array_json(spec, rows))
+def _write_shapes(log: Log, head: int) -> None:
+    shapes: list[tuple[ArraySpec, int]] = []
+    for spec in log.specs.values():
+        n_chunks = -(-head // spec.chunk_rows)
+        shapes += [(spec, head), (layout.checksum_spec(spec.path), n_chunks)]
+    durable_writes.write_files(
+        {log.path / spec.path / "zarr.json": layout.array_json(spec, rows) for spec, rows in shapes}
+    )

@@ -183,10 +183,10 @@ def _build_group(built: AnyPath, schema: Schema, attributes: Mapping[str, Any]) 
         "kind": "lanes",
         "uuid": uuid.uuid4().hex,
         "schema": schema.to_json(),
-        "layout": layout.layout_json(plan.plan_arrays(schema, 0)),
+        "layout": layout.layout_json(plan.plan_arrays(schema, 0, attributes["capacity"])),
         **attributes,
     }
-    durable_writes.write_file(built / "zarr.json", layout.group_json(own))
+    durable_writes.write_new(built / "zarr.json", layout.group_json(own))
 
 
 def _check_name(lane: object) -> None:

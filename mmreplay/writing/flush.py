@@ -109,8 +109,7 @@ def _flush_log(lane: LockedLane, log: Log, head: int) -> None:
                 later.state.distrust()
             raise
     log.sums.sync()
-    for directory in fresh:
-        durable_writes.sync_directory(directory)
+    durable_writes.sync_all(directories=fresh)
     for _ in range(n_fresh):
         log.fresh.popleft()
     saved = log is not lane.log
@@ -130,13 +129,13 @@ def _flush_log(lane: LockedLane, log: Log, head: int) -> None:
 
 
 def _sync_rows(log: Log, head: int) -> None:
-    for spec in log.tail_specs:
-        durable_writes.sync_file(tail_file.tail_path(log.path, spec))
+    files = [tail_file.tail_path(log.path, spec) for spec in log.tail_specs]
     # Row flushed - 1 was the newest one, and may have got its action, or its end, since.
     oldest = max(log.flushed - 1, log.base, 0)
     for spec in log.raw_specs:
-        for chunk in range(oldest // spec.chunk_rows, -(-head // spec.chunk_rows)):
-            durable_writes.sync_file(chunk_files.chunk_path(log.path, spec, chunk))
+        chunks = range(oldest // spec.chunk_rows, -(-head // spec.chunk_rows))
+        files += (chunk_files.chunk_path(log.path, spec, chunk) for chunk in chunks)
+    durable_writes.sync_all(files)
 
 
 def _save_generator(lane: LockedLane) -> None:

@@ -5,24 +5,20 @@ Invariant: a step is checked for all lanes before the first one is written.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from mmreplay.schema import FRAME
 from mmreplay.system.held_directories import AnyPath
+from mmreplay.system.threads import run_in_threads
 from mmreplay.writing.lane_files import LockedLane
 from mmreplay.writing.vector_values import VectorValues, has_stacks
 from mmreplay.writing.writer import Writer
 
-__all__ = ["LanesWriter", "run_in_threads"]
-
-T = TypeVar("T")
-
-_THREADS = 8
+__all__ = ["LanesWriter"]
 
 
 class LanesWriter:
@@ -240,43 +236,3 @@ class _LanesFiles:
     @on_flush.setter
     def on_flush(self, state: Callable[[], str | None] | None) -> None:
         self._lanes[0].on_flush = state
-
-
-def run_in_threads(
-    call: Callable[..., T], *arguments: Sequence[Any]
-) -> tuple[list[T], list[Exception]]:
-    """Call for every lane, in threads: most of it is waiting for the disk.
-
-    Returns:
-        what came back, in order, and what was raised.
-    """
-    todo = enumerate(zip(*arguments, strict=True))
-    out: dict[int, T] = {}
-    failures: list[Exception] = []
-    lock = threading.Lock()
-
-    def work() -> None:
-        while True:
-            with lock:
-                number, each = next(todo, (-1, ()))
-            if number < 0:
-                return
-            try:
-                out[number] = call(*each)
-            except Exception as error:  # noqa: BLE001 (the other lanes go on)
-                failures.append(error)
-
-    threads: list[threading.Thread] = []
-    for _ in range(min(_THREADS, len(arguments[0])) - 1):
-        thread = threading.Thread(target=work, name="mmreplay-lanes")
-        try:
-            thread.start()
-        except RuntimeError:  # no more are to be had, or the interpreter is ending: with fewer then
-            break
-        threads.append(thread)
-    try:
-        work()
-    finally:
-        for thread in threads:
-            thread.join()
-    return [out[number] for number in sorted(out)], failures

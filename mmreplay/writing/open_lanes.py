@@ -21,12 +21,13 @@ from mmreplay.errors import (
 )
 from mmreplay.format import layout, parse, plan
 from mmreplay.format.columns import lane_columns, tick_columns
-from mmreplay.storage.lane_metadata import lane_paths, read_metadata, read_specs
+from mmreplay.storage.lane_metadata import lane_paths, read_metadata, read_name, read_specs
 from mmreplay.system import checked_reads, durable_writes, locks
 from mmreplay.system.held_directories import AnyPath, HeldDirectory
+from mmreplay.system.threads import run_in_threads
 from mmreplay.writing import build_lane
 from mmreplay.writing.background import Background
-from mmreplay.writing.lanes_writer import LanesWriter, run_in_threads
+from mmreplay.writing.lanes_writer import LanesWriter
 from mmreplay.writing.request import Request, check_capacity, split_capacity
 from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
@@ -92,7 +93,8 @@ def _open_one(
         raise SchemaError(f"{path}: a lane {what}, expected {lanes} lanes")
     check_capacity(capacity, width)
     _check(request, path)
-    durable_writes.sync_name(store)  # as the lane does for its own
+    if path is not store:
+        durable_writes.sync_name(store)  # as the lane does for its own
     kind = Writer if width is None else VectorWriter
     return kind(path, background=Background(request.flush_s), changes=request.changes(capacity))
 
@@ -131,7 +133,7 @@ def _named_lane(
         except FormatError:  # the first lane of the store is this one
             paths = []
         for path in paths:
-            if read_metadata(path).get("name") == name:
+            if read_name(path) == name:
                 return path
         return _make_lane(request, store, root, name, capacity, lanes, paths)
     finally:

@@ -27,7 +27,7 @@ from mmreplay.storage.checksums import (
     stored_checksum,
 )
 from mmreplay.storage.state_page import BASE, COMMITTED, TAIL_START, State
-from mmreplay.system import checked_reads, durable_writes
+from mmreplay.system import checked_reads, durable_writes, platform
 from mmreplay.system.disk_errors import FailedSyncError
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing import build_lane
@@ -201,6 +201,8 @@ def recover(
     Raises:
         CorruptStoreError: the state, the checkpoint or a tail is missing or damaged.
     """
+    if _is_as_made(path, metadata):
+        return _begin_new(path, metadata, specs, changes)
     # What a killed process left may be only in the page cache: make durable what is about to be
     # trusted.
     durable_writes.sync_file(path / "zarr.json")
@@ -212,10 +214,8 @@ def recover(
             f"{path}: expected .live with state, checkpoint and tails, as this lane was not "
             f"closed; {error.filename} is missing"
         ) from error
-    durable_writes.sync_directory(path)
-    for spec in specs.values():
-        durable_writes.sync_directory(path / spec.path)
-        durable_writes.sync_directory(path / layout.checksum_spec(spec.path).path)
+    sums_of = [layout.checksum_spec(name).path for name in specs]
+    durable_writes.sync_all(directories=[path, *(path / name for name in (*specs, *sums_of))])
     best = checkpoint.best
     trusted = state.trusted(best)
     lost = 0 if trusted else state.rows_beyond(best.head)
@@ -254,6 +254,31 @@ def recover(
         state.start(base=base, tail_start=tail_start, committed=head)
     # Every kept chunk file counts as written since the last flush.
     return Live(metadata, state, checkpoint, tails, head, base, base, trusted=trusted, lost=lost)
+
+
+def _is_as_made(path: AnyPath, metadata: Mapping[str, Any]) -> bool:
+    """Whether a log is as it was when it got its name, all of it durable."""
+    with contextlib.suppress(OSError, CorruptStoreError):
+        best = CheckpointFile(path / ".live" / "checkpoint", metadata["uuid"]).best
+        if best == Checkpoint(0, 0, 0, 1, platform.boot_id()):
+            return State(path / ".live" / "state", writable=False).is_as_made()
+    return False
+
+
+def _begin_new(
+    path: AnyPath,
+    metadata: dict[str, Any],
+    specs: Mapping[str, ArraySpec],
+    changes: Mapping[str, Any],
+) -> Live:
+    """Open a log for the first time: there is nothing to recover."""
+    state, checkpoint, tails = _map_live(path, metadata, specs)
+    _remove_litter(path / ".live")
+    # Before anything else changes: killed after that, it is recovered as any other.
+    state.start(base=0, tail_start=0, committed=0)
+    if any(metadata.get(name) != value for name, value in changes.items()):
+        metadata = build_lane.write_metadata(path, metadata, **changes)
+    return Live(metadata, state, checkpoint, tails, head=0, base=0, flushed=0)
 
 
 def _sync_or_distrust(path: AnyPath, folder: AnyPath) -> None:
@@ -330,6 +355,7 @@ def _map_live(
     checkpoint = CheckpointFile(live / "checkpoint", metadata["uuid"])
     if not (live / "state").exists():  # lost with the power, before its name was durable
         State.create(live / "state")
+        durable_writes.sync_all([live / "state"], [live])
     State.make_own(live / "state")
     tails = {
         spec.path: tail_file.map_tail(path, spec, writable=True)

@@ -497,7 +497,7 @@ def _index_unsynced() -> list[Change]:
 
 @_breaks("close: the shapes of all arrays, durable before closed = true")
 def _shapes_unsynced() -> list[Change]:
-    return [_not_durable(close, "_write_shape")]
+    return [_not_durable(close, "_write_shapes")]
 
 
 @_breaks("close: seal the tail into a last, short shard", _WITH_TAIL)

@@ -12,7 +12,9 @@ import pytest
 import mmreplay
 from mmreplay import Field
 from mmreplay.errors import CorruptStoreError, FailedStoreError
+from mmreplay.format import plan
 from mmreplay.reading import log_reader
+from mmreplay.schema import Schema
 from mmreplay.storage import chunk_files
 from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.checksums import stored_checksum
@@ -54,6 +56,45 @@ def cut_to(story, path, head):
     del rows[head:]
     rows[-1]["step"] = False
     rows[-1]["flag"] = 1 if rows[-1]["reset"] else rows[-2]["flag"]
+
+
+# ---------------------------------------------------------------- new
+
+
+@pytest.mark.parametrize(
+    "since", ["nothing", "a session", "a recovery", "a restart", "a copy", "a restored copy"]
+)
+def test_only_a_new_lane_that_nobody_has_opened_is_taken_for_durable(
+    tmp_path, kill, power_cut, monkeypatch, since
+):
+    path, copy = tmp_path / "s.zarr", tmp_path / "copy.zarr"
+    schema = Schema.make(Field((3,), "uint8", "lz4", 2, 4), Field((), "int64"))
+    own = {"capacity": None, "padding": "reset", "env": {}, "versions": {}}
+    build_lane.build_lane(path, schema, plan.plan_arrays(schema, None), own)
+    if since == "a session":
+        kill(open_lane(path))
+    elif since == "a recovery":
+        CheckpointFile(path / ".live" / "checkpoint", attributes(path)["uuid"]).write(head=0)
+    elif since == "a restart":
+        power_cut()
+    elif since.endswith("copy"):
+        shutil.copytree(path, copy)
+        if since == "a restored copy":
+            shutil.copytree(copy, path, dirs_exist_ok=True)
+        else:
+            path = copy
+    synced, real = [], durable_writes.sync_file
+    monkeypatch.setattr(
+        durable_writes, "sync_file", lambda one, **how: (synced.append(one.name), real(one, **how))
+    )
+    one = open_lane(path)
+    assert synced == [] if since == "nothing" else "zarr.json" in synced
+    assert attributes(path)["capacity"] == 1000
+    one.reset([1, 2, 3])
+    kill(one)
+    assert open_lane(path).rows == 1
+    with mmreplay.open(path) as store:
+        assert store.frames[:].tolist() == [[1, 2, 3]]
 
 
 # ---------------------------------------------------------------- reopened
