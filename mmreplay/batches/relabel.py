@@ -18,9 +18,12 @@ from mmreplay.batches.batch import Batch, Column
 from mmreplay.batches.transitions import TransitionGatherer
 from mmreplay.episode_index import Index, Steps
 from mmreplay.errors import SchemaError
-from mmreplay.ids import Array, Ids
+from mmreplay.ids import LANE_SHIFT, Array, Ids
 
 STRATEGIES = ("future", "final", "episode")
+
+FIRST_OBSERVATION = -2
+"""Marks a goal of the first observation of an episode in a vector lane: no step comes before it."""
 
 GoalFunction = Callable[[Array, Array, dict[str, Array]], npt.ArrayLike]
 """Called with (N, *goal) achieved, (N, *goal) desired and extras of (N, ...): one number a step."""
@@ -56,7 +59,7 @@ class Relabelling:
         """
         self._gatherer, self._task, self._strategy = gatherer, task, strategy
         self._some, self._draws = some, draws
-        self._goals = np.empty(0, np.int64)
+        self._goals = self._marks = np.empty(0, np.int64)
 
     def locate(self, index: Index, ids: Ids) -> Steps:
         """Draw the goals' frames from the same state of the index as the steps."""
@@ -71,20 +74,29 @@ class Relabelling:
             first = -span.oldest
         frames = first + (self._draws * (last + 1 - first)).astype(np.int64)
         self._goals = np.where(self._some, span.steps.frames(frames[:, None])[:, 0], -1)
+        # Past the lanes are the first frames of episodes of vector lanes, which no id stands for.
+        is_start = self._goals >> LANE_SHIFT >= index.n_lanes
+        self._marks = np.where(is_start, FIRST_OBSERVATION, self._goals)
         return self._gatherer.locate(index, ids)
 
     def fetch(self, columns: Mapping[str, Column], steps: Steps, out: Batch | None = None) -> Batch:
         """Read the transitions as if they had been recorded with these goals."""
-        goals = _Goals(self._task, columns, steps, self._goals)
+        goals = _Goals(self._task, columns, steps, self._goals, self._marks)
         return self._gatherer.fetch(goals.columns(), steps, out)
 
 
 class _Goals:
     """The columns of a store in which some samples of one batch have other goals."""
 
-    def __init__(self, task: Task, columns: Mapping[str, Column], steps: Steps, goals: Ids) -> None:
-        """Read the goals achieved at `goals` (B,), places of frames; -1 leaves a sample alone."""
-        self._task, self._columns, self._goals, self._around = task, columns, goals, steps
+    def __init__(
+        self, task: Task, columns: Mapping[str, Column], steps: Steps, goals: Ids, marks: Ids
+    ) -> None:
+        """Read the goals achieved at `goals` (B,), places of frames; -1 leaves a sample alone.
+
+        `marks` (B,) are what samples are told of where their goals come from.
+        """
+        self._task, self._columns, self._around = task, columns, steps
+        self._marks = marks
         self.some = (goals >= 0).nonzero()[0]
         self._values = columns[task.achieved].take(goals[self.some])
         self._known: tuple[Ids, tuple[Array, Array, dict[str, Array]]] | None = None
@@ -92,7 +104,7 @@ class _Goals:
     def columns(self) -> dict[str, Column]:
         """All columns; axis 0 of the ids that they are asked for is the sample."""
         task, columns = self._task, self._columns
-        out: dict[str, Column] = {**columns, task.mark: _Mark(self._goals)}
+        out: dict[str, Column] = {**columns, task.mark: _Mark(self._marks)}
         if not self.some.size:
             return out
         out[task.desired] = _Replaced(columns[task.desired], self.some, self._desired)
@@ -155,17 +167,17 @@ class _Replaced:
 
 
 class _Mark:
-    """A column with the place of the frame that each sample's goal comes from."""
+    """A column that tells where each sample's goal comes from."""
 
     row_shape: tuple[int, ...] = ()
     dtype: np.dtype[Any] = np.dtype("int64")
 
-    def __init__(self, places: Ids) -> None:
-        self._places = places
+    def __init__(self, marks: Ids) -> None:
+        self._marks = marks
 
     def take(self, ids: Ids, out: Array | None = None) -> Array:  # noqa: ARG002 (as of any column)
-        """The goals' places, whatever `ids` are."""
+        """The same marks, whatever `ids` are."""
         if out is None:
-            return self._places.copy()
-        out[...] = self._places
+            return self._marks.copy()
+        out[...] = self._marks
         return out

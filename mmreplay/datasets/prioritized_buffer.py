@@ -115,12 +115,14 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise
 
     def _begin(self, index: Index) -> None:
-        directories = self.writer.files.directories
+        files = self.writer.files
+        directories = files.directories
         windows = [index.window(lane) for lane in range(len(directories))]
         # Held once more: in a close, lanes let go of theirs one after the other, and the first of
         # them makes the priorities of all of them durable.
         lanes: list[AnyPath] = [HeldDirectory(path).root for path in directories]
-        self._column = PriorityColumn(lanes, [(base, head) for base, _, head in windows])
+        kept_rows = [(base, head) for base, _, head in windows]
+        self._column = PriorityColumn(lanes, kept_rows, files.widths)
         kept = self.stored_state.get("sampler")
         kept = kept if isinstance(kept, dict) else {}
         largest, n_batches = kept.get("largest"), kept.get("batches")

@@ -40,6 +40,7 @@ class TickIndex:
         self._starts = (0, 0)
         self._counts = _NONE  # of the ticks from first on
         self._before = 0  # transitions below first
+        self._is_full = True  # whether each cell from first on is a transition
         self._ended: EndedEpisodes | None = None
         self._environments = np.arange(self._width)
         self._order = self._environments  # of the last episodes that first cuts through
@@ -62,6 +63,8 @@ class TickIndex:
         self._base, self._first, self._head, self._starts = base, first, head, starts
         self._counts = source.counts(first, head) if first < head else _NONE
         self._before = int(source.counts(first - 1, first)[0]) if 0 < first < head else 0
+        # As where no step leaves an environment out: there is nothing to search for.
+        self._is_full = self.n_transitions == (head - first) * self._width
         self.version += 1
 
     # ------------------------------------------------------------ transitions
@@ -90,6 +93,8 @@ class TickIndex:
 
     def at(self, ranks: Ids) -> Ids:
         """See `Index`; raises CorruptStoreError where the columns contradict each other."""
+        if self._is_full:
+            return ranks + self._first * self._width
         # Neighbours in a sorted search share their cache lines; the order drawn is put back.
         if ranks.size > _SORT_FROM:
             order = ranks.argsort()

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from mmreplay.errors import CorruptStoreError, MmreplayError
 from mmreplay.format.layout import STARTS, ArraySpec
-from mmreplay.ids import LANE_SHIFT
-from mmreplay.reading.joined_lanes import AnyReader
+from mmreplay.ids import LANE_SHIFT, Ids
+from mmreplay.reading.joined_lanes import AnyReader, JoinedLanes
 from mmreplay.reading.lane_state import lane_state, store_state
 from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.reading.log_reader import LogReader
@@ -113,14 +113,34 @@ def endings(
 ) -> npt.NDArray[np.str_]:
     """How each episode ended: (n,) of ``terminated``, ``truncated`` and ``open``.
 
-    The newest episode of a lane whose writer died goes on no more: it was cut off there, as the
-    next opening for writing will see it. `states` are those of the lanes; None looks.
+    The newest episodes of a lane whose writer died go on no more: they ended there, as the next
+    opening for writing will see it, terminated if their last step lost a life. `states` are those
+    of the lanes; None looks.
     """
     if states is None:
         states = _states(lanes)
     crashed = np.array([state == "crashed" for state in states])[episodes["id"] >> LANE_SHIFT]
-    cut = episodes["truncated"] | (crashed & ~episodes["terminated"])
-    return np.where(episodes["terminated"], "terminated", np.where(cut, "truncated", "open"))
+    terminated, truncated = episodes["terminated"].copy(), episodes["truncated"].copy()
+    left = np.flatnonzero(crashed & ~terminated & ~truncated)
+    truncated[left] = True
+    terminated[left] = _lost_lives(lanes, episodes[left])
+    return np.where(terminated, "terminated", np.where(truncated, "truncated", "open"))
+
+
+def _lost_lives(lanes: LiveLanes, episodes: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+    """Whether the last step of each of some episodes, (n,), was terminal."""
+    widths = np.array([reader.width for reader in lanes.readers], np.int64)
+    ids: Ids = episodes["id"]
+    lasts = ids + (episodes["length"] - 1) * widths[ids >> LANE_SHIFT]
+
+    def read() -> tuple[JoinedLanes, npt.NDArray[np.bool_]]:
+        known = lanes.follow()
+        there = np.flatnonzero(~known.index.invalid(lasts))
+        out = np.zeros(lasts.size, np.bool_)
+        out[there] = known.columns["non_terminals"].take(lasts[there]) == 0
+        return known, out
+
+    return lanes.retrying(read)
 
 
 def _states(lanes: LiveLanes) -> list[str]:

@@ -234,8 +234,8 @@ class Store:
             episodes: (n,) as `episodes` gives them.
 
         Returns:
-            (n,) of ``terminated``, ``truncated`` and ``open``: still running. Where a writer died
-            in an episode, it was cut off.
+            (n,) of ``terminated``, ``truncated`` and ``open``: still running. An episode in which
+            a writer died was cut off there, or is terminated if a life was lost with its last step.
         """
         return info.endings(self.live, episodes)
 

@@ -50,6 +50,8 @@ class VectorReader:
             self.ticks = _Log(self, TICKS, tick_columns(self.schema, self.width))
             self.starts = _Log(self, STARTS, start_columns(self.schema))
             self._check_codecs()
+            if self.ticks.is_live and not (self.starts.is_live or self.starts.is_closed):
+                self.ticks.load(trust=False)  # the newest ones may name starts that are lost
             if self.ticks.poll() and read_metadata(self.path) == self.metadata:
                 break
         else:

@@ -218,6 +218,11 @@ class _LanesFiles:
         return tuple(path for lane in self._lanes for path in lane.directories)
 
     @property
+    def widths(self) -> tuple[int | None, ...]:
+        """None of each: its rows are of one environment."""
+        return tuple(width for lane in self._lanes for width in lane.widths)
+
+    @property
     def capacity(self) -> int | None:
         """Most transitions kept, over all lanes."""
         shares = [lane.capacity for lane in self._lanes if lane.capacity is not None]

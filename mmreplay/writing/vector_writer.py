@@ -86,12 +86,13 @@ class VectorWriter:
         self._overlaps: dict[int, Overlap] = {}
         schema = self.schema
         self._sole = None if schema.is_dict else schema.frames[FRAME]
-        if self._sole is not None:
-            self._frames_shape = (n, *self._sole.shape)
-            self._frames_dtype = checked_dtype(self._sole.dtype)
+        # Of a dict none has this shape: its arrays are looked at one by one.
+        self._frames_shape = None if self._sole is None else (n, *self._sole.shape)
+        self._frames_dtype = None if self._sole is None else checked_dtype(self._sole.dtype)
+        self._has_extras = bool(schema.extras)
         self._actions_shape = (n, *schema.action.shape)
         self._actions_dtype = checked_dtype(schema.action.dtype)
-        self._rewards_dtype = schema.reward_dtype
+        self._rewards_dtype = checked_dtype(schema.reward_dtype)
         self._shape = (n,)
         self._words = ticks.words
         self._head = ticks.head
@@ -203,32 +204,33 @@ class VectorWriter:
         t = self._head
         if t >= self._border:
             self._prepare()
+        frame_rows, action_rows, reward_rows, flag_rows, end_rows, numbers, counts, at = self._rows
+        i = t - at
         chosen: Mask | None = None
         if mask is not None or not self._all_running:
             chosen = self._chosen(mask)
         if (
-            self._sole is not None
-            and type(frames) is np.ndarray
-            and frames.dtype == self._frames_dtype
+            type(frames) is np.ndarray
+            and frames.dtype is self._frames_dtype
             and frames.shape == self._frames_shape
         ):
-            self._frame_rows[t - self._frame_start] = frames
+            frame_rows[i] = frames
         else:
             self._put_frames(t, frames, chosen)
         if (
             type(actions) is not np.ndarray
-            or actions.dtype != self._actions_dtype
+            or actions.dtype is not self._actions_dtype
             or actions.shape != self._actions_shape
         ):
             actions = self._values.actions(actions)
-        self._actions[t - self._actions_start] = actions
+        action_rows[i] = actions
         if (
             type(rewards) is not np.ndarray
-            or rewards.dtype != self._rewards_dtype
+            or rewards.dtype is not self._rewards_dtype
             or rewards.shape != self._shape
         ):
             rewards = self._values.rewards(rewards)
-        self._rewards[t - self._rewards_start] = rewards
+        reward_rows[i] = rewards
         if (
             type(terminated) is not np.ndarray
             or terminated.dtype is not _BOOL
@@ -241,30 +243,31 @@ class VectorWriter:
             or truncated.shape != self._shape
         ):
             truncated = self._values.flags("truncated", truncated, chosen)
-        ends = self._ends[t - self._ends_start]
-        np.logical_or(terminated, truncated, out=ends)
+        ends = end_rows[i]
+        _either(terminated, truncated, ends)
         if life_lost is not None:
             terminated = terminated | self._values.flags("life_lost", life_lost, chosen)
-        np.logical_not(terminated, out=self._flags[t - self._flags_start])
-        if extras or self.schema.extras:
+        _not(terminated, flag_rows[i])
+        if extras or self._has_extras:
             self._put_extras(t, extras, chosen)
         if chosen is None:
-            n, episodes = self._n, self._current
+            count = self._n
+            numbers[i] = self._current
         else:
-            n, episodes = self._leave_out(t, ~chosen)
-            if not n:
+            count, numbers[i] = self._leave_out(t, ~chosen)
+            if not count:
                 return
-        self._episodes[t - self._episodes_start] = episodes
-        count = n + (self._old_counts[t - 1 - self._old_counts_start] if t else 0)
-        self._counts[t - self._counts_start] = count
-        n_ended = np.count_nonzero(ends)
-        if n_ended:
+        count += counts[i - 1] if i else self._count_before
+        counts[i] = count
+        # Far quicker than `any` of numpy for the few bytes that there are.
+        any_ended = _TRUE in ends.tobytes()
+        if any_ended:
             self._border = 0  # interrupted after the commit, the next call finds out who ended
         if _publish is not None:
             _publish()
         self._head = self._words[COMMITTED] = t + 1
         self._n_transitions = count
-        if n_ended:
+        if any_ended:
             self._current[ends] = -1
             self._all_running = False
             self._cache_border()
@@ -407,19 +410,26 @@ class VectorWriter:
         self._cache_border()
 
     def _cache_columns(self) -> None:
-        """Put what a step needs into attributes of its own: it is called millions of times."""
-        t, place = self._head, self._ticks.place
-        if self._sole is not None:
-            self._frame_rows, self._frame_start = place("frames", t)
-        self._actions, self._actions_start = place("actions", t)
-        self._rewards, self._rewards_start = place("rewards", t)
-        self._episodes, self._episodes_start = place("episode", t)
-        flags, self._flags_start = place("non_terminals", t)
-        ends, self._ends_start = place("ends", t)
-        self._flags, self._ends = flags.view(np.bool_), ends.view(np.bool_)
+        """Put what a step needs into one attribute: the columns from the next row on."""
+        t = self._head
+        frames: Any = None if self._sole is None else self._from("frames", t)
         counts = self._ticks.chunks.columns["count"]
-        self._counts, self._counts_start = counts.new.items, counts.new.start
-        self._old_counts, self._old_counts_start = counts.old.items, counts.old.start
+        self._count_before = int(self._ticks.read("count", t - 1)) if t else 0
+        self._rows = (
+            frames,
+            self._from("actions", t),
+            self._from("rewards", t),
+            self._from("non_terminals", t).view(np.bool_),
+            self._from("ends", t).view(np.bool_),
+            self._from("episode", t),
+            counts.new.items[t - counts.new.start :],
+            t,
+        )
+
+    def _from(self, path: str, t: int) -> Array:
+        """The rows of a column from tick t on, as far as they lie one after the other."""
+        rows, start = self._ticks.place(path, t)
+        return rows[t - start :]
 
     def _cache_border(self) -> None:
         self._border = self._ticks.border
@@ -467,4 +477,6 @@ class VectorWriter:
 
 
 _BOOL = np.dtype(np.bool_)
+_TRUE = b"\1"
+_either, _not = np.logical_or, np.logical_not
 _publish = platform.barrier

@@ -187,7 +187,8 @@ def child():
 def make(tmp_path, quick_disk, kill):
     """Create a store of short chunks in the test's folder: `make(name, **of_create)`.
 
-    With `n_lanes` it is one in which as many environments have a lane each. Whatever is still open when the test ends dies without a word.
+    With `n_lanes` it is one in which as many environments have a lane each. Whatever is still open
+    when the test ends dies without a word.
     """
     writers = []
 
@@ -283,7 +284,7 @@ def same():
 def prioritized_of(tmp_path, monkeypatch, quick_disk, kill):
     """Open a prioritized buffer in the test's folder, with short chunk files of priorities.
 
-    What is left open dies at the end.
+    With `n_lanes` the store is made as one in which as many environments have a lane each. What is left open dies at the end.
     """
     monkeypatch.setattr(priority_column, "_CHUNK_ROWS", prioritized.ROWS)
     monkeypatch.setattr(priority_column, "_CHUNK_ROWS_OF_MANY", prioritized.ROWS)
@@ -291,6 +292,11 @@ def prioritized_of(tmp_path, monkeypatch, quick_disk, kill):
 
     def create(name="store.zarr", kind=PrioritizedReplayBuffer, **changes):
         new = not (tmp_path / name).exists()
+        n_lanes = changes.pop("n_lanes", None)
+        if n_lanes is not None:
+            share = changes.pop("capacity", None)
+            make_lanes(tmp_path / name, n_lanes=n_lanes, capacity=share, **prioritized.RAW).close()
+            new = False
         given = (prioritized.RAW if new else {}) | {"flush_s": 0, "stack": None} | changes
         buffers.append(kind(tmp_path / name, **given))
         return buffers[-1]

@@ -17,6 +17,7 @@ from tests.support.oracle.checks import check_same
 from tests.support.oracle.model import LANE_SHIFT, LaneModel, Model
 from tests.support.oracle.pair import Pair
 from tests.support.oracle.strategies import Episode, Layout, episodes
+from tests.support.writers import make_lanes
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 
@@ -40,6 +41,16 @@ def layout_of(goal, codec="raw", **changes):
         "desired_goal": Field(goal, "int16", codec, 2, shard),
     }
     return Layout(frame, Field((2,), "float32"), {"bonus": Field((), "int8")}, **changes)
+
+
+def opened(path, layout, **settings):
+    """A buffer of a new store, in which each of many environments has a lane."""
+    arguments = layout.create_arguments()
+    n_lanes = arguments.pop("lanes")
+    if n_lanes is not None:
+        make_lanes(path, n_lanes=n_lanes, **arguments).close()
+        arguments = {}
+    return mmreplay.ReplayBuffer(path, **arguments | settings, flush_s=0)
 
 
 # ---------------------------------------------------------------- the oracle
@@ -151,8 +162,7 @@ def test_a_relabelled_sample_equals_one_of_the_episode_recorded_with_that_goal(d
     model = layout.model()
     with scratch_directory() as folder:
         path = folder / "s.zarr"
-        arguments = layout.create_arguments() | how
-        with mmreplay.ReplayBuffer(path, **arguments, flush_s=0) as buffer:
+        with opened(path, layout, **how) as buffer:
             pair = Pair(buffer, model, np.random.default_rng(len(script)))
             for lane, episode in script:
                 pair.episode(episode, lane)  # the last one may still be running
@@ -167,7 +177,8 @@ def test_long_episodes_partly_evicted_and_running(tmp_path, quick_disk):
     layout = layout_of((), capacity=150, lanes=2)
     model = layout.model()
     path = tmp_path / "s.zarr"
-    with mmreplay.create(path, **layout.create_arguments(), flush_s=0) as writer:
+    with opened(path, layout) as buffer:
+        writer = buffer.writer
         pair = Pair(writer, model, np.random.default_rng(0))
         lost = frozenset({100, 180})
         pair.episode(Episode(200, "terminated", lost), 0)
@@ -189,11 +200,8 @@ def test_long_episodes_partly_evicted_and_running(tmp_path, quick_disk):
 def test_goals_are_uniform_over_the_rows_of_the_strategy(tmp_path, quick_disk, strategy):
     layout = layout_of((), capacity=100, lanes=2)
     model = layout.model()
-    arguments = layout.create_arguments()
     n_draws = 60_000
-    with mmreplay.ReplayBuffer(
-        tmp_path / "s.zarr", **arguments, stack=None, flush_s=0, seed=3
-    ) as buffer:
+    with opened(tmp_path / "s.zarr", layout, stack=None, seed=3) as buffer:
         pair = Pair(buffer, model, np.random.default_rng(0))
         for length, end in ((1, "truncated"), (4, "terminated"), (12, "interrupted"), (7, "both")):
             pair.episode(Episode(length, end), 0)

@@ -49,7 +49,7 @@ def test_padding_is_the_first_stores(make, story):
 def three(make, story):
     """Three stores of 3, 4 and 2 times 5 transitions."""
     for name, length, n_lanes in (("a.zarr", 3, None), ("b.zarr", 4, None), ("c.zarr", 5, 2)):
-        writer = make(name, lanes=n_lanes)
+        writer = make(name, **({} if n_lanes is None else {"n_lanes": n_lanes}))
         story.play(writer, length)
         writer.close()
     return writer.path.parent

@@ -281,7 +281,7 @@ def test_a_store_that_closes_meanwhile_is_never_called_crashed(make, story, monk
 
 
 def test_a_store_of_many_lanes_is_described_as_one(make, story):
-    writer = make(lanes=3, capacity=20, action=ACTION)
+    writer = make(n_lanes=3, capacity=20, action=ACTION)
     story.play(writer, 2, "terminated")
     story.play(writer.writers[1], 4, "truncated")
     writer.close()
@@ -400,3 +400,31 @@ def test_lanes_of_both_kinds_are_told_of_together(vector, make, story):
     assert [one["environments"] for one in about["lane_details"]] == [1, 3]
     assert about["transitions"] == 4 + lane.ticks["count"][-1]
     assert {"resets", "ends"} < about["fields"].keys()
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("lanes", [None, 2])
+def test_an_episode_in_which_a_writer_died_ended_as_the_next_opening_sees_it(
+    make, kill, lanes, lost
+):
+    """By the flag of its last step, as every episode did: 0 if that step lost a life."""
+    writer = make(lanes=lanes)
+    shape = (lanes,) if lanes else ()
+    frame, no = np.zeros((*shape, 3), np.uint8), np.zeros(shape, bool)
+    zeros = np.zeros(shape)
+    writer.reset(frame)
+    for flag in (lost, False, lost):  # a life lost before is no end
+        loses = np.full(shape, flag) if lanes else flag
+        writer.step(zeros.astype(int), zeros, frame, no, no, life_lost=loses)
+    with mmreplay.open(writer.path) as store:
+        if lanes:  # of one environment a reader cannot tell a lost life from the end
+            assert store.endings(store.episodes).tolist() == ["open"] * lanes
+    kill(writer)
+    expected = ["terminated" if lost else "truncated"] * (lanes or 1)
+    with mmreplay.open(writer.path) as store:
+        assert store.endings(store.episodes).tolist() == expected
+        about = store.info()
+        assert (about[expected[0]], about["open"]) == (len(expected), 0)
+    make(append=True).close()
+    with mmreplay.open(writer.path) as store:
+        assert store.endings(store.episodes).tolist() == expected

@@ -38,7 +38,7 @@ def contents(path):
 
 def test_a_store_of_lanes_is_no_lane(make):
     with pytest.raises(FormatError, match="expected a lane, found a store of lanes"):
-        LaneReader(make("many.zarr", lanes=1).path)
+        LaneReader(make("many.zarr", n_lanes=1).path)
 
 
 # ---------------------------------------------------------------- closed, live, crashed

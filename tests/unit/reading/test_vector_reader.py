@@ -12,9 +12,10 @@ from mmreplay.reading import log_reader
 from mmreplay.reading.lane_ticks import LaneTicks
 from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.storage.chunk_files import EvictedError
-from mmreplay.storage.state_page import COMMITTED
+from mmreplay.storage.state_page import COMMITTED, State
 from mmreplay.system import platform
 from tests.support.oracle.handmade_vectors import episodes_of, play
+from tests.support.ticks import FIELDS, TickModel
 
 WIDTH = 3
 
@@ -262,3 +263,46 @@ def test_a_lane_that_is_closed_again_while_it_is_opened_is_read_as_it_is_then(ve
     monkeypatch.setattr(LaneTicks, "refresh", refresh)
     with mmreplay.open(lane.path) as store:
         assert store.lanes[0].rows == 59
+
+
+# ---------------------------------------------------------------- which logs are trusted
+
+
+@pytest.fixture
+def distrusted(make, kill):
+    """A lane of 10 ticks that are durable and 20 that are not; the state of its starts is lost."""
+    model = TickModel(make(**FIELDS, lanes=WIDTH), WIDTH)
+    model.play(10)
+    model.writer.flush()
+    model.play(20, seed=1)
+    path = model.writer.path
+    kill(model.writer)
+    reader = VectorReader(path)
+    assert (reader.head, reader.is_live) == (30, True)
+    State(path / "starts" / ".live" / "state", writable=True).distrust()
+    return path
+
+
+def test_ticks_are_trusted_only_with_their_starts_as_an_opening_for_writing_does(distrusted, make):
+    reader = VectorReader(distrusted)
+    assert (reader.head, reader.is_live, reader.untrusted) == (10, False, 20)
+    assert reader.poll()
+    with mmreplay.open(distrusted) as store:
+        found, episodes = store.rewards[:].tolist(), store.episodes.tolist()
+        assert len(found) == 10
+    writer = make(append=True)
+    assert writer.rows == 10
+    writer.close()
+    with mmreplay.open(distrusted) as store:
+        assert store.rewards[:].tolist() == found
+        assert store.episodes.tolist() == episodes
+
+
+def test_a_reader_follows_once_starts_that_were_not_trusted_are_recovered(distrusted, make):
+    frames, ends = np.zeros((WIDTH, 3), "f4"), np.zeros(WIDTH, bool)
+    with mmreplay.open(distrusted) as store:
+        assert len(store.rewards) == 10
+        writer = make(append=True)
+        writer.reset(frames)
+        writer.step([1] * WIDTH, [2] * WIDTH, frames, ends, ends, x=[0] * WIDTH)
+        assert store.rewards[10].tolist() == [2] * WIDTH

@@ -235,7 +235,7 @@ def test_endings_are_those_of_the_episodes(vector, make, story):
 
 
 def test_a_named_vector_lane_is_one_of_a_store_of_lanes(vector, make, story, tmp_path):
-    writer = make(lanes=1, extras={"x": Field((2,), "float32")})
+    writer = make(n_lanes=1, extras={"x": Field((2,), "float32")})
     story.play(writer, 3)
     lane = vector(name="store.zarr/lane-00001")
     with mmreplay.open(writer.path) as store:

@@ -124,9 +124,9 @@ def test_updates_for_evicted_ids_are_ignored_and_counted(prioritized_of):
     assert buffer.priorities(buffer.ids)[3] == 8
 
 
-@pytest.mark.parametrize("lanes", [None, 3])
-def test_late_updates_of_several_batches_reach_exactly_their_transitions(prioritized_of, lanes):
-    buffer = prioritized_of(capacity=100, epsilon=0.0, lanes=lanes)
+@pytest.mark.parametrize("many", [{}, {"n_lanes": 3}, {"lanes": 3}], ids=str)
+def test_late_updates_of_several_batches_reach_exactly_their_transitions(prioritized_of, many):
+    buffer = prioritized_of(capacity=100, epsilon=0.0, **many)
     random = np.random.default_rng(0)
     known, out, n_late = {}, [], 0
     for number in range(40):

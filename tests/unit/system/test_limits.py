@@ -12,7 +12,7 @@ import mmreplay
 from mmreplay import Field
 from mmreplay.errors import FailedStoreError
 from mmreplay.system import limits
-from mmreplay.writing.vector_writer import run_in_threads
+from mmreplay.writing.lanes_writer import run_in_threads
 
 
 @pytest.mark.parametrize(

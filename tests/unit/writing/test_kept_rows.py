@@ -37,7 +37,7 @@ def test_a_capacity_keeps_the_newest_ticks_and_the_starts_that_they_name(vector,
         assert counts[-1] - (counts[first - 1] if first else 0) <= capacity
         assert first == 0 or counts[-1] - (counts[first - 2] if first > 1 else 0) > capacity
         starts, ticks = model.writer.files.logs
-        assert ticks.base == max(first - 64, 0)
+        assert ticks.base == max(first - 65, 0)
         named = [one for row in model.ticks[ticks.base :] for one in row["episode"] if one >= 0]
         assert starts.first <= min(named)
         if seed == 6:
@@ -64,6 +64,6 @@ def test_old_starts_go_one_flush_after_the_ticks(make):
         writer.reset(frames)
         writer.step([0, 0], [0, 0], frames, ends, ends)
     writer.flush()
-    assert (ticks.base, starts.base) == (126, 0)
+    assert (ticks.base, starts.base) == (125, 0)
     writer.flush()
-    assert (ticks.base, starts.first, starts.base) == (126, 252, 188)
+    assert (ticks.base, starts.first, starts.base) == (125, 250, 186)
