@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import json
 import math
 import re
@@ -202,11 +203,18 @@ def dump(document: Mapping[str, Any]) -> bytes:
 
 def array_json(spec: ArraySpec, rows: int) -> bytes:
     """zarr.json of an array with that many rows."""
+    # Those of the checksums are all the same, and so are the arrays of many lanes.
+    codec = None if spec.codec is None else json.dumps(spec.codec)
+    return _array_json(dataclasses.replace(spec, path="", codec=None), codec, rows)
+
+
+@functools.lru_cache(maxsize=256)
+def _array_json(spec: ArraySpec, codec: str | None, rows: int) -> bytes:
     whole = [spec.chunk_rows, *spec.row_shape]
-    if spec.codec is None:
+    if codec is None:
         codecs = [_bytes_codec(spec.dtype)]
     else:
-        inner = [_bytes_codec(spec.dtype), spec.codec, {"name": "crc32c"}]
+        inner = [_bytes_codec(spec.dtype), json.loads(codec), {"name": "crc32c"}]
         sharding = {
             "chunk_shape": [spec.inner_rows, *_inner_shape(spec)],
             "codecs": inner,

@@ -149,6 +149,17 @@ def test_an_index_grown_row_by_row_equals_one_loaded_at_once():
     assert whole.ids().tolist() == index.ids().tolist()
 
 
+def test_lanes_loaded_one_after_the_other_are_there_with_the_last_of_them():
+    random = np.random.default_rng(2)
+    lanes, index = [Naive(None), Naive(20), Naive(None)], RowIndex(3)
+    for number, lane in enumerate(lanes):
+        lane.grow(random, 50, 0.2)
+        lane.settle()
+        starts = ids(lane.starts)
+        index.load(number, 0, lane.head, starts, [None, 20, None][number], more=number < 2)
+    compare(index, lanes, random)
+
+
 def test_the_span_of_an_episode_is_what_of_it_can_be_sampled():
     index = RowIndex(3)
     index.load(0, 0, 9, np.array([0, 4]), None)

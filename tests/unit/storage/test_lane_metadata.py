@@ -10,7 +10,7 @@ import mmreplay
 from mmreplay import Field
 from mmreplay.errors import CorruptStoreError, FormatError, StoreNotFoundError
 from mmreplay.format.columns import lane_columns
-from mmreplay.storage.lane_metadata import lane_paths, read_metadata, read_specs
+from mmreplay.storage.lane_metadata import lane_paths, read_metadata, read_name, read_specs
 from mmreplay.system import checked_reads
 from tests.support.documents import edit
 
@@ -158,6 +158,17 @@ def test_the_lanes_of_a_store_come_in_the_order_of_their_numbers(make):
     (many.path / "lane-notes").mkdir()
     (many.path / ".lane-00003.tmp").mkdir()
     assert lane_paths(many.path) == expected
+
+
+def test_the_name_of_a_lane_is_that_which_it_has_now(make):
+    path = make("named.zarr", lane="a").path
+    assert [read_name(path), read_name(path)] == ["a", "a"]
+    edit(path / "zarr.json", lambda root: root["attributes"]["mmreplay"].update(name="b"))
+    assert read_name(path) == "b"
+    assert read_name(make("one.zarr").path) is None
+    edit(path / "zarr.json", lambda root: root["attributes"]["mmreplay"].update(format=2))
+    with pytest.raises(FormatError, match="expected format 1"):
+        read_name(path)
 
 
 def test_a_lane_that_is_a_link_is_refused(make, tmp_path):
