@@ -7,21 +7,27 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer
+from mmreplay.datasets.replay_buffer import ReplayBuffer
 from mmreplay.lazy_frames import LazyFrames
 from mmreplay.schema import Field, Schema
+from mmreplay.writing.create import create
 from mmreplay.writing.lanes_writer import LanesWriter
 from mmreplay.writing.open_lanes import AnyWriter
 from tests.support.disks import faults
 from tests.support.oracle.frames import Described, Plot
 from tests.support.oracle.model import Model
+from tests.support.writers import make_lanes
 
 __all__ = ["Script", "append_rows", "with_session"]
+
+Buffer = TypeVar("Buffer", bound=ReplayBuffer)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,7 +42,7 @@ class Script:
         action_chunk: rows a chunk of the scalar columns.
         action: dtype of the actions.
         stacked: frames are given as stacks of two.
-        lanes: None for a store of one lane.
+        lanes: None for a store of one lane; or that each of so many environments has a lane.
         lane: name of a lane of its own, in a store of many.
         capacity: transitions over all lanes.
         flush_s: seconds between flushes in the background.
@@ -98,17 +104,29 @@ class Script:
         return not faults.SYNCING.isdisjoint(calls if self.fails is None else {self.fails[0]})
 
     def create_arguments(self) -> dict[str, Any]:
-        """Keywords for `create`."""
+        """Keywords for `create`, of one lane."""
         fields = self.fields
         return {
             "frame": fields if len(fields) > 1 else next(iter(fields.values())),
             "action": Field((), self.action, chunk=self.action_chunk),
             "extras": {"thought": Field((), "float32", chunk=self.action_chunk)},
             "capacity": self.capacity,
-            "lanes": self.lanes,
             "flush_s": self.flush_s,
             **({} if self.lane is None else {"lane": self.lane}),  # which a buffer does not take
         }
+
+    def open(self, **changes: Any) -> AnyWriter:
+        """Open the store for writing; make it, or complete it, if need be."""
+        arguments = self.create_arguments() | changes
+        if self.lanes is not None:
+            return make_lanes(Path(self.path), n_lanes=self.lanes, **arguments)
+        return create(self.path, **arguments, append=True)
+
+    def open_buffer(self, kind: type[Buffer], **changes: Any) -> Buffer:
+        """Open the store as a buffer of that kind; make it, or complete it, if need be."""
+        if self.lanes is not None:
+            self.open(flush_s=0).close()
+        return kind(self.path, **self.create_arguments() | changes)
 
     @property
     def schema(self) -> Schema:

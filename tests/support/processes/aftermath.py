@@ -13,7 +13,6 @@ import numpy as np
 
 from mmreplay.errors import FormatError
 from mmreplay.reading.store import Store
-from mmreplay.writing.create import create
 from tests.support.disks import faults
 from tests.support.oracle import checks
 from tests.support.oracle.model import Model
@@ -59,12 +58,17 @@ def check_found(chronicle: actor.Chronicle, *, most: int = 40) -> bool:
 
 def _opened(chronicle: actor.Chronicle) -> Store | None:
     path = Path(chronicle.script.path)
+    n_lanes = chronicle.script.lanes
     if path.exists():
         try:
-            return Store([path])
+            store = Store([path])
         except FormatError:
-            if chronicle.script.lane is None or any(path.glob("lane-*")):
+            if (chronicle.script.lane or n_lanes) is None or any(path.glob("lane-*")):
                 raise  # otherwise its first lane was just to be made
+        else:
+            if n_lanes is None or len(store.lanes) == n_lanes:
+                return store
+            store.close()  # its other lanes were still to be made
     if any(chronicle.committed):
         raise AssertionError(f"{path}: {chronicle.committed} rows were acknowledged, none is there")
     return None
@@ -93,7 +97,7 @@ def go_on(chronicle: actor.Chronicle, n_rows: int, *, close: bool) -> float:
     """
     script = chronicle.script
     began = time.perf_counter()
-    writer = create(script.path, **script.create_arguments() | {"flush_s": 0}, append=True)
+    writer = script.open(flush_s=0)
     took_s = time.perf_counter() - began
     lanes = faults.lanes_of(writer)
     chronicle.begin([lane.rows for lane in lanes])

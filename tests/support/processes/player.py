@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,9 +30,7 @@ from mmreplay.errors import (
 from mmreplay.reading.store import Store
 from mmreplay.storage import priority_column
 from mmreplay.system import durable_writes, memory_maps, platform
-from mmreplay.writing.create import create
 from mmreplay.writing.open_lanes import AnyWriter
-from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
 from tests.support.disks import faults
 from tests.support.oracle import checks
@@ -104,15 +103,14 @@ class Player:
 
     def open(self, note: str | None = None) -> None:
         """Open the store, and make it if need be; a note goes into its metadata."""
-        arguments = self._script.create_arguments()
+        changes: dict[str, Any] = {}
         if note is not None:
-            arguments |= {"metadata": {"note": note}, "padding": "reset"}
-        self._begin(lambda: create(self._script.path, **arguments, append=True))
+            changes = {"metadata": {"note": note}, "padding": "reset"}
+        self._begin(lambda: self._script.open(**changes))
 
     def buffer(self) -> None:
         """Open the store as a buffer that samples by priority."""
-        arguments = self._script.create_arguments()
-        self._begin(lambda: PrioritizedReplayBuffer(self._script.path, **arguments, stack=3))
+        self._begin(lambda: self._script.open_buffer(PrioritizedReplayBuffer, stack=3))
 
     def rows(self, count: str) -> None:
         """So many rows in every lane."""
@@ -211,7 +209,7 @@ class Player:
     def second(self) -> None:
         """Open the store once more, which is refused."""
         with contextlib.suppress(LockedError):
-            create(self._script.path, **self._script.create_arguments(), append=True)
+            self._script.open()
 
     def litter(self) -> None:
         """Leave what a writer may leave that died while it made something."""
@@ -286,7 +284,7 @@ class Player:
     # ------------------------------------------------------------ how they are performed
 
     @property
-    def _lanes(self) -> tuple[Writer | VectorWriter, ...]:
+    def _lanes(self) -> tuple[Writer, ...]:
         return faults.lanes_of(self._writer) if self._writer is not None else ()
 
     def _begin(self, opening: Callable[[], AnyWriter | PrioritizedReplayBuffer]) -> None:
