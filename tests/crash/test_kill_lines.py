@@ -60,6 +60,42 @@ SCENES = {
         capacity=60,
         flush_s=0.002,
     ),
+    "vectors": scene(
+        RAW,
+        "open; rows 9; flush; misuse; rows 8; flush; rows 40; close; open; rows 3; close",
+        envs=3,
+    ),
+    "vectors of stacks": scene(
+        LZ4,
+        "open; rows 25; flush; rows 4; close; open; rows 3; drop; open; rows 2; close",
+        action="float32",
+        stacked=True,
+        envs=3,
+    ),
+    "vectors of dicts": scene(
+        DICT,
+        "open; rows 12; flush; pause 0.01; rows 8; close; open note; rows 3; close",
+        stacked=True,
+        envs=2,
+        capacity=60,
+        flush_s=0.002,
+    ),
+    "vectors, evicting": scene(
+        RAW,
+        "open; rows 90; flush; flush; rows 8; flush; rows 4; drop; open; rows 2; close",
+        watch_from=2,
+        envs=2,
+        capacity=20,
+    ),
+    "vectors, rebooted": scene(
+        LZ4,
+        "elsewhere; open; rows 4; flush; rows 15; reboot; open; rows 2; close",
+        watch_from=6,
+        envs=3,
+    ),
+    "a vector lane of its own": scene(
+        LZ4, "open; rows 2; litter; close; open; rows 1; close", lane="actor-3", envs=2
+    ),
     "a lane of its own": scene(
         LZ4, "open; rows 2; litter; close; open; rows 1; close", lane="actor-3"
     ),
@@ -223,6 +259,8 @@ ELSEWHERE = {
         writing/writer Writer.base
         writing/writer Writer.running
         writing/writer Writer.__repr__
+        writing/lane_files _check_kind | if metadata["kind"] == "lanes":
+        writing/lanes_writer _LanesFiles.capacity
         writing/lanes_writer LanesWriter.__len__
         writing/lanes_writer LanesWriter.metadata
         writing/lanes_writer LanesWriter.n_steps

@@ -31,6 +31,7 @@ __all__ = [
     "kill",
     "lanes_of",
     "quiet",
+    "writers_of",
 ]
 
 ALLOCATING = frozenset({"posix_fallocate", "write", "open"})
@@ -198,13 +199,14 @@ def lanes_of(writer: AnyWriter | ReplayBuffer) -> tuple[Writer, ...]:
     Raises:
         TypeError: it writes a lane of many environments.
     """
-    lanes = tuple(one for one in _lanes_of(writer) if isinstance(one, Writer))
+    lanes = tuple(one for one in writers_of(writer) if isinstance(one, Writer))
     if not lanes:
         raise TypeError(f"{writer!r} writes no lane of one environment")
     return lanes
 
 
-def _lanes_of(writer: AnyWriter | ReplayBuffer) -> tuple[Writer | VectorWriter, ...]:
+def writers_of(writer: AnyWriter | ReplayBuffer) -> tuple[Writer | VectorWriter, ...]:
+    """The writers of single lanes, of one environment or many, of a writer or a buffer."""
     if isinstance(writer, ReplayBuffer):
         writer = writer.writer
     return writer.writers if isinstance(writer, LanesWriter) else (writer,)
@@ -216,7 +218,7 @@ def kill(writer: AnyWriter | ReplayBuffer) -> None:
     What the background threads are doing is finished, what they have not begun never happens, the
     lock is free, and nothing else is written.
     """
-    lanes = _lanes_of(writer)
+    lanes = writers_of(writer)
     background = lanes[0]._background
     background._stop = True
     background._wake.set()
@@ -233,7 +235,7 @@ def kill(writer: AnyWriter | ReplayBuffer) -> None:
 @contextlib.contextmanager
 def quiet(writer: AnyWriter | ReplayBuffer) -> Iterator[None]:
     """Hold the background threads still, so that the directory can be copied as of one moment."""
-    lanes = _lanes_of(writer)
+    lanes = writers_of(writer)
     lanes[0]._background.submit(lambda: None).result()
     with contextlib.ExitStack() as stack:
         for lane in lanes:

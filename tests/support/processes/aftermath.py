@@ -17,6 +17,7 @@ from tests.support.disks import faults
 from tests.support.oracle import checks
 from tests.support.oracle.model import Model
 from tests.support.oracle.script import append_rows
+from tests.support.oracle.vectors import VectorModel
 from tests.support.processes import actor
 
 __all__ = ["check_closed", "check_found", "go_on"]
@@ -43,6 +44,9 @@ def check_found(chronicle: actor.Chronicle, *, most: int = 40) -> bool:
         return False
     with store:
         chronicle.catch_up([view.rows for view in store.lanes])
+        if chronicle.vectors is not None:
+            _check_vectors(store, chronicle.vectors, most)
+            return True
         _learn_bases(store, chronicle.model)
         checks.check_ids(store, chronicle.model)
         _check_newest(store, chronicle.model)
@@ -74,6 +78,11 @@ def _opened(chronicle: actor.Chronicle) -> Store | None:
     return None
 
 
+def _check_vectors(store: Store, model: VectorModel, most: int) -> None:
+    model.forget(store.lanes[0].base)
+    model.check(store, [{"stack": 3, "n_step": 3}], most, ended=False)
+
+
 def _learn_bases(store: Store, model: Model) -> None:
     for view, lane in zip(store.lanes, model.lanes, strict=True):
         least, most = lane.base, lane.base_bounds()[1]
@@ -99,9 +108,9 @@ def go_on(chronicle: actor.Chronicle, n_rows: int, *, close: bool) -> float:
     began = time.perf_counter()
     writer = script.open(flush_s=0)
     took_s = time.perf_counter() - began
-    lanes = faults.lanes_of(writer)
+    lanes = faults.writers_of(writer)
     chronicle.begin([lane.rows for lane in lanes])
-    starts: list[int | None] = [None] * len(lanes)
+    starts: list[int | None] = [None] * (script.envs or len(lanes))
     for _ in range(n_rows):
         append_rows(writer, script.plot, starts)
     rows = [lane.rows for lane in lanes]
@@ -122,9 +131,12 @@ def check_closed(chronicle: actor.Chronicle) -> None:
     path = Path(chronicle.script.path)
     with Store([path]) as store:
         chronicle.catch_up([view.rows for view in store.lanes])
-        _learn_bases(store, chronicle.model)
-        checks.check_ids(store, chronicle.model)
-        checks.check_columns(store, chronicle.model)
+        if chronicle.vectors is not None:
+            _check_vectors(store, chronicle.vectors, 1 << 40)
+        else:
+            _learn_bases(store, chronicle.model)
+            checks.check_ids(store, chronicle.model)
+            checks.check_columns(store, chronicle.model)
     checks.check_plain_zarr(path)
     checks.check_verified(path)
     litter = [one.name for one in path.parent.iterdir() if one.name.startswith(f".{path.name}.")]

@@ -31,6 +31,7 @@ from mmreplay.reading.store import Store
 from mmreplay.storage import priority_column
 from mmreplay.system import durable_writes, memory_maps, platform
 from mmreplay.writing.open_lanes import AnyWriter
+from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
 from tests.support.disks import faults
 from tests.support.oracle import checks
@@ -232,7 +233,8 @@ class Player:
     def interrupt(self) -> None:
         """What Ctrl-C in the middle of a reset leaves."""
         for lane in self._lanes:
-            lane.files.starts.append(lane.rows)
+            if isinstance(lane, Writer):
+                lane.files.starts.append(lane.rows)
             lane._border = 0
 
     def forget(self) -> None:
@@ -266,6 +268,9 @@ class Player:
     def misuse(self) -> None:
         """Give the writer what it must refuse."""
         for writer in self._lanes:
+            if isinstance(writer, VectorWriter):
+                self._misuse_many(writer)
+                continue
             frame = self._script.plot.frame(0, writer.rows, 0)
             for action, reward, given, extras in (
                 (3, 1.0, None, {"thought": 1.0}),
@@ -281,11 +286,31 @@ class Player:
                 with contextlib.suppress(SchemaError):
                     writer.reset(given)
 
+    def _misuse_many(self, writer: VectorWriter) -> None:
+        n = len(writer)
+        field = next(iter(writer.schema.frames.values()))
+        frame = np.zeros((n, *field.shape), field.dtype)
+        none, some = np.zeros(n, bool), np.arange(n) == 0
+        right = np.zeros(n), np.zeros(n), frame, none, none
+        for number, wrong in ((0, "up"), (1, "much"), (2, None), (2, {}), (3, "yes"), (4, [2] * n)):
+            given = [*right[:number], wrong, *right[number + 1 :]]
+            with contextlib.suppress(SchemaError):
+                writer.step(*given, thought=np.zeros(n))  # type: ignore[arg-type]
+        for more in ({"mask": some}, {"mask": "all"}, {"life_lost": 7}, {"other": 1.0}):
+            with contextlib.suppress(SchemaError):
+                writer.step(*right, **{"thought": np.zeros(n)} | more)  # type: ignore[arg-type]
+        with contextlib.suppress(SchemaError):
+            writer.step(*right, mask=none, thought=np.zeros(n))
+        for given_frames in (None, {}, frame[1:]):
+            with contextlib.suppress(SchemaError):
+                writer.reset(given_frames)
+        writer.reset(frame, none)
+
     # ------------------------------------------------------------ how they are performed
 
     @property
-    def _lanes(self) -> tuple[Writer, ...]:
-        return faults.lanes_of(self._writer) if self._writer is not None else ()
+    def _lanes(self) -> tuple[Writer | VectorWriter, ...]:
+        return faults.writers_of(self._writer) if self._writer is not None else ()
 
     def _begin(self, opening: Callable[[], AnyWriter | PrioritizedReplayBuffer]) -> None:
         def attempt() -> None:
@@ -300,7 +325,7 @@ class Player:
         _log(self._script, heads)
         self._report[: len(heads)] = heads
         self._report[PHASE] = WRITING
-        self._starts = [None] * len(heads)
+        self._starts = [None] * (self._script.envs or len(heads))
 
     def _row(self) -> None:
         writer = self._writer
