@@ -64,10 +64,19 @@ def chunks(writer: Writer, path: str = "rewards") -> list[int]:
 def make_lanes(
     path: Path, *, n_lanes: int, capacity: int | None = None, flush_s: float = 0, **arguments: Any
 ) -> LanesWriter:
-    """A store in which each of many environments has a lane, as earlier versions made them."""
-    for number, share in enumerate(split_capacity(capacity, n_lanes)):
-        mmreplay.create(path, lane=str(number), capacity=share, flush_s=0, **arguments).close()
-    writer = mmreplay.create(path, append=True, flush_s=flush_s)
+    """A store in which each of many environments has a lane, as earlier versions made them.
+
+    If it is there it is opened, and what a death has left of it is completed before.
+    """
+    if len([*path.glob("lane-*")]) < n_lanes:
+        for number, share in enumerate(split_capacity(capacity, n_lanes)):
+            own = arguments | {"lane": str(number), "capacity": share}
+            one = mmreplay.create(path, **own, flush_s=0)
+            try:
+                one.close()
+            finally:
+                one._release_unclosed()
+    writer = mmreplay.create(path, **arguments, capacity=capacity, append=True, flush_s=flush_s)
     assert isinstance(writer, LanesWriter)
     return writer
 

@@ -25,7 +25,6 @@ from mmreplay.maintenance.verify.report import Finding
 from mmreplay.reading.store import Store
 from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.schema import Field
-from mmreplay.writing.create import create
 from mmreplay.writing.open_lanes import AnyWriter
 from tests.support.oracle.checks import columns_of
 from tests.support.oracle.pair import Pair
@@ -123,10 +122,13 @@ def build(path: Path, kind: Kind, seed: int = 0) -> None:
 def record(path: Path, kind: Kind, seed: int = 0) -> AnyWriter | ReplayBuffer:
     """Record a store of this kind; what writes it is still open."""
     generator = np.random.default_rng(seed)
-    given = kind.layout.create_arguments() | {"flush_s": 0}
-    given["metadata"] = {"id": "Flips-v0", "seed": seed, "scale": 1e-05, "name": "caf\u00e9"}
+    metadata = {"id": "Flips-v0", "seed": seed, "scale": 1e-05, "name": "caf\u00e9"}
+    layout = kind.layout
     writer: AnyWriter | ReplayBuffer
-    writer = create(path, **given) if kind.buffer is None else kind.buffer(path, stack=2, **given)
+    if kind.buffer is None:
+        writer = layout.create(path, metadata=metadata)
+    else:
+        writer = layout.create_buffer(path, kind.buffer, stack=2, metadata=metadata)
     pair = Pair(writer, kind.layout.model(), generator)
     for _ in range(3):
         pair.together(kind.steps // 3, end=0.07)
