@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 import mmreplay
 from mmreplay import Field, LanesWriter
@@ -13,7 +16,7 @@ from mmreplay.storage.checkpoint import Checkpoint, CheckpointFile
 from mmreplay.writing.request import split_capacity
 
 if TYPE_CHECKING:
-    from mmreplay import Writer
+    from mmreplay import Store, Writer
 
 __all__ = [
     "ACTION",
@@ -25,6 +28,7 @@ __all__ = [
     "chunks",
     "drain",
     "make_lanes",
+    "rows_of",
 ]
 
 FRAME, ACTION = Field((3,), "uint8", "raw", chunk=8), Field((), "int64", chunk=8)
@@ -79,6 +83,26 @@ def make_lanes(
     writer = mmreplay.create(path, **arguments, capacity=capacity, append=True, flush_s=flush_s)
     assert isinstance(writer, LanesWriter)
     return writer
+
+
+def rows_of(store: Store, env: int) -> SimpleNamespace:
+    """The columns of one environment, from its episodes, as a lane of its own has them."""
+    width = store.lanes[0].environments
+    numbers = np.flatnonzero(store.episodes["id"] % width == env).tolist()
+    episodes = [store.trajectory(number) for number in numbers]
+    shown: list[Any] = [one.observation for one in episodes]
+    zero = np.zeros_like(episodes[0].action[:1])
+    return SimpleNamespace(
+        frames={key: np.concatenate([one[key] for one in shown]) for key in shown[0]}
+        if store.schema.is_dict
+        else np.concatenate(shown),
+        actions=np.concatenate([part for one in episodes for part in (one.action, zero)]),
+        rewards=np.concatenate([np.append(one.reward, 0) for one in episodes]),
+        non_terminals=np.concatenate(
+            [np.append(one.non_terminal, one.non_terminal[-1]) for one in episodes]
+        ),
+        resets=np.concatenate([np.arange(len(one) + 1) == 0 for one in episodes]),
+    )
 
 
 def drain(writer: Writer) -> None:

@@ -13,6 +13,7 @@ import mmreplay
 from mmreplay.recording import atari
 from mmreplay.recording.environments import resolve_id
 from mmreplay.recording.recorder import record
+from tests.support.writers import rows_of
 
 gymnasium.register_envs(ale_py)
 
@@ -32,19 +33,7 @@ class Policy:
 
 def columns(store, env=0):
     """Frames, actions, rewards, flags and resets of one environment, as a lane of its own has."""
-    width = store.lanes[0].environments
-    numbers = np.flatnonzero(store.episodes["id"] % width == env)
-    episodes = [store.trajectory(number) for number in numbers]
-    return [
-        np.concatenate(parts)
-        for parts in (
-            [one.observation for one in episodes],
-            [np.append(one.action, 0) for one in episodes],
-            [np.append(one.reward, 0) for one in episodes],
-            [np.append(one.non_terminal, one.non_terminal[-1]) for one in episodes],
-            [np.arange(len(one) + 1) == 0 for one in episodes],
-        )
-    ]
+    return list(vars(rows_of(store, env)).values())
 
 
 def assert_same_rows(some, others):
@@ -166,13 +155,14 @@ def test_several_environments_are_ale_pys_vector_environment(game):
 
 @pytest.mark.parametrize("envs", [1, 2])
 def test_a_truncated_episode_ends_in_its_true_final_frame(envs, steady_game, tmp_path, monkeypatch):
+    seed = 5 - envs
+    whole = steady_game(envs, seed)  # before what follows applies to it
     monkeypatch.setattr(atari, "NOOP_MAX", 0)
     monkeypatch.setattr(atari, "max_steps", lambda _spec: 100)
-    seed = 5 - envs
     record(
         "BreakoutNoFrameskip-v4", tmp_path / "s", 110 * envs, envs=envs, policy=Policy, seed=seed
     )
-    with mmreplay.open(steady_game(envs, seed)) as long, mmreplay.open(tmp_path / "s") as short:
+    with mmreplay.open(whole) as long, mmreplay.open(tmp_path / "s") as short:
         for env in range(envs):
             true = columns(long, env)[0]
             frames, _, _, flags, resets = columns(short, env)
