@@ -128,6 +128,20 @@ def test_names_that_are_not_known(closed):
     assert [one.file for one in report.warnings] == ["zarr.json.1.tmp"]
 
 
+def test_a_priority_that_is_none(tmp_path, quick_disk):
+    given = {"frame": LZ4, "action": Field((), "int64", chunk=8), "lanes": 3, "capacity": 90}
+    path, none = tmp_path / "store.zarr", [False] * 3
+    with mmreplay.PrioritizedReplayBuffer(path, stack=None, flush_s=0, **given) as buffer:
+        buffer.reset(np.zeros((3, 3), "f4"))
+        for _ in range(20):
+            buffer.step([0] * 3, [0.0] * 3, np.ones((3, 3), "f4"), none, none)
+        buffer.update_priorities(buffer.ids, np.ones(60))
+    assert_sound(path, "closed")
+    np.memmap(path / "ticks" / "priorities" / "c.0.0", "<f8", "r+").reshape(-1, 3)[7, 2] = -1
+    (found,) = [one for one in verify(path).findings if "finite" in one.message]
+    assert (found.array, found.rows) == ("ticks/priorities", (7, 8))
+
+
 def change(path, **changes):
     document = json.loads((path / "zarr.json").read_bytes())
     own = {k: v for k, v in document["attributes"]["mmreplay"].items() if k != "crc32c"} | changes
