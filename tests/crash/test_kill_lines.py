@@ -62,7 +62,7 @@ SCENES = {
     ),
     "vectors": scene(
         RAW,
-        "open; rows 9; flush; misuse; rows 8; flush; rows 40; close; open; rows 3; close",
+        "open; misuse; rows 9; flush; misuse; rows 8; flush; rows 40; close; open; rows 3; close",
         envs=3,
     ),
     "vectors of stacks": scene(
@@ -326,6 +326,8 @@ ELSEWHERE = {
     """,
     "other systems or processors": """
         writing/writer Writer.step | _publish()
+        writing/vector_writer VectorWriter.step | _publish()
+        writing/vector_writer VectorWriter._append_starts | _publish()
         writing/writer Writer._commit | _publish()
         storage/state_page State.start | platform.barrier()
         system/durable_writes _fallocate | have = os.fstat(descriptor).st_size
@@ -375,6 +377,9 @@ ELSEWHERE = {
     "an error that is none of ours: no memory": """
         writing/seal Sealer.wait | raise job.error
         writing/session Session.close | except BaseException:
+        writing/vector_writer VectorWriter.__init__ | except BaseException:
+        writing/vector_writer VectorWriter.__init__ | self.files.release()
+        writing/vector_writer VectorWriter.__init__ | raise
         writing/seal SealJob.work | except BaseException as error:
         writing/seal SealJob.work | self.error = error
         writing/seal SealJob.work | self._encoded.set()
@@ -383,6 +388,7 @@ ELSEWHERE = {
     """,
     "a race of two threads or processes within one statement": """
         writing/writer Writer._cache_for_step | self._border = 0
+        writing/vector_writer VectorWriter._cache_border | self._border = 0
         writing/background Background.tick | break
         writing/background _flush_loop | return
         writing/flush in_turn | raise FailedStoreError(str(lane.failure)) from lane.failure

@@ -301,6 +301,8 @@ class Player:
                 writer.step(*right, **{"thought": np.zeros(n)} | more)  # type: ignore[arg-type]
         with contextlib.suppress(SchemaError):
             writer.step(*right, mask=none, thought=np.zeros(n))
+        if not writer.running.any():  # a step of nobody
+            writer.step([0] * n, np.zeros((n,)), frame, [0] * n, [0] * n, mask=none, thought=none)
         for given_frames in (None, {}, frame[1:]):
             with contextlib.suppress(SchemaError):
                 writer.reset(given_frames)
