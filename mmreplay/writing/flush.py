@@ -49,8 +49,7 @@ class TimedFlush:
         if lane.closed or lane.released or lane.failure is not None:
             return
         try:
-            if timer or any(map(_can_evict, lane.logs)):
-                flush(lane)
+            in_turn(lane, _flush_what_is_open if timer else _flush_what_can_go)
         except (DiskFullError, ReachedLimitError):
             return  # the next flush, or the step that finds no room, says so
         except Exception as error:  # noqa: BLE001 (else the thread would end without a word)
@@ -81,6 +80,12 @@ def in_turn(lane: LockedLane, call: Callable[[LockedLane], None]) -> None:
 
 def _flush_what_is_open(lane: LockedLane) -> None:
     if not (lane.closed or lane.released):  # while this one waited
+        flush_rows(lane)
+
+
+def _flush_what_can_go(lane: LockedLane) -> None:
+    # In turn: what is looked at to tell may be evicted by another flush.
+    if not (lane.closed or lane.released) and any(map(_can_evict, lane.logs)):
         flush_rows(lane)
 
 

@@ -218,7 +218,7 @@ SCENES = {
 DISK = [
     f"system/{name}"
     for name in (
-        "platform checked_reads memory_maps disk_errors durable_writes held_directories locks"
+        "platform checked_reads memory_maps disk_errors durable_writes held_directories locks threads"
     ).split()
 ]
 """The modules that everything else goes through."""
@@ -321,8 +321,8 @@ ELSEWHERE = {
         writing/background Background.submit | once()
         writing/background Background.submit | done.set_result(None)
         writing/background Background.submit | return done
-        writing/lanes_writer run_in_threads | except RuntimeError:
-        writing/lanes_writer run_in_threads | break
+        system/threads run_in_threads | except RuntimeError:
+        system/threads run_in_threads | break
     """,
     "other systems or processors": """
         writing/writer Writer.step | _publish()

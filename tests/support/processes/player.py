@@ -366,7 +366,7 @@ class Player:
             found, known = [view.rows for view in store.lanes], [one.rows for one in self._lanes]
         if found != known:
             raise AssertionError(f"{path}: {known} rows were written, {found} are there")
-        if not any(one.metadata["closed"] for one in store.live.readers):
+        if not any(log.is_closed for one in store.live.readers for log in one.logs):
             checks.check_verified(path)  # otherwise it would wait for the writer that closes it
 
     def _look_after_failure(self) -> None:

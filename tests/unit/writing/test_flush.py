@@ -1,14 +1,13 @@
 """The order of a flush, and what it evicts."""
 
 import errno
-import json
 import os
 import threading
 
 import pytest
 
 import mmreplay
-from mmreplay import Field, episode_index
+from mmreplay import Field
 from mmreplay.errors import (
     DiskFullError,
     FailedStoreError,
@@ -342,31 +341,6 @@ def test_an_eviction_is_woken_when_there_is_something_to_evict(make, story, monk
     drain(writer)
 
 
-def test_a_late_check_for_eviction_never_moves_the_base_back(make, story, monkeypatch):
-    writer = make(capacity=5)
-    monkeypatch.setattr(writer._background, "wake", lambda: None)
-    story.play(writer, 150)
-    writer.flush()
-    real = episode_index.first_row
-
-    def late(*args):
-        monkeypatch.setattr(episode_index, "first_row", real)
-        found = real(*args)
-        story.play(writer, 60, reset=False)  # the thread that asks waits for its turn here
-        writer.flush()
-        return found
-
-    monkeypatch.setattr(episode_index, "first_row", late)
-    writer._session._timed_flush.flush_in_background(timer=False)
-    writer.close()
-    own = json.loads((writer.path / "zarr.json").read_bytes())["attributes"]["mmreplay"]
-    assert own["first"] == 205
-    again = make(append=True)
-    with mmreplay.open(again.path) as store:
-        assert store.ids.tolist() == list(range(205, 210))
-        story.check(store, start=205 - 64)
-
-
 def test_a_flush_that_waited_until_its_lane_was_released_does_nothing(make, story):
     writer = make()
     story.play(writer, 8)
@@ -388,3 +362,17 @@ def test_a_recovery_is_flushed_soon_where_a_clock_flushes(make, story, kill, mon
     assert flushed.wait(WAIT)
     assert again.log.checkpoint.best.head == 10
     again.close()
+
+
+def test_what_can_go_is_looked_up_in_turn(make, story, monkeypatch):
+    writer = make(capacity=5)
+    story.play(writer, 10)
+    asked = []
+
+    def can_evict(log):
+        asked.append(writer.files.flush_lock.locked())
+        return False
+
+    monkeypatch.setattr(flush, "_can_evict", can_evict)
+    writer._session._timed_flush.flush_in_background(timer=False)
+    assert asked == [True]
