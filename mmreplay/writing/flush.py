@@ -49,7 +49,10 @@ class TimedFlush:
         if lane.closed or lane.released or lane.failure is not None:
             return
         try:
-            in_turn(lane, _flush_what_is_open if timer else _flush_what_can_go)
+            if timer:
+                flush(lane)
+            else:
+                in_turn(lane, _flush_what_can_go)
         except (DiskFullError, ReachedLimitError):
             return  # the next flush, or the step that finds no room, says so
         except Exception as error:  # noqa: BLE001 (else the thread would end without a word)

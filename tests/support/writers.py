@@ -13,6 +13,7 @@ import mmreplay
 from mmreplay import Field, LanesWriter
 from mmreplay.storage import chunk_files
 from mmreplay.storage.checkpoint import Checkpoint, CheckpointFile
+from mmreplay.writing import background, writer
 from mmreplay.writing.request import split_capacity
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ __all__ = [
     "chunks",
     "drain",
     "make_lanes",
+    "open_lane",
     "rows_of",
 ]
 
@@ -38,6 +40,11 @@ def attributes(path: Path) -> dict[str, Any]:
     """attributes.mmreplay of a store or lane, unchecked."""
     own: dict[str, Any] = json.loads((path / "zarr.json").read_bytes())["attributes"]["mmreplay"]
     return own
+
+
+def open_lane(path: Path) -> Writer:
+    """A writer of the lane that is there, whose capacity becomes 1000; no clock flushes it."""
+    return writer.Writer(path, background=background.Background(0), changes={"capacity": 1000})
 
 
 def check(story: Any, writer: Any) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mmreplay.episode_index import EPISODE_DTYPE, UNKNOWN, RowIndex, floor_row
+from mmreplay.episode_index import UNKNOWN, RowIndex, floor_row
 from mmreplay.ids import LANE_SHIFT
 from tests.support.oracle.naive_rows import naive_first, naive_transitions
 
@@ -198,7 +198,3 @@ def test_the_index_remembers_no_more_episodes_than_can_be_sampled():
     assert index.n_transitions == 50
     assert len(index.resets(0)) < 300
     assert len(index._starts) < 1000
-
-
-def test_an_episode_is_a_row_of_five_fields():
-    assert EPISODE_DTYPE.names == ("id", "length", "return", "terminated", "truncated")

@@ -126,21 +126,6 @@ def test_a_cell_is_a_transition_if_and_only_if_it_is_of_an_episode(seed):
     compare(again, model, random)
 
 
-def test_the_table_of_episodes_forgets_those_that_went():
-    random = np.random.default_rng(0)
-    model = TicksModel(4, 100)
-    index, source = loaded(model)
-    for _ in range(30):
-        play(model, random, 40, 0.5)
-        model.evict()
-        grown(index, source, model)
-        compare_episodes(index, model)
-    table = index._ended
-    assert table.origin > 500
-    assert table._lasts.size < 700
-    assert table._numbers.size < 900
-
-
 def test_an_episode_that_runs_on_while_hundreds_end_is_known_as_one_that_runs():
     model = TicksModel(4, 100)
     index, source = loaded(model)

@@ -376,3 +376,24 @@ def test_what_can_go_is_looked_up_in_turn(make, story, monkeypatch):
     monkeypatch.setattr(flush, "_can_evict", can_evict)
     writer._session._timed_flush.flush_in_background(timer=False)
     assert asked == [True]
+
+
+@pytest.mark.parametrize("codec", ["raw", "lz4"])
+def test_a_flush_that_cannot_open_a_file_gives_up_no_row(make, story, kill, codec, monkeypatch):
+    writer = make(frame=Field((3,), "uint8", codec, chunk=4, shard=8 if codec == "lz4" else None))
+    story.play(writer, 12)
+    writer.flush()
+    story.play(writer, 9)
+
+    def full(*_, **__):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", full)
+        with pytest.raises(FailedStoreError, match=r"may not open more than .* files"):
+            writer.flush()
+    kill(writer)
+    again = make(append=True)
+    assert again.rows == len(story.lanes[again.path])
+    with mmreplay.open(again.path) as store:
+        story.check(store)

@@ -1,45 +1,30 @@
-"""How a lane begins to be written: built, reopened, recovered; and a death in the middle of it."""
+"""How a lane begins to be written again: reopened, recovered; and a death in the middle of it."""
 
-import errno
 import itertools
-import os
 import shutil
-import uuid
 
 import numpy as np
 import pytest
 
 import mmreplay
 from mmreplay import Field
-from mmreplay.errors import CorruptStoreError, FailedStoreError
-from mmreplay.format import plan
+from mmreplay.errors import CorruptStoreError
 from mmreplay.reading import log_reader
-from mmreplay.schema import Schema
 from mmreplay.storage import chunk_files
 from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.checksums import stored_checksum
 from mmreplay.storage.state_page import BASE, TAIL_START, State
-from mmreplay.system import durable_writes, memory_maps, platform
-from mmreplay.writing import background, build_lane, seal, writer
+from mmreplay.system import durable_writes, memory_maps
+from mmreplay.writing import background, build_lane, seal
 from tests.support.disks.trees import files
 from tests.support.documents import attributes
 from tests.support.effort import by_effort
+from tests.support.writers import open_lane
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
 CODECS = {"raw": "raw", "lz4": "lz4"}
 DEEP_ONLY = pytest.mark.deep(only=True)
-
-
-@pytest.fixture
-def power_cut(monkeypatch):
-    """From now on the system has been started anew: nothing volatile is trusted."""
-
-    def cut():
-        now = uuid.uuid4().bytes
-        monkeypatch.setattr(platform, "boot_id", lambda: now)
-
-    return cut
 
 
 @pytest.fixture(params=CODECS)
@@ -56,45 +41,6 @@ def cut_to(story, path, head):
     del rows[head:]
     rows[-1]["step"] = False
     rows[-1]["flag"] = 1 if rows[-1]["reset"] else rows[-2]["flag"]
-
-
-# ---------------------------------------------------------------- new
-
-
-@pytest.mark.parametrize(
-    "since", ["nothing", "a session", "a recovery", "a restart", "a copy", "a restored copy"]
-)
-def test_only_a_new_lane_that_nobody_has_opened_is_taken_for_durable(
-    tmp_path, kill, power_cut, monkeypatch, since
-):
-    path, copy = tmp_path / "s.zarr", tmp_path / "copy.zarr"
-    schema = Schema.make(Field((3,), "uint8", "lz4", 2, 4), Field((), "int64"))
-    own = {"capacity": None, "padding": "reset", "env": {}, "versions": {}}
-    build_lane.build_lane(path, schema, plan.plan_arrays(schema, None), own)
-    if since == "a session":
-        kill(open_lane(path))
-    elif since == "a recovery":
-        CheckpointFile(path / ".live" / "checkpoint", attributes(path)["uuid"]).write(head=0)
-    elif since == "a restart":
-        power_cut()
-    elif since.endswith("copy"):
-        shutil.copytree(path, copy)
-        if since == "a restored copy":
-            shutil.copytree(copy, path, dirs_exist_ok=True)
-        else:
-            path = copy
-    synced, real = [], durable_writes.sync_file
-    monkeypatch.setattr(
-        durable_writes, "sync_file", lambda one, **how: (synced.append(one.name), real(one, **how))
-    )
-    one = open_lane(path)
-    assert synced == [] if since == "nothing" else "zarr.json" in synced
-    assert attributes(path)["capacity"] == 1000
-    one.reset([1, 2, 3])
-    kill(one)
-    assert open_lane(path).rows == 1
-    with mmreplay.open(path) as store:
-        assert store.frames[:].tolist() == [[1, 2, 3]]
 
 
 # ---------------------------------------------------------------- reopened
@@ -573,10 +519,6 @@ def die_at(patch, number):
     return count
 
 
-def open_lane(path):
-    return writer.Writer(path, background=background.Background(0), changes={"capacity": 1000})
-
-
 EVERY = by_effort(5, 1, 1)  # call of them
 
 
@@ -720,21 +662,4 @@ def test_a_lane_left_open_is_not_filled_up_with_zeros(make, story, kill, fields,
             file.write_bytes(kept)
             seen += 1
     assert seen > len(writer.specs)
-    check_going_on(make, story)
-
-
-def test_a_flush_that_cannot_open_a_file_gives_up_no_row(make, story, kill, fields, monkeypatch):
-    writer = make(**fields)
-    story.play(writer, 12)
-    writer.flush()
-    story.play(writer, 9)
-
-    def full(*_, **__):
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "open", full)
-        with pytest.raises(FailedStoreError, match=r"may not open more than .* files"):
-            writer.flush()
-    kill(writer)
     check_going_on(make, story)
