@@ -38,6 +38,7 @@ from mmreplay.storage.state_page import BASE, COMMITTED, SESSION, TAIL_START, St
 from mmreplay.system import checked_reads, durable_writes, held_directories, platform
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing import build_lane, close, create, flush, recover
+from mmreplay.writing.kept_rows import LaneRows
 from mmreplay.writing.lane_files import LockedLane
 from mmreplay.writing.log import Log
 from mmreplay.writing.open_chunks import OpenChunks
@@ -193,12 +194,12 @@ def _is_shard(path: Path, *_: Any, **__: Any) -> bool:
     return path.name.startswith("c.")
 
 
-def _is_tail(path: Path, *_: Any, **__: Any) -> bool:
-    return path.suffix == ".tail"
+def _is_tail(path: AnyPath, *_: Any, **__: Any) -> bool:
+    return path.name.endswith(".tail")
 
 
-def _is_no_tail(path: Path, *_: Any, **__: Any) -> bool:
-    return path.suffix != ".tail"
+def _is_no_tail(path: AnyPath, *_: Any, **__: Any) -> bool:
+    return not path.name.endswith(".tail")
 
 
 def _slots(change: Callable[[Log, dict[str, Any]], None]) -> list[Change]:
@@ -411,7 +412,7 @@ def _checkpoint_before_the_rows() -> list[Change]:
 def _evict_before_the_checkpoint() -> list[Change]:
     def evict(lane: LockedLane) -> None:
         log = lane.log
-        base = flush._base_of(log.kept.first_row(log.head), log.base)
+        base = flush._base_of(log, log.kept.first_row(log.head))
         log.words[BASE] = log.base = base
         flush.evict(log)
 
@@ -435,7 +436,7 @@ def _evict_before_the_base_is_stored() -> list[Change]:
 
 @_breaks("base: the oldest row that is kept, as context for stacks", _EVICTING)
 def _context_evicted() -> list[Change]:
-    return [(flush, "_base_of", max)]
+    return [(flush, "_base_of", lambda log, first: max(log.base, first))]
 
 
 @_breaks("close: everything durable, then closed = true")
@@ -492,7 +493,7 @@ def _checksums_of_a_close_unsynced() -> list[Change]:
 
 @_breaks("close: episodes/starts, durable before closed = true")
 def _index_unsynced() -> list[Change]:
-    return [_not_durable(close, "_write_index")]
+    return [_not_durable(LaneRows, "finish")]
 
 
 @_breaks("close: the shapes of all arrays, durable before closed = true")
@@ -509,10 +510,10 @@ def _shards_of_a_closed_lane_unsynced() -> list[Change]:
 def _litter_reused() -> list[Change]:
     real = recover.reopen
 
-    def reopen(path: Path, metadata: dict[str, Any], *rest: Any) -> Any:
+    def reopen(path: Path, metadata: dict[str, Any], *rest: Any, **limits: Any) -> Any:
         if (path / ".live" / "state").exists():
-            return recover.recover(path, {**metadata, "closed": False}, *rest)
-        return real(path, metadata, *rest)
+            return recover.recover(path, {**metadata, "closed": False}, *rest, **limits)
+        return real(path, metadata, *rest, **limits)
 
     return [(recover, "reopen", reopen)]
 
@@ -532,7 +533,7 @@ def _still_closed() -> list[Change]:
 
 @_breaks("reopen: a fresh tail, state and checkpoint, then closed = false")
 def _opened_too_early() -> list[Change]:
-    def open_(path: Path, metadata: dict[str, Any], *_: Any) -> None:
+    def open_(path: Path, metadata: dict[str, Any], *_: Any, **__: Any) -> None:
         build_lane.write_metadata(path, metadata, closed=False)
 
     return [_before(recover, "reopen", open_)]
@@ -543,14 +544,19 @@ def _checksums_forgotten_too_early() -> list[Change]:
     real = recover.reopen
 
     def reopen(
-        path: Path, metadata: dict[str, Any], specs: Any, sums: Checksums, *rest: Any
+        path: Path,
+        metadata: dict[str, Any],
+        specs: Any,
+        sums: Checksums,
+        *rest: Any,
+        **limits: Any,
     ) -> Any:
         def forget(*_: Any, **__: Any) -> None:
             sums.forget(metadata["rows"], recover.shard_start(specs, metadata["rows"]))
             sums.sync()
 
         with _changed([_before(build_lane, "write_metadata", forget)]):
-            return real(path, metadata, specs, sums, *rest)
+            return real(path, metadata, specs, sums, *rest, **limits)
 
     return [(recover, "reopen", reopen)]
 
@@ -573,7 +579,7 @@ def _nothing_synced_first() -> list[Change]:
 
 @_breaks("recover: take every kept chunk file as dirty")
 def _dirty_chunks_forgotten() -> list[Change]:
-    def forget(live: recover.Live, *_: Any) -> None:
+    def forget(live: recover.Live, *_: Any, **__: Any) -> None:
         live.flushed = live.head
 
     return [_after(recover, "recover", forget)]
