@@ -194,7 +194,7 @@ def make(folder: Path, scratch: Path):
         crashed = name.startswith("crashed")
         metadata = {"id": "ALE/Breakout-v5", "policy": "random"}
         arguments = layout.create_arguments() | {"metadata": metadata}
-        if arguments.pop("lanes") is None:
+        if layout.lanes is None:
             writer = mmreplay.create(path, **arguments, flush_s=0)
         else:
             writer = make_lanes(path, n_lanes=layout.lanes, **arguments)

@@ -17,7 +17,6 @@ from tests.support.oracle.checks import check_same
 from tests.support.oracle.model import LANE_SHIFT, LaneModel, Model
 from tests.support.oracle.pair import Pair
 from tests.support.oracle.strategies import Episode, Layout, episodes
-from tests.support.writers import make_lanes
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 
@@ -45,12 +44,7 @@ def layout_of(goal, codec="raw", **changes):
 
 def opened(path, layout, **settings):
     """A buffer of a new store, in which each of many environments has a lane."""
-    arguments = layout.create_arguments()
-    n_lanes = arguments.pop("lanes")
-    if n_lanes is not None:
-        make_lanes(path, n_lanes=n_lanes, **arguments).close()
-        arguments = {}
-    return mmreplay.ReplayBuffer(path, **arguments | settings, flush_s=0)
+    return layout.create_buffer(path, mmreplay.ReplayBuffer, **settings)
 
 
 # ---------------------------------------------------------------- the oracle
