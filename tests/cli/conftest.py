@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from pathlib import Path
 
 import click
 import numpy as np
@@ -11,7 +10,6 @@ from click.testing import CliRunner
 
 import mmreplay
 from mmreplay import Field
-from tests.support.writers import make_lanes
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ def die():
     def end(writer):
         for lane in getattr(writer, "writers", (writer,)):
             lane._background.detach(lane)
-            lane._session.abandon()
+            lane._abandon()
             lane.files.release()
 
     return end
@@ -91,8 +89,7 @@ def write(folder, die):
             "action": Field((), "int64", chunk=8),
             "flush_s": 0,
         }
-        new = make_lanes if "n_lanes" in changes else mmreplay.create
-        writers.append(new(Path(path), **(given | changes)))
+        writers.append(mmreplay.create(path, **(given | changes)))
         return writers[-1]
 
     yield create
@@ -107,16 +104,4 @@ def store(write, play):
         for n_steps, how in ((4, "terminated"), (9, "truncated"), (4, "terminated"), (11, "")):
             play(writer, n_steps, how)
         play(writer, 2, reward=2.5)
-    return "store.zarr"
-
-
-@pytest.fixture
-def vector_store(write):
-    """store.zarr, closed: 30 steps of 2 environments together, in 3 episodes each."""
-    none, frames = np.zeros(2, bool), np.arange(6, dtype=np.uint8).reshape(2, 3)
-    with write(lanes=2) as writer:
-        for tick in range(30):
-            if tick % 10 == 0:
-                writer.reset(frames)
-            writer.step([1, 2], [1.0, 0.5], frames + tick, none, none)
     return "store.zarr"

@@ -55,7 +55,12 @@ class Owner:
         self.counts = collections.Counter()
 
     def write(self, script):
-        writer = script.open(metadata={"seed": script.seed})
+        writer = mmreplay.create(
+            script.path,
+            **script.create_arguments(),
+            metadata={"seed": script.seed},
+            append=True,
+        )
         starts = [None]
         for _ in range(self.luck.randint(1, 90)):
             append_rows(writer, script.plot, starts)

@@ -244,11 +244,13 @@ class Squeezed:
     # ------------------------------------------------------------ the calls
 
     def open(self):
+        arguments = self.layout.create_arguments()
         if self.prioritized:
-            kind = mmreplay.PrioritizedReplayBuffer
-            self.writer = self.layout.create_buffer(self.path, kind, stack=None)
+            self.writer = mmreplay.PrioritizedReplayBuffer(
+                self.path, stack=None, flush_s=0, **arguments
+            )
         else:
-            self.writer = self.layout.create(self.path, append=True)
+            self.writer = mmreplay.create(self.path, **arguments, flush_s=0, append=True)
         self.live = True
 
     def rows(self, count):
@@ -357,7 +359,7 @@ def until_full(disk):
     ballast.write_bytes(bytes(1_500_000))
     layout = LAYOUTS["raw-pages"]
     model = layout.model()
-    with layout.create(disk / "s.zarr") as writer:
+    with mmreplay.create(disk / "s.zarr", **layout.create_arguments(), flush_s=0) as writer:
         pair = Pair(writer, model, np.random.default_rng(0))
         with pytest.raises(mmreplay.DiskFullError, match="no room"):
             for _ in range(100_000):

@@ -16,7 +16,6 @@ import mmreplay
 from benchmarks.timing import Spread
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle import checks
-from tests.support.oracle.strategies import Layout
 from tests.support.processes import recorder
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
@@ -51,8 +50,7 @@ def orders(folder):
         if name in fields:
             action = Field((), "int64", chunk=128)
             lanes = more["lanes"] if more["lanes"] > 1 else None
-            layout = Layout(fields[name], action, {}, lanes=lanes)
-            layout.create(Path(path)).close()
+            mmreplay.create(path, fields[name], action, lanes=lanes).close()
     return made
 
 

@@ -76,7 +76,6 @@ OWN = {
     "ReplayBuffer.stored_state",
     "Settings.check_evicting",
     "Store.index",
-    "Writer.log",
     "Writer.specs",
 }
 """Public by their names, for the rest of the package only."""

@@ -78,10 +78,16 @@ class Party:
 
     def make(self, path: Path) -> None:
         """Make its store."""
+        arguments = self.layout.create_arguments()
         if self._prioritized:
-            self._take(self.layout.create_buffer(path, PrioritizedReplayBuffer, stack=2, flush_s=0))
+            del arguments["lanes"]
+            self._take(
+                PrioritizedReplayBuffer(
+                    path, stack=2, flush_s=0, lanes=self.layout.lanes, **arguments
+                )
+            )
         else:
-            self._take(self.layout.create(path))
+            self._take(create(path, **arguments, flush_s=0))
 
     def open(self, path: Path) -> None:
         """Go on with its store."""
