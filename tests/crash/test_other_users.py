@@ -24,6 +24,7 @@ from mmreplay.system import locks
 from tests.support.disks import faults, trees
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle.script import append_rows, with_session
+from tests.support.outcomes import outcome
 from tests.support.processes import actor, aftermath, users
 
 pytestmark = [
@@ -58,15 +59,6 @@ def make(path, kind):
     elif kind == "crashed":
         faults.kill(writer)
     return writer
-
-
-def outcome(call):
-    """What comes of a call: ``""``, or the error and what it says."""
-    try:
-        call()
-    except mmreplay.MmreplayError as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
 
 
 def sample(path):

@@ -23,6 +23,7 @@ from tests.support.disks import faults, mounts, trees
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle import checks
 from tests.support.oracle.script import append_rows, with_session
+from tests.support.outcomes import outcome
 from tests.support.processes import actor
 
 pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
@@ -51,15 +52,6 @@ def make(path, kind):
             writer.flush()
     writer.close() if kind == "closed" else faults.kill(writer)
     return script
-
-
-def outcome(call):
-    """What comes of a call: ``""``, or the error and what it says."""
-    try:
-        call()
-    except mmreplay.MmreplayError as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
 
 
 def check_read(path, script, elsewhere):

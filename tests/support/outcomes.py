@@ -1,0 +1,16 @@
+"""What comes of a call: nothing, or an error of the package."""
+
+from collections.abc import Callable
+
+import mmreplay
+
+__all__ = ["outcome"]
+
+
+def outcome(call: Callable[[], object]) -> str:
+    """``""``, or the error and what it says; other errors come through."""
+    try:
+        call()
+    except mmreplay.MmreplayError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
