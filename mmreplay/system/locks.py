@@ -16,7 +16,7 @@ import time
 import weakref
 from collections.abc import Callable
 
-from mmreplay.errors import FailedStoreError, LockedError
+from mmreplay.errors import FailedStoreError, LockedError, StoreNotFoundError
 from mmreplay.system import platform
 from mmreplay.system.disk_errors import writing
 from mmreplay.system.forks import after_fork_in_child
@@ -41,7 +41,12 @@ class DirectoryLock:
                 f"closed stores can be read"
             )
         self.is_abandoned = False
-        self.directory = HeldDirectory(path)
+        try:
+            self.directory = HeldDirectory(path)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise StoreNotFoundError(
+                f"{path}: there is no directory here, or not any more; check the path"
+            ) from error
         deadline, collected = time.monotonic() + patience_s, False
         while True:
             try:

@@ -26,6 +26,7 @@ from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle.script import append_rows, with_session
 from tests.support.outcomes import outcome
 from tests.support.processes import actor, aftermath, users
+from tests.support.writers import drain
 
 pytestmark = [
     pytest.mark.timeout(0 if THOROUGH else 240),
@@ -58,6 +59,9 @@ def make(path, kind):
         writer.close()
     elif kind == "crashed":
         faults.kill(writer)
+    else:  # what is done behind its back would be taken for a change by somebody else
+        for lane in faults.lanes_of(writer):
+            drain(lane)
     return writer
 
 

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from mmreplay.errors import FailedStoreError, LockedError
+from mmreplay.errors import FailedStoreError, LockedError, StoreNotFoundError
 from mmreplay.system import locks, platform
 
 HOLD = """
@@ -198,3 +198,10 @@ def test_nobody_holds_a_directory_that_is_gone(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     assert not locks.is_locked(tmp_path / "none")
     assert not locks.is_locked(tmp_path / "file" / "none")
+
+
+def test_a_directory_that_was_removed_is_told_as_a_store_that_is_not_there(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    for path in (tmp_path / "gone", tmp_path / "file"):
+        with pytest.raises(StoreNotFoundError, match="there is no directory here, or not any more"):
+            locks.DirectoryLock(path, who=lambda: "")
