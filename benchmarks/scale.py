@@ -21,6 +21,8 @@ class Scale:
         append_steps: steps of an append run.
         peer_rows: transitions in the peer's buffer.
         vector_rows: of the store of vectors.
+        widths: environments that step together.
+        vector_cells: steps of single environments in an append run of each width.
         priority_rows: transitions beside a peer's tree of priorities.
         few_rows: transitions of the smaller buffer whose priorities are updated.
         many_rows: of the larger one.
@@ -43,6 +45,8 @@ class Scale:
     append_steps: int
     peer_rows: int
     vector_rows: int
+    widths: tuple[int, ...]
+    vector_cells: int
     priority_rows: int
     few_rows: int
     many_rows: int
@@ -66,6 +70,8 @@ FULL = Scale(
     append_steps=100_000,
     peer_rows=40_000,
     vector_rows=1_000_000,
+    widths=(16, 256, 1024, 4096),
+    vector_cells=1_000_000,
     priority_rows=1_000_000,
     few_rows=100_000,
     many_rows=10_000_000,
@@ -89,6 +95,8 @@ QUICK = Scale(
     append_steps=600,
     peer_rows=300,
     vector_rows=5_000,
+    widths=(2, 16),
+    vector_cells=2_000,
     priority_rows=3_000,
     few_rows=1_000,
     many_rows=5_000,

@@ -28,7 +28,7 @@ from benchmarks.experience import (
 from benchmarks.results import Result
 from benchmarks.scale import Scale
 from benchmarks.timing import Clock, one_core
-from mmreplay.episode_index import Index
+from mmreplay.episode_index import RowIndex
 from mmreplay.sampling.windows import Windows, WindowSampler
 from mmreplay.storage.shard_column import ShardColumn
 
@@ -171,7 +171,7 @@ def _report(result: Result, clock: Clock, game: str, case: _Case) -> None:
 
 def _draw(clock: Clock, n_episodes: int, rounds: int) -> None:
     """Of a store that is written while it is sampled: the index is another one every time."""
-    index = Index(1)
+    index = RowIndex(1)
     every = np.arange(n_episodes, dtype=np.int64) * (_STEPS + 1)
     head = n_episodes * (_STEPS + 1)
     index.load(0, 0, head, every, n_episodes * _STEPS)

@@ -84,10 +84,12 @@ class CheckpointFile:
     def create(
         path: AnyPath, store: str, *, head: int, tail_start: int, base: int
     ) -> CheckpointFile:
-        """A file with one valid slot."""
+        """A file with one valid slot; the caller makes it durable."""
         first = Checkpoint(head, tail_start, base, 1, platform.boot_id())
         data = _pack(first, uuid.UUID(store).bytes)
-        durable_writes.write_file(path, data.ljust(2 * PAGE_BYTES, b"\0"), overwritten=True)
+        durable_writes.write_file(
+            path, data.ljust(2 * PAGE_BYTES, b"\0"), durable=False, overwritten=True
+        )
         return CheckpointFile(path, store)
 
     @staticmethod

@@ -74,10 +74,11 @@ class Checksums:
     def sync(self) -> None:
         """Make what was stored since the last call durable."""
         n_dirty = len(self._dirty)
-        for path, file in dict.fromkeys(self._dirty[number] for number in range(n_dirty)):
-            durable_writes.sync_file(
-                chunk_files.chunk_path(self._lane, layout.checksum_spec(path), file)
-            )
+        dirty = dict.fromkeys(self._dirty[number] for number in range(n_dirty))
+        durable_writes.sync_all(
+            chunk_files.chunk_path(self._lane, layout.checksum_spec(path), file)
+            for path, file in dirty
+        )
         for _ in range(n_dirty):  # not before: interrupted, it is done by the next call
             self._dirty.popleft()
 

@@ -185,11 +185,15 @@ class RawColumn:
 
     def read(self, number: int, start: int, stop: int) -> Array:
         """A copy of rows [start, stop) of one lane."""
+        return self.view(number, start, stop).copy()
+
+    def view(self, number: int, start: int, stop: int) -> Array:
+        """Rows [start, stop) of one lane: as they are mapped, else a copy."""
         lane, spec, files = self._lanes[number], self._specs[number], self._files
         if files is None or start < files.first[number] * spec.chunk_rows:
             return read_rows(lane, spec, start, stop)
         shift = int(files.shifts[number]) + (number << LANE_SHIFT)
-        return files.rows[shift + start : shift + stop].copy()
+        return files.rows[shift + start : shift + stop]
 
     def _page_in(self, files: SideBySide, ids: Ids, index: Ids) -> None:
         """Let the pager know which chunk files a batch of windows is about to read."""
@@ -197,5 +201,7 @@ class RawColumn:
         chunks = (ids[:, -1] & ROW_MASK) // self._chunk_rows[lanes]
         if self._pager.before(set(zip(lanes.tolist(), chunks.tolist(), strict=True))):
             first, last = index.min(axis=1), index.max(axis=1)
+            if (last - first >= index.shape[1]).any():  # what lies between is of others
+                first = last = distinct(index.ravel())
             ranges = prefetch.ranges(first, last, self._row_bytes)
             memory_maps.advise_needed(files.data, ranges)

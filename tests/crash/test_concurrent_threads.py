@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay.episode_index import Index
+from mmreplay.episode_index import RowIndex
 from tests.support.disks import faults
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle import checks
@@ -37,7 +37,7 @@ def test_four_threads_sample_in_every_way_while_one_steps(script_of, kind):
     chronicle = actor.Chronicle(script)
     report = np.memmap(script.report, "<u8", "r+")
     factory = mmreplay.ReplayBuffer if kind == "uniform" else mmreplay.PrioritizedReplayBuffer
-    buffer = factory(script.path, **script.create_arguments(), stack=onlooker.STACK)
+    buffer = script.open_buffer(factory, stack=onlooker.STACK)
     starts = [None] * (lanes or 1)
     for _ in range(20):
         append_rows(buffer.writer, script.plot, starts, report)
@@ -80,8 +80,7 @@ def test_sampling_while_another_thread_appends_and_evicts(script_of, name, lanes
     script = script_of(name, lanes=lanes, capacity=60)
     plot = script.plot
     counts = {"rows": 0, "batches": 0, "again": 0, "transitions": 0}
-    arguments = script.create_arguments() | {"flush_s": 0.001}
-    buffer = mmreplay.ReplayBuffer(script.path, **arguments, stack=3)
+    buffer = script.open_buffer(mmreplay.ReplayBuffer, flush_s=0.001, stack=3)
 
     def write(going):
         starts = [None] * (lanes or 1)
@@ -143,7 +142,7 @@ def test_readers_in_other_threads_follow_closing_and_reopening(script_of, name):
     script = script_of(name, capacity=80)
     plot = script.plot
     seen, n_opened, n_verified = [], [0], [0]
-    mmreplay.create(script.path, **script.create_arguments()).close()
+    script.open().close()
 
     def look(store):
         ids = store.ids[-8:]
@@ -193,7 +192,7 @@ def test_readers_in_other_threads_follow_closing_and_reopening(script_of, name):
 def test_newest_row_reads_as_a_final_row_however_fast_it_changes(script_of):
     script = script_of("raw")
     plot, seen = script.plot, set()
-    writer = mmreplay.create(script.path, **script.create_arguments())
+    writer = script.open()
     append_rows(writer, plot, [None])
 
     def write(going):
@@ -226,7 +225,7 @@ def test_newest_row_reads_as_a_final_row_however_fast_it_changes(script_of):
 
 def test_a_child_forked_while_a_thread_takes_new_rows_has_a_whole_index(script_of, monkeypatch):
     script = script_of("lz4", capacity=90)
-    buffer = mmreplay.ReplayBuffer(script.path, **script.create_arguments(), stack=3)
+    buffer = script.open_buffer(mmreplay.ReplayBuffer, stack=3)
     starts = [None]
     for _ in range(40):
         append_rows(buffer.writer, script.plot, starts)
@@ -234,14 +233,14 @@ def test_a_child_forked_while_a_thread_takes_new_rows_has_a_whole_index(script_o
     for _ in range(60):
         append_rows(buffer.writer, script.plot, starts)
     halfway, go_on = threading.Event(), threading.Event()
-    extend = Index.extend
+    extend = RowIndex.extend
 
     def hold(self, *arguments):
         halfway.set()
         go_on.wait()
         extend(self, *arguments)
 
-    monkeypatch.setattr(Index, "extend", hold)
+    monkeypatch.setattr(RowIndex, "extend", hold)
     thread = threading.Thread(target=buffer.sample, args=(8,))
     thread.start()
     halfway.wait()  # the columns have the new rows, the index has not
@@ -263,21 +262,21 @@ def test_a_child_forked_while_a_thread_takes_new_rows_has_a_whole_index(script_o
 
 def test_an_epoch_is_of_one_moment_while_another_thread_takes_new_rows(script_of, monkeypatch):
     script = script_of("lz4", capacity=50)
-    buffer = mmreplay.ReplayBuffer(script.path, **script.create_arguments(), stack=3)
+    buffer = script.open_buffer(mmreplay.ReplayBuffer, stack=3)
     starts = [None]
     for _ in range(100):
         append_rows(buffer.writer, script.plot, starts)
     epoch = buffer.batches(16, shuffle=False)
     for _ in range(30):
         append_rows(buffer.writer, script.plot, starts)
-    recount, halfway, go_on = Index._recount, threading.Event(), threading.Event()
+    recount, halfway, go_on = RowIndex._recount, threading.Event(), threading.Event()
 
     def hold(self, lane):
         halfway.set()
         go_on.wait(0.2)  # the epoch may have to wait for the lock of whoever counts
         recount(self, lane)
 
-    monkeypatch.setattr(Index, "_recount", hold)
+    monkeypatch.setattr(RowIndex, "_recount", hold)
     thread = threading.Thread(target=lambda: len(buffer))
     thread.start()
     halfway.wait()  # some of what tells ids is of the one moment, the rest of another
@@ -294,7 +293,7 @@ def test_an_epoch_is_of_one_moment_while_another_thread_takes_new_rows(script_of
 def test_a_store_repaired_under_a_reader_is_never_mixed_with_the_old_one(script_of, name, end):
     script = script_of(name)
     plot = script.plot
-    writer = mmreplay.create(script.path, **script.create_arguments())
+    writer = script.open()
     starts = [None]
     for _ in range(200):
         append_rows(writer, plot, starts)

@@ -37,7 +37,7 @@ def images(disk, folder):
 
 def write(path, layout):
     """Forty rows a lane, flushed in the middle, by a writer that is still at it."""
-    writer = mmreplay.create(path, **layout.create_arguments(), flush_s=0)
+    writer = layout.create(path)
     model = layout.model()
     pair = Pair(writer, model, np.random.default_rng(1))
     pair.together(25, end=0.15)

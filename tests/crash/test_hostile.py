@@ -25,6 +25,7 @@ from mmreplay_cli import main
 from tests.support.disks import faults
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.tampering.limits import Failure, Guard, Limits, run_limited
+from tests.support.writers import make_lanes
 
 pytestmark = [
     pytest.mark.timeout(0 if THOROUGH else 240),
@@ -282,7 +283,7 @@ def test_rows_that_nobody_wrote_take_verify_no_time(store):
 def test_a_directory_is_a_lane_only_if_its_number_has_five_digits(tmp_path):
     field = mmreplay.Field((2,))
     path = tmp_path / "lanes.zarr"
-    mmreplay.create(path, field, field, lanes=2, flush_s=0).close()
+    make_lanes(path, n_lanes=2, frame=field, action=field).close()
     for number in ("9" * 20, "9" * 200, "7", "\u0663" * 5):
         (path / f"lane-{number}").mkdir()
     assert len(mmreplay.open(path).lanes) == 2
@@ -294,7 +295,7 @@ def test_a_directory_is_a_lane_only_if_its_number_has_five_digits(tmp_path):
 def test_a_gap_of_many_lanes_is_one_finding_and_no_repair(tmp_path):
     field = mmreplay.Field((2,))
     path = tmp_path / "lanes.zarr"
-    mmreplay.create(path, field, field, lanes=2, flush_s=0).close()
+    make_lanes(path, n_lanes=2, frame=field, action=field).close()
     (path / "lane-00001").rename(path / "lane-99999")
     texts = [str(one) for one in mmreplay.verify(path).findings]
     assert len(texts) == 1

@@ -60,6 +60,42 @@ SCENES = {
         capacity=60,
         flush_s=0.002,
     ),
+    "vectors": scene(
+        RAW,
+        "open; misuse; rows 9; flush; misuse; rows 8; flush; rows 40; close; open; rows 3; close",
+        envs=3,
+    ),
+    "vectors of stacks": scene(
+        LZ4,
+        "open; rows 25; flush; rows 4; close; open; rows 3; drop; open; rows 2; close",
+        action="float32",
+        stacked=True,
+        envs=3,
+    ),
+    "vectors of dicts": scene(
+        DICT,
+        "open; rows 12; flush; pause 0.01; rows 8; close; open note; rows 3; close",
+        stacked=True,
+        envs=2,
+        capacity=60,
+        flush_s=0.002,
+    ),
+    "vectors, evicting": scene(
+        RAW,
+        "open; rows 90; flush; flush; rows 8; flush; rows 4; drop; open; rows 2; close",
+        watch_from=2,
+        envs=2,
+        capacity=20,
+    ),
+    "vectors, rebooted": scene(
+        LZ4,
+        "elsewhere; open; rows 4; flush; rows 15; reboot; open; rows 2; close",
+        watch_from=6,
+        envs=3,
+    ),
+    "a vector lane of its own": scene(
+        LZ4, "open; rows 2; litter; close; open; rows 1; close", lane="actor-3", envs=2
+    ),
     "a lane of its own": scene(
         LZ4, "open; rows 2; litter; close; open; rows 1; close", lane="actor-3"
     ),
@@ -182,7 +218,7 @@ SCENES = {
 DISK = [
     f"system/{name}"
     for name in (
-        "platform checked_reads memory_maps disk_errors durable_writes held_directories locks"
+        "platform checked_reads memory_maps disk_errors durable_writes held_directories locks threads"
     ).split()
 ]
 """The modules that everything else goes through."""
@@ -192,7 +228,8 @@ WRITE_PATH = [
         for name in "build_lane create open_lanes request lane_files recover".split()
     ),
     *(f"writing/{name}" for name in "flush close seal open_chunks row_values".split()),
-    *(f"writing/{name}" for name in "background vector_writer writer".split()),
+    *(f"writing/{name}" for name in "background writer log kept_rows session".split()),
+    *(f"writing/{name}" for name in "lanes_writer vector_writer vector_values appender".split()),
     *(f"storage/{name}" for name in "checkpoint checksums chunk_files priority_column".split()),
     *(f"storage/{name}" for name in "raw_column shard_column shard_file side_by_side".split()),
     *(f"storage/{name}" for name in "state_page tail_file".split()),
@@ -222,9 +259,17 @@ ELSEWHERE = {
         writing/writer Writer.base
         writing/writer Writer.running
         writing/writer Writer.__repr__
+        writing/lane_files _check_kind | if metadata["kind"] == "lanes":
+        writing/lanes_writer _LanesFiles.capacity
+        writing/lanes_writer LanesWriter.__len__
+        writing/lanes_writer LanesWriter.metadata
+        writing/lanes_writer LanesWriter.n_steps
+        writing/lanes_writer LanesWriter.__repr__
         writing/vector_writer VectorWriter.__len__
         writing/vector_writer VectorWriter.metadata
         writing/vector_writer VectorWriter.n_steps
+        writing/vector_writer VectorWriter.base
+        writing/vector_writer VectorWriter.running
         writing/vector_writer VectorWriter.__repr__
         writing/create create | from mmreplay.env_fields import (
         writing/create create | found = env_fields(env)
@@ -233,7 +278,7 @@ ELSEWHERE = {
         writing/create create | warn_caller(advice)
         writing/create create | stack_padding = found.padding
         writing/create create | frame, action = frame or found.frame, action or found.action
-        writing/create create | lanes = lanes if lanes is not None or lane is not None else found.lanes
+        writing/create create | lanes = lanes if lanes is not None else found.lanes
         system/memory_maps advise_random
         system/memory_maps advise_needed
         system/memory_maps populate_read
@@ -250,8 +295,7 @@ ELSEWHERE = {
         system/checked_reads _check_right
     """,
     "makes the text of a refusal": """
-        writing/vector_writer VectorWriter._unfit
-        writing/lane_files LockedLane.missing
+        writing/log Log.missing
         system/disk_errors writing | room, advice = "left in the disk quota", "make room, or have the quota raised,"
         system/disk_errors _advice
         system/checked_reads _no_right
@@ -263,14 +307,13 @@ ELSEWHERE = {
         storage/tail_file tail_problem | f"head, {head:,}, found {tail_start:,}"
         system/checked_reads name_problem | return "it has a character that no name can have"
         system/checked_reads name_problem | return "it is longer than the file system takes"
-        writing/writer Writer._guard | else f"{self.path}: a flush in the background failed: {self._failure!r}; what is "
     """,
     "runs when the module is imported": """
         system/platform _make_barrier
         system/platform _libc
     """,
     "in a forked child, which writes nothing": """
-        writing/writer Writer._abandon
+        writing/session Session.abandon
     """,
     "when the interpreter is ending": """
         writing/background Background.submit | except RuntimeError:
@@ -278,11 +321,13 @@ ELSEWHERE = {
         writing/background Background.submit | once()
         writing/background Background.submit | done.set_result(None)
         writing/background Background.submit | return done
-        writing/vector_writer run_in_threads | except RuntimeError:
-        writing/vector_writer run_in_threads | break
+        system/threads run_in_threads | except RuntimeError:
+        system/threads run_in_threads | break
     """,
     "other systems or processors": """
         writing/writer Writer.step | _publish()
+        writing/vector_writer VectorWriter.step | _publish()
+        writing/vector_writer VectorWriter._append_starts | _publish()
         writing/writer Writer._commit | _publish()
         storage/state_page State.start | platform.barrier()
         system/durable_writes _fallocate | have = os.fstat(descriptor).st_size
@@ -331,9 +376,10 @@ ELSEWHERE = {
     """,
     "an error that is none of ours: no memory": """
         writing/seal Sealer.wait | raise job.error
-        writing/writer Writer.close | except BaseException:
-        writing/writer Writer.close | self._release_unclosed()
-        writing/writer Writer.close | raise
+        writing/session Session.close | except BaseException:
+        writing/vector_writer VectorWriter.__init__ | except BaseException:
+        writing/vector_writer VectorWriter.__init__ | self.files.release()
+        writing/vector_writer VectorWriter.__init__ | raise
         writing/seal SealJob.work | except BaseException as error:
         writing/seal SealJob.work | self.error = error
         writing/seal SealJob.work | self._encoded.set()
@@ -342,6 +388,7 @@ ELSEWHERE = {
     """,
     "a race of two threads or processes within one statement": """
         writing/writer Writer._cache_for_step | self._border = 0
+        writing/vector_writer VectorWriter._cache_border | self._border = 0
         writing/background Background.tick | break
         writing/background _flush_loop | return
         writing/flush in_turn | raise FailedStoreError(str(lane.failure)) from lane.failure
@@ -377,8 +424,7 @@ ELSEWHERE = {
         system/memory_maps _put | raise error
         writing/create _make | raise
         writing/flush in_turn | raise
-        writing/writer Writer._make_room | raise
-        writing/writer Writer.flush | raise
+        writing/session Session.failing | raise
     """,
     "a directory that somebody removes or replaces meanwhile": """
         system/held_directories HeldDirectory.__init__ | except OSError as error:

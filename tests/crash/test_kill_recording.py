@@ -16,6 +16,7 @@ import mmreplay
 from benchmarks.timing import Spread
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle import checks
+from tests.support.oracle.strategies import Layout
 from tests.support.processes import recorder
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
@@ -50,7 +51,8 @@ def orders(folder):
         if name in fields:
             action = Field((), "int64", chunk=128)
             lanes = more["lanes"] if more["lanes"] > 1 else None
-            mmreplay.create(path, fields[name], action, lanes=lanes).close()
+            layout = Layout(fields[name], action, {}, lanes=lanes)
+            layout.create(Path(path)).close()
     return made
 
 

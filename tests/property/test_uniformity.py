@@ -46,9 +46,8 @@ def test_a_million_draws_are_uniform_over_all_valid_ids_and_no_others(tmp_path, 
     lanes, capacity, n_steps = LAYOUTS[name]
     layout = Layout(Field((), "uint8"), Field(()), {}, capacity=capacity, lanes=lanes)
     model = layout.model()
-    arguments = layout.create_arguments()
-    with mmreplay.ReplayBuffer(
-        tmp_path / "s.zarr", **arguments, stack=None, seed=seed, flush_s=0
+    with layout.create_buffer(
+        tmp_path / "s.zarr", mmreplay.ReplayBuffer, stack=None, seed=seed
     ) as buffer:
         pair = Pair(buffer, model, np.random.default_rng(seed))
         if lanes:  # of very different lengths
@@ -87,7 +86,7 @@ def test_draws_are_independent_of_each_other(tmp_path):
 def test_an_epoch_holds_each_transition_once_over_all_ranks(tmp_path):
     layout = Layout(Field(()), Field(()), {}, lanes=2, capacity=61)
     model = layout.model()
-    with mmreplay.create(tmp_path / "s.zarr", **layout.create_arguments(), flush_s=0) as writer:
+    with layout.create(tmp_path / "s.zarr") as writer:
         Pair(writer, model, np.random.default_rng(0)).together(90)
     orders = []
     for world_size in (1, 2, 3, 7):
@@ -108,7 +107,7 @@ def test_an_epoch_holds_each_transition_once_over_all_ranks(tmp_path):
 
 def test_shuffled_epochs_put_every_transition_anywhere(tmp_path):
     layout = Layout(Field(()), Field(()), {})
-    with mmreplay.create(tmp_path / "s.zarr", **layout.create_arguments(), flush_s=0) as writer:
+    with layout.create(tmp_path / "s.zarr") as writer:
         Pair(writer, layout.model(), np.random.default_rng(0)).together(20, end=0.1)
     with mmreplay.load(tmp_path / "s.zarr", stack=None, seed=0) as data:
         ids = data.ids
@@ -123,7 +122,7 @@ def test_shuffled_epochs_put_every_transition_anywhere(tmp_path):
 def test_same_seed_and_data_give_the_same_batches_with_and_without_interruptions(tmp_path):
     def record(path, *, interrupted):
         layout = Layout(Field((3,), "uint8", "lz4", 2, 4), Field(()), {}, capacity=50)
-        buffer = mmreplay.ReplayBuffer(path, **layout.create_arguments(), seed=7, flush_s=0)
+        buffer = layout.create_buffer(path, mmreplay.ReplayBuffer, seed=7)
         pair = Pair(buffer, layout.model(), np.random.default_rng(0))
         out = []
         for _ in range(6):
@@ -147,9 +146,7 @@ def test_generator_of_the_last_flush_goes_on_after_a_crash(tmp_path):
     from tests.support.disks import faults
 
     layout = Layout(Field((3,)), Field(()), {})
-    buffer = mmreplay.ReplayBuffer(
-        tmp_path / "s.zarr", **layout.create_arguments(), seed=7, flush_s=0
-    )
+    buffer = layout.create_buffer(tmp_path / "s.zarr", mmreplay.ReplayBuffer, seed=7)
     Pair(buffer, layout.model(), np.random.default_rng(0)).together(40)
     buffer.sample(8)
     buffer.flush()

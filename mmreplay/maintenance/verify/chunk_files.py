@@ -169,7 +169,8 @@ class ChunkReader:
         start = chunk * spec.chunk_rows
         wrong: list[Problem] = []
         for number, place in enumerate(shard.slices):
-            first = start + number * spec.inner_rows
+            block, env = divmod(number, spec.width)
+            first = start + block * spec.inner_rows
             stop = min(first + spec.inner_rows, self.in_shards)
             if first < self.in_shards:
                 # Also those below base: they are kept, and were whole when they were written.
@@ -178,6 +179,8 @@ class ChunkReader:
                 text = "expected none past the last row, found one"
             else:
                 continue
+            if text and spec.width > 1:
+                text += f" (environment {env})"
             if text:
                 wrong.append(Problem(f"inner chunk {number}: {text}", (first, stop)))
         return _joined(wrong)
@@ -186,7 +189,7 @@ class ChunkReader:
         self, shard: shard_file.Shard, spec: ArraySpec, number: int, n_rows: int, rows: Rows
     ) -> str:
         """What is wrong with an inner chunk of which `n_rows` are rows; empty if nothing is."""
-        size = spec.inner_rows * spec.row_bytes
+        size = spec.inner_bytes
         if self._scratch.size != size:
             self._scratch = np.empty(size, np.uint8)
         try:
@@ -195,7 +198,7 @@ class ChunkReader:
             return reason(error).partition(f"inner chunk {number}: ")[2]
         if spec.dtype == np.bool_ and self._scratch.max() > 1:
             return "bools: expected 0 or 1, found other values"
-        if rows.closed and self._scratch[n_rows * spec.row_bytes :].any():
+        if rows.closed and self._scratch[n_rows * size // spec.inner_rows :].any():
             return "expected zeros past the last row, found other bytes"
         return ""
 
@@ -253,7 +256,7 @@ def _joined(wrong: list[Problem]) -> list[Problem]:
     runs: list[list[Problem]] = []
     for problem in wrong:
         before = runs[-1][-1] if runs else problem
-        if runs and problem.rows and before.rows and before.rows[1] == problem.rows[0]:
+        if runs and problem.rows and before.rows and before.rows[1] >= problem.rows[0]:
             runs[-1].append(problem)
         else:
             runs.append([problem])

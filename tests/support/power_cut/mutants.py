@@ -38,7 +38,9 @@ from mmreplay.storage.state_page import BASE, COMMITTED, SESSION, TAIL_START, St
 from mmreplay.system import checked_reads, durable_writes, held_directories, platform
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing import build_lane, close, create, flush, recover
+from mmreplay.writing.kept_rows import LaneRows
 from mmreplay.writing.lane_files import LockedLane
+from mmreplay.writing.log import Log
 from mmreplay.writing.open_chunks import OpenChunks
 from mmreplay.writing.seal import Sealer
 from mmreplay.writing.writer import Writer
@@ -192,19 +194,19 @@ def _is_shard(path: Path, *_: Any, **__: Any) -> bool:
     return path.name.startswith("c.")
 
 
-def _is_tail(path: Path, *_: Any, **__: Any) -> bool:
-    return path.suffix == ".tail"
+def _is_tail(path: AnyPath, *_: Any, **__: Any) -> bool:
+    return path.name.endswith(".tail")
 
 
-def _is_no_tail(path: Path, *_: Any, **__: Any) -> bool:
-    return path.suffix != ".tail"
+def _is_no_tail(path: AnyPath, *_: Any, **__: Any) -> bool:
+    return not path.name.endswith(".tail")
 
 
-def _slots(change: Callable[[LockedLane, dict[str, Any]], None]) -> list[Change]:
+def _slots(change: Callable[[Log, dict[str, Any]], None]) -> list[Change]:
     """Checkpoints whose values a function changes that knows the lane."""
 
     def remember(_: Any, lane: LockedLane, *__: Any) -> None:
-        lane.checkpoint.lane = lane  # type: ignore[attr-defined]
+        lane.log.checkpoint.lane = lane.log  # type: ignore[attr-defined]
 
     real = CheckpointFile.write
 
@@ -300,7 +302,7 @@ def _half_given_back_without_a_checkpoint() -> list[Change]:
 
 @_breaks("seal: the slot copies the newest slot and changes only tail_start", _WITH_TAIL)
 def _seal_that_writes_the_head() -> list[Change]:
-    def change(lane: LockedLane, changes: dict[str, Any]) -> None:
+    def change(lane: Log, changes: dict[str, Any]) -> None:
         changes.setdefault("head", lane.head)
 
     return _slots(change)
@@ -334,11 +336,11 @@ def _chunks_unsynced() -> list[Change]:
     return [_during(flush, "_sync_rows", _unless(_is_no_tail, durable_writes, "sync_file"))]
 
 
-def _with_flushed(flushed: Callable[[LockedLane, int], int]) -> list[Change]:
+def _with_flushed(flushed: Callable[[Log, int], int]) -> list[Change]:
     """`_sync_rows` that takes more rows for flushed than were."""
     real = flush._sync_rows
 
-    def sync_rows(lane: LockedLane, head: int) -> None:
+    def sync_rows(lane: Log, head: int) -> None:
         with _changed([(lane, "flushed", flushed(lane, head))]):
             real(lane, head)
 
@@ -363,14 +365,14 @@ def _names_unsynced() -> list[Change]:
 @_breaks("flush: take the sets of files and directories written since the last flush, then sync")
 def _names_made_meanwhile_forgotten() -> list[Change]:
     def forget(_: Any, lane: LockedLane) -> None:
-        lane.fresh.clear()
+        lane.log.fresh.clear()
 
     return [_after(flush, "flush_rows", forget)]
 
 
 @_breaks("flush: read committed before anything is synced")
 def _head_read_late() -> list[Change]:
-    def change(lane: LockedLane, changes: dict[str, Any]) -> None:
+    def change(lane: Log, changes: dict[str, Any]) -> None:
         if "head" in changes:
             changes["head"] = lane.head
 
@@ -380,9 +382,9 @@ def _head_read_late() -> list[Change]:
 @_breaks("flush: read tail_start after the rows are synced", _WITH_TAIL)
 def _tail_start_read_early() -> list[Change]:
     def remember(lane: LockedLane) -> None:
-        lane.early = lane.tail_start  # type: ignore[attr-defined]
+        lane.log.early = lane.log.tail_start  # type: ignore[attr-defined]
 
-    def change(lane: LockedLane, changes: dict[str, Any]) -> None:
+    def change(lane: Log, changes: dict[str, Any]) -> None:
         if "head" in changes:
             changes["tail_start"] = lane.early  # type: ignore[attr-defined]
 
@@ -401,7 +403,7 @@ def _checkpoint_before_the_rows() -> list[Change]:
     def flush_rows(lane: LockedLane) -> None:
         with _changed([(flush, "_sync_rows", _nothing)]):
             real[0](lane)
-        real[1](lane, lane.head)
+        real[1](lane.log, lane.log.head)
 
     return [(flush, "flush_rows", flush_rows)]
 
@@ -409,9 +411,10 @@ def _checkpoint_before_the_rows() -> list[Change]:
 @_breaks("evict: files below the base of the last checkpointed state", _EVICTING)
 def _evict_before_the_checkpoint() -> list[Change]:
     def evict(lane: LockedLane) -> None:
-        base = flush._base_of(lane.first_row(lane.head), lane.base)
-        lane.words[BASE] = lane.base = base
-        flush.evict(lane)
+        log = lane.log
+        base = flush._base_of(log, log.kept.first_row(log.head))
+        log.words[BASE] = log.base = base
+        flush.evict(log)
 
     return [_before(flush, "flush_rows", evict)]
 
@@ -421,9 +424,9 @@ def _evict_before_the_base_is_stored() -> list[Change]:
     real = flush.evict
 
     def remember(lane: LockedLane) -> None:
-        lane.early = lane.base  # type: ignore[attr-defined]
+        lane.log.early = lane.log.base  # type: ignore[attr-defined]
 
-    def evict(lane: LockedLane) -> None:
+    def evict(lane: Log) -> None:
         base, lane.words[BASE] = lane.words[BASE], lane.early  # type: ignore[attr-defined]
         real(lane)
         lane.words[BASE] = base
@@ -433,12 +436,12 @@ def _evict_before_the_base_is_stored() -> list[Change]:
 
 @_breaks("base: the oldest row that is kept, as context for stacks", _EVICTING)
 def _context_evicted() -> list[Change]:
-    return [(flush, "_base_of", max)]
+    return [(flush, "_base_of", lambda log, first: max(log.base, first))]
 
 
 @_breaks("close: everything durable, then closed = true")
 def _closed_too_early() -> list[Change]:
-    def say_closed(lane: LockedLane) -> None:
+    def say_closed(lane: Log) -> None:
         build_lane.write_metadata(
             lane.path,
             lane.metadata,
@@ -490,12 +493,12 @@ def _checksums_of_a_close_unsynced() -> list[Change]:
 
 @_breaks("close: episodes/starts, durable before closed = true")
 def _index_unsynced() -> list[Change]:
-    return [_not_durable(close, "_write_index")]
+    return [_not_durable(LaneRows, "finish")]
 
 
 @_breaks("close: the shapes of all arrays, durable before closed = true")
 def _shapes_unsynced() -> list[Change]:
-    return [_not_durable(close, "_write_shape")]
+    return [_not_durable(close, "_write_shapes")]
 
 
 @_breaks("close: seal the tail into a last, short shard", _WITH_TAIL)
@@ -507,10 +510,10 @@ def _shards_of_a_closed_lane_unsynced() -> list[Change]:
 def _litter_reused() -> list[Change]:
     real = recover.reopen
 
-    def reopen(path: Path, metadata: dict[str, Any], *rest: Any) -> Any:
+    def reopen(path: Path, metadata: dict[str, Any], *rest: Any, **limits: Any) -> Any:
         if (path / ".live" / "state").exists():
-            return recover.recover(path, {**metadata, "closed": False}, *rest)
-        return real(path, metadata, *rest)
+            return recover.recover(path, {**metadata, "closed": False}, *rest, **limits)
+        return real(path, metadata, *rest, **limits)
 
     return [(recover, "reopen", reopen)]
 
@@ -530,7 +533,7 @@ def _still_closed() -> list[Change]:
 
 @_breaks("reopen: a fresh tail, state and checkpoint, then closed = false")
 def _opened_too_early() -> list[Change]:
-    def open_(path: Path, metadata: dict[str, Any], *_: Any) -> None:
+    def open_(path: Path, metadata: dict[str, Any], *_: Any, **__: Any) -> None:
         build_lane.write_metadata(path, metadata, closed=False)
 
     return [_before(recover, "reopen", open_)]
@@ -541,14 +544,19 @@ def _checksums_forgotten_too_early() -> list[Change]:
     real = recover.reopen
 
     def reopen(
-        path: Path, metadata: dict[str, Any], specs: Any, sums: Checksums, *rest: Any
+        path: Path,
+        metadata: dict[str, Any],
+        specs: Any,
+        sums: Checksums,
+        *rest: Any,
+        **limits: Any,
     ) -> Any:
         def forget(*_: Any, **__: Any) -> None:
             sums.forget(metadata["rows"], recover.shard_start(specs, metadata["rows"]))
             sums.sync()
 
         with _changed([_before(build_lane, "write_metadata", forget)]):
-            return real(path, metadata, specs, sums, *rest)
+            return real(path, metadata, specs, sums, *rest, **limits)
 
     return [(recover, "reopen", reopen)]
 
@@ -571,7 +579,7 @@ def _nothing_synced_first() -> list[Change]:
 
 @_breaks("recover: take every kept chunk file as dirty")
 def _dirty_chunks_forgotten() -> list[Change]:
-    def forget(live: recover.Live, *_: Any) -> None:
+    def forget(live: recover.Live, *_: Any, **__: Any) -> None:
         live.flushed = live.head
 
     return [_after(recover, "recover", forget)]

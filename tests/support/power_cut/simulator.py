@@ -151,7 +151,8 @@ class _Tasks:
 
     def attach(self, flushes: TimedFlush) -> None:
         fail = flushes._fail()
-        self._history.writer = None if fail is None else fail.__self__  # type: ignore[attr-defined]
+        stop = None if fail is None else fail.__self__._stop()  # type: ignore[attr-defined]
+        self._history.writer = None if stop is None else stop.__self__
 
     def detach(self, flushes: TimedFlush) -> None:
         del flushes
@@ -281,7 +282,7 @@ class _History:
         self._left = 0  # calls of handlers that still run reach nothing
         self._far = self._far and not self._opened
         if self.writer is not None:
-            self.writer._abandon()
+            self.writer._session.abandon()
             self.writer.files.release()
         self.counts.crashes += 1
         # A copy may be mistaken for what it was made from, but not after the next power cut.
@@ -341,7 +342,7 @@ class _History:
                 self._look(self._store)  # while it is opened, or recovered
             return
         lane = writer.files
-        free = not lane.checkpoint_lock.locked()
+        free = not lane.log.checkpoint_lock.locked()
         if self._files_go():
             self._look(self._store)
             return
@@ -362,7 +363,7 @@ class _History:
     def _flush_by_clock(self) -> None:
         with self.busy("flush"):
             rows = self._store.returned
-            self.writer._timed_flush.flush_in_background(timer=True)  # type: ignore[union-attr]
+            self.writer._session._timed_flush.flush_in_background(timer=True)  # type: ignore[union-attr]
             self._store.flushed = max(self._store.flushed, rows)
 
     # ------------------------------------------------------------ what a writer does

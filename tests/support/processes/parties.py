@@ -78,16 +78,10 @@ class Party:
 
     def make(self, path: Path) -> None:
         """Make its store."""
-        arguments = self.layout.create_arguments()
         if self._prioritized:
-            del arguments["lanes"]
-            self._take(
-                PrioritizedReplayBuffer(
-                    path, stack=2, flush_s=0, lanes=self.layout.lanes, **arguments
-                )
-            )
+            self._take(self.layout.create_buffer(path, PrioritizedReplayBuffer, stack=2, flush_s=0))
         else:
-            self._take(create(path, **arguments, flush_s=0))
+            self._take(self.layout.create(path))
 
     def open(self, path: Path) -> None:
         """Go on with its store."""

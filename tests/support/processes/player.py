@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,7 @@ from mmreplay.errors import (
 from mmreplay.reading.store import Store
 from mmreplay.storage import priority_column
 from mmreplay.system import durable_writes, memory_maps, platform
-from mmreplay.writing.create import create
+from mmreplay.writing.open_lanes import AnyWriter
 from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
 from tests.support.disks import faults
@@ -76,7 +77,7 @@ class Player:
         self._script, self._disk = script, disk
         size = 8 * WORDS
         self._report = memory_maps.map_file(Path(script.report), size, writable=True).view("<u8")
-        self._writer: Writer | VectorWriter | PrioritizedReplayBuffer | None = None
+        self._writer: AnyWriter | PrioritizedReplayBuffer | None = None
         self._starts: list[int | None] = []
         self._boot = platform.boot_id
         self._go_on = threading.Event()
@@ -103,15 +104,14 @@ class Player:
 
     def open(self, note: str | None = None) -> None:
         """Open the store, and make it if need be; a note goes into its metadata."""
-        arguments = self._script.create_arguments()
+        changes: dict[str, Any] = {}
         if note is not None:
-            arguments |= {"metadata": {"note": note}, "padding": "reset"}
-        self._begin(lambda: create(self._script.path, **arguments, append=True))
+            changes = {"metadata": {"note": note}, "padding": "reset"}
+        self._begin(lambda: self._script.open(**changes))
 
     def buffer(self) -> None:
         """Open the store as a buffer that samples by priority."""
-        arguments = self._script.create_arguments()
-        self._begin(lambda: PrioritizedReplayBuffer(self._script.path, **arguments, stack=3))
+        self._begin(lambda: self._script.open_buffer(PrioritizedReplayBuffer, stack=3))
 
     def rows(self, count: str) -> None:
         """So many rows in every lane."""
@@ -210,7 +210,7 @@ class Player:
     def second(self) -> None:
         """Open the store once more, which is refused."""
         with contextlib.suppress(LockedError):
-            create(self._script.path, **self._script.create_arguments(), append=True)
+            self._script.open()
 
     def litter(self) -> None:
         """Leave what a writer may leave that died while it made something."""
@@ -233,7 +233,8 @@ class Player:
     def interrupt(self) -> None:
         """What Ctrl-C in the middle of a reset leaves."""
         for lane in self._lanes:
-            lane.files.starts.append(lane.rows)
+            if isinstance(lane, Writer):
+                lane.files.starts.append(lane.rows)
             lane._border = 0
 
     def forget(self) -> None:
@@ -267,6 +268,9 @@ class Player:
     def misuse(self) -> None:
         """Give the writer what it must refuse."""
         for writer in self._lanes:
+            if isinstance(writer, VectorWriter):
+                self._misuse_many(writer)
+                continue
             frame = self._script.plot.frame(0, writer.rows, 0)
             for action, reward, given, extras in (
                 (3, 1.0, None, {"thought": 1.0}),
@@ -282,15 +286,35 @@ class Player:
                 with contextlib.suppress(SchemaError):
                     writer.reset(given)
 
+    def _misuse_many(self, writer: VectorWriter) -> None:
+        n = len(writer)
+        field = next(iter(writer.schema.frames.values()))
+        frame = np.zeros((n, *field.shape), field.dtype)
+        none, some = np.zeros(n, bool), np.arange(n) == 0
+        right = np.zeros(n), np.zeros(n), frame, none, none
+        for number, wrong in ((0, "up"), (1, "much"), (2, None), (2, {}), (3, "yes"), (4, [2] * n)):
+            given = [*right[:number], wrong, *right[number + 1 :]]
+            with contextlib.suppress(SchemaError):
+                writer.step(*given, thought=np.zeros(n))  # type: ignore[arg-type]
+        for more in ({"mask": some}, {"mask": "all"}, {"life_lost": 7}, {"other": 1.0}):
+            with contextlib.suppress(SchemaError):
+                writer.step(*right, **{"thought": np.zeros(n)} | more)  # type: ignore[arg-type]
+        with contextlib.suppress(SchemaError):
+            writer.step(*right, mask=none, thought=np.zeros(n))
+        if not writer.running.any():  # a step of nobody
+            writer.step([0] * n, np.zeros((n,)), frame, [0] * n, [0] * n, mask=none, thought=none)
+        for given_frames in (None, {}, frame[1:]):
+            with contextlib.suppress(SchemaError):
+                writer.reset(given_frames)
+        writer.reset(frame, none)
+
     # ------------------------------------------------------------ how they are performed
 
     @property
-    def _lanes(self) -> tuple[Writer, ...]:
-        return faults.lanes_of(self._writer) if self._writer is not None else ()
+    def _lanes(self) -> tuple[Writer | VectorWriter, ...]:
+        return faults.writers_of(self._writer) if self._writer is not None else ()
 
-    def _begin(
-        self, opening: Callable[[], Writer | VectorWriter | PrioritizedReplayBuffer]
-    ) -> None:
+    def _begin(self, opening: Callable[[], AnyWriter | PrioritizedReplayBuffer]) -> None:
         def attempt() -> None:
             self._writer = opening()
 
@@ -303,7 +327,7 @@ class Player:
         _log(self._script, heads)
         self._report[: len(heads)] = heads
         self._report[PHASE] = WRITING
-        self._starts = [None] * len(heads)
+        self._starts = [None] * (self._script.envs or len(heads))
 
     def _row(self) -> None:
         writer = self._writer
@@ -342,7 +366,7 @@ class Player:
             found, known = [view.rows for view in store.lanes], [one.rows for one in self._lanes]
         if found != known:
             raise AssertionError(f"{path}: {known} rows were written, {found} are there")
-        if not any(one.metadata["closed"] for one in store.live.readers):
+        if not any(log.is_closed for one in store.live.readers for log in one.logs):
             checks.check_verified(path)  # otherwise it would wait for the writer that closes it
 
     def _look_after_failure(self) -> None:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import mmreplay
 from mmreplay.reading.store import Store
 from mmreplay.system import memory_maps
-from mmreplay.writing.vector_writer import VectorWriter
+from mmreplay.writing.open_lanes import AnyWriter
 from mmreplay.writing.writer import Writer
 from tests.support.disks import faults
 from tests.support.oracle import checks
@@ -183,7 +183,7 @@ def _noting(ledger: Ledger) -> Any:
     """`create`, whose writers tell the ledger of each call."""
     create = mmreplay.create
 
-    def create_noting(*arguments: Any, **options: Any) -> Writer | VectorWriter:
+    def create_noting(*arguments: Any, **options: Any) -> AnyWriter:
         ledger.opened_s, ledger.phase = 0.0, OPENING
         began = time.perf_counter()
         writer = create(*arguments, **options)

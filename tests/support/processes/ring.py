@@ -21,7 +21,6 @@ from mmreplay.format.layout import CONTEXT_ROWS
 from mmreplay.reading.store import Store
 from mmreplay.schema import Field
 from mmreplay.storage.chunk_files import chunk_files
-from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
 from tests.support.disks import faults
 from tests.support.processes.usage import usage
@@ -131,7 +130,7 @@ def step_on(order: Order) -> None:
 
 
 def _writer_of(buffer: ReplayBuffer) -> Writer:
-    if isinstance(buffer.writer, VectorWriter):
+    if not isinstance(buffer.writer, Writer):
         raise TypeError(f"{buffer.store.path}: expected a store of one lane")
     return buffer.writer
 

@@ -23,6 +23,7 @@ import numpy as np
 from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer
 from mmreplay.schema import Field
 from mmreplay.writing.create import create
+from tests.support.writers import make_lanes
 
 __all__ = ["Pristine", "Victim", "any_of", "chance", "pristine_stores"]
 
@@ -189,6 +190,8 @@ class _Made:
         }
         if self.prioritized:
             writer: Any = PrioritizedReplayBuffer(path, stack=2, **arguments)
+        elif "lanes" in arguments:
+            writer = make_lanes(path, n_lanes=arguments.pop("lanes"), **arguments)
         else:
             writer = create(path, **arguments)
         _play(writer, self.frame, self.settings.get("lanes"), self.rows)

@@ -19,13 +19,13 @@ import numpy as np
 
 from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer
 from mmreplay.datasets.replay_buffer import ReplayBuffer
-from mmreplay.format.layout import CONTEXT_ROWS, SCALARS
+from mmreplay.format.layout import CONTEXT_ROWS, CONTEXT_TICKS, LOGS, SCALARS, TICKS
+from mmreplay.maintenance.copy_lane import read_rows
 from mmreplay.maintenance.verify.report import Finding
 from mmreplay.reading.store import Store
+from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.schema import Field
-from mmreplay.writing.create import create
-from mmreplay.writing.vector_writer import VectorWriter
-from mmreplay.writing.writer import Writer
+from mmreplay.writing.open_lanes import AnyWriter
 from tests.support.oracle.checks import columns_of
 from tests.support.oracle.pair import Pair
 from tests.support.oracle.strategies import Layout
@@ -49,6 +49,7 @@ _EXTRAS = {"log_prob": Field((2,), "float32", chunk=8)}
 _SETTINGS = frozenset("level clevel typesize blocksize".split())
 _SHARE_OF_FILES = 0.5
 _BEGINNING = 1024
+_OF_LOGS = ("ends", "episode", "count", "env", "tick")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +119,16 @@ def build(path: Path, kind: Kind, seed: int = 0) -> None:
         pass
 
 
-def record(path: Path, kind: Kind, seed: int = 0) -> Writer | VectorWriter | ReplayBuffer:
+def record(path: Path, kind: Kind, seed: int = 0) -> AnyWriter | ReplayBuffer:
     """Record a store of this kind; what writes it is still open."""
     generator = np.random.default_rng(seed)
-    given = kind.layout.create_arguments() | {"flush_s": 0}
-    given["metadata"] = {"id": "Flips-v0", "seed": seed, "scale": 1e-05, "name": "caf\u00e9"}
-    writer: Writer | VectorWriter | ReplayBuffer
-    writer = create(path, **given) if kind.buffer is None else kind.buffer(path, stack=2, **given)
+    metadata = {"id": "Flips-v0", "seed": seed, "scale": 1e-05, "name": "caf\u00e9"}
+    layout = kind.layout
+    writer: AnyWriter | ReplayBuffer
+    if kind.buffer is None:
+        writer = layout.create(path, metadata=metadata)
+    else:
+        writer = layout.create_buffer(path, kind.buffer, stack=2, metadata=metadata)
     pair = Pair(writer, kind.layout.model(), generator)
     for _ in range(3):
         pair.together(kind.steps // 3, end=0.07)
@@ -191,9 +195,11 @@ def place_of(file: str) -> str:
     parts = file.split("/")
     if parts[0].startswith("lane-"):
         parts = parts[1:]
+    if parts[0] in LOGS:
+        parts = parts[1:]
     if parts[-1] == "zarr.json":
         return "documents"
-    if parts[0] in SCALARS or parts[0] == "extras":
+    if parts[0] in (*SCALARS, "extras", *_OF_LOGS):
         return "numbers"
     return {"episodes": "index"}.get(parts[0], parts[0])
 
@@ -209,7 +215,7 @@ def is_named(flip: Flip, findings: Sequence[Finding]) -> bool:
     """Whether a finding says which file it is; of a checksum, which file does not match it."""
     for one in findings:
         file = flip.file.removeprefix(f"{one.lane}/") if one.lane else flip.file
-        array = file.rpartition("/")[0].removeprefix("checksums/")
+        array = file.rpartition("/")[0].replace("checksums/", "", 1)
         if one.file == flip.file or (array and one.array == array):
             return True
     return False
@@ -219,9 +225,12 @@ def everything(root: Path) -> dict[str, Any]:
     """All that a store says to whoever reads it: rows, index, priorities, attributes."""
     out: dict[str, Any] = {}
     with Store(_lanes(root)) as store:
-        for view in store.lanes:
+        for view, reader in zip(store.lanes, store.live.readers, strict=True):
             lane = view.path.name
             out |= {f"{lane} rows": view.rows, f"{lane} base": view.base}
+            if isinstance(reader, VectorReader):
+                out |= _logs(reader)
+                continue
             for path, column in columns_of(view, store.schema).items():
                 out[f"{lane} {path}"] = column[:].tobytes()
         out["ids"], out["episodes"] = store.ids.tobytes(), store.episodes.tobytes()
@@ -234,6 +243,17 @@ def everything(root: Path) -> dict[str, Any]:
     for folder in {root, *_lanes(root)}:
         out[f"{folder.name} attributes"] = json.loads((folder / "zarr.json").read_bytes())
     return out
+
+
+def _logs(lane: VectorReader) -> dict[str, bytes]:
+    """Every column of a lane of many environments."""
+    return {
+        f"{lane.path.name} {log.path.name} {path}": b"".join(
+            part.tobytes() for _, part in read_rows(log, spec, log.base, log.head)
+        )
+        for log in lane.logs
+        for path, spec in log.specs.items()
+    }
 
 
 def _lanes(root: Path) -> list[Path]:
@@ -261,7 +281,8 @@ def why_harmless(root: Path, flip: Flip, sound: bytes) -> str | None:
         document = json.loads((root / lane / array / "zarr.json").read_bytes())
         rows = document["chunk_grid"]["configuration"]["chunk_shape"][0]
         own = json.loads((root / lane / "zarr.json").read_bytes())["attributes"]["mmreplay"]
-        base = max(own["first"] - CONTEXT_ROWS, 0)
+        context = CONTEXT_TICKS if lane.endswith(f"{TICKS}/") else CONTEXT_ROWS
+        base = max(own["first"] - context, 0)
         if int(name[2:]) * 1024 + flip.byte // 4 < base // rows:
             return "the checksum of a file that was evicted"
     return None

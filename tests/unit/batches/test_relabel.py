@@ -42,6 +42,11 @@ def layout_of(goal, codec="raw", **changes):
     return Layout(frame, Field((2,), "float32"), {"bonus": Field((), "int8")}, **changes)
 
 
+def opened(path, layout, **settings):
+    """A buffer of a new store, in which each of many environments has a lane."""
+    return layout.create_buffer(path, mmreplay.ReplayBuffer, **settings)
+
+
 # ---------------------------------------------------------------- the oracle
 
 
@@ -151,8 +156,7 @@ def test_a_relabelled_sample_equals_one_of_the_episode_recorded_with_that_goal(d
     model = layout.model()
     with scratch_directory() as folder:
         path = folder / "s.zarr"
-        arguments = layout.create_arguments() | how
-        with mmreplay.ReplayBuffer(path, **arguments, flush_s=0) as buffer:
+        with opened(path, layout, **how) as buffer:
             pair = Pair(buffer, model, np.random.default_rng(len(script)))
             for lane, episode in script:
                 pair.episode(episode, lane)  # the last one may still be running
@@ -167,7 +171,8 @@ def test_long_episodes_partly_evicted_and_running(tmp_path, quick_disk):
     layout = layout_of((), capacity=150, lanes=2)
     model = layout.model()
     path = tmp_path / "s.zarr"
-    with mmreplay.create(path, **layout.create_arguments(), flush_s=0) as writer:
+    with opened(path, layout) as buffer:
+        writer = buffer.writer
         pair = Pair(writer, model, np.random.default_rng(0))
         lost = frozenset({100, 180})
         pair.episode(Episode(200, "terminated", lost), 0)
@@ -189,11 +194,8 @@ def test_long_episodes_partly_evicted_and_running(tmp_path, quick_disk):
 def test_goals_are_uniform_over_the_rows_of_the_strategy(tmp_path, quick_disk, strategy):
     layout = layout_of((), capacity=100, lanes=2)
     model = layout.model()
-    arguments = layout.create_arguments()
     n_draws = 60_000
-    with mmreplay.ReplayBuffer(
-        tmp_path / "s.zarr", **arguments, stack=None, flush_s=0, seed=3
-    ) as buffer:
+    with opened(tmp_path / "s.zarr", layout, stack=None, seed=3) as buffer:
         pair = Pair(buffer, model, np.random.default_rng(0))
         for length, end in ((1, "truncated"), (4, "terminated"), (12, "interrupted"), (7, "both")):
             pair.episode(Episode(length, end), 0)

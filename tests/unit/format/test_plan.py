@@ -55,7 +55,20 @@ def test_atari_frames_get_the_lengths_that_the_format_names():
 def test_many_lanes_have_shorter_shards_and_scalars(lanes, shard):
     specs = planned(Field((84, 84)), lanes)
     assert specs["frames"].chunk_rows == shard
-    assert specs["actions"].chunk_rows == 16_384
+    assert specs["actions"].chunk_rows == 8_192
+
+
+@pytest.mark.parametrize(("capacity", "rows"), [(None, 8_192), (50_000, 5_000), (100, 1_024)])
+@pytest.mark.parametrize("codec", ["raw", "lz4"])
+def test_chunk_files_of_many_lanes_follow_the_capacity(codec, capacity, rows):
+    schema = Schema.make(Field((60,), "float32", codec), Field((8,), "float32"))
+    specs = plan.plan_arrays(schema, 0, capacity)
+    assert specs["actions"].chunk_rows == specs["rewards"].chunk_rows
+    assert 0.8 * rows < specs["actions"].chunk_rows <= rows
+    assert specs["frames"].chunk_rows <= rows
+    # Of 64 lanes together, with both halves of a tail, at most 256 MB.
+    allocated = sum(spec.chunk_bytes * (1 if spec.is_raw else 2) for spec in specs.values())
+    assert 64 * allocated <= 256e6
 
 
 @pytest.mark.parametrize("lanes", [0, 1, 2, 3, 5, 8, 16, 33, 64, 100, 256, 1000])

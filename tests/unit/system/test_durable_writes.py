@@ -308,6 +308,53 @@ def test_every_file_and_directory_of_a_tree_is_synced(tmp_path, monkeypatch):
     assert sorted(synced) == sorted(one.stat().st_ino for one in everything)
 
 
+def test_of_many_that_are_synced_each_is_tried_and_a_failed_sync_comes_before_other_errors(
+    tmp_path, monkeypatch
+):
+    files = [tmp_path / str(number) for number in range(20)]
+    for file in files[1:]:
+        file.write_bytes(b"x")
+    synced, broken = [], files[10].stat().st_ino
+
+    def sync(descriptor):
+        synced.append(os.fstat(descriptor).st_ino)
+        if synced[-1] == broken:
+            raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(durable_writes, "_fdatasync", sync)
+    with pytest.raises(FailedSyncError, match=r"/10: fsync failed"):
+        durable_writes.sync_all(files)
+    assert sorted(synced) == sorted(file.stat().st_ino for file in files[1:])
+    with pytest.raises(FailedStoreError, match=r"/0: cannot be opened") as e:
+        durable_writes.sync_all(files[:3])
+    assert not isinstance(e.value, FailedSyncError)
+    durable_writes.sync_all([])
+
+
+def test_each_of_many_files_is_synced_before_it_has_its_name(tmp_path, monkeypatch):
+    synced, named, real = set(), [], durable_writes._replace
+    monkeypatch.setattr(durable_writes, "_fsync", lambda one: synced.add(os.fstat(one).st_ino))
+
+    def replace(path, target):
+        assert path.stat().st_ino in synced
+        named.append(target)
+        real(path, target)
+
+    monkeypatch.setattr(durable_writes, "_replace", replace)
+    files = {tmp_path / str(number): bytes([number]) * 5 for number in range(20)}
+    durable_writes.write_files(files)
+    assert sorted(named) == sorted(files)
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == files
+    assert tmp_path.stat().st_ino in synced
+
+
+def test_a_new_file_takes_the_place_of_none(tmp_path):
+    durable_writes.write_new(tmp_path / "f", b"one")
+    with pytest.raises(FailedStoreError, match="writing f failed"):
+        durable_writes.write_new(tmp_path / "f", b"another")
+    assert (tmp_path / "f").read_bytes() == b"one"
+
+
 def test_a_tree_is_removed_and_no_link_is_followed(tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()

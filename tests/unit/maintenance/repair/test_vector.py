@@ -1,0 +1,169 @@
+"""`repair` of lanes of many environments: sound ticks before the damage, whole episodes after it."""
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import CorruptStoreError, Field, repair, verify
+from tests.support.disks.trees import contents, flip
+from tests.support.ticks import assert_closed_lane_matches
+
+LZ4 = Field((3,), "float32", "lz4", chunk=2, shard=8)
+
+
+@pytest.fixture
+def closed(vector):
+    """The model of a closed lane of 70 ticks, with short chunk files."""
+    model = vector(frame=LZ4)
+    model.play(70)
+    model.writer.close()
+    return model
+
+
+def assert_kept(model, ended, path, n_ticks, n_starts=None):
+    """The lane holds the first of its ticks, and is sound."""
+    model = ended(model)
+    n_starts = len(model.starts) if n_starts is None else n_starts
+    if n_ticks < len(model.ticks):
+        model.ticks = model.ticks[:n_ticks]
+        last = model.ticks[-1]
+        last["ends"] = [int(one >= 0) for one in last["episode"]]
+    model.starts = model.starts[:n_starts]
+    assert verify(path).findings == []
+    assert_closed_lane_matches(model, path)
+
+
+def test_a_sound_lane_is_left_alone(closed):
+    before = contents(closed.writer.path)
+    done = repair(closed.writer.path)
+    assert (done.changed, done.lanes, done.kept) == (False, [], 70)
+    assert contents(closed.writer.path) == before
+
+
+def test_a_lane_left_by_a_crash_is_closed(vector, kill, ended):
+    model = vector(frame=LZ4)
+    model.play(70)
+    kill(model.writer)
+    done = repair(model.writer.path)
+    assert (done.changed, done.kept, done.before) == (True, 70, None)
+    assert_kept(model, ended, model.writer.path, 70)
+
+
+@pytest.mark.parametrize("kind", ["inner chunk", "chunk file that is missing", "raw chunk file"])
+def test_ticks_are_kept_up_to_the_damage(closed, ended, kind):
+    path = closed.writer.path
+    if kind == "inner chunk":  # in the second block of two ticks
+        flip(path / "ticks" / "frames" / "c.4.0.0", _inner_chunk(path, 4, 6))
+        stop = 34
+    elif kind == "raw chunk file":
+        flip(path / "ticks" / "actions" / "c.0.0", 3)
+        stop = 0
+    else:
+        (path / "ticks" / "frames" / "c.4.0.0").unlink()
+        stop = 32
+    done = repair(path)
+    assert (done.kept, done.lost) == (stop, 70 - stop)
+    assert verify(path).findings == []
+    if stop:
+        assert_kept(closed, ended, path, stop)
+
+
+def _inner_chunk(path, shard, number):
+    """The first byte of an inner chunk in a shard of frames: 4 blocks of 5 environments."""
+    data = (path / "ticks" / "frames" / f"c.{shard}.0.0").read_bytes()
+    index = np.frombuffer(data[-(16 * 20 + 4) : -4], "<u8").reshape(20, 2)
+    return int(index[number][0])
+
+
+def episodes(path):
+    """Every episode as the bytes of what it holds, with the rewards by which it is known."""
+    with mmreplay.open(path) as store:
+        found = {}
+        for number in range(len(store.episodes)):
+            one = store.trajectory(number)
+            values = [one.observation, one.action, one.reward, one.non_terminal]
+            found[one.reward.tobytes()] = [np.asarray(value).tobytes() for value in values]
+        return found
+
+
+def test_whole_episodes_after_the_damage_come_along(closed):
+    path = closed.writer.path
+    before = episodes(path)
+    (path / "ticks" / "frames" / "c.4.0.0").unlink()
+    numbers = np.array([row["episode"] for row in closed.ticks])
+    whole = [
+        number
+        for number in range(len(closed.starts))
+        if (numbers[40:] == number).any() and not (numbers[:40] == number).any()
+    ]
+    done = repair(path, skip_damaged=True)
+    later = np.isin(numbers[40:], whole).any(1).sum()
+    assert (done.kept, done.lanes[0].damaged) == (32 + later, [(32, 40)])
+    assert done.lanes[0].renumbered
+    assert verify(path).findings == []
+    after = episodes(path)
+    ended = {number for number in range(len(closed.starts)) if (numbers[:32] == number).any()}
+    cut = {number for number in ended if (numbers[32:40] == number).any()}
+    assert len(after) == len(ended) + len(whole)
+    same = [key for key, values in after.items() if before.get(key) == values]
+    assert len(same) >= len(ended) - len(cut) + len(whole) > len(whole) > 5
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_a_lost_start_costs_its_episode_or_the_ticks_from_there_on(vector, kill, ended, skip):
+    model = vector(frame=LZ4)
+    model.play(70)
+    kill(model.writer)
+    path, lost = model.writer.path, 20
+    before = episodes(path)
+    np.memmap(path / "starts" / "env" / "c.0", "<i8", "r+")[lost] = 99
+    numbers = np.array([row["episode"] for row in model.ticks])
+    stop = int(np.argmax((numbers >= lost).any(1)))
+    done = repair(path, skip_damaged=skip)
+    note = f"starts: rows {lost} to {lost} are damaged; ticks are kept up to {stop}, the first of "
+    assert any(one.startswith(note) for one in done.notes)
+    assert verify(path).findings == []
+    if not skip:
+        assert (done.kept, done.lost) == (stop, 70 - stop)
+        assert_kept(model, ended, path, stop, lost)
+        return
+    assert done.lanes[0].renumbered
+    after = episodes(path)
+    cut = {int(one) for one in numbers[stop] if one >= 0 and one in numbers[stop - 1]}
+    assert len(before) - 1 == len(after)
+    assert sum(before.get(key) == values for key, values in after.items()) >= len(after) - len(cut)
+
+
+def test_a_rule_that_is_broken_costs_the_ticks_from_there_on(vector, kill):
+    model = vector()
+    model.play(70)
+    kill(model.writer)
+    counts = np.memmap(model.writer.path / "ticks" / "count" / "c.0", "<i8", "r+")
+    counts[40] += 1
+    done = repair(model.writer.path)
+    assert (done.kept, done.lost) == (40, 30)
+    assert verify(model.writer.path).findings == []
+
+
+def test_a_lane_in_a_store_of_lanes(make, vector, story):
+    single = make("store.zarr", lane="single", frame=LZ4, extras={"x": Field((), "int8")})
+    story.play(single, 9)
+    single.close()
+    model = vector(lane="many", frame=LZ4)
+    model.play(70)
+    model.writer.close()
+    (model.writer.path / "ticks" / "frames" / "c.4.0.0").unlink()
+    done = repair(model.writer.path.parent)
+    assert [(one.lane, one.kept, one.lost) for one in done.lanes] == [
+        (single.path.name, 10, 0),
+        (model.writer.path.name, 32, 38),
+    ]
+    assert verify(model.writer.path.parent).findings == []
+
+
+def test_a_log_that_is_lost_is_not_made_up(closed):
+    (closed.writer.path / "ticks" / "zarr.json").unlink()
+    before = contents(closed.writer.path)
+    with pytest.raises(CorruptStoreError, match=r"cannot be repaired: .* backup"):
+        repair(closed.writer.path)
+    assert contents(closed.writer.path) == before
