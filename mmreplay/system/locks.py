@@ -34,7 +34,10 @@ class DirectoryLock:
     """
 
     def __init__(self, path: AnyPath, *, patience_s: float = 0.5, who: Callable[[], str]) -> None:
-        """Lock `path`, or raise LockedError, with the holder as `who` names it."""
+        """Lock `path`, or raise LockedError, with the holder as `who` names it.
+
+        Who has no patience does not have a writer collected either that only a cycle keeps.
+        """
         if platform.fcntl is None:
             raise FailedStoreError(
                 f"{path}: this system has no flock, so nothing can be written here; "
@@ -73,7 +76,7 @@ class DirectoryLock:
                 mine = bool(abandoned)
                 if any(abandoned):
                     deadline = max(deadline, time.monotonic() + patience_s)
-                elif time.monotonic() > deadline and mine and not collected:
+                elif time.monotonic() > deadline and mine and patience_s and not collected:
                     gc.collect()  # a writer that was dropped may be part of a cycle
                     collected = True
                 elif time.monotonic() > deadline:
