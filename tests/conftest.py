@@ -1,5 +1,6 @@
 """Settings that hold for every test, and what tests in several folders need."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -51,6 +52,12 @@ def pytest_collection_modifyitems(config, items):
         ]
         config.hook.pytest_deselected(items=later)
         items[:] = [one for one in items if one not in later]
+
+
+def pytest_collection_finish():
+    """Thousands of tests and what they import are no garbage: a collection leaves them out."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
