@@ -25,7 +25,7 @@ from mmreplay.recording.progress import Meter
 
 __all__ = ["run"]
 
-_LOST = 10.0
+_LOST = 6.0
 _TURNS = 3
 
 
@@ -49,7 +49,8 @@ def _one_game(result: Result, scale: Scale, data: Path, game: str, world: World)
     writer = mmreplay.create(path, fields.frame, fields.action, lanes=fields.lanes)
     made_s = perf_counter() - started
     assert isinstance(writer, mmreplay.VectorWriter)
-    half = writer.writers[0].specs["frames"].chunk_rows * scale.envs
+    _, ticks = writer.files.logs
+    half = ticks.specs["frames"].chunk_rows * scale.envs
     turn = scale.record_steps // half * half or scale.record_steps
     for _ in range(2):  # also to begin the turns in the middle of a half
         loop.run_plain(turn // 4)
@@ -85,7 +86,8 @@ def _one_game(result: Result, scale: Scale, data: Path, game: str, world: World)
     more = 100 * (clock.by_run("recorded, processor") / clock.by_run("plain, processor") - 1)
     result.add(f"{game}: more processor time, of all threads", spread(more), "%")
     result.add(f"{game}: making the store", made_s * 1e3, "ms")
-    result.add(f"{game}: closing it after {steps:,} steps", closed_s * 1e3, "ms")
+    note = f"after {steps:,} steps"
+    result.add(f"{game}: closing it", closed_s * 1e3, "ms", note=note)
 
 
 def _record(loop: Any, writer: mmreplay.VectorWriter, steps: int) -> int:
@@ -101,8 +103,7 @@ def _never() -> bool:
 
 
 def _finish_seals(writer: mmreplay.VectorWriter) -> None:
-    for lane in writer.writers:
-        lane._background.submit(_nothing).result()
+    writer._background.submit(_nothing).result()
 
 
 def _nothing() -> None:
