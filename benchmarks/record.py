@@ -53,11 +53,10 @@ def _one_game(result: Result, scale: Scale, data: Path, game: str, world: World)
     half = ticks.specs["frames"].chunk_rows * scale.envs
     turn = scale.record_steps // half * half or scale.record_steps
     seeds = itertools.count(SEED, scale.envs)
-    for _ in range(2):  # also to begin the turns in the middle of a half
-        loop = _loop(world, next(seeds))
-        loop.run_plain(turn // 4)
-        loop = _loop(world, next(seeds))
-        steps += _record(loop, writer, min(half // 4, turn))
+    # To warm up, and so that the turns begin in the middle of a half.
+    loop = _loop(world, next(seeds))
+    steps += _record(loop, writer, min(half // 2, turn))
+    loop.run_plain(turn // 2)
     for number in range(scale.runs):
         clock.new_run()
         for _ in range(_TURNS):
