@@ -28,7 +28,7 @@ SUBJECTS = {  # title, and which part of a figure's name is the head of its colu
     "vector_open": ("Opening and sampling, many environments", _WIDTHS),
     "record": ("Recording", _GAMES),
     "disk": ("Disk", _GAMES),
-    "open": ("Opening", r"^(?P<column>(?:closed|killed), \w+, \w+ lanes?): "),
+    "open": ("Opening", r"^(?P<column>(?:closed|killed), \w+, \w+ (?:lanes?|environments)): "),
     "memory": ("Memory", _CODECS),
     "before": ("Before and after", r", (?P<column>before|now|now by before)$"),
 }

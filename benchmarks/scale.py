@@ -15,7 +15,7 @@ class Scale:
         name: ``full`` or ``quick``.
         games: recorded, by the name of their files.
         steps: recorded of each.
-        envs: lanes of a recorded store.
+        envs: environments of a recorded store.
         runs: of everything that is repeated.
         rounds: turns in each run, of batches.
         append_steps: steps of an append run.
@@ -101,9 +101,9 @@ QUICK = Scale(
     few_rows=1_000,
     many_rows=5_000,
     open_rows=2_000,
-    opened=2,
-    record_steps=200,
-    memory_steps=600,
+    opened=1,
+    record_steps=80,
+    memory_steps=200,
     memory_batches=40,
     before="HEAD",
     pairs=2,
