@@ -16,7 +16,8 @@ from tests.support.disks.scratch import scratch_directory
 from tests.support.effort import by_effort
 from tests.support.oracle import checks
 from tests.support.oracle.strategies import gather_settings, layouts
-from tests.support.oracle.vectors import VectorModel, VectorPair
+from tests.support.oracle.vector_pair import VectorPair
+from tests.support.oracle.vectors import VectorModel
 from tests.support.oracle.windows import check_sequences, window_starts
 
 
