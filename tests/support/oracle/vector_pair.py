@@ -95,7 +95,10 @@ class VectorPair:
         truncated: Iterable[int] = (),
         life_lost: Iterable[int] = (),
     ) -> None:
-        """A tick of all environments of which an episode runs, with flags in some of these."""
+        """A tick of all environments of which an episode runs, with flags in some of these.
+
+        If there is none, the writers are told so, and nothing comes of it.
+        """
         model, schema, here = self.model, self.model.schema, self.model.running
         everyone = range(model.width)
         frames = [self._frame() for _ in everyone]
@@ -123,31 +126,40 @@ class VectorPair:
                 life_lost=columns["life_lost"],
                 **more,
             )
+        if not here:
+            return
         flags = [{name: env in some for name, some in which.items()} for env in everyone]
         model.step(
             {n: (actions[n], rewards[n], frames[n], flags[n], extras[n]) for n in sorted(here)}
         )
 
-    def play(self, n_ticks: int, end: float = 0.1) -> None:
-        """Ticks with random ends, as any autoreset gives them, and resets in mid-episode, or twice.
+    def play(self, n_ticks: int, end: float = 0.1, mode: str = "any") -> None:
+        """Steps with random ends, as one of the autoreset modes has them.
 
         Args:
             n_ticks: how many.
             end: about the probability that an environment's episode ends with a step.
+            mode: ``at once``: an environment is reset before the next step, as in the modes "same
+                step" and "disabled"; ``next step``: after it; ``any``: some steps later, and
+                others in mid-episode, or twice.
         """
-        random, everyone = self.random, range(self.model.width)
+        random, everyone = self.random, set(range(self.model.width))
         for _ in range(n_ticks):
-            running = self.model.running
-            # Those that ended are reset at once, or left out for a while.
-            some = [env for env in everyone if env not in running and random.random() < 0.7]
-            if not running and not some:
-                some = [int(random.integers(len(everyone)))]
-            if some:
-                self.reset(some)
-            if random.random() < 0.1:
+            idle = everyone - self.model.running.keys()
+            late = idle if mode == "next step" and self.model.ticks else set()
+            begin = idle - late
+            if mode == "any":
+                begin = {env for env in idle if random.random() < 0.7}
+                if idle == everyone and not begin:
+                    begin = {int(random.integers(len(everyone)))}
+            if begin:
+                self.reset(begin)
+            if mode == "any" and random.random() < 0.1:
                 self.reset([env for env in everyone if random.random() < 0.3])
             here = sorted(self.model.running)
             self.step(*([env for env in here if random.random() < end / 2] for _ in FLAGS))
+            if late:
+                self.reset(late)
 
     def frames(self) -> Any:
         """What a call may be given: (width, *frame), or a dict of these."""

@@ -266,6 +266,26 @@ class VectorModel:
             checks.check_batch(found, expected, f"transitions({one})")
         self._check_episodes(store, ended=ended)
 
+    def check_columns(self, store: Store, *, ended: bool = True) -> None:
+        """The arrays of ticks that a reader shows, from the oldest tick kept on; see `check`."""
+        view = store.lanes[0]
+        shown: dict[str, Any] = {"frames": view.frames, "episode": view.episode, "ends": view.ends}
+        shown |= {name: getattr(view, name) for name in ("actions", "rewards", "non_terminals")}
+        for folder, columns in (("frames", shown["frames"]), ("extras", view.extras)):
+            if isinstance(columns, dict):
+                shown |= {f"{folder}/{name}": one for name, one in columns.items()}
+        if self.schema.is_dict:
+            del shown["frames"]
+        expected = self.columns("ticks")
+        assert shown.keys() == expected.keys() - {"count"}
+        for path, column in shown.items():
+            wanted = expected[path].copy()
+            wanted[: view.base] = 0
+            found = column[:]
+            if path == "ends" and not ended:  # whoever opens the store to write sets the newest
+                found[-1:], wanted[-1:] = 0, 0
+            checks.check_same(found, wanted, path)
+
     def _check_episodes(self, store: Store, *, ended: bool) -> None:
         cells = {row: cell for cell, row in self._row_ids.items()}
         known = self.lanes.episodes()
