@@ -62,7 +62,7 @@ def starts_of(batch):
     return batch.id[:, batch.burn_in].tolist()
 
 
-@settings(max_examples=by_effort(15, 80, 400))
+@settings(max_examples=by_effort(8, 80, 400))
 @given(st.data())
 def test_any_window_of_any_store_equals_the_oracle(data):
     layout = data.draw(layouts())
