@@ -133,7 +133,9 @@ class VectorPair:
             {n: (actions[n], rewards[n], frames[n], flags[n], extras[n]) for n in sorted(here)}
         )
 
-    def play(self, n_ticks: int, end: float = 0.1, mode: str = "any") -> None:
+    def play(
+        self, n_ticks: int, end: float = 0.1, mode: str = "any", long: Iterable[int] = ()
+    ) -> None:
         """Steps with random ends, as one of the autoreset modes has them.
 
         Args:
@@ -142,8 +144,10 @@ class VectorPair:
             mode: ``at once``: an environment is reset before the next step, as in the modes "same
                 step" and "disabled"; ``next step``: after it; ``any``: some steps later, and
                 others in mid-episode, or twice.
+            long: environments whose episodes go on.
         """
         random, everyone = self.random, set(range(self.model.width))
+        some = everyone - set(long)
         for _ in range(n_ticks):
             idle = everyone - self.model.running.keys()
             late = idle if mode == "next step" and self.model.ticks else set()
@@ -155,8 +159,8 @@ class VectorPair:
             if begin:
                 self.reset(begin)
             if mode == "any" and random.random() < 0.1:
-                self.reset([env for env in everyone if random.random() < 0.3])
-            here = sorted(self.model.running)
+                self.reset([env for env in some if random.random() < 0.3])
+            here = sorted(some & self.model.running.keys())
             self.step(*([env for env in here if random.random() < end / 2] for _ in FLAGS))
             if late:
                 self.reset(late)
