@@ -16,7 +16,7 @@ import mmreplay
 from mmreplay import Field
 from mmreplay.schema import Schema
 from mmreplay.system import checked_reads
-from tests.support.oracle.handmade_vectors import HandmadeVector, Reset, Step, Tick
+from tests.support.oracle.handmade_vectors import HandmadeVector
 
 VERSIONS = f"mmreplay {mmreplay.__version__}, numpy {np.__version__} (format 1)"
 
@@ -282,8 +282,9 @@ def test_a_vector_lane(command, folder):
     schema = Schema.make(Field((2,), "float32"), Field((), "int64"))
     lane = HandmadeVector(folder / "run.zarr", schema, 2)
     frame = np.zeros(2, np.float32)
-    lane.add([Reset({0: frame, 1: frame}), Tick({e: Step(1, 2.0, frame, e == 1) for e in (0, 1)})])
-    lane.add([Tick({0: Step(1, 2.0, frame)})])
+    lane.model.reset({0: frame, 1: frame})
+    lane.model.step({e: (1, 2.0, frame, {"terminated": e == 1}, {}) for e in (0, 1)})
+    lane.model.step({0: (1, 2.0, frame, {}, {})})
     lane.close()
     out = command("info", "run.zarr").out
     assert out.startswith(VECTOR)

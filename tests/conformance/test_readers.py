@@ -17,7 +17,8 @@ from tests.support.oracle import checks
 from tests.support.oracle.model import Model
 from tests.support.oracle.pair import Pair
 from tests.support.oracle.strategies import CODECS, DTYPES, Layout
-from tests.support.ticks import FIELDS, TickModel, assert_closed_lane_matches
+from tests.support.oracle.vector_pair import FIELDS, VectorPair, of_writer
+from tests.support.oracle.vectors import assert_closed_lane_matches
 
 Field = mmreplay.Field
 PLANE = (4, 5)
@@ -127,13 +128,13 @@ def check_checksums(folder, names, n_rows):
         checks.check_same(read_tensorstore(folder / "checksums" / name), values, "checksums")
 
 
-def check_vector_readers(path, model: TickModel):
+def check_vector_readers(path, model: VectorPair):
     """Of ticks and starts, everybody reads what the model has; of ticks, our reader too."""
     checks.check_plain_zarr(path)
     assert list(mmreplay.verify(path).findings) == []
     with mmreplay.open(path) as store:
         view, base = store.lanes[0], store.lanes[0].base
-        named = [one for one in model.ticks[base]["episode"] if one >= 0]
+        named = [one.number for one in model.ticks[base].values()]
         first_start = min(named) if base else 0
         assert_closed_lane_matches(model, path, base, first_start)
         ours = {name: getattr(view, name) for name in ("frames", "actions", "rewards")}
@@ -144,18 +145,20 @@ def check_vector_readers(path, model: TickModel):
         first_frames = zarr.open_array(path / "starts" / "frames", mode="r")[:]
         for number in range(len(store.episodes)):
             one = store.trajectory(number)
-            tick, env = divmod(int(one.ids[0]), model.n)
-            start = model.ticks[tick]["episode"][env]
-            if model.starts[start]["tick"] == tick:  # its first step is kept
-                checks.check_same(first_frames[start], one.observation[0], f"start {start}")
+            tick, env = divmod(int(one.ids[0]), model.width)
+            start = model.ticks[tick][env]
+            if start.tick == tick:  # its first step is kept
+                frame = first_frames[start.number]
+                checks.check_same(frame, one.observation[0], f"start {start.number}")
     # Starts that are not needed go with a later flush than the ticks that named them.
-    for folder, rows, oldest in (
-        (path / "ticks", model.ticks, base),
-        (path / "starts", model.starts, 0),
+    for folder, n_rows, oldest in (
+        (path / "ticks", len(model.ticks), base),
+        (path / "starts", len(model.episodes), 0),
     ):
-        for name in rows[0]:
+        columns = model.columns(folder.name)
+        for name in columns:
             check_array(folder, oldest, name, zarr.open_array(folder / name, mode="r")[:])
-        check_checksums(folder, rows[0], len(rows))
+        check_checksums(folder, columns, n_rows)
 
 
 def read_tensorstore(path: Path):
@@ -235,7 +238,7 @@ def test_vector_lane_reads_the_same(tmp_path, codec, capacity):
     chunks = {"chunk": 8} if codec == "raw" else {"chunk": 4, "shard": 8}
     fields = FIELDS | {"frame": Field((3,), "float32", codec, **chunks)}
     writer = mmreplay.create(path, **fields, lanes=3, capacity=capacity, flush_s=0)
-    model = TickModel(writer, 3)
+    model = of_writer(writer)
     with writer:
         model.play(60 if capacity is None else 150)
     check_vector_readers(path, model)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mmreplay
+from tests.support.chance import goodness
 from tests.support.disks import faults
 from tests.support.disks.scratch import scratch_directory
 from tests.support.effort import THOROUGH, by_effort
@@ -61,7 +62,7 @@ def starts_of(batch):
     return batch.id[:, batch.burn_in].tolist()
 
 
-@settings(max_examples=by_effort(15, 80, 400))
+@settings(max_examples=by_effort(8, 80, 400))
 @given(st.data())
 def test_any_window_of_any_store_equals_the_oracle(data):
     layout = data.draw(layouts())
@@ -126,16 +127,6 @@ KINDS = {
     "pad": {"length": 6, "burn_in": 3, "boundary": "pad"},
     "shift": {"length": 5, "burn_in": 1, "boundary": "shift", "stride": 3},
 }
-
-
-def goodness(counts, expected):
-    """How many standard deviations chi-squared is off (Wilson and Hilferty 1931)."""
-    chi_squared = float(((counts - expected) ** 2 / expected).sum())
-    freedom = counts.size - 1
-    if not freedom:
-        return 0.0
-    spread = 2 / (9 * freedom)
-    return ((chi_squared / freedom) ** (1 / 3) - (1 - spread)) / spread**0.5
 
 
 @pytest.fixture

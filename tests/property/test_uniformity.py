@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import mmreplay
+from tests.support.chance import goodness
 from tests.support.effort import THOROUGH
 from tests.support.oracle.pair import Pair
 from tests.support.oracle.strategies import Layout
@@ -27,17 +28,6 @@ LAYOUTS = {
     "many lanes, all kept": (5, None, 60),
     "many lanes, after eviction": (5, 203, 200),
 }
-
-
-def goodness(counts):
-    """How many standard deviations chi-squared is off (Wilson and Hilferty 1931)."""
-    expected = counts.sum() / counts.size
-    chi_squared = float(((counts - expected) ** 2 / expected).sum())
-    freedom = counts.size - 1
-    if not freedom:
-        return 0.0
-    spread = 2 / (9 * freedom)
-    return ((chi_squared / freedom) ** (1 / 3) - (1 - spread)) / spread**0.5
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -67,7 +57,7 @@ def test_a_million_draws_are_uniform_over_all_valid_ids_and_no_others(tmp_path, 
     assert drawn.size >= N_DRAWS
     ids, counts = np.unique(drawn, return_counts=True)
     assert np.array_equal(ids, expected), "an id that is none, or one that never came"
-    assert abs(goodness(counts)) < 5
+    assert abs(goodness(counts, counts.mean())) < 5
 
 
 def test_draws_are_independent_of_each_other(tmp_path):
@@ -80,7 +70,7 @@ def test_draws_are_independent_of_each_other(tmp_path):
         ids = buffer.ids
         drawn = np.searchsorted(ids, np.concatenate([buffer.sample(512).id for _ in range(400)]))
         pairs = np.bincount(drawn[:-1] * ids.size + drawn[1:], minlength=ids.size**2)
-        assert abs(goodness(pairs)) < 5
+        assert abs(goodness(pairs, pairs.mean())) < 5
 
 
 def test_an_epoch_holds_each_transition_once_over_all_ranks(tmp_path):
@@ -114,7 +104,7 @@ def test_shuffled_epochs_put_every_transition_anywhere(tmp_path):
         counts = np.zeros((ids.size, ids.size))
         for batch in data.batches(ids.size, epochs=2000):
             counts[np.arange(ids.size), np.searchsorted(ids, batch.id)] += 1
-        scores = [goodness(row) for row in counts]
+        scores = [goodness(row, row.mean()) for row in counts]
     assert max(map(abs, scores)) < 5
     assert abs(statistics.fmean(scores)) < 1
 

@@ -1,15 +1,13 @@
 """Lanes of many environments written by hand, from docs/format.md: closed, live, or left so.
 
-What happens is a list: ``Reset`` begins episodes, ``Tick`` is a step of some environments. Numpy
-arrays of the whole lane follow from it, and what is on the disk is a part of those.
+What happened is told to a model; its arrays are those of the lane, and a part of them is on disk.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,92 +20,20 @@ from mmreplay.storage import shard_file, tail_file
 from mmreplay.storage.state_page import BASE, COMMITTED, TAIL_START, State
 from mmreplay.writing.build_lane import build_live
 from tests.support.oracle.handmade_lanes import inner_chunk
+from tests.support.oracle.vector_pair import Numbers, VectorPair
+from tests.support.oracle.vectors import VectorModel
 
-__all__ = ["HandmadeVector", "Reset", "Step", "Tick", "episodes_of", "play"]
+__all__ = ["HandmadeVector", "episodes_of"]
 
-
-@dataclasses.dataclass
-class Step:
-    """What one step gave to one environment."""
-
-    action: Any
-    reward: float
-    frame: Any
-    terminated: bool = False
-    truncated: bool = False
-    life_lost: bool = False
-    extras: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass
-class Reset:
-    """First observations by environment."""
-
-    frames: Mapping[int, Any]
-
-
-@dataclasses.dataclass
-class Tick:
-    """Steps by environment; those that are not there are left out."""
-
-    steps: Mapping[int, Step]
-
-
-Event = Reset | Tick
 
 _PIECE_ROWS = 8
-
-
-def play(schema: Schema, width: int, n_ticks: int, seed: int = 0) -> list[Event]:
-    """Random episodes: they begin when they can or a little later, and end in every way.
-
-    The first ones begin at once, so that this may go on from where any others ended.
-    """
-    random = np.random.default_rng(seed)
-    fields = schema.columns()
-
-    def value(path: str) -> Any:
-        one = fields[path]
-        return random.integers(1, 100, one.shape).astype(one.dtype)
-
-    def frame() -> Any:
-        found = {key: value(path) for key, path in schema.frame_paths.items()}
-        return found if schema.is_dict else found["frame"]
-
-    out: list[Event] = []
-    running: set[int] = set()
-    for tick in range(n_ticks):
-        begin = {e for e in range(width) if e not in running and random.random() < 0.6}
-        if not tick:
-            begin = set(range(width))
-        if not running and not begin:
-            begin = {int(random.integers(width))}
-        begin |= {e for e in running if random.random() < 0.03}
-        if begin:
-            out.append(Reset({e: frame() for e in sorted(begin)}))
-        running |= begin
-        steps = {}
-        for env in sorted(running):
-            how = random.random()
-            steps[env] = Step(
-                value("actions"),
-                float(value("rewards")),
-                frame(),
-                terminated=how < 0.06,
-                truncated=0.03 < how < 0.1,
-                life_lost=0.1 < how < 0.14,
-                extras={name: value(path) for name, path in schema.extra_paths.items()},
-            )
-            if how < 0.1:
-                running.discard(env)
-        out.append(Tick(steps))
-    return out
 
 
 class HandmadeVector:
     """A lane of `width` environments, live until `close`; shards are of whole pieces of 8 rows.
 
-    `ticks` and `starts` are its arrays as they are by now, from the first row on, by path.
+    `model` has what happened, and `pair` lets more happen; `ticks` and `starts` are its arrays as
+    they are by now, from the first row on, by path.
     """
 
     def __init__(
@@ -119,6 +45,7 @@ class HandmadeVector:
         capacity: int | None = None,
         specs: Mapping[str, Mapping[str, ArraySpec]] | None = None,
         name: str | None = None,
+        seed: int = 0,
     ) -> None:
         self.path, self.schema, self.width, self.capacity = path, schema, width, capacity
         self.uuid = uuid.uuid4().hex
@@ -141,9 +68,8 @@ class HandmadeVector:
         }
         path.mkdir(parents=True)
         (path / "zarr.json").write_bytes(layout.group_json(own))
-        self._known: dict[str, dict[str, Any]] = {}
-        self._running: dict[int, int] = {}
-        self._rows: dict[str, list[dict[str, Any]]] = {"ticks": [], "starts": []}
+        self.model = VectorModel(schema, width, capacity)
+        self.pair = VectorPair([], self.model, np.random.default_rng(seed), Numbers())
         self.base, self.tail_start = {"ticks": 0, "starts": 0}, {"ticks": 0, "starts": 0}
         self._written = {"ticks": 0, "starts": 0}
         self.states: dict[str, State] = {}
@@ -160,7 +86,7 @@ class HandmadeVector:
             self.states[log].start(base=0, tail_start=0, committed=0)
 
     def _attributes(self, log: str, *, closed: bool) -> None:
-        rows = len(self._rows[log]) if closed else 0
+        rows = self._n_rows(log) if closed else 0
         base = self.base[log] if closed else 0
         own = {
             "format": layout.FORMAT,
@@ -177,66 +103,21 @@ class HandmadeVector:
     @property
     def ticks(self) -> dict[str, Any]:
         """Arrays of ticks by path, (T, width, ...)."""
-        return self._arrays("ticks")
+        return self.model.columns("ticks")
 
     @property
     def starts(self) -> dict[str, Any]:
         """Arrays of starts by path, (S, ...)."""
-        return self._arrays("starts")
+        return self.model.columns("starts")
 
-    def _arrays(self, log: str) -> dict[str, Any]:
-        if log not in self._known:
-            rows = self._rows[log]
-            self._known[log] = {
-                path: np.array([row[path] for row in rows], spec.dtype).reshape(-1, *spec.row_shape)
-                for path, spec in self.specs[log].items()
-            }
-        return self._known[log]
+    def play(self, n_ticks: int) -> None:
+        """Random episodes, which `commit` writes; those that run end before."""
+        if n_ticks:
+            self.pair.reset()
+        self.pair.play(n_ticks)
 
-    def _frames(self, frame: Any) -> dict[str, Any]:
-        paths = self.schema.frame_paths
-        return {path: frame[key] if self.schema.is_dict else frame for key, path in paths.items()}
-
-    def add(self, events: Iterable[Event]) -> None:
-        """Rows of what happens, which `commit` writes."""
-        self._known.clear()
-        for event in events:
-            if isinstance(event, Reset):
-                self._reset(event.frames)
-            else:
-                self._step(event.steps)
-
-    def _reset(self, frames: Mapping[int, Any]) -> None:
-        tick = len(self._rows["ticks"])
-        for env, frame in frames.items():
-            if env in self._running and tick and self._rows["ticks"][-1]["episode"][env] >= 0:
-                self._rows["ticks"][-1]["ends"][env] = 1
-            self._running[env] = len(self._rows["starts"])
-            self._rows["starts"].append({**self._frames(frame), "env": env, "tick": tick})
-
-    def _step(self, steps: Mapping[int, Step]) -> None:
-        rows = self._rows["ticks"]
-        row: dict[str, Any] = {
-            path: np.zeros(spec.row_shape, spec.dtype) for path, spec in self.specs["ticks"].items()
-        }
-        row["episode"][:] = -1
-        for env, step in steps.items():
-            values = {"actions": step.action, "rewards": step.reward, **self._frames(step.frame)}
-            values |= {f"extras/{name}": value for name, value in step.extras.items()}
-            values["non_terminals"] = not (step.terminated or step.life_lost)
-            values["ends"] = step.terminated or step.truncated
-            values["episode"] = self._running[env]
-            for path, value in values.items():
-                row[path][env] = value
-            if values["ends"]:
-                del self._running[env]
-        n = len(steps)
-        absent = [env for env in range(n) if env not in steps]
-        beyond = [env for env in range(n, self.width) if env in steps]
-        for env, other in zip(absent, beyond, strict=True):
-            row["episode"][env] = -1 - other
-        row["count"] = np.int64(n + (int(rows[-1]["count"]) if rows else 0))
-        rows.append(row)
+    def _n_rows(self, log: str) -> int:
+        return len(self.model.ticks if log == "ticks" else self.model.episodes)
 
     # ------------------------------------------------------------ what is on the disk
 
@@ -248,11 +129,11 @@ class HandmadeVector:
     def _write(self, log: str) -> None:
         # A reset may have changed the newest of those before.
         start = max(self._written[log] - 1, self.base[log])
-        head = len(self._rows[log])
+        head = self._n_rows(log)
         while start < head:
             stop = min((start // _PIECE_ROWS + 1) * _PIECE_ROWS, head)
             for path, spec in self.specs[log].items():
-                values = np.array([row[path] for row in self._rows[log][start:stop]], spec.dtype)
+                values = self.model.columns(log)[path][start:stop]
                 if spec.is_raw:
                     self._write_raw(log, path, start, values)
                 else:
@@ -289,8 +170,7 @@ class HandmadeVector:
 
     def _write_shard(self, log: str, path: str, shard: int, head: int) -> None:
         spec = self.specs[log][path]
-        rows = [self._rows[log][row][path] for row in range(shard * spec.chunk_rows, head)]
-        rows = rows[: spec.chunk_rows]
+        rows = self.model.columns(log)[path][:head][shard * spec.chunk_rows :][: spec.chunk_rows]
         whole = np.zeros((spec.chunk_rows, *spec.row_shape), spec.dtype)
         whole[: len(rows)] = rows
         chunks = []
@@ -304,9 +184,9 @@ class HandmadeVector:
 
     def evict(self, tick: int) -> None:
         """Let go of the ticks below, and of the starts that nobody needs then."""
-        episodes = np.array([row["episode"] for row in self._rows["ticks"][tick:]])
+        named = [one.number for later in self.model.ticks[tick:] for one in later.values()]
         self._evict("ticks", tick)
-        self._evict("starts", max(int(episodes[episodes >= 0].min()) - CONTEXT_ROWS, 0))
+        self._evict("starts", max(min(named) - CONTEXT_ROWS, 0))
 
     def _evict(self, log: str, base: int) -> None:
         self.base[log] = base
@@ -319,7 +199,7 @@ class HandmadeVector:
         """Leave plain zarr arrays of what was committed."""
         for log in logs:
             self._write(log)
-            head = len(self._rows[log])
+            head = self._n_rows(log)
             for path, spec in self.specs[log].items():
                 if not spec.is_raw:
                     for shard in range(

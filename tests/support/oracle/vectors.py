@@ -1,31 +1,58 @@
-"""Environments that step together, each as a lane of its own in the oracle; and their writers.
+"""Environments that step together: what happened to each, and what a vector lane must hold of it.
 
-Invariant: the model moves if and only if the writers' calls return. Of a vector lane it knows only
-which step of which environment each cell is; what a transition holds is what `Model` says of the
-same experience in lanes of one environment each.
+Invariant: nothing here is shared with the writer, the index or the gather of vector lanes. What a
+transition holds is what `Model` says of the same experience in lanes of one environment each; the
+arrays on disk follow from docs/format.md.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import zarr
 
 from mmreplay.reading.store import Store
 from mmreplay.schema import FRAME, Schema
 from tests.support.oracle import checks
 from tests.support.oracle.model import LANE_SHIFT, LaneModel, Model
-from tests.support.oracle.strategies import random_value
 
-__all__ = ["FLAGS", "VectorModel", "VectorPair"]
+__all__ = ["FLAGS", "Episode", "VectorModel", "assert_closed_lane_matches"]
 
 Array = npt.NDArray[Any]
 Flags = dict[str, bool]
+Columns = dict[str, Array]
 FLAGS = ("terminated", "truncated", "life_lost")
 CONTEXT_TICKS = 65  # kept below the oldest tick, so that stacks of 65 are whole
+
+
+@dataclasses.dataclass(eq=False)
+class Episode:
+    """An episode of one environment.
+
+    Attributes:
+        number: its row in the log of starts.
+        env: its environment.
+        tick: that of its first step, if one came.
+        row: of its reset, in its environment's own lane.
+        length: steps.
+        over: whether no step can follow.
+    """
+
+    number: int
+    env: int
+    tick: int
+    row: int
+    length: int = 0
+    over: bool = False
+
+    def cells(self, width: int) -> list[int]:
+        """Those of its steps."""
+        return [(self.tick + step) * width + self.env for step in range(self.length)]
 
 
 class _Environment(LaneModel):
@@ -48,69 +75,86 @@ class VectorModel:
 
     Attributes:
         lanes: the same experience, in lanes of one environment each.
-        ticks: of each tick, the row in its own lane of each environment's step.
+        episodes: all that ever began, in the order of the log of starts.
+        running: those that go on, by environment.
+        ticks: of each tick, the episode of each environment that stepped.
+        base: the oldest tick that is still on disk, as far as is known: set by `forget`.
     """
 
     def __init__(self, schema: Schema, width: int, capacity: int | None = None) -> None:
         self.schema, self.width, self.capacity = schema, width, capacity
         self.lanes = Model(schema, [])
         self.lanes.lanes = [_Environment(schema) for _ in range(width)]
-        self.ticks: list[dict[int, int]] = []
-        self._floor = 0
+        self.episodes: list[Episode] = []
+        self.running: dict[int, Episode] = {}
+        self.ticks: list[dict[int, Episode]] = []
+        self.base = 0
         self._row_ids: dict[int, int] = {}
-        self._begun: dict[int, int] = {}  # which episode it was, by the id of its first row
-        self._n_begun = 0
+        self._columns: dict[str, Columns] = {}
 
     # ------------------------------------------------------------ what a writer does
 
-    @property
-    def running(self) -> list[int]:
-        """Environments of which an episode runs."""
-        return [env for env, lane in enumerate(self.lanes.lanes) if lane.running]
-
     def reset(self, frames: dict[int, Any]) -> None:
-        """Begin episodes, by environment."""
+        """Begin episodes, by environment; those that run end."""
+        self.end(frames)
         for env, frame in sorted(frames.items()):
             lane = self.lanes.lanes[env]
-            self._begun[env << LANE_SHIFT | len(lane.rows)] = self._n_begun
-            self._n_begun += 1
+            one = Episode(len(self.episodes), env, len(self.ticks), len(lane.rows))
+            self.episodes.append(one)
+            self.running[env] = one
             lane.reset(frame)
 
     def step(self, steps: dict[int, tuple[Any, float, Any, Flags, dict[str, Any]]]) -> None:
         """A tick: action, reward, frame, flags and extras by environment."""
-        tick = {}
+        self.ticks.append({env: self.running[env] for env in steps})
         for env, (action, reward, frame, flags, extras) in steps.items():
             lane = self.lanes.lanes[env]
-            tick[env] = len(lane.rows) - 1
+            self.running[env].length += 1
             lane.step(action, reward, frame, **flags, **extras)
-        self.ticks.append(tick)
+        self.end([env for env in steps if not self.lanes.lanes[env].running])
+
+    def end(self, envs: Iterable[int]) -> None:
+        """Episodes that run in these environments are over."""
+        for env in envs:
+            self.lanes.lanes[env].end_session()
+            if env in self.running:
+                self.running.pop(env).over = True
+        self._columns.clear()
 
     def end_session(self) -> None:
         """The writer closed, or died: all episodes are over."""
-        for lane in self.lanes.lanes:
-            lane.end_session()
+        self.end(range(self.width))
 
-    def cut(self, head: int) -> None:
-        """Ticks from `head` on were lost."""
-        for env, lane in enumerate(self.lanes.lanes):
-            rows = [tick[env] for tick in self.ticks[:head] if env in tick]
-            lane.cut(rows[-1] + 2 if rows else 0)
-        del self.ticks[head:]
+    def cut(self, n_ticks: int, n_starts: int) -> None:
+        """What came after so many ticks and starts was lost; all episodes are over."""
+        self.end_session()
+        del self.ticks[n_ticks:], self.episodes[n_starts:]
+        heads = [0] * self.width
+        for one in self.episodes:
+            one.length = max(min(one.length, n_ticks - one.tick), 0)
+            heads[one.env] = one.row + one.length + 1
+        for lane, head in zip(self.lanes.lanes, heads, strict=True):
+            lane.cut(head)
 
     def forget(self, base: int) -> None:
         """Ticks below `base` are gone from the store for good."""
-        if base:
-            self._floor = max(self._floor, base + CONTEXT_TICKS)
+        self.base = max(self.base, base)
+
+    def evict(self, share: float = 1.0) -> None:
+        """Forget what a flush takes off the disk; with a smaller `share`, as long ago."""
+        most = max(self.first - CONTEXT_TICKS, self.base)
+        self.forget(self.base + round(share * (most - self.base)))
 
     # ------------------------------------------------------------ what may be sampled
 
     @property
     def first(self) -> int:
         """The oldest tick: from it on there are no more transitions than the capacity."""
+        floor = self.base + CONTEXT_TICKS if self.base else 0
         if self.capacity is None:
-            return self._floor
+            return floor
         first, left = len(self.ticks), self.capacity
-        while first > self._floor and left >= len(self.ticks[first - 1]):
+        while first > floor and left >= len(self.ticks[first - 1]):
             first -= 1
             left -= len(self.ticks[first])
         return first
@@ -118,15 +162,14 @@ class VectorModel:
     def ids(self) -> Array:
         """Every valid transition id, ascending."""
         first = self.first
-        cells = {
-            t * self.width + env: env << LANE_SHIFT | row
+        self._row_ids = cells = {
+            t * self.width + env: env << LANE_SHIFT | one.row + t - one.tick
             for t, tick in enumerate(self.ticks[first:], first)
-            for env, row in tick.items()
+            for env, one in tick.items()
         }
-        self._row_ids = cells
-        oldest = {}
-        for cell in sorted(cells, reverse=True):
-            oldest[cell % self.width] = cells[cell] & ((1 << LANE_SHIFT) - 1)
+        oldest: dict[int, int] = {}
+        for cell in sorted(cells):
+            oldest.setdefault(cell % self.width, cells[cell] & ((1 << LANE_SHIFT) - 1))
         for env, lane in enumerate(self.lanes.lanes):
             assert isinstance(lane, _Environment)
             lane.oldest = oldest.get(env, len(lane.rows))
@@ -137,6 +180,59 @@ class VectorModel:
         known = self._row_ids
         rows = [-1 if cell < 0 else known[cell] for cell in cells.ravel().tolist()]
         return np.array(rows, np.int64).reshape(cells.shape)
+
+    def kept(self) -> list[tuple[Episode, list[int]]]:
+        """Every episode of which steps can be sampled, and their cells."""
+        low = self.first * self.width
+        pairs = [
+            (one, [cell for cell in one.cells(self.width) if cell >= low]) for one in self.episodes
+        ]
+        return [(one, cells) for one, cells in pairs if cells]
+
+    # ------------------------------------------------------------ what is on disk
+
+    def columns(self, log: str) -> Columns:
+        """Every array of a log by path, (ticks, width, ...) or (starts, ...); none is evicted."""
+        if log not in self._columns:
+            self._columns[log] = self._ticks_rows() if log == "ticks" else self._starts_rows()
+        return self._columns[log]
+
+    def _ticks_rows(self) -> Columns:
+        fields, frames = self.schema.arrays(), self.schema.frame_paths.values()
+        shape = len(self.ticks), self.width
+        out = {
+            path: np.zeros((*shape, *one.shape), one.dtype)
+            for path, one in fields.items()
+            if path != "resets"
+        }
+        ends, episode = np.zeros(shape, np.uint8), np.full(shape, -1, np.int64)
+        for t, tick in enumerate(self.ticks):
+            for env, one in tick.items():
+                lane, row = self.lanes.lanes[env], one.row + t - one.tick
+                for path, column in out.items():
+                    column[t, env] = lane.value(lane.rows[row + (path in frames)], path)
+                ends[t, env] = one.over and t == one.tick + one.length - 1
+                episode[t, env] = one.number
+            # Left-out cells below the number of those that stepped name the ones beyond it.
+            absent = [env for env in range(len(tick)) if env not in tick]
+            beyond = [env for env in range(len(tick), self.width) if env in tick]
+            for env, other in zip(absent, beyond, strict=True):
+                episode[t, env] = -1 - other
+        count = np.cumsum([len(tick) for tick in self.ticks], dtype=np.int64)
+        return {**out, "ends": ends, "episode": episode, "count": count}
+
+    def _starts_rows(self) -> Columns:
+        lanes, fields = self.lanes.lanes, self.schema.columns()
+        out = {
+            path: np.zeros((len(self.episodes), *fields[path].shape), fields[path].dtype)
+            for path in self.schema.frame_paths.values()
+        }
+        for path, column in out.items():
+            for number, one in enumerate(self.episodes):
+                lane = lanes[one.env]
+                column[number] = lane.value(lane.rows[one.row], path)
+        env = np.array([one.env for one in self.episodes], np.int64)
+        return {**out, "env": env, "tick": np.array([one.tick for one in self.episodes], np.int64)}
 
     # ------------------------------------------------------------ comparisons
 
@@ -170,10 +266,31 @@ class VectorModel:
             checks.check_batch(found, expected, f"transitions({one})")
         self._check_episodes(store, ended=ended)
 
+    def check_columns(self, store: Store, *, ended: bool = True) -> None:
+        """The arrays of ticks that a reader shows, from the oldest tick kept on; see `check`."""
+        view = store.lanes[0]
+        shown: dict[str, Any] = {"frames": view.frames, "episode": view.episode, "ends": view.ends}
+        shown |= {name: getattr(view, name) for name in ("actions", "rewards", "non_terminals")}
+        for folder, columns in (("frames", shown["frames"]), ("extras", view.extras)):
+            if isinstance(columns, dict):
+                shown |= {f"{folder}/{name}": one for name, one in columns.items()}
+        if self.schema.is_dict:
+            del shown["frames"]
+        expected = self.columns("ticks")
+        assert shown.keys() == expected.keys() - {"count"}
+        for path, column in shown.items():
+            wanted = expected[path].copy()
+            wanted[: view.base] = 0
+            found = column[:]
+            if path == "ends" and not ended:  # whoever opens the store to write sets the newest
+                found[-1:], wanted[-1:] = 0, 0
+            checks.check_same(found, wanted, path)
+
     def _check_episodes(self, store: Store, *, ended: bool) -> None:
         cells = {row: cell for cell, row in self._row_ids.items()}
         known = self.lanes.episodes()
-        order = sorted(range(len(known)), key=lambda n: self._begun[known[n].id])
+        begun = {one.env << LANE_SHIFT | one.row: one.number for one in self.episodes}
+        order = sorted(range(len(known)), key=lambda n: begun[known[n].id])
         found = store.episodes
         firsts = np.array([cells[known[n].id] for n in order], np.int64)
         checks.check_same(found["id"], firsts, "episodes: id")
@@ -209,85 +326,14 @@ class VectorModel:
                 )
 
 
-class VectorPair:
-    """Writers of the same experience, and the model of it.
-
-    Args:
-        writers: each of as many environments as the model has.
-        model: of the stores as they are now.
-        random: chooses what happens.
-    """
-
-    def __init__(
-        self, writers: Sequence[Any], model: VectorModel, random: np.random.Generator
-    ) -> None:
-        self.writers, self.model, self.random = writers, model, random
-        self.schema, self.width = model.schema, model.width
-
-    def reset(self, envs: Sequence[int]) -> None:
-        """Begin episodes in some environments."""
-        frames = [self._frame() for _ in range(self.width)]
-        mask = np.isin(np.arange(self.width), list(envs))
-        given = None if mask.all() and self.random.random() < 0.5 else mask
-        for writer in self.writers:
-            writer.reset(self._together(frames), given)
-        self.model.reset({env: frames[env] for env in envs})
-
-    def step(self, end: float = 0.1) -> None:
-        """A tick of all environments of which an episode runs."""
-        here, everyone = self.model.running, range(self.width)
-        frames = [self._frame() for _ in everyone]
-        actions = [random_value(self.schema.action, self.random) for _ in everyone]
-        rewards = [float(self.random.integers(-8, 8)) / 4 for _ in everyone]
-        extras = [
-            {name: random_value(one, self.random) for name, one in self.schema.extras.items()}
-            for _ in everyone
-        ]
-        flags = [
-            {name: bool(self.random.random() < end / 2) and env in here for name in FLAGS}
-            for env in everyone
-        ]
-        mask = np.isin(np.arange(self.width), here)
-        columns = {name: np.array([one[name] for one in flags]) for name in FLAGS}
-        more = {name: np.stack([one[name] for one in extras]) for name in self.schema.extras}
-        if not mask.all() or self.random.random() < 0.3:
-            more["mask"] = mask
-        for writer in self.writers:
-            writer.step(
-                np.stack(actions),
-                np.array(rewards, self.schema.reward_dtype),
-                self._together(frames),
-                columns["terminated"],
-                columns["truncated"],
-                life_lost=columns["life_lost"],
-                **more,
-            )
-        self.model.step(
-            {
-                env: (actions[env], rewards[env], frames[env], flags[env], extras[env])
-                for env in here
-            }
-        )
-
-    def play(self, n_ticks: int, end: float = 0.1) -> None:
-        """Ticks as any autoreset gives them, and resets in mid-episode, or twice."""
-        for _ in range(n_ticks):
-            running = self.model.running
-            idle = [env for env in range(self.width) if env not in running]
-            some = [env for env in idle if self.random.random() < 0.7]
-            if not running and not some:
-                some = [int(self.random.integers(self.width))]
-            if some:
-                self.reset(some)
-            if self.random.random() < 0.05:
-                self.reset([int(self.random.integers(self.width))])
-            self.step(end)
-
-    def _frame(self) -> Any:
-        values = {name: random_value(one, self.random) for name, one in self.schema.frames.items()}
-        return values if self.schema.is_dict else values[FRAME]
-
-    def _together(self, frames: list[Any]) -> Any:
-        if self.schema.is_dict:
-            return {name: np.stack([one[name] for one in frames]) for name in self.schema.frames}
-        return np.stack(frames)
+def assert_closed_lane_matches(
+    model: Any, path: Path, first_tick: int = 0, first_start: int = 0
+) -> None:
+    """Every array of a closed vector lane, read by zarr, is the model's; evicted rows may be 0."""
+    group = zarr.open_group(str(path), mode="r")
+    for log, first in (("ticks", first_tick), ("starts", first_start)):
+        for name, expected in model.columns(log).items():
+            array = group[f"{log}/{name}"]
+            assert isinstance(array, zarr.Array)
+            assert array.shape[0] == len(expected), (log, name)
+            checks.check_same(array[first:], expected[first:], f"{log}/{name}")

@@ -5,7 +5,8 @@ import pytest
 
 from mmreplay.episode_index.ended_episodes import EndedEpisodes, begins_of
 from mmreplay.errors import CorruptStoreError
-from tests.support.oracle.ticks import TicksModel, TicksOnDisk, play
+from tests.support.oracle.ticks import TicksOnDisk
+from tests.support.oracle.vector_pair import in_memory
 
 
 def follow(table, model):
@@ -17,26 +18,24 @@ def follow(table, model):
 def compare(table, model):
     """Those that ended since the oldest tick that counts, in the order of their last cells."""
     ticks = range(model.first, len(model.ticks) - 1)
-    over = [one for one in model.episodes if one.over and one.steps]
-    over = [one for one in over if one.steps[-1].cell // model.width in ticks]
-    over.sort(key=lambda one: one.steps[-1].cell)
+    lasts = {one.cells(model.width)[-1]: one for one in model.episodes if one.over and one.length}
+    over = [one for cell, one in sorted(lasts.items()) if cell // model.width in ticks]
     numbers = np.arange(table.first_from(model.first), table.stop)
     firsts, steps = table.episodes(numbers)
-    assert firsts.tolist() == [one.steps[0].cell for one in over]
-    assert steps.tolist() == [len(one.steps) for one in over]
-    assert table.lasts(numbers).tolist() == [one.steps[-1].cell // model.width for one in over]
+    assert firsts.tolist() == [one.cells(model.width)[0] for one in over]
+    assert steps.tolist() == [one.length for one in over]
+    assert table.lasts(numbers).tolist() == [one.tick + one.length - 1 for one in over]
     starts = np.array([one.number for one in over], np.int64)
     assert table.numbers(starts).tolist() == numbers.tolist()
-    running = np.array([one.number for one in model.running if one is not None], np.int64)
+    running = np.array([one.number for one in model.running.values()], np.int64)
     assert table.numbers(running).tolist() == [-1] * len(running)
 
 
 def test_each_is_there_once_and_those_that_went_are_forgotten():
-    random = np.random.default_rng(0)
-    model = TicksModel(4, 100)
+    model = in_memory(4, 100)
     table = EndedEpisodes(TicksOnDisk(model), "lane")
     for _ in range(30):
-        play(model, random, 40, 0.5)
+        model.play(40, 0.5)
         model.evict()
         follow(table, model)
         compare(table, model)
@@ -46,10 +45,10 @@ def test_each_is_there_once_and_those_that_went_are_forgotten():
 
 
 def test_an_episode_that_is_not_there_any_more_is_told_as_damage():
-    model = TicksModel(4, 100)
+    model = in_memory(4, 100)
     table = EndedEpisodes(TicksOnDisk(model), "lane")
     for _ in range(30):
-        play(model, np.random.default_rng(1), 40, 0.5)
+        model.play(40, 0.5)
         model.evict()
         follow(table, model)
     with pytest.raises(CorruptStoreError, match="lane: a step belongs to episode 0, which is none"):
@@ -59,11 +58,11 @@ def test_an_episode_that_is_not_there_any_more_is_told_as_damage():
 
 
 def test_an_episode_begins_no_later_than_its_steps():
-    model = TicksModel(2)
+    model = in_memory(2)
     model.reset([0, 1])
-    model.step([0], [])
+    model.step(truncated=[0])
     model.reset([0])
-    model.step([], [])
+    model.step()
     source = TicksOnDisk(model)
     assert begins_of(source, np.array([0, 2]), np.array([0, 1]), 3, "lane").tolist() == [0, 1]
     with pytest.raises(CorruptStoreError, match="start 2 says that its episode begins in tick 1"):

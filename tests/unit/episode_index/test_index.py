@@ -5,14 +5,15 @@ import pytest
 
 from mmreplay.episode_index import JoinedIndex, TickIndex
 from mmreplay.ids import LANE_SHIFT
-from tests.support.oracle.ticks import Rows, TicksModel, TicksOnDisk, play
+from tests.support.oracle.ticks import Rows, TicksOnDisk
+from tests.support.oracle.vector_pair import in_memory
 
 
 @pytest.fixture(params=["rows", "ticks", "joined"])
 def index(request):
     """One of each kind, of the same experience of 3 environments; the last has it twice."""
-    model = TicksModel(3, 60)
-    play(model, np.random.default_rng(4), 90, 0.2)
+    model = in_memory(3, 60)
+    model.play(90, 0.2)
     disk = TicksOnDisk(model)
     ticks = TickIndex(disk, "lane")
     ticks.load(0, len(model.ticks), model.capacity, disk.starts)

@@ -11,7 +11,8 @@ from mmreplay.episode_index import JoinedIndex, RowIndex, TickIndex
 from mmreplay.ids import LANE_SHIFT
 from tests.support.oracle.checks import check_same
 from tests.support.oracle.handmade_rows import Rows as Schema
-from tests.support.oracle.ticks import PartsColumn, Rows, TicksModel, TicksOnDisk, play
+from tests.support.oracle.ticks import PartsColumn, Rows, TicksOnDisk
+from tests.support.oracle.vector_pair import in_memory
 
 KEPT = (0, 2)  # lanes of rows, between vector lanes
 
@@ -21,8 +22,8 @@ def parts():
     """(index, columns) of two lanes of rows, of 3 environments, and of 5."""
     out = []
     for seed, width in enumerate((2, 3, 5)):
-        model = TicksModel(width, 60)
-        play(model, np.random.default_rng(seed), 60, 0.15)
+        model = in_memory(width, 60, seed)
+        model.play(60, 0.15)
         if width == len(KEPT):
             rows = Rows(model)
             out.append((rows.index, rows.columns))
@@ -42,7 +43,7 @@ def joined(parts):
         lanes = [one.parts[0], of_three[name].parts[0], one.parts[1], of_five[name].parts[0]]
         if name == "frames":
             lanes += [of_three[name].parts[1], of_five[name].parts[1]]
-        columns[name] = PartsColumn(lanes, (), one.dtype.name)
+        columns[name] = PartsColumn(lanes, one.dtype)
     return JoinedIndex([(rows, KEPT), (three, [1]), (five, [3])]), columns
 
 
@@ -131,7 +132,7 @@ def test_a_batch_of_all_lanes_is_put_together_of_those_of_each(parts, joined):
 
 
 def test_the_parts_keep_their_place_when_one_of_them_is_empty():
-    index = JoinedIndex([(RowIndex(1), [0]), (TickIndex(TicksOnDisk(TicksModel(2)), "x"), [1])])
+    index = JoinedIndex([(RowIndex(1), [0]), (TickIndex(TicksOnDisk(in_memory(2)), "x"), [1])])
     assert (index.n_transitions, index.ids().tolist()) == (0, [])
     assert index.at(np.empty(0, np.int64)).tolist() == []
     assert index.invalid(np.array([0, 1 << LANE_SHIFT])).tolist() == [True, True]

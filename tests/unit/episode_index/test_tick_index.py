@@ -8,7 +8,8 @@ from mmreplay.errors import CorruptStoreError
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.sampling.uniform import uniform_ids
 from tests.support.even_draws import even_draws
-from tests.support.oracle.ticks import TicksModel, TicksOnDisk, play
+from tests.support.oracle.ticks import TicksOnDisk
+from tests.support.oracle.vector_pair import in_memory
 
 PART = 1 << LANE_SHIFT
 
@@ -42,7 +43,7 @@ def grown(index, source, model):
 
 
 def compare(index, model, random):
-    cells = sorted(model.cells())
+    cells = model.ids().tolist()
     head = len(model.ticks)
     assert index.n_transitions == len(cells)
     assert index.ids().tolist() == cells
@@ -60,14 +61,14 @@ def compare(index, model, random):
     assert index.at(ranks[:5]).tolist() == index.at(ranks).tolist()[:5]
     low = model.first * model.width
     expected = {
-        step.cell: (
+        cell: (
             one.number + PART,
             at,
-            len([earlier for earlier in one.steps[:at] if earlier.cell >= low]),
-            len(one.steps) - at,
+            len([earlier for earlier in one.cells(model.width)[:at] if earlier >= low]),
+            one.length - at,
         )
         for one in model.episodes
-        for at, step in enumerate(one.steps)
+        for at, cell in enumerate(one.cells(model.width))
     }
     found = np.array(cells, np.int64)
     span = index.span(found)
@@ -96,7 +97,7 @@ def compare_episodes(index, model):
     assert found.steps[found.place] == 0
     assert found.stride == model.width
     assert sorted(here + listed) == sorted(
-        (steps[0].cell, len(steps), len(steps) == len(one.steps)) for one, steps in model.kept()
+        (cells[0], len(cells), len(cells) == one.length) for one, cells in model.kept()
     )
     if found.start > found.known:  # those below ended before first
         assert index.ended(0, np.array([found.start - 1]))[1].min() > 0
@@ -107,15 +108,15 @@ def test_a_cell_is_a_transition_if_and_only_if_it_is_of_an_episode(seed):
     random = np.random.default_rng(seed)
     width = int(random.choice([1, 2, 3, 8]))
     capacity = None if random.random() < 0.3 else int(random.integers(width, 60))
-    model = TicksModel(width, capacity)
+    model = in_memory(width, capacity, seed)
     rate = float(random.choice([0, 0.05, 0.3, 0.9]))
     if random.random() < 0.7:
-        play(model, random, int(random.choice([1, 30, 200])), rate)
+        model.play(int(random.choice([1, 30, 200])), rate)
         model.evict(random.random())
     index, source = loaded(model)
     compare(index, model, random)
     for _ in range(8):
-        play(model, random, int(random.choice([0, 1, 1, 2, 40])), rate)
+        model.play(int(random.choice([0, 1, 1, 2, 40])), rate)
         if random.random() < 0.5:
             model.evict(random.random())
         grown(index, source, model)
@@ -127,30 +128,29 @@ def test_a_cell_is_a_transition_if_and_only_if_it_is_of_an_episode(seed):
 
 
 def test_an_episode_that_runs_on_while_hundreds_end_is_known_as_one_that_runs():
-    model = TicksModel(4, 100)
+    model = in_memory(4, 100)
     index, source = loaded(model)
     long = {0}
     for tick in range(500):
-        model.reset([env for env, one in enumerate(model.running) if one is None])
+        model.reset(set(range(4)) - model.running.keys())
         if tick == 250:
             long = {1}  # the first long one ends, and its start and all up to there may go
-        model.step([env for env in range(4) if env not in long], [])
+        model.step(truncated=set(range(4)) - long)
         if tick % 7 == 0:
             model.evict()
             grown(index, source, model)
             compare_episodes(index, model)
-    model.settle()
     grown(index, source, model)
     compare(index, model, np.random.default_rng(0))
     assert index._ended._low > 500
 
 
 def test_a_larger_capacity_brings_back_only_what_has_its_whole_context():
-    model = TicksModel(2, 20)
-    play(model, np.random.default_rng(0), 300, 0.01)
+    model = in_memory(2, 20)
+    model.play(300, 0.01)
     model.evict()
     assert model.base > 100
-    model.capacity, model.first = None, model.base + 65
+    model.model.capacity = None
     index, source = loaded(model)
     compare(index, model, np.random.default_rng(0))
     # The oldest frame of the largest stack is that of the oldest tick that is there.
@@ -162,14 +162,14 @@ def test_a_larger_capacity_brings_back_only_what_has_its_whole_context():
 
 
 def test_a_step_that_ended_by_a_reset_after_it_was_seen_is_the_last_of_its_episode():
-    model = TicksModel(2)
+    model = in_memory(2)
     model.reset([0, 1])
-    model.step([], [])
+    model.step()
     index, source = loaded(model)
     compare(index, model, np.random.default_rng(0))
     model.reset([0])  # sets `ends` in the newest tick, which was read before
     grown(index, source, model)
-    model.step([], [])
+    model.step()
     grown(index, source, model)
     compare(index, model, np.random.default_rng(0))
     assert index.steps(np.array([0, 1]), 3, back=True).left.tolist() == [1, 2]
@@ -177,8 +177,8 @@ def test_a_step_that_ended_by_a_reset_after_it_was_seen_is_the_last_of_its_episo
 
 def test_draws_are_uniform_over_transitions_where_many_cells_are_absent():
     random = np.random.default_rng(1)
-    model = TicksModel(5, 150)
-    play(model, random, 200, 0.4)
+    model = in_memory(5, 150)
+    model.play(200, 0.4)
     model.evict()
     index, _ = loaded(model)
     cells = index.ids()
@@ -191,11 +191,11 @@ def test_draws_are_uniform_over_transitions_where_many_cells_are_absent():
 
 
 def test_nothing_can_be_sampled_of_a_lane_without_ticks():
-    index, _ = loaded(TicksModel(3))
+    index, _ = loaded(in_memory(3))
     assert (index.n_transitions, index.ids().tolist(), index.window(0)) == (0, [], (0, 0, 0))
     assert index.at(np.empty(0, np.int64)).tolist() == []
     assert index.invalid(np.array([0, -1])).tolist() == [True, True]
-    compare_episodes(index, TicksModel(3))
+    compare_episodes(index, in_memory(3))
 
 
 # ---------------------------------------------------------------- damage
@@ -204,8 +204,8 @@ def test_nothing_can_be_sampled_of_a_lane_without_ticks():
 @pytest.fixture
 def damaged():
     """An index of a lane of 4 environments, and what is on disk."""
-    model = TicksModel(4)
-    play(model, np.random.default_rng(3), 60, 0.2)
+    model = in_memory(4)
+    model.play(60, 0.2)
     index, source = loaded(model)
     return index, source.now
 

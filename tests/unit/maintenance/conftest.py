@@ -4,15 +4,15 @@ import copy
 
 import pytest
 
-from tests.support.ticks import FIELDS, TickModel
+from tests.support.oracle.vector_pair import FIELDS, of_writer
 
 
 @pytest.fixture
 def vector(make):
-    """Make a vector lane: a `TickModel` of 5 environments, whose `writer` is open."""
+    """Make a vector lane: a `VectorPair` of 5 environments, whose `writer` is open."""
 
     def create(n=5, name="store.zarr", **changes):
-        return TickModel(make(name, **(FIELDS | {"lanes": n} | changes)), n)
+        return of_writer(make(name, **(FIELDS | {"lanes": n} | changes)))
 
     return create
 
@@ -22,10 +22,8 @@ def ended():
     """What a copy of a lane must hold: the same, with all episodes over."""
 
     def of(model):
-        out = copy.copy(model)
-        out.ticks = copy.deepcopy(model.ticks)
-        out.starts, out.current = list(model.starts), list(model.current)
-        out.end(range(out.n))
+        out = copy.deepcopy(model.model)
+        out.end_session()
         return out
 
     return of

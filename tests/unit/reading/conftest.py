@@ -10,7 +10,7 @@ from mmreplay import Field
 from mmreplay.format import plan
 from mmreplay.schema import Schema
 from mmreplay.system import checked_reads, memory_maps
-from tests.support.oracle.handmade_vectors import HandmadeVector, play
+from tests.support.oracle.handmade_vectors import HandmadeVector
 
 VECTOR_FIELDS = {
     "raw": Field((3,), "uint8", "raw", chunk=8),
@@ -40,9 +40,13 @@ def vector(tmp_path, quick_disk):
     def make(kind="raw", width=3, n_ticks=60, name="run.zarr", seed=0, **settings):
         schema = vector_schema(kind)
         lane = HandmadeVector(
-            tmp_path / name, schema, width, **({"specs": short(schema, width)} | settings)
+            tmp_path / name,
+            schema,
+            width,
+            seed=seed,
+            **({"specs": short(schema, width)} | settings),
         )
-        lane.add(play(schema, width, n_ticks, seed))
+        lane.play(n_ticks)
         lane.commit()
         return lane
 

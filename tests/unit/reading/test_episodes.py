@@ -6,12 +6,7 @@ import pytest
 import mmreplay
 from mmreplay.errors import CorruptStoreError
 from mmreplay.storage import chunk_files
-from tests.support.oracle.handmade_vectors import (
-    Reset,
-    Step,
-    Tick,
-    episodes_of,
-)
+from tests.support.oracle.handmade_vectors import episodes_of
 
 
 def found(path):
@@ -52,7 +47,7 @@ def frame(value):
 
 
 def step(value, **ends):
-    return Step(value, value, frame(value), extras={"x": np.zeros(2, "float32")}, **ends)
+    return value, value, frame(value), ends, {"x": np.zeros(2, "float32")}
 
 
 @pytest.fixture
@@ -66,8 +61,10 @@ def flags(path):
 
 
 def test_a_start_without_a_step_is_no_episode(lane):
-    lane.add([Reset({0: frame(1), 2: frame(2)}), Reset({0: frame(3)}), Tick({0: step(4)})])
-    lane.add([Reset({1: frame(5)})])
+    lane.model.reset({0: frame(1), 2: frame(2)})
+    lane.model.reset({0: frame(3)})
+    lane.model.step({0: step(4)})
+    lane.model.reset({1: frame(5)})
     lane.commit()
     assert flags(lane.path) == [(0, 1, False, False)]
     lane.close()
@@ -75,26 +72,28 @@ def test_a_start_without_a_step_is_no_episode(lane):
 
 
 def test_a_reset_in_mid_episode_truncates_at_the_newest_tick(lane):
-    lane.add([Reset({0: frame(1), 1: frame(2)}), Tick({0: step(3), 1: step(4)})])
+    lane.model.reset({0: frame(1), 1: frame(2)})
+    lane.model.step({0: step(3), 1: step(4)})
     lane.commit()
     assert flags(lane.path) == [(0, 1, False, False), (1, 1, False, False)]
-    lane.add([Reset({1: frame(5)})])
+    lane.model.reset({1: frame(5)})
     lane.commit()
     assert flags(lane.path) == [(0, 1, False, False), (1, 1, False, True)]
 
 
 def test_a_life_lost_in_the_newest_tick_ends_no_episode(lane):
-    lane.add([Reset({0: frame(1)}), Tick({0: step(3, life_lost=True)})])
+    lane.model.reset({0: frame(1)})
+    lane.model.step({0: step(3, life_lost=True)})
     lane.commit()
     assert flags(lane.path) == [(0, 1, False, False)]
-    lane.add([Tick({0: step(3, terminated=True)})])
+    lane.model.step({0: step(3, terminated=True)})
     lane.commit()
     assert flags(lane.path) == [(0, 2, True, False)]
 
 
 def test_a_terminal_step_in_the_newest_tick_is_known_at_once(lane):
-    lane.add([Reset({0: frame(1), 2: frame(2)})])
-    lane.add([Tick({0: step(3, terminated=True), 2: step(4, truncated=True)})])
+    lane.model.reset({0: frame(1), 2: frame(2)})
+    lane.model.step({0: step(3, terminated=True), 2: step(4, truncated=True)})
     lane.commit()
     assert flags(lane.path) == [(0, 1, True, False), (2, 1, False, True)]
 
@@ -104,7 +103,8 @@ def test_many_episodes_that_begin_in_tick_0_are_found_where_the_file_has_a_hole(
 ):
     """As a copy leaves it that makes holes of zeros."""
     lane = vector(n_ticks=0, width=3)
-    lane.add([Reset({e: frame(e) for e in range(3)}), Tick({e: step(e) for e in range(3)})])
+    lane.model.reset({e: frame(e) for e in range(3)})
+    lane.model.step({e: step(e) for e in range(3)})
     lane.commit()
     lane.close()
     spec = lane.specs["starts"]["tick"]
@@ -117,14 +117,16 @@ def test_many_episodes_that_begin_in_tick_0_are_found_where_the_file_has_a_hole(
 
 def test_rewards_that_are_not_finite_stay_in_their_episode(lane):
     first, second = step(1, truncated=True), step(2, truncated=True)
-    first.reward = float("inf")
-    lane.add([Reset({0: frame(1), 1: frame(2)}), Tick({0: first, 1: second})])
+    first = (1, float("inf"), *first[2:])
+    lane.model.reset({0: frame(1), 1: frame(2)})
+    lane.model.step({0: first, 1: second})
     lane.commit()
     assert [one[2] for one in found(lane.path)] == [np.inf, 2.0]
 
 
 def test_an_episode_that_has_no_start_is_corrupt_where_it_is_read(lane):
-    lane.add([Reset({0: frame(1)}), Tick({0: step(3)})])
+    lane.model.reset({0: frame(1)})
+    lane.model.step({0: step(3)})
     lane.commit()
     lane.chunk("ticks", "episode", 0)[0, 0] = 5
     with mmreplay.open(lane.path) as store:
@@ -135,7 +137,8 @@ def test_an_episode_that_has_no_start_is_corrupt_where_it_is_read(lane):
 
 
 def test_a_start_that_points_beyond_the_ticks_is_no_episode(lane):
-    lane.add([Reset({0: frame(1), 1: frame(1)}), Tick({0: step(3), 1: step(3)})])
+    lane.model.reset({0: frame(1), 1: frame(1)})
+    lane.model.step({0: step(3), 1: step(3)})
     lane.commit()
     for path, value in (("tick", 1 << 50), ("tick", -1), ("env", 3), ("env", -1)):
         column = lane.chunk("starts", path, 0)

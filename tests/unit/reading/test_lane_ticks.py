@@ -8,7 +8,6 @@ from mmreplay.reading.lane_ticks import LaneTicks
 from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.raw_column import Remaps
-from tests.support.oracle.handmade_vectors import Reset, play
 
 WIDTH = 3
 
@@ -48,8 +47,8 @@ def test_counts_are_a_view_of_files_of_whole_pages(vector, opened):
 def test_it_follows_a_lane_that_grows(vector, opened):
     lane = vector()
     ticks = opened(lane)
-    for seed in range(4):
-        lane.add(play(lane.schema, WIDTH, 20, seed=seed + 1))
+    for _ in range(4):
+        lane.play(20)
         lane.commit()
         assert ticks._reader.poll()
         ticks.refresh()
@@ -62,14 +61,14 @@ def test_it_follows_a_lane_that_grows(vector, opened):
 
 
 def test_an_end_that_a_reset_sets_in_the_newest_tick_is_seen(vector, opened):
-    lane = vector(n_ticks=1)
-    ticks = opened(lane)
-    cell = int(np.flatnonzero(lane.ticks["episode"][0] >= 0)[0])
-    if lane.ticks["ends"][0, cell]:
-        pytest.fail("the first episode was to go on")
-    lane.add([Reset({cell: np.zeros(3, "uint8")})])
+    lane = vector(n_ticks=0)
+    lane.pair.reset()
+    lane.pair.step()
     lane.commit()
-    assert ticks.ends(np.array([cell])).tolist() == [1]
+    ticks = opened(lane)
+    lane.pair.reset([1])
+    lane.commit()
+    assert ticks.ends(np.arange(3)).tolist() == [0, 1, 0]
 
 
 @pytest.mark.parametrize("number", [-1, 10**6, 1 << 62, -(1 << 62)])

@@ -14,8 +14,8 @@ from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.state_page import COMMITTED, State
 from mmreplay.system import platform
-from tests.support.oracle.handmade_vectors import episodes_of, play
-from tests.support.ticks import FIELDS, TickModel
+from tests.support.oracle.handmade_vectors import episodes_of
+from tests.support.oracle.vector_pair import FIELDS, of_writer
 
 WIDTH = 3
 
@@ -72,7 +72,7 @@ def test_any_mix_of_open_and_closed_logs_reads_as_it_was_written(vector, kind, c
 def test_a_row_that_only_the_starts_have_is_no_tick(vector):
     lane = vector()
     known = lane.ticks["rewards"]
-    lane.add(play(lane.schema, WIDTH, 5, seed=1))
+    lane.play(5)
     lane.commit(ticks=False)
     with mmreplay.open(lane.path) as store:
         assert np.array_equal(store.rewards[:], known)
@@ -114,7 +114,7 @@ def test_a_store_that_is_closed_while_it_is_read_goes_on(vector):
     lane = vector("lz4")
     with mmreplay.open(lane.path) as store:
         assert store.lanes[0].rows == 60
-        lane.add(play(lane.schema, WIDTH, 5, seed=1))
+        lane.play(5)
         lane.close()
         assert np.array_equal(store.lanes[0].rewards[:], lane.ticks["rewards"])
         assert store.live.readers[0].is_closed
@@ -126,7 +126,7 @@ def test_a_lane_that_is_closed_between_any_two_reads_of_the_opening_opens(
     vector, between_reads, at, logs
 ):
     lane = vector("lz4", n_ticks=30)
-    lane.add(play(lane.schema, WIDTH, 3, seed=1))
+    lane.play(3)
     with between_reads(lane.path, at, lambda: lane.close(logs)) as store:
         assert store.rewards[:].tolist() == lane.ticks["rewards"][: len(store.rewards)].tolist()
         assert [tuple(one)[:3] for one in store.episodes.tolist()] == [
@@ -271,10 +271,10 @@ def test_a_lane_that_is_closed_again_while_it_is_opened_is_read_as_it_is_then(ve
 @pytest.fixture
 def distrusted(make, kill):
     """A lane of 10 ticks that are durable and 20 that are not; the state of its starts is lost."""
-    model = TickModel(make(**FIELDS, lanes=WIDTH), WIDTH)
+    model = of_writer(make(**FIELDS, lanes=WIDTH))
     model.play(10)
     model.writer.flush()
-    model.play(20, seed=1)
+    model.play(20)
     path = model.writer.path
     kill(model.writer)
     reader = VectorReader(path)

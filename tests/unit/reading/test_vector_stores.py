@@ -8,7 +8,7 @@ from mmreplay import Field
 from mmreplay.errors import InvalidIdError, SchemaError
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.reading.store import Store
-from tests.support.oracle.handmade_vectors import episodes_of, play
+from tests.support.oracle.handmade_vectors import episodes_of
 
 LANE_1 = 1 << LANE_SHIFT
 GAMMA = 0.5
@@ -105,11 +105,11 @@ def test_lazy_trajectories_are_the_whole_ones(vector):
 def test_a_store_is_followed_while_it_grows_and_evicts(vector):
     lane = vector("lz4", capacity=100)
     with mmreplay.open(lane.path) as store:
-        for seed in range(8):
-            lane.add(play(lane.schema, 3, 30, seed=seed + 1))
+        for turn in range(8):
+            lane.play(30)
             lane.commit()
-            if seed > 4:
-                lane.evict(30 * seed)
+            if turn > 4:
+                lane.evict(30 * turn)
             cells = np.flatnonzero(lane.ticks["episode"] >= 0)
             found = store.ids
             assert found.tolist() == cells[-len(found) :].tolist()
@@ -164,7 +164,7 @@ def test_a_trajectory_that_went_is_named_by_tick_and_environment(vector):
     with mmreplay.open(lane.path) as store:
         lazy = store.live.lazy_trajectories(lambda index: store.episodes["id"][:1])[0]
         lane.evict(40)
-        lane.add(play(lane.schema, 3, 90, seed=9))
+        lane.play(90)
         lane.commit()
         with pytest.raises(
             InvalidIdError, match=r"tick \d+, environment \d\) .*the oldest tick is"
@@ -214,7 +214,7 @@ def test_lanes_of_both_kinds_are_read_as_one(vector, make, story, kind):
             for writer in rows:
                 story.play(writer, 9)
             for lane in vectors:
-                lane.add(play(lane.schema, lane.width, 11, seed=7))
+                lane.play(11)
                 lane.commit()
     for one in alone:
         one.close()

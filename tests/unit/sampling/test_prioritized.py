@@ -9,8 +9,8 @@ from mmreplay.errors import EmptyBufferError, InvalidIdError, SchemaError
 from mmreplay.sampling.prioritized import Prioritization, PrioritizedSampler
 from mmreplay.storage.priority_column import PriorityColumn
 from tests.support.even_draws import even_draws
-from tests.support.oracle import ticks
-from tests.support.oracle.ticks import TicksModel, TicksOnDisk
+from tests.support.oracle.ticks import TicksOnDisk
+from tests.support.oracle.vector_pair import in_memory
 from tests.support.prioritized import FRAME, RAW, ROWS, VARIANTS, give, play
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -189,7 +189,7 @@ def test_beta_grows_in_a_straight_line():
 @pytest.mark.parametrize("capacity", [None, 40])
 def test_cells_that_are_transitions_have_a_priority_and_no_others(tmp_path, variant, capacity):
     random = np.random.default_rng(0)
-    model = TicksModel(3, capacity)
+    model = in_memory(3, capacity)
     disk = TicksOnDisk(model)
     index = TickIndex(disk, "lane")
     index.load(0, 0, capacity, disk.starts)
@@ -199,7 +199,7 @@ def test_cells_that_are_transitions_have_a_priority_and_no_others(tmp_path, vari
         sampler.draw(index, np.array([0.5]))
     known, largest = {}, 1.0
     for _ in range(30):
-        ticks.play(model, random, int(random.integers(1, 12)), 0.3)
+        model.play(int(random.integers(1, 12)), 0.3)
         model.evict()
         vars(disk).update(vars(TicksOnDisk(model)))
         index.extend(model.base, len(model.ticks), disk.starts)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from mmreplay import Field
-from tests.support.ticks import FIELDS, TickModel, assert_closed_lane_matches
+from tests.support.oracle.vector_pair import FIELDS, of_writer
+from tests.support.oracle.vectors import assert_closed_lane_matches
 from tests.support.writers import attributes
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -13,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 @pytest.fixture
 def vector(make):
     """Make a vector lane: a writer and its model."""
-    return lambda n, **changes: TickModel(make(**FIELDS | {"lanes": n} | changes), n)
+    return lambda n, **changes: of_writer(make(**FIELDS | {"lanes": n} | changes))
 
 
 def test_the_index_in_memory_forgets_episodes_that_went(make, story):
@@ -29,18 +30,18 @@ def test_the_index_in_memory_forgets_episodes_that_went(make, story):
 @pytest.mark.parametrize("capacity", [40, 300])
 def test_a_capacity_keeps_the_newest_ticks_and_the_starts_that_they_name(vector, make, capacity):
     model = vector(5, capacity=capacity)
-    for seed in range(12):
-        model.play(25, seed)
+    for life in range(12):
+        model.play(25)
         model.writer.flush()
-        counts = [row["count"] for row in model.ticks]
+        counts = model.columns("ticks")["count"]
         first = model.writer.files.log.first
         assert counts[-1] - (counts[first - 1] if first else 0) <= capacity
         assert first == 0 or counts[-1] - (counts[first - 2] if first > 1 else 0) > capacity
         starts, ticks = model.writer.files.logs
         assert ticks.base == max(first - 65, 0)
-        named = [one for row in model.ticks[ticks.base :] for one in row["episode"] if one >= 0]
+        named = [one.number for tick in model.ticks[ticks.base :] for one in tick.values()]
         assert starts.first <= min(named)
-        if seed == 6:
+        if life == 6:
             model.writer.close()
             model.reopened(make(append=True))
     path = model.writer.path

@@ -6,7 +6,7 @@ import pytest
 import mmreplay
 from mmreplay import CorruptStoreError, Field, repair, verify
 from tests.support.disks.trees import contents, flip
-from tests.support.ticks import assert_closed_lane_matches
+from tests.support.oracle.vectors import assert_closed_lane_matches
 
 LZ4 = Field((3,), "float32", "lz4", chunk=2, shard=8)
 
@@ -23,12 +23,7 @@ def closed(vector):
 def assert_kept(model, ended, path, n_ticks, n_starts=None):
     """The lane holds the first of its ticks, and is sound."""
     model = ended(model)
-    n_starts = len(model.starts) if n_starts is None else n_starts
-    if n_ticks < len(model.ticks):
-        model.ticks = model.ticks[:n_ticks]
-        last = model.ticks[-1]
-        last["ends"] = [int(one >= 0) for one in last["episode"]]
-    model.starts = model.starts[:n_starts]
+    model.cut(n_ticks, len(model.episodes) if n_starts is None else n_starts)
     assert verify(path).findings == []
     assert_closed_lane_matches(model, path)
 
@@ -90,10 +85,10 @@ def test_whole_episodes_after_the_damage_come_along(closed):
     path = closed.writer.path
     before = episodes(path)
     (path / "ticks" / "frames" / "c.4.0.0").unlink()
-    numbers = np.array([row["episode"] for row in closed.ticks])
+    numbers = closed.columns("ticks")["episode"]
     whole = [
         number
-        for number in range(len(closed.starts))
+        for number in range(len(closed.episodes))
         if (numbers[40:] == number).any() and not (numbers[:40] == number).any()
     ]
     done = repair(path, skip_damaged=True)
@@ -102,7 +97,7 @@ def test_whole_episodes_after_the_damage_come_along(closed):
     assert done.lanes[0].renumbered
     assert verify(path).findings == []
     after = episodes(path)
-    ended = {number for number in range(len(closed.starts)) if (numbers[:32] == number).any()}
+    ended = {number for number in range(len(closed.episodes)) if (numbers[:32] == number).any()}
     cut = {number for number in ended if (numbers[32:40] == number).any()}
     assert len(after) == len(ended) + len(whole)
     same = [key for key, values in after.items() if before.get(key) == values]
@@ -117,7 +112,7 @@ def test_a_lost_start_costs_its_episode_or_the_ticks_from_there_on(vector, kill,
     path, lost = model.writer.path, 20
     before = episodes(path)
     np.memmap(path / "starts" / "env" / "c.0", "<i8", "r+")[lost] = 99
-    numbers = np.array([row["episode"] for row in model.ticks])
+    numbers = model.columns("ticks")["episode"]
     stop = int(np.argmax((numbers >= lost).any(1)))
     done = repair(path, skip_damaged=skip)
     note = f"starts: rows {lost} to {lost} are damaged; ticks are kept up to {stop}, the first of "

@@ -12,9 +12,8 @@ class Cells:
     """Where something happens in a model's ticks, and its files, which no checksum covers yet."""
 
     def __init__(self, model):
-        self.path, self.n = model.writer.path, model.n
-        self.episode = np.array([row["episode"] for row in model.ticks])
-        self.ends = np.array([row["ends"] for row in model.ticks])
+        self.path, self.n = model.writer.path, model.width
+        self.episode, self.ends = (model.columns("ticks")[name] for name in ("episode", "ends"))
 
     def first(self, where):
         """(tick, environment) of the first that is so, some ticks from the border."""
