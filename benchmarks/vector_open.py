@@ -6,10 +6,11 @@ store have to be made and opened quickly, too.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -29,6 +30,11 @@ _NAMED_CREATE_S, _NAMED_LOAD_S = 1.5, 0.1
 _FRAME = mmreplay.Field((OBSERVATION,), "float32")
 _ACTION = mmreplay.Field((ACTION,), "float32")
 _LONG, _SHORT = 1_000, 10
+_WINDOW, _EPISODE = 8, 200
+_DRAWS = {
+    "growing": f"sample({BATCH})",
+    "growing windows": f"sample_sequences({BATCH}, {_WINDOW})",
+}
 
 
 def run(result: Result, scale: Scale, data: Path) -> None:
@@ -54,6 +60,7 @@ def run(result: Result, scale: Scale, data: Path) -> None:
             for opened in stores.values():
                 opened.close()
             _grow(clock, data, scale)
+            _name(clock, data)
             print(f"run {number + 1} of {scale.runs}", flush=True)
     result.details["transitions"] = scale.vector_rows
     for n in scale.widths:
@@ -66,9 +73,10 @@ def run(result: Result, scale: Scale, data: Path) -> None:
     ratio = clock.ratio("sample short", f"sample {few}")
     what = f"episodes of {_SHORT} steps: sample({BATCH}), by that of {_LONG:,}"
     result.add(what, ratio, "times", at_most=1.5)
-    ratio = clock.ratio(f"growing {many}", f"growing {few}")
-    what = f"{many} environments, growing: sample({BATCH}), by that of {few}"
-    result.add(what, ratio, "times", at_most=1.5)
+    for name, call in _DRAWS.items():
+        ratio = clock.ratio(f"{name} {many}", f"{name} {few}")
+        what = f"{many} environments, growing: {call}, by that of {few}"
+        result.add(what, ratio, "times", at_most=1.5)
     create, load = clock.microseconds("named create"), clock.microseconds("named load")
     at_most = _NAMED_CREATE_S * 1e6
     result.add(f"{_NAMED} named lanes: create all", create, "us", at_most=at_most)
@@ -101,23 +109,55 @@ def _writer(n: int, rows: int, length: int) -> Any:
 
 
 def _grow(clock: Clock, data: Path, scale: Scale) -> None:
-    """Sample from buffers that grow by a step between any two batches."""
-    for n in (scale.widths[0], scale.widths[-1]):
-        path = data / f"growing-{n}.zarr"
-        shutil.rmtree(path, ignore_errors=True)
-        frames = np.zeros((n, OBSERVATION), np.float32)
-        actions, rewards = np.zeros((n, ACTION), np.float32), np.zeros(n, np.float32)
-        none = np.zeros(n, np.bool_)
-        with mmreplay.ReplayBuffer(
-            path, frame=_FRAME, action=_ACTION, lanes=n, stack=None, flush_s=0
-        ) as buffer:
-            buffer.reset(frames)
-            for _ in range(20):
-                buffer.step(actions, rewards, frames, none, none)
-            for _ in range(scale.rounds):
-                buffer.step(actions, rewards, frames, none, none)
-                clock.time(f"growing {n}", functools.partial(buffer.sample, BATCH))
-        shutil.rmtree(path)
+    """Sample in turns from buffers of as many transitions that grow between any two batches."""
+    widths = (scale.widths[0], scale.widths[-1])
+    rows = (20 + scale.rounds) * widths[-1]
+    with contextlib.ExitStack() as stack:
+        growing = {n: stack.enter_context(_Growing(data / f"growing-{n}.zarr", n)) for n in widths}
+        for n, one in growing.items():
+            for _ in range(rows // n):
+                one.step()
+        for _ in range(scale.rounds):
+            for n, one in growing.items():
+                one.step()
+                clock.time(f"growing {n}", functools.partial(one.buffer.sample, BATCH))
+                one.step()
+                draw = functools.partial(one.buffer.sample_sequences, BATCH, _WINDOW)
+                clock.time(f"growing windows {n}", draw)
+
+
+class _Growing:
+    """A buffer of `n` environments, made at a path and removed in the end."""
+
+    def __init__(self, path: Path, n: int) -> None:
+        self._path, self._n = path, n
+        self._rng = np.random.default_rng(0)
+        self._frames = np.zeros((n, OBSERVATION), np.float32)
+        self._actions, self._rewards = np.zeros((n, ACTION), np.float32), np.zeros(n, np.float32)
+
+    def __enter__(self) -> Self:
+        shutil.rmtree(self._path, ignore_errors=True)
+        self.buffer = mmreplay.ReplayBuffer(
+            self._path, frame=_FRAME, action=_ACTION, lanes=self._n, stack=None, flush_s=0
+        )
+        self.buffer.reset(self._frames)
+        return self
+
+    def step(self) -> None:
+        """One of all environments; some of their episodes end, and others begin."""
+        over = self._rng.random(self._n) < 1 / _EPISODE
+        none = np.zeros(self._n, np.bool_)
+        self.buffer.step(self._actions, self._rewards, self._frames, over, none)
+        if over.any():
+            self.buffer.reset(self._frames, over)
+
+    def __exit__(self, *_: object) -> None:
+        self.buffer.close()
+        shutil.rmtree(self._path)
+
+
+def _name(clock: Clock, data: Path) -> None:
+    """Make and load a store of the lanes of many processes."""
     path = data / "named.zarr"
     shutil.rmtree(path, ignore_errors=True)
 

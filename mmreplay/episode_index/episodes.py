@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,8 +36,9 @@ class LaneEpisodes:
         start, stop: numbers of the episodes that are over and count.
         cut: (n,) numbers among these, ascending, of episodes that are in the list as well: they do
             not count here.
-        firsts: (m,) of each in the list, the id of the oldest step that can be sampled.
-        steps: (m,) how many steps there are from it on.
+        firsts: of places in the list, (n,), the ids of the oldest steps that can be sampled: few
+            are asked for. To be called before the index changes.
+        steps: (m,) how many steps there are from it on; 0 where no episode stands.
         whole: (m,) bool, whether these are all steps that the episode has had.
         place: the one in the list, of no step, that all those of [start, stop) stand in place of.
     """
@@ -46,7 +48,7 @@ class LaneEpisodes:
     start: int
     stop: int
     cut: Ids
-    firsts: Ids
+    firsts: Callable[[Ids], Ids]
     steps: Ids
     whole: npt.NDArray[np.bool_]
     place: int

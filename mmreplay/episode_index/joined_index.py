@@ -135,8 +135,8 @@ class JoinedIndex:
     def episodes(self, lane: int) -> LaneEpisodes:
         """See `Index`."""
         part, local = self._of(lane)
-        found = part.episodes(local)
-        return dataclasses.replace(found, firsts=found.firsts - self._inward[lane])
+        found, inward = part.episodes(local), self._inward[lane]
+        return dataclasses.replace(found, firsts=lambda places: found.firsts(places) - inward)
 
     def ended(self, lane: int, numbers: Ids) -> tuple[Ids, Ids]:
         """See `Index`."""

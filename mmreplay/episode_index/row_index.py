@@ -268,13 +268,14 @@ class RowIndex:
         end = int(starts[skipped]) if has_newest else record.head
         is_whole = bool(skipped) and int(starts[skipped - 1]) == record.first
         stop = record.forgotten + max(record.n_starts - 1, 0)
+        firsts = np.array([record.first, 0, newest]) + (lane << LANE_SHIFT)
         return LaneEpisodes(
             1,
             record.forgotten,
             min(record.forgotten + skipped, stop),
             stop,
             _NO_CUT,
-            np.array([record.first, 0, newest]) + (lane << LANE_SHIFT),
+            firsts.__getitem__,
             np.array([max(end - 1 - record.first, 0), 0, record.head - 1 - newest]),
             np.array([is_whole, True, True]),
             1,

@@ -18,6 +18,9 @@ class TickSource(Protocol):
     def episodes(self, cells: Ids) -> Ids:
         """The numbers of the episodes that cells belong to, of any shape; below 0: of none."""
 
+    def numbers(self, tick: int) -> Ids:
+        """The same of all cells of a tick: (width,); a view where the files allow it."""
+
     def ends(self, cells: Ids) -> Array:
         """Whether the episodes of cells end there, of any shape."""
 

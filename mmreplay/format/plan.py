@@ -33,12 +33,11 @@ _INNER_BYTES = 512 * 1024
 _COMPRESS_FROM_BYTES = 1024
 _PAGE_BYTES = 4096
 _SCALAR_ROWS = 65_536
-_CELLS = 262_144
 _STARTS_BYTES = 8 << 20
 _START_ROWS = 1024
 _NUMBER_ROWS = 16_384
 _ROUND_UP_BYTES = 1 << 20
-_LEAST_CELLS = 65_536
+_TICKS, _LEAST_CELLS = 64, 65_536
 _PARTS_OF_CAPACITY = 10
 """Disk space comes free in whole chunk files: no more than so much of what a capacity holds."""
 _ROWS_OF_MANY, _LEAST_ROWS_OF_MANY = 8_192, 1_024
@@ -84,7 +83,10 @@ def plan_arrays(
 
 def plan_ticks(schema: Schema, width: int, capacity: int | None) -> dict[str, ArraySpec]:
     """As `plan_arrays` for the log of ticks of `width` environments; lengths are in ticks."""
-    cells = _CELLS if capacity is None else min(_CELLS, capacity // _PARTS_OF_CAPACITY)
+    # Of few environments, as many as a lane of one has rows: a file is a hole until it is filled.
+    cells = width * _TICKS
+    if capacity is not None:
+        cells = min(cells, capacity // _PARTS_OF_CAPACITY)
     cells = max(cells, _LEAST_CELLS)
     compressed: dict[str, tuple[Field, dict[str, Any]]] = {}
     out: dict[str, ArraySpec] = {}

@@ -49,6 +49,10 @@ class LaneTicks:
         """The numbers of the episodes that cells belong to, of any shape; below 0: of none."""
         return self._episodes.take(cells)
 
+    def numbers(self, tick: int) -> Ids:
+        """The same of all cells of a tick: (width,); a view, as `counts`."""
+        return self._episodes.view(0, tick * self.width, (tick + 1) * self.width)
+
     def ends(self, cells: Ids) -> Array:
         """Whether the episodes of cells end there, of any shape."""
         return self._ends.take(cells)

@@ -16,7 +16,6 @@ from mmreplay.ids import Ids, distinct
 
 _KEEP = 64
 _ROOM = 64
-_NO_LANE = -1
 
 
 @dataclass(slots=True, eq=False)
@@ -98,9 +97,10 @@ class EpisodeSums:
         # What the parts before each part count. A part is one of the episodes that are listed one
         # by one, or all that are over, of one lane.
         self._bounds = np.zeros(1, np.int64)
-        self._firsts = self._steps = np.empty(0, np.int64)
-        self._lanes = self._over = np.empty(0, np.int64)  # of each part; -1: of no ended ones
-        self._strides = np.empty(0, np.int64)  # of each lane
+        self._steps = np.empty(0, np.int64)  # of each part
+        self._found: list[LaneEpisodes] = []
+        self._begins = self._places = np.empty(0, np.int64)  # of each lane: its parts, those over
+        self._strides = np.empty(0, np.int64)
         self._joined: tuple[Ids, Ids, Ids, Ids] | None = None
 
     def follow(self, index: Index) -> int:
@@ -119,19 +119,17 @@ class EpisodeSums:
             for lane, (ended, episodes) in enumerate(zip(self._ended, found, strict=True))
         ]
         self._strides = np.array([episodes.stride for episodes in found])
-        self._firsts = np.concatenate([episodes.firsts for episodes in found])
         self._steps = np.concatenate([episodes.steps for episodes in found])
         if self._whole:
             self._steps *= np.concatenate([episodes.whole for episodes in found])
-        sizes = [episodes.firsts.size for episodes in found]
-        self._lanes = np.arange(index.n_lanes).repeat(sizes)
-        places = np.cumsum([0, *sizes[:-1]]) + [episodes.place for episodes in found]
-        self._over = np.full(self._lanes.size, _NO_LANE)
-        self._over[places] = np.arange(index.n_lanes)
+        sizes = [episodes.steps.size for episodes in found]
+        self._begins = np.cumsum([0, *sizes[:-1]])
+        self._places = self._begins + np.array([episodes.place for episodes in found])
         counts = self._count(self._steps)
-        counts[places] = totals
+        counts[self._places] = totals
         self._bounds = np.zeros(counts.size + 1, np.int64)
         np.cumsum(counts, out=self._bounds[1:])
+        self._found = found
         self._version = index.version
         return int(self._bounds[-1])
 
@@ -162,9 +160,14 @@ class EpisodeSums:
         index: Index = self._index  # type: ignore[assignment]
         parts = self._bounds.searchsorted(ranks, "right") - 1
         within = ranks - self._bounds[parts]
-        firsts, steps, strides = self._firsts[parts], self._steps[parts], self._strides
-        lanes = self._over[parts]
-        over = (lanes != _NO_LANE).nonzero()[0]
+        steps = self._steps[parts]
+        firsts = np.empty_like(steps)
+        lanes = self._begins.searchsorted(parts, "right") - 1
+        is_over = parts == self._places[lanes]
+        one_by_one, over = (~is_over).nonzero()[0], is_over.nonzero()[0]
+        for lane in distinct(lanes[one_by_one]).tolist():
+            here = one_by_one[lanes[one_by_one] == lane]
+            firsts[here] = self._found[lane].firsts(parts[here] - self._begins[lane])
         if self._joined is not None:
             bounds, every_first, every_steps, offsets = self._joined
             sought = within[over] + offsets[lanes[over]]
@@ -176,9 +179,7 @@ class EpisodeSums:
                 here = over[lanes[over] == lane]
                 numbers, within[here] = self._ended[lane].at(within[here])
                 firsts[here], steps[here] = index.ended(lane, numbers)
-        if len(self._ended) > 1:
-            strides = strides[self._lanes[parts]]
-        return firsts, steps, within, strides
+        return firsts, steps, within, self._strides[lanes]
 
     def longest(self) -> int:
         """Steps of the longest episode, of those that are counted."""

@@ -52,7 +52,7 @@ class Windows:
         if self.boundary == "pad":
             return np.asarray(-(-steps // self.stride), np.int64)
         left = steps - self.steps
-        full = np.where(left >= 0, left // self.stride + 1, 0)
+        full = np.maximum(left // self.stride + 1, 0)  # below 0 rounds down, to 0 or less
         if self.boundary == "drop":
             return np.asarray(full, np.int64)
         # One more where the last one does not end with the episode; one for those that are short.

@@ -24,14 +24,15 @@ class Appender:
     Attributes:
         log: that is appended to.
         chunks: its mapped chunk files; empty once it is about to be closed.
-        border: the first row that needs `make_room`.
+        border: the first row that needs `make_room`: beyond it there is no place, or its pages have
+            no memory yet.
     """
 
     def __init__(self, lane: LockedLane, log: Log, background: Background) -> None:
         self.log = log
         self.chunks = OpenChunks(lane, log, background)
         self._sealer = Sealer(log, background)
-        self.border = 0
+        self._room = self.border = 0
 
     def make_room(self, n: int) -> None:
         """Free the place of row n.
@@ -41,9 +42,12 @@ class Appender:
         """
         if n >= self.border:
             self.border = 0  # until all of it is done
-            self.chunks.make_room(n)
-            self._sealer.make_room(n)
-            self.border = min(self.chunks.border(n), self._sealer.half_stop)
+            if n >= self._room:
+                self._room = 0
+                self.chunks.make_room(n)
+                self._sealer.make_room(n)
+                self._room = min(self.chunks.border(n), self._sealer.half_stop)
+            self.border = min(self._room, self.chunks.populate(n))
 
     def place(self, path: str, n: int) -> tuple[Array, int]:
         """Where row n of a column goes: an array, and the row of its first place."""
@@ -51,7 +55,7 @@ class Appender:
 
     def finish(self) -> None:
         """Wait for the shard of the rows before the newest ones; no row is appended any more."""
-        self.border = 0
+        self._room = self.border = 0
         self._sealer.wait()
 
     def read(self, path: str, row: int) -> Array:

@@ -14,6 +14,7 @@ from mmreplay.errors import DiskFullError
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Array
 from mmreplay.storage.chunk_files import Window
+from mmreplay.system import memory_maps
 from mmreplay.writing import flush
 from mmreplay.writing.background import Background
 from mmreplay.writing.lane_files import LockedLane
@@ -21,6 +22,9 @@ from mmreplay.writing.log import Log
 from mmreplay.writing.seal import sum_up
 
 __all__ = ["OpenChunks"]
+
+_POPULATED_BYTES = 1 << 20
+_POPULATED_ROWS = 4
 
 
 class _Column:
@@ -91,6 +95,19 @@ class OpenChunks:
             self._background.submit(functools.partial(sum_up, log, spec, window))
         if self._lane.capacity is not None:
             self._background.wake()
+
+    def populate(self, n: int) -> int:
+        """Give the pages of some rows from n on their memory; the row after these.
+
+        In one call for many pages: a fault for each of them would be most of the time of a step.
+        Those of a chunk file that was prepared have it already, and are passed over quickly.
+        """
+        row_bytes = sum(column.spec.row_bytes for column in self.columns.values())
+        n_rows = max(_POPULATED_BYTES // row_bytes, _POPULATED_ROWS)
+        for column in self.columns.values():
+            start = n - column.new.start
+            memory_maps.populate(column.new.rows[start : start + n_rows])
+        return n + n_rows
 
     def _open_window(self, spec: ArraySpec, chunk: int) -> Window:
         """As `Log.open_window`; on a full disk with what an eviction makes room for."""

@@ -414,7 +414,7 @@ class VectorWriter:
         t = self._head
         frames: Any = None if self._sole is None else self._from("frames", t)
         counts = self._ticks.chunks.columns["count"]
-        self._count_before = int(self._ticks.read("count", t - 1)) if t else 0
+        self._count_before = int(self._ticks.chunks.stored_row("count", t - 1)) if t else 0
         self._rows = (
             frames,
             self._from("actions", t),

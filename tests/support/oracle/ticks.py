@@ -45,6 +45,9 @@ class TicksOnDisk:
     def episodes(self, cells: Array) -> Array:
         return _taken(self.episode, cells)
 
+    def numbers(self, tick: int) -> Array:
+        return self.episodes(np.arange(tick * self.width, (tick + 1) * self.width))
+
     def ends(self, cells: Array) -> Array:
         return _taken(self.flags, cells)
 

@@ -17,7 +17,7 @@ def test_those_that_are_over_have_numbers_and_the_oldest_and_the_newest_are_list
     over = index.ended(0, np.arange(found.start, found.stop))
     assert [one.tolist() for one in over] == [[4, 6], [1, 1]]
     assert (found.stride, found.place) == (1, 1)
-    assert found.firsts[[0, 2]].tolist() == [0, 8]
+    assert found.firsts(np.array([0, 2])).tolist() == [0, 8]
     assert found.steps.tolist() == [3, 0, 3]
     assert found.whole[[0, 2]].tolist() == [True, True]
 
@@ -27,6 +27,6 @@ def test_the_oldest_one_is_not_whole_once_steps_of_it_cannot_be_sampled():
     index.load(0, 0, 12, np.array([0, 8]), 7)
     found = index.episodes(0)
     assert found.start == found.stop
-    assert found.firsts[[0, 2]].tolist() == [3, 8]
+    assert found.firsts(np.array([0, 2])).tolist() == [3, 8]
     assert found.steps.tolist() == [4, 0, 3]
     assert found.whole[[0, 2]].tolist() == [False, True]

@@ -92,8 +92,9 @@ def compare_episodes(index, model):
     numbers = np.setdiff1d(np.arange(found.start, found.stop), found.cut)
     firsts, steps = index.ended(0, numbers)
     here = list(zip(firsts.tolist(), steps.tolist(), [True] * len(firsts), strict=True))
-    every = zip(found.firsts.tolist(), found.steps.tolist(), found.whole.tolist(), strict=True)
-    listed = [one for place, one in enumerate(every) if place != found.place]
+    there = found.steps.nonzero()[0]
+    columns = (found.firsts(there), found.steps[there], found.whole[there])
+    listed = list(zip(*(x.tolist() for x in columns), strict=True))
     assert found.steps[found.place] == 0
     assert found.stride == model.width
     assert sorted(here + listed) == sorted(

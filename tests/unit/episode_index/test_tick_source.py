@@ -8,7 +8,7 @@ from mmreplay.episode_index import TickSource
 from mmreplay.reading.lane_ticks import LaneTicks
 from tests.support.oracle.ticks import TicksOnDisk
 
-METHODS = ["counts", "ended", "ends", "episodes", "start_envs", "start_ticks"]
+METHODS = ["counts", "ended", "ends", "episodes", "numbers", "start_envs", "start_ticks"]
 
 
 def test_these_are_all_methods_of_a_source():

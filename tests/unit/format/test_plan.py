@@ -207,6 +207,28 @@ def test_a_chunk_of_gigabytes_is_refused():
         planned(Field((2,)), None, Field((1 << 20,), "float64", chunk=1024))
 
 
+@pytest.mark.parametrize(
+    ("width", "capacity", "ticks"),
+    [
+        (1, None, 65_536),
+        (16, None, 4_096),
+        (1_024, None, 64),
+        (4_096, None, 64),
+        (16, 1_000_000, 4_096),
+        (4_096, 1_000_000, 24),
+        (4_096, 10_000, 16),
+    ],
+)
+def test_chunk_files_of_ticks_are_short_and_of_no_fewer_cells_than_a_lane_has_rows(
+    width, capacity, ticks
+):
+    schema = Schema.make(Field((2,), "float32"), ACTION, None)
+    specs = plan.plan_ticks(schema, width, capacity)
+    assert specs["rewards"].chunk_rows == specs["actions"].chunk_rows == ticks
+    assert specs["frames"].chunk_rows == ticks
+    assert all(spec.chunk_bytes % 4096 == 0 for spec in specs.values())
+
+
 def test_large_actions_have_shorter_chunks_and_the_scalars_follow():
     specs = planned(Field((2,)), None, Field((1 << 17,), "float64"))
     assert specs["actions"].chunk_bytes == 32 * MIB

@@ -30,6 +30,7 @@ def test_it_gives_what_the_arrays_hold(vector, opened):
     assert ticks.starts == (0, len(starts["env"]))
     assert ticks.counts(3, 50).tolist() == arrays["count"][3:50].tolist()
     assert np.array_equal(ticks.episodes(cells), arrays["episode"].ravel()[cells])
+    assert np.array_equal(ticks.numbers(41), arrays["episode"][41])
     assert np.array_equal(ticks.ends(cells), arrays["ends"].ravel()[cells])
     assert np.array_equal(ticks.ended(20, 41), arrays["ends"][20:41])
     numbers = np.arange(len(starts["env"])).reshape(1, -1)

@@ -6,7 +6,8 @@ import pytest
 from mmreplay import Field
 from mmreplay.errors import DiskFullError
 from mmreplay.format import plan
-from mmreplay.system import durable_writes
+from mmreplay.system import durable_writes, memory_maps
+from mmreplay.writing import open_chunks
 from tests.support.writers import drain
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -51,3 +52,19 @@ def test_a_row_without_room_has_no_place_and_the_next_try_finds_one(make, monkey
     assert ticks.border == 9  # row 8 begins a chunk, and row 7 may still change
     ticks.make_room(9)
     assert ticks.border == 16
+
+
+def test_the_pages_of_a_row_have_their_memory_before_it_is_written(make, monkeypatch):
+    monkeypatch.setattr(open_chunks, "_POPULATED_BYTES", 100)
+    monkeypatch.setattr(open_chunks, "_POPULATED_ROWS", 3)
+    populated: list[np.ndarray] = []
+    monkeypatch.setattr(memory_maps, "populate", populated.append)
+    writer = make(lanes=2)
+    frames, none = np.zeros((2, 3), np.uint8), [False] * 2
+    writer.reset(frames)
+    for tick in range(20):
+        writer.step([1, 1], [0, 0], frames, none, none)
+        for path, column in writer._ticks.chunks.columns.items():
+            row = column.new.rows[tick - column.new.start, ...]
+            assert any(np.shares_memory(row, part) for part in populated), (tick, path)
+    assert len(populated) < 20 * len(writer._ticks.chunks.columns)
