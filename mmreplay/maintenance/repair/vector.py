@@ -23,6 +23,7 @@ from mmreplay.maintenance.repair.damaged_rows import DamagedRows
 from mmreplay.maintenance.repair.lane import LaneRepair
 from mmreplay.maintenance.repair.spans import Span, merged
 from mmreplay.maintenance.verify.report import Finding
+from mmreplay.maintenance.verify.steps import PRIORITY_OF_NOBODY
 from mmreplay.reading.log_reader import LogReader
 from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.schema import FRAME
@@ -36,6 +37,10 @@ from mmreplay.writing.vector_writer import VectorWriter
 _PIECE_CELLS = 1 << 18
 _PIECE_TICKS = 64
 
+_LOST_PRIORITIES = (
+    "priorities: some are of environments that were left out, so none of them is kept; each "
+    "transition counts as a new one"
+)
 _UNSURE = (
     "zarr.json does not match its crc32c: capacity, padding and env are kept as they stand there, "
     "and may not be what was written"
@@ -67,6 +72,9 @@ class DamagedVector:
         self._side_data = set(SIDE_DATA)
         if any("generator" in finding.message for finding in findings):
             self._side_data.remove("generator")
+        lost_priorities = any(PRIORITY_OF_NOBODY in finding.message for finding in findings)
+        if lost_priorities:
+            self._side_data.remove("priorities")
         self._n_same = {TICKS: 0, STARTS: 0}  # rows of the new lane that are those of this one
         logs = {TICKS: self._reader.ticks, STARTS: self._reader.starts}
         own = {log: [_of_log(one, log) for one in findings if _is_of(one, log)] for log in logs}
@@ -77,7 +85,11 @@ class DamagedVector:
         self._notes = (
             *([_UNSURE] if any("crc32c" in one.message for one in _of_root(findings)) else ()),
             *notes.duplicate_notes(lane, findings),
-            *notes.priority_notes(own[TICKS], self._reader.ticks),
+            *(
+                [_LOST_PRIORITIES]
+                if lost_priorities
+                else notes.priority_notes(own[TICKS], self._reader.ticks)
+            ),
         )
 
     def mark_damaged(self, findings: Iterable[Finding]) -> bool:

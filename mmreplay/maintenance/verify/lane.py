@@ -102,7 +102,7 @@ class Examination:
         for name, log in logs.items():
             log.run(functools.partial(_log_of, lane, path, name), path)
         if rules is not None:
-            rules.check()
+            rules.check(live=logs[TICKS].state == "live")
         for watch in watches.values():
             self.watch.findings += watch.findings
             self.watch.warnings += watch.warnings

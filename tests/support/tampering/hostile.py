@@ -156,7 +156,7 @@ def _has_no_checksum(victim: Victim, name: str) -> bool:
 def seal(victim: Victim, name: str) -> bool:
     """Make the checksum of a chunk file fit; False if it has none."""
     found = re.fullmatch(r"((?:lane-\d+/)?(?:ticks/|starts/)?)(.+)/c\.(\d+)((?:\.0)*)", name)
-    if not found or found[2].startswith(("checksums/", "priorities", "episodes")):
+    if not found or found[2].startswith(("checksums/", "episodes")):
         return False
     sums = f"{found[1]}checksums/{found[2]}/c.0"
     table = bytearray(victim.get(sums))
