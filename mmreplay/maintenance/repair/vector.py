@@ -21,9 +21,11 @@ from mmreplay.maintenance.copy_lane import SIDE_DATA, copy_vector, empty_vector,
 from mmreplay.maintenance.repair import notes
 from mmreplay.maintenance.repair.damaged_rows import DamagedRows
 from mmreplay.maintenance.repair.lane import LaneRepair
+from mmreplay.maintenance.repair.left_out import leave_out
 from mmreplay.maintenance.repair.spans import Span, merged
 from mmreplay.maintenance.verify.report import Finding
 from mmreplay.maintenance.verify.steps import PRIORITY_OF_NOBODY
+from mmreplay.maintenance.verify.store import verify
 from mmreplay.reading.log_reader import LogReader
 from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.schema import FRAME
@@ -41,6 +43,10 @@ _LOST_PRIORITIES = (
     "priorities: some are of environments that were left out, so none of them is kept; each "
     "transition counts as a new one"
 )
+_LEFT_OUT = (
+    "ticks/frames: {:,} steps are lost, of environments of which inner chunks are damaged: each "
+    "episode from there on; they are left out of their ticks, and all other steps keep their ids"
+)
 _UNSURE = (
     "zarr.json does not match its crc32c: capacity, padding and env are kept as they stand there, "
     "and may not be what was written"
@@ -57,10 +63,13 @@ def is_vector(lane: AnyPath) -> bool:
 class DamagedVector:
     """A lane of many environments that may be damaged, open for reading.
 
-    `findings` is what `verify` has found in it. Raises CorruptStoreError if it cannot be opened.
+    `findings` is what `verify` has found in it, `spare` where a stand-in may be made. Raises
+    CorruptStoreError if it cannot be opened.
     """
 
-    def __init__(self, lane: AnyPath, name: str, findings: Sequence[Finding]) -> None:
+    def __init__(
+        self, lane: AnyPath, name: str, findings: Sequence[Finding], spare: AnyPath
+    ) -> None:
         self.name = name
         try:
             self._reader = VectorReader(lane)
@@ -69,6 +78,11 @@ class DamagedVector:
                 f"{lane}: cannot be repaired: {error}; put the file that is lost or damaged back "
                 f"from a backup or a snapshot, and repair again"
             ) from error
+        given = findings
+        of_ticks = [_of_log(one, TICKS) for one in findings if _is_of(one, TICKS)]
+        n_left_out = leave_out(self._reader, of_ticks, spare)
+        if n_left_out:
+            self._reader, findings = VectorReader(spare), verify(str(spare)).findings
         self._side_data = set(SIDE_DATA)
         if any("generator" in finding.message for finding in findings):
             self._side_data.remove("generator")
@@ -84,7 +98,8 @@ class DamagedVector:
         }
         self._notes = (
             *([_UNSURE] if any("crc32c" in one.message for one in _of_root(findings)) else ()),
-            *notes.duplicate_notes(lane, findings),
+            *([_LEFT_OUT.format(n_left_out)] if n_left_out else ()),
+            *notes.duplicate_notes(lane, given),
             *(
                 [_LOST_PRIORITIES]
                 if lost_priorities
