@@ -18,6 +18,7 @@ from mmreplay.ids import Array, Ids
 from mmreplay.maintenance.copy_lane import is_intact
 from mmreplay.maintenance.repair.damaged_rows import narrow_files
 from mmreplay.maintenance.repair.spans import Span, merged
+from mmreplay.maintenance.repair.vector_documents import share_tree
 from mmreplay.maintenance.verify.report import Finding
 from mmreplay.maintenance.verify.tick_rules import expected_partners
 from mmreplay.reading.vector_reader import VectorReader
@@ -73,7 +74,7 @@ class _LeavingOut:
             gone[start - first : end - first] = lost.sum(1)
         if not gone.any():
             return 0
-        _share_tree(self._reader.path, target)
+        share_tree(self._reader.path, target)
         before = gone.cumsum()
         for spec in self._log.specs.values():
             last = self._log.head if spec.path == "count" else stop
@@ -248,14 +249,3 @@ class _LeavingOut:
             tables[file][chunk % sums.chunk_rows] = value
         for file, table in tables.items():
             durable_writes.write_file(file, table.tobytes(), durable=False)
-
-
-def _share_tree(source: AnyPath, target: AnyPath) -> None:
-    """A second name for each file; raises CorruptStoreError for what is none."""
-    durable_writes.make_directory(target)
-    for name in checked_reads.names(source):
-        path = source / name
-        if path.is_dir() and not path.is_symlink():
-            _share_tree(path, target / name)
-        else:
-            durable_writes.share_file(path, target / name)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay.errors import CorruptStoreError, MmreplayError
+from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
 from mmreplay.format import layout
 from mmreplay.format.layout import LOGS, STARTS, TICKS
 from mmreplay.ids import Array
@@ -23,6 +23,7 @@ from mmreplay.maintenance.repair.damaged_rows import DamagedRows
 from mmreplay.maintenance.repair.lane import LaneRepair
 from mmreplay.maintenance.repair.left_out import leave_out
 from mmreplay.maintenance.repair.spans import Span, merged
+from mmreplay.maintenance.repair.vector_documents import make_documents, was_closed
 from mmreplay.maintenance.verify.report import Finding
 from mmreplay.maintenance.verify.steps import PRIORITY_OF_NOBODY
 from mmreplay.maintenance.verify.store import verify
@@ -71,14 +72,25 @@ class DamagedVector:
         self, lane: AnyPath, name: str, findings: Sequence[Finding], spare: AnyPath
     ) -> None:
         self.name = name
+        given, made = findings, list[str]()
         try:
             self._reader = VectorReader(lane)
         except MmreplayError as error:
-            raise CorruptStoreError(
-                f"{lane}: cannot be repaired: {error}; put the file that is lost or damaged back "
-                f"from a backup or a snapshot, and repair again"
-            ) from error
-        given = findings
+            whole = spare.with_name(f"{spare.name}-documents")
+            try:
+                if not was_closed(lane):
+                    raise CorruptStoreError(str(error).partition("; ")[0]) from error
+                made = make_documents(lane, whole)
+                self._reader, findings = VectorReader(whole), verify(str(whole)).findings
+            except (CorruptStoreError, FormatError) as reason:
+                text = str(reason).replace(str(whole), str(lane))
+                advice = (
+                    "; put what is lost or damaged back from a backup or a snapshot, and repair"
+                )
+                raise CorruptStoreError(
+                    f"{lane}: cannot be repaired: {text}"
+                    f"{'' if 'repair again' in text else f'{advice} again'}"
+                ) from error
         of_ticks = [_of_log(one, TICKS) for one in findings if _is_of(one, TICKS)]
         n_left_out = leave_out(self._reader, of_ticks, spare)
         if n_left_out:
@@ -98,6 +110,7 @@ class DamagedVector:
         }
         self._notes = (
             *([_UNSURE] if any("crc32c" in one.message for one in _of_root(findings)) else ()),
+            *made,
             *([_LEFT_OUT.format(n_left_out)] if n_left_out else ()),
             *notes.duplicate_notes(lane, given),
             *(
