@@ -63,9 +63,12 @@ class TickIndex:
         """Take bounds; ticks below `floor` are not sampled."""
         source = self._source
         first = first_tick(source.counts, floor, head, self._capacity)
+        counts = source.counts(first, head) if first < head else _NONE
+        before = int(source.counts(first - 1, first)[0]) if 0 < first < head else 0
+        if counts.size and not 0 <= int(counts[-1]) - before <= (head - first) * self._width:
+            raise self._wrong_counts()
         self._base, self._first, self._head, self._starts = base, first, head, starts
-        self._counts = source.counts(first, head) if first < head else _NONE
-        self._before = int(source.counts(first - 1, first)[0]) if 0 < first < head else 0
+        self._counts, self._before = counts, before
         # As where no step leaves an environment out: there is nothing to search for.
         self._is_full = self.n_transitions == (head - first) * self._width
         self.version += 1

@@ -174,9 +174,20 @@ class LiveLanes:
         return self._joined.readers
 
     def look(self, read: Callable[[Index], T]) -> T:
-        """What `read` finds in the index as it is now; nobody changes it meanwhile."""
-        with self._lock:
-            return read(self._follow().index)
+        """What `read` finds in the index as it is now; nobody changes it meanwhile.
+
+        The index of a vector lane reads files, which may go away under it. Raises
+        CorruptStoreError if they keep going away.
+        """
+        for _ in range(_ATTEMPTS):
+            with self._lock:
+                lanes = self._follow()
+                try:
+                    return read(lanes.index)
+                except EvictedError:
+                    self.check_open()
+                    self._reload()
+        raise self._restless()
 
     def retrying(self, read: Callable[[], tuple[JoinedLanes, T]]) -> T:
         """Run a read again as long as rows or sessions go away under it.

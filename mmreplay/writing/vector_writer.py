@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.errors import SchemaError
+from mmreplay.errors import CorruptStoreError, SchemaError
 from mmreplay.ids import Array, Ids
 from mmreplay.lazy_frames import LazyFrames
 from mmreplay.schema import FRAME, Field, Schema
@@ -96,12 +96,23 @@ class VectorWriter:
         self._shape = (n,)
         self._words = ticks.words
         self._head = ticks.head
-        self._n_transitions = int(self._ticks.read("count", self._head - 1)) if self._head else 0
+        self._n_transitions = self._last_count()
         self._n_before = self._n_transitions
         # By environment, the number of the episode that runs, or -1.
         self._current = np.full(n, -1, np.int64)
         self._all_running = False
         self._settle()
+
+    def _last_count(self) -> int:
+        """Transitions committed so far; raises CorruptStoreError for more than the ticks hold."""
+        count = int(self._ticks.read("count", self._head - 1)) if self._head else 0
+        most = self._head * self._n
+        if not 0 <= count <= most:
+            raise CorruptStoreError(
+                f"{self._ticks.log.path}: count: expected at most {most:,} transitions, found "
+                f"{count:,}; run `mmreplay verify`"
+            )
+        return count
 
     def __len__(self) -> int:
         """Environments."""

@@ -31,8 +31,7 @@ class DamagedRows:
 
     def __init__(self, reader: LogReader, findings: Sequence[Finding]) -> None:
         self._reader = reader
-        narrow = {finding.file for finding in findings if _is_narrow(finding)}
-        narrow -= {finding.file for finding in findings if finding.message == ANOTHER}
+        narrow = narrow_files(findings)
         self.spans: list[Span] = []
         self.blind: list[Span] = []
         for finding in findings:
@@ -79,6 +78,12 @@ class DamagedRows:
             return is_intact(self._reader, spec, chunk, strict=True)
         except (MmreplayError, OSError):
             return False
+
+
+def narrow_files(findings: Sequence[Finding]) -> set[str]:
+    """Shards of which some inner chunks are damaged, and nothing else is."""
+    narrow = {finding.file for finding in findings if _is_narrow(finding)}
+    return narrow - {finding.file for finding in findings if finding.message == ANOTHER}
 
 
 def _is_narrow(finding: Finding) -> bool:

@@ -325,7 +325,7 @@ def _open(
         findings = [finding for finding in report.findings if finding.lane == name]
         try:
             if is_vector(lane):
-                readable[name] = DamagedVector(lane, name, findings)
+                readable[name] = DamagedVector(lane, name, findings, site.stand_in(name))
             else:
                 readable[name] = DamagedLane(lane, name, findings, site.stand_in(name), root)
         except CorruptStoreError as error:

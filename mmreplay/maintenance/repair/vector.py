@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay.errors import CorruptStoreError, MmreplayError
+from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
 from mmreplay.format import layout
 from mmreplay.format.layout import LOGS, STARTS, TICKS
 from mmreplay.ids import Array
@@ -21,8 +21,12 @@ from mmreplay.maintenance.copy_lane import SIDE_DATA, copy_vector, empty_vector,
 from mmreplay.maintenance.repair import notes
 from mmreplay.maintenance.repair.damaged_rows import DamagedRows
 from mmreplay.maintenance.repair.lane import LaneRepair
+from mmreplay.maintenance.repair.left_out import leave_out
 from mmreplay.maintenance.repair.spans import Span, merged
+from mmreplay.maintenance.repair.vector_documents import make_documents, was_closed
 from mmreplay.maintenance.verify.report import Finding
+from mmreplay.maintenance.verify.steps import PRIORITY_OF_NOBODY
+from mmreplay.maintenance.verify.store import verify
 from mmreplay.reading.log_reader import LogReader
 from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.schema import FRAME
@@ -36,6 +40,14 @@ from mmreplay.writing.vector_writer import VectorWriter
 _PIECE_CELLS = 1 << 18
 _PIECE_TICKS = 64
 
+_LOST_PRIORITIES = (
+    "priorities: some are of environments that were left out, so none of them is kept; each "
+    "transition counts as a new one"
+)
+_LEFT_OUT = (
+    "ticks/frames: {:,} steps are lost, of environments of which inner chunks are damaged: each "
+    "episode from there on; they are left out of their ticks, and all other steps keep their ids"
+)
 _UNSURE = (
     "zarr.json does not match its crc32c: capacity, padding and env are kept as they stand there, "
     "and may not be what was written"
@@ -52,21 +64,43 @@ def is_vector(lane: AnyPath) -> bool:
 class DamagedVector:
     """A lane of many environments that may be damaged, open for reading.
 
-    `findings` is what `verify` has found in it. Raises CorruptStoreError if it cannot be opened.
+    `findings` is what `verify` has found in it, `spare` where a stand-in may be made. Raises
+    CorruptStoreError if it cannot be opened.
     """
 
-    def __init__(self, lane: AnyPath, name: str, findings: Sequence[Finding]) -> None:
+    def __init__(
+        self, lane: AnyPath, name: str, findings: Sequence[Finding], spare: AnyPath
+    ) -> None:
         self.name = name
+        given, made = findings, list[str]()
         try:
             self._reader = VectorReader(lane)
         except MmreplayError as error:
-            raise CorruptStoreError(
-                f"{lane}: cannot be repaired: {error}; put the file that is lost or damaged back "
-                f"from a backup or a snapshot, and repair again"
-            ) from error
+            whole = spare.with_name(f"{spare.name}-documents")
+            try:
+                if not was_closed(lane):
+                    raise CorruptStoreError(str(error).partition("; ")[0]) from error
+                made = make_documents(lane, whole)
+                self._reader, findings = VectorReader(whole), verify(str(whole)).findings
+            except (CorruptStoreError, FormatError) as reason:
+                text = str(reason).replace(str(whole), str(lane))
+                advice = (
+                    "; put what is lost or damaged back from a backup or a snapshot, and repair"
+                )
+                raise CorruptStoreError(
+                    f"{lane}: cannot be repaired: {text}"
+                    f"{'' if 'repair again' in text else f'{advice} again'}"
+                ) from error
+        of_ticks = [_of_log(one, TICKS) for one in findings if _is_of(one, TICKS)]
+        n_left_out = leave_out(self._reader, of_ticks, spare)
+        if n_left_out:
+            self._reader, findings = VectorReader(spare), verify(str(spare)).findings
         self._side_data = set(SIDE_DATA)
         if any("generator" in finding.message for finding in findings):
             self._side_data.remove("generator")
+        lost_priorities = any(PRIORITY_OF_NOBODY in finding.message for finding in findings)
+        if lost_priorities:
+            self._side_data.remove("priorities")
         self._n_same = {TICKS: 0, STARTS: 0}  # rows of the new lane that are those of this one
         logs = {TICKS: self._reader.ticks, STARTS: self._reader.starts}
         own = {log: [_of_log(one, log) for one in findings if _is_of(one, log)] for log in logs}
@@ -76,8 +110,14 @@ class DamagedVector:
         }
         self._notes = (
             *([_UNSURE] if any("crc32c" in one.message for one in _of_root(findings)) else ()),
-            *notes.duplicate_notes(lane, findings),
-            *notes.priority_notes(own[TICKS], self._reader.ticks),
+            *made,
+            *([_LEFT_OUT.format(n_left_out)] if n_left_out else ()),
+            *notes.duplicate_notes(lane, given),
+            *(
+                [_LOST_PRIORITIES]
+                if lost_priorities
+                else notes.priority_notes(own[TICKS], self._reader.ticks)
+            ),
         )
 
     def mark_damaged(self, findings: Iterable[Finding]) -> bool:

@@ -98,11 +98,11 @@ class Examination:
                 logs[name] = LogExamination(watch, columns[name], of_ticks)
         complete = len(logs) == len(columns) and all(log.arrays.complete for log in logs.values())
         lane = self._open(watches) if complete else None
-        rules = None if lane is None else StepRules(self.watch, lane, watches)
+        rules = StepRules(self.watch, lane, watches) if isinstance(lane, VectorReader) else None
         for name, log in logs.items():
             log.run(functools.partial(_log_of, lane, path, name), path)
         if rules is not None:
-            rules.check()
+            rules.check(live=logs[TICKS].state == "live")
         for watch in watches.values():
             self.watch.findings += watch.findings
             self.watch.warnings += watch.warnings
@@ -112,15 +112,15 @@ class Examination:
             if self.state != "unknown" and not closed:
                 self.state = lane_state(path, closed=False)
 
-    def _open(self, watches: dict[str, Watch]) -> VectorReader | None:
-        """Open the lane; None if it cannot be, and if nothing else says why, that is a finding."""
+    def _open(self, watches: dict[str, Watch]) -> VectorReader | Exception:
+        """Open the lane; if it cannot be, why, which is a finding if nothing else will say so."""
         try:
             lane = VectorReader(self.watch.path)
         except (MmreplayError, OSError) as error:
             if all(watch.closed for watch in watches.values()):
                 text = str(error).removeprefix(f"{self.watch.path}: ")
                 self.watch.note([self.watch.finding("zarr.json", text)])
-            return None
+            return error
         for log in lane.logs:
             if log.metadata != watches[log.path.name].metadata:
                 raise WriterChangedError
@@ -146,8 +146,10 @@ class Examination:
         watch.warnings += watch.confirm(check)
 
 
-def _log_of(lane: VectorReader | None, path: Path, name: str) -> LogReader:
-    """A log of a lane; raises what its opening does."""
+def _log_of(lane: VectorReader | Exception | None, path: Path, name: str) -> LogReader:
+    """A log of a lane; raises what its opening does, or did: it has looked for long enough."""
+    if isinstance(lane, Exception):
+        raise lane
     if lane is None:
         lane = VectorReader(path)
     for log in lane.logs:

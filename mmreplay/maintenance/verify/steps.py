@@ -5,10 +5,12 @@ Invariant: they are applied only to arrays whose files are sound, and read in pi
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 
 from mmreplay import episode_index
 from mmreplay.errors import MmreplayError
@@ -20,14 +22,17 @@ from mmreplay.maintenance.verify.row_rules import Problem
 from mmreplay.maintenance.verify.second_look import Watch
 from mmreplay.maintenance.verify.tick_rules import Known
 from mmreplay.reading.vector_reader import VectorReader
-from mmreplay.storage import chunk_files
+from mmreplay.storage import chunk_files, priority_column
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.raw_column import RawColumn
 from mmreplay.storage.shard_column import ShardColumn
+from mmreplay.system import checked_reads
 
 _PIECE_CELLS = 1 << 18
 _PIECE_BYTES = 4 << 20
 
+PRIORITY_OF_NOBODY = "environments that were left out: expected no priority, found one"
+_PRIORITIES = "priorities"
 _NEEDED = {TICKS: ("episode", "ends", "count"), STARTS: ("env", "tick")}
 
 
@@ -38,8 +43,11 @@ class StepRules:
         self._watch, self._lane, self._logs = watch, lane, logs
         self._head, self._starts = lane.head, (lane.starts.base, lane.starts.head)
 
-    def check(self) -> None:
-        """Check all of them; what they need has to be sound."""
+    def check(self, *, live: bool) -> None:
+        """Check all of them; what they need has to be sound.
+
+        Priorities of a `live` lane change all the time, and are left out.
+        """
         self._damaged = {one.array for watch in self._logs.values() for one in watch.findings}
         needed = {f"{log}/{path}" for log, paths in _NEEDED.items() for path in paths}
         if needed & self._damaged or not self._check_starts():
@@ -50,6 +58,11 @@ class StepRules:
             if path != "episode" and f"{TICKS}/{path}" not in self._damaged:
                 kind = RawColumn if spec.is_raw else ShardColumn
                 self._columns[path] = kind([lane.cells], path)
+        has_priorities = not live and f"{TICKS}/{_PRIORITIES}" not in self._damaged
+        self._priorities = None
+        if has_priorities:
+            with contextlib.suppress(MmreplayError):  # a finding of its own
+                self._priorities = priority_column.find_spec(lane.ticks.path, lane.width)
         self._lookups = {path: RawColumn([lane.starts], path) for path in _NEEDED[STARTS]}
         n = max(_PIECE_CELLS // lane.width, 1)
         known, tick = Known(), lane.base
@@ -137,7 +150,26 @@ class StepRules:
                 wrong.append(cells[other] // width + start)
             text = "environments that were left out: expected zeros, found other values"
             out += [(path, one) for one in tick_rules.wrong_ticks(text, np.concatenate(wrong))]
-        return out
+        ticks = self._with_priorities(episodes < 0, start)
+        problems = tick_rules.wrong_ticks(PRIORITY_OF_NOBODY, ticks)
+        return out + [(_PRIORITIES, one) for one in problems]
+
+    def _with_priorities(self, absent: npt.NDArray[np.bool_], start: int) -> Ids:
+        """The ticks from `start` on, one for each row of `absent`, in which such cells have one."""
+        spec, log, out = self._priorities, self._lane.ticks, [np.empty(0, np.int64)]
+        stop, row = start + len(absent), start
+        while spec is not None and row < stop:
+            chunk = row // spec.chunk_rows
+            end = min((chunk + 1) * spec.chunk_rows, stop)
+            # Where there is no file, or whoever made it died before it had its blocks, they are 0.
+            path = chunk_files.chunk_path(log.path, spec, chunk)
+            with contextlib.suppress(FileNotFoundError):
+                if checked_reads.regular_size(path, spec.chunk_bytes) == spec.chunk_bytes:
+                    values = chunk_files.read_rows(log, spec, row, end)
+                    found = (values != 0) & absent[row - start : end - start]
+                    out.append(np.flatnonzero(found.any(1)) + row)
+            row = end
+        return np.concatenate(out)
 
     def _findings(self, log: str, problems: Iterable[tuple[str, Problem]]) -> list[Finding]:
         watch, out = self._logs[log], list[Finding]()

@@ -62,14 +62,12 @@ def check_ticks(
     text = "expected the count of the tick before and one for each step, found another"
     out += _named("count", text, steps != n_present, start)
     text = "environments that were left out: expected the step that is theirs, found another"
-    out += _named(
-        "episode", text, (_expected_partners(present, episodes) != episodes).any(1), start
-    )
+    out += _named("episode", text, (expected_partners(present, episodes) != episodes).any(1), start)
     out += _check_episodes(episodes, ends, present, start, known, starts, start_of)
     return out, Known(int(counts[-1]), episodes[-1], ends[-1])
 
 
-def _expected_partners(present: npt.NDArray[np.bool_], episodes: Ids) -> Ids:
+def expected_partners(present: npt.NDArray[np.bool_], episodes: Ids) -> Ids:
     """`episode` as it has to be where an environment was left out, and as it is elsewhere."""
     width = present.shape[1]
     is_below = np.arange(width) < present.sum(1)[:, None]

@@ -22,7 +22,7 @@ from mmreplay.writing.lanes_writer import LanesWriter
 from mmreplay.writing.open_lanes import AnyWriter
 from mmreplay.writing.vector_writer import VectorWriter
 from tests.support.disks import faults
-from tests.support.oracle.frames import Described, Plot
+from tests.support.oracle.frames import Described, Plot, TickPlot
 from tests.support.oracle.model import Model
 from tests.support.oracle.vectors import VectorModel
 from tests.support.writers import make_lanes
@@ -99,7 +99,10 @@ class Script:
     @property
     def plot(self) -> Plot:
         """What happens in which row."""
-        return Plot(self.seed, {name: Described(one) for name, one in self.fields.items()})
+        frames = {name: Described(one) for name, one in self.fields.items()}
+        if self.envs is None:
+            return Plot(self.seed, frames)
+        return TickPlot(self.seed, frames, self.envs)
 
     @property
     def syncs_fail(self) -> bool:

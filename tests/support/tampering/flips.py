@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from mmreplay.writing.open_lanes import AnyWriter
 from tests.support.oracle.checks import columns_of
 from tests.support.oracle.pair import Pair
 from tests.support.oracle.strategies import Layout
+from tests.support.oracle.vectors import VectorModel, VectorPair
 
 __all__ = [
     "KINDS",
@@ -60,11 +61,13 @@ class Kind:
         layout: of its rows.
         steps: in each lane.
         buffer: written by a plain writer, a replay buffer or a prioritized one.
+        envs: of a lane of many environments; None for lanes of one.
     """
 
     layout: Layout
     steps: int = 90
     buffer: type[ReplayBuffer] | None = None
+    envs: int | None = None
 
 
 KINDS = {
@@ -109,6 +112,16 @@ KINDS = {
         150,
         PrioritizedReplayBuffer,
     ),
+    "vector, lz4": Kind(Layout(Field((6, 8), "uint8", "lz4", 4, 16), _ACTION, _EXTRAS), envs=3),
+    "vector, evicted": Kind(
+        Layout(Field((3,), "uint8", "raw", 8), _ACTION, {}, capacity=60), 210, envs=3
+    ),
+    "vector, priorities": Kind(
+        Layout(Field((3,), "uint8", "zstd", 4, 16), _ACTION, {}, capacity=300),
+        75,
+        PrioritizedReplayBuffer,
+        envs=4,
+    ),
 }
 """Every way in which a store may be laid out, small."""
 
@@ -124,14 +137,20 @@ def record(path: Path, kind: Kind, seed: int = 0) -> AnyWriter | ReplayBuffer:
     generator = np.random.default_rng(seed)
     metadata = {"id": "Flips-v0", "seed": seed, "scale": 1e-05, "name": "caf\u00e9"}
     layout = kind.layout
+    settings = {"metadata": metadata} | ({} if kind.envs is None else {"lanes": kind.envs})
     writer: AnyWriter | ReplayBuffer
     if kind.buffer is None:
-        writer = layout.create(path, metadata=metadata)
+        writer = layout.create(path, **settings)
     else:
-        writer = layout.create_buffer(path, kind.buffer, stack=2, metadata=metadata)
-    pair = Pair(writer, kind.layout.model(), generator)
+        writer = layout.create_buffer(path, kind.buffer, stack=2, **settings)
+    play: Callable[[int, float], None]
+    if kind.envs is None:
+        play = Pair(writer, layout.model(), generator).together
+    else:
+        model = VectorModel(layout.schema, kind.envs, layout.capacity)
+        play = VectorPair([writer], model, generator).play
     for _ in range(3):
-        pair.together(kind.steps // 3, end=0.07)
+        play(kind.steps // 3, 0.07)
         if isinstance(writer, ReplayBuffer):
             batch = writer.sample(16)
             if isinstance(writer, PrioritizedReplayBuffer):
@@ -240,7 +259,7 @@ def everything(root: Path) -> dict[str, Any]:
     for file in root.rglob("priorities/c.*"):
         if file.parts[-3] != "checksums":
             out[str(file.relative_to(root))] = file.read_bytes()
-    for folder in {root, *_lanes(root)}:
+    for folder in {root, *_lanes(root), *(root / log for log in LOGS if (root / log).is_dir())}:
         out[f"{folder.name} attributes"] = json.loads((folder / "zarr.json").read_bytes())
     return out
 

@@ -251,3 +251,13 @@ def test_damage_is_told_and_nothing_outside_of_the_columns_is_read(damaged, name
             assert "mmreplay verify" in str(error)
             told += 1
     assert told
+
+
+@pytest.mark.parametrize("last", [-1, 60 * 4 + 1, np.iinfo(np.int64).max, np.iinfo(np.int64).min])
+def test_a_count_that_no_ticks_can_have_is_told_before_it_is_taken(damaged, last):
+    index, disk = damaged
+    version = index.version
+    disk.count[-1] = last
+    with pytest.raises(CorruptStoreError, match="disagree on how many transitions"):
+        index.load(0, len(disk.count), None, disk.starts)
+    assert index.version == version

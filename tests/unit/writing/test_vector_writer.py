@@ -459,6 +459,18 @@ def test_ticks_that_name_starts_that_are_gone_are_refused(vector, make, kill):
         make(append=True)
 
 
+@pytest.mark.parametrize("count", [-1, 16, (1 << 63) - 1])
+def test_a_count_that_no_ticks_can_have_is_refused(vector, make, kill, count):
+    model = vector(3)
+    model.reset()
+    for _ in range(5):
+        model.step()
+    kill(model.writer)
+    np.memmap(model.writer.path / "ticks" / "count" / "c.0", "<i8", "r+")[4] = count
+    with pytest.raises(CorruptStoreError, match=f"at most 15 transitions, found {count:,}"):
+        make(append=True)
+
+
 # ---------------------------------------------------------------- flushing and evicting
 
 

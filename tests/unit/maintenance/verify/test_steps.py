@@ -10,7 +10,9 @@ import mmreplay
 from mmreplay import Field, verify
 from mmreplay.format import layout
 from tests.support.disks.trees import flip
+from tests.support.oracle.vector_pair import FIELDS, of_writer
 from tests.support.tampering.findings import texts
+from tests.support.tampering.forgery import forge
 
 LZ4 = Field((3,), "float32", "lz4", chunk=2, shard=8)
 
@@ -176,3 +178,29 @@ def test_the_first_tick_is_that_of_the_capacity(vector):
     change(model.writer.path / "ticks", first=first - 1)
     (found,) = texts(verify(model.writer.path))
     assert found.startswith(f"ticks/zarr.json: first: expected {first}, from which on the 100 ")
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_a_priority_of_an_environment_that_was_left_out(tmp_path, kill, end):
+    path = tmp_path / "store.zarr"
+    buffer = mmreplay.PrioritizedReplayBuffer(path, **FIELDS, lanes=5, stack=None, flush_s=0)
+    model = of_writer(buffer.writer)
+    model.play(70)
+    buffer.update_priorities(buffer.ids, np.ones(len(buffer)))
+    kill(buffer.writer) if end == "kill" else buffer.close()
+    assert texts(verify(path)) == []
+    tick, env = np.argwhere(model.columns("ticks")["episode"] < 0)[3]
+
+    def give(data):
+        np.frombuffer(data, "<f8").reshape(-1, 5)[tick, env] = 0.5
+
+    if end == "close":
+        forge(path / "ticks", "priorities", 0, give)
+    else:
+        give(np.memmap(path / "ticks" / "priorities" / "c.0.0", "u1", "r+"))
+    text = "environments that were left out: expected no priority, found one in tick"
+    assert texts(verify(path)) == [f"ticks/priorities, row {tick}: {text} {tick}"]
+    done = mmreplay.repair(path)
+    assert (done.kept, done.lost, len(done.notes)) == (70, 0, 1)
+    assert done.notes[0].startswith("priorities: some are of environments that were left out")
+    assert texts(verify(path)) == []
