@@ -163,7 +163,10 @@ class HeldPath:
     def __str__(self) -> str:
         """What it was opened as; see `shown` for where it is now."""
         above = self.directory.path
-        return str(above.parent if self.below == ".." else above / self.below)
+        if self.below == "..":
+            return str(above.parent)
+        # Not joined as paths: each file that is read has its path ready for a message.
+        return os.path.join(above, self.below) if self.below else str(above)
 
     def __repr__(self) -> str:
         return f"<mmreplay.HeldPath {self}>"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Mapping
-from pathlib import PurePosixPath
 from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FailedStoreError, FormatError
@@ -90,8 +89,8 @@ def _build_log(
     for spec in arrays:
         durable_writes.make_directory(path / spec.path)
         durable_writes.write_new(path / spec.path / "zarr.json", layout.array_json(spec, 0))
-    above = (PurePosixPath(spec.path).parents for spec in arrays)
-    for group in {str(one) for parents in above for one in parents} - {"."}:
+    names = [spec.path.split("/") for spec in arrays]
+    for group in {"/".join(parts[:n]) for parts in names for n in range(1, len(parts))}:
         durable_writes.write_new(path / group / "zarr.json", layout.group_json())
     durable_writes.write_new(path / "zarr.json", layout.group_json(own))
     # So that whoever opens it first knows that nobody has before.
