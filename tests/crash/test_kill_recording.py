@@ -38,7 +38,7 @@ def orders(folder):
     poles = {"envs": 4, "autoreset": "NextStep", "capacity": 400}
     about = {
         "poles": {"env": POLE, "flush_s": 0.02, **poles},
-        "games": {"env": GAME, "flush_s": 0.02, "envs": 3, "capacity": 1_200},
+        "games": {"env": GAME, "flush_s": 0.02, "envs": 2, "capacity": 200},
         "one game": {"env": GAME},
     }
     fields = {
