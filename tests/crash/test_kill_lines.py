@@ -67,10 +67,13 @@ SCENES = {
     ),
     "vectors of stacks": scene(
         LZ4,
-        "open; rows 25; flush; rows 4; close; open; rows 3; drop; open; rows 2; close",
+        "open; rows 25; flush; rows 4; close; open; rows 3; drop; litter; open; rows 2; close",
         action="float32",
         stacked=True,
         envs=3,
+    ),
+    "vectors whose starts are in a shard": scene(
+        LZ4, "short; open; restarts 9; settle; rows 1; end; rows 9; close", stacked=True, envs=3
     ),
     "vectors of dicts": scene(
         DICT,
@@ -142,6 +145,12 @@ SCENES = {
         "short; buffer; rows 9; batch; rows 4; batch; flush; rows 2; close; "
         "buffer; rows 2; batch; drop; litter; buffer; close",
     ),
+    "priorities of vectors": scene(
+        RAW,
+        "short; buffer; rows 9; batch; flush; rows 2; close; buffer; rows 2; batch; drop; litter; "
+        "buffer; rows 9; batch; close",
+        envs=3,
+    ),
     "priorities of lanes": scene(DICT, "buffer; rows 9; batch; flush; close", lanes=2),
     "many priorities": scene(
         RAW,
@@ -181,29 +190,35 @@ SCENES = {
         RAW, "open; rows 3; close; full open 16; open; heal; rows 2; close"
     ),
     "no room in the background": scene(
-        LZ4, "open; rows 3; full write 1; pause 0.02; heal; rows 2; close", flush_s=0.002
+        LZ4, "open; rows 3; full write 1; pause 0.1; heal; rows 2; close", flush_s=0.002
     ),
     "no room for lanes": scene(
         DICT,
         "open; rows 12; close; full posix_fallocate 1; open; rows 1; full write 1; close",
         lanes=2,
     ),
+    "no room for priorities of lanes": scene(
+        RAW, "open; rows 3; close; full mkdir 5; buffer; rows 1; close", lanes=2
+    ),
+    "no room for priorities of vectors": scene(
+        RAW, "open; rows 3; close; full mkdir 3; buffer; rows 1; close", envs=2
+    ),
     "no room for one of the lanes": scene(
         RAW, "open; rows 3; close; full rmdir 2; open; rows 1; close", lanes=2
     ),
     # Broken disks.
     "no name": scene(RAW, "broken rename 1; open; open; rows 1; close"),
-    "no durable name": scene(RAW, "broken fsync 24; open; open; rows 1; close"),
+    "no durable name": scene(RAW, "broken fsync 20; open; open note; rows 1; close"),
     "no name for a lane": scene(RAW, "broken rename 2; open; open; rows 1; close", lane="a"),
     "no durable name for a lane": scene(
-        RAW, "broken fsync 29; open; open; rows 1; close", lane="a"
+        RAW, "broken fsync 22; open; open; rows 1; close", lane="a"
     ),
     "no flush": scene(
         RAW,
         "open; rows 5; broken fdatasync 1; flush; open; rows 3; broken write 2; close; open; close",
     ),
     "no flush in the background": scene(
-        RAW, "open; rows 5; broken fdatasync 1; pause 0.02; rows 4; open; close", flush_s=0.002
+        RAW, "open; rows 5; broken fdatasync 1; pause 0.1; rows 4; open; close", flush_s=0.002
     ),
     "no file to flush": scene(RAW, "open; rows 5; broken reopen 1; flush; open; rows 3; close"),
     "no recovery": scene(
@@ -261,6 +276,7 @@ ELSEWHERE = {
         writing/writer Writer.__repr__
         writing/lane_files _check_kind | if metadata["kind"] == "lanes":
         writing/lanes_writer _LanesFiles.capacity
+        writing/lanes_writer _LanesFiles.on_flush | return self._lanes[0].on_flush
         writing/lanes_writer LanesWriter.__len__
         writing/lanes_writer LanesWriter.metadata
         writing/lanes_writer LanesWriter.n_steps
@@ -296,6 +312,9 @@ ELSEWHERE = {
     """,
     "makes the text of a refusal": """
         writing/log Log.missing
+        writing/lane_files _check_kind | raise SchemaError(
+        writing/lane_files _check_kind | f"{path}: expected a lane of kind {kind!r}, found one of kind {metadata['kind']!r}"
+        writing/session Session.guard | else f"{self._path}: a flush in the background failed: {self.failure!r}; what is "
         system/disk_errors writing | room, advice = "left in the disk quota", "make room, or have the quota raised,"
         system/disk_errors _advice
         system/checked_reads _no_right
@@ -369,6 +388,7 @@ ELSEWHERE = {
     "damage": """
         storage/checkpoint CheckpointFile._parse | return None
         writing/recover _map_live | State.create(live / "state")
+        writing/recover _map_live | durable_writes.sync_all([live / "state"], [live])
         writing/recover recover | _replace_damaged(path, specs, checkpoint, head, tail_start, base)
         writing/recover _replace_damaged
         writing/build_lane write_metadata | data = layout.group_json(new)
@@ -377,6 +397,12 @@ ELSEWHERE = {
     "an error that is none of ours: no memory": """
         writing/seal Sealer.wait | raise job.error
         writing/session Session.close | except BaseException:
+        writing/session Session.close | self.release_unclosed()
+        writing/session Session.close | raise
+        system/threads run_in_threads | except BaseException as error:
+        system/threads run_in_threads | ended.append(error)
+        system/threads run_in_threads | return
+        system/threads run_in_threads | raise ended[0]
         writing/vector_writer VectorWriter.__init__ | except BaseException:
         writing/vector_writer VectorWriter.__init__ | self.files.release()
         writing/vector_writer VectorWriter.__init__ | raise

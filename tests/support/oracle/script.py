@@ -27,7 +27,7 @@ from tests.support.oracle.model import Model
 from tests.support.oracle.vectors import VectorModel
 from tests.support.writers import make_lanes
 
-__all__ = ["Script", "Tick", "append_rows", "with_session"]
+__all__ = ["Script", "Tick", "append_rows", "begin_again", "with_session"]
 
 Buffer = TypeVar("Buffer", bound=ReplayBuffer)
 
@@ -258,34 +258,15 @@ def _append_tick(
     t = writer.rows
     tick = Tick.at(plot, t, starts)
     everyone = range(len(starts))
-
-    def frames(numbers: list[int]) -> Any:
-        each = [
-            plot.frame(env, n, tick.starts[env] or 0)
-            for env, n in zip(everyone, numbers, strict=True)
-        ]
-        if stacked:
-            before = [
-                plot.frame(env, max(n - 1, tick.starts[env] or 0), tick.starts[env] or 0)
-                for env, n in zip(everyone, numbers, strict=True)
-            ]
-            each = [_stack(*pair) for pair in zip(before, each, strict=True)]
-        together: Callable[[list[Any]], Any] = list if stacked else np.stack
-        if len(plot.frames) > 1:
-            return {name: together([one[name] for one in each]) for name in plot.frames}
-        return together(each)
-
-    if tick.begins:
-        mask = np.isin(np.arange(len(starts)), tick.begins)
-        writer.reset(frames([t] * len(starts)), None if mask.all() else mask)
-        starts[:] = tick.starts
+    _begin(writer, plot, tick, stacked=stacked)
+    starts[:] = tick.starts
     present = np.array([start is not None for start in tick.starts])
     flags = np.array([plot.flags(env, t) for env in everyone])
     try:
         writer.step(
             np.array([plot.action(env, t) for env in everyone]),
             np.array([plot.reward(env, t) for env in everyone]),
-            frames([t + 1] * len(starts)),
+            _frames(plot, t + 1, tick.starts, stacked=stacked),
             flags[:, 0],
             flags[:, 1],
             life_lost=flags[:, 2],
@@ -297,6 +278,48 @@ def _append_tick(
             starts[:] = tick.goes_on
         if report is not None:
             report[0] = writer.rows
+
+
+def begin_again(
+    writer: VectorWriter,
+    plot: Plot,
+    starts: list[int | None],
+    times: int,
+    *,
+    stacked: bool = False,
+) -> None:
+    """The resets before the next tick, then so many more of all those environments but the first.
+
+    No step follows these, so they are in no row; arguments as of `append_rows`.
+    """
+    tick = Tick.at(plot, writer.rows, starts)
+    _begin(writer, plot, tick, stacked=stacked)
+    starts[:] = tick.starts
+    others = dataclasses.replace(tick, begins=tick.begins[1:])
+    for _ in range(times):
+        _begin(writer, plot, others, stacked=stacked)
+
+
+def _begin(writer: VectorWriter, plot: Plot, tick: Tick, *, stacked: bool) -> None:
+    if tick.begins:
+        mask = np.isin(np.arange(len(writer)), tick.begins)
+        first = _frames(plot, writer.rows, tick.starts, stacked=stacked)
+        writer.reset(first, None if mask.all() else mask)
+
+
+def _frames(plot: Plot, number: int, starts: list[int | None], *, stacked: bool) -> Any:
+    """The frame of that number of each environment, whose episode has begun with its `starts`."""
+    firsts = [start or 0 for start in starts]
+    each = [plot.frame(env, number, first) for env, first in enumerate(firsts)]
+    if stacked:
+        before = [
+            plot.frame(env, max(number - 1, first), first) for env, first in enumerate(firsts)
+        ]
+        each = [_stack(*pair) for pair in zip(before, each, strict=True)]
+    together: Callable[[list[Any]], Any] = list if stacked else np.stack
+    if len(plot.frames) > 1:
+        return {name: together([one[name] for one in each]) for name in plot.frames}
+    return together(each)
 
 
 def _formed(action: int, one: Field) -> object:

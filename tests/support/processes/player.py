@@ -27,6 +27,7 @@ from mmreplay.errors import (
     SchemaError,
     StoreNotFoundError,
 )
+from mmreplay.format import plan
 from mmreplay.reading.store import Store
 from mmreplay.storage import priority_column
 from mmreplay.system import durable_writes, memory_maps, platform
@@ -35,7 +36,7 @@ from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
 from tests.support.disks import faults
 from tests.support.oracle import checks
-from tests.support.oracle.script import Script, append_rows
+from tests.support.oracle.script import Script, append_rows, begin_again
 from tests.support.power_cut import lines
 
 __all__ = ["CALLS", "MAX_LANES", "OPENING", "PHASE", "WORDS", "Player"]
@@ -117,6 +118,20 @@ class Player:
         """So many rows in every lane."""
         for _ in range(int(count)):
             self._again(self._row)
+
+    def restarts(self, count: str) -> None:
+        """So many episodes that no step follows, in every environment but the first."""
+        writer, script = self._writer, self._script
+        if isinstance(writer, VectorWriter):
+            begin_again(writer, script.plot, self._starts, int(count), stacked=script.stacked)
+
+    def end(self) -> None:
+        """End all episodes with the newest step."""
+        writer = self._writer
+        if isinstance(writer, VectorWriter):
+            _log(self._script, [writer.rows])  # as of a session: the next tick begins others
+            writer._end_episodes(np.ones(len(writer), bool))
+            self._starts = [None] * len(writer)
 
     def batch(self) -> None:
         """Sample, and tell the errors of what was sampled."""
@@ -215,13 +230,17 @@ class Player:
     def litter(self) -> None:
         """Leave what a writer may leave that died while it made something."""
         path = Path(self._script.path)
-        where = path / ("priorities.tmp" if self._script.lane is None else ".lane-00000.tmp")
-        (where / "inner").mkdir(parents=True)
-        (where / "inner" / "file").write_bytes(b"")
-        (where / "link").symlink_to(path, target_is_directory=True)
+        rows = path if self._script.envs is None else path / "ticks"
+        staged = path / ".lane-00000.tmp" if self._script.lane else rows / "priorities.tmp"
+        (staged / "inner").mkdir(parents=True)
+        (staged / "inner" / "file").write_bytes(b"")
+        (staged / "link").symlink_to(path, target_is_directory=True)
         if self._script.lane is None:
-            for folder in (path, path / "actions"):
+            for folder in (path, rows / "actions"):
                 (folder / "zarr.json.0123abcd.tmp").write_bytes(b"")
+        sums = rows / "checksums" / "priorities"
+        if sums.exists():  # or what a copy of more rows leaves that is restored over it
+            (sums / "c.1").write_bytes(bytes(4096))
 
     def unfinished(self) -> None:
         """Leave what one may leave that died while it made the store."""
@@ -242,8 +261,8 @@ class Player:
         self._writer = None
 
     def short(self) -> None:
-        """Let new columns of priorities have chunk files of a page."""
-        priority_column._CHUNK_ROWS = 512
+        """Let new columns of priorities have chunk files of a page, and few starts fill a shard."""
+        priority_column._CHUNK_ROWS, plan._START_ROWS = 512, 6
 
     def reboot(self) -> None:
         """Die as with the whole machine, which takes what was not flushed."""
@@ -291,11 +310,16 @@ class Player:
         field = next(iter(writer.schema.frames.values()))
         frame = np.zeros((n, *field.shape), field.dtype)
         none, some = np.zeros(n, bool), np.arange(n) == 0
-        right = np.zeros(n), np.zeros(n), frame, none, none
-        for number, wrong in ((0, "up"), (1, "much"), (2, None), (2, {}), (3, "yes"), (4, [2] * n)):
+        right = np.zeros(n, writer.schema.action.dtype), np.zeros(n), frame, none, none
+        nan, short = np.full(n, np.nan), np.zeros(n - 1, writer.schema.reward_dtype.type)
+        wrong_values = (
+            *((0, "up"), (1, "much"), (1, short), (2, None), (2, {})),
+            *((3, "yes"), (3, nan), (4, none[1:])),
+        )
+        for number, wrong in wrong_values:
             given = [*right[:number], wrong, *right[number + 1 :]]
             with contextlib.suppress(SchemaError):
-                writer.step(*given, thought=np.zeros(n))  # type: ignore[arg-type]
+                writer.step(*given, mask=writer.running, thought=np.zeros(n))  # type: ignore[arg-type]
         for more in ({"mask": some}, {"mask": "all"}, {"life_lost": 7}, {"other": 1.0}):
             with contextlib.suppress(SchemaError):
                 writer.step(*right, **{"thought": np.zeros(n)} | more)  # type: ignore[arg-type]
