@@ -361,7 +361,20 @@ class ShellMachine(RuleBasedStateMachine):
     @rule(n=PICKS, rsync=st.booleans())
     def cp_r_over(self, n, rsync):
         """A copy is restored in place. The process of a live store ends by that."""
-        source, target = self.pick(n, self.copies())
+        self.restore(*self.pick(n, self.copies()), rsync=rsync)
+
+    @precondition(lambda self: self.writers() and self.free())
+    @rule(n=PICKS, m=PICKS, n_steps=st.integers(1, 20), rsync=st.booleans())
+    def cp_a_meanwhile_and_back(self, n, m, n_steps, rsync):
+        """A copy whose state page knows more rows than its other files is restored in place."""
+        store, before = self.writing[self.pick(n, self.writers())], set(self.at)
+        self.cp_a_meanwhile(n, m, n_steps, live_last=True)
+        for copy in set(self.at) - before:
+            target = next(name for name, one in self.at.items() if one is store)
+            self.restore(copy, target, rsync=rsync)
+            self.check_read(target)
+
+    def restore(self, source, target, *, rsync):
         if not self.may_restore(source, target):
             return
         store, over = self.at[source], self.at[target]
