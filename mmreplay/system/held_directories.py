@@ -199,7 +199,7 @@ def shown(path: AnyPath) -> str:
     return str(path)
 
 
-def check_there(path: AnyPath, error: OSError) -> None:
+def check_there(path: AnyPath, error: Exception) -> None:
     """Raise FailedStoreError if a directory was removed while it was held open."""
     if isinstance(path, HeldPath) and path.directory.is_removed():
         raise FailedStoreError(

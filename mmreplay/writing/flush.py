@@ -79,6 +79,9 @@ def in_turn(lane: LockedLane, call: Callable[[LockedLane], None]) -> None:
                 f"removed a part of it, while it was open; run `mmreplay verify` on what is left"
             )
             raise lane.failure from error
+        except CorruptStoreError as error:
+            lane.failure = FailedStoreError(str(error))
+            raise lane.failure from error
 
 
 def _flush_what_is_open(lane: LockedLane) -> None:

@@ -18,6 +18,7 @@ from mmreplay.errors import (
     DiskFullError,
     FailedStoreError,
     FormatError,
+    MmreplayError,
     SchemaError,
 )
 from mmreplay.format import layout, parse
@@ -25,7 +26,7 @@ from mmreplay.format.columns import lane_columns, start_columns, tick_columns
 from mmreplay.storage import chunk_files
 from mmreplay.storage.lane_metadata import read_holder, read_metadata
 from mmreplay.system import checked_reads, durable_writes
-from mmreplay.system.held_directories import AnyPath
+from mmreplay.system.held_directories import AnyPath, check_there
 from mmreplay.system.locks import DirectoryLock, holder
 from mmreplay.writing import build_lane, recover
 from mmreplay.writing.kept_rows import LaneRows, StartRows, TickRows
@@ -70,7 +71,11 @@ class LockedLane:
         self._lock = DirectoryLock(path, who=lambda: holder_of(path))
         self.path: AnyPath = self._lock.directory.root
         try:
-            self._open(changes, kind)
+            try:
+                self._open(changes, kind)
+            except MmreplayError as error:
+                check_there(self.path, error)  # what is missing went with all the rest
+                raise
         except BaseException:
             self._lock.release()
             raise

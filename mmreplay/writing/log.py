@@ -21,7 +21,7 @@ from mmreplay.storage.checksums import Checksums
 from mmreplay.storage.chunk_files import Window
 from mmreplay.storage.lane_metadata import read_metadata, read_specs
 from mmreplay.storage.state_page import COMMITTED, TAIL_START
-from mmreplay.system.held_directories import AnyPath
+from mmreplay.system.held_directories import AnyPath, check_there
 from mmreplay.system.memory_maps import populate
 from mmreplay.writing import recover
 
@@ -130,10 +130,12 @@ class Log:
         return self.words[TAIL_START]
 
     def missing(self, path: AnyPath, stop: int) -> Exception:
-        """The error for a chunk file that is not there."""
-        return CorruptStoreError(
+        """The error for a chunk file that is not there; raises FailedStoreError if nothing is."""
+        error = CorruptStoreError(
             f"{path}: missing; it holds rows up to {stop:,}; run `mmreplay verify`"
         )
+        check_there(self.path, error)
+        return error
 
     def check_in_place(self) -> None:
         """It is: who holds its lane's lock cannot lose the directory to another."""

@@ -306,6 +306,7 @@ def distrust_after(path: AnyPath, later: AnyPath, store: str) -> None:
         if State(path / ".live" / "state", writable=False).trusted(best):
             return
     with contextlib.suppress(OSError, CorruptStoreError):
+        State.make_own(later / ".live" / "state")  # of a copy by hard links it is the original's
         State(later / ".live" / "state", writable=True).distrust()
 
 

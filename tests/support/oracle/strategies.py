@@ -71,6 +71,7 @@ class Layout:
         lanes: None for a store of one lane without a number; or that each of so many
             environments has a lane.
         padding: of the store.
+        width: of how many environments its one lane is; None: of one.
     """
 
     frame: Field | dict[str, Field]
@@ -80,6 +81,7 @@ class Layout:
     capacity: int | None = None
     lanes: int | None = None
     padding: str = "reset"
+    width: int | None = None
 
     @property
     def schema(self) -> Schema:
@@ -88,8 +90,9 @@ class Layout:
 
     def create_arguments(self) -> dict[str, Any]:
         """Keywords for `mmreplay.create`, and for `ReplayBuffer`, of one lane."""
-        fields = dataclasses.fields(self)
-        return {one.name: getattr(self, one.name) for one in fields if one.name != "lanes"}
+        given = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        given["lanes"] = given.pop("width")
+        return {name: value for name, value in given.items() if name != "lanes" or value}
 
     def create(self, path: Path, *, append: bool = False, **settings: Any) -> AnyWriter:
         """Make the store, and open it for writing; nothing is flushed by the clock."""

@@ -145,6 +145,13 @@ class VectorModel:
         most = max(self.first - CONTEXT_TICKS, self.base)
         self.forget(self.base + round(share * (most - self.base)))
 
+    def copy(self) -> VectorModel:
+        """A model that can be cut without changing this one."""
+        out = VectorModel(self.schema, self.width, self.capacity)
+        out.lanes, out.ticks, out._floor = self.lanes.copy(), list(self.ticks), self._floor
+        out._begun, out._n_begun = dict(self._begun), self._n_begun
+        return out
+
     # ------------------------------------------------------------ what may be sampled
 
     @property

@@ -1,9 +1,11 @@
 """Which rows are kept: the index of a lane, the newest ticks, the starts that they name."""
 
+import shutil
+
 import numpy as np
 import pytest
 
-from mmreplay import Field
+from mmreplay import FailedStoreError, Field
 from tests.support.oracle.vector_pair import FIELDS, of_writer
 from tests.support.oracle.vectors import assert_closed_lane_matches
 from tests.support.writers import attributes
@@ -68,3 +70,24 @@ def test_old_starts_go_one_flush_after_the_ticks(make):
     assert (ticks.base, starts.base) == (125, 0)
     writer.flush()
     assert (ticks.base, starts.first, starts.base) == (125, 250, 186)
+
+
+def test_ticks_that_somebody_removes_end_the_writer(vector):
+    """Which rows are kept stands in them."""
+    model = vector(2, capacity=6)
+    model.play(30)
+    shutil.rmtree(model.writer.path / "ticks" / "count")
+    for _ in range(2):
+        with pytest.raises(FailedStoreError, match=r"ticks/count/c.0: missing"):
+            model.writer.flush()
+    model.writer.close()
+
+
+def test_a_vector_lane_that_was_removed_says_so(vector):
+    model = vector(2, capacity=6)
+    model.play(30)
+    shutil.rmtree(model.writer.path)
+    model.writer._background.tick(timer=False)  # looks whether something can be evicted
+    with pytest.raises(FailedStoreError, match="was removed while it was open"):
+        model.writer.flush()
+    model.writer.close()

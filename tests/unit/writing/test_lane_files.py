@@ -1,12 +1,14 @@
 """The files of a lane locked for writing: windows prepared ahead, release, the lock."""
 
 import os
+import shutil
 import threading
 
 import pytest
 
 import mmreplay
 from mmreplay.errors import (
+    FailedStoreError,
     LockedError,
     SchemaError,
 )
@@ -111,3 +113,17 @@ def test_a_reopening_that_finds_no_room_leaves_the_lane_closed_and_clean(
     with mmreplay.open(writer.path) as store:
         story.check(store)
     make(append=True)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"lanes": 2}], ids=["one environment", "vector lane"])
+def test_a_store_that_is_removed_as_it_is_opened_says_so(make, monkeypatch, arguments):
+    make(**arguments).close()
+    real = durable_writes.sync_name
+
+    def sync_name(path):
+        real(path)
+        shutil.rmtree(str(path))
+
+    monkeypatch.setattr(durable_writes, "sync_name", sync_name)
+    with pytest.raises(FailedStoreError, match="was removed while it was open"):
+        make(append=True)

@@ -1,6 +1,7 @@
 """How a lane begins to be written again: reopened, recovered; and a death in the middle of it."""
 
 import itertools
+import os
 import shutil
 
 import numpy as np
@@ -16,7 +17,7 @@ from mmreplay.storage.checksums import stored_checksum
 from mmreplay.storage.state_page import BASE, TAIL_START, State
 from mmreplay.system import durable_writes, memory_maps
 from mmreplay.writing import background, build_lane, seal
-from tests.support.disks.trees import files
+from tests.support.disks.trees import contents, files
 from tests.support.documents import attributes
 from tests.support.effort import by_effort
 from tests.support.writers import open_lane
@@ -663,3 +664,18 @@ def test_a_lane_left_open_is_not_filled_up_with_zeros(make, story, kill, fields,
             seen += 1
     assert seen > len(writer.specs)
     check_going_on(make, story)
+
+
+def test_a_copy_by_hard_links_that_is_opened_costs_the_original_no_tick(make, kill, tmp_path):
+    writer = make(lanes=2)
+    writer.reset(np.zeros((2, 3), "uint8"))
+    for _ in range(5):
+        writer.step([1, 2], [0, 0], np.ones((2, 3), "uint8"), [False] * 2, [False] * 2)
+    kill(writer)
+    copy = tmp_path / "copy.zarr"
+    shutil.copytree(writer.path, copy, copy_function=os.link)
+    before = contents(writer.path)
+    with mmreplay.create(copy, append=True, flush_s=0) as copied:
+        assert copied.rows == 0  # nothing of it was durable
+    assert contents(writer.path) == before
+    assert make(append=True).rows == 5
