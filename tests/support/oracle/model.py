@@ -147,7 +147,7 @@ class LaneModel:
 
     def copy(self) -> LaneModel:
         """A model that can be cut without changing this one."""
-        out = LaneModel(self.schema, self.capacity)
+        out = type(self)(self.schema, self.capacity)
         out.rows = [dataclasses.replace(row) for row in self.rows]
         out.running, out.base = self.running, self.base
         return out

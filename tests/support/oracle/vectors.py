@@ -61,6 +61,14 @@ class VectorModel:
         self._begun: dict[int, int] = {}  # which episode it was, by the id of its first row
         self._n_begun = 0
 
+    def copy(self) -> VectorModel:
+        """A model that can be cut without changing this one."""
+        out = VectorModel(self.schema, self.width, self.capacity)
+        out.lanes = self.lanes.copy()
+        out.ticks = [*self.ticks]  # none of them changes
+        out._floor, out._begun, out._n_begun = self._floor, dict(self._begun), self._n_begun
+        return out
+
     # ------------------------------------------------------------ what a writer does
 
     @property

@@ -46,7 +46,8 @@ from mmreplay.writing.seal import Sealer
 from mmreplay.writing.writer import Writer
 from tests.support.oracle.strategies import Layout
 from tests.support.power_cut import power
-from tests.support.power_cut.simulator import LAYOUTS, ViolationError, simulate, uncollected
+from tests.support.power_cut.layouts import LAYOUTS, AnyLayout
+from tests.support.power_cut.simulator import ViolationError, simulate, uncollected
 
 __all__ = ["MUTANTS", "Mutant", "caught", "mutated"]
 
@@ -65,7 +66,7 @@ class Mutant(NamedTuple):
 
     rule: str
     changes: Callable[[], list[Change]]
-    layouts: list[Layout]
+    layouts: Sequence[AnyLayout]
     others: bool | None
 
 
@@ -96,7 +97,7 @@ def caught(name: str, seeds: Sequence[int], n_crashes: int) -> tuple[int, str] |
 
 
 def _breaks(
-    rule: str, layouts: list[Layout] = LAYOUTS, *, others: bool | None = None
+    rule: str, layouts: Sequence[AnyLayout] = LAYOUTS, *, others: bool | None = None
 ) -> Callable[[Callable[[], list[Change]]], Callable[[], list[Change]]]:
     def register(changes: Callable[[], list[Change]]) -> Callable[[], list[Change]]:
         name = changes.__name__.strip("_").replace("_", " ")
