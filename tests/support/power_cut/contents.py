@@ -7,6 +7,7 @@ committed when the crash comes; what the crash leaves of the newest ones is cut 
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,11 @@ import numpy.typing as npt
 import mmreplay
 from mmreplay import VectorWriter
 from mmreplay.format.columns import tick_columns
+from mmreplay.format.layout import ArraySpec
 from mmreplay.reading.column_views import LaneView
 from mmreplay.schema import FRAME
+from mmreplay.storage import priority_column
+from mmreplay.storage.priority_column import PriorityColumn
 from mmreplay.writing.log import Log
 from mmreplay.writing.writer import Writer
 from tests.support.oracle import checks
@@ -93,6 +97,10 @@ class LaneContents:
         """By the path in the store that their arrays' paths begin with."""
         return {"": writer.files.log}
 
+    def arrays(self, log: Log, path: Path) -> dict[str, ArraySpec]:
+        """By path, those of the log at a path that have chunk files of its rows."""
+        return log.specs
+
     def check(self, store: mmreplay.Store) -> None:
         """What a store that is open for writing, or closed, holds: all of it."""
         checks.check_columns(store, self.model)
@@ -112,9 +120,12 @@ class VectorContents:
     writer_type = VectorWriter
 
     def __init__(self, layout: VectorLayout) -> None:
-        self.layout, self._width = layout.layout, layout.width
+        self._whole, self.layout, self._width = layout, layout.layout, layout.width
         self.model = VectorModel(self.layout.schema, self._width, self.layout.capacity)
         self._n_calls = 0
+        self._column: PriorityColumn | None = None
+        # By cell, each that it may have: as it was when they were made durable, and since.
+        self._priorities: dict[int, list[float]] = {}
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -126,7 +137,7 @@ class VectorContents:
 
     def copy(self) -> VectorContents:
         """Contents that can be cut without changing these."""
-        out = VectorContents(VectorLayout(self.layout, self._width))
+        out = VectorContents(self._whole)  # stores with copies have no priorities
         out.model, out._n_calls = self.model.copy(), self._n_calls
         return out
 
@@ -143,6 +154,8 @@ class VectorContents:
 
         No two calls give the same, so that what a lost one has left shows in the next one's place.
         """
+        if self._column is not None and luck.random() < 0.2:
+            self._give_priority(writer, self._column, luck)
         self._n_calls += 1
         value = self._n_calls * 7 + number * 37
         values = value + np.arange(self._width) * 50
@@ -207,6 +220,63 @@ class VectorContents:
         """By the path in the store that their arrays' paths begin with."""
         starts, ticks = writer.files.logs
         return {"starts/": starts, "ticks/": ticks}
+
+    def arrays(self, log: Log, path: Path) -> dict[str, ArraySpec]:
+        """By path, those of the log at a path that have chunk files of its rows."""
+        own = priority_column.find_spec(path, log.width)
+        return log.specs if own is None else {**log.specs, own.path: own}
+
+    def open_priorities(self, writer: VectorWriter, *, exact: bool) -> None:
+        """As a prioritized buffer does; compares those that are there.
+
+        Args:
+            writer: that has the lane open.
+            exact: whether each has to be the last one, as nothing but the process was lost.
+
+        Raises:
+            AssertionError: one is another than it may be.
+        """
+        if not self._whole.has_priorities:
+            return
+        files, start, stop = writer.files, writer.base * self._width, writer.rows * self._width
+        column = PriorityColumn(files.directories, [(start, stop)], files.widths)
+        column.reach([(start, stop + 1)])  # so that there is something past the head
+        past = column.values[column.positions(np.array([stop]))[0] :]
+        if past.any():
+            raise AssertionError(f"{writer.path}: priorities past the head: expected zeros")
+        found = column.values[column.positions(np.arange(start, stop))].tolist()
+        for cell, value in enumerate(found, start):
+            known = self._priorities.get(cell, [0.0])
+            if value not in (known[-1:] if exact else known):
+                raise AssertionError(
+                    f"{writer.path}: priority of cell {cell}: expected {known}, found {value}"
+                )
+        # What the power has left is all that there is; a kill leaves more in the page cache.
+        self._priorities = {
+            cell: self._priorities[cell] if exact else [value]
+            for cell, value in enumerate(found, start)
+            if cell in self._priorities
+        }
+        self._column = column
+        files.on_flush = self._save_priorities
+
+    def _save_priorities(self) -> None:
+        if self._column is not None:
+            self._column.sync()
+            self._priorities = {cell: known[-1:] for cell, known in self._priorities.items()}
+
+    def _give_priority(
+        self, writer: VectorWriter, column: PriorityColumn, luck: random.Random
+    ) -> None:
+        """To a transition of one of the ticks that may be sampled."""
+        first = self.model.first
+        if first == len(self.model.ticks):
+            return
+        tick = luck.randrange(first, len(self.model.ticks))
+        cell = tick * self._width + luck.choice(sorted(self.model.ticks[tick]))
+        column.reach([(writer.base * self._width, writer.rows * self._width)])
+        column.values[column.positions(np.array([cell]))] = value = luck.random() + 1
+        self._priorities.setdefault(cell, [0.0]).append(value)
 
     def check(self, store: mmreplay.Store) -> None:
         """What a store that is open for writing, or closed, holds: all of it."""

@@ -14,10 +14,11 @@ __all__ = ["LAYOUTS", "SHORT_CHUNKS", "VECTOR_LAYOUTS", "AnyLayout", "VectorLayo
 
 
 class VectorLayout(NamedTuple):
-    """A vector lane of so many environments."""
+    """A vector lane of so many environments; in some histories its steps get priorities."""
 
     layout: Layout
     width: int
+    has_priorities: bool = False
 
 
 AnyLayout = Layout | VectorLayout
@@ -43,7 +44,9 @@ VECTOR_LAYOUTS = [
     VectorLayout(Layout(Field((3,), "uint8", "lz4", 2, 4), _ACTION, {}), 3),
     VectorLayout(Layout(Field((3,), "uint8", "lz4", 2, 4), _ACTION, {}, capacity=9), 2),
     VectorLayout(Layout(Field((40,), "uint8", "zstd", 2, 4), _SHORT, {}, capacity=5), 1),
-    VectorLayout(Layout(Field((5,), "uint8", "raw", 9), _PAIR, {}, capacity=12), 4),
+    VectorLayout(
+        Layout(Field((5,), "uint8", "raw", 9), _PAIR, {}, capacity=12), 8, has_priorities=True
+    ),
     VectorLayout(Layout(Field((200,), "uint8", "raw", 8), Field((), "int64", chunk=40), {}), 3),
     VectorLayout(
         Layout(
@@ -55,7 +58,7 @@ VECTOR_LAYOUTS = [
         2,
     ),
 ]
-"""Of lanes of one to four environments, whose lengths are in ticks."""
+"""Of lanes of one to eight environments, whose lengths are in ticks."""
 
 SHORT_CHUNKS: dict[str, Any] = {"_SCALAR_ROWS": 10, "_NUMBER_ROWS": 6, "_START_ROWS": 4}
 """Of `mmreplay.format.plan`: the rows of a chunk of `count`, `env` and `tick`, and of starts."""
