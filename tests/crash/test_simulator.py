@@ -22,7 +22,7 @@ from tests.support.power_cut.simulator import Counts, simulate, simulate_all
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 N_CRASHES = 50  # of a history
-N_TRIALS = by_effort(50, 2_000, 20_000)
+N_TRIALS = by_effort(100, 2_000, 20_000)
 # Tried for a mutant, at most; others than those of the real code.
 SEEDS = range(5_170, 6_170)
 EASY = SEEDS[:1]  # noticed in these, a mutant is soon noticed also once the code has changed
@@ -72,7 +72,7 @@ def test_no_crash_loses_a_row_and_every_broken_rule_is_noticed(subject, measured
     layouts, known = KINDS[subject]
     last = noticed_last_time(subject)
     easy = [name for name in sorted(known) if last.get(name) in EASY]
-    names = by_effort(easy[::6], sorted(known), sorted(known))
+    names = by_effort(easy[::3], sorted(known), sorted(known))
     result = measured(subject, crashes_of_a_history=N_CRASHES)
     n_histories = -(-N_TRIALS // N_CRASHES)
     # Short enough that no processor is left alone at the end.
