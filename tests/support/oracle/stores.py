@@ -65,7 +65,7 @@ def batch(model: AnyModel, ids: Ids, stack: int) -> Batch:
         tick, env = divmod(cell, model.width)
         if env not in model.ticks[tick]:
             raise IndexError(cell)
-        rows.append(env << LANE_SHIFT | model.ticks[tick][env])
+        rows.append(env << LANE_SHIFT | model.row(tick, env))
     return dataclasses.replace(model.lanes.batch(rows, stack=stack), id=ids)
 
 
@@ -103,7 +103,7 @@ def _check_ticks(store: Store, model: VectorModel) -> None:
         expected = np.zeros((n, *column.shape[1:]), column.dtype)
         for env, lane in enumerate(model.lanes.lanes):
             ticks = [tick for tick in range(base, n) if env in model.ticks[tick]]
-            rows = [model.ticks[tick][env] for tick in ticks]
+            rows = [model.row(tick, env) for tick in ticks]
             # The frame that a step led to is that of the next row of a lane of its own.
             values = lane.column(path, 0)[path.startswith("frames") :]
             expected[ticks, env] = values[rows]

@@ -125,9 +125,15 @@ class VectorModel:
         """The writer closed, or died: all episodes are over."""
         self.end(range(self.width))
 
-    def cut(self, n_ticks: int, n_starts: int) -> None:
-        """What came after so many ticks and starts was lost; all episodes are over."""
+    def cut(self, n_ticks: int, n_starts: int | None = None) -> None:
+        """What came after so many ticks and starts was lost; all episodes are over.
+
+        Without a number of starts, those are lost that came after the newest that a tick names.
+        """
         self.end_session()
+        if n_starts is None:
+            numbers = [one.number for one in self.episodes if one.length and one.tick < n_ticks]
+            n_starts = max(numbers, default=-1) + 1
         del self.ticks[n_ticks:], self.episodes[n_starts:]
         heads = [0] * self.width
         for one in self.episodes:
@@ -135,6 +141,11 @@ class VectorModel:
             heads[one.env] = one.row + one.length + 1
         for lane, head in zip(self.lanes.lanes, heads, strict=True):
             lane.cut(head)
+
+    def row(self, tick: int, env: int) -> int:
+        """The row that an environment's step of a tick has in its own lane."""
+        one = self.ticks[tick][env]
+        return one.row + tick - one.tick
 
     def forget(self, base: int) -> None:
         """Ticks below `base` are gone from the store for good."""
@@ -148,8 +159,12 @@ class VectorModel:
     def copy(self) -> VectorModel:
         """A model that can be cut without changing this one."""
         out = VectorModel(self.schema, self.width, self.capacity)
-        out.lanes, out.ticks, out._floor = self.lanes.copy(), list(self.ticks), self._floor
-        out._begun, out._n_begun = dict(self._begun), self._n_begun
+        out.lanes, out.base = self.lanes.copy(), self.base
+        out.episodes = [dataclasses.replace(one) for one in self.episodes]
+        out.running = {env: out.episodes[one.number] for env, one in self.running.items()}
+        out.ticks = [
+            {env: out.episodes[one.number] for env, one in tick.items()} for tick in self.ticks
+        ]
         return out
 
     # ------------------------------------------------------------ what may be sampled

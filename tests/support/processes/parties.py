@@ -22,7 +22,8 @@ from tests.support.disks import faults
 from tests.support.oracle import checks, stores
 from tests.support.oracle.pair import Pair
 from tests.support.oracle.strategies import Layout
-from tests.support.oracle.vectors import VectorModel, VectorPair
+from tests.support.oracle.vector_pair import VectorPair
+from tests.support.oracle.vectors import VectorModel
 
 __all__ = ["FRAMES", "Party"]
 

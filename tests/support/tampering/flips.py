@@ -29,7 +29,8 @@ from mmreplay.writing.open_lanes import AnyWriter
 from tests.support.oracle.checks import columns_of
 from tests.support.oracle.pair import Pair
 from tests.support.oracle.strategies import Layout
-from tests.support.oracle.vectors import VectorModel, VectorPair
+from tests.support.oracle.vector_pair import VectorPair
+from tests.support.oracle.vectors import VectorModel
 
 __all__ = [
     "KINDS",

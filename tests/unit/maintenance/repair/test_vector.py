@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import CorruptStoreError, Field, repair, verify
+from mmreplay import Field, repair, verify
 from tests.support.disks.trees import contents, flip, names
 from tests.support.oracle.vector_pair import FIELDS, of_writer
 from tests.support.oracle.vectors import assert_closed_lane_matches
@@ -227,7 +227,9 @@ def lost_steps(model, env, start, stop):
     numbers = model.columns("ticks")["episode"][:, env].tolist()
     inside = {one for one in numbers[start:stop] if one >= 0}
     return {
-        tick * model.width + env for tick, one in enumerate(numbers) if one in inside and tick >= start
+        tick * model.width + env
+        for tick, one in enumerate(numbers)
+        if one in inside and tick >= start
     }
 
 
