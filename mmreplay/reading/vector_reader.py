@@ -52,7 +52,7 @@ class VectorReader:
             self._check_codecs()
             if self.ticks.is_live and not (self.starts.is_live or self.starts.is_closed):
                 self.ticks.load(trust=False)  # the newest ones may name starts that are lost
-            if self.ticks.poll() and read_metadata(self.path) == self.metadata:
+            if self.poll() and read_metadata(self.path) == self.metadata:
                 break
         else:
             raise CorruptStoreError(

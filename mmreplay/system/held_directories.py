@@ -166,7 +166,8 @@ class HeldPath:
         if self.below == "..":
             return str(above.parent)
         # Not joined as paths: each file that is read has its path ready for a message.
-        return os.path.join(above, self.below) if self.below else str(above)
+        where = str(above)
+        return os.path.join(where, self.below).removeprefix("./") if self.below else where
 
     def __repr__(self) -> str:
         return f"<mmreplay.HeldPath {self}>"

@@ -95,6 +95,19 @@ def test_the_ticks_word_is_taken_before_that_of_the_starts(vector, monkeypatch):
     assert order == ["ticks", "starts"]
 
 
+def test_steps_that_come_while_a_lane_is_opened_have_their_starts(make, monkeypatch):
+    pair = of_writer(make("store.zarr", **(FIELDS | {"lanes": WIDTH})))
+    check = VectorReader._check_codecs
+
+    def act_and_check(reader):
+        pair.play(3)
+        check(reader)
+
+    monkeypatch.setattr(VectorReader, "_check_codecs", act_and_check)
+    reader = VectorReader(pair.writer.path)
+    assert (reader.head, reader.starts.head) == (3, len(pair.episodes))
+
+
 @pytest.mark.parametrize("log", ["ticks", "starts"])
 def test_a_session_that_is_over_in_either_log_is_noticed(vector, log):
     lane = vector()
