@@ -203,10 +203,11 @@ class Order:
             if not self.place.moved or self.place.first is not None:
                 raise
             # Another thread of A may have met the store when half of it was removed: lanes are
-            # opened and closed by several, and a flush may run at any time.
+            # opened and closed by several, and a flush or a seal may run at any time.
             if not self.beside and self.cell.kind != "lanes":
                 assert isinstance(error, mmreplay.FailedStoreError), error
-                assert GONE in str(error) or " missing" in str(error), error
+                half_gone = " missing" in str(error) or "No such file" in str(error)
+                assert GONE in str(error) or half_gone, error
             self.gone = True
 
     def finish(self):
