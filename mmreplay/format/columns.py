@@ -17,7 +17,7 @@ __all__ = ["Column", "lane_columns", "start_columns", "tick_columns"]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Shape and dtype of one row; `width` as of `ArraySpec`, if the column is compressed."""
+    """Shape and dtype of one row; `width` as of `ArraySpec`, if its parts lie apart there."""
 
     row_shape: tuple[int, ...]
     dtype: np.dtype[Any]

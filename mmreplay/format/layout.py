@@ -72,9 +72,10 @@ class ArraySpec:
 
     `chunk_rows` are those of a chunk file (a shard, if compressed), `inner_rows` those of an inner
     chunk, 0 for raw chunks; `codec` is the compressor as it stands in zarr.json, None for raw.
-    `width` is N where a row is a tick of N environments, else 1: an inner chunk then holds
-    `inner_rows` ticks of one environment. With `of_cells` a row is one environment's part of a
-    tick, a cell, and `chunk_rows` counts these; see `cells`.
+    `width` is N where a row is a tick of N environments, each of which has parts of its own in a
+    chunk file, else 1: inner chunks of `inner_rows` ticks; of a raw chunk file one part, with all
+    of its ticks. With `of_cells` a row is one environment's part of a tick, a cell, and
+    `chunk_rows` counts these; see `cells`.
     """
 
     path: str
@@ -119,7 +120,6 @@ class ArraySpec:
             self,
             row_shape=self.row_shape[1:],
             chunk_rows=self.chunk_rows * width,
-            width=width,
             of_cells=True,
         )
 
@@ -147,6 +147,14 @@ class ArraySpec:
 
 def _cname(codec: Mapping[str, Any]) -> object:
     return codec.get("configuration", {}).get("cname")
+
+
+def width_problem(spec: ArraySpec, width: int) -> str:
+    """Why an array cannot be one of ticks of that many environments; empty if it can."""
+    if spec.width == width or (spec.is_raw and spec.width == 1):
+        return ""
+    what = "parts of a chunk file" if spec.is_raw else "inner chunks beside each other in a row"
+    return f"expected {width:,} {what}, found {spec.width:,}"
 
 
 def odd_lengths(specs: Mapping[str, ArraySpec]) -> list[tuple[str, str]]:
@@ -213,6 +221,8 @@ def _array_json(spec: ArraySpec, codec: str | None, rows: int) -> bytes:
     whole = [spec.chunk_rows, *spec.row_shape]
     if codec is None:
         codecs = [_bytes_codec(spec.dtype)]
+        if spec.width > 1:
+            codecs.insert(0, transpose_codec(len(whole)))
     else:
         inner = [_bytes_codec(spec.dtype), json.loads(codec), {"name": "crc32c"}]
         sharding = {
@@ -240,6 +250,11 @@ def _array_json(spec: ArraySpec, codec: str | None, rows: int) -> bytes:
 
 def _inner_shape(spec: ArraySpec) -> tuple[int, ...]:
     return spec.row_shape if spec.width == 1 else (1, *spec.row_shape[1:])
+
+
+def transpose_codec(ndim: int) -> dict[str, Any]:
+    """The zarr codec by which the bytes of a chunk lie environment by environment."""
+    return {"name": "transpose", "configuration": {"order": [1, 0, *range(2, ndim)]}}
 
 
 def _bytes_codec(dtype: np.dtype[Any]) -> dict[str, Any]:

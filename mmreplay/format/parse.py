@@ -27,6 +27,7 @@ from mmreplay.format.layout import (
     MAX_INNER_BYTES,
     MAX_LANES,
     ArraySpec,
+    transpose_codec,
 )
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.schema import Field, Schema
@@ -236,15 +237,24 @@ def _parse_array(data: bytes, path: str, where: str) -> tuple[ArraySpec, int]:
             f"{where}: expected chunks of at most {MAX_CHUNK_BYTES:,} bytes, found {chunk}"
         )
     codecs = document.get("codecs")
-    if not isinstance(codecs, list) or len(codecs) != 1:
+    if not isinstance(codecs, list) or not 1 <= len(codecs) <= 1 + _may_be_transposed(path, chunk):
         raise FormatError(
             f"{where}: expected one codec, bytes or sharding_indexed; found {codecs!r:.200}"
         )
+    if len(codecs) > 1:
+        _expect(codecs[0], transpose_codec(len(chunk)), "the first of two codecs", where)
+        _check_bytes(codecs[1], dtype, where)
+        return ArraySpec(path, shape[1:], dtype, chunk[0], width=chunk[1]), shape[0]
     if isinstance(codecs[0], dict) and codecs[0].get("name") == "sharding_indexed":
         inner, width, codec = _parse_sharding(codecs[0], chunk, dtype, where)
         return ArraySpec(path, shape[1:], dtype, chunk[0], inner, codec, width), shape[0]
     _check_bytes(codecs[0], dtype, where)
     return ArraySpec(path, shape[1:], dtype, chunk[0]), shape[0]
+
+
+def _may_be_transposed(path: str, chunk: tuple[int, ...]) -> bool:
+    """Whether an array may be one of frames of ticks."""
+    return path.startswith("frames") and len(chunk) > 1
 
 
 _parse_array_once = functools.lru_cache(maxsize=4096)(_parse_array)

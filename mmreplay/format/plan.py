@@ -97,6 +97,10 @@ def plan_ticks(schema: Schema, width: int, capacity: int | None) -> dict[str, Ar
             continue
         given = schema.action.chunk if one is None or path == "rewards" else one.chunk
         spec = ArraySpec(path, column.row_shape, column.dtype, 1)
+        if path.startswith("frames") and spec.row_bytes // width >= _PAGE_BYTES:
+            # A stack is read as one piece then. Smaller ones would cost each step more than that
+            # saves: their pages are those of many environments.
+            spec = dataclasses.replace(spec, width=width)
         if path == "count":
             given, rows = None, _SCALAR_ROWS
         else:

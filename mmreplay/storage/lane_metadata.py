@@ -119,11 +119,8 @@ def read_specs(
                 f"{where}: expected rows of {one.row_shape} {one.dtype}, as the schema says; found "
                 f"{spec.row_shape} {spec.dtype}"
             )
-        if not spec.is_raw and spec.width != one.width:
-            raise FormatError(
-                f"{where}: expected {one.width:,} inner chunks beside each other in a row, found "
-                f"{spec.width:,}"
-            )
+        if text := layout.width_problem(spec, one.width):
+            raise FormatError(f"{where}: {text}")
         if rows is not None and found != rows:
             # Cut off between two arrays of a close: the root says what holds.
             found = min(found, rows)

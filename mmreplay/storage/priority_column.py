@@ -117,7 +117,7 @@ def _clear(lane: AnyPath, spec: ArraySpec, stop: int) -> None:
         ):
             durable_writes.unlink(path)
         elif stop < start + spec.chunk_rows:
-            durable_writes.zero_from(path, spec.row_bytes * (stop - start))
+            chunk_files.zero_rows(lane, spec, chunk, stop - start)
 
 
 def evict(lane: AnyPath, base: int, width: int | None = None) -> None:

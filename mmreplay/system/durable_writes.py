@@ -166,8 +166,8 @@ def _fallocate(descriptor: int, size: int) -> None:
     _write_all(descriptor, bytes(max(size - have, 0)))
 
 
-def zero_from(path: AnyPath, offset: int) -> None:
-    """Zero a file from `offset` to its end and give the blocks back; its length stays.
+def zero_ranges(path: AnyPath, ranges: Iterable[tuple[int, int]]) -> None:
+    """Zero (offset, length) of a file and give the blocks back; its length stays.
 
     See `make_own`.
     """
@@ -175,10 +175,10 @@ def zero_from(path: AnyPath, offset: int) -> None:
         make_own(path)
         descriptor = _open(path, os.O_RDWR)
         try:
-            length = os.fstat(descriptor).st_size - offset
-            if length > 0 and not _punch_hole(descriptor, offset, length):
-                os.lseek(descriptor, offset, os.SEEK_SET)
-                _write_all(descriptor, bytes(length))
+            for offset, length in ranges:
+                if length > 0 and not _punch_hole(descriptor, offset, length):
+                    os.lseek(descriptor, offset, os.SEEK_SET)
+                    _write_all(descriptor, bytes(length))
             with syncing(path):
                 _fdatasync(descriptor)
         finally:

@@ -81,11 +81,10 @@ def _zero_unused(log: Log, head: int) -> None:
     for spec in log.raw_specs:
         for chunk in chunk_files.chunk_files(log.path, spec):
             start = chunk * spec.chunk_rows
-            path = chunk_files.chunk_path(log.path, spec, chunk)
             if start >= head:
-                durable_writes.unlink(path)
+                durable_writes.unlink(chunk_files.chunk_path(log.path, spec, chunk))
             elif head < start + spec.chunk_rows:
-                durable_writes.zero_from(path, (head - start) * spec.row_bytes)
+                chunk_files.zero_rows(log.path, spec, chunk, head - start)
 
 
 def _finish_checksums(log: Log, head: int) -> None:

@@ -166,5 +166,5 @@ class Log:
         # No room yet is no error yet: the step that needs the chunk tries again, and says so.
         with contextlib.suppress(MmreplayError, OSError):
             window = self.open_window(spec, chunk)
-            populate(window.rows)
+            populate(window.data)
             self._ready[spec.path] = window

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -82,7 +82,7 @@ def reopen(
     base = max(metadata["first"] - layout.context_rows(width), 0)
     tail_start = shard_start(specs, head)
     _check_last_files(path, specs, head)
-    newest = _newest_files(path, specs, head)
+    newest = [spec for spec in specs.values() if spec.is_raw and head]
     is_closed = True
     try:
         build_lane.build_live(
@@ -96,8 +96,9 @@ def reopen(
             )
         durable_writes.sync_tree(path / ".live")
         durable_writes.sync_directory(path)
-        for file, spec in newest:
-            durable_writes.allocate(file, spec.chunk_bytes)  # what the last close gave back
+        for spec in newest:  # what the last close gave back
+            file = chunk_files.chunk_path(path, spec, (head - 1) // spec.chunk_rows)
+            durable_writes.allocate(file, spec.chunk_bytes)
         is_closed = False
         metadata = build_lane.write_metadata(path, metadata, closed=False, **changes)
     except (DiskFullError, FailedStoreError) as error:
@@ -113,28 +114,17 @@ def reopen(
     return Live(metadata, state, checkpoint, tails, head, base, flushed=head)
 
 
-def _close_again(path: AnyPath, newest: list[tuple[AnyPath, ArraySpec]], head: int) -> None:
+def _close_again(path: AnyPath, newest: Sequence[ArraySpec], head: int) -> None:
     """Closed it was, and closed it stays: take away what this opening has made.
 
     A full disk needs the room; and of another user, `.live` would keep out whoever may write.
     """
-    for file, spec in newest:
+    for spec in newest:
         if head % spec.chunk_rows:
             with contextlib.suppress(MmreplayError):
-                durable_writes.zero_from(file, head % spec.chunk_rows * spec.row_bytes)
+                chunk_files.zero_rows(path, spec, head // spec.chunk_rows, head % spec.chunk_rows)
     with contextlib.suppress(MmreplayError):
         durable_writes.remove_tree(path / ".live")
-
-
-def _newest_files(
-    path: AnyPath, specs: Mapping[str, ArraySpec], head: int
-) -> list[tuple[AnyPath, ArraySpec]]:
-    """The raw chunk files that the newest row of a closed lane is in."""
-    return [
-        (chunk_files.chunk_path(path, spec, (head - 1) // spec.chunk_rows), spec)
-        for spec in specs.values()
-        if spec.is_raw and head
-    ]
 
 
 def _check_last_files(path: AnyPath, specs: Mapping[str, ArraySpec], head: int) -> None:

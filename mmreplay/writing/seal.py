@@ -130,8 +130,7 @@ def sum_up(log: Log, spec: ArraySpec, window: Window) -> None:
         return
     # One that fails is computed at close, or not at all: no row depends on it.
     with contextlib.suppress(MmreplayError, OSError):
-        data = window.rows.reshape(-1).view(np.uint8)
-        log.sums.set(spec, window.chunk, compression.crc32c(data))
+        log.sums.set(spec, window.chunk, compression.crc32c(window.data))
 
 
 class Sealer:

@@ -148,12 +148,7 @@ def _unusable(spec: ArraySpec, expected: ArraySpec) -> str:
         return f"expected chunks of at most {most:,}, found {spec.chunk_rows:,}"
     if not spec.is_raw and not expected.path.startswith("frames"):
         return f"expected uncompressed rows, found {spec.codec_name}"
-    if not spec.is_raw and spec.width != expected.width:
-        return (
-            f"expected {expected.width:,} inner chunks beside each other in a row, found "
-            f"{spec.width:,}"
-        )
-    return ""
+    return layout.width_problem(spec, expected.width)
 
 
 def _differences(

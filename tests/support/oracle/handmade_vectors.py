@@ -157,7 +157,10 @@ class HandmadeVector:
         file = self.path / log / path / spec.key(chunk)
         if not file.exists():
             file.write_bytes(bytes(spec.chunk_bytes))
-        return np.memmap(file, spec.dtype, "r+", shape=(spec.chunk_rows, *spec.row_shape))
+        if spec.width == 1:
+            return np.memmap(file, spec.dtype, "r+", shape=(spec.chunk_rows, *spec.row_shape))
+        parts = (spec.width, spec.chunk_rows, *spec.row_shape[1:])
+        return np.memmap(file, spec.dtype, "r+", shape=parts).swapaxes(0, 1)
 
     def _seal(self, log: str) -> None:
         """Write the older half of the tails into shards."""

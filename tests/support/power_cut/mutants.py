@@ -358,7 +358,7 @@ def _unused_rows_kept() -> list[Change]:
 
 @_breaks("close: zeros past the last row, durable before closed = true", _LONG)
 def _zeros_unsynced() -> list[Change]:
-    return [during(durable_writes, "zero_from", (durable_writes, "_fdatasync", nothing))]
+    return [during(durable_writes, "zero_ranges", (durable_writes, "_fdatasync", nothing))]
 
 
 @_breaks("close: the missing checksums, durable before closed = true")

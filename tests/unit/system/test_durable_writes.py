@@ -82,7 +82,7 @@ def test_an_fsync_that_failed_is_a_failed_store_also_on_a_full_disk(tmp_path, mo
     for call in (
         lambda: durable_writes.sync_file(path),
         lambda: durable_writes.write_at(path, 0, b"x"),
-        lambda: durable_writes.zero_from(path, 1),
+        lambda: durable_writes.zero_ranges(path, [(1, 2)]),
     ):
         with pytest.raises(FailedStoreError, match=str(path)):
             call()
@@ -173,7 +173,7 @@ def test_bytes_in_the_middle_of_a_file_are_overwritten(tmp_path):
     assert path.read_bytes() == b"012xyz6789"
 
 
-# ---------------------------------------------------------------- allocate, zero_from
+# ---------------------------------------------------------------- allocate, zero_ranges
 
 
 def test_an_allocated_file_has_its_size_and_all_its_blocks(tmp_path):
@@ -242,7 +242,7 @@ def test_the_end_of_a_file_is_zeroed_and_its_length_stays(tmp_path, monkeypatch,
         monkeypatch.setattr(platform, "LIBC", None)
     path, size = tmp_path / "f", 1 << 20
     path.write_bytes(b"x" * size)
-    durable_writes.zero_from(path, offset)
+    durable_writes.zero_ranges(path, [(offset, size - offset)])
     assert path.read_bytes() == b"x" * offset + bytes(size - offset)
 
 
@@ -250,16 +250,16 @@ def test_the_end_of_a_file_gives_its_blocks_back(tmp_path):
     path, size = tmp_path / "f", 1 << 20
     path.write_bytes(b"x" * size)
     os.sync()
-    durable_writes.zero_from(path, 100_000)
+    durable_writes.zero_ranges(path, [(100_000, size - 100_000)])
     assert path.stat().st_size == size
     assert path.stat().st_blocks * 512 <= 200_000
 
 
-def test_zeroing_past_the_end_changes_nothing(tmp_path):
+def test_several_ranges_are_zeroed_and_what_lies_between_stays(tmp_path):
     path = tmp_path / "f"
-    path.write_bytes(b"abc")
-    durable_writes.zero_from(path, 10)
-    assert path.read_bytes() == b"abc"
+    path.write_bytes(b"abcdefgh")
+    durable_writes.zero_ranges(path, [(1, 2), (4, 0), (6, 2)])
+    assert path.read_bytes() == b"a\0\0def\0\0"
 
 
 def test_unlink_and_sync_of_a_missing_file(tmp_path):
