@@ -16,6 +16,7 @@ import numpy.typing as npt
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Array, Ids
 from mmreplay.system import checked_reads, durable_writes, memory_maps
+from mmreplay.system.disk_errors import writing
 from mmreplay.system.held_directories import AnyPath
 
 _PIECE_BYTES = 1 << 20
@@ -145,7 +146,12 @@ def open_window(lane: AnyPath, spec: ArraySpec, chunk: int) -> Window:
     """Allocate a chunk file, if it is not there, and map it."""
     path = chunk_path(lane, spec, chunk)
     durable_writes.allocate(path, spec.chunk_bytes)
-    return Window(spec, chunk, memory_maps.map_file(path, spec.chunk_bytes, writable=True))
+    try:
+        data = memory_maps.map_file(path, spec.chunk_bytes, writable=True)
+    except FileNotFoundError:  # somebody is removing the store
+        with writing("mapping a new chunk file", path):
+            raise
+    return Window(spec, chunk, data)
 
 
 def filled_rows(
