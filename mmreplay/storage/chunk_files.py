@@ -14,6 +14,7 @@ import numpy.typing as npt
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Array, Ids
 from mmreplay.system import checked_reads, durable_writes, memory_maps
+from mmreplay.system.disk_errors import writing
 from mmreplay.system.held_directories import AnyPath
 
 _PIECE_BYTES = 1 << 20
@@ -94,7 +95,9 @@ def open_window(lane: AnyPath, spec: ArraySpec, chunk: int) -> Window:
     """Allocate a chunk file, if it is not there, and map it."""
     path = chunk_path(lane, spec, chunk)
     durable_writes.allocate(path, spec.chunk_bytes)
-    return Window(spec, chunk, memory_maps.map_file(path, spec.chunk_bytes, writable=True))
+    with writing("mapping", path):
+        data = memory_maps.map_file(path, spec.chunk_bytes, writable=True)
+    return Window(spec, chunk, data)
 
 
 def filled_rows(
