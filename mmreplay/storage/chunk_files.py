@@ -146,11 +146,8 @@ def open_window(lane: AnyPath, spec: ArraySpec, chunk: int) -> Window:
     """Allocate a chunk file, if it is not there, and map it."""
     path = chunk_path(lane, spec, chunk)
     durable_writes.allocate(path, spec.chunk_bytes)
-    try:
+    with writing("mapping", path):
         data = memory_maps.map_file(path, spec.chunk_bytes, writable=True)
-    except FileNotFoundError:  # somebody is removing the store
-        with writing("mapping a new chunk file", path):
-            raise
     return Window(spec, chunk, data)
 
 

@@ -172,7 +172,9 @@ class Order:
         with self.turn:
             if not self.place.moved:
                 self.place.move()
-                if self.luck.random() < 0.7:
+                # What a repair has just put aside was not there to be moved: it would come back.
+                put_aside = self.place.first is not None and "damaged" in self.place.first.name
+                if self.luck.random() < 0.7 or put_aside:
                     self.come()
 
     def come(self):
