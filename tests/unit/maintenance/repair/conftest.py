@@ -137,3 +137,12 @@ def killed_half_flushed(half_flushed_writer, kill):
         return writer.path
 
     return create
+
+
+@pytest.fixture
+def closed_vector(vector):
+    """The model of a closed lane of 5 environments and 70 ticks, with short chunk files."""
+    model = vector(frame=Field((3,), "float32", "lz4", chunk=2, shard=8))
+    model.play(70)
+    model.writer.close()
+    return model
