@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 import mmreplay
 from benchmarks import peers
-from benchmarks.experience import CODECS, Tape, check_whole, read_tape, recorded
+from benchmarks.experience import CODECS, Layout, Tape, check_whole, read_tape, recorded
 from benchmarks.results import Result
 from benchmarks.scale import Scale
 from benchmarks.timing import Clock, spread
@@ -84,14 +84,9 @@ def run(result: Result, scale: Scale, data: Path) -> None:
 
 
 def _cut(tape: Tape, steps: int) -> Tape:
-    """The first `steps` transitions of a tape, as one lane."""
+    """The first `steps` transitions of a tape."""
     transitions = np.cumsum(tape.resets == 0)
-    rows = int(transitions.searchsorted(min(steps, transitions[-1]))) + 1
-    actions, rewards = tape.actions[:rows].copy(), tape.rewards[:rows].copy()
-    flags = tape.non_terminals[:rows].copy()
-    # What the writer makes of the last row, whose episode goes on in the tape.
-    actions[-1], rewards[-1], flags[-1] = 0, 0, flags[-2]
-    return Tape(tape.frames[:rows], actions, rewards, flags, tape.resets[:rows], (0, rows))
+    return tape.first(int(transitions.searchsorted(min(steps, transitions[-1]))) + 1)
 
 
 def _one_run(
@@ -121,7 +116,7 @@ def _one_run(
     waits[codec].append(waited * 1e3)
     if check:
         with mmreplay.open(path) as store:
-            check_whole(store, tape)
+            check_whole(store, tape, Layout.ONE)
     shutil.rmtree(path)
     return ended - began, closed_s
 

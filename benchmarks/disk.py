@@ -1,18 +1,16 @@
 """Bytes on disk of recorded games: allocated blocks of every file and directory, as `du` counts.
 
 Held against the raw frames of the same rows: everything else that a store keeps (actions, rewards,
-flags, checksums, metadata) counts against it.
+flags, checksums, metadata) counts against it. The same experience with a lane for each environment
+stands beside it: to have all of them in one lane may take hardly more.
 """
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
-import numpy as np
-
 import mmreplay
-from benchmarks.experience import Tape, frames_of, read_tape, recorded
+from benchmarks.experience import CODECS, Layout, check_whole, own_lanes, read_tape, recorded
 from benchmarks.results import Result
 from benchmarks.scale import Scale
 
@@ -24,6 +22,7 @@ _BOUNDS = {
     ("mspacman", "lz4"): 18.0,
     ("mspacman", "zstd"): 20.0,
 }
+_BY_LANES = 1.03
 _BLOCK = 512  # st_blocks, whatever the file system's own blocks are
 
 
@@ -34,19 +33,25 @@ def run(result: Result, scale: Scale, data: Path) -> None:
         raw = tape.frames.nbytes
         result.add(f"{game}: raw frames", raw / 1e6, "MB")
         stacked = 8 * tape.n_transitions * tape.frames[0].nbytes
-        for codec in ("raw", "lz4", "zstd"):
+        for codec in CODECS:
             path = recorded(data, game, codec, scale)
-            _check(path, tape)
-            total = allocated(path)
+            lanes = own_lanes(data, game, codec, tape)
+            for store_path, layout in ((path, Layout.VECTOR), (lanes, Layout.LANES)):
+                with mmreplay.open(store_path) as store:
+                    check_whole(store, tape, layout)
+            total, of_lanes = allocated(path), allocated(lanes)
             result.add(f"{game}, {codec}: on disk", total / 1e6, "MB")
-            frames = sum(allocated(lane / "frames") for lane in path.glob("lane-*"))
+            frames = sum(allocated(log / "frames") for log in (path / "ticks", path / "starts"))
             result.details[f"{game} {codec}"] = {
                 "bytes": total,
+                "bytes in a lane for each environment": of_lanes,
                 "of them frames": frames,
                 "rows": len(tape),
                 "raw frames": raw,
                 "stacked": stacked,
             }
+            what = f"{game}, {codec}: by that of {scale.envs} lanes"
+            result.add(what, total / of_lanes, "times", at_most=_BY_LANES)
             bound = _BOUNDS.get((game, codec))
             if codec != "raw":
                 what = f"{game}, {codec}: smaller than the raw frames"
@@ -58,15 +63,3 @@ def run(result: Result, scale: Scale, data: Path) -> None:
 def allocated(path: Path) -> int:
     """Bytes of the blocks of a directory and everything in it."""
     return sum(one.lstat().st_blocks for one in (path, *path.rglob("*"))) * _BLOCK
-
-
-def _check(path: Path, tape: Tape) -> None:
-    """A part of every lane, and all that is small."""
-    with mmreplay.open(path) as store:
-        for lane, (start, stop) in zip(store.lanes, itertools.pairwise(tape.lanes), strict=True):
-            assert lane.rows == stop - start
-            frames = frames_of(lane)
-            for row in np.linspace(0, lane.rows - 1, 100).astype(int).tolist():
-                assert np.array_equal(frames[row], tape.frames[start + row])
-            assert np.array_equal(lane.rewards[:], tape.rewards[start:stop])
-            assert np.array_equal(lane.actions[:], tape.actions[start:stop])

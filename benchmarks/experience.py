@@ -7,6 +7,7 @@ zarr-python, not by mmreplay.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import itertools
 import json
 import shutil
@@ -29,12 +30,15 @@ __all__ = [
     "ENVIRONMENT_SPEED",
     "ENV_IDS",
     "SAVED_FRAMES",
+    "Layout",
     "Tape",
     "check_whole",
     "frames_of",
     "made",
     "one_lane",
+    "own_lanes",
     "play",
+    "read_all",
     "read_tape",
     "recorded",
     "repeated",
@@ -52,9 +56,19 @@ _LANE_SHIFT = 40
 _PART = 4_096
 
 
+class Layout(enum.Enum):
+    """How a store holds the rows of a tape, and so what its ids mean."""
+
+    ONE = "one lane, of all environments one after the other"
+    LANES = "a lane for each environment"
+    VECTOR = "one lane of all environments together"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tape:
-    """Everything that was recorded of a game, in RAM, the lanes one after the other.
+    """Everything that was recorded of a game, in RAM: environment by environment.
+
+    A row is a frame and the step from it; an episode of T steps has T + 1, the last without a step.
 
     Attributes:
         frames: (rows, 84, 84) uint8, contiguous.
@@ -62,7 +76,9 @@ class Tape:
         rewards: (rows,) float32.
         non_terminals: (rows,) uint8.
         resets: (rows,) uint8.
-        lanes: first row of each lane, and the number of rows at the end.
+        lanes: first row of each environment, and the number of rows at the end.
+        cells: (ticks * environments,) int64, the row of each step of the recording, tick by tick;
+            -1 where an environment was left out. Empty if this is no whole recording.
     """
 
     frames: npt.NDArray[np.uint8]
@@ -71,6 +87,7 @@ class Tape:
     non_terminals: npt.NDArray[np.uint8]
     resets: npt.NDArray[np.uint8]
     lanes: tuple[int, ...]
+    cells: npt.NDArray[np.int64]
 
     def __len__(self) -> int:
         """Rows."""
@@ -81,10 +98,23 @@ class Tape:
         """Rows that are followed by a row of the same episode."""
         return len(self) - int(self.resets.sum())
 
-    def places(self, ids: npt.NDArray[np.int64], *, one_lane: bool) -> npt.NDArray[np.int64]:
-        """Rows of the tape of transition ids, of a store with its lanes or of one lane."""
-        if one_lane:
+    def first(self, rows: int) -> Tape:
+        """The first rows as a tape of one lane, in which the last episode ends with them."""
+        actions, rewards = self.actions[:rows].copy(), self.rewards[:rows].copy()
+        flags = self.non_terminals[:rows].copy()
+        # What a writer makes of the last row, after which the episode goes on here.
+        actions[-1], rewards[-1], flags[-1] = 0, 0, flags[-2]
+        none = np.empty(0, np.int64)
+        return Tape(
+            self.frames[:rows], actions, rewards, flags, self.resets[:rows], (0, rows), none
+        )
+
+    def places(self, ids: npt.NDArray[np.int64], layout: Layout) -> npt.NDArray[np.int64]:
+        """Rows of the tape of transition ids."""
+        if layout is Layout.ONE:
             return ids
+        if layout is Layout.VECTOR:
+            return self.cells[ids]
         return np.array(self.lanes)[ids >> _LANE_SHIFT] + (ids & ((1 << _LANE_SHIFT) - 1))
 
     def window(
@@ -99,7 +129,7 @@ class Tape:
 
 def recorded(data: Path, game: str, codec: str, scale: Scale) -> Path:
     """A game recorded by `mmreplay.record` with a random policy; made if it is not there."""
-    path = data / f"{game}-lanes-{codec}.zarr"
+    path = data / f"{game}-recorded-{codec}.zarr"
 
     def record(there: Path) -> None:
         mmreplay.record(ENV_IDS[game], there, scale.steps, envs=scale.envs, codec=codec, seed=SEED)
@@ -108,29 +138,45 @@ def recorded(data: Path, game: str, codec: str, scale: Scale) -> Path:
 
 
 def read_tape(path: Path) -> Tape:
-    """All rows of a closed store, read by zarr-python."""
-    names = sorted(one.name for one in path.glob("lane-*")) or [""]
-    groups: list[Any] = [zarr.open_group(path / name, mode="r", zarr_format=3) for name in names]
-    lengths = [group["resets"].shape[0] for group in groups]
-    bounds = np.concatenate(([0], np.cumsum(lengths)))
+    """All steps of a closed store of one vector lane, read by zarr-python."""
+    group: Any = zarr.open_group(path, mode="r", zarr_format=3)
+    ticks, starts = group["ticks"], group["starts"]
+    numbers = ticks["episode"][:]
+    width = numbers.shape[1]
+    cells = np.full(numbers.size, -1)
+    lanes, firsts, episodes = [0], [], []
+    for env in range(width):
+        stepped = np.flatnonzero(numbers[:, env] >= 0)
+        own = numbers[stepped, env]
+        begins = np.diff(own, prepend=-1) != 0
+        # Each episode before has one row more than steps.
+        rows = lanes[-1] + np.arange(len(own)) + np.cumsum(begins) - 1
+        cells[stepped * width + env] = rows
+        firsts.append(rows[begins])
+        episodes.append(own[begins])
+        lanes.append(int(rows[-1]) + 2)
+    begin = np.concatenate(firsts)
+    last = np.append(begin[1:], lanes[-1]) - 1
+    there = np.flatnonzero(cells >= 0)
+    rows = cells[there]
 
     def column(name: str) -> npt.NDArray[Any]:
-        first = groups[0][name]
-        out = np.empty((int(bounds[-1]), *first.shape[1:]), first.dtype)
-        for group, (start, stop) in zip(groups, itertools.pairwise(bounds.tolist()), strict=True):
-            for row in range(start, stop, _PART):
-                end = min(row + _PART, stop)
-                out[row:end] = group[name][row - start : end - start]
+        values = ticks[name][:].reshape(-1)[there]
+        out = np.zeros(lanes[-1], values.dtype)
+        out[rows] = values
         return out
 
-    return Tape(
-        column("frames"),
-        column("actions"),
-        column("rewards"),
-        column("non_terminals"),
-        column("resets"),
-        tuple(bounds.tolist()),
-    )
+    flags = column("non_terminals")
+    flags[last] = flags[last - 1]
+    resets = np.zeros(lanes[-1], np.uint8)
+    resets[begin] = 1
+    frames = np.empty((lanes[-1], *starts["frames"].shape[1:]), np.uint8)
+    frames[begin] = starts["frames"][:][np.concatenate(episodes)]
+    for tick in range(0, len(numbers), _PART // width):
+        block = ticks["frames"][tick : tick + _PART // width]
+        here = cells[tick * width :][: len(block) * width]
+        frames[here[here >= 0] + 1] = block.reshape(-1, *frames.shape[1:])[here >= 0]
+    return Tape(frames, column("actions"), column("rewards"), flags, resets, tuple(lanes), cells)
 
 
 def play(tape: Tape, writer: Any, start: int, stop: int, rows_per_s: float | None = None) -> None:
@@ -167,41 +213,63 @@ def one_lane(
         path, and how many chunks were encoded in haste ("fast") and in all ("chunks").
     """
     speed = "full-speed" if rows_per_s is None else "paced"
-    path = data / f"{game}-one-{speed}-{codec}.zarr"
-    beside = path.with_suffix(".json")
 
     def write(there: Path) -> None:
-        with (
-            _counted_encodes() as counts,
-            mmreplay.create(
-                there,
-                frame=mmreplay.Field(tape.frames.shape[1:], "uint8", codec),
-                action=mmreplay.Field((), "int64"),
-            ) as writer,
-        ):
+        with mmreplay.create(there, *_fields(tape, codec)) as writer:
             play(tape, writer, 0, len(tape), rows_per_s)
-        beside.write_text(json.dumps(counts), encoding="utf-8")
 
-    return made(path, write), json.loads(beside.read_text(encoding="utf-8"))
+    path = data / f"{game}-one-{speed}-{codec}.zarr"
+    return _counted(path, write, in_peace=rows_per_s is not None)
 
 
-def repeated(data: Path, game: str, codec: str, tape: Tape, rows: int, lanes: int) -> Path:
-    """A closed store of `rows` rows in all: the tape again and again; made if not there."""
-    path = data / f"{game}-{rows}-rows-{lanes}-{codec}.zarr"
+def own_lanes(data: Path, game: str, codec: str, tape: Tape) -> Path:
+    """The tape with a lane for each environment, sealed in peace; made if it is not there."""
 
     def write(there: Path) -> None:
-        with mmreplay.create(
-            there,
-            frame=mmreplay.Field(tape.frames.shape[1:], "uint8", codec),
-            action=mmreplay.Field((), "int64"),
-            lanes=None if lanes == 1 else lanes,
-        ) as writer:
-            writers = (writer,) if isinstance(writer, mmreplay.Writer) else writer.writers
-            bounds = np.linspace(0, rows, lanes + 1).astype(int).tolist()
-            for lane, (start, stop) in zip(writers, itertools.pairwise(bounds), strict=True):
-                play(tape, lane, start, stop)
+        for number, (start, stop) in enumerate(itertools.pairwise(tape.lanes)):
+            with mmreplay.create(there, *_fields(tape, codec), lane=str(number)) as writer:
+                play(tape, writer, start, stop, ENVIRONMENT_SPEED)
+
+    return _counted(data / f"{game}-own-lanes-{codec}.zarr", write, in_peace=True)[0]
+
+
+def repeated(data: Path, game: str, codec: str, tape: Tape, rows: int, envs: int) -> Path:
+    """A closed store of `rows` rows in all: the tape again and again; made if not there.
+
+    Of many environments one vector lane, in which each begins at another place of the tape.
+    """
+    path = data / f"{game}-{rows}-rows-{envs}-envs-{codec}.zarr"
+
+    def write(there: Path) -> None:
+        lanes = None if envs == 1 else envs
+        with mmreplay.create(there, *_fields(tape, codec), lanes=lanes) as writer:
+            if envs == 1:
+                play(tape, writer, 0, rows)
+            else:
+                _play_together(tape, writer, rows // envs)
 
     return made(path, write)
+
+
+def _play_together(tape: Tape, writer: Any, ticks: int) -> None:
+    """Write steps of as many environments as the writer has, which all have other episodes."""
+    begins = np.flatnonzero(tape.resets)
+    is_last = np.roll(tape.resets, -1) == 1
+    at = begins[np.linspace(0, len(begins), len(writer), endpoint=False).astype(int)]
+    writer.reset(tape.frames[at])
+    for _ in range(ticks):
+        following = at + 1
+        over, terminated = is_last[following], tape.non_terminals[at] == 0
+        frames = tape.frames[following]
+        writer.step(tape.actions[at], tape.rewards[at], frames, terminated, over & ~terminated)
+        at = np.where(over, following + 1, following) % len(tape)
+        if over.any():
+            writer.reset(tape.frames[at], over)
+
+
+def _fields(tape: Tape, codec: str) -> tuple[mmreplay.Field, mmreplay.Field]:
+    """Frame and action."""
+    return mmreplay.Field(tape.frames.shape[1:], "uint8", codec), mmreplay.Field((), "int64")
 
 
 def frames_of(lane: LaneView) -> ColumnView:
@@ -211,12 +279,29 @@ def frames_of(lane: LaneView) -> ColumnView:
     return frames
 
 
-def check_whole(store: mmreplay.Store, tape: Tape) -> None:
+def read_all(store: mmreplay.Store) -> None:
+    """Read every frame, so that every page of the maps was touched and every checksum checked."""
+    for lane in store.lanes:
+        part = _PART // lane.environments
+        for row in range(0, lane.rows, part):
+            _ = frames_of(lane)[row : row + part]
+    _first_frames(store)  # of many environments they are no part of the frames above
+
+
+def _first_frames(store: mmreplay.Store) -> tuple[Any, npt.NDArray[np.int64]]:
+    """The first frame of each episode, and the id of its first step."""
+    ids = store.episodes["id"]
+    return store.transitions(ids, stack=None).observation, ids
+
+
+def check_whole(store: mmreplay.Store, tape: Tape, layout: Layout) -> None:
     """Read every row, which also brings all of it into the page cache, and compare."""
-    lanes = store.lanes
-    bounds = tape.lanes if len(lanes) > 1 else (0, len(tape))
-    assert [lane.rows for lane in lanes] == np.diff(bounds).tolist()
-    for lane, (start, stop) in zip(lanes, itertools.pairwise(bounds), strict=True):
+    if layout is Layout.VECTOR:
+        _check_cells(store, tape)
+        return
+    bounds = tape.lanes if layout is Layout.LANES else (0, len(tape))
+    assert [lane.rows for lane in store.lanes] == np.diff(bounds).tolist()
+    for lane, (start, stop) in zip(store.lanes, itertools.pairwise(bounds), strict=True):
         for row in range(start, stop, _PART):
             end = min(row + _PART, stop)
             found = frames_of(lane)[row - start : end - start]
@@ -225,6 +310,33 @@ def check_whole(store: mmreplay.Store, tape: Tape) -> None:
         assert np.array_equal(lane.actions[:], tape.actions[start:stop])
         assert np.array_equal(lane.non_terminals[:], tape.non_terminals[start:stop])
         assert np.array_equal(lane.resets[:], tape.resets[start:stop])
+
+
+def _check_cells(store: mmreplay.Store, tape: Tape) -> None:
+    """The same of one vector lane."""
+    (lane,) = store.lanes
+    width = lane.environments
+    rows = tape.cells.reshape(lane.rows, width)
+    there = rows >= 0
+    assert np.array_equal(lane.episode[:] >= 0, there)
+    part = _PART // width
+    for tick in range(0, lane.rows, part):
+        here = there[tick : tick + part]
+        found = frames_of(lane)[tick : tick + part]
+        assert np.array_equal(found[here], tape.frames[rows[tick : tick + part][here] + 1]), tick
+    for found, expected in (
+        (lane.actions, tape.actions),
+        (lane.rewards, tape.rewards),
+        (lane.non_terminals, tape.non_terminals),
+    ):
+        assert np.array_equal(found[:], np.where(there, expected[rows], 0))
+    # Those that end with the recording are not marked.
+    ends = np.where(there, np.roll(tape.resets, -2)[rows], 0)
+    assert np.array_equal(lane.ends[:-1], ends[:-1])
+    frames, ids = _first_frames(store)
+    firsts = tape.places(ids, Layout.VECTOR)
+    assert np.array_equal(np.sort(firsts), np.flatnonzero(tape.resets))
+    assert np.array_equal(frames, tape.frames[firsts])
 
 
 def made(path: Path, make: Callable[[Path], None]) -> Path:
@@ -237,6 +349,21 @@ def made(path: Path, make: Callable[[Path], None]) -> Path:
     make(there)
     there.rename(path)
     return path
+
+
+def _counted(
+    path: Path, write: Callable[[Path], None], *, in_peace: bool
+) -> tuple[Path, dict[str, int]]:
+    """As `made`, and what `_counted_encodes` counted when it was made."""
+    beside = path.with_suffix(".json")
+
+    def counted(there: Path) -> None:
+        with _counted_encodes() as counts:
+            write(there)
+        assert not (in_peace and counts["fast"]), "a paced writer had to hurry"
+        beside.write_text(json.dumps(counts), encoding="utf-8")
+
+    return made(path, counted), json.loads(beside.read_text(encoding="utf-8"))
 
 
 @contextmanager

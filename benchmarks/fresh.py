@@ -81,11 +81,16 @@ def load(path: str, batch: int) -> dict[str, Any]:
         "open_ms": open_ms,
         "sample_ms": _since(started),
         "transitions": n_transitions,
-        "rows": sum(lane.rows for lane in data.store.lanes),
+        "rows": _rows(data.store),
         "before": before,
         "opened": opened,
         "sampled": resident(),
     }
+
+
+def _rows(store: Any) -> int:
+    """Rows of a lane of one environment, steps of all environments of one of many."""
+    return sum(lane.rows * lane.environments for lane in store.lanes)
 
 
 def reopen(path: str) -> dict[str, float]:
@@ -99,8 +104,8 @@ def reopen(path: str) -> dict[str, float]:
     return {"open_ms": open_ms}
 
 
-def write_and_die(path: str, frames: str, rows: int) -> None:
-    """Open a store for writing, append an episode of `rows` rows, and be killed."""
+def write_and_die(path: str, frames: str, steps: int) -> None:
+    """Open a store for writing, append an episode, the same in all environments; be killed."""
     import numpy as np
 
     import mmreplay
@@ -112,16 +117,23 @@ def write_and_die(path: str, frames: str, rows: int) -> None:
     buffer = mmreplay.ReplayBuffer(path)
     open_ms = _since(started)
     opened = resident()
-    whole = buffer.writer
-    for writer in whole.writers if isinstance(whole, mmreplay.VectorWriter) else (whole,):
+    writer: Any = buffer.writer
+    if isinstance(writer, mmreplay.VectorWriter):
+        n = len(writer)
+        none, shape = np.zeros(n, np.bool_), (n, *source.shape[1:])
+        writer.reset(np.broadcast_to(source[0], shape))
+        for step in range(1, steps + 1):
+            frame = np.broadcast_to(source[step % len(source)], shape)
+            writer.step(np.full(n, step % 7), np.full(n, step), frame, none, none)
+    else:
         writer.reset(source[0])
-        for row in range(1, rows):
-            writer.step(row % 7, float(row), source[row % len(source)])
+        for step in range(1, steps + 1):
+            writer.step(step % 7, float(step), source[step % len(source)])
     out = {
         "open_ms": open_ms,
         "before": before,
         "opened": opened,
-        "rows": sum(lane.rows for lane in buffer.store.refresh().lanes),
+        "rows": _rows(buffer.store.refresh()),
         "transitions": len(buffer),
     }
     print(json.dumps(out), flush=True)
@@ -253,7 +265,7 @@ def pace(root: str, path: str, memory: str, frames: str, steps: int) -> dict[str
                 assert len(store) == steps
                 taken[number] = perf_counter() - started
         out[f"{codec}: open"] = float(np.median(taken)) * 1e6
-        flushes, closes = np.empty((2, min(steps, 100)))
+        flushes, closes = np.empty((2, min(steps // 100, 100)))
         for number in range(len(closes)):
             writer = mmreplay.create(memory, field, action, flush_s=0)
             writer.reset(source[0])

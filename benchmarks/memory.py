@@ -82,7 +82,7 @@ def _report(result: Result, what: str, out: dict[str, Any]) -> None:
 def _growth(looks: list[float]) -> float:
     """From the first half to the second one, by their medians.
 
-    A single look may fall on a moment when all lanes map their next files.
+    A single look may fall on a moment when all columns map their next files.
     """
     half = max(1, len(looks) // 2)
     return float(np.median(looks[-half:]) - np.median(looks[:half]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import mmreplay
-from benchmarks.experience import Tape
+from benchmarks.experience import Layout, Tape
 
 __all__ = ["check_batch"]
 
@@ -13,14 +13,14 @@ __all__ = ["check_batch"]
 def check_batch(
     batch: mmreplay.Batch,
     tape: Tape,
+    layout: Layout = Layout.ONE,
     *,
-    one_lane: bool,
     stack: int = 4,
     n_step: int = 1,
     gamma: float = 0.99,
 ) -> None:
     """Compare every array of a batch, byte for byte."""
-    places = tape.places(batch.id, one_lane=one_lane).tolist()
+    places = tape.places(batch.id, layout).tolist()
     ends = set(np.flatnonzero(tape.resets).tolist()) | set(tape.lanes)
     for b, place in enumerate(places):
         assert place + 1 not in ends, f"row {place} is no transition"

@@ -1,7 +1,7 @@
 """Opening a store: closed, and live after its writer was killed; each time in a fresh process.
 
 The page cache is warm. Importing is no part of it and stands apart. Before each opening of the
-live store its writer has appended 9,000 rows, more than a tail holds, and has killed itself with
+live store its writer has appended 9,000 steps, more than a tail holds, and has killed itself with
 SIGKILL.
 """
 
@@ -18,7 +18,6 @@ from benchmarks import fresh
 from benchmarks.experience import (
     SAVED_FRAMES,
     Tape,
-    frames_of,
     read_tape,
     recorded,
     repeated,
@@ -43,7 +42,7 @@ def run(result: Result, scale: Scale, data: Path) -> None:
     tape = read_tape(recorded(data, game, "raw", scale))
     stores = {
         "lz4, one lane": repeated(data, game, "lz4", tape, rows, 1),
-        f"lz4, {scale.envs} lanes": repeated(data, game, "lz4", tape, rows, scale.envs),
+        f"lz4, {scale.envs} environments": repeated(data, game, "lz4", tape, rows, scale.envs),
         "raw, one lane": repeated(data, game, "raw", tape, rows, 1),
     }
     result.details["rows"] = rows
@@ -83,19 +82,19 @@ def _killed(result: Result, name: str, path: Path, frames: Path, tape: Tape, sca
     live = path.with_name("killed-" + path.name)
     shutil.rmtree(live, ignore_errors=True)
     shutil.copytree(path, live)
-    n_lanes = len(list(live.glob("lane-*"))) or 1
-    appended = max(2, min(_APPENDED, scale.open_rows) // n_lanes)
-    arguments = {"path": live, "frames": frames, "rows": appended}
+    n_envs = 1 if "one lane" in name else scale.envs
+    steps = max(2, min(_APPENDED, scale.open_rows) // n_envs)
+    arguments = {"path": live, "frames": frames, "steps": steps}
     died = fresh.die("write_and_die", **arguments)
     reading, writing = [], []
     for _ in range(scale.opened):
-        expected = died["rows"]
+        before = died
         one = fresh.call("load", path=live, batch=BATCH)
-        assert (one["rows"], one["transitions"]) == (expected, died["transitions"])
-        _check_newest(live, tape, appended)
+        assert (one["rows"], one["transitions"]) == (before["rows"], before["transitions"])
+        _check_newest(live, tape, steps, n_envs)
         reading.append(one)
         died = fresh.die("write_and_die", **arguments)
-        assert died["rows"] == expected + n_lanes * appended
+        assert died["transitions"] == before["transitions"] + steps * n_envs
         writing.append(died)
     note = "recovers it"
     for how, taken in (("for reading", reading), (f"as ReplayBuffer, which {note}", writing)):
@@ -107,13 +106,12 @@ def _killed(result: Result, name: str, path: Path, frames: Path, tape: Tape, sca
     shutil.rmtree(live)
 
 
-def _check_newest(path: Path, tape: Tape, appended: int) -> None:
-    """The rows that were committed just before the kill."""
+def _check_newest(path: Path, tape: Tape, steps: int, n_envs: int) -> None:
+    """The steps that were committed just before the kill."""
     source = tape.frames[:SAVED_FRAMES]
+    newest = np.arange(max(1, steps - 50), steps + 1).repeat(n_envs)
     with mmreplay.open(path) as store:
-        lane = store.lanes[-1]
-        frames, rewards = frames_of(lane), lane.rewards[:]
-        for back in range(1, min(appended, 50)):
-            row = appended - back
-            assert np.array_equal(frames[lane.rows - back], source[row % len(source)])
-            assert rewards[-1 - back] == row
+        batch = store.transitions(store.ids[-len(newest) :], stack=None)
+    assert np.array_equal(batch.next_observation, source[newest % len(source)])
+    assert np.array_equal(batch.reward, newest)
+    assert np.array_equal(batch.action, newest % 7)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,36 @@ class StackedBuffer:
     def sample(self, batch_size: int) -> Any:
         """A batch as torch tensors."""
         return self._buffer.sample(batch_size)
+
+
+def fill_vectors(
+    calls: list[tuple[Any, ...]], observation: int, action: int, n_envs: int
+) -> npt.NDArray[np.float64]:
+    """Add steps of a vector environment to a new buffer that holds them all; seconds of each.
+
+    `calls` are (observations, next observations, actions, rewards, dones) of each step.
+    """
+    import torch
+    from gymnasium import spaces
+    from stable_baselines3.common.buffers import ReplayBuffer
+
+    torch.set_num_threads(1)
+    buffer: Any = ReplayBuffer(
+        len(calls) * n_envs,
+        spaces.Box(-np.inf, np.inf, (observation,), np.float32),
+        spaces.Box(-1, 1, (action,), np.float32),
+        device="cpu",
+        n_envs=n_envs,
+        handle_timeout_termination=False,
+    )
+    infos: list[dict[str, Any]] = [{} for _ in range(n_envs)]
+    seconds = np.zeros(len(calls))
+    for number, (seen, following, actions, rewards, over) in enumerate(calls):
+        start = perf_counter()
+        buffer.add(seen, following, actions, rewards, over, infos)
+        seconds[number] = perf_counter() - start
+    assert np.array_equal(buffer.observations[0], calls[0][0])
+    return seconds
 
 
 def is_cpprb_installed() -> bool:

@@ -138,7 +138,7 @@ def _batches(result: Result, scale: Scale, data: Path, *, has_peer: bool) -> Non
     tape = read_tape(recorded(data, game, "raw", scale))
     n = min(scale.peer_rows, len(tape))
     path = made(data / f"{game}-{n}-prioritized.zarr", lambda there: _write(there, tape, n))
-    whole = Tape(*(_first(tape, name, n) for name in _COLUMNS), (0, n))
+    whole = tape.first(n)
     peer = peers.prioritized_stacks(whole, STACK, ALPHA) if has_peer else nullcontext()
     clock, random = Clock(), np.random.default_rng(1)
     with one_core(), peer as theirs, _opened(path, stack=STACK) as buffer:
@@ -162,7 +162,7 @@ def _batches(result: Result, scale: Scale, data: Path, *, has_peer: bool) -> Non
                 if turn % _CHECK_EVERY == 0:
                     _check_weights(buffer, batch.id, batch.weight.astype(np.float64))
                     plain = buffer.transitions(batch.id)
-                    check_batch(plain, whole, one_lane=True, stack=STACK, n_step=1)
+                    check_batch(plain, whole, stack=STACK, n_step=1)
                     assert np.array_equal(plain.observation, batch.observation)
                     assert np.array_equal(plain.next_observation, batch.next_observation)
                 buffer.update_priorities(batch.id, random.random(BATCH))
@@ -176,14 +176,6 @@ def _batches(result: Result, scale: Scale, data: Path, *, has_peer: bool) -> Non
         if has_peer:
             ratio = clock.ratio(name, "peer")
             result.add(f"{what}, {how}, by {peers.CPPRB}'s", ratio, "times", at_most=1.0)
-
-
-_COLUMNS = ("frames", "actions", "rewards", "non_terminals", "resets")
-
-
-def _first(tape: Tape, name: str, n: int) -> Any:
-    """A column of the first `n` rows."""
-    return getattr(tape, name)[:n]
 
 
 def _write(path: Path, tape: Tape, n: int) -> None:

@@ -14,6 +14,7 @@ __all__ = ["SUBJECTS", "documents", "quoted", "render", "table"]
 
 _GAMES = r"^(?P<column>mspacman|breakout)[:,] "
 _CODECS = r"(?:^|, )(?P<column>raw|lz4|zstd)(?P<keep>: )"
+_WIDTHS = r"^(?P<column>[0-9,]+ environments): "
 SUBJECTS = {  # title, and which part of a figure's name is the head of its column
     "sample": ("Sampling", _GAMES),
     "vectors": ("Sampling vectors", r"(?:, beside )?(?P<column>stack=\w+)(?:, )?"),
@@ -23,9 +24,11 @@ SUBJECTS = {  # title, and which part of a figure's name is the head of its colu
         r", (?P<column>100,000 rows|10,000,000 rows|many by few)$",
     ),
     "append": ("Appending", _CODECS),
+    "vector_append": ("Appending, many environments", _WIDTHS),
+    "vector_open": ("Opening and sampling, many environments", _WIDTHS),
     "record": ("Recording", _GAMES),
     "disk": ("Disk", _GAMES),
-    "open": ("Opening", r"^(?P<column>(?:closed|killed), \w+, \w+ lanes?): "),
+    "open": ("Opening", r"^(?P<column>(?:closed|killed), \w+, \w+ (?:lanes?|environments)): "),
     "memory": ("Memory", _CODECS),
     "before": ("Before and after", r", (?P<column>before|now|now by before)$"),
 }

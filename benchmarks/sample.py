@@ -2,13 +2,16 @@
 
 R is timed beside every batch, with that batch's own frames, on the same core. Stacks of 4, batches
 of 32 with all their arrays. Three ways a store can have been written: through one writer at the
-speed of environments, through eight lanes by `mmreplay.record`, and through one writer at full
-speed, which falls back to a quicker compressor.
+speed of environments, from eight environments together by `mmreplay.record`, and through one
+writer at full speed, which falls back to a quicker compressor. To sample the recording of eight
+environments may not take longer than to sample the same with a lane for each of them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import random
 from pathlib import Path
 from time import perf_counter
@@ -21,10 +24,12 @@ from benchmarks import peers
 from benchmarks.experience import (
     CODECS,
     ENVIRONMENT_SPEED,
+    Layout,
     Tape,
     check_whole,
-    frames_of,
     one_lane,
+    own_lanes,
+    read_all,
     read_tape,
     recorded,
 )
@@ -53,7 +58,7 @@ class _Case:
     name: str
     codec: str
     path: Path
-    is_one_lane: bool
+    layout: Layout
     in_haste: bool = False
 
 
@@ -70,6 +75,8 @@ def run(result: Result, scale: Scale, data: Path) -> None:
                 _one_run(clock, cases, tape, scale, number)
                 print(f"{game}: run {number + 1} of {scale.runs}", flush=True)
         _report(result, clock, game, cases)
+        for codec in ("lz4", "raw"):
+            _beside_lanes(result, data, game, codec, tape, scale)
         if game == scale.games[0] and peers.is_installed():
             _beside_peer(result, tape, cases[0], scale)
 
@@ -77,16 +84,15 @@ def run(result: Result, scale: Scale, data: Path) -> None:
 def _cases(data: Path, game: str, tape: Tape, scale: Scale, result: Result) -> list[_Case]:
     cases = []
     for codec in CODECS:
-        path, counts = one_lane(data, game, codec, tape, ENVIRONMENT_SPEED)
-        assert counts["fast"] == 0, "a paced writer had to hurry"
-        cases.append(_Case(f"one writer, {codec}", codec, path, is_one_lane=True))
+        path, _ = one_lane(data, game, codec, tape, ENVIRONMENT_SPEED)
+        cases.append(_Case(f"one writer, {codec}", codec, path, Layout.ONE))
     for codec in CODECS:
         path = recorded(data, game, codec, scale)
-        cases.append(_Case(f"{scale.envs} lanes, {codec}", codec, path, is_one_lane=False))
+        cases.append(_Case(f"{scale.envs} environments, {codec}", codec, path, Layout.VECTOR))
     path, counts = one_lane(data, game, "lz4", tape, None)
     result.details[f"{game} full speed"] = counts
     name = "one writer at full speed, lz4"
-    cases.append(_Case(name, "lz4", path, is_one_lane=True, in_haste=True))
+    cases.append(_Case(name, "lz4", path, Layout.ONE, in_haste=True))
     return cases
 
 
@@ -115,33 +121,27 @@ class _Turn:
             column = self.data.store.live.columns["frames"]
             clock.time(f"{self.name}, gather", lambda: column.take(rows, self.gathered))
             return
-        places = self.tape.places(self.batch.id, one_lane=self.case.is_one_lane)
+        places = self.tape.places(self.batch.id, self.case.layout)
         rows = self.tape.window(places, STACK - 1, 1)
         frames = self.tape.frames
         # mode="clip": otherwise numpy copies the whole output once more.
         clock.time(f"{self.name}, R", lambda: frames.take(rows, axis=0, out=self.kept, mode="clip"))
 
     def _gather_rows(self) -> Any:
-        """The rows, by id, that an n-step batch reads: two stacks a transition.
+        """Where the frames lie that an n-step batch reads: two stacks a transition.
 
         Of other transitions than the batch's, whose frames it has just left in the processor's
         cache.
         """
-        tape = self.tape
         ids = self.random.choice(self.ids, self.size)
-        places = tape.places(ids, one_lane=self.case.is_one_lane)
-        ends = np.append(np.flatnonzero(tape.resets), len(tape))
-        last = ends[ends.searchsorted(places, "right")] - 1
-        following = np.minimum(places + self.n_step, last)
-        stacks = [tape.window(at, STACK - 1, 0) for at in (places, following)]
-        # Within a lane ids count as the tape does.
-        return np.concatenate(stacks, 1) + (ids - places)[:, None]
+        steps = self.data.store.live.look(lambda index: index.steps(ids, self.n_step, back=True))
+        back = np.arange(1 - STACK, 1)
+        stacks = np.broadcast_to(back, (len(ids), STACK)), steps.left[:, None] + back
+        return steps.frames(np.concatenate(stacks, 1))
 
     def check(self) -> None:
         """The batch that is there now."""
-        check_batch(
-            self.batch, self.tape, one_lane=self.case.is_one_lane, stack=STACK, n_step=self.n_step
-        )
+        check_batch(self.batch, self.tape, self.case.layout, stack=STACK, n_step=self.n_step)
 
 
 def _one_run(clock: Clock, cases: list[_Case], tape: Tape, scale: Scale, number: int) -> None:
@@ -152,9 +152,9 @@ def _one_run(clock: Clock, cases: list[_Case], tape: Tape, scale: Scale, number:
         opened = mmreplay.load(case.path, stack=STACK, n_step=n_step, seed=n_step)
         with opened:
             if number == 0 and n_step == 1:
-                check_whole(opened.store, tape)
+                check_whole(opened.store, tape, case.layout)
             else:  # touch every page of the maps, which are this object's own
-                _read_all(opened.store)
+                read_all(opened.store)
             turns = [_Turn(case, tape, opened, how) for how in ("kept", "fresh")]
             _take_turns(clock, turns, scale.rounds)
             if n_step > 1 and not case.in_haste:
@@ -167,12 +167,6 @@ def _take_turns(clock: Clock, turns: list[_Turn], rounds: int) -> None:
             turn.step(clock)
             if number % _CHECK_EVERY == 0 or number == rounds - 1:
                 turn.check()
-
-
-def _read_all(store: mmreplay.Store) -> None:
-    for lane in store.lanes:
-        for row in range(0, lane.rows, 4096):
-            _ = frames_of(lane)[row : row + 4096]
 
 
 def _report(result: Result, clock: Clock, game: str, cases: list[_Case]) -> None:
@@ -213,7 +207,7 @@ def _beside_peer(result: Result, tape: Tape, case: _Case, scale: Scale) -> None:
     peer.fill(perf_counter)
     clock = Clock()
     with one_core(), mmreplay.load(case.path, stack=STACK) as opened:
-        _read_all(opened.store)
+        read_all(opened.store)
         for _ in range(scale.runs):
             clock.new_run()
             for _ in range(scale.rounds):
@@ -221,3 +215,36 @@ def _beside_peer(result: Result, tape: Tape, case: _Case, scale: Scale) -> None:
                 clock.time("ours", lambda: opened.sample(BATCH))
     result.add(f"{peers.NAME}.sample({BATCH}), from RAM", clock.microseconds("peer"), "us")
     result.add(f"beside it: {case.name}, without out=", clock.microseconds("ours"), "us")
+
+
+def _beside_lanes(
+    result: Result, data: Path, game: str, codec: str, tape: Tape, scale: Scale
+) -> None:
+    """The recording of all environments together, and each in a lane of its own, in turns."""
+    paths = {
+        Layout.VECTOR: recorded(data, game, codec, scale),
+        Layout.LANES: own_lanes(data, game, codec, tape),
+    }
+    clock = Clock()
+    with one_core(), contextlib.ExitStack() as stack:
+        opened = {
+            layout: stack.enter_context(mmreplay.load(path, stack=STACK, seed=0))
+            for layout, path in paths.items()
+        }
+        for layout, one in opened.items():
+            check_whole(one.store, tape, layout)
+        kept = {layout: one.sample(BATCH) for layout, one in opened.items()}
+        for _ in range(scale.runs):
+            clock.new_run()
+            for turn in range(scale.rounds):
+                for layout in sorted(opened, key=lambda one: one.name, reverse=turn % 2 == 1):
+                    batch = kept[layout]
+                    sample = functools.partial(opened[layout].sample, BATCH, out=batch)
+                    clock.time(layout.name, sample)
+                    if turn % _CHECK_EVERY == 0:
+                        check_batch(batch, tape, layout, stack=STACK)
+    what, together, apart = f"{game}: in turns, {codec}", Layout.VECTOR.name, Layout.LANES.name
+    result.add(f"{what}, {scale.envs} environments", clock.microseconds(together), "us")
+    result.add(f"{what}, {scale.envs} lanes", clock.microseconds(apart), "us")
+    name = f"{what}, {scale.envs} environments by {scale.envs} lanes"
+    result.add(name, clock.ratio(together, apart), "times", at_most=1.0)

@@ -15,12 +15,14 @@ class Scale:
         name: ``full`` or ``quick``.
         games: recorded, by the name of their files.
         steps: recorded of each.
-        envs: lanes of a recorded store.
+        envs: environments of a recorded store.
         runs: of everything that is repeated.
         rounds: turns in each run, of batches.
         append_steps: steps of an append run.
         peer_rows: transitions in the peer's buffer.
         vector_rows: of the store of vectors.
+        widths: environments that step together.
+        vector_cells: steps of single environments in an append run of each width.
         priority_rows: transitions beside a peer's tree of priorities.
         few_rows: transitions of the smaller buffer whose priorities are updated.
         many_rows: of the larger one.
@@ -43,6 +45,8 @@ class Scale:
     append_steps: int
     peer_rows: int
     vector_rows: int
+    widths: tuple[int, ...]
+    vector_cells: int
     priority_rows: int
     few_rows: int
     many_rows: int
@@ -66,6 +70,8 @@ FULL = Scale(
     append_steps=100_000,
     peer_rows=40_000,
     vector_rows=1_000_000,
+    widths=(16, 256, 1024, 4096),
+    vector_cells=1_000_000,
     priority_rows=1_000_000,
     few_rows=100_000,
     many_rows=10_000_000,
@@ -89,13 +95,15 @@ QUICK = Scale(
     append_steps=600,
     peer_rows=300,
     vector_rows=5_000,
+    widths=(2, 16),
+    vector_cells=2_000,
     priority_rows=3_000,
     few_rows=1_000,
     many_rows=5_000,
     open_rows=2_000,
-    opened=2,
-    record_steps=200,
-    memory_steps=600,
+    opened=1,
+    record_steps=80,
+    memory_steps=200,
     memory_batches=40,
     before="HEAD",
     pairs=2,

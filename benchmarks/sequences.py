@@ -19,16 +19,18 @@ import numpy as np
 import mmreplay
 from benchmarks.experience import (
     ENVIRONMENT_SPEED,
+    Layout,
     Tape,
-    frames_of,
     one_lane,
+    read_all,
     read_tape,
     recorded,
 )
 from benchmarks.results import Result
 from benchmarks.scale import Scale
 from benchmarks.timing import Clock, one_core
-from mmreplay.episode_index import Index
+from mmreplay.episode_index import RowIndex
+from mmreplay.ids import LANE_SHIFT, ROW_MASK
 from mmreplay.sampling.windows import Windows, WindowSampler
 from mmreplay.storage.shard_column import ShardColumn
 
@@ -41,14 +43,13 @@ EPISODES = (5_000, 100_000)
 _STEPS = 10  # of each of these episodes
 _BOUND = 1.5
 _CHECK_EVERY = 50
-_ROW_MASK = (1 << 40) - 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Case:
     name: str
     path: Path
-    is_one_lane: bool
+    layout: Layout
     is_raw: bool
 
 
@@ -82,17 +83,15 @@ def _cases(data: Path, game: str, tape: Tape, scale: Scale) -> list[_Case]:
     cases = []
     for codec in ("raw", "lz4", "zstd"):
         path, _ = one_lane(data, game, codec, tape, ENVIRONMENT_SPEED)
-        cases.append(_Case(f"one writer, {codec}", path, True, codec == "raw"))
+        cases.append(_Case(f"one writer, {codec}", path, Layout.ONE, codec == "raw"))
     path = recorded(data, game, "lz4", scale)
-    cases.append(_Case(f"{scale.envs} lanes, lz4", path, False, False))
+    cases.append(_Case(f"{scale.envs} environments, lz4", path, Layout.VECTOR, False))
     return cases
 
 
 def _one_run(clock: Clock, case: _Case, tape: Tape, rounds: int, number: int) -> None:
     with mmreplay.load(case.path, stack=STACK, seed=number) as opened:
-        for lane in opened.store.lanes:  # every page, and every checksum
-            for row in range(0, lane.rows, 4096):
-                _ = frames_of(lane)[row : row + 4096]
+        read_all(opened.store)
         column = opened.store.live.columns["frames"]
         batch = opened.sample_sequences(BATCH, LENGTH)
         others = mmreplay.load(case.path, stack=STACK, seed=1000 + number)
@@ -104,37 +103,36 @@ def _one_run(clock: Clock, case: _Case, tape: Tape, rounds: int, number: int) ->
             if turn % _CHECK_EVERY == 0:
                 _check(kept, tape, case)
                 _check(fresh, tape, case)
-            ids = _window(others, fresh)
+            ids = others.sample_sequences(BATCH, LENGTH).id[:, 0]
             if isinstance(column, ShardColumn):
-                alone = functools.partial(_decode, _chunks(column, ids))
+                places = _frames(others.store, ids)
+                alone = functools.partial(_decode, _chunks(column, places))
             else:
-                places = tape.places(ids, one_lane=case.is_one_lane)
-                alone = functools.partial(tape.frames.take, places, 0, room, "clip")
+                rows = tape.window(tape.places(ids, case.layout), STACK - 1, LENGTH)
+                alone = functools.partial(tape.frames.take, rows, 0, room, "clip")
             clock.time(f"{case.name}, alone", alone)
         others.close()
 
 
-def _window(others: mmreplay.Dataset, like: mmreplay.SequenceBatch) -> Any:
-    """(B, T + k) ids of the frames of other windows."""
-    seen = others.sample_sequences(len(like), LENGTH)
-    begin = seen.id[:, 0] - np.minimum(seen.step[:, 0], STACK - 1)
-    ids = seen.id[:, :1] + np.arange(1 - STACK, LENGTH + 1)
-    return np.maximum(ids, begin[:, None])
+def _frames(store: mmreplay.Store, ids: Any) -> Any:
+    """(B, T + k) places of the frames of windows that begin with these steps."""
+    steps = store.live.look(lambda index: index.steps(ids, 1, back=True))
+    return steps.frames(np.arange(1 - STACK, LENGTH + 1))
 
 
-def _chunks(column: ShardColumn, ids: Any) -> list[tuple[Any, int, Any]]:
+def _chunks(column: ShardColumn, places: Any) -> list[tuple[Any, int, Any]]:
     """Shard, number of the chunk, and where to decode it, of every chunk once."""
-    lanes, rows = ids >> 40, ids & _ROW_MASK
-    inner = column._inner[lanes]
-    keys = np.unique(lanes << 40 | rows // inner).tolist()
-    size = int(column._inner.max()) * column._row_bytes
+    keys, _ = column._locate(places.ravel())
+    keys = np.unique(keys)
     if len(_ROOM) < len(keys):
+        size = column._longest_inner * column._row_bytes
         _ROOM[:] = list(np.ones((2 * len(keys), size), np.uint8))
     out = []
-    for key, room in zip(keys, _ROOM, strict=False):
-        lane, chunk = key >> 40, key & _ROW_MASK
+    for key, room in zip(keys.tolist(), _ROOM, strict=False):
+        lane, chunk = key >> LANE_SHIFT, key & ROW_MASK
         shard, within = divmod(chunk, column._per_shard[lane])
-        out.append((column._shards[lane, shard], within, room))
+        size = column._specs[lane].inner_rows * column._row_bytes
+        out.append((column._shards[lane, shard], within, room[:size]))
     return out
 
 
@@ -148,7 +146,7 @@ def _decode(chunks: list[tuple[Any, int, Any]]) -> None:
 
 def _check(batch: mmreplay.SequenceBatch, tape: Tape, case: _Case) -> None:
     assert batch.mask.all()
-    places = tape.places(batch.id, one_lane=case.is_one_lane).reshape(-1)
+    places = tape.places(batch.id, case.layout).reshape(-1)
     rows = tape.window(places, STACK - 1, 1)
     shape = (BATCH, LENGTH, STACK, *tape.frames.shape[1:])
     assert np.array_equal(batch.observation, tape.frames[rows[:, :STACK]].reshape(shape))
@@ -171,7 +169,7 @@ def _report(result: Result, clock: Clock, game: str, case: _Case) -> None:
 
 def _draw(clock: Clock, n_episodes: int, rounds: int) -> None:
     """Of a store that is written while it is sampled: the index is another one every time."""
-    index = Index(1)
+    index = RowIndex(1)
     every = np.arange(n_episodes, dtype=np.int64) * (_STEPS + 1)
     head = n_episodes * (_STEPS + 1)
     index.load(0, 0, head, every, n_episodes * _STEPS)

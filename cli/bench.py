@@ -148,10 +148,13 @@ def _reference(data: mmreplay.Dataset, batch: mmreplay.Batch) -> Callable[[], ob
         row_bytes = int(np.prod(view.shape[1:])) * view.dtype.itemsize
         base = store.lanes[0].base
         kept = max(min(store_rows - base, _RAM_BYTES // row_bytes), 1)
-        frames = np.ascontiguousarray(view[store_rows - kept : store_rows])
+        rows = np.ascontiguousarray(view[store_rows - kept : store_rows])
+        # Of many environments a row has a frame of each.
+        shape = store.schema.frames[name or "frame"].shape
+        frames = rows.reshape(-1, *shape)
         width = _frames_a_sample(batch, name, stack)
-        starts = generator.integers(max(kept - width, 1), size=(_INDICES, len(batch), 1))
-        index = np.minimum(starts + np.arange(width), kept - 1)
+        starts = generator.integers(max(len(frames) - width, 1), size=(_INDICES, len(batch), 1))
+        index = np.minimum(starts + np.arange(width), len(frames) - 1)
         takes.append((frames, index, np.empty((*index.shape[1:], *frames.shape[1:]), frames.dtype)))
 
     def take() -> None:

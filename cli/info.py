@@ -44,14 +44,16 @@ def info(path: str, as_json: bool) -> None:
 
 
 def _title(path: str, about: Mapping[str, Any]) -> str:
-    return f"{path}: {about['state']}, {count(about['lanes'], 'lane')}"
+    many = about["environments"] > about["lanes"]
+    environments = f", {count(about['environments'], 'environment')}" if many else ""
+    return f"{path}: {about['state']}, {count(about['lanes'], 'lane')}{environments}"
 
 
 def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     env = _environment(about["env"])
     if env:
         yield "environment", env
-    rows = count(about["rows"], "row")
+    rows = count(about["rows"], _unit(about))
     gone = about["rows"] - about["kept_rows"]
     yield (
         "transitions",
@@ -74,6 +76,12 @@ def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     versions = about["versions"] if isinstance(about["versions"], dict) else {}
     written = ", ".join(f"{name} {version}" for name, version in versions.items())
     yield "made with", f"{written or 'unknown'} (format {about['format']})"
+
+
+def _unit(about: Mapping[str, Any]) -> str:
+    """What a lane has many of: what a step of all its environments gave is one tick."""
+    widths = [one["environments"] for one in about["lane_details"]]
+    return "tick" if min(widths) > 1 else "row"
 
 
 def _environment(env: Any) -> str:
@@ -122,13 +130,13 @@ def _freshness(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if live["last_row_s"] is not None:
         yield "newest row", f"{age(live['last_row_s'])} ago"
     if live["last_checkpoint_s"] is not None:
-        rows = count(live["unflushed_rows"], "row")
+        rows = count(live["unflushed_rows"], _unit(about))
         yield (
             "checkpoint",
             f"{age(live['last_checkpoint_s'])} ago; {rows} not flushed since",
         )
     if live["untrusted_rows"]:
-        rows = count(live["untrusted_rows"], "row")
+        rows = count(live["untrusted_rows"], _unit(about))
         yield (
             "",
             f"its writer ended without close(), and {rows} after its last flush are not trusted:",
@@ -158,22 +166,26 @@ def _columns(about: Mapping[str, Any]) -> Any:
 
 def _lanes(about: Mapping[str, Any]) -> Any:
     details = about["lane_details"]
+    heads = ["lane", "name", "state", f"{_unit(about)}s", "first", "transitions"]
     rows = [
-        (
+        [
             str(number_),
             one["name"] or "",
             one["state"],
             f"{one['rows']:,}",
             f"{one['first']:,}",
             f"{one['transitions']:,}",
-        )
+        ]
         for number_, one in enumerate(details[:_SHOWN_LANES])
     ]
+    if about["environments"] > about["lanes"]:
+        heads.append("environments")
+        for row, one in zip(rows, details, strict=False):
+            row.append(f"{one['environments']:,}")
     left = len(details) - _SHOWN_LANES
     if left > 0:
-        rows.append(("...", f"{left:,} more", "", "", "", ""))
-    heads = ("lane", "name", "state", "rows", "first", "transitions")
-    return table(heads, rows, right=(0, 3, 4, 5))
+        rows.append(["...", f"{left:,} more", *[""] * (len(heads) - 2)])
+    return table(heads, rows, right=(0, *range(3, len(heads))))
 
 
 def _chart(

@@ -32,7 +32,7 @@ def _policy(_context: click.Context, _parameter: click.Parameter, value: str) ->
 @click.option(
     "--envs",
     type=WholeNumber(min=1),
-    help="Environments that step together, a lane each.  [default: 1, or the store's lanes]",
+    help="Environments that step together.  [default: 1, or as many as the store has]",
 )
 @click.option(
     "--policy",
@@ -123,7 +123,7 @@ def _summary(result: RecordResult, asked: int) -> str:
     text = (
         f"Recorded {count(result.steps, 'step')} of {result.env} into {result.path}: "
         f"{count(result.episodes, 'episode')} ended, any still running cut off\n"
-        f"{count(result.lanes, 'lane')}, {size(result.bytes_on_disk)} on disk, "
+        f"{count(result.environments, 'environment')}, {size(result.bytes_on_disk)} on disk, "
         f"{age(result.seconds)}, {result.steps_per_s:,.0f} steps/s"
     )
     if result.evicted_rows:

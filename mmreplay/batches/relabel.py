@@ -1,4 +1,4 @@
-"""Goals from other rows of the episode: drawn in the index, shown as columns of the store.
+"""Goals from other frames of the episode: drawn in the index, shown as columns of the store.
 
 Invariant: a relabelled sample is, byte for byte, what a store would give for it in which that goal
 stands in every row of the episode, with the rewards (and, if asked for, the ends) that follow from
@@ -15,12 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.batches.batch import Batch, Column
-from mmreplay.batches.transitions import TransitionGatherer, TransitionSpans
-from mmreplay.episode_index import Index
+from mmreplay.batches.transitions import TransitionGatherer
+from mmreplay.episode_index import Index, Steps
 from mmreplay.errors import SchemaError
 from mmreplay.ids import LANE_SHIFT, Array, Ids
 
 STRATEGIES = ("future", "final", "episode")
+
+FIRST_OBSERVATION = -2
+"""Marks a goal of the first observation of an episode in a vector lane: no step comes before it."""
 
 GoalFunction = Callable[[Array, Array, dict[str, Array]], npt.ArrayLike]
 """Called with (N, *goal) achieved, (N, *goal) desired and extras of (N, ...): one number a step."""
@@ -56,53 +59,52 @@ class Relabelling:
         """
         self._gatherer, self._task, self._strategy = gatherer, task, strategy
         self._some, self._draws = some, draws
-        self._goals = np.empty(0, np.int64)
+        self._goals = self._marks = np.empty(0, np.int64)
 
-    def locate(self, index: Index, ids: Ids) -> TransitionSpans:
-        """Draw the goals' rows from the same state of the index as the spans."""
-        position = index.locate(ids)
-        stop = index.end(position, ids)
-        start = stop - 1
+    def locate(self, index: Index, ids: Ids) -> Steps:
+        """Draw the goals' frames from the same state of the index as the steps."""
+        span = index.span(ids)
+        # The frame after the last step, and, unless they are gone, those from the first step on.
+        # Of those below what can be sampled, more or fewer are still on disk, depending on when it
+        # was last flushed.
+        first = last = span.left
         if self._strategy == "future":
-            start = ids + 1
+            first = np.ones_like(last)
         elif self._strategy == "episode":
-            start = np.maximum(index.begin(position), _oldest(index, ids))
-        rows = start + (self._draws * (stop - start)).astype(np.int64)
-        self._goals = np.where(self._some, rows, -1)
+            first = -span.oldest
+        frames = first + (self._draws * (last + 1 - first)).astype(np.int64)
+        self._goals = np.where(self._some, span.steps.frames(frames[:, None])[:, 0], -1)
+        # Past the lanes are the first frames of episodes of vector lanes, which no id stands for.
+        is_start = self._goals >> LANE_SHIFT >= index.n_lanes
+        self._marks = np.where(is_start, FIRST_OBSERVATION, self._goals)
         return self._gatherer.locate(index, ids)
 
-    def fetch(
-        self, columns: Mapping[str, Column], spans: TransitionSpans, out: Batch | None = None
-    ) -> Batch:
+    def fetch(self, columns: Mapping[str, Column], steps: Steps, out: Batch | None = None) -> Batch:
         """Read the transitions as if they had been recorded with these goals."""
-        goals = _Goals(self._task, columns, self._goals)
-        return self._gatherer.fetch(goals.columns(), spans, out)
-
-
-def _oldest(index: Index, ids: Ids) -> Ids:
-    """Ids of the oldest row that may be sampled in the lanes of some ids.
-
-    Of those below it, more or fewer are still on disk, depending on when it was last flushed.
-    """
-    lanes, number = np.unique(ids >> LANE_SHIFT, return_inverse=True)
-    firsts = [(lane << LANE_SHIFT) + index.window(lane)[1] for lane in lanes.tolist()]
-    return np.array(firsts, np.int64)[number]
+        goals = _Goals(self._task, columns, steps, self._goals, self._marks)
+        return self._gatherer.fetch(goals.columns(), steps, out)
 
 
 class _Goals:
     """The columns of a store in which some samples of one batch have other goals."""
 
-    def __init__(self, task: Task, columns: Mapping[str, Column], rows: Ids) -> None:
-        """Read the goals achieved in `rows` (B,), ids; -1 leaves a sample alone."""
-        self._task, self._columns, self._rows = task, columns, rows
-        self.some = (rows >= 0).nonzero()[0]
-        self._values = columns[task.achieved].take(rows[self.some])
+    def __init__(
+        self, task: Task, columns: Mapping[str, Column], steps: Steps, goals: Ids, marks: Ids
+    ) -> None:
+        """Read the goals achieved at `goals` (B,), places of frames; -1 leaves a sample alone.
+
+        `marks` (B,) are what samples are told of where their goals come from.
+        """
+        self._task, self._columns, self._around = task, columns, steps
+        self._marks = marks
+        self.some = (goals >= 0).nonzero()[0]
+        self._values = columns[task.achieved].take(goals[self.some])
         self._known: tuple[Ids, tuple[Array, Array, dict[str, Array]]] | None = None
 
     def columns(self) -> dict[str, Column]:
         """All columns; axis 0 of the ids that they are asked for is the sample."""
         task, columns = self._task, self._columns
-        out: dict[str, Column] = {**columns, task.mark: _Mark(self._rows)}
+        out: dict[str, Column] = {**columns, task.mark: _Mark(self._marks)}
         if not self.some.size:
             return out
         out[task.desired] = _Replaced(columns[task.desired], self.some, self._desired)
@@ -141,8 +143,9 @@ class _Goals:
         """Achieved goals after the steps, desired ones, and extras: (N, ...) each."""
         wanted = ids[self.some]
         flat = wanted.ravel()
+        after = self._around.frames_after(wanted.reshape(len(wanted), -1), self.some)
         return (
-            self._columns[self._task.achieved].take(flat + 1),
+            self._columns[self._task.achieved].take(after.ravel()),
             self._values.repeat(flat.size // len(wanted), axis=0),
             {name: self._columns[path].take(flat) for name, path in self._task.extras.items()},
         )
@@ -164,17 +167,17 @@ class _Replaced:
 
 
 class _Mark:
-    """A column with the row that each sample's goal comes from."""
+    """A column that tells where each sample's goal comes from."""
 
     row_shape: tuple[int, ...] = ()
     dtype: np.dtype[Any] = np.dtype("int64")
 
-    def __init__(self, rows: Ids) -> None:
-        self._rows = rows
+    def __init__(self, marks: Ids) -> None:
+        self._marks = marks
 
     def take(self, ids: Ids, out: Array | None = None) -> Array:  # noqa: ARG002 (as of any column)
-        """The goals' rows, whatever `ids` are."""
+        """The same marks, whatever `ids` are."""
         if out is None:
-            return self._rows.copy()
-        out[...] = self._rows
+            return self._marks.copy()
+        out[...] = self._marks
         return out

@@ -32,27 +32,32 @@ class Returns:
         self,
         columns: Mapping[str, Column],
         ids: Ids,
-        steps: Ids,
+        left: Ids,
+        stride: int | Ids,
         reward: Array,
         discount: Array,
         non_terminal: Array,
     ) -> Ids:
         """Fill `reward`, `discount` and `non_terminal`, (B,) each.
 
-        `steps` (B,) are the most that each return may have, by the end of its episode. Returns (B,)
-        the ids of the rows after the last step.
+        `left` (B,) are the most steps that each return may have, by the end of its episode, and
+        `stride`, a number or (B,), is from one step's id to the next one's. Returns m, (B,).
         """
         n = self._n
-        window = ids[:, None] + self._ahead
-        np.minimum(window, (ids + (steps - 1))[:, None], out=window)
+        window = np.minimum(self._ahead, (left - 1)[:, None])
+        if isinstance(stride, np.ndarray):
+            window *= stride[:, None]
+        elif stride > 1:
+            window *= stride
+        window += ids[:, None]
         live = columns["non_terminals"].take(window) != 0
         if not live.all():
             # The first flag that is down ends the return, with the step it belongs to.
-            steps = np.minimum(steps, np.where(live.all(1), n, live.argmin(1) + 1))
-        last = np.arange(0, ids.size * n, n) + (steps - 1)
+            left = np.minimum(left, np.where(live.all(1), n, live.argmin(1) + 1))
+        last = np.arange(0, ids.size * n, n) + (left - 1)
         live.take(last, out=non_terminal, mode="clip")
         with np.errstate(over="ignore", invalid="ignore"):  # of rewards that are not finite
             terms = self.rewards(columns, window) * self._powers[:n]
             reward[:] = np.add.accumulate(terms, axis=1).take(last)
-        np.multiply(self._powers.take(steps), non_terminal, out=discount)
-        return ids + steps
+        np.multiply(self._powers.take(left), non_terminal, out=discount)
+        return left

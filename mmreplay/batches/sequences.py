@@ -15,7 +15,7 @@ import numpy.typing as npt
 from mmreplay.batches.batch import Column, Observation
 from mmreplay.batches.gatherer import BatchGatherer
 from mmreplay.batches.settings import Settings
-from mmreplay.episode_index import Index
+from mmreplay.episode_index import UNKNOWN, Index, Span
 from mmreplay.ids import Array, Ids
 from mmreplay.lazy_frames import joined_shape, parted
 from mmreplay.schema import FRAME, Schema
@@ -65,23 +65,6 @@ class SequenceBatch:
         return len(self.id)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class SequenceSpans:
-    """The rows of windows, and those of their episodes, as ids, (B,) each.
-
-    Attributes:
-        start: of the first of the T steps, also where there is none.
-        begin: first row of the episode; -1 if it is gone.
-        first: the oldest step that can be sampled.
-        stop: the row after the newest one.
-    """
-
-    start: Ids
-    begin: Ids
-    first: Ids
-    stop: Ids
-
-
 class SequenceGatherer(BatchGatherer[SequenceBatch]):
     """Rebuilds windows of one store, of one length and by one set of settings."""
 
@@ -89,47 +72,51 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
         super().__init__(schema, settings)
         self._burn_in, self._steps = burn_in, burn_in + length
         self._n = settings.n_step
-        self._times = np.arange(self._steps)
-        # Of every stack of the window, and of what follows each of its steps.
-        self._ahead = np.arange(1 - self._k, self._steps + self._n)
+        # Seen from the first step after the burn-in: every step of the window, and the frames of
+        # all its stacks and of what follows each of its steps.
+        self._times = np.arange(self._steps) - burn_in
+        self._ahead = np.arange(1 - self._k, self._steps + self._n) - burn_in
 
-    def locate(self, index: Index, ids: Ids) -> SequenceSpans:
+    def locate(self, index: Index, ids: Ids) -> Span:
         """Look up the windows whose first steps after the burn-in are these, (B,)."""
-        return SequenceSpans(ids - self._burn_in, *index.span(ids))
+        return index.span(ids)
 
     def fetch(
-        self,
-        columns: Mapping[str, Column],
-        spans: SequenceSpans,
-        out: SequenceBatch | None = None,
+        self, columns: Mapping[str, Column], span: Span, out: SequenceBatch | None = None
     ) -> SequenceBatch:
-        """Read windows, from `spans` of `locate` and the columns as they were then.
+        """Read windows, from the `span` of `locate` and the columns as they were then.
 
         Raises SchemaError if `out` does not fit; EvictedError, CorruptStoreError as the columns.
         """
-        size = spans.start.size
-        batch = self._batch(columns, out, size)
-        begin, first, stop = (x[:, None] for x in (spans.begin, spans.first, spans.stop))
-        rows = spans.start[:, None] + self._times
-        np.greater_equal(rows, first, out=batch.mask)
-        batch.mask[rows >= stop] = False
+        batch = self._batch(columns, out, span.back.size)
+        back, oldest, left = (x[:, None] for x in (span.back, span.oldest, span.left))
+        times = self._times
+        np.greater_equal(times, -oldest, out=batch.mask)
+        batch.mask[times >= left] = False
         padded = None if batch.mask.all() else ~batch.mask
         if padded is not None:
-            np.clip(rows, first, stop - 1, out=rows)
+            times = np.clip(times, -oldest, left - 1)
+        rows = span.steps.at(times)
         batch.id[:] = rows
         batch.weight.fill(1)
-        np.subtract(rows, begin, out=batch.step)
-        if (begin < 0).any():
-            batch.step[spans.begin < 0] = -1
-        np.equal(rows, begin, out=batch.first)
-        ahead = self._fill_steps(columns, rows, stop, batch)
+        np.add(times, back, out=batch.step)
+        unknown = span.back >= UNKNOWN
+        if unknown.any():
+            batch.step[unknown] = -1
+        np.equal(times, -back, out=batch.first)
+        ahead = self._fill_steps(columns, rows, left - times, span.steps.stride, batch)
         if padded is not None:
             self._blank(batch, padded, ahead)
-        self._fill_frames(columns, spans, ahead, batch, whole=padded is None)
+        self._fill_frames(columns, span, ahead, batch, whole=padded is None)
         return batch
 
     def _fill_steps(
-        self, columns: Mapping[str, Column], rows: Ids, stop: Ids, batch: SequenceBatch
+        self,
+        columns: Mapping[str, Column],
+        rows: Ids,
+        left: Ids,
+        stride: int | Ids,
+        batch: SequenceBatch,
     ) -> Ids | None:
         """Fill everything but the frames; returns m, (B, T), unless it is 1 for all."""
         ahead = None
@@ -138,10 +125,12 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
             np.not_equal(columns["non_terminals"].take(rows), 0, out=batch.non_terminal)
             np.multiply(batch.non_terminal, self.settings.gamma, out=batch.discount)
         else:
-            left = np.minimum(stop - rows, self._n)
+            if isinstance(stride, np.ndarray):
+                stride = stride.repeat(self._steps)
+            most = np.minimum(left, self._n).reshape(-1)
             flat = (x.reshape(-1) for x in (batch.reward, batch.discount, batch.non_terminal))
-            following = self._returns.fill(columns, rows.reshape(-1), left.reshape(-1), *flat)
-            ahead = following.reshape(rows.shape) - rows
+            ahead = self._returns.fill(columns, rows.reshape(-1), most, stride, *flat)
+            ahead = ahead.reshape(rows.shape)
         columns["actions"].take(rows, batch.action)
         for name, path in self._extra_paths.items():
             columns[path].take(rows, batch.extras[name])
@@ -170,26 +159,25 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
     def _fill_frames(
         self,
         columns: Mapping[str, Column],
-        spans: SequenceSpans,
+        span: Span,
         ahead: Ids | None,
         batch: SequenceBatch,
         *,
         whole: bool,
     ) -> None:
         """Read each frame column once, from what the first real step shows to what the last."""
-        window = spans.start[:, None] + self._ahead
-        begin, high, blank = spans.begin[:, None], spans.stop[:, None], None
+        window, blank = self._ahead, None
         if self.settings.padding == "zero":
-            blank = window < begin
+            blank = span.steps.missing(window)
         if not whole or self._n > 1:
-            oldest = np.maximum(spans.first, spans.start) + (1 - self._k)
-            outside = (window < oldest[:, None]) | (window > high)
+            low = np.maximum(-span.oldest, -self._burn_in) + (1 - self._k)
+            low, high = low[:, None], span.left[:, None]
+            outside = (window < low) | (window > high)
             blank = outside if blank is None else blank | outside
-            np.maximum(window, oldest[:, None], out=window)
-            np.minimum(window, high, out=window)
+            window = np.minimum(np.maximum(window, low), high)
         if blank is not None and not blank.any():
             blank = None
-        np.maximum(window, begin, out=window)
+        window = span.steps.frames(window)
         for name, path in self._frame_paths.items():
             column = columns[path]
             seen, following = self._of(batch, name)
@@ -212,7 +200,7 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
     def _take_ahead(self, frames: Array, ahead: Ids, following: Array) -> None:
         """The stack after m steps, for each step."""
         size, length = frames.shape[:2]
-        rows = np.arange(size)[:, None] * length + self._times + ahead
+        rows = np.arange(size)[:, None] * length + np.arange(self._steps) + ahead
         wanted = rows[:, :, None] + np.arange(self._k)
         flat = frames.reshape(size * length, *frames.shape[2:])
         if self._copies:

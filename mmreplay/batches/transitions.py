@@ -6,7 +6,6 @@ stored rows alone. docs/semantics.md says what a stack, a return and a discount 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
@@ -14,25 +13,10 @@ import numpy as np
 from mmreplay.batches.batch import Batch, Column
 from mmreplay.batches.gatherer import BatchGatherer
 from mmreplay.batches.settings import Settings
-from mmreplay.episode_index import Index
+from mmreplay.episode_index import Index, Steps
 from mmreplay.ids import Array, Ids
 from mmreplay.lazy_frames import joined_shape, parted
 from mmreplay.schema import FRAME, Schema
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class TransitionSpans:
-    """Transitions, and how far their stacks and returns may reach in their episodes.
-
-    Attributes:
-        ids: (B,) the transitions.
-        begin: (B,) first row of the episode; None if no row before the transition is read.
-        steps: (B,) most steps that the return may have; None if all have 1.
-    """
-
-    ids: Ids
-    begin: Ids | None
-    steps: Ids | None
 
 
 class TransitionGatherer(BatchGatherer[Batch]):
@@ -47,39 +31,36 @@ class TransitionGatherer(BatchGatherer[Batch]):
         self._length = k + 1 if self._one_step else 2 * k
         self._back = np.arange(1 - k, 2 if self._one_step else 1)
 
-    def locate(self, index: Index, ids: Ids) -> TransitionSpans:
+    def locate(self, index: Index, ids: Ids) -> Steps:
         """Take what is needed from the index, so that `fetch` does without it."""
-        if self._k == 1 and self._one_step:
-            return TransitionSpans(ids, None, None)
-        position = index.locate(ids)
-        begin = index.begin(position) if self._k > 1 else None
-        if self._one_step:
-            return TransitionSpans(ids, begin, None)
-        # The last row of an episode, or of a lane, is no transition.
-        left = index.end(position, ids) - 1 - ids
-        return TransitionSpans(ids, begin, np.minimum(left, self.settings.n_step))
+        return index.steps(ids, self.settings.n_step, back=self._k > 1)
 
-    def fetch(
-        self, columns: Mapping[str, Column], spans: TransitionSpans, out: Batch | None = None
-    ) -> Batch:
-        """Read transitions, from `spans` of `locate` and the columns as they were then.
+    def fetch(self, columns: Mapping[str, Column], steps: Steps, out: Batch | None = None) -> Batch:
+        """Read transitions, from `steps` of `locate` and the columns as they were then.
 
         Raises SchemaError if `out` does not fit; EvictedError, CorruptStoreError as the columns.
         """
-        ids = spans.ids
+        ids = steps.ids
         batch = self._batch(columns, out, ids.size)
-        if spans.steps is None:
+        window = self._back
+        if steps.left is None:
             self._returns.rewards(columns, ids, batch.reward)
             np.not_equal(columns["non_terminals"].take(ids), 0, out=batch.non_terminal)
             np.multiply(batch.non_terminal, self.settings.gamma, out=batch.discount)
-            window = ids[:, None] + self._back
         else:
-            following = self._returns.fill(
-                columns, ids, spans.steps, batch.reward, batch.discount, batch.non_terminal
+            ahead = self._returns.fill(
+                columns,
+                ids,
+                steps.left,
+                steps.stride,
+                batch.reward,
+                batch.discount,
+                batch.non_terminal,
             )
-            ends = np.stack((ids, following), axis=1)
-            window = (ends[:, :, None] + self._back).reshape(ids.size, self._length)
-        self._frames(columns, window, spans.begin, batch)
+            window = np.empty((ids.size, self._length), np.int64)
+            window[:, : self._k] = self._back
+            np.add(ahead[:, None], self._back, out=window[:, self._k :])
+        self._frames(columns, steps, window, batch)
         columns["actions"].take(ids, batch.action)
         batch.id[:] = ids
         batch.weight.fill(1)
@@ -88,23 +69,21 @@ class TransitionGatherer(BatchGatherer[Batch]):
         return batch
 
     def _frames(
-        self, columns: Mapping[str, Column], window: Ids, begin: Ids | None, batch: Batch
+        self, columns: Mapping[str, Column], steps: Steps, window: Ids, batch: Batch
     ) -> None:
         """Fill the observations, with one gather of each frame column."""
+        places = steps.frames(window)
         padded = None
-        if begin is not None:
-            first = begin[:, None]
-            if self.settings.padding == "zero":
-                padded = window < first
-            np.maximum(window, first, out=window)
+        if self.settings.padding == "zero" and self._k > 1:
+            padded = steps.missing(window)
         for name, path in self._frame_paths.items():
             column = columns[path]
             seen, following = self._of(batch, name)
             if self._copies:
-                frames = np.empty((*window.shape, *column.row_shape), column.dtype)
+                frames = np.empty((*places.shape, *column.row_shape), column.dtype)
             else:
                 frames = seen.base  # type: ignore[assignment]
-            column.take(window, frames)
+            column.take(places, frames)
             if padded is not None:
                 frames[padded] = 0
             if self._copies:

@@ -125,8 +125,8 @@ class ExperienceReplayBuffer(DeferredStore):
         def draw(index: Index) -> Ids:
             nonlocal lasts
             ids = uniform_ids(index, draws)
-            ends = index.end(index.locate(ids), ids) - 1
-            lasts = np.minimum(ids + self.bootstrap_n, ends) - 1
+            left = index.steps(ids, self.bootstrap_n, back=False).left
+            lasts = ids if left is None else ids + left - 1
             return ids
 
         one: Any = self.core.store.live.gather(draw, self._gatherer)

@@ -54,8 +54,10 @@ class Hindsight:
             the discount of relabelled samples. None keeps the stored ones.
         achieved_goal: key of the achieved goal in the observation.
         desired_goal: key of the desired one.
-        mark: name of the extra of each batch that tells where goals come from: (B,) int64, the id
-            of the row whose achieved goal it is, or -1 where the goal is the recorded one.
+        mark: name of the extra of each batch that tells where goals come from: (B,) int64. In a
+            lane of one environment the id of the row whose achieved goal it is. In one of many the
+            id of the step after which it was achieved, or -2 for the episode's first observation.
+            In both -1 where the goal is the recorded one.
 
     Raises:
         SchemaError: observations without such goals, or a setting out of its range.

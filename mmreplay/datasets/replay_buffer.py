@@ -25,10 +25,8 @@ from mmreplay.errors import CorruptStoreError, SchemaError
 from mmreplay.reading.store import Store
 from mmreplay.schema import Field
 from mmreplay.system.held_directories import HeldDirectory
-from mmreplay.writing import build_lane
 from mmreplay.writing.create import FLUSH_S, create
 from mmreplay.writing.open_lanes import release_all
-from mmreplay.writing.vector_writer import VectorWriter
 
 _NAME = "PCG64"
 """The bit generator that is saved."""
@@ -51,7 +49,7 @@ class ReplayBuffer(Dataset):
         seed: of the sampling; counts only at creation, then the stored generator goes on.
         frame, action, codec, extras, reward_dtype, env, metadata: as for `create`; left out, or
             matching, when the store exists.
-        lanes: that many lanes, for a vector environment.
+        lanes: that many environments, which step together.
         flush_s: seconds between flushes by the clock; 0 for none.
 
     Raises:
@@ -59,7 +57,7 @@ class ReplayBuffer(Dataset):
 
     Attributes:
         store: the same data, read-only.
-        writer: the `Writer` or `VectorWriter`.
+        writer: the `Writer`, `VectorWriter` or `LanesWriter`.
         stored_state: what was saved with the last flush before this opening.
     """
 
@@ -103,19 +101,16 @@ class ReplayBuffer(Dataset):
             append=True,
             flush_s=flush_s,
         )
-        writer = self.writer
-        self._lanes = writer.writers if isinstance(writer, VectorWriter) else (writer,)
+        writer, files = self.writer, self.writer.files
         try:
             # By its directory and not by its path: the buffer stays with what its writer writes.
-            lane = self._lanes[0].files.path
-            root = HeldDirectory(lane.parent if isinstance(writer, VectorWriter) else lane)
-            store = Store([root.root], padding=padding)
+            store = Store([HeldDirectory(files.path).root], padding=padding)
             super().__init__(store, dataclasses.replace(settings, padding=store.padding), seed)
-            saved = build_lane.read_generator(lane)
+            saved = files.generator()
             self.stored_state = {} if saved is None else _restore(self.generator, saved, store.path)
-            self._lanes[0].files.on_flush = _saver(self)
+            files.on_flush = _saver(self)
         except BaseException:
-            release_all(self._lanes)
+            release_all([writer])
             raise
         # The writer's own methods: one call less in what is called millions of times.
         if type(self).step is ReplayBuffer.step:
@@ -179,9 +174,8 @@ class ReplayBuffer(Dataset):
 
     @property
     def capacity(self) -> int | None:
-        """Most transitions kept, over all lanes."""
-        shares = [lane.metadata["capacity"] for lane in self._lanes]
-        return None if None in shares else sum(shares)
+        """Most transitions kept, over all environments."""
+        return self.writer.files.capacity
 
     def flush(self) -> None:
         """Make all rows, and the random state, durable."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
+import functools
 import json
 import math
 import re
@@ -14,16 +16,23 @@ import google_crc32c
 import numpy as np
 
 FORMAT = 1
+KINDS = ("lane", "lanes", "vector", "log")
+"""One environment's log; a group of lanes; a lane of many environments; one of its two logs."""
 ATTRIBUTE = "mmreplay"
 DIGEST = "crc32c"
 """The key under which attributes.mmreplay have a checksum of themselves."""
 CONTEXT_ROWS = 64
 """Rows kept below the oldest transition, so that its stack is whole."""
+CONTEXT_TICKS = CONTEXT_ROWS + 1
+"""One more: a tick holds the frames after its steps, so a stack begins in the tick before."""
 MAX_STACK = CONTEXT_ROWS + 1
 
 MAX_METADATA_BYTES = 1 << 20
 SCALARS = ("actions", "rewards", "non_terminals", "resets")
 """What each step writes beside frames; of one chunk length, so that all meet a border at once."""
+TICKS, STARTS = "ticks", "starts"
+LOGS = (TICKS, STARTS)
+"""The logs of a vector lane."""
 CHECKSUM_ROWS = 1024
 """Checksums a chunk file of them."""
 MAX_CHUNK_BYTES = 4 << 30
@@ -52,12 +61,21 @@ INDEX_CODECS = [
 ]
 
 
+def context_rows(width: int | None) -> int:
+    """Rows of a log kept below the oldest to be sampled; `width` is that of its ticks, or None."""
+    return CONTEXT_ROWS if width is None else CONTEXT_TICKS
+
+
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
     """One array of a lane; `path` is below the lane, such as ``frames`` or ``extras/log_prob``.
 
     `chunk_rows` are those of a chunk file (a shard, if compressed), `inner_rows` those of an inner
     chunk, 0 for raw chunks; `codec` is the compressor as it stands in zarr.json, None for raw.
+    `width` is N where a row is a tick of N environments, each of which has parts of its own in a
+    chunk file, else 1: inner chunks of `inner_rows` ticks; of a raw chunk file one part, with all
+    of its ticks. With `of_cells` a row is one environment's part of a tick, a cell, and
+    `chunk_rows` counts these; see `cells`.
     """
 
     path: str
@@ -66,6 +84,8 @@ class ArraySpec:
     chunk_rows: int
     inner_rows: int = 0
     codec: dict[str, Any] | None = None
+    width: int = 1
+    of_cells: bool = False
 
     @property
     def is_raw(self) -> bool:
@@ -83,6 +103,27 @@ class ArraySpec:
         return self.chunk_rows * self.row_bytes
 
     @property
+    def n_inner(self) -> int:
+        """Inner chunks of a shard."""
+        blocks = self.chunk_rows // self.inner_rows
+        return blocks if self.of_cells else blocks * self.width
+
+    @property
+    def inner_bytes(self) -> int:
+        """Bytes of one inner chunk, uncompressed."""
+        rows = self.inner_rows * self.row_bytes
+        return rows if self.of_cells else rows // self.width
+
+    def cells(self, width: int) -> ArraySpec:
+        """The same array of ticks with cells as rows: tick t of environment e is t * width + e."""
+        return dataclasses.replace(
+            self,
+            row_shape=self.row_shape[1:],
+            chunk_rows=self.chunk_rows * width,
+            of_cells=True,
+        )
+
+    @property
     def codec_name(self) -> str:
         """As the user writes it: raw, lz4, zstd, or the zarr codec's own name."""
         if self.codec is None:
@@ -94,7 +135,7 @@ class ArraySpec:
 
     def key(self, chunk: int) -> str:
         """Name of a chunk file in the array's directory."""
-        return f"c.{chunk}" + ".0" * len(self.row_shape)
+        return f"c.{chunk}" + ".0" * (len(self.row_shape) + self.of_cells)
 
     def chunk_of(self, name: str) -> int | None:
         """The chunk that a file name stands for; None if it is none of ours."""
@@ -108,14 +149,22 @@ def _cname(codec: Mapping[str, Any]) -> object:
     return codec.get("configuration", {}).get("cname")
 
 
+def width_problem(spec: ArraySpec, width: int) -> str:
+    """Why an array cannot be one of ticks of that many environments; empty if it can."""
+    if spec.width == width or (spec.is_raw and spec.width == 1):
+        return ""
+    what = "parts of a chunk file" if spec.is_raw else "inner chunks beside each other in a row"
+    return f"expected {width:,} {what}, found {spec.width:,}"
+
+
 def odd_lengths(specs: Mapping[str, ArraySpec]) -> list[tuple[str, str]]:
     """(path, what is wrong) of arrays whose chunk files are longer or shorter than they should be.
 
-    All shards have one length, and so have all `SCALARS`.
+    All shards have one length, and so have all `SCALARS` of a lane of one environment.
     """
     out: list[tuple[str, str]] = []
     shards = [path for path, spec in specs.items() if not spec.is_raw]
-    scalars = [path for path in SCALARS if path in specs]
+    scalars = [path for path in SCALARS if path in specs and "resets" in specs]
     for what, paths in (("all shards", shards), (", ".join(SCALARS), scalars)):
         lengths = collections.Counter(specs[path].chunk_rows for path in paths)
         usual = max(lengths, key=lambda rows: lengths[rows], default=0)
@@ -138,9 +187,11 @@ def index_spec(n_starts: int = 0) -> ArraySpec:
     return ArraySpec("episodes/starts", (), np.dtype("int64"), rows)
 
 
-def priority_spec(chunk_rows: int) -> ArraySpec:
-    """The array of priorities beside the rows, which a prioritized buffer makes."""
-    return ArraySpec("priorities", (), np.dtype("float64"), chunk_rows)
+def priority_spec(chunk_rows: int, width: int | None = None) -> ArraySpec:
+    """The array of priorities beside the rows, or the ticks of that many environments."""
+    return ArraySpec(
+        "priorities", () if width is None else (width,), np.dtype("float64"), chunk_rows
+    )
 
 
 def lane_name(number: int) -> str:
@@ -160,13 +211,22 @@ def dump(document: Mapping[str, Any]) -> bytes:
 
 def array_json(spec: ArraySpec, rows: int) -> bytes:
     """zarr.json of an array with that many rows."""
+    # Those of the checksums are all the same, and so are the arrays of many lanes.
+    codec = None if spec.codec is None else json.dumps(spec.codec)
+    return _array_json(dataclasses.replace(spec, path="", codec=None), codec, rows)
+
+
+@functools.lru_cache(maxsize=256)
+def _array_json(spec: ArraySpec, codec: str | None, rows: int) -> bytes:
     whole = [spec.chunk_rows, *spec.row_shape]
-    if spec.codec is None:
+    if codec is None:
         codecs = [_bytes_codec(spec.dtype)]
+        if spec.width > 1:
+            codecs.insert(0, transpose_codec(len(whole)))
     else:
-        inner = [_bytes_codec(spec.dtype), spec.codec, {"name": "crc32c"}]
+        inner = [_bytes_codec(spec.dtype), json.loads(codec), {"name": "crc32c"}]
         sharding = {
-            "chunk_shape": [spec.inner_rows, *spec.row_shape],
+            "chunk_shape": [spec.inner_rows, *_inner_shape(spec)],
             "codecs": inner,
             "index_codecs": INDEX_CODECS,
             "index_location": "end",
@@ -186,6 +246,15 @@ def array_json(spec: ArraySpec, rows: int) -> bytes:
             "attributes": {},
         }
     )
+
+
+def _inner_shape(spec: ArraySpec) -> tuple[int, ...]:
+    return spec.row_shape if spec.width == 1 else (1, *spec.row_shape[1:])
+
+
+def transpose_codec(ndim: int) -> dict[str, Any]:
+    """The zarr codec by which the bytes of a chunk lie environment by environment."""
+    return {"name": "transpose", "configuration": {"order": [1, 0, *range(2, ndim)]}}
 
 
 def _bytes_codec(dtype: np.dtype[Any]) -> dict[str, Any]:
@@ -218,4 +287,5 @@ def digest(attributes: Mapping[str, Any]) -> str:
 
 
 MAX_LANES = 4096
-"""Lanes that one process writes; each takes about a dozen of the 65,530 maps that Linux gives."""
+"""Environments that one process writes. A store with a lane for each takes about a dozen maps a
+lane, of the 65,530 that Linux gives."""

@@ -22,9 +22,12 @@ from mmreplay.format.layout import (
     DIGEST,
     FORMAT,
     INDEX_CODECS,
+    KINDS,
     MAX_CHUNK_BYTES,
     MAX_INNER_BYTES,
+    MAX_LANES,
     ArraySpec,
+    transpose_codec,
 )
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.schema import Field, Schema
@@ -96,10 +99,11 @@ def _depth(document: object) -> int:
 
 
 def parse_root(data: bytes, where: str) -> dict[str, Any]:
-    """The checked attributes of a lane or of a store of lanes; raises FormatError.
+    """The checked attributes of a store, a lane or a log of a vector lane; raises FormatError.
 
     They come without their checksum, which nobody needs who reads rows. Checked are format, kind,
-    uuid, capacity, padding and, of a lane, rows, first and closed.
+    uuid; but for a log capacity and padding; of a lane or log rows, first and closed; of a vector
+    lane its width.
     """
     document = parse_json(data, where)
     if document.get("zarr_format") != 3 or document.get("node_type") != "group":  # noqa: PLR2004
@@ -117,12 +121,20 @@ def parse_root(data: bytes, where: str) -> dict[str, Any]:
             f"a newer mmreplay may read it"
         )
     kind = own.get("kind")
-    if kind not in ("lane", "lanes"):
-        raise FormatError(f"{where}: expected kind 'lane' or 'lanes', found {kind!r:.200}")
+    if kind not in KINDS:
+        raise FormatError(f"{where}: expected kind {', '.join(KINDS)}; found {kind!r:.200}")
     if not isinstance(own.get("uuid"), str) or not re.fullmatch("[0-9a-f]{32}", own["uuid"]):
         raise FormatError(
             f"{where}: expected a uuid of 32 hex digits, found {own.get('uuid')!r:.200}"
         )
+    if kind != "log":
+        _check_settings(own, where)
+    if kind in ("lane", "log"):
+        _check_rows(own, where)
+    return {key: value for key, value in own.items() if key != DIGEST}
+
+
+def _check_settings(own: dict[str, Any], where: str) -> None:
     capacity = own.get("capacity", "nothing")
     if capacity is not None and not (_is_int(capacity) and 1 <= capacity < 1 << LANE_SHIFT):
         raise FormatError(f"{where}: expected a capacity of 1 or more, found {capacity!r:.200}")
@@ -130,17 +142,23 @@ def parse_root(data: bytes, where: str) -> dict[str, Any]:
         raise FormatError(
             f"{where}: expected padding 'reset' or 'zero', found {own.get('padding')!r:.200}"
         )
-    if kind == "lane":
-        for name in ("rows", "first"):
-            if not _is_int(own.get(name)) or not 0 <= own[name] < 1 << LANE_SHIFT:
-                raise FormatError(f"{where}: {name}: expected a row, found {own.get(name)!r:.200}")
-        if own["first"] > own["rows"]:
-            raise FormatError(
-                f"{where}: first: expected at most rows = {own['rows']}, found {own['first']}"
-            )
-        if not isinstance(own.get("closed"), bool):
-            raise FormatError(f"{where}: closed: expected a bool, found {own.get('closed')!r:.200}")
-    return {key: value for key, value in own.items() if key != DIGEST}
+    width = own.get("width", 0)
+    if own["kind"] == "vector" and not (_is_int(width) and 1 <= width <= MAX_LANES):
+        raise FormatError(
+            f"{where}: width: expected 1 to {MAX_LANES:,} environments, found {width!r:.200}"
+        )
+
+
+def _check_rows(own: dict[str, Any], where: str) -> None:
+    for name in ("rows", "first"):
+        if not _is_int(own.get(name)) or not 0 <= own[name] < 1 << LANE_SHIFT:
+            raise FormatError(f"{where}: {name}: expected a row, found {own.get(name)!r:.200}")
+    if own["first"] > own["rows"]:
+        raise FormatError(
+            f"{where}: first: expected at most rows = {own['rows']}, found {own['first']}"
+        )
+    if not isinstance(own.get("closed"), bool):
+        raise FormatError(f"{where}: closed: expected a bool, found {own.get('closed')!r:.200}")
 
 
 def schema_from_json(document: object, where: str) -> Schema:
@@ -219,15 +237,24 @@ def _parse_array(data: bytes, path: str, where: str) -> tuple[ArraySpec, int]:
             f"{where}: expected chunks of at most {MAX_CHUNK_BYTES:,} bytes, found {chunk}"
         )
     codecs = document.get("codecs")
-    if not isinstance(codecs, list) or len(codecs) != 1:
+    if not isinstance(codecs, list) or not 1 <= len(codecs) <= 1 + _may_be_transposed(path, chunk):
         raise FormatError(
             f"{where}: expected one codec, bytes or sharding_indexed; found {codecs!r:.200}"
         )
+    if len(codecs) > 1:
+        _expect(codecs[0], transpose_codec(len(chunk)), "the first of two codecs", where)
+        _check_bytes(codecs[1], dtype, where)
+        return ArraySpec(path, shape[1:], dtype, chunk[0], width=chunk[1]), shape[0]
     if isinstance(codecs[0], dict) and codecs[0].get("name") == "sharding_indexed":
-        inner, codec = _parse_sharding(codecs[0], chunk, dtype, where)
-        return ArraySpec(path, shape[1:], dtype, chunk[0], inner, codec), shape[0]
+        inner, width, codec = _parse_sharding(codecs[0], chunk, dtype, where)
+        return ArraySpec(path, shape[1:], dtype, chunk[0], inner, codec, width), shape[0]
     _check_bytes(codecs[0], dtype, where)
     return ArraySpec(path, shape[1:], dtype, chunk[0]), shape[0]
+
+
+def _may_be_transposed(path: str, chunk: tuple[int, ...]) -> bool:
+    """Whether an array may be one of frames of ticks."""
+    return path.startswith("frames") and len(chunk) > 1
 
 
 _parse_array_once = functools.lru_cache(maxsize=4096)(_parse_array)
@@ -235,10 +262,13 @@ _parse_array_once = functools.lru_cache(maxsize=4096)(_parse_array)
 
 def _parse_sharding(
     document: Mapping[str, Any], chunk: tuple[int, ...], dtype: np.dtype[Any], where: str
-) -> tuple[int, dict[str, Any]]:
+) -> tuple[int, int, dict[str, Any]]:
+    """The rows of an inner chunk, how many of these lie side by side in a row, the compressor."""
     sharding = _named(document, "sharding_indexed", "codecs", where)
     inner = _sizes(sharding.get("chunk_shape"), "inner chunk_shape", where)
-    if inner[1:] != chunk[1:] or len(inner) != len(chunk) or chunk[0] % inner[0]:
+    width = chunk[1] if len(inner) == len(chunk) > 1 and inner[1] == 1 else 1
+    row = chunk[1:] if width == 1 else (1, *chunk[2:])
+    if inner[1:] != row or chunk[0] % inner[0]:
         raise FormatError(f"{where}: expected inner chunks that divide {chunk}, found {inner}")
     if inner[0] > 1 and math.prod(inner) * dtype.itemsize > MAX_INNER_BYTES:
         raise FormatError(
@@ -260,7 +290,7 @@ def _parse_sharding(
         )
     if not isinstance(codecs[1], dict):
         raise FormatError(f"{where}: expected a compressor, found {codecs[1]!r:.200}")
-    return inner[0], checked_codec(codecs[1], where, dtype.itemsize)
+    return inner[0], width, checked_codec(codecs[1], where, dtype.itemsize)
 
 
 def checked_codec(document: dict[str, Any], where: str, itemsize: int) -> dict[str, Any]:

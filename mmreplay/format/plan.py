@@ -5,20 +5,25 @@ Invariant: what is planned here is what `parse.parse_array` accepts.
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from mmreplay.errors import FormatError, SchemaError
+from mmreplay.format.columns import start_columns, tick_columns
 from mmreplay.format.layout import (
     CODECS,
     MAX_CHUNK_BYTES,
     MAX_INNER_BYTES,
+    STARTS,
+    TICKS,
     ArraySpec,
     array_json,
     odd_lengths,
 )
 from mmreplay.format.parse import checked_codec, parse_array
-from mmreplay.schema import Field, Schema
+from mmreplay.schema import FRAME, Field, Schema
 
 _TARGET_BYTES = 32 << 20
 _TAILS_BYTES = 256 << 20
@@ -26,18 +31,32 @@ _MAX_SHARD_ROWS = 4096
 _MAX_INNER = 16
 _INNER_BYTES = 512 * 1024
 _COMPRESS_FROM_BYTES = 1024
+_PAGE_BYTES = 4096
 _SCALAR_ROWS = 65_536
-_SCALAR_ROWS_OF_MANY = 16_384
+_STARTS_BYTES = 8 << 20
+_START_ROWS = 1024
+_NUMBER_ROWS = 16_384
+_ROUND_UP_BYTES = 1 << 20
+_TICKS, _LEAST_CELLS = 64, 65_536
+_PARTS_OF_CAPACITY = 10
+"""Disk space comes free in whole chunk files: no more than so much of what a capacity holds."""
+_ROWS_OF_MANY, _LEAST_ROWS_OF_MANY = 8_192, 1_024
 _UNKNOWN_LANES = 16
 
 
-def plan_arrays(schema: Schema, lanes: int | None) -> dict[str, ArraySpec]:
+def plan_arrays(
+    schema: Schema, lanes: int | None, capacity: int | None = None
+) -> dict[str, ArraySpec]:
     """Chunk lengths and codecs of every array, by path; raises SchemaError if they do not fit.
 
     `lanes` share the memory that the tails may take: None for a store of one lane, 0 where lanes
-    come one by one and nobody knows how many.
+    come one by one and nobody knows how many. In a store of lanes, chunk files follow the
+    `capacity` of each.
     """
-    default_rows = _SCALAR_ROWS if lanes is None else _SCALAR_ROWS_OF_MANY
+    default_rows = _SCALAR_ROWS
+    if lanes is not None:
+        parts = _ROWS_OF_MANY if capacity is None else capacity // _PARTS_OF_CAPACITY
+        default_rows = max(min(parts, _ROWS_OF_MANY), _LEAST_ROWS_OF_MANY)
     scalar_rows = schema.action.chunk or min(default_rows, _raw_rows(schema.action.row_bytes))
     out: dict[str, ArraySpec] = {}
     compressed: dict[str, tuple[Field, dict[str, Any]]] = {}
@@ -46,29 +65,131 @@ def plan_arrays(schema: Schema, lanes: int | None) -> dict[str, ArraySpec]:
         if codec is not None:
             compressed[path] = (one, codec)
         elif path.startswith("frames"):
-            out[path] = ArraySpec(path, one.shape, one.dtype, one.chunk or _raw_rows(one.row_bytes))
+            rows = one.chunk or _raw_rows(one.row_bytes, default_rows)
+            out[path] = ArraySpec(path, one.shape, one.dtype, rows)
         else:
             rows = scalar_rows
             if path.startswith("extras"):
                 rows = one.chunk or min(scalar_rows, _raw_rows(one.row_bytes))
             out[path] = ArraySpec(path, one.shape, one.dtype, rows)
     if compressed:
-        shard, inners = _shard_rows({path: one for path, (one, _) in compressed.items()}, lanes)
+        fields = {path: one for path, (one, _) in compressed.items()}
+        shard, inners = _shard_rows(fields, lanes, min(default_rows, _MAX_SHARD_ROWS))
         for path, (one, codec) in compressed.items():
             out[path] = ArraySpec(path, one.shape, one.dtype, shard, inners[path], codec)
-    for spec in out.values():
-        if spec.inner_rows > 1 and spec.inner_rows * spec.row_bytes > MAX_INNER_BYTES:
+    _check_lengths(out)
+    return out
+
+
+def plan_ticks(schema: Schema, width: int, capacity: int | None) -> dict[str, ArraySpec]:
+    """As `plan_arrays` for the log of ticks of `width` environments; lengths are in ticks."""
+    # Of few environments, as many as a lane of one has rows: a file is a hole until it is filled.
+    cells = width * _TICKS
+    if capacity is not None:
+        cells = min(cells, capacity // _PARTS_OF_CAPACITY)
+    cells = max(cells, _LEAST_CELLS)
+    compressed: dict[str, tuple[Field, dict[str, Any]]] = {}
+    out: dict[str, ArraySpec] = {}
+    for path, column in tick_columns(schema, width).items():
+        one = schema.columns().get(path)
+        if path.startswith("frames") and one and (codec := codec_of(one, path)) is not None:
+            compressed[path] = (one, codec)
+            continue
+        given = schema.action.chunk if one is None or path == "rewards" else one.chunk
+        spec = ArraySpec(path, column.row_shape, column.dtype, 1)
+        if path.startswith("frames") and spec.row_bytes // width >= _PAGE_BYTES:
+            # A stack is read as one piece then. Smaller ones would cost each step more than that
+            # saves: their pages are those of many environments.
+            spec = dataclasses.replace(spec, width=width)
+        if path == "count":
+            given, rows = None, _SCALAR_ROWS
+        else:
+            rows = max(min(cells // width, _TARGET_BYTES // spec.row_bytes), 1)
+            page = _PAGE_BYTES // math.gcd(spec.row_bytes, _PAGE_BYTES)
+            if page * spec.row_bytes <= _ROUND_UP_BYTES:
+                rows = max(rows, page)
+        rows = given or _whole_pages(rows, spec.row_bytes)
+        out[path] = dataclasses.replace(spec, chunk_rows=rows)
+    if compressed:
+        fields = {path: one for path, (one, _) in compressed.items()}
+        most = _MAX_SHARD_ROWS if capacity is None else capacity // _PARTS_OF_CAPACITY
+        shard, inners = _shard_ticks(fields, width, min(most, _MAX_SHARD_ROWS))
+        for path, (one, codec) in compressed.items():
+            out[path] = ArraySpec(
+                path, (width, *one.shape), one.dtype, shard, inners[path], codec, width
+            )
+    _check_lengths(out)
+    return out
+
+
+def plan_starts(schema: Schema) -> dict[str, ArraySpec]:
+    """As `plan_arrays` for the log of the episodes' starts."""
+    out: dict[str, ArraySpec] = {}
+    fields = schema.columns()
+    compressed: dict[str, tuple[Field, dict[str, Any]]] = {}
+    for path, column in start_columns(schema).items():
+        codec = codec_of(fields[path], path) if path in fields else None
+        if codec is not None:
+            compressed[path] = (fields[path], codec)
+            continue
+        spec = ArraySpec(path, column.row_shape, column.dtype, 1)
+        rows = max(min(_STARTS_BYTES // spec.row_bytes, _NUMBER_ROWS), 1)
+        out[path] = dataclasses.replace(spec, chunk_rows=_whole_pages(rows, spec.row_bytes))
+    if compressed:
+        inners = {path: _inner_rows(one) for path, (one, _) in compressed.items()}
+        step = math.lcm(*inners.values())
+        largest = max(one.row_bytes for one, _ in compressed.values())
+        shard = max(min(_STARTS_BYTES // largest, _START_ROWS) // step, 1) * step
+        for path, (one, codec) in compressed.items():
+            out[path] = ArraySpec(path, one.shape, one.dtype, shard, inners[path], codec)
+    _check_lengths(out)
+    return out
+
+
+def plan_vector(
+    schema: Schema, width: int, capacity: int | None
+) -> dict[str, dict[str, ArraySpec]]:
+    """The arrays of both logs of a vector lane, by log, in the order in which they are opened."""
+    return {STARTS: plan_starts(schema), TICKS: plan_ticks(schema, width, capacity)}
+
+
+def _shard_ticks(
+    fields: Mapping[str, Field], width: int, frames: int
+) -> tuple[int, dict[str, int]]:
+    """One shard length for all compressed keys, in ticks, and each one's inner chunk length.
+
+    `frames` are those of a shard, over all environments.
+    """
+    given = {one.shard for one in fields.values() if one.shard}
+    if given:  # lengths of the user's own; `_shard_rows` checks them
+        return _shard_rows(dict(fields), None)
+    tick = sum(one.row_bytes for one in fields.values()) * width
+    most = max(_TAILS_BYTES // 2 // (2 * tick), 1)
+    inners = {
+        path: one.chunk or 1 << (min(_inner_rows(one), most).bit_length() - 1)
+        for path, one in fields.items()
+    }
+    step = math.lcm(*inners.values())
+    return max(min(frames // width, most) // step, 1) * step, inners
+
+
+def _inner_rows(field: Field) -> int:
+    return field.chunk or min(_MAX_INNER, max(1, _INNER_BYTES // field.row_bytes))
+
+
+def _check_lengths(specs: Mapping[str, ArraySpec]) -> None:
+    """Raise SchemaError for chunks that nobody could read, or map."""
+    for spec in specs.values():
+        if spec.inner_rows > 1 and spec.inner_bytes > MAX_INNER_BYTES:
             raise SchemaError(
-                f"{spec.path}: {spec.inner_rows:,} rows a chunk have "
-                f"{spec.inner_rows * spec.row_bytes:,} bytes; at most {MAX_INNER_BYTES:,} are "
-                f"compressed as one: give a smaller chunk"
+                f"{spec.path}: {spec.inner_rows:,} rows a chunk have {spec.inner_bytes:,} bytes; "
+                f"at most {MAX_INNER_BYTES:,} are compressed as one: give a smaller chunk"
             )
         if spec.chunk_bytes > MAX_CHUNK_BYTES:
             raise SchemaError(
                 f"{spec.path}: a chunk of {spec.chunk_rows:,} rows has {spec.chunk_bytes:,} bytes; "
                 f"at most {MAX_CHUNK_BYTES:,}: give a smaller chunk or shard"
             )
-    return out
 
 
 def plan_from_layout(schema: Schema, layout: Any, where: str) -> dict[str, ArraySpec]:
@@ -94,6 +215,15 @@ def plan_from_layout(schema: Schema, layout: Any, where: str) -> dict[str, Array
     return specs
 
 
+def with_codecs(schema: Schema, specs: Mapping[str, ArraySpec]) -> Schema:
+    """A schema with the codecs that frames have elsewhere, by path."""
+    frames = {
+        key: dataclasses.replace(schema.frames[key], codec=specs[path].codec or "raw")
+        for key, path in schema.frame_paths.items()
+    }
+    return dataclasses.replace(schema, frame=frames if schema.is_dict else frames[FRAME])
+
+
 def codec_of(field: Field, path: str) -> dict[str, Any] | None:
     """The codec of a field as it stands in zarr.json, None for raw; raises SchemaError."""
     codec = field.codec
@@ -114,22 +244,28 @@ def codec_of(field: Field, path: str) -> dict[str, Any] | None:
         raise SchemaError(str(error)) from error
 
 
-def _raw_rows(row_bytes: int) -> int:
-    """About 32 MiB, in whole pages where that does not inflate the chunk; at most 65,536 rows."""
-    rows = max(1, min(_TARGET_BYTES // row_bytes, _SCALAR_ROWS))
-    for page in (64 * 1024, 4096):
+def _raw_rows(row_bytes: int, most: int = _SCALAR_ROWS) -> int:
+    """About 32 MiB; at most so many rows."""
+    return _whole_pages(max(1, min(_TARGET_BYTES // row_bytes, most)), row_bytes)
+
+
+def _whole_pages(rows: int, row_bytes: int) -> int:
+    """About as many rows, in whole pages where that does not inflate the chunk.
+
+    Files of whole pages are mapped side by side, and read as one array.
+    """
+    for page in (64 * 1024, _PAGE_BYTES):
         granule = page // math.gcd(row_bytes, page)
         if granule <= rows:
             return rows - rows % granule
     return rows
 
 
-def _shard_rows(fields: dict[str, Field], lanes: int | None) -> tuple[int, dict[str, int]]:
-    """One shard length for all compressed keys, and each one's inner chunk length."""
-    inners = {
-        path: one.chunk or min(_MAX_INNER, max(1, _INNER_BYTES // one.row_bytes))
-        for path, one in fields.items()
-    }
+def _shard_rows(
+    fields: dict[str, Field], lanes: int | None, most: int = _MAX_SHARD_ROWS
+) -> tuple[int, dict[str, int]]:
+    """One shard length for all compressed keys, of at most `most` rows, and inner chunk lengths."""
+    inners = {path: _inner_rows(one) for path, one in fields.items()}
     given = {one.shard for one in fields.values() if one.shard}
     if len(given) > 1:
         raise SchemaError(f"shard: all compressed frames share one length, found {sorted(given)}")
@@ -145,7 +281,7 @@ def _shard_rows(fields: dict[str, Field], lanes: int | None) -> tuple[int, dict[
                 inners[path] = math.gcd(shard, inner)
         return shard, inners
     largest = max(one.row_bytes for one in fields.values())
-    shard = max(1, min(_MAX_SHARD_ROWS, _TARGET_BYTES // largest))
+    shard = max(1, min(most, _TARGET_BYTES // largest))
     if lanes is not None:
         row = sum(one.row_bytes for one in fields.values())
         shard = min(shard, _TAILS_BYTES // (2 * (lanes or _UNKNOWN_LANES) * row))

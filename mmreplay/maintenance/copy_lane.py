@@ -19,6 +19,8 @@ from mmreplay.format import compression, layout
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Array
 from mmreplay.reading.lane_reader import LaneReader
+from mmreplay.reading.log_reader import LogReader
+from mmreplay.reading.vector_reader import Cells, VectorReader
 from mmreplay.schema import Schema
 from mmreplay.storage import chunk_files, priority_column, shard_column, shard_file, tail_file
 from mmreplay.storage.checkpoint import CheckpointFile
@@ -30,6 +32,7 @@ from mmreplay.system.disk_errors import FailedSyncError
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing import build_lane, recover
 from mmreplay.writing.background import Background
+from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
 
 KEPT = ("capacity", "padding", "env", "versions", "name")
@@ -69,7 +72,6 @@ def copy_lane(
         if not reader.poll():
             raise EvictedError(str(reader.path))
         stop = reader.head if stop is None else stop
-        strict = strict and reader.is_closed
         _copy(reader, target, stop, to_rewrite, wrong_sums, moved, strict=strict)
         _copy_side_data(reader, target, side_data)
         if reader.replaced():
@@ -83,18 +85,71 @@ def copy_lane(
         raise
 
 
+def copy_vector(
+    reader: VectorReader,
+    target: AnyPath,
+    stops: Mapping[str, int] | None = None,
+    *,
+    side_data: Collection[str] = SIDE_DATA,
+    to_rewrite: Mapping[str, Collection[tuple[str, int]]] | None = None,
+    wrong_sums: Mapping[str, Collection[tuple[str, int]]] | None = None,
+    strict: bool = False,
+    moved: Callable[[int], None] | None = None,
+) -> None:
+    """As `copy_lane`, of a lane of many environments; what is given by log is of its logs' rows.
+
+    Without `stops` the ticks that there are now are copied, and the starts that there are then:
+    each tick's episodes have theirs. Raises as `copy_lane`.
+    """
+    own = {name: reader.metadata[name] for name in KEPT if name in reader.metadata}
+    to_rewrite, wrong_sums = to_rewrite or {}, wrong_sums or {}
+    try:
+        specs = {layout.STARTS: reader.starts.specs, layout.TICKS: reader.ticks.specs}
+        build_lane.build_vector_lane(target, reader.schema, specs, reader.width, own)
+        if not reader.poll():  # the ticks first
+            raise EvictedError(str(reader.path))
+        if stops is None:
+            stops = {layout.TICKS: reader.ticks.head, layout.STARTS: reader.starts.head}
+        # The starts first: what has two names cannot be evicted, and the ticks that are evicted
+        # meanwhile are not those that need them.
+        for name, log in ((layout.STARTS, reader.starts), (layout.TICKS, reader.ticks)):
+            if not log.poll():
+                raise EvictedError(str(reader.path))
+            _copy(
+                log,
+                target / name,
+                stops[name],
+                to_rewrite.get(name, ()),
+                wrong_sums.get(name, ()),
+                moved,
+                context=layout.context_rows(reader.width if name == layout.TICKS else None),
+                strict=strict,
+            )
+        ticks = target / layout.TICKS
+        _copy_side_data(reader.ticks, ticks, side_data, reader.width)
+        if reader.replaced():
+            raise EvictedError(str(reader.path))
+        durable_writes.sync_tree(target)
+        VectorWriter(target, background=Background(0)).close()
+    except BaseException:
+        durable_writes.remove_tree(target)
+        raise
+
+
 def _copy(
-    reader: LaneReader,
+    reader: LogReader,
     target: AnyPath,
     stop: int,
     to_rewrite: Collection[tuple[str, int]],
     wrong_sums: Collection[tuple[str, int]],
     moved: Callable[[int], None] | None,
     *,
+    context: int = layout.CONTEXT_ROWS,
     strict: bool,
 ) -> None:
-    """Put the rows below `stop` into a lane of none that is open."""
+    """Put the rows below `stop` into a log of none that is open; `context` as of an eviction."""
     moved = moved or (lambda _size: None)
+    strict = strict and reader.is_closed
     specs, tail_start = reader.specs, _tail_start(reader, stop)
     settled = _settled(reader, stop)
     whole = {
@@ -116,7 +171,7 @@ def _copy(
                 moved(_share(reader, spec, chunk, target))
         except EvictedError:  # a moment ago: without these rows, then
             base = max(base, start + spec.chunk_rows)
-    if base and base + layout.CONTEXT_ROWS > stop:  # too few are left to be a lane of its own
+    if base and base + context > stop:  # too few are left to be a lane of its own
         raise EvictedError(str(reader.path))
     for path, spec in specs.items():
         shared = range(base // spec.chunk_rows, whole[path])
@@ -151,7 +206,19 @@ def empty_lane(
         raise
 
 
-def _tail_start(reader: LaneReader, stop: int) -> int:
+def empty_vector(target: AnyPath, reader: VectorReader) -> None:
+    """Make a closed lane of no tick, of the environments that another has."""
+    own = {name: reader.metadata[name] for name in KEPT if name in reader.metadata}
+    specs = {layout.STARTS: reader.starts.specs, layout.TICKS: reader.ticks.specs}
+    try:
+        build_lane.build_vector_lane(target, reader.schema, specs, reader.width, own)
+        VectorWriter(target, background=Background(0)).close()
+    except BaseException:
+        durable_writes.remove_tree(target)
+        raise
+
+
+def _tail_start(reader: LogReader, stop: int) -> int:
     """Rows below this one are in shards, which never change; a half of the tail may wait for its.
 
     A shard that is there already while its half still waits will be made again after a power cut,
@@ -160,7 +227,7 @@ def _tail_start(reader: LaneReader, stop: int) -> int:
     return min(recover.shard_start(reader.specs, stop), reader.tail_start())
 
 
-def _settled(reader: LaneReader, stop: int) -> int:
+def _settled(reader: LogReader, stop: int) -> int:
     """Raw rows below this one change no more, neither in the source nor in the copy.
 
     The copy makes its newest row a final row. After a power cut a writer of the source goes back
@@ -181,7 +248,7 @@ def _settled(reader: LaneReader, stop: int) -> int:
     return max(min(stop, best.head) - 1, 0)
 
 
-def _share(reader: LaneReader, spec: ArraySpec, chunk: int, target: AnyPath) -> int:
+def _share(reader: LogReader, spec: ArraySpec, chunk: int, target: AnyPath) -> int:
     """Give a chunk file a second name in the copy; returns its size."""
     source = chunk_files.chunk_path(reader.path, spec, chunk)
     shared = chunk_files.chunk_path(target, spec, chunk)
@@ -193,14 +260,14 @@ def _share(reader: LaneReader, spec: ArraySpec, chunk: int, target: AnyPath) -> 
     return shared.stat().st_size
 
 
-def _rewrite_shard(reader: LaneReader, spec: ArraySpec, chunk: int, target: AnyPath) -> int:
+def _rewrite_shard(reader: LogReader, spec: ArraySpec, chunk: int, target: AnyPath) -> int:
     """Write a shard with zeros for what was evicted; returns its checksum."""
     source = chunk_files.chunk_path(reader.path, spec, chunk)
     codec = compression.make_codec(spec.codec or {})
     shard = shard_file.Shard(source, spec, codec)
     stored = checked_reads.read_bytes(source, shard_file.file_size(source, spec))
-    zeros = compression.encode(codec, np.zeros(spec.inner_rows * spec.row_bytes, np.uint8))
-    gone = max(reader.base - chunk * spec.chunk_rows, 0) // spec.inner_rows
+    zeros = compression.encode(codec, np.zeros(spec.inner_bytes, np.uint8))
+    gone = max(reader.base - chunk * spec.chunk_rows, 0) // spec.inner_rows * spec.width
     parts = [stored[place[0] : place[1]] for place in shard.slices[gone:] if place is not None]
     data = shard_file.assemble(spec, [zeros] * gone + parts)
     durable_writes.write_file(chunk_files.chunk_path(target, spec, chunk), data)
@@ -208,7 +275,7 @@ def _rewrite_shard(reader: LaneReader, spec: ArraySpec, chunk: int, target: AnyP
 
 
 def _share_sums(
-    reader: LaneReader,
+    reader: LogReader,
     spec: ArraySpec,
     shared: range,
     target: AnyPath,
@@ -243,7 +310,7 @@ def _share_sums(
 
 
 def _copy_rows(
-    reader: LaneReader,
+    reader: LogReader,
     spec: ArraySpec,
     target: AnyPath,
     start: int,
@@ -275,12 +342,12 @@ def _copy_rows(
             yield rows.nbytes
 
 
-def _damaged(reader: LaneReader, path: AnyPath, *what: str) -> Exception:
+def _damaged(reader: LogReader, path: AnyPath, *what: str) -> Exception:
     """What to raise: a lane that was just opened again has forgotten its newest checksums."""
     return EvictedError(str(path)) if reader.replaced() else damaged(path, *what)
 
 
-def is_intact(reader: LaneReader, spec: ArraySpec, chunk: int, *, strict: bool = False) -> bool:
+def is_intact(reader: LogReader, spec: ArraySpec, chunk: int, *, strict: bool = False) -> bool:
     """Whether the rows in a raw chunk file match its checksum; see `checksums.rows_match`.
 
     If `strict`, one without a checksum is not intact. Raises FileNotFoundError, or
@@ -296,21 +363,24 @@ def is_intact(reader: LaneReader, spec: ArraySpec, chunk: int, *, strict: bool =
 
 
 def read_rows(
-    reader: LaneReader, spec: ArraySpec, start: int, stop: int
+    reader: LogReader, spec: ArraySpec, start: int, stop: int
 ) -> Iterator[tuple[int, Array]]:
     """Rows [start, stop) of a column, as (first row, rows) in steps that fit into memory."""
     step = max(_STEP_BYTES // max(spec.row_bytes, 1), 1)
-    # As the only lane it is number 0.
-    shard = None if spec.is_raw else shard_column.ShardColumn([reader], spec.path)
+    # As the only lane it is number 0. What is beside each other in shards is read as cells.
+    width = spec.width
+    files = reader if width == 1 else Cells(reader, width)
+    shard = None if spec.is_raw else shard_column.ShardColumn([files], spec.path)
     for row in range(start, stop, step):
         last = min(row + step, stop)
         if shard is None:
             yield row, chunk_files.read_rows(reader, spec, row, last)
         else:
-            yield row, shard.take(np.arange(row, last))
+            rows = shard.take(np.arange(row * width, last * width))
+            yield row, rows.reshape(-1, *spec.row_shape)
 
 
-def _stored_generator(reader: LaneReader) -> str | None:
+def _stored_generator(reader: LogReader) -> str | None:
     """The random state that was saved with a lane."""
     if reader.is_closed:
         generator = reader.metadata.get("generator")
@@ -318,7 +388,9 @@ def _stored_generator(reader: LaneReader) -> str | None:
     return build_lane.read_generator(reader.path)
 
 
-def _copy_side_data(reader: LaneReader, target: AnyPath, wanted: Collection[str]) -> None:
+def _copy_side_data(
+    reader: LogReader, target: AnyPath, wanted: Collection[str], width: int | None = None
+) -> None:
     """Copy the random state and the priorities, as far as they are wanted and can be read."""
     generator = _stored_generator(reader) if "generator" in wanted else None
     if generator is not None:
@@ -327,19 +399,22 @@ def _copy_side_data(reader: LaneReader, target: AnyPath, wanted: Collection[str]
         )
     if "priorities" in wanted:
         try:
-            copy_priorities(reader.path, target, closed=reader.is_closed)
+            copy_priorities(reader.path, target, closed=reader.is_closed, width=width)
         except DiskFullError:
             raise
         except (MmreplayError, OSError):  # damaged, or evicted meanwhile: no row depends on it
             durable_writes.remove_tree(target / "priorities")
 
 
-def copy_priorities(source: AnyPath, target: AnyPath, *, closed: bool) -> None:
+def copy_priorities(
+    source: AnyPath, target: AnyPath, *, closed: bool, width: int | None = None
+) -> None:
     """Copy what there is of a lane's priorities; they are changed in place, so never shared.
 
-    From a source that is `closed` what does not match its checksum is left out.
+    `width` is that of a log of ticks. From a source that is `closed` what does not match its
+    checksum is left out.
     """
-    spec = priority_column.find_spec(source)
+    spec = priority_column.find_spec(source, width)
     if spec is None:
         return
     durable_writes.make_directory(target / spec.path)

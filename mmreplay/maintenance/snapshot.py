@@ -14,10 +14,11 @@ from typing import Any
 
 from mmreplay.errors import CorruptStoreError, SchemaError, StoreExistsError
 from mmreplay.format import layout
-from mmreplay.maintenance.copy_lane import copy_lane
+from mmreplay.maintenance.copy_lane import copy_lane, copy_vector
 from mmreplay.maintenance.progress import ByteCount
-from mmreplay.reading.lane_reader import LaneReader
+from mmreplay.reading.joined_lanes import open_lane
 from mmreplay.reading.store import Store
+from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.lane_metadata import hold_store, lane_paths, store_around
 from mmreplay.system import checked_reads, durable_writes, user_paths
@@ -34,7 +35,7 @@ class Snapshot:
     Attributes:
         path: the copy.
         lanes: copied.
-        rows: kept ones, over all lanes.
+        rows: kept ones, over all lanes; of a lane of many environments its ticks.
         transitions: that can be sampled.
         shared_bytes: of files that the copy shares with its source, as allocated.
         own_bytes: of files of its own.
@@ -61,7 +62,8 @@ def snapshot(
 
     Writers of the source are not disturbed and need not be there. What no writer will change any
     more is shared with the source by hard links, where the file system has them, and takes no
-    room; row ids are the same. Each lane of a live store is copied as of a moment of its own.
+    room; row ids are the same. Each lane of a live store is copied as of a moment of its own, one
+    of many environments with all of them.
 
     Args:
         path: the store.
@@ -108,9 +110,12 @@ def snapshot(
 def _copy_lane(source: AnyPath, target: AnyPath, done: ByteCount) -> None:
     """Copy a lane, again if rows of it were evicted meanwhile."""
     for _ in range(_ATTEMPTS):
-        reader = LaneReader(source)
+        reader = open_lane(source, 0)
         try:
-            copy_lane(reader, target, strict=True, moved=done.add)
+            if isinstance(reader, VectorReader):
+                copy_vector(reader, target, strict=True, moved=done.add)
+            else:
+                copy_lane(reader, target, strict=True, moved=done.add)
         except EvictedError:
             continue
         return
@@ -131,6 +136,6 @@ def _describe(copy: Path) -> Snapshot:
             else:
                 own += about.st_blocks * 512
     with Store([copy]) as store:
-        windows = [store.index.window(number) for number in range(len(store.live.readers))]
-        rows = sum(head - base for base, _, head in windows)
-        return Snapshot(str(copy), len(windows), rows, len(store), shared, own)
+        readers = store.live.readers
+        rows = sum(reader.head - reader.base for reader in readers)
+        return Snapshot(str(copy), len(readers), rows, len(store), shared, own)

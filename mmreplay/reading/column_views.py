@@ -1,7 +1,7 @@
-"""Columns of one lane as arrays by row id, and a lane as a set of them.
+"""Columns of one lane as arrays by row, and a lane as a set of them.
 
-Invariant: what is indexed is what numpy would give for an array of all the lane's rows, read again
-at every access, and copied.
+Invariant: what is indexed is what numpy would give for an array of all the lane's rows, or ticks,
+read again at every access, and copied.
 """
 
 from __future__ import annotations
@@ -14,22 +14,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mmreplay.errors import SchemaError
 from mmreplay.ids import LANE_SHIFT, Array, Ids
 from mmreplay.reading.live_lanes import LiveLanes
+from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.schema import FRAME
 
 
 class ColumnView:
-    """One column of one lane, indexed by row id as a numpy array is; every read is a copy.
+    """One column of one lane, indexed by row as a numpy array is; every read is a copy.
 
-    Rows that were evicted read as zeros. Other readers of zarr may still see those that share a
+    In a lane of many environments a row is a tick: [tick, env]. Rows that were evicted read as
+    zeros. Other readers of zarr may still see those that share a
     chunk file with rows that are kept.
     """
 
     def __init__(self, lanes: LiveLanes, lane: int, path: str) -> None:
-        column = lanes.columns[path]
-        self.dtype: np.dtype[Any] = column.dtype
-        self._row_shape = column.row_shape
+        spec = lanes.readers[lane].log.specs[path]
+        self.dtype: np.dtype[Any] = spec.dtype
+        self._row_shape = spec.row_shape
         self._lanes, self._lane, self._path = lanes, lane, path
 
     def _read(self, rows: Ids) -> Array:
@@ -37,7 +40,7 @@ class ColumnView:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(rows, *row shape)."""
+        """(rows, *row shape), or (ticks, environments, *row shape)."""
         return (self._lanes.rows(self._lane), *self._row_shape)
 
     @property
@@ -87,11 +90,12 @@ class ColumnView:
 
 
 class LaneView:
-    """One lane of a store: its columns by row id.
+    """One lane of a store: its columns by row, or by [tick, env] if it is of many environments.
 
     Attributes:
         path: its directory.
         name: as given to ``create(lane=...)``; None if it has only a number.
+        environments: how many it has.
     """
 
     def __init__(self, lanes: LiveLanes, number: int) -> None:
@@ -99,37 +103,74 @@ class LaneView:
         self.path = Path(str(reader.path))
         self.name: str | None = reader.metadata.get("name")
         self._lanes, self._number = lanes, number
-        self._columns = {path: ColumnView(lanes, number, path) for path in lanes.columns}
+        self.environments: int = reader.width
+        self._is_vector = isinstance(reader, VectorReader)
+        self._columns = {
+            path: ColumnView(lanes, number, path) for path in reader.log.specs if path != "count"
+        }
 
     def _window(self) -> tuple[int, int, int]:
-        return self._lanes.look(lambda index: index.window(self._number))
+        base, first, head = self._lanes.look(lambda index: index.window(self._number))
+        width = self.environments
+        return base // width, first // width, head // width
+
+    def _only(self, path: str, *, vector: bool, advice: str) -> ColumnView:
+        """A column that one kind of lanes has."""
+        if self._is_vector != vector:
+            kind = "of many environments" if self._is_vector else "of one environment"
+            raise SchemaError(f"{self.path}: a lane {kind} has no {path}; {advice}")
+        return self._columns[path]
 
     @property
     def frames(self) -> ColumnView | dict[str, ColumnView]:
-        """Frames by row id, (rows, *frame); a dict of them for dict observations."""
+        """(rows, *frame); a dict of them for dict observations.
+
+        Of many environments (ticks, N, *frame): the frames after the steps. The first ones of the
+        episodes are in `Store.trajectory`, and in the array ``starts/frames`` of the lane.
+        """
         if self._lanes.schema.is_dict:
             return {key: self._columns[p] for key, p in self._lanes.schema.frame_paths.items()}
         return self._columns[self._lanes.schema.frame_paths[FRAME]]
 
     @property
     def actions(self) -> ColumnView:
-        """(rows, *action)."""
+        """(rows, *action), or (ticks, N, *action)."""
         return self._columns["actions"]
 
     @property
     def rewards(self) -> ColumnView:
-        """(rows,) float32 or float64."""
+        """(rows,) or (ticks, N), float32 or float64."""
         return self._columns["rewards"]
 
     @property
     def non_terminals(self) -> ColumnView:
-        """(rows,) uint8."""
+        """(rows,) or (ticks, N), uint8."""
         return self._columns["non_terminals"]
 
     @property
     def resets(self) -> ColumnView:
-        """(rows,) uint8."""
-        return self._columns["resets"]
+        """(rows,) uint8.
+
+        Raises:
+            SchemaError: of a lane of many environments.
+        """
+        return self._only(
+            "resets", vector=False, advice="see its `ends` and `episode`, or store.episodes"
+        )
+
+    @property
+    def ends(self) -> ColumnView:
+        """(ticks, N) uint8, 1 where an episode ends with this step; raises as `episode`."""
+        return self._only("ends", vector=True, advice="see its `resets`, or store.episodes")
+
+    @property
+    def episode(self) -> ColumnView:
+        """(ticks, N) int64, which episode a step belongs to; below 0: it was left out.
+
+        Raises:
+            SchemaError: of a lane of one environment.
+        """
+        return self._only("episode", vector=True, advice="see its `resets`, or store.episodes")
 
     @property
     def extras(self) -> dict[str, ColumnView]:
@@ -138,17 +179,17 @@ class LaneView:
 
     @property
     def rows(self) -> int:
-        """Rows committed."""
+        """Rows, or ticks, committed."""
         return self._window()[2]
 
     @property
     def first(self) -> int:
-        """The oldest row that may be sampled."""
+        """The oldest row, or tick, that may be sampled."""
         return self._window()[1]
 
     @property
     def base(self) -> int:
-        """The oldest row kept."""
+        """The oldest row, or tick, kept."""
         return self._window()[0]
 
     @property

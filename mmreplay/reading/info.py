@@ -16,10 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.errors import CorruptStoreError, MmreplayError
-from mmreplay.ids import LANE_SHIFT
-from mmreplay.reading.lane_reader import LaneReader
+from mmreplay.format.layout import STARTS, ArraySpec
+from mmreplay.ids import LANE_SHIFT, Ids
+from mmreplay.reading.joined_lanes import AnyReader, JoinedLanes
 from mmreplay.reading.lane_state import lane_state, store_state
 from mmreplay.reading.live_lanes import LiveLanes
+from mmreplay.reading.log_reader import LogReader
+from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.chunk_files import chunk_path
 from mmreplay.storage.lane_metadata import read_holder, read_metadata
@@ -30,6 +33,11 @@ STACK = 4
 """Images an observation in the stacked storage that a store is compared with."""
 
 _ATTEMPTS = 20
+_NAMES = (
+    *("frames", "actions", "rewards", "non_terminals", "resets", "ends", "episode", "count"),
+    *("extras", STARTS),
+)
+_FLAG_BYTES = 1
 
 
 def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
@@ -40,6 +48,7 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
     - state is ``live`` if a writer is at work on any lane now, ``crashed`` if one was left by a
       writer that died, else ``closed``.
     - rows, transitions, episodes and capacity are of all lanes; capacity is None if any keeps all.
+    - rows of a lane of many environments are its ticks.
     - open episodes are still running, or, in a live lane, cut off with no reset after it yet.
     - returns and lengths are None if no episode ended, and so is a value that is not finite.
     - bytes_stacked counts the transitions with `stack` frames each as observation and next
@@ -50,8 +59,8 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
     """
     states = _settled_states(lanes)
     episodes = lanes.episodes()  # takes the newest rows; what follows is of the same ones
-    windows = [lanes.index.window(number) for number in range(len(lanes.readers))]
-    counts = [_transitions(lanes, number) for number in range(len(lanes.readers))]
+    windows = [_window(lanes, number) for number in range(len(lanes.readers))]
+    counts = np.diff([lanes.index.n_transitions_of(n) for n in range(len(windows) + 1)]).tolist()
     transitions = sum(counts)
     ends = endings(lanes, episodes, states)
     ended = episodes[ends != "open"]
@@ -60,7 +69,7 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
     on_disk = sum(sizes.values())
     fields = _fields(lanes, sizes)
     kept_rows = sum(head - base for base, _, head in windows)
-    row_bytes = sum(spec.row_bytes for spec in lanes.readers[0].specs.values())
+    raw = sum(_raw_bytes(lanes, number) for number in range(len(windows)))
     stack = _usual_stack(lanes)
     stacked = transitions * _stacked_bytes(lanes, stack)
     state = store_state(states)
@@ -72,6 +81,7 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
         "format": root["format"],
         "state": state,
         "lanes": len(lanes.readers),
+        "environments": sum(reader.width for reader in lanes.readers),
         "rows": sum(head for _, _, head in windows),
         "kept_rows": kept_rows,
         "transitions": transitions,
@@ -84,10 +94,10 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
         "capacity": None if None in capacities else sum(capacities),
         "fields": fields,
         "bytes_on_disk": on_disk,
-        "bytes_raw": kept_rows * row_bytes,
+        "bytes_raw": raw,
         "bytes_stacked": stacked,
         "stack": stack,
-        "saving_raw": _ratio(kept_rows * row_bytes, on_disk),
+        "saving_raw": _ratio(raw, on_disk),
         "saving_stacked": _ratio(stacked, on_disk),
         "env": lanes.readers[0].metadata.get("env"),
         "uuid": root["uuid"],
@@ -103,18 +113,38 @@ def endings(
 ) -> npt.NDArray[np.str_]:
     """How each episode ended: (n,) of ``terminated``, ``truncated`` and ``open``.
 
-    The newest episode of a lane whose writer died goes on no more: it was cut off there, as the
-    next opening for writing will see it. `states` are those of the lanes; None looks.
+    The newest episodes of a lane whose writer died go on no more: they ended there, as the next
+    opening for writing will see it, terminated if their last step lost a life. `states` are those
+    of the lanes; None looks.
     """
     if states is None:
         states = _states(lanes)
     crashed = np.array([state == "crashed" for state in states])[episodes["id"] >> LANE_SHIFT]
-    cut = episodes["truncated"] | (crashed & ~episodes["terminated"])
-    return np.where(episodes["terminated"], "terminated", np.where(cut, "truncated", "open"))
+    terminated, truncated = episodes["terminated"].copy(), episodes["truncated"].copy()
+    left = np.flatnonzero(crashed & ~terminated & ~truncated)
+    truncated[left] = True
+    terminated[left] = _lost_lives(lanes, episodes[left])
+    return np.where(terminated, "terminated", np.where(truncated, "truncated", "open"))
+
+
+def _lost_lives(lanes: LiveLanes, episodes: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+    """Whether the last step of each of some episodes, (n,), was terminal."""
+    widths = np.array([reader.width for reader in lanes.readers], np.int64)
+    ids: Ids = episodes["id"]
+    lasts = ids + (episodes["length"] - 1) * widths[ids >> LANE_SHIFT]
+
+    def read() -> tuple[JoinedLanes, npt.NDArray[np.bool_]]:
+        known = lanes.follow()
+        there = np.flatnonzero(~known.index.invalid(lasts))
+        out = np.zeros(lasts.size, np.bool_)
+        out[there] = known.columns["non_terminals"].take(lasts[there]) == 0
+        return known, out
+
+    return lanes.retrying(read)
 
 
 def _states(lanes: LiveLanes) -> list[str]:
-    return [lane_state(reader.path, closed=reader.metadata["closed"]) for reader in lanes.readers]
+    return [lane_state(reader.path, closed=reader.is_closed) for reader in lanes.readers]
 
 
 def _settled_states(lanes: LiveLanes) -> list[str]:
@@ -125,7 +155,7 @@ def _settled_states(lanes: LiveLanes) -> list[str]:
         states = _states(lanes)
         # A writer that closed its lane since the refresh has left neither a lock nor a crash.
         if not any(
-            state == "crashed" and read_metadata(reader.path)["closed"]
+            state == "crashed" and all(read_metadata(log.path)["closed"] for log in reader.logs)
             for state, reader in zip(states, lanes.readers, strict=True)
         ):
             break
@@ -139,11 +169,10 @@ def _freshness(lanes: LiveLanes, states: Sequence[str]) -> dict[str, Any]:
     ]
     now = time.time()
     heads = [reader.head for reader in open_lanes]
-    rows = [_age(reader, _last_row(reader), now) for reader in open_lanes]
-    checkpoints = [
-        _age(reader, _modified(reader.path / ".live" / "checkpoint"), now) for reader in open_lanes
-    ]
-    unflushed = sum(_unflushed(reader) for reader in open_lanes)
+    logs = [reader.log for reader in open_lanes]
+    rows = [_age(log, _last_row(log), now) for log in logs]
+    checkpoints = [_age(log, _modified(log.path / ".live" / "checkpoint"), now) for log in logs]
+    unflushed = sum(_unflushed(log) for log in logs)
     if any(
         reader.poll() and reader.head != head
         for reader, head in zip(open_lanes, heads, strict=True)
@@ -158,25 +187,25 @@ def _freshness(lanes: LiveLanes, states: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _age(reader: LaneReader, at: float, now: float) -> float:
+def _age(log: LogReader, at: float, now: float) -> float:
     """Seconds since `at`, by a clock that may have been set meanwhile; inf if `at` is 0: never."""
     age = max(now - at, 0.0) if at else math.inf
     # What stands in a page that is trusted came after this start of the system.
-    return min(age, platform.uptime_s()) if at and reader.is_live else age
+    return min(age, platform.uptime_s()) if at and log.is_live else age
 
 
-def _last_row(reader: LaneReader) -> float:
+def _last_row(log: LogReader) -> float:
     """When the newest row came, as far as the clocks of the files that hold it tell; 0 if never."""
-    if not reader.head:
+    if not log.head:
         return 0.0
     paths: list[AnyPath] = []
     with contextlib.suppress(OSError, CorruptStoreError):  # it goes with a close
-        live = reader.path / ".live"
+        live = log.path / ".live"
         names = checked_reads.names(live)
         paths += [live / name for name in names if name == "state" or name.endswith(".tail")]
     paths += [
-        chunk_path(reader.path, spec, (reader.head - 1) // spec.chunk_rows)
-        for spec in reader.specs.values()
+        chunk_path(log.path, spec, (log.head - 1) // spec.chunk_rows)
+        for spec in log.specs.values()
         if spec.is_raw
     ]
     return max((_modified(path) for path in paths), default=0.0)
@@ -189,19 +218,19 @@ def _modified(path: AnyPath) -> float:
         return 0.0
 
 
-def _unflushed(reader: LaneReader) -> int:
+def _unflushed(log: LogReader) -> int:
     try:
-        best = CheckpointFile(reader.path / ".live" / "checkpoint", reader.metadata["uuid"]).best
+        best = CheckpointFile(log.path / ".live" / "checkpoint", log.metadata["uuid"]).best
     except (OSError, MmreplayError):
         return 0  # closed at this moment, or damaged: `verify` says so
-    return max(reader.head - best.head, 0)
+    return max(log.head - best.head, 0)
 
 
-def _writers(readers: Iterable[LaneReader]) -> list[dict[str, Any]]:
+def _writers(readers: Iterable[AnyReader]) -> list[dict[str, Any]]:
     """Who writes the lanes, or wrote them last, each once."""
     out: dict[tuple[Any, ...], dict[str, Any]] = {}
     for reader in readers:
-        about = read_holder(reader.path)
+        about = read_holder(reader.log.path)
         if about is not None:
             key = (about["pid"], about["host"])
             out.setdefault(key, {**about, "lanes": []})["lanes"].append(reader.number)
@@ -227,50 +256,69 @@ def _is_group(path: AnyPath) -> bool:
         return False
 
 
+def _window(lanes: LiveLanes, number: int) -> tuple[int, int, int]:
+    """(base, first, head) of a lane, in rows or ticks."""
+    width = lanes.readers[number].width
+    base, first, head = lanes.index.window(number)
+    return base // width, first // width, head // width
+
+
+def _arrays(reader: AnyReader) -> dict[str, tuple[LogReader, ArraySpec]]:
+    """The arrays of a lane by name: those of starts are named after their log."""
+    out = {path: (reader.log, spec) for path, spec in reader.log.specs.items()}
+    if isinstance(reader, VectorReader):
+        starts = reader.starts
+        out |= {f"{STARTS}/{path}": (starts, spec) for path, spec in starts.specs.items()}
+    return out
+
+
+def _raw_bytes(lanes: LiveLanes, number: int) -> int:
+    """What a lane keeps, uncompressed."""
+    base, _, head = _window(lanes, number)
+    reader = lanes.readers[number]
+    kept = {reader.log: head - base}
+    if isinstance(reader, VectorReader):
+        kept[reader.starts] = reader.starts.head - reader.starts.base
+    return sum(kept[log] * spec.row_bytes for log, spec in _arrays(reader).values())
+
+
 def _fields(lanes: LiveLanes, sizes: Mapping[str, int]) -> dict[str, Any]:
+    by_name: dict[str, list[tuple[LogReader, ArraySpec]]] = {}
+    for reader in lanes.readers:
+        for name, array in _arrays(reader).items():
+            by_name.setdefault(name, []).append(array)
     out: dict[str, Any] = {}
-    for path in sorted(lanes.readers[0].specs, key=_order):
-        specs = [reader.specs[path] for reader in lanes.readers]
-        codecs = {spec.codec_name for spec in specs}
-        folders = [str(reader.path / path) for reader in lanes.readers]
-        out[path] = {
-            "dtype": specs[0].dtype.name,
-            "shape": list(specs[0].row_shape),
+    for name in sorted(by_name, key=_order):
+        arrays = by_name[name]
+        spec = arrays[0][1]
+        codecs = {one.codec_name for _, one in arrays}
+        folders = [str(log.path / one.path) for log, one in arrays]
+        out[name] = {
+            "dtype": spec.dtype.name,
+            "shape": list(spec.row_shape),
             "codec": codecs.pop() if len(codecs) == 1 else "mixed",
-            "chunk_rows": specs[0].chunk_rows,
+            "chunk_rows": spec.chunk_rows,
             "bytes_on_disk": sum(sizes.get(folder, 0) for folder in folders),
         }
     return out
 
 
-def _order(path: str) -> tuple[int, str]:
-    first = path.partition("/")[0]
-    names = ("frames", "actions", "rewards", "non_terminals", "resets", "extras")
-    return names.index(first), path
+def _order(name: str) -> tuple[int, str]:
+    return _NAMES.index(name.partition("/")[0]), name
 
 
 def _usual_stack(lanes: LiveLanes) -> int:
     """Frames an observation that most would train with: several if some of them are images."""
-    frames = lanes.readers[0].schema.frames.values()
+    frames = lanes.schema.frames.values()
     return STACK if any(len(field.shape) > 1 for field in frames) else 1
 
 
 def _stacked_bytes(lanes: LiveLanes, stack: int) -> int:
     """Bytes of one transition with all its frames, as a buffer that stores stacks keeps it."""
-    specs = lanes.readers[0].specs
-    frames = sum(spec.row_bytes for path, spec in specs.items() if path.startswith("frames"))
-    rest = sum(
-        spec.row_bytes
-        for path, spec in specs.items()
-        if path != "resets" and not path.startswith("frames")
-    )
-    return 2 * stack * frames + rest
-
-
-def _transitions(lanes: LiveLanes, lane: int) -> int:
-    _, first, head = lanes.index.window(lane)
-    resets = lanes.index.resets(lane)
-    return max(head - 1 - first, 0) - int(np.count_nonzero((resets > first) & (resets < head)))
+    schema = lanes.schema
+    frames = sum(field.row_bytes for field in schema.frames.values())
+    rest = sum(field.row_bytes for field in schema.columns().values()) - frames
+    return 2 * stack * frames + rest + _FLAG_BYTES
 
 
 def _lane_details(
@@ -278,12 +326,13 @@ def _lane_details(
 ) -> list[dict[str, Any]]:
     out = []
     for number, (reader, state) in enumerate(zip(lanes.readers, states, strict=True)):
-        base, first, head = lanes.index.window(number)
+        base, first, head = _window(lanes, number)
         out.append(
             {
                 "path": str(reader.path),
                 "name": reader.metadata.get("name"),
                 "state": state,
+                "environments": reader.width,
                 "rows": head,
                 "first": first,
                 "base": base,

@@ -10,26 +10,49 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.episode_index import EPISODE_DTYPE, Index
-from mmreplay.errors import SchemaError
-from mmreplay.ids import LANE_SHIFT, Ids
+from mmreplay.episode_index import Index, JoinedIndex, RowIndex, TickIndex
+from mmreplay.errors import CorruptStoreError, SchemaError
+from mmreplay.format.columns import lane_columns
+from mmreplay.format.layout import STARTS, TICKS, ArraySpec
+from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
+from mmreplay.reading import episodes
 from mmreplay.reading.lane_reader import LaneReader
-from mmreplay.storage import chunk_files
-from mmreplay.storage.chunk_files import EvictedError
+from mmreplay.reading.lane_ticks import LaneTicks
+from mmreplay.reading.vector_reader import VectorReader
+from mmreplay.storage.chunk_files import EvictedError, LaneFiles
+from mmreplay.storage.lane_metadata import read_metadata
 from mmreplay.storage.raw_column import RawColumn, Remaps
 from mmreplay.storage.shard_column import ShardColumn
+from mmreplay.storage.tail_file import TailFiles
 from mmreplay.system.held_directories import AnyPath
+
+AnyReader = LaneReader | VectorReader
+AnyColumn = RawColumn | ShardColumn
+Flags = npt.NDArray[np.bool_]
+
+
+def open_lane(path: AnyPath, number: int) -> AnyReader:
+    """A lane of one environment, or of many; raises as their readers."""
+    # Looked at first, as it costs less than to read the metadata twice.
+    has_logs = any((path / log).exists() for log in (TICKS, STARTS))
+    if has_logs and read_metadata(path)["kind"] == "vector":
+        return VectorReader(path, number)
+    return LaneReader(path, number)
 
 
 class JoinedLanes:
     """The lanes of a store as they were opened; `heads` are those that `index` and `columns` know.
 
     A store replaces it whole when a lane was opened again, for threads that read meanwhile.
+
+    `ticks` are the vector lanes, by number. In `columns` rows are steps: of a vector lane they are
+    its cells. Columns of frames have a further part for the first observations of each vector lane,
+    in their order: see `frame_places`.
     """
 
     def __init__(self, paths: Sequence[AnyPath]) -> None:
         """Raise EvictedError if a lane changed at this moment, SchemaError if they do not fit."""
-        self.readers = [LaneReader(path, number) for number, path in enumerate(paths)]
+        self.readers = [open_lane(path, number) for number, path in enumerate(paths)]
         schema = self.readers[0].schema
         for reader in self.readers[1:]:
             if not reader.schema.same_data(schema):
@@ -37,33 +60,74 @@ class JoinedLanes:
                     f"{reader.path}: expected rows as in {paths[0]}, found another schema; "
                     f"load them apart"
                 )
-        self.columns: dict[str, RawColumn | ShardColumn] = {}
         self.remaps = Remaps()
-        for path in self.readers[0].specs:
-            self.columns[path] = (
-                RawColumn(self.readers, path, self.remaps)
-                if self._is_raw(path)
-                else ShardColumn(self.readers, path)
-            )
-        self.index = Index(len(self.readers))
+        vectors = [reader for reader in self.readers if isinstance(reader, VectorReader)]
+        self.ticks = {reader.number: LaneTicks(reader, self.remaps) for reader in vectors}
+        files = [_files(reader) for reader in self.readers]
+        frames = [*files, *(reader.starts for reader in vectors)]
+        self._parts = {reader.number: n for n, reader in enumerate(vectors, len(files))}
+        self.columns: dict[str, AnyColumn] = {}
+        for path in lane_columns(schema):
+            if path == "resets" and self.ticks:
+                continue
+            self.columns[path] = self._column(path, frames if _is_of_frames(path) else files)
+        if 0 < len(vectors) < len(files):
+            self.columns["resets"] = RawColumn(self._rows("resets"), "resets", self.remaps)
         self.heads = [reader.head for reader in self.readers]
-        for number, reader in enumerate(self.readers):
-            capacity = reader.metadata["capacity"]
-            self.index.load(number, reader.base, reader.head, reader.starts(), capacity)
-        for column in self.columns.values():
-            column.refresh()
+        self.index = self._load_index()
 
-    def _is_raw(self, path: str) -> bool:
-        """Whether a column is stored uncompressed, in all lanes."""
-        raw = [reader for reader in self.readers if reader.specs[path].is_raw]
-        compressed = [reader for reader in self.readers if not reader.specs[path].is_raw]
+    def _column(self, path: str, lanes: Sequence[TailFiles]) -> AnyColumn:
+        """One over all lanes, which must all be raw, or all compressed."""
+        raw = [lane for lane in lanes if lane.specs[path].is_raw]
+        compressed = [lane for lane in lanes if not lane.specs[path].is_raw]
         if raw and compressed:
             codec = compressed[0].specs[path].codec_name
             raise SchemaError(
                 f"{raw[0].path / path} is raw, {compressed[0].path / path} is compressed "
                 f"({codec}); load them apart, or record both with one codec"
             )
-        return bool(raw)
+        return RawColumn(lanes, path, self.remaps) if raw else ShardColumn(lanes, path)
+
+    def _rows(self, path: str) -> list[LaneFiles]:
+        """The lanes of one environment in their places, of some lanes that are, and some not."""
+        spec = next(r.specs[path] for r in self.readers if isinstance(r, LaneReader))
+        return [
+            reader if isinstance(reader, LaneReader) else _NoRows(reader, spec)
+            for reader in self.readers
+        ]
+
+    def _refresh_columns(self) -> None:
+        for column in self.columns.values():
+            column.refresh()
+        for ticks in self.ticks.values():
+            ticks.refresh()
+
+    def _load_index(self) -> Index:
+        """The trajectory boundaries."""
+        lanes = [reader for reader in self.readers if isinstance(reader, LaneReader)]
+        self._row_index = RowIndex(len(lanes))
+        self._row_lanes = {reader.number: place for place, reader in enumerate(lanes)}
+        for place, reader in enumerate(lanes):
+            capacity = reader.metadata["capacity"]
+            starts, more = reader.starts(), place + 1 < len(lanes)
+            self._row_index.load(place, reader.base, reader.head, starts, capacity, more=more)
+        # Of rows the index is read from their files, of ticks from the columns.
+        self._refresh_columns()
+        self._tick_indices: dict[int, TickIndex] = {}
+        for number, ticks in self.ticks.items():
+            one, lane = TickIndex(ticks, ticks.path), self.readers[number]
+            one.load(lane.base, lane.head, lane.metadata["capacity"], ticks.starts)
+            self._tick_indices[number] = one
+        if not self.ticks:
+            return self._row_index
+        if len(self.readers) == 1:
+            return self._tick_indices[0]
+        parts: list[tuple[RowIndex | TickIndex, Sequence[int]]] = [
+            (one, [number]) for number, one in self._tick_indices.items()
+        ]
+        return JoinedIndex([(self._row_index, list(self._row_lanes)), *parts] if lanes else parts)
+
+    # ------------------------------------------------------------ following the writers
 
     def follow(self) -> bool:
         """Take the newest rows; False when a lane's session is over.
@@ -77,15 +141,17 @@ class JoinedLanes:
                 self._grow(number, reader)
         return True
 
-    def _grow(self, number: int, reader: LaneReader) -> None:
+    def _grow(self, number: int, reader: AnyReader) -> None:
         old, head = self.heads[number], reader.head
         if old < reader.base:  # so far behind that rows came and went unseen
             raise EvictedError(str(reader.path))
-        for column in self.columns.values():
-            column.refresh()
-        starts = np.flatnonzero(self.columns["resets"].read(number, old, head)) + old
+        self._refresh_columns()
         self.heads[number] = head
-        self.index.extend(number, reader.base, head, starts)
+        if number in self.ticks:
+            self._tick_indices[number].extend(reader.base, head, self.ticks[number].starts)
+            return
+        starts = np.flatnonzero(self.columns["resets"].read(number, old, head)) + old
+        self._row_index.extend(self._row_lanes[number], reader.base, head, starts)
 
     def is_ahead(self) -> bool:
         """Whether every lane is followed, and no row of it came and went unseen."""
@@ -95,6 +161,46 @@ class JoinedLanes:
     def same_session(self) -> bool:
         """Whether every lane is still in the session that was opened."""
         return all(reader.poll() for reader in self.readers)
+
+    def after_fork_in_child(self) -> None:
+        """In a forked child: another thread of the parent may have held the locks."""
+        for column in self.columns.values():
+            column.after_fork_in_child()
+
+    # ------------------------------------------------------------ rows of one lane
+
+    def stride(self, lane: int) -> int:
+        """From the id of a step to that of the next one of its environment."""
+        return self.readers[lane].width
+
+    def frame_places(self, first: int, n_frames: int) -> Ids:
+        """Where columns of frames have those of the episode that begins with this id, (n_frames,).
+
+        In a lane of one environment they are its rows. In one of many, the first frame is of the
+        starts, a further part of these columns, and the others are those after each step.
+        """
+        lane, cell = first >> LANE_SHIFT, first & ROW_MASK
+        ticks = self.ticks.get(lane)
+        if ticks is None:
+            return np.arange(first, first + n_frames)
+        out = first + np.arange(-1, n_frames - 1) * ticks.width
+        number = ticks.episodes(np.array([cell]))
+        ticks.start_ticks(number)  # which refuses one that is not there
+        out[:1] = number + (self._parts[lane] << LANE_SHIFT)
+        return out
+
+    def read(self, lane: int, path: str, rows: Ids) -> Array:
+        """Rows of one lane by number, all of them kept; of a vector lane ticks, (n, width, ...)."""
+        ticks = self.ticks.get(lane)
+        if ticks is None:
+            return self.columns[path].take(rows + (lane << LANE_SHIFT))
+        if path in ticks.columns:
+            return ticks.columns[path].take(ticks.cells(rows))
+        return self.columns[path].take(ticks.cells(rows) + (lane << LANE_SHIFT))
+
+    def resets(self, lane: int) -> Ids:
+        """Rows of a lane of one environment with a reset, ascending; some below first may miss."""
+        return self._row_index.resets(self._row_lanes[lane])
 
     def newest(self, lane: int, path: str, resets: Ids) -> int:
         """The value of a scalar column in the newest row of a lane that is not closed.
@@ -113,51 +219,54 @@ class JoinedLanes:
         before = np.array([(lane << LANE_SHIFT) + head - 2])
         return int(self.columns[path].take(before)[0])
 
+    # ------------------------------------------------------------ episodes
+
     def episodes(self, lane: int) -> npt.NDArray[np.void]:
         """The whole retained episodes of one lane: see `EPISODE_DTYPE`."""
+        reader, flags = self.readers[lane], self.columns["non_terminals"]
         _, first, head = self.index.window(lane)
-        starts = self.index.resets(lane)
-        starts = starts[starts >= first]
-        stops = np.append(starts[1:], head)
-        has_steps = stops - starts > 1
-        starts, stops = starts[has_steps], stops[has_steps]
-        out = np.zeros(starts.size, EPISODE_DTYPE)
-        if not starts.size:
-            return out
-        lasts = stops - 2 + (lane << LANE_SHIFT)
-        out["id"] = starts + (lane << LANE_SHIFT)
-        out["length"] = stops - starts - 1
-        out["return"] = self._returns(lane, starts, stops)
-        out["terminated"] = self.columns["non_terminals"].take(lasts) == 0
-        out["truncated"] = ~out["terminated"]
-        if self.readers[lane].is_live and stops[-1] == head:
-            out["truncated"][-1] = False
-        return out
+        if isinstance(reader, LaneReader):
+            return episodes.of_rows(reader, flags, self.resets(lane), first, head)
+        window = first // reader.width, head // reader.width
+        return episodes.of_ticks(reader, self.ticks[lane], flags, window)
 
-    def _returns(self, lane: int, starts: Ids, stops: Ids) -> npt.NDArray[np.float64]:
-        """The sums of the rewards of rows [start, stop - 1): the last row of each is final."""
-        out = np.zeros(starts.size)
-        reader = self.readers[lane]
-        spec = reader.specs["rewards"]
-        pieces = chunk_files.filled_rows(reader, spec, int(starts[0]), int(stops[-1]))
-        for row, values in pieces:
-            # The episodes that have rows in this piece.
-            first = int(starts.searchsorted(row, "right")) - 1
-            last = int(starts.searchsorted(row + len(values)))
-            begins = np.maximum(starts[first:last], row) - row
-            ends = np.minimum(stops[first:last] - 1, row + len(values)) - row
-            bounds = np.stack((begins, np.maximum(ends, begins)), 1).ravel()
-            with np.errstate(over="ignore", invalid="ignore"):  # of rewards that are not finite
-                rewards = np.append(values.astype(np.float64), 0.0)  # an end may be the piece's
-                sums = np.add.reduceat(rewards, bounds)[::2]
-                out[first:last] += np.where(ends > begins, sums, 0.0)
-        return out
-
-    def endings(self, firsts: Ids) -> tuple[Ids, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    def endings(self, firsts: Ids) -> tuple[Ids, Flags, Flags]:
         """How whole episodes of a step or more end: (steps, terminated, truncated), (B,) each."""
-        _, _, stops = self.index.span(firsts)
-        terminated = self.columns["non_terminals"].take(stops - 1) == 0
-        lanes = firsts >> LANE_SHIFT
+        lanes, lengths = firsts >> LANE_SHIFT, self.index.span(firsts).left
+        lasts = firsts + (lengths - 1) * np.array([r.width for r in self.readers])[lanes]
+        terminated = self.columns["non_terminals"].take(lasts) == 0
         heads = np.array(self.heads)[lanes] + (lanes << LANE_SHIFT)
-        live = np.array([reader.is_live for reader in self.readers])[lanes]
-        return stops - firsts, terminated, ~terminated & ~(live & (stops + 1 == heads))
+        # Rows tell of a truncation by the next reset, ticks at once.
+        runs = ~terminated & (lasts + 2 == heads)
+        for lane, ticks in self.ticks.items():
+            here = np.flatnonzero(lanes == lane)
+            runs[here] = ticks.ends(lasts[here] & ROW_MASK) == 0
+        runs &= np.array([reader.is_live for reader in self.readers])[lanes]
+        return lengths, terminated & ~runs, ~terminated & ~runs
+
+
+def _files(reader: AnyReader) -> TailFiles:
+    """What columns read of a lane: its rows, or its cells."""
+    return reader.cells if isinstance(reader, VectorReader) else reader
+
+
+def _is_of_frames(path: str) -> bool:
+    return path.partition("/")[0] == "frames"
+
+
+class _NoRows:
+    """In the place of a vector lane, in a column that it does not have."""
+
+    base = head = 0
+    is_live = False
+
+    def __init__(self, reader: AnyReader, spec: ArraySpec) -> None:
+        self.path = reader.path
+        self.specs = {spec.path: spec}
+
+    def missing(self, path: AnyPath, stop: int) -> Exception:
+        """Of a file that nobody asks for."""
+        return CorruptStoreError(f"{path}: no file of this lane holds rows up to {stop:,}")
+
+    def check_in_place(self) -> None:
+        """There is nothing that could have been exchanged."""

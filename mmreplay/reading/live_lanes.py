@@ -21,9 +21,10 @@ from mmreplay.batches.transitions import TransitionGatherer
 from mmreplay.episode_index import Index
 from mmreplay.errors import ClosedError, CorruptStoreError, InvalidIdError, SchemaError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
-from mmreplay.reading.joined_lanes import JoinedLanes
+from mmreplay.reading.joined_lanes import AnyReader, JoinedLanes
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.trajectories import LazyTrajectory
+from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.schema import Schema, as_array
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.lane_metadata import lane_paths
@@ -141,8 +142,7 @@ class LiveLanes:
             for reader in self._joined.readers:
                 reader.leave_session()
         self._lock = threading.RLock()
-        for column in self._joined.columns.values():
-            column.after_fork_in_child()
+        self._joined.after_fork_in_child()
 
     def check_open(self) -> None:
         """Raise ClosedError after `close`."""
@@ -153,7 +153,7 @@ class LiveLanes:
         """Let go of all maps; a second call does nothing."""
         with self._lock:
             self._closed = True
-            self._joined.columns = {}
+            self._joined.columns, self._joined.ticks = {}, {}
 
     # ------------------------------------------------------------ what is there
 
@@ -169,14 +169,25 @@ class LiveLanes:
         return self._joined.columns
 
     @property
-    def readers(self) -> Sequence[LaneReader]:
+    def readers(self) -> Sequence[AnyReader]:
         """The lanes' files."""
         return self._joined.readers
 
     def look(self, read: Callable[[Index], T]) -> T:
-        """What `read` finds in the index as it is now; nobody changes it meanwhile."""
-        with self._lock:
-            return read(self._follow().index)
+        """What `read` finds in the index as it is now; nobody changes it meanwhile.
+
+        The index of a vector lane reads files, which may go away under it. Raises
+        CorruptStoreError if they keep going away.
+        """
+        for _ in range(_ATTEMPTS):
+            with self._lock:
+                lanes = self._follow()
+                try:
+                    return read(lanes.index)
+                except EvictedError:
+                    self.check_open()
+                    self._reload()
+        raise self._restless()
 
     def retrying(self, read: Callable[[], tuple[JoinedLanes, T]]) -> T:
         """Run a read again as long as rows or sessions go away under it.
@@ -254,25 +265,41 @@ class LiveLanes:
         return wanted.astype(np.int64)
 
     def _invalid(self, wrong: int) -> InvalidIdError:
-        lane, row = wrong >> LANE_SHIFT, wrong & ROW_MASK
+        lane = wrong >> LANE_SHIFT
         if not 0 <= lane < len(self.readers):
             return InvalidIdError(
                 f"{self.path}: id {wrong}: there is no lane {lane}, of {len(self.readers)}"
             )
         _, first, head = self.index.window(lane)
+        reader, place = self.readers[lane], self._place(wrong)
+        if isinstance(reader, LaneReader):
+            why = f"the rows are [{first:,}, {head:,}), and the last row of an episode is none"
+        else:
+            ticks = f"[{first // reader.width:,}, {head // reader.width:,})"
+            why = f"the ticks are {ticks}, and an environment that was left out of one has none"
         return InvalidIdError(
-            f"{self.path}: id {wrong} (lane {lane}, row {row}) is no transition: the rows are "
-            f"[{first:,}, {head:,}), and the last row of an episode is none; see store.ids"
+            f"{self.path}: id {wrong} ({place}) is no transition: {why}; see store.ids"
         )
+
+    def _place(self, one: int) -> str:
+        """What an id stands for, in words."""
+        lane, row = one >> LANE_SHIFT, one & ROW_MASK
+        reader = self.readers[lane]
+        if isinstance(reader, LaneReader):
+            return f"lane {lane}, row {row}"
+        tick, env = divmod(row, reader.width)
+        return f"lane {lane}, tick {tick}, environment {env}"
 
     # ------------------------------------------------------------ rows of one lane
 
     def rows(self, lane: int) -> int:
-        """Rows of a lane, the newest included."""
+        """Rows of a lane, or ticks, the newest included."""
         return self.follow().heads[lane]
 
     def read_rows(self, lane: int, path: str, rows: Ids) -> Array:
         """Rows of one lane by number; zeros below base, the newest one as a final row.
+
+        Of a vector lane ticks, (n, width, ...).
 
         Raises:
             IndexError: there are not as many: another store, with fewer, has the path by now.
@@ -281,17 +308,20 @@ class LiveLanes:
         def read() -> tuple[JoinedLanes, Array]:
             with self._lock:
                 lanes = self._follow()
+                reader = lanes.readers[lane]
+                is_vector = isinstance(reader, VectorReader)
                 base, _, head = lanes.index.window(lane)
-                resets = lanes.index.resets(lane)
-            if rows.size and rows.max() >= head:
-                raise IndexError(f"{self.path}: row {rows.max()}: lane {lane} has {head:,} rows")
-            column = lanes.columns[path]
-            out = np.zeros((rows.size, *column.row_shape), column.dtype)
-            kept = (rows >= base).nonzero()[0]
-            ids = rows[kept] + (lane << LANE_SHIFT)
-            out[kept] = column.take(np.ascontiguousarray(ids))
+                resets = None if is_vector else lanes.resets(lane)
+            stop = head // reader.width
+            if rows.size and rows.max() >= stop:
+                raise IndexError(f"{self.path}: row {rows.max()}: lane {lane} has {stop:,} rows")
+            kept = (rows >= base // reader.width).nonzero()[0]
+            found = lanes.read(lane, path, np.ascontiguousarray(rows[kept]))
+            out = np.zeros((rows.size, *found.shape[1:]), found.dtype)
+            out[kept] = found
             newest = (rows == head - 1).nonzero()[0]
-            if newest.size and not lanes.readers[lane].is_closed and not path.startswith("frames"):
+            is_pending = not reader.is_closed and not path.startswith("frames")
+            if resets is not None and newest.size and is_pending:
                 out[newest] = lanes.newest(lane, path, resets)
             return lanes, out
 
@@ -320,21 +350,32 @@ class LiveLanes:
                 lengths, terminated, truncated = lanes.endings(firsts)
             each = zip(*(x.tolist() for x in (firsts, lengths, terminated, truncated)), strict=True)
             return lanes, [
-                LazyTrajectory(self, first, length, terminated=flag, truncated=cut)
+                LazyTrajectory(
+                    self,
+                    first,
+                    length,
+                    lanes.readers[first >> LANE_SHIFT].width,
+                    terminated=flag,
+                    truncated=cut,
+                )
                 for first, length, flag, cut in each
             ]
 
         return self.retrying(read)
 
-    def episode_rows(self, path: str, first: int, stop: int) -> Array:
-        """Committed rows of a column, by id, of the episode that begins with `first`.
+    def episode_rows(self, path: str, first: int, n_rows: int) -> Array:
+        """The first rows of a column in the episode that begins with this id, all committed.
 
         Raises InvalidIdError if the episode is not whole any more.
         """
 
         def read() -> tuple[JoinedLanes, Array]:
             lanes = self._with_episode(first)
-            out = lanes.columns[path].take(np.arange(first, stop))
+            if path.startswith("frames"):
+                wanted = lanes.frame_places(first, n_rows)
+            else:
+                wanted = first + np.arange(n_rows) * lanes.readers[first >> LANE_SHIFT].width
+            out = lanes.columns[path].take(wanted)
             self._with_episode(first)  # it may have gone while it was read
             return lanes, out
 
@@ -347,9 +388,11 @@ class LiveLanes:
             lanes = self._follow()
             oldest = lanes.index.window(lane)[1]
         if oldest > row:
+            unit = "row" if isinstance(lanes.readers[lane], LaneReader) else "tick"
             raise InvalidIdError(
-                f"{self.path}: the trajectory with id {first} (lane {lane}, row {row}) was evicted "
-                f"before it was read: the oldest row is {oldest:,} by now; read trajectories soon "
+                f"{self.path}: the trajectory with id {first} ({self._place(first)}) was evicted "
+                f"before it was read: the oldest {unit} is "
+                f"{oldest // lanes.readers[lane].width:,} by now; read trajectories soon "
                 f"after they are drawn, or give the buffer a larger capacity"
             )
         return lanes
@@ -372,7 +415,7 @@ def _check_distinct(lanes: Sequence[AnyPath]) -> None:
         seen[real] = lane
 
 
-def _tell_of_exchange(before: Sequence[LaneReader], now: Sequence[LaneReader]) -> None:
+def _tell_of_exchange(before: Sequence[AnyReader], now: Sequence[AnyReader]) -> None:
     """Say which store is followed where another has the path by now.
 
     Raises SchemaError if its rows are others.

@@ -1,4 +1,4 @@
-"""A store, read-only: one lane or many as one; arrays by row id, transitions, trajectories.
+"""A store, read-only: one lane or many as one; arrays by row, transitions, trajectories.
 
 Invariant: everything is read through `LiveLanes`, so an answer is of one moment.
 """
@@ -17,14 +17,14 @@ from mmreplay.arguments import any_whole_number
 from mmreplay.batches.batch import Batch
 from mmreplay.batches.settings import Settings
 from mmreplay.episode_index import Index
-from mmreplay.errors import SchemaError
-from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
+from mmreplay.errors import InvalidIdError, SchemaError
+from mmreplay.ids import LANE_SHIFT, Ids
 from mmreplay.reading import info
 from mmreplay.reading.column_views import ColumnView, LaneView
 from mmreplay.reading.joined_lanes import JoinedLanes
 from mmreplay.reading.live_lanes import LiveLanes
-from mmreplay.reading.trajectories import Trajectory
-from mmreplay.schema import FRAME, Schema
+from mmreplay.reading.trajectories import LazyTrajectory, Trajectory
+from mmreplay.schema import Schema
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.system import user_paths
 from mmreplay.system.held_directories import AnyPath
@@ -106,7 +106,7 @@ class Store:
         """The transitions with these ids.
 
         Args:
-            ids: (B,) integers, lane << 40 | row.
+            ids: (B,) integers, lane << 40 | row; of N environments, lane << 40 | tick * N + env.
             stack: frames an observation; None drops the axis.
             n_step: most steps of a return.
             gamma: discount a step.
@@ -139,28 +139,38 @@ class Store:
 
     @property
     def frames(self) -> ColumnView | dict[str, ColumnView]:
-        """Frames by row id, of a store of one lane."""
+        """Frames by row, or [tick, env], of a store of one lane."""
         return self._only_lane().frames
 
     @property
     def actions(self) -> ColumnView:
-        """Actions by row id, of a store of one lane."""
+        """Actions by row, or [tick, env], of a store of one lane."""
         return self._only_lane().actions
 
     @property
     def rewards(self) -> ColumnView:
-        """Rewards by row id, of a store of one lane."""
+        """Rewards by row, or [tick, env], of a store of one lane."""
         return self._only_lane().rewards
 
     @property
     def non_terminals(self) -> ColumnView:
-        """Non-terminal flags by row id, of a store of one lane."""
+        """Non-terminal flags by row, or [tick, env], of a store of one lane."""
         return self._only_lane().non_terminals
 
     @property
     def resets(self) -> ColumnView:
-        """Reset bits by row id, of a store of one lane."""
+        """Reset bits by row, of a store of one lane of one environment."""
         return self._only_lane().resets
+
+    @property
+    def ends(self) -> ColumnView:
+        """Where episodes end, by [tick, env], of a store of one lane of many environments."""
+        return self._only_lane().ends
+
+    @property
+    def episode(self) -> ColumnView:
+        """Which episode a step belongs to, by [tick, env], of such a store."""
+        return self._only_lane().episode
 
     @property
     def extras(self) -> dict[str, ColumnView]:
@@ -171,10 +181,9 @@ class Store:
 
     @property
     def episodes(self) -> npt.NDArray[np.void]:
-        """Whole retained episodes in the order of lanes and rows: see `EPISODE_DTYPE`.
+        """Whole retained episodes in the order of lanes and of starts: see `EPISODE_DTYPE`.
 
-        The running one of a live lane is its last, with both flags False. An episode of no step
-        is not counted.
+        The running ones of a live lane have both flags False. An episode of no step is not counted.
         """
         return self.live.episodes()
 
@@ -195,29 +204,22 @@ class Store:
             if not -len(episodes) <= number < len(episodes):
                 raise IndexError(f"trajectory {number}: there are {len(episodes)} whole episodes")
             episode = episodes[number]
-            lane, row = int(episode["id"]) >> LANE_SHIFT, int(episode["id"]) & ROW_MASK
-            rows = np.arange(row, row + int(episode["length"]) + 1)
-            out = self._trajectory(episode, lane, rows)
-            lanes = self.live.follow()
-            if lanes.index.window(lane)[1] > row:
-                raise EvictedError(str(self.path))  # in part, while it was read
-            return lanes, out
+            first = int(episode["id"])
+            whole = LazyTrajectory(
+                self.live,
+                first,
+                int(episode["length"]),
+                self.live.readers[first >> LANE_SHIFT].width,
+                terminated=bool(episode["terminated"]),
+                truncated=bool(episode["truncated"]),
+            )
+            try:
+                out = whole.read()
+            except InvalidIdError as error:  # the numbers are others by now
+                raise EvictedError(str(self.path)) from error
+            return self.live.follow(), out
 
         return self.live.retrying(read)
-
-    def _trajectory(self, episode: np.void, lane: int, rows: Ids) -> Trajectory:
-        read_rows, steps = self.live.read_rows, rows[:-1]
-        frames = {name: read_rows(lane, p, rows) for name, p in self.schema.frame_paths.items()}
-        return Trajectory(
-            frames if self.schema.is_dict else frames[FRAME],
-            read_rows(lane, "actions", steps),
-            read_rows(lane, "rewards", steps),
-            read_rows(lane, "non_terminals", steps) != 0,
-            bool(episode["terminated"]),
-            bool(episode["truncated"]),
-            steps + (lane << LANE_SHIFT),
-            {name: read_rows(lane, p, steps) for name, p in self.schema.extra_paths.items()},
-        )
 
     # ------------------------------------------------------------ about it
 
@@ -232,8 +234,8 @@ class Store:
             episodes: (n,) as `episodes` gives them.
 
         Returns:
-            (n,) of ``terminated``, ``truncated`` and ``open``: still running. Where a writer died
-            in an episode, it was cut off.
+            (n,) of ``terminated``, ``truncated`` and ``open``: still running. An episode in which
+            a writer died was cut off there, or is terminated if a life was lost with its last step.
         """
         return info.endings(self.live, episodes)
 

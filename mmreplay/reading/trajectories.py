@@ -93,8 +93,11 @@ class EpisodeRows(Protocol):
     def schema(self) -> Schema:
         """What a row holds."""
 
-    def episode_rows(self, path: str, first: int, stop: int) -> Array:
-        """Rows of a column, by id; raises InvalidIdError if they were evicted."""
+    def episode_rows(self, path: str, first: int, n_rows: int) -> Array:
+        """The first rows of a column in the episode that begins with this id, (n_rows, ...).
+
+        Raises InvalidIdError if they were evicted.
+        """
 
 
 class LazyTrajectory:
@@ -104,24 +107,32 @@ class LazyTrajectory:
 
     Args:
         rows: where to read.
-        first: id of its first row.
+        first: id of its first step.
         length: T.
+        stride: from one id to the next: as many environments the lane has.
         terminated: it ended in a terminal state.
         truncated: it was cut off.
     """
 
     def __init__(
-        self, rows: EpisodeRows, first: int, length: int, *, terminated: bool, truncated: bool
+        self,
+        rows: EpisodeRows,
+        first: int,
+        length: int,
+        stride: int,
+        *,
+        terminated: bool,
+        truncated: bool,
     ) -> None:
         self._rows = rows
-        self._first, self._length = first, length
+        self._first, self._length, self._stride = first, length, stride
         self.terminated, self.truncated = terminated, truncated
         self._columns: dict[str, Array] = {}
 
     def _column(self, path: str, n_rows: int) -> Array:
         column = self._columns.get(path)
         if column is None:
-            column = self._rows.episode_rows(path, self._first, self._first + n_rows)
+            column = self._rows.episode_rows(path, self._first, n_rows)
             column = self._columns.setdefault(path, column)  # another thread may have been first
         return column
 
@@ -156,7 +167,7 @@ class LazyTrajectory:
     @property
     def ids(self) -> Ids:
         """(T,) int64, the transitions' ids."""
-        return np.arange(self._first, self._first + self._length, dtype=np.int64)
+        return self._first + np.arange(self._length, dtype=np.int64) * self._stride
 
     @property
     def extras(self) -> dict[str, Array]:
@@ -203,8 +214,11 @@ class LazyTrajectory:
 
     def __repr__(self) -> str:
         lane, row = self._first >> LANE_SHIFT, self._first & ROW_MASK
+        place = f"row={row}"
+        if self._stride > 1:
+            place = f"tick={row // self._stride} environment={row % self._stride}"
         return (
-            f"<mmreplay.LazyTrajectory lane={lane} row={row} steps={self._length} "
+            f"<mmreplay.LazyTrajectory lane={lane} {place} steps={self._length} "
             f"read={sorted(self._columns)}>"
         )
 

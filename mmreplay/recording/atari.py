@@ -105,7 +105,7 @@ def make_one(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
 
 
 class AtariLanes:
-    """Several games in the threads of ale-py's AtariVectorEnv, a lane each.
+    """Several games in the threads of ale-py's AtariVectorEnv.
 
     Its next-step autoreset is the cheap one: a lane's reset runs beside the others' steps. An
     episode that is too long is reset by hand.

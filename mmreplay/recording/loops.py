@@ -21,6 +21,7 @@ from mmreplay.recording.autoreset import Lanes, Mask
 from mmreplay.recording.environments import World
 from mmreplay.recording.policies import make_actor, make_vector_actor
 from mmreplay.recording.progress import Meter
+from mmreplay.writing.lanes_writer import LanesWriter
 from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
 
@@ -158,7 +159,7 @@ class _VectorLoop:
 
     def run(
         self,
-        writer: VectorWriter,
+        writer: VectorWriter | LanesWriter,
         total: int,
         tally: Tally,
         meter: Meter,
@@ -175,7 +176,11 @@ class _VectorLoop:
             n_recorded = n_lanes if recorded is None else int(np.count_nonzero(recorded))
             if n_recorded > total - tally.steps:
                 n_recorded = total - tally.steps
-                recorded = _first(n_recorded, recorded, n_lanes)
+                some = _first(n_recorded, recorded, n_lanes)
+                if isinstance(writer, VectorWriter):  # in a lane of its own it just ends there
+                    left_out = ~some if recorded is None else recorded & ~some
+                    writer._end_episodes(left_out)  # noqa: SLF001 (users reset environments)
+                recorded = some
             if lives is not None:
                 lost = _lives_of(step.lives) < lives
                 lives = _lives_of(step.start_lives)

@@ -1,7 +1,7 @@
 """The recorder: steps environments with a policy and appends every transition to a store.
 
 Invariant: what is recorded is exactly the transitions that the environment made, `steps` of them
-over all lanes, unless it is stopped before.
+over all environments, unless it is stopped before.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from mmreplay.recording.policies import PolicyLike, load_policy
 from mmreplay.recording.progress import Meter, RecordProgress
 from mmreplay.system import user_paths
 from mmreplay.writing.create import create
-from mmreplay.writing.writer import Writer
+from mmreplay.writing.lanes_writer import LanesWriter
 
 _POLICIES = load_policy.__module__
 _NOT_THEIRS = ("mmreplay.writing.", Meter.__module__)
 _MAX_SEED = 2**31 - 2**16
-"""Emulators take seeds of 31 bits, and lane i gets seed + i."""
+"""Emulators take seeds of 31 bits, and environment i gets seed + i."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,11 @@ class RecordResult:
     Attributes:
         path: the store.
         env: the environment's id, or the name of what made it.
-        lanes: environments, a lane each.
+        environments: how many stepped together.
         steps: transitions recorded by this call.
         episodes: episodes that ended in it.
-        rows: rows that the store has had in all, evicted ones included.
+        rows: rows that the store has had in all, evicted ones included; of a vector environment
+            one for each of its steps.
         evicted_rows: rows that are gone, because of a capacity.
         seconds: from the first step until the store was closed.
         steps_per_s: transitions a second, closing included.
@@ -55,7 +56,7 @@ class RecordResult:
 
     path: str
     env: str
-    lanes: int
+    environments: int
     steps: int
     episodes: int
     rows: int
@@ -89,15 +90,14 @@ def record(
     """Record environments into a store.
 
     An Atari id gets the standard preprocessing (84x84 gray, frame skip 4, no-op start; see
-    `mmreplay.recording.atari`), every other environment is recorded as it is. Where a
-    vector environment has a step for more lanes than transitions are still missing, the first lanes
-    of it are recorded: it is always exactly `steps`.
+    `mmreplay.recording.atari`), every other environment is recorded as it is. Where the last step
+    of a vector environment makes more transitions than are still missing, those of the first
+    environments are recorded: it is always exactly `steps`.
 
     Args:
         env: a gymnasium id, an environment, a vector environment with any autoreset mode, or a
             function that makes one. What is made here is closed here.
-        path: the store's directory; with one single environment a store of one lane, otherwise a
-            lane for each environment.
+        path: the store's directory.
         steps: transitions to record, over all environments together.
         envs: environments that step together; None for 1, for those that a vector environment
             has, or, appending, for those that the store has.
@@ -132,7 +132,7 @@ def record(
     policy_name, called = load_policy(policy)
     earlier = _earlier(Path(path)) if append else None
     if earlier is not None and envs is None and isinstance(env, str):
-        envs = earlier.lanes
+        envs = earlier.n_envs
     tally = Tally()
     with _explained(path, tally):
         world = make_world(env, envs)
@@ -167,14 +167,14 @@ def record(
         meter.start()
         with writer, _explained(path, tally):
             loop.run(writer, steps, tally, meter, stop or _never)
-        writers = (writer,) if isinstance(writer, Writer) else writer.writers
+        writers = writer.writers if isinstance(writer, LanesWriter) else (writer,)
         last = meter.finish(tally.steps, tally.episodes)
     finally:
         world.close()
     return RecordResult(
         path=str(path),
         env=world.name,
-        lanes=world.n_envs,
+        environments=world.n_envs,
         steps=tally.steps,
         episodes=tally.episodes,
         rows=sum(one.rows for one in writers),
@@ -212,9 +212,9 @@ def step_only(
 
 @dataclass(frozen=True, slots=True)
 class _Earlier:
-    """The store that is appended to; `lanes` is None where the store is one lane itself."""
+    """The store that is appended to; `n_envs` is None if it is of one single environment."""
 
-    lanes: int | None
+    n_envs: int | None
     rows: int
     metadata: dict[str, Any]
 
@@ -222,11 +222,13 @@ class _Earlier:
 def _earlier(path: Path) -> _Earlier | None:
     try:
         with open_store(path) as store:
-            lanes = store.lanes
+            readers = store.live.readers
+            own = readers[0].metadata
+            is_group = readers[0].path != store.live.path  # a lane for each environment
             return _Earlier(
-                lanes=None if lanes[0].path == path.absolute() else len(lanes),
-                rows=sum(lane.rows for lane in lanes),
-                metadata=dict(store.live.readers[0].metadata.get("env") or {}),
+                n_envs=len(readers) if is_group else own.get("width"),
+                rows=sum(reader.head for reader in readers),
+                metadata=dict(own.get("env") or {}),
             )
     except StoreNotFoundError:
         return None
@@ -237,9 +239,9 @@ def _check_same(earlier: _Earlier, world: World, path: str | Path, *, life_loss:
 
     The core compares the fields; that the same fields can come from another game only we know.
     """
-    if earlier.lanes != world.fields.lanes:
+    if earlier.n_envs != world.fields.lanes:
         raise SchemaError(
-            f"append: {path} is a recording of {_words(earlier.lanes)}, found "
+            f"append: {path} is a recording of {_words(earlier.n_envs)}, found "
             f"{_words(world.fields.lanes)}"
         )
     kind = (
@@ -256,8 +258,8 @@ def _check_same(earlier: _Earlier, world: World, path: str | Path, *, life_loss:
             )
 
 
-def _words(lanes: int | None) -> str:
-    return "one single environment" if lanes is None else f"a vector environment of {lanes}"
+def _words(n_envs: int | None) -> str:
+    return "one single environment" if n_envs is None else f"a vector environment of {n_envs}"
 
 
 def _next_seed(seed: int, rows: int) -> int:

@@ -145,19 +145,19 @@ class PrioritizedSampler:
         # Only what differs: a page that is not written stays clean, and takes no memory.
         other = np.flatnonzero(column.values != wanted)
         column.values[other] = wanted[other]
-        self._take_over(index, [index.window(lane) for lane in range(column.n_lanes)])
+        self._take_over(index, [index.extent(lane) for lane in range(column.n_lanes)])
         self._masses.load(wanted)
         self._generation = column.generation
 
     # ------------------------------------------------------------ following the store
 
-    def _take_over(self, index: Index, windows: list[tuple[int, int, int]]) -> None:
+    def _take_over(self, index: Index, extents: list[tuple[int, int]]) -> None:
         self._index, self._version = index, index.version
-        self._windows = windows
-        self._n = index.n_transitions_of(len(windows))
-        ids = np.arange(len(windows)) << LANE_SHIFT
-        self._first = ids + [first for _, first, _ in windows]
-        self._stop = ids + [max(head - 1, 0) for _, _, head in windows]
+        self._extents = extents
+        self._n = index.n_transitions_of(len(extents))
+        ids = np.arange(len(extents)) << LANE_SHIFT
+        self._first = ids + [first for first, _ in extents]
+        self._stop = ids + [stop for _, stop in extents]
         self._lowest = int(self._first[0])
 
     def _follow(self, index: Index) -> None:
@@ -167,18 +167,17 @@ class PrioritizedSampler:
         column = self._column
         windows = [index.window(lane) for lane in range(column.n_lanes)]
         column.reach([(base, head) for base, _, head in windows])
+        extents = [index.extent(lane) for lane in range(column.n_lanes)]
         changed, priorities = [], []
-        for lane, (known, (_, first, head)) in enumerate(zip(self._windows, windows, strict=True)):
-            _, old_first, old_head = known
-            start, stop = max(old_head - 1, first, 0), max(head - 1, 0)
-            came = np.arange(start, max(stop, start))
-            new = np.full(came.size, self.largest)
-            # A row before a reset is the last of its episode: no transition.
-            new[index.resets_between(lane, start + 1, stop + 1) - 1 - start] = 0
-            gone = np.arange(max(old_first, column.lowest(lane)), min(first, old_head - 1))
+        for lane, (known, (first, stop)) in enumerate(zip(self._extents, extents, strict=True)):
+            old_first, old_stop = known
+            start = min(max(old_stop, first), stop)
+            came = np.arange(start, stop)
+            new = np.where(index.present(lane, start, stop), self.largest, 0.0)
+            gone = np.arange(max(old_first, column.lowest(lane)), min(first, old_stop))
             changed += [(lane << LANE_SHIFT) + came, (lane << LANE_SHIFT) + gone]
             priorities += [new, np.zeros(gone.size)]
-        self._take_over(index, windows)
+        self._take_over(index, extents)
         positions, values = column.positions(np.concatenate(changed)), np.concatenate(priorities)
         column.values[positions] = values
         if column.generation != self._generation:

@@ -52,26 +52,25 @@ class Windows:
         if self.boundary == "pad":
             return np.asarray(-(-steps // self.stride), np.int64)
         left = steps - self.steps
-        full = np.where(left >= 0, left // self.stride + 1, 0)
+        full = np.maximum(left // self.stride + 1, 0)  # below 0 rounds down, to 0 or less
         if self.boundary == "drop":
             return np.asarray(full, np.int64)
         # One more where the last one does not end with the episode; one for those that are short.
         shifted = (left % self.stride != 0) & (left > 0)
         return np.asarray(full + (shifted | ((left < 0) & (steps > 0))), np.int64)
 
-    def start(self, first: Ids, steps: Ids, number: Ids) -> Ids:
-        """The id of the first step after the burn-in, (B,), of window `number`, counted from 0.
+    def offset(self, steps: Ids, number: Ids) -> Ids:
+        """Steps before the first one after the burn-in, (B,), of window `number`, counted from 0.
 
-        `first` is the id of the episode's oldest step, `steps` how many it has.
+        `steps` is how many the episode has, from the oldest one on that can be sampled.
         """
-        begins = first + number * self.stride
+        begins = number * self.stride
         if self.boundary == "pad":
             return begins
-        begins = begins + self.burn_in
+        begins += self.burn_in
         if self.boundary == "drop":
             return begins
-        last = np.minimum(begins, first + steps - self.length)
-        return np.asarray(np.maximum(last, first), np.int64)
+        return np.asarray(np.maximum(np.minimum(begins, steps - self.length), 0), np.int64)
 
 
 class WindowSampler:
@@ -87,7 +86,7 @@ class WindowSampler:
 
     def every(self, index: Index) -> Ids:
         """Each window once, ascending: int64 (n,)."""
-        return self._at(np.arange(self.total(index)))
+        return np.sort(self._at(np.arange(self.total(index))))
 
     def total(self, index: Index) -> int:
         """How many windows there are."""
@@ -97,7 +96,8 @@ class WindowSampler:
         return total
 
     def _at(self, ranks: Ids) -> Ids:
-        return self.windows.start(*self._sums.at(ranks))
+        firsts, steps, numbers, strides = self._sums.at(ranks)
+        return firsts + self.windows.offset(steps, numbers) * strides
 
 
 class PortionSampler:
@@ -119,9 +119,10 @@ class PortionSampler:
         total = self._sums.follow(index)
         if not total:
             raise EmptyBufferError(_too_short(self._sums.longest(), self.windows, "whole "))
-        first, steps, _ = self._sums.at((draws[0] * total).astype(np.int64))
+        firsts, steps, _, strides = self._sums.at((draws[0] * total).astype(np.int64))
         room = steps - self.windows.length + 1
-        return np.asarray(first + (draws[1] * room).astype(np.int64), np.int64)
+        out: Ids = firsts + (draws[1] * room).astype(np.int64) * strides
+        return out
 
 
 def _too_short(longest: int, windows: Windows, kind: str = "") -> str:

@@ -14,6 +14,7 @@ from mmreplay.format.compression import crc32c
 from mmreplay.format.layout import CONTEXT_ROWS
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.system import checked_reads, durable_writes, memory_maps, platform
+from mmreplay.system.disk_errors import writing
 from mmreplay.system.held_directories import AnyPath
 
 PAGE_BYTES = 4096
@@ -84,10 +85,12 @@ class CheckpointFile:
     def create(
         path: AnyPath, store: str, *, head: int, tail_start: int, base: int
     ) -> CheckpointFile:
-        """A file with one valid slot."""
+        """A file with one valid slot; the caller makes it durable."""
         first = Checkpoint(head, tail_start, base, 1, platform.boot_id())
         data = _pack(first, uuid.UUID(store).bytes)
-        durable_writes.write_file(path, data.ljust(2 * PAGE_BYTES, b"\0"), overwritten=True)
+        durable_writes.write_file(
+            path, data.ljust(2 * PAGE_BYTES, b"\0"), durable=False, overwritten=True
+        )
         return CheckpointFile(path, store)
 
     @staticmethod
@@ -110,8 +113,9 @@ class CheckpointFile:
 
     def renew(self) -> None:
         """Make the best slot durable, also if the fsync after it was written has failed."""
-        durable_writes.make_own(self._path)
-        memory_maps.dirty_again(self._path, self._offset, self._offset + _RECORD.size)
+        with writing("making it durable", self._path):
+            durable_writes.make_own(self._path)
+            memory_maps.dirty_again(self._path, self._offset, self._offset + _RECORD.size)
         durable_writes.sync_file(self._path)
 
     def write(

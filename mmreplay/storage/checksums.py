@@ -7,7 +7,7 @@ becomes durable with the next flush.
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from mmreplay.errors import CorruptStoreError
 from mmreplay.format import compression, layout
@@ -74,10 +74,11 @@ class Checksums:
     def sync(self) -> None:
         """Make what was stored since the last call durable."""
         n_dirty = len(self._dirty)
-        for path, file in dict.fromkeys(self._dirty[number] for number in range(n_dirty)):
-            durable_writes.sync_file(
-                chunk_files.chunk_path(self._lane, layout.checksum_spec(path), file)
-            )
+        dirty = dict.fromkeys(self._dirty[number] for number in range(n_dirty))
+        durable_writes.sync_all(
+            chunk_files.chunk_path(self._lane, layout.checksum_spec(path), file)
+            for path, file in dirty
+        )
         for _ in range(n_dirty):  # not before: interrupted, it is done by the next call
             self._dirty.popleft()
 
@@ -94,18 +95,27 @@ def stored_checksum(lane: AnyPath, spec: ArraySpec, chunk: int) -> int:
     return int.from_bytes(data, "little")
 
 
-def crc32c_of_file(path: AnyPath, size: int, used: int | None = None) -> int:
+def crc32c_of_file(path: AnyPath, size: int, used: Sequence[tuple[int, int]] | None = None) -> int:
     """The checksum that fits a file, which must have `size` bytes; its holes take no time.
 
-    Whatever stands from byte `used` on counts as zeros.
+    Whatever stands outside of the (offset, length) in `used` counts as zeros.
     """
     value = end = 0
-    used = size if used is None else used
     for offset, data in checked_reads.read_filled(path, size, _PIECE_BYTES):
-        here = data[: max(used - offset, 0)]
+        here = data if used is None else only(used, offset, data)
         value = compression.crc32c(here, compression.crc32c_of_zeros(offset - end, value))
         end = offset + len(here)
     return compression.crc32c_of_zeros(size - end, value) or 1
+
+
+def only(used: Sequence[tuple[int, int]], offset: int, data: bytes) -> bytes:
+    """The bytes that stand at `offset` of a file, with zeros outside of some (offset, length)."""
+    out = bytearray(len(data))
+    for start, length in used:
+        first, stop = max(start - offset, 0), min(start + length - offset, len(data))
+        if first < stop:
+            out[first:stop] = data[first:stop]
+    return bytes(out)
 
 
 def rows_match(lane: AnyPath, spec: ArraySpec, chunk: int, head: int) -> bool:
@@ -114,7 +124,8 @@ def rows_match(lane: AnyPath, spec: ArraySpec, chunk: int, head: int) -> bool:
     Past the last row lie zeros: what else stands there has not harmed a row.
     """
     path = chunk_files.chunk_path(lane, spec, chunk)
-    used = max(head - chunk * spec.chunk_rows, 0) * spec.row_bytes
+    n_rows = min(max(head - chunk * spec.chunk_rows, 0), spec.chunk_rows)
+    used = chunk_files.byte_ranges(spec, 0, n_rows)
     return crc32c_of_file(path, spec.chunk_bytes, used) == stored_checksum(lane, spec, chunk)
 
 

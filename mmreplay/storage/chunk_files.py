@@ -1,6 +1,8 @@
 """Chunk files of uncompressed rows: their names, mapping them for writing, reading them.
 
-Invariant: row r of a column lies in chunk file r // chunk_rows at byte r % chunk_rows * row_bytes.
+Invariant: row r of a column lies in chunk file r // chunk_rows. Where there, nobody knows but
+`rows_of`, `byte_ranges`, `rows_at` and `file_places`: the rows follow one another, or the file has
+one part for each environment, in which its cells follow one another (`ArraySpec.width`).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import numpy.typing as npt
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Array, Ids
 from mmreplay.system import checked_reads, durable_writes, memory_maps
+from mmreplay.system.disk_errors import writing
 from mmreplay.system.held_directories import AnyPath
 
 _PIECE_BYTES = 1 << 20
@@ -71,19 +74,68 @@ def chunk_files(lane: AnyPath, spec: ArraySpec) -> list[int]:
     return sorted(chunk for chunk in chunks if chunk is not None)
 
 
+def rows_of(spec: ArraySpec, data: Any) -> Array:
+    """The rows, (n, *row_shape), whose bytes are `data`, as they stand in a chunk file; a view."""
+    values: Array = np.frombuffer(data, spec.dtype)
+    if spec.width == 1:
+        return values.reshape(-1, *spec.row_shape)
+    return values.reshape(spec.width, -1, *spec.row_shape[1:]).swapaxes(0, 1)
+
+
+def byte_ranges(spec: ArraySpec, start: int, stop: int) -> list[tuple[int, int]]:
+    """(offset, length) of the bytes of rows [start, stop) of a chunk file, ascending."""
+    if spec.width == 1 or stop - start == spec.chunk_rows:
+        return [(start * spec.row_bytes, (stop - start) * spec.row_bytes)]
+    size = spec.row_bytes // spec.width
+    return [
+        ((part * spec.chunk_rows + start) * size, (stop - start) * size)
+        for part in range(spec.width)
+    ]
+
+
+def rows_at(spec: ArraySpec, offset: int, data: bytes) -> Iterator[tuple[int, Array]]:
+    """(first row, rows, or cells) that stand in a chunk file from `offset` on.
+
+    `data`, of whole rows, or cells, are the bytes there.
+    """
+    values = np.frombuffer(data, spec.dtype)
+    if spec.width == 1:
+        yield offset // spec.row_bytes, values.reshape(-1, *spec.row_shape)
+        return
+    cells = values.reshape(-1, *spec.row_shape[1:])
+    place = offset // (spec.row_bytes // spec.width)
+    while len(cells):
+        row = place % spec.chunk_rows
+        here = cells[: spec.chunk_rows - row]
+        yield row, here
+        cells, place = cells[len(here) :], place + len(here)
+
+
+def file_places(cells: Ids, width: Ids, n_ticks: Ids) -> Ids:
+    """Where cells stand in their chunk files, of `n_ticks` each, counted in cells as these are.
+
+    `width` as of `ArraySpec`; 1 for those that stand where their numbers say.
+    """
+    ticks = cells // width
+    out: Ids = cells + (cells - ticks * width) * (n_ticks - 1) - ticks % n_ticks * (width - 1)
+    return out
+
+
 class Window:
     """One chunk file mapped for writing: from row `start` on, `rows` (chunk_rows, *row_shape).
 
+    `data` are its bytes, of which `rows` is a view.
     `items` is the fastest thing to store one row into: a memoryview for scalars (it refuses what
     the type cannot hold), otherwise `rows`.
     """
 
-    __slots__ = ("chunk", "items", "rows", "start")
+    __slots__ = ("chunk", "data", "items", "rows", "start")
 
     def __init__(self, spec: ArraySpec, chunk: int, data: npt.NDArray[np.uint8]) -> None:
         self.chunk = chunk
         self.start = chunk * spec.chunk_rows
-        self.rows: Array = data.view(spec.dtype).reshape(spec.chunk_rows, *spec.row_shape)
+        self.data = data
+        self.rows: Array = rows_of(spec, data)
         self.items: Any = self.rows
         # memoryview knows no half floats, and would take any object as a bool.
         if not spec.row_shape and spec.dtype.char not in "e?":
@@ -94,7 +146,9 @@ def open_window(lane: AnyPath, spec: ArraySpec, chunk: int) -> Window:
     """Allocate a chunk file, if it is not there, and map it."""
     path = chunk_path(lane, spec, chunk)
     durable_writes.allocate(path, spec.chunk_bytes)
-    return Window(spec, chunk, memory_maps.map_file(path, spec.chunk_bytes, writable=True))
+    with writing("mapping", path):
+        data = memory_maps.map_file(path, spec.chunk_bytes, writable=True)
+    return Window(spec, chunk, data)
 
 
 def filled_rows(
@@ -102,6 +156,7 @@ def filled_rows(
 ) -> Iterator[tuple[int, Array]]:
     """(first row, rows) of a raw column in [start, stop), piece by piece, mapping nothing.
 
+    Of one whose rows follow one another, as all but frames do.
     What lies in holes of the files is left out; it is zeros. Metadata may speak of any number of
     rows: neither memory nor time is taken for those that nobody wrote.
     """
@@ -138,6 +193,12 @@ def _expect_last(lane: ChunkFiles, spec: ArraySpec, stop: int) -> None:
         raise lane.missing(last, stop)
 
 
+def zero_rows(lane: AnyPath, spec: ArraySpec, chunk: int, first: int) -> None:
+    """Durably zero the rows of a chunk file from its row `first` on, and give back the blocks."""
+    ranges = byte_ranges(spec, first, spec.chunk_rows)
+    durable_writes.zero_ranges(chunk_path(lane, spec, chunk), ranges)
+
+
 def read_rows(lane: ChunkFiles, spec: ArraySpec, start: int, stop: int) -> Array:
     """Rows [start, stop) of a raw column, read without mapping anything."""
     if stop > start:  # before there is memory for rows that only damaged metadata speaks of
@@ -148,14 +209,12 @@ def read_rows(lane: ChunkFiles, spec: ArraySpec, start: int, stop: int) -> Array
         chunk, first = divmod(row, spec.chunk_rows)
         n = min(stop - row, spec.chunk_rows - first)
         path = chunk_path(lane.path, spec, chunk)
-        offset = first * spec.row_bytes
         try:
-            data = checked_reads.read_at(path, offset, n * spec.row_bytes, spec.chunk_bytes)
+            ranges = byte_ranges(spec, first, first + n)
+            data = checked_reads.read_ranges(path, ranges, spec.chunk_bytes)
         except FileNotFoundError as error:
             raise lane.missing(path, row + n) from error
         lane.check_in_place()
-        out[row - start : row - start + n] = np.frombuffer(data, spec.dtype).reshape(
-            n, *spec.row_shape
-        )
+        out[row - start : row - start + n] = rows_of(spec, data)
         row += n
     return out

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError, StoreNotFoundError
 from mmreplay.format import layout, parse
-from mmreplay.schema import Schema
+from mmreplay.format.columns import Column
 from mmreplay.system import checked_reads
 from mmreplay.system.held_directories import AnyPath, HeldDirectory
 
@@ -38,6 +40,19 @@ def read_metadata(path: AnyPath) -> dict[str, Any]:
     """attributes.mmreplay of a store or lane, checked; StoreNotFoundError if there is nothing."""
     where = path / "zarr.json"
     return parse.parse_root(_read_root(path, where), str(where))
+
+
+def read_name(path: AnyPath) -> str | None:
+    """The name of a lane, None if it has none; raises as `read_metadata`."""
+    where = path / "zarr.json"
+    return _name(_read_root(path, where), str(where))
+
+
+@functools.lru_cache(maxsize=4096)
+def _name(data: bytes, where: str) -> str | None:
+    # Whoever adds lanes to a store looks at all that it has, for each of them.
+    name: str | None = parse.parse_root(data, where).get("name")
+    return name
 
 
 def _read_root(path: AnyPath, where: AnyPath) -> bytes:
@@ -77,17 +92,18 @@ def _directory(path: AnyPath) -> tuple[int, int] | None:
     return about.st_dev, about.st_ino
 
 
-def read_specs(path: AnyPath, schema: Schema) -> tuple[dict[str, layout.ArraySpec], int]:
-    """Every array of a lane that holds rows, by path, and the rows that all their metadata say.
+def read_specs(
+    path: AnyPath, columns: Mapping[str, Column]
+) -> tuple[dict[str, layout.ArraySpec], int]:
+    """Every array of a lane, or log, that holds rows, by path, and the rows that all of them say.
 
-    Raises FormatError unless they fit the schema and each other.
+    Raises FormatError unless they fit the columns and each other.
     """
-    arrays = schema.arrays()
-    checked_reads.check_directories(path, ".live", "episodes/starts", *arrays)
-    checked_reads.check_directories(path, *(f"checksums/{name}" for name in arrays))
+    checked_reads.check_directories(path, ".live", "episodes/starts", *columns)
+    checked_reads.check_directories(path, *(f"checksums/{name}" for name in columns))
     specs: dict[str, layout.ArraySpec] = {}
     rows: int | None = None
-    for name, one in arrays.items():
+    for name, one in columns.items():
         where = path.joinpath(name, "zarr.json")
         try:
             data = checked_reads.read_bytes(where, layout.MAX_METADATA_BYTES)
@@ -98,11 +114,13 @@ def read_specs(path: AnyPath, schema: Schema) -> tuple[dict[str, layout.ArraySpe
                 f"again"
             ) from error
         spec, found = parse.parse_array(data, name, str(where))
-        if (spec.row_shape, spec.dtype) != (one.shape, one.dtype):
+        if (spec.row_shape, spec.dtype) != (one.row_shape, one.dtype):
             raise FormatError(
-                f"{where}: expected rows of {one.shape} {one.dtype}, as the schema says; found "
+                f"{where}: expected rows of {one.row_shape} {one.dtype}, as the schema says; found "
                 f"{spec.row_shape} {spec.dtype}"
             )
+        if text := layout.width_problem(spec, one.width):
+            raise FormatError(f"{where}: {text}")
         if rows is not None and found != rows:
             # Cut off between two arrays of a close: the root says what holds.
             found = min(found, rows)
@@ -133,7 +151,7 @@ def read_holder(lane: AnyPath) -> dict[str, Any] | None:
 
 def lane_paths(path: AnyPath) -> list[AnyPath]:
     """The lanes of a store, in order; the store itself if it is one lane."""
-    if read_metadata(path)["kind"] == "lane":
+    if read_metadata(path)["kind"] != "lanes":
         return [path]
     lanes = [path / name for name in layout.lane_names(checked_reads.names(path))]
     checked_reads.check_directories(path, *(lane.name for lane in lanes))

@@ -12,7 +12,7 @@ import numpy as np
 
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids, distinct
 from mmreplay.storage import prefetch
-from mmreplay.storage.chunk_files import LaneFiles, chunk_path, read_rows
+from mmreplay.storage.chunk_files import LaneFiles, chunk_path, file_places, read_rows
 from mmreplay.storage.side_by_side import SideBySide
 from mmreplay.system import memory_maps
 
@@ -55,6 +55,7 @@ class RawColumn:
         self.row_shape, self.dtype = spec.row_shape, spec.dtype
         self._row_bytes = spec.row_bytes
         self._chunk_rows = np.array([s.chunk_rows for s in self._specs], np.int64)
+        self._widths = np.array([s.width for s in self._specs], np.int64)
         self._whole_pages = all(s.chunk_bytes % memory_maps.GRANULARITY == 0 for s in self._specs)
         # Replaced whole, for threads that read meanwhile; None: the files are mapped one by one.
         self._files: SideBySide | None = None
@@ -157,7 +158,8 @@ class RawColumn:
         wanted = ids.ravel()
         filled = out.reshape(-1, *self.row_shape)
         lanes, rows = wanted >> LANE_SHIFT, wanted & ROW_MASK
-        chunks, places = np.divmod(rows, self._chunk_rows[lanes])
+        widths, chunk_rows = self._widths[lanes], self._chunk_rows[lanes]
+        chunks, places = np.divmod(file_places(rows, widths, chunk_rows // widths), chunk_rows)
         keys = lanes << LANE_SHIFT | chunks
         for key in distinct(keys).tolist():
             here = np.flatnonzero(keys == key)
@@ -184,12 +186,16 @@ class RawColumn:
         """In a forked child: there is no lock here."""
 
     def read(self, number: int, start: int, stop: int) -> Array:
-        """A copy of rows [start, stop) of one lane."""
+        """A copy of rows [start, stop) of one lane, of a column whose rows follow one another."""
+        return self.view(number, start, stop).copy()
+
+    def view(self, number: int, start: int, stop: int) -> Array:
+        """As `read`: the rows as they are mapped, else a copy."""
         lane, spec, files = self._lanes[number], self._specs[number], self._files
         if files is None or start < files.first[number] * spec.chunk_rows:
             return read_rows(lane, spec, start, stop)
         shift = int(files.shifts[number]) + (number << LANE_SHIFT)
-        return files.rows[shift + start : shift + stop].copy()
+        return files.rows[shift + start : shift + stop]
 
     def _page_in(self, files: SideBySide, ids: Ids, index: Ids) -> None:
         """Let the pager know which chunk files a batch of windows is about to read."""
@@ -197,5 +203,7 @@ class RawColumn:
         chunks = (ids[:, -1] & ROW_MASK) // self._chunk_rows[lanes]
         if self._pager.before(set(zip(lanes.tolist(), chunks.tolist(), strict=True))):
             first, last = index.min(axis=1), index.max(axis=1)
+            if (last - first >= index.shape[1]).any():  # what lies between is of others
+                first = last = distinct(index.ravel())
             ranges = prefetch.ranges(first, last, self._row_bytes)
             memory_maps.advise_needed(files.data, ranges)

@@ -37,8 +37,11 @@ class ShardColumn:
         self._row_bytes = spec.row_bytes
         self._codecs = [compression.make_codec(s.codec or {}) for s in self._specs]
         self._inner = np.array([s.inner_rows for s in self._specs], np.int64)
-        self._uniform = len({s.inner_rows for s in self._specs}) == 1
-        self._per_shard = [s.chunk_rows // s.inner_rows for s in self._specs]
+        self._longest_inner = int(self._inner.max())
+        # Inner chunks that lie beside each other: row r is of the one with the number r % width.
+        self._widths = np.array([s.width for s in self._specs], np.int64)
+        self._has_widths = bool((self._widths > 1).any())
+        self._per_shard = [s.n_inner for s in self._specs]
         self._shards: collections.OrderedDict[tuple[int, int], Shard] = collections.OrderedDict()
         self._lock = threading.Lock()
         self._local = threading.local()
@@ -72,7 +75,7 @@ class ShardColumn:
         wanted = ids.ravel()
         filled = out.reshape(-1, self._row_bytes // self.dtype.itemsize)
         todo = self._take_from_tails(wanted, filled)
-        long = self._uniform and ids.shape[-1] >= 2 * self._specs[0].inner_rows
+        long = ids.shape[-1] >= 2 * self._longest_inner
         decode = self._decode_runs if long else self._decode
         if todo is None:
             decode(wanted, filled, None)
@@ -115,10 +118,8 @@ class ShardColumn:
         To copy a chunk once more costs half of what decoding it does. `places` in `filled` are
         those of `wanted`; None for one after the other.
         """
-        inner = self._specs[0].inner_rows
-        numbers = wanted >> LANE_SHIFT
-        chunks, within = np.divmod(wanted & ROW_MASK, inner)
-        ends = (np.diff(wanted) != 1) | (np.diff(chunks) != 0)
+        keys, within = self._locate(wanted)
+        ends = (np.diff(within) != 1) | (np.diff(keys) != 0)
         if places is not None:
             ends |= np.diff(places) != 1
         starts = np.append(0, ends.nonzero()[0] + 1)
@@ -127,37 +128,51 @@ class ShardColumn:
             return
         lengths = np.diff(np.append(starts, wanted.size))
         # Each chunk's longest run first: a whole one is then decoded in place, once.
-        order = np.lexsort((-lengths, chunks[starts], numbers[starts]))
+        order = np.lexsort((-lengths, keys[starts]))
         starts, lengths = starts[order], lengths[order]
         to = starts if places is None else places[starts]
-        runs = (numbers[starts], chunks[starts], within[starts], lengths, to)
-        self._scratch(1, inner)
+        runs = (keys[starts], within[starts], lengths, to)
+        self._scratch(1, self._longest_inner)
         spare = self._local.parts[0]
         target = filled.reshape(-1).view(np.uint8)
         row_bytes = self._row_bytes
         known, rows = None, spare
-        for number, chunk, first, length, at in zip(*(x.tolist() for x in runs), strict=True):
+        for key, first, length, at in zip(*(x.tolist() for x in runs), strict=True):
             byte, n_bytes = at * row_bytes, length * row_bytes
-            if known != (number, chunk):
-                known = number, chunk
-                rows = target[byte : byte + n_bytes] if length == inner else spare
-                self._decode_chunk(number, chunk, rows)
-                if length == inner:
+            if known != key:
+                known = key
+                inner = self._specs[key >> LANE_SHIFT].inner_rows
+                is_whole = length == inner
+                rows = target[byte : byte + n_bytes] if is_whole else spare[: inner * row_bytes]
+                self._decode_chunk(key >> LANE_SHIFT, key & ROW_MASK, rows)
+                if is_whole:
                     continue
             begin = first * row_bytes
             target[byte : byte + n_bytes] = rows[begin : begin + n_bytes]
 
-    def _decode(self, wanted: Ids, filled: Array, places: Ids | None) -> None:
-        if len(self._lanes) == 1:
+    def _locate(self, wanted: Ids) -> tuple[Ids, Ids]:
+        """The inner chunks of rows, lane << LANE_SHIFT | chunk, and where in these they stand."""
+        if len(self._lanes) == 1 and not self._has_widths:
             inner: Any = int(self._inner[0])
             keys, within = np.divmod(wanted, inner)
+            return keys, within
+        lanes = wanted >> LANE_SHIFT
+        rows, inner = wanted & ROW_MASK, self._inner[lanes]
+        if self._has_widths:
+            widths = self._widths[lanes]
+            rows, beside = np.divmod(rows, widths)
+            keys, within = np.divmod(rows, inner)
+            keys *= widths
+            keys += beside
         else:
-            lanes = wanted >> LANE_SHIFT
-            inner = self._inner[lanes]
-            keys, within = np.divmod(wanted & ROW_MASK, inner)
-            keys |= lanes << LANE_SHIFT
+            keys, within = np.divmod(rows, inner)
+        keys |= lanes << LANE_SHIFT
+        return keys, within
+
+    def _decode(self, wanted: Ids, filled: Array, places: Ids | None) -> None:
+        keys, within = self._locate(wanted)
         unique, inverse = np.unique(keys, return_inverse=True)
-        length = int(self._inner.max())
+        length = self._longest_inner
         room = max(1, _SCRATCH_BYTES // (length * self._row_bytes))
         scratch = self._scratch(min(room, unique.size), length)
         rows = scratch.reshape(-1, filled.shape[1])
@@ -189,7 +204,7 @@ class ShardColumn:
         for part, key in zip(parts, keys, strict=False):
             number, chunk = key >> LANE_SHIFT, key & ROW_MASK
             size = self._specs[number].inner_rows * self._row_bytes
-            self._decode_chunk(number, chunk, part if self._uniform else part[:size])
+            self._decode_chunk(number, chunk, part if size == part.size else part[:size])
 
     def _decode_chunk(self, number: int, chunk: int, out: Bytes) -> None:
         shard, inner = divmod(chunk, self._per_shard[number])

@@ -26,7 +26,7 @@ _ROOM_OF_A_CHUNK = 128  # its entry in the index, its crc32c, the header of its 
 
 def file_size(path: AnyPath, spec: ArraySpec) -> int:
     """The size of a shard's file; raises CorruptStoreError if no shard can have it."""
-    n_chunks = spec.chunk_rows // max(spec.inner_rows, 1)
+    n_chunks = spec.n_inner
     room = spec.chunk_bytes // 8 + n_chunks * _ROOM_OF_A_CHUNK + _ROOM_BYTES
     return checked_reads.regular_size(path, spec.chunk_bytes + room)
 
@@ -39,7 +39,7 @@ def assemble(spec: ArraySpec, chunks: Sequence[bytes]) -> bytes:
     lengths of its parts, and two shards of equal lengths could be exchanged unnoticed. To readers
     of zarr the digest is unused space, which the sharding specification allows.
     """
-    n_chunks = spec.chunk_rows // spec.inner_rows
+    n_chunks = spec.n_inner
     index = np.full((n_chunks, 2), ABSENT, "<u8")
     sizes = np.array([len(chunk) for chunk in chunks], "<u8")
     index[: len(chunks), 1] = sizes
@@ -58,8 +58,8 @@ class Shard:
         """Map; raises CorruptStoreError if the index does not fit the file."""
         self._path = path
         self._codec = codec
-        self._inner_bytes = spec.inner_rows * spec.row_bytes
-        n_chunks, size = spec.chunk_rows // spec.inner_rows, file_size(path, spec)
+        self._inner_bytes = spec.inner_bytes
+        n_chunks, size = spec.n_inner, file_size(path, spec)
         end = size - (16 * n_chunks + 4)
         if end < 0:
             raise CorruptStoreError(

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.format.layout import ArraySpec
-from mmreplay.ids import LANE_SHIFT, Array, Ids
+from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
+from mmreplay.storage import chunk_files
 from mmreplay.system import memory_maps
 from mmreplay.system.held_directories import AnyPath
 
@@ -23,14 +24,14 @@ class SideBySide:
 
     All lanes have rows of one shape, and chunk files of whole pages. Of each lane, `first` is its
     first chunk in the range, `room` how many fit, `stop` the chunk after the last mapped one, which
-    the user counts up, and `shifts` what to add to an id for its index in `rows`; `shifted` says
-    whether any of these is not 0. `rows`, (n, *row_shape), are zeros where nothing is mapped, and
-    `data` their bytes; what is stored there reaches the files if `writable`. Raises OSError if
-    there is no such range of addresses.
+    the user counts up, and `shifts` what to add to an id for its index in `rows`, where its rows
+    follow one another; `shifted` says whether any index is not the id itself. `rows`,
+    (n, *row_shape), are zeros where nothing is mapped, and `data` their bytes; what is stored there
+    reaches the files if `writable`. Raises OSError if there is no such range of addresses.
     """
 
     __slots__ = (
-        "_begins", "_reservation", "_room", "_specs",
+        "_begins", "_has_parts", "_n_ticks", "_reservation", "_room", "_specs", "_widths",
         "data", "first", "rows", "shifted", "shifts", "stop",
     )  # fmt: skip
 
@@ -55,7 +56,10 @@ class SideBySide:
             for number, (begin, chunk, spec) in enumerate(zip(begins, first, specs, strict=True))
         ]
         self._begins, self.shifts = np.array(begins, np.int64), np.array(shifts, np.int64)
-        self.shifted = any(shifts)
+        self._widths = np.array([spec.width for spec in specs], np.int64)
+        self._n_ticks = np.array([spec.chunk_rows for spec in specs], np.int64) // self._widths
+        self._has_parts = bool((self._widths > 1).any())
+        self.shifted = any(shifts) or self._has_parts
 
     def has_room(self, lane: int, stop: int) -> bool:
         """Whether a lane's chunks below `stop` fit."""
@@ -78,13 +82,16 @@ class SideBySide:
 
     def index(self, ids: Ids) -> Ids:
         """The index in `rows` of each id."""
-        if len(self.shifts) == 1:
-            return ids + self.shifts
-        out: Ids = ids + self.shifts[ids >> LANE_SHIFT]
+        lanes = ids >> LANE_SHIFT if len(self.shifts) > 1 else 0
+        if self._has_parts:
+            rows = ids & ROW_MASK
+            places = chunk_files.file_places(rows, self._widths[lanes], self._n_ticks[lanes])
+            ids = ids + (places - rows)
+        out: Ids = ids + self.shifts[lanes]
         return out
 
     def ids(self, index: Ids) -> Ids:
-        """The id that stands at each index of `rows`."""
+        """The id that stands at each index of `rows`, of lanes whose rows follow one another."""
         if len(self.shifts) == 1:
             return index - self.shifts
         lanes = self._begins.searchsorted(index, "right") - 1

@@ -49,9 +49,12 @@ class State:
 
     @staticmethod
     def create(path: AnyPath) -> State:
-        """A fresh, untrusted page, until `start` has stored its boot id and its session."""
-        durable_writes.write_file(path, bytes(PAGE_BYTES), overwritten=True)
-        durable_writes.allocate_beyond(path, PAGE_BYTES)
+        """A fresh page, untrusted until `start` has stored its boot id and its session.
+
+        The caller makes it durable.
+        """
+        durable_writes.write_file(path, bytes(PAGE_BYTES), durable=False, overwritten=True)
+        durable_writes.allocate_beyond(path, PAGE_BYTES, durable=False)
         return State(path, writable=True)
 
     @staticmethod
@@ -143,6 +146,13 @@ class State:
             if found > known and checkpoint.is_newest
         ]
 
+    def is_as_made(self) -> bool:
+        """Whether no session has begun on the page since a new log was made of which it is.
+
+        Such a log has got its name after all of it was durable; a copy of it has another page.
+        """
+        return not (self.words[0] or self.words[SESSION] or any(self.boot)) and self._names_files()
+
     def rows_beyond(self, head: int) -> int:
         """How many rows past `head` the page speaks of, trusted or not."""
         return max(self.words[COMMITTED] - head, 0) if self.is_written() else 0
@@ -157,11 +167,13 @@ class State:
         Not if the file is another, as in a copy; nor if the directory is, as in a copy made of hard
         links; nor if the file was truncated, as by a copy that was restored over it.
         """
+        of_this_boot = self.words[0] == _MAGIC and self.boot == platform.boot_id()
+        return of_this_boot and self._names_files()
+
+    def _names_files(self) -> bool:
         words = self.words
         return (
-            words[0] == _MAGIC
-            and self.boot == platform.boot_id()
-            and (words[_DEVICE], words[_INODE]) == self._identity
+            (words[_DEVICE], words[_INODE]) == self._identity
             and (words[_HOME_DEVICE], words[_HOME_INODE]) in (self._home, (0, 0))
             and self._has_more_blocks >= words[_HAS_MORE_BLOCKS]
         )

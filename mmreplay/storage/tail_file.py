@@ -29,6 +29,18 @@ def tail_path(lane: AnyPath, spec: ArraySpec) -> AnyPath:
     return lane / ".live" / (spec.path.replace("/", "~") + ".tail")
 
 
+def inner_rows(spec: ArraySpec, tail: Array, start: int, inner: int) -> Array:
+    """Where the rows of an inner chunk stand in a tail, of the shard that begins at row `start`.
+
+    (inner_rows, *row_shape); of ticks those of one environment, (inner_rows, *row_shape[1:]),
+    which do not follow one another.
+    """
+    block, environment = divmod(inner, spec.width)
+    row = (start + block * spec.inner_rows) % len(tail)
+    rows = tail[row : row + spec.inner_rows]
+    return rows if spec.width == 1 else rows[:, environment]
+
+
 def tail_problem(specs: Mapping[str, ArraySpec], head: int, tail_start: int) -> str:
     """Why the tail cannot hold the rows from `tail_start` to `head`; empty if it can."""
     half = max((spec.chunk_rows for spec in specs.values() if not spec.is_raw), default=0)

@@ -9,7 +9,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,10 +90,16 @@ def _open_within(path: AnyPath, limit: int) -> tuple[int, int]:
 
 def read_at(path: AnyPath, offset: int, length: int, size: int) -> bytes:
     """`length` bytes from `offset`; raises CorruptStoreError unless the file has `size` bytes."""
+    return read_ranges(path, [(offset, length)], size)
+
+
+def read_ranges(path: AnyPath, ranges: Sequence[tuple[int, int]], size: int) -> bytes:
+    """As `read_at`, the bytes of several ranges, (offset, length), one after the other."""
     descriptor = open_regular(path, os.O_RDONLY)
     try:
         check_size(path, os.fstat(descriptor).st_size, size)
-        return _read_exactly(descriptor, path, offset, length)
+        parts = [_read_exactly(descriptor, path, offset, length) for offset, length in ranges]
+        return parts[0] if len(parts) == 1 else b"".join(parts)
     finally:
         os.close(descriptor)
 

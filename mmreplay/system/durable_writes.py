@@ -9,16 +9,24 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import os
 import struct
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from mmreplay.system import checked_reads, platform
-from mmreplay.system.disk_errors import NO_ROOM, opening_to_sync, syncing, writing
+from mmreplay.system.disk_errors import (
+    NO_ROOM,
+    FailedSyncError,
+    opening_to_sync,
+    syncing,
+    writing,
+)
 from mmreplay.system.held_directories import AnyPath, HeldPath, at
+from mmreplay.system.threads import run_in_threads
 
 _COPY_BYTES = 8 << 20
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE of linux/falloc.h
@@ -58,6 +66,16 @@ def write_file(
             raise
         if durable:
             sync_directory(path.parent)
+
+
+def write_new(path: AnyPath, data: bytes) -> None:
+    """Write a file of a directory that nobody knows yet; see `sync_tree`."""
+    with writing(f"writing {path.name}", path):
+        descriptor = _open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            _write_all(descriptor, data)
+        finally:
+            os.close(descriptor)
 
 
 def _open(path: AnyPath, flags: int) -> int:
@@ -148,8 +166,8 @@ def _fallocate(descriptor: int, size: int) -> None:
     _write_all(descriptor, bytes(max(size - have, 0)))
 
 
-def zero_from(path: AnyPath, offset: int) -> None:
-    """Zero a file from `offset` to its end and give the blocks back; its length stays.
+def zero_ranges(path: AnyPath, ranges: Iterable[tuple[int, int]]) -> None:
+    """Zero (offset, length) of a file and give the blocks back; its length stays.
 
     See `make_own`.
     """
@@ -157,10 +175,10 @@ def zero_from(path: AnyPath, offset: int) -> None:
         make_own(path)
         descriptor = _open(path, os.O_RDWR)
         try:
-            length = os.fstat(descriptor).st_size - offset
-            if length > 0 and not _punch_hole(descriptor, offset, length):
-                os.lseek(descriptor, offset, os.SEEK_SET)
-                _write_all(descriptor, bytes(length))
+            for offset, length in ranges:
+                if length > 0 and not _punch_hole(descriptor, offset, length):
+                    os.lseek(descriptor, offset, os.SEEK_SET)
+                    _write_all(descriptor, bytes(length))
             with syncing(path):
                 _fdatasync(descriptor)
         finally:
@@ -179,7 +197,7 @@ def _call_fallocate(descriptor: int, mode: int, offset: int, length: int) -> boo
     return bool(call(descriptor, mode, offset, length) == 0)
 
 
-def allocate_beyond(path: AnyPath, size: int) -> None:
+def allocate_beyond(path: AnyPath, size: int, *, durable: bool = True) -> None:
     """Allocate `size` bytes past the end of a file, whose length stays, where the system can.
 
     Whoever truncates the file, as most programs do that copy another over it, gives them back:
@@ -189,7 +207,8 @@ def allocate_beyond(path: AnyPath, size: int) -> None:
         descriptor = _open(path, os.O_RDWR)
         try:
             _call_fallocate(descriptor, _KEEP_SIZE, os.fstat(descriptor).st_size, size)
-            _fsync(descriptor)
+            if durable:
+                _fsync(descriptor)
         finally:
             os.close(descriptor)
 
@@ -397,10 +416,35 @@ def exchange(first: AnyPath, second: AnyPath) -> bool:
 
 def sync_tree(path: AnyPath) -> None:
     """Make every file and every name below a directory durable."""
+    files: list[AnyPath] = []
+    folders: list[AnyPath] = []
     for folder, _, names in checked_reads.walk(path):
-        for name in names:
-            sync_file(folder / name)
-        sync_directory(folder)
+        files += (folder / name for name in names)
+        folders.append(folder)
+    sync_all(files, folders)
+
+
+def sync_all(files: Iterable[AnyPath] = (), directories: Iterable[AnyPath] = ()) -> None:
+    """`sync_file` and `sync_directory` of each, many at once.
+
+    The journal that is written for one of them takes the others along. Each is tried;
+    FailedSyncError, if any raised that, rather than another error.
+    """
+    calls: list[Callable[[], None]] = []
+    calls += (functools.partial(sync_file, path) for path in files)
+    calls += (functools.partial(sync_directory, path) for path in directories)
+    _run_all(calls)
+
+
+def write_files(files: Mapping[AnyPath, bytes]) -> None:
+    """`write_file` of each, many at once; each is tried."""
+    _run_all([functools.partial(write_file, path, data) for path, data in files.items()])
+
+
+def _run_all(calls: Sequence[Callable[[], None]]) -> None:
+    _, failures = run_in_threads(lambda call: call(), calls)
+    for error in sorted(failures, key=lambda one: not isinstance(one, FailedSyncError)):
+        raise error
 
 
 def remove_tree(path: AnyPath) -> None:

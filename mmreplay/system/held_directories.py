@@ -163,7 +163,11 @@ class HeldPath:
     def __str__(self) -> str:
         """What it was opened as; see `shown` for where it is now."""
         above = self.directory.path
-        return str(above.parent if self.below == ".." else above / self.below)
+        if self.below == "..":
+            return str(above.parent)
+        # Not joined as paths: each file that is read has its path ready for a message.
+        where = str(above)
+        return os.path.join(where, self.below).removeprefix("./") if self.below else where
 
     def __repr__(self) -> str:
         return f"<mmreplay.HeldPath {self}>"
@@ -196,7 +200,7 @@ def shown(path: AnyPath) -> str:
     return str(path)
 
 
-def check_there(path: AnyPath, error: OSError) -> None:
+def check_there(path: AnyPath, error: Exception) -> None:
     """Raise FailedStoreError if a directory was removed while it was held open."""
     if isinstance(path, HeldPath) and path.directory.is_removed():
         raise FailedStoreError(

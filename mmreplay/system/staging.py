@@ -98,6 +98,8 @@ def _sweep(folder: AnyPath, begins: str, ends: re.Pattern[str], owner: int | Non
 
 def _remove_unless_locked(directory: AnyPath) -> None:
     with contextlib.suppress(MmreplayError, OSError):  # in use, or gone already
+        if locks.is_locked(directory):  # often by this process, which needs no search for garbage
+            return
         lock = locks.DirectoryLock(directory, patience_s=0, who=lambda: "")
         try:
             durable_writes.remove_tree(directory)

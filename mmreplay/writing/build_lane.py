@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Mapping
-from pathlib import PurePosixPath
 from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FailedStoreError, FormatError
@@ -21,6 +20,7 @@ from mmreplay.system.held_directories import AnyPath
 __all__ = [
     "build_lane",
     "build_live",
+    "build_vector_lane",
     "generator_path",
     "read_generator",
     "unmade",
@@ -49,18 +49,52 @@ def build_lane(
         **attributes,
         "closed": False,
     }
-    arrays = [*specs.values(), *(layout.checksum_spec(name) for name in specs)]
-    arrays.append(layout.index_spec())
+    _build_log(path, own, specs, layout.index_spec())
+
+
+def build_vector_lane(
+    path: AnyPath,
+    schema: Schema,
+    logs: Mapping[str, Mapping[str, ArraySpec]],
+    width: int,
+    attributes: Mapping[str, Any],
+) -> None:
+    """As `build_lane`, of `width` environments; `logs` are every array by path, by log."""
+    own = {
+        "format": layout.FORMAT,
+        "kind": "vector",
+        "uuid": uuid.uuid4().hex,
+        "width": width,
+        "schema": schema.to_json(),
+        **attributes,
+    }
+    for name, specs in logs.items():
+        of_log = {
+            "format": layout.FORMAT,
+            "kind": "log",
+            "uuid": own["uuid"],
+            "rows": 0,
+            "first": 0,
+            "closed": False,
+        }
+        _build_log(path / name, of_log, specs)
+    durable_writes.write_new(path / "zarr.json", layout.group_json(own))
+
+
+def _build_log(
+    path: AnyPath, own: Mapping[str, Any], specs: Mapping[str, ArraySpec], *more: ArraySpec
+) -> None:
+    """The directory of an empty, live log, with its arrays of rows and more of another length."""
+    arrays = (*specs.values(), *(layout.checksum_spec(name) for name in specs), *more)
     for spec in arrays:
-        folder = path / spec.path
-        durable_writes.make_directory(folder)
-        durable_writes.write_file(folder / "zarr.json", layout.array_json(spec, 0), durable=False)
-        for group in PurePosixPath(spec.path).parents:
-            durable_writes.write_file(
-                path / str(group) / "zarr.json", layout.group_json(), durable=False
-            )
-    durable_writes.write_file(path / "zarr.json", layout.group_json(own), durable=False)
-    build_live(path, own["uuid"], specs, head=0, tail_start=0, base=0)
+        durable_writes.make_directory(path / spec.path)
+        durable_writes.write_new(path / spec.path / "zarr.json", layout.array_json(spec, 0))
+    names = [spec.path.split("/") for spec in arrays]
+    for group in {"/".join(parts[:n]) for parts in names for n in range(1, len(parts))}:
+        durable_writes.write_new(path / group / "zarr.json", layout.group_json())
+    durable_writes.write_new(path / "zarr.json", layout.group_json(own))
+    # So that whoever opens it first knows that nobody has before.
+    build_live(path, own["uuid"], specs, head=0, tail_start=0, base=0).name_files()
 
 
 def build_live(
@@ -71,15 +105,18 @@ def build_live(
     head: int,
     tail_start: int,
     base: int,
-) -> None:
-    """`.live` with tails of zeros, a state that nobody trusts yet, and a valid checkpoint."""
+) -> State:
+    """`.live` with tails of zeros, a state that nobody trusts yet, and a valid checkpoint.
+
+    The caller makes it durable. Returns the state.
+    """
     live = path / ".live"
     durable_writes.make_directory(live)
     for spec in specs.values():
         if not spec.is_raw:
             durable_writes.allocate(tail_file.tail_path(path, spec), 2 * spec.chunk_bytes)
-    State.create(live / "state")
     CheckpointFile.create(live / "checkpoint", store, head=head, tail_start=tail_start, base=base)
+    return State.create(live / "state")
 
 
 def write_metadata(path: AnyPath, metadata: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -89,7 +126,7 @@ def write_metadata(path: AnyPath, metadata: dict[str, Any], **changes: Any) -> d
         FormatError: they would be longer than anybody reads; nothing was changed.
     """
     new = {**metadata, **changes}
-    if not new["closed"]:
+    if not new.get("closed"):
         new.pop("generator", None)  # it stands in .live while the lane is open
     data = layout.group_json(new)
     # What was read may come out longer: written by others, it may be spelled in fewer bytes.

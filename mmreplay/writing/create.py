@@ -26,10 +26,8 @@ from mmreplay.system.held_directories import AnyPath, HeldDirectory
 from mmreplay.system.limits import ReachedLimitError
 from mmreplay.system.staging import remove_atomically, staging_directory
 from mmreplay.writing import build_lane
-from mmreplay.writing.open_lanes import open_lanes
-from mmreplay.writing.request import Request, split_capacity
-from mmreplay.writing.vector_writer import VectorWriter
-from mmreplay.writing.writer import Writer
+from mmreplay.writing.open_lanes import AnyWriter, open_lanes
+from mmreplay.writing.request import Request, check_capacity
 
 __all__ = ["FLUSH_S", "create"]
 
@@ -58,21 +56,21 @@ def create(
     metadata: Mapping[str, Any] | None = None,
     append: bool = False,
     flush_s: float = FLUSH_S,
-) -> Writer | VectorWriter:
+) -> AnyWriter:
     """Make a store and open it for writing.
 
     Args:
         path: a directory that does not exist yet.
         frame: the field of one unstacked observation, or a dict of them.
         action: the action's field.
-        capacity: most transitions to keep, over all lanes, the newest. None keeps everything, or,
-            reopening, what the store's own capacity keeps.
+        capacity: most transitions to keep, over all environments, the newest. None keeps
+            everything, or, reopening, what the store's own capacity keeps.
         extras: further columns by name, given to `step` by keyword.
         reward_dtype: ``float32`` (the default) or ``float64``.
         codec: the codec of every frame field that names none itself.
         env: a Gymnasium environment, whose spaces give `frame`, `action` and, of a vector
             environment, `lanes`.
-        lanes: that many lanes, written together by one `VectorWriter`.
+        lanes: a lane of that many environments, which step together.
         lane: the name of this process's own lane in a store that many processes write; the same
             name opens the same lane again.
         padding: how stacks are padded when a reader does not say: ``reset`` or ``zero``; None for
@@ -82,7 +80,8 @@ def create(
         flush_s: seconds between flushes by the clock; 0 for none.
 
     Returns:
-        a `Writer`, or a `VectorWriter` if `lanes` were asked for.
+        a `Writer`; a `VectorWriter` of a lane of many environments; a `LanesWriter` of a store in
+        which each environment has a lane of its own.
 
     Raises:
         StoreExistsError: something is at `path` already.
@@ -95,8 +94,6 @@ def create(
         FailedStoreError: a write or fsync failed.
     """
     where = user_paths.path_to_create(path)
-    if lane is not None and lanes is not None:
-        raise SchemaError("lane and lanes: give one of them: a lane of this process, or all lanes")
     if lane is not None:
         _check_name(lane)
     capacity = whole_number_or_none("capacity", capacity, 1, _MAX_CAPACITY)
@@ -116,8 +113,9 @@ def create(
             warn_caller(advice)
         stack_padding = found.padding
         frame, action = frame or found.frame, action or found.action
-        lanes = lanes if lanes is not None or lane is not None else found.lanes
+        lanes = lanes if lanes is not None else found.lanes
     lanes = whole_number_or_none("lanes", lanes, 1, MAX_LANES)
+    check_capacity(capacity, lanes)
     request = Request(
         where,
         frame,
@@ -158,11 +156,14 @@ def _make(
     schema = request.schema()
     try:
         with staging_directory(request.path) as built:
-            if lanes is None and lane is None:
-                attributes = request.attributes(capacity)
-                build_lane.build_lane(built, schema, plan.plan_arrays(schema, None), attributes)
+            attributes = request.attributes(capacity)
+            if lane is not None:
+                _build_group(built, schema, attributes)
+            elif lanes is not None:
+                logs = plan.plan_vector(schema, lanes, capacity)
+                build_lane.build_vector_lane(built, schema, logs, lanes, attributes)
             else:
-                _build_group(built, request, schema, capacity, lanes)
+                build_lane.build_lane(built, schema, plan.plan_arrays(schema, None), attributes)
             durable_writes.sync_tree(built)
             made = HeldDirectory(built, named=request.path)
             target = built.with_name(request.path.name)
@@ -175,23 +176,17 @@ def _make(
         raise build_lane.unmade(request.path, error) from error
 
 
-def _build_group(
-    built: AnyPath, request: Request, schema: Schema, capacity: int | None, lanes: int | None
-) -> None:
-    specs = plan.plan_arrays(schema, lanes or 0)
-    shares = split_capacity(capacity, lanes) if lanes else []
-    for number, share in enumerate(shares):
-        lane = built / layout.lane_name(number)
-        build_lane.build_lane(lane, schema, specs, request.attributes(share))
+def _build_group(built: AnyPath, schema: Schema, attributes: Mapping[str, Any]) -> None:
+    """A store to which lanes will come one by one."""
     own = {
         "format": layout.FORMAT,
         "kind": "lanes",
         "uuid": uuid.uuid4().hex,
         "schema": schema.to_json(),
-        "layout": layout.layout_json(specs),
-        **request.attributes(shares[0] if shares else capacity),
+        "layout": layout.layout_json(plan.plan_arrays(schema, 0, attributes["capacity"])),
+        **attributes,
     }
-    durable_writes.write_file(built / "zarr.json", layout.group_json(own))
+    durable_writes.write_new(built / "zarr.json", layout.group_json(own))
 
 
 def _check_name(lane: object) -> None:

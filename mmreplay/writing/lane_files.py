@@ -1,12 +1,11 @@
-"""The files of a lane that is locked for writing: opened, mapped chunk by chunk, released.
+"""A lane that is locked for writing: its logs, one of a single environment, two of many.
 
 Invariant: while one process has a lane open for writing, no other process changes its files.
 """
 
 from __future__ import annotations
 
-import collections
-import contextlib
+import fnmatch
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -14,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay import episode_index
 from mmreplay.errors import (
     CorruptStoreError,
     DiskFullError,
@@ -23,23 +21,20 @@ from mmreplay.errors import (
     MmreplayError,
     SchemaError,
 )
-from mmreplay.format import compression, layout, parse
-from mmreplay.format.layout import ArraySpec
+from mmreplay.format import layout, parse
+from mmreplay.format.columns import lane_columns, start_columns, tick_columns
 from mmreplay.storage import chunk_files
-from mmreplay.storage.checksums import Checksums
-from mmreplay.storage.chunk_files import Window
-from mmreplay.storage.lane_metadata import read_holder, read_metadata, read_specs
-from mmreplay.storage.state_page import COMMITTED, TAIL_START
-from mmreplay.system import durable_writes
-from mmreplay.system.held_directories import AnyPath
+from mmreplay.storage.lane_metadata import read_holder, read_metadata
+from mmreplay.system import checked_reads, durable_writes
+from mmreplay.system.held_directories import AnyPath, check_there
 from mmreplay.system.locks import DirectoryLock, holder
-from mmreplay.system.memory_maps import populate
-from mmreplay.writing import recover
+from mmreplay.writing import build_lane, recover
+from mmreplay.writing.kept_rows import LaneRows, StartRows, TickRows
+from mmreplay.writing.log import Kept, Log
 
 __all__ = ["LockedLane", "holder_of"]
 
 _LOG = logging.getLogger("mmreplay")
-_AHEAD_BYTES = 1 << 20
 
 
 class LockedLane:
@@ -48,152 +43,128 @@ class LockedLane:
     Args:
         path: its directory.
         changes: attributes to change, such as the capacity.
+        kind: ``lane`` or ``vector``: what it must be.
 
     Raises:
         LockedError: another writer is at work.
         StoreNotFoundError, FormatError, CorruptStoreError: there is no sound lane.
+        SchemaError: it is of another kind.
         DiskFullError: no room for the tails; nothing was changed.
 
     Attributes:
         path: its directory, which is locked: whatever has its name later is not touched.
         metadata: attributes.mmreplay as they stand on disk.
         schema: what a row holds.
-        specs: every array of rows by path.
-        tail_specs, raw_specs: the compressed ones, and the others.
-        tails: raw rows of the compressed arrays by path, (2 * half, *row_shape).
-        half: rows of half a tail, which make a shard; 0 if nothing is compressed.
-        base: the oldest row kept.
-        starts: rows from base on with a reset; the writer appends to it.
-        recovered: whether some of these rows are in the page cache only, until the next flush.
+        logs: in the order in which they are opened, flushed and closed: rows of a later one name
+            rows of one before.
+        log: the last of them, of the steps; its directory also has the random state.
+        capacity: transitions to keep, or None.
         on_flush: gives the random state to keep with a flush.
-        words: the state page's; `base` and `head` as readers see them.
-        state, checkpoint, checkpoint_lock: the page, the two slots, and who may write a slot.
-        sums, codecs: checksums, and how each compressed array is encoded, by path.
-        fresh: directories with names that no flush has made durable; one thread fills it while
-            another empties it.
-        flushed: rows below it are durable.
-        first: the oldest transition to be sampled, as of the last flush.
         flush_lock, failure: one flush at a time, and none after one that failed.
-        closed, released: whether there is nothing left to flush.
+        starts: of a lane of one environment, the rows from the log's base on with a reset; its
+            writer appends to it.
+        released: whether there is nothing left to flush.
     """
 
-    is_live = True
-
-    def __init__(self, path: AnyPath, changes: Mapping[str, Any]) -> None:
-        metadata = read_metadata(path)  # says that there is no lane, before a lock says less
-        if metadata["kind"] != "lane":
-            raise SchemaError(f"{path}: this store has many lanes; name one (lane=...)")
+    def __init__(self, path: AnyPath, changes: Mapping[str, Any], kind: str = "lane") -> None:
+        _check_kind(path, kind)  # says that there is no lane, before a lock says less
         self._lock = DirectoryLock(path, who=lambda: holder_of(path))
         self.path: AnyPath = self._lock.directory.root
         try:
-            self._open(changes)
+            try:
+                self._open(changes, kind)
+            except MmreplayError as error:
+                check_there(self.path, error)  # what is missing went with all the rest
+                raise
         except BaseException:
             self._lock.release()
             raise
 
-    def _open(self, changes: Mapping[str, Any]) -> None:
-        path = self.path
-        metadata = read_metadata(path)
-        where = str(path / "zarr.json")
-        self.schema = parse.schema_from_json(metadata.get("schema"), where)
-        self.specs, _ = read_specs(path, self.schema)
-        for name in (*map(_sums_path, self.specs), layout.index_spec().path):
-            if not (path / name).is_dir():
-                raise FormatError(f"{path / name}: missing; run `mmreplay repair`")
-        self.tail_specs = [s for s in self.specs.values() if not s.is_raw]
-        self.raw_specs = [s for s in self.specs.values() if s.is_raw]
-        self.half = self.tail_specs[0].chunk_rows if self.tail_specs else 0
-        self.codecs = {s.path: compression.make_codec(s.codec or {}) for s in self.tail_specs}
-        # Filled by one thread while another empties it: a deque, whose ends are atomic.
-        self.fresh: collections.deque[AnyPath] = collections.deque()
-        self.sums = Checksums(path, self.specs, self.fresh)
-        self._ready: dict[str, Window] = {}
-        self.closed = self.released = False
+    def _open(self, changes: Mapping[str, Any], kind: str) -> None:
+        metadata = _check_kind(self.path, kind)
+        self.schema = parse.schema_from_json(metadata.get("schema"), str(self.path / "zarr.json"))
+        self.released = False
+        self.starts: list[int] = []
         self.failure: FailedStoreError | None = None
-        self.flush_lock, self.checkpoint_lock = threading.Lock(), threading.Lock()
-        self._window_lock = threading.Lock()
-        durable_writes.sync_name(path)
-        # A recovery takes a while, and who died does not hold it up.
-        told = not metadata["closed"] and (path / ".live").is_dir()
-        if told:
-            _record_holder(path)
-        begin = recover.reopen if metadata["closed"] else recover.recover
-        live = begin(path, metadata, self.specs, self.sums, changes)
-        self.metadata, self.tails = live.metadata, live.tails
-        self.state, self.checkpoint = live.state, live.checkpoint
-        self.words = live.state.words
-        self.base, self.flushed = live.base, live.flushed
-        self.recovered = live.trusted
-        if live.lost:
-            _LOG.warning(
-                "%s: %d rows after the last flush are not kept: the system has restarted since, an "
-                "fsync of them failed, or this is a copy, and the original has them",
-                path,
-                live.lost,
-            )
-        self.fresh.extend(path / spec.path for spec in self.specs.values())
+        self.flush_lock = threading.Lock()
         self.on_flush: Callable[[], str | None] | None = None
-        self.capacity: int | None = self.metadata["capacity"]
-        resets = chunk_files.nonzero_rows(self, self.specs["resets"], self.base, self.head)
-        self.starts: list[int] = resets.tolist()
-        self.first = episode_index.floor_row(self.base)
-        self.first = self.first_row(self.head)
-        if not told:
-            _record_holder(path)
+        durable_writes.sync_name(self.path)
+        self.capacity: int | None = changes.get("capacity", metadata["capacity"])
+        if kind == "lane":
+            self.logs = self._open_lane(metadata, changes)
+            self._root: dict[str, Any] | None = None
+        else:
+            self.logs = self._open_vector(metadata)
+            self._root = _changed(self.path, metadata, changes)
+
+    def _open_lane(self, metadata: dict[str, Any], changes: Mapping[str, Any]) -> tuple[Log, ...]:
+        path = self.path
+        if not (path / layout.index_spec().path).is_dir():
+            raise FormatError(f"{path / layout.index_spec().path}: missing; run `mmreplay repair`")
+        with _Holder(path, metadata):
+            log = Log(path, lane_columns(self.schema), changes, capacity=metadata["capacity"])
+        rows = LaneRows(log, self.capacity)
+        self.starts = rows.starts
+        _begin(log, rows)
+        return (log,)
+
+    def _open_vector(self, metadata: dict[str, Any]) -> tuple[Log, ...]:
+        path, width, capacity = self.path, metadata["width"], metadata["capacity"]
+        # A change of the attributes that a killed process made may be only in the page cache.
+        durable_writes.sync_file(path / "zarr.json")
+        durable_writes.sync_directory(path)
+        for litter in fnmatch.filter(checked_reads.names(path), "zarr.json.*.tmp"):
+            durable_writes.unlink(path / litter)
+        own = [_log_metadata(path / name, metadata) for name in (layout.STARTS, layout.TICKS)]
+        if not any(one["closed"] for one in own):
+            # Ticks that came after starts that are lost would name others.
+            recover.distrust_after(path / layout.STARTS, path / layout.TICKS, metadata["uuid"])
+        with _Holder(path / layout.TICKS, own[1]):
+            starts = Log(path / layout.STARTS, start_columns(self.schema), capacity=capacity)
+            ticks = Log(
+                path / layout.TICKS,
+                tick_columns(self.schema, width),
+                capacity=capacity,
+                width=width,
+            )
+        _check_starts(starts, ticks)
+        _begin(ticks, TickRows(ticks, self.capacity))
+        _begin(starts, StartRows(starts, ticks))
+        return starts, ticks
 
     @property
-    def head(self) -> int:
-        """Rows committed."""
-        return self.words[COMMITTED]
+    def metadata(self) -> dict[str, Any]:
+        """attributes.mmreplay as they stand on disk."""
+        return self.log.metadata if self._root is None else self._root
 
     @property
-    def tail_start(self) -> int:
-        """The first row that is in the tail."""
-        return self.words[TAIL_START]
+    def log(self) -> Log:
+        """That of the steps."""
+        return self.logs[-1]
 
-    def missing(self, path: AnyPath, stop: int) -> Exception:
-        """The error for a chunk file that is not there."""
-        return CorruptStoreError(
-            f"{path}: missing; it holds rows up to {stop:,}; run `mmreplay verify`"
-        )
+    @property
+    def directories(self) -> tuple[AnyPath, ...]:
+        """What holds the rows of steps, one directory a lane: here of this lane alone."""
+        return (self.log.path,)
 
-    def check_in_place(self) -> None:
-        """It is: who holds its lock cannot lose the directory to another."""
+    @property
+    def widths(self) -> tuple[int | None, ...]:
+        """The environments of which a row of each has a step; None if it is a row of one."""
+        return (self.log.width,)
 
-    def first_row(self, head: int) -> int:
-        """The oldest transition to be sampled of those below `head`."""
-        starts = np.array(self.starts, np.int64)
-        starts = starts[: int(starts.searchsorted(head))]
-        return episode_index.first_row(starts, self.first, head, self.capacity)
+    def generator(self) -> str | None:
+        """The random state that was saved with a flush."""
+        return build_lane.read_generator(self.log.path)
 
-    def open_window(self, spec: ArraySpec, chunk: int) -> Window:
-        """Allocate and map a chunk file for writing.
+    @property
+    def closed(self) -> bool:
+        """Whether all of it is plain zarr by now."""
+        return all(log.closed for log in self.logs)
 
-        Raises:
-            DiskFullError: no room; nothing was changed.
-        """
-        # One at a time: who finds no room removes the file that he has made, and not one that the
-        # other found there and writes to.
-        with self._window_lock:
-            ready = self._ready.pop(spec.path, None)
-            if ready is not None and ready.chunk == chunk:
-                return ready
-            window = chunk_files.open_window(self.path, spec, chunk)
-            self.fresh.append(self.path / spec.path)  # after: a flush may empty it at any time
-            return window
-
-    def prepare_window(self, spec: ArraySpec, chunk: int) -> None:
-        """Open the next large chunk file ahead of its first row, with all its pages.
-
-        In the background: a fault for each new page would be most of the time of a step.
-        """
-        if spec.chunk_bytes < _AHEAD_BYTES:
-            return
-        # No room yet is no error yet: the step that needs the chunk tries again, and says so.
-        with contextlib.suppress(MmreplayError, OSError):
-            window = self.open_window(spec, chunk)
-            populate(window.rows)
-            self._ready[spec.path] = window
+    @property
+    def recovered(self) -> bool:
+        """Whether some of its rows are in the page cache only, until the next flush."""
+        return any(log.recovered for log in self.logs)
 
     def abandon(self) -> None:
         """Its writer was dropped without close: whoever waits for the lock gets it soon."""
@@ -209,20 +180,87 @@ class LockedLane:
             self._lock.release()
 
 
-def _sums_path(path: str) -> str:
-    return layout.checksum_spec(path).path
+def _check_kind(path: AnyPath, kind: str) -> dict[str, Any]:
+    """attributes.mmreplay of a lane of that kind."""
+    metadata = read_metadata(path)
+    if metadata["kind"] == kind:
+        return metadata
+    if metadata["kind"] == "lanes":
+        raise SchemaError(f"{path}: this store has many lanes; name one (lane=...)")
+    raise SchemaError(
+        f"{path}: expected a lane of kind {kind!r}, found one of kind {metadata['kind']!r}"
+    )
 
 
-def _record_holder(path: AnyPath) -> None:
-    """Leave word of who holds a lane; a full disk is no reason not to."""
-    where = path / ".live" / "writer"
-    try:
-        durable_writes.write_file(where, holder(), durable=False)
-    except DiskFullError:
-        durable_writes.unlink(where)  # of the process before: rather no name than a wrong one
+def _log_metadata(path: AnyPath, root: Mapping[str, Any]) -> dict[str, Any]:
+    """attributes.mmreplay of one of the two logs of a vector lane."""
+    metadata = read_metadata(path)
+    if (metadata["kind"], metadata["uuid"]) != ("log", root["uuid"]):
+        raise FormatError(f"{path}: expected a log of the lane that it is in, {root['uuid']}")
+    return metadata
+
+
+def _begin(log: Log, kept: Kept) -> None:
+    log.kept = kept
+    log.first = log.base + layout.context_rows(log.width) if log.base else 0
+    log.first = kept.first_row(log.head)
+    if log.lost:
+        _LOG.warning(
+            "%s: %d rows after the last flush are not kept: the system has restarted since, an "
+            "fsync of them failed, or this is a copy, and the original has them",
+            log.path,
+            log.lost,
+        )
+
+
+def _check_starts(starts: Log, ticks: Log) -> None:
+    """Make sure that no start to come gets a number that a tick has already."""
+    newest = ticks.head - 1
+    if newest < 0:
+        return
+    episodes = chunk_files.read_rows(ticks, ticks.specs["episode"], newest, newest + 1)
+    if int(np.max(episodes)) >= starts.head:
+        raise CorruptStoreError(
+            f"{ticks.path}: tick {newest:,} is of episode {int(np.max(episodes)):,}, but "
+            f"{starts.path} has {starts.head:,} starts; run `mmreplay verify`"
+        )
+
+
+def _changed(path: AnyPath, metadata: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    if all(metadata.get(name) == value for name, value in changes.items()):
+        return metadata
+    return build_lane.write_metadata(path, metadata, **changes)
+
+
+class _Holder:
+    """Who opens a lane leaves word of it beside the log of its steps.
+
+    At once where that log was left open: a recovery takes a while, and who died does not hold it
+    up. Otherwise when it has been opened.
+    """
+
+    def __init__(self, path: AnyPath, metadata: Mapping[str, Any]) -> None:
+        self._path = path
+        self._told = not metadata["closed"] and (path / ".live").is_dir()
+
+    def __enter__(self) -> None:
+        if self._told:
+            self._record()
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is None and not self._told:
+            self._record()
+
+    def _record(self) -> None:
+        """A full disk is no reason not to open."""
+        where = self._path / ".live" / "writer"
+        try:
+            durable_writes.write_file(where, holder(), durable=False)
+        except DiskFullError:
+            durable_writes.unlink(where)  # of the process before: rather no name than a wrong one
 
 
 def holder_of(path: AnyPath) -> str:
     """Who holds a lane, for the message."""
-    about = read_holder(path)
+    about = read_holder(path) or read_holder(path / layout.TICKS)
     return f" (pid {about['pid']} on {about['host']}, since {about['since']})" if about else ""

@@ -20,16 +20,21 @@ from mmreplay.errors import (
     StoreExistsError,
 )
 from mmreplay.format import layout, parse, plan
-from mmreplay.storage.lane_metadata import lane_paths, read_metadata, read_specs
+from mmreplay.format.columns import lane_columns, tick_columns
+from mmreplay.storage.lane_metadata import lane_paths, read_metadata, read_name, read_specs
 from mmreplay.system import checked_reads, durable_writes, locks
 from mmreplay.system.held_directories import AnyPath, HeldDirectory
+from mmreplay.system.threads import run_in_threads
 from mmreplay.writing import build_lane
 from mmreplay.writing.background import Background
-from mmreplay.writing.request import Request, split_capacity
-from mmreplay.writing.vector_writer import VectorWriter, run_in_threads
+from mmreplay.writing.lanes_writer import LanesWriter
+from mmreplay.writing.request import Request, check_capacity, split_capacity
+from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
 
-__all__ = ["open_lanes", "release_all"]
+__all__ = ["AnyWriter", "open_lanes", "release_all"]
+
+AnyWriter = Writer | VectorWriter | LanesWriter
 
 
 def open_lanes(
@@ -38,27 +43,35 @@ def open_lanes(
     capacity: int | None,
     lanes: int | None,
     lane: str | None,
-) -> Writer | VectorWriter:
+) -> AnyWriter:
     """Open what is in a directory for writing; what does not match is refused before that."""
     store = directory.root
     root = read_metadata(store)
-    background = Background(request.flush_s)
     if lane is not None:
         if root["kind"] != "lanes":
             raise SchemaError(f"{store}: a store of one lane; lane= needs one of many")
-        paths = [_named_lane(request, store, root, lane, capacity)]
-    elif root["kind"] == "lane":
-        if lanes is not None:
-            raise SchemaError(f"{store}: a store of one lane, expected {lanes} lanes")
-        paths = [store]
-    else:
-        paths = lane_paths(store)
-        if lanes is not None and lanes != len(paths):
-            raise SchemaError(f"{store}: expected {lanes} lanes, found {len(paths)}")
+        path = _named_lane(request, store, root, lane, capacity, lanes)
+        try:
+            return _open_one(request, store, path, capacity, lanes)
+        except LockedError as error:
+            raise LockedError(
+                f"{error}; or give this process a lane name of its own (lane=...)"
+            ) from error
+    if root["kind"] != "lanes":
+        return _open_one(request, store, store, capacity, lanes)
+    paths = lane_paths(store)
+    if any(read_metadata(path)["kind"] != "lane" for path in paths):
+        raise SchemaError(
+            f"{store}: it has lanes of many environments, each written by a process of its own; "
+            f"name one (lane=...)"
+        )
+    if lanes is not None and lanes != len(paths):
+        raise SchemaError(f"{store}: expected {lanes} lanes, found {len(paths)}")
     for path in paths:
         _check(request, path)
     durable_writes.sync_name(store)  # as each lane does for its own
     shares = split_capacity(capacity, len(paths))
+    background = Background(request.flush_s)
 
     def open_one(path: AnyPath, share: int | None) -> Writer:
         return Writer(path, background=background, changes=request.changes(share))
@@ -66,14 +79,24 @@ def open_lanes(
     writers, failures = run_in_threads(open_one, paths, shares)
     if failures:
         release_all(writers)
-        if lane is not None and isinstance(failures[0], LockedError):
-            raise LockedError(
-                f"{failures[0]}; or give this process a lane name of its own (lane=...)"
-            ) from failures[0]
         raise failures[0]
-    if lane is not None or root["kind"] == "lane":
-        return writers[0]
-    return VectorWriter(request.path, writers)
+    return LanesWriter(request.path, writers)
+
+
+def _open_one(
+    request: Request, store: AnyPath, path: AnyPath, capacity: int | None, lanes: int | None
+) -> Writer | VectorWriter:
+    """Open a lane of one environment, or of many that step together."""
+    width = read_metadata(path).get("width")
+    if lanes is not None and lanes != width:
+        what = "of one environment" if width is None else f"of {width} environments"
+        raise SchemaError(f"{path}: a lane {what}, expected {lanes} lanes")
+    check_capacity(capacity, width)
+    _check(request, path)
+    if path is not store:
+        durable_writes.sync_name(store)  # as the lane does for its own
+    kind = Writer if width is None else VectorWriter
+    return kind(path, background=Background(request.flush_s), changes=request.changes(capacity))
 
 
 def _check(request: Request, path: AnyPath) -> None:
@@ -82,14 +105,23 @@ def _check(request: Request, path: AnyPath) -> None:
     Raises:
         SchemaError: rows or codecs differ.
     """
-    where = str(path / "zarr.json")
-    there = parse.schema_from_json(read_metadata(path).get("schema"), where)
-    specs, _ = read_specs(path, there)
+    metadata = read_metadata(path)
+    there = parse.schema_from_json(metadata.get("schema"), str(path / "zarr.json"))
+    if metadata["kind"] == "vector":
+        columns = tick_columns(there, metadata["width"])
+        specs, _ = read_specs(path / layout.TICKS, columns)
+    else:
+        specs, _ = read_specs(path, lane_columns(there))
     request.compare(path, there, specs)
 
 
 def _named_lane(
-    request: Request, store: AnyPath, root: dict[str, Any], name: str, capacity: int | None
+    request: Request,
+    store: AnyPath,
+    root: dict[str, Any],
+    name: str,
+    capacity: int | None,
+    lanes: int | None,
 ) -> AnyPath:
     """The lane of that name; made, under the lock of the store's directory, if need be."""
     lock = locks.DirectoryLock(store, patience_s=30.0, who=lambda: "")
@@ -101,9 +133,9 @@ def _named_lane(
         except FormatError:  # the first lane of the store is this one
             paths = []
         for path in paths:
-            if read_metadata(path).get("name") == name:
+            if read_name(path) == name:
                 return path
-        return _make_lane(request, store, root, name, capacity, paths)
+        return _make_lane(request, store, root, name, capacity, lanes, paths)
     finally:
         lock.release()
 
@@ -114,6 +146,7 @@ def _make_lane(
     root: dict[str, Any],
     name: str,
     capacity: int | None,
+    lanes: int | None,
     others: list[AnyPath],
 ) -> AnyPath:
     where = str(store / "zarr.json")
@@ -130,7 +163,13 @@ def _make_lane(
     share = capacity if capacity is not None else root["capacity"]
     path = store / layout.lane_name(number)
     try:
-        build_lane.build_lane(built, schema, specs, filled.attributes(share, name))
+        attributes = filled.attributes(share, name)
+        if lanes is None:
+            build_lane.build_lane(built, schema, specs, attributes)
+        else:
+            wanted = plan.with_codecs(request.completed(schema), specs)
+            logs = plan.plan_vector(wanted, lanes, share)
+            build_lane.build_vector_lane(built, schema, logs, lanes, attributes)
         durable_writes.sync_tree(built)
         is_new = durable_writes.replace_directory(built, path)
     except BaseException as error:
@@ -146,10 +185,10 @@ def _make_lane(
     return path
 
 
-def release_all(writers: Sequence[Writer]) -> None:
+def release_all(writers: Sequence[AnyWriter]) -> None:
     """Close them, or at least keep nobody out: the caller is given none that could try again."""
 
-    def close(writer: Writer) -> None:
+    def close(writer: AnyWriter) -> None:
         try:
             writer.close()
         finally:

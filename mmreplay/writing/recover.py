@@ -1,6 +1,6 @@
-"""How a lane begins to be written: built new, reopened after a close, recovered after a crash.
+"""How a log begins to be written: reopened after a close, or recovered after a crash.
 
-Invariant: killed at any point, by a signal or a power cut, each of these leaves a lane that the
+Invariant: killed at any point, by a signal or a power cut, each of these leaves a log that the
 same code opens again without losing a row more. The order is that of docs/format.md.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,17 +27,17 @@ from mmreplay.storage.checksums import (
     stored_checksum,
 )
 from mmreplay.storage.state_page import BASE, COMMITTED, TAIL_START, State
-from mmreplay.system import checked_reads, durable_writes
+from mmreplay.system import checked_reads, durable_writes, platform
 from mmreplay.system.disk_errors import FailedSyncError
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing import build_lane
 
-__all__ = ["Live", "recover", "reopen", "shard_start"]
+__all__ = ["Live", "distrust_after", "recover", "reopen", "shard_start"]
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Live:
-    """A lane that is open for writing.
+    """A log that is open for writing.
 
     Attributes:
         metadata: attributes.mmreplay as they stand on disk.
@@ -69,17 +69,20 @@ def reopen(
     specs: Mapping[str, ArraySpec],
     sums: Checksums,
     changes: Mapping[str, Any],
+    *,
+    capacity: int | None,  # noqa: ARG001 (as of `recover`)
+    width: int | None,
 ) -> Live:
-    """Open a closed lane: everything private is built and durable before it is called open."""
+    """Open a closed log: everything private is built and durable before it is called open."""
     # Who closed it may have died before that was durable: open again, it would need its `.live`.
     durable_writes.sync_directory(path)
     durable_writes.remove_tree(path / ".live")
     _remove_litter(path)
     head: int = metadata["rows"]
-    base = max(metadata["first"] - layout.CONTEXT_ROWS, 0)
+    base = max(metadata["first"] - layout.context_rows(width), 0)
     tail_start = shard_start(specs, head)
     _check_last_files(path, specs, head)
-    newest = _newest_files(path, specs, head)
+    newest = [spec for spec in specs.values() if spec.is_raw and head]
     is_closed = True
     try:
         build_lane.build_live(
@@ -93,8 +96,9 @@ def reopen(
             )
         durable_writes.sync_tree(path / ".live")
         durable_writes.sync_directory(path)
-        for file, spec in newest:
-            durable_writes.allocate(file, spec.chunk_bytes)  # what the last close gave back
+        for spec in newest:  # what the last close gave back
+            file = chunk_files.chunk_path(path, spec, (head - 1) // spec.chunk_rows)
+            durable_writes.allocate(file, spec.chunk_bytes)
         is_closed = False
         metadata = build_lane.write_metadata(path, metadata, closed=False, **changes)
     except (DiskFullError, FailedStoreError) as error:
@@ -110,28 +114,17 @@ def reopen(
     return Live(metadata, state, checkpoint, tails, head, base, flushed=head)
 
 
-def _close_again(path: AnyPath, newest: list[tuple[AnyPath, ArraySpec]], head: int) -> None:
+def _close_again(path: AnyPath, newest: Sequence[ArraySpec], head: int) -> None:
     """Closed it was, and closed it stays: take away what this opening has made.
 
     A full disk needs the room; and of another user, `.live` would keep out whoever may write.
     """
-    for file, spec in newest:
+    for spec in newest:
         if head % spec.chunk_rows:
             with contextlib.suppress(MmreplayError):
-                durable_writes.zero_from(file, head % spec.chunk_rows * spec.row_bytes)
+                chunk_files.zero_rows(path, spec, head // spec.chunk_rows, head % spec.chunk_rows)
     with contextlib.suppress(MmreplayError):
         durable_writes.remove_tree(path / ".live")
-
-
-def _newest_files(
-    path: AnyPath, specs: Mapping[str, ArraySpec], head: int
-) -> list[tuple[AnyPath, ArraySpec]]:
-    """The raw chunk files that the newest row of a closed lane is in."""
-    return [
-        (chunk_files.chunk_path(path, spec, (head - 1) // spec.chunk_rows), spec)
-        for spec in specs.values()
-        if spec.is_raw and head
-    ]
 
 
 def _check_last_files(path: AnyPath, specs: Mapping[str, ArraySpec], head: int) -> None:
@@ -187,12 +180,19 @@ def recover(
     specs: Mapping[str, ArraySpec],
     sums: Checksums,
     changes: Mapping[str, Any],
+    *,
+    capacity: int | None,
+    width: int | None,
 ) -> Live:
-    """Open a lane whose writer died, with its process or with the whole machine.
+    """Open a log whose writer died, with its process or with the whole machine.
+
+    `capacity` is its lane's, `width` that of its ticks, None if its rows are none.
 
     Raises:
         CorruptStoreError: the state, the checkpoint or a tail is missing or damaged.
     """
+    if _is_as_made(path, metadata):
+        return _begin_new(path, metadata, specs, changes)
     # What a killed process left may be only in the page cache: make durable what is about to be
     # trusted.
     durable_writes.sync_file(path / "zarr.json")
@@ -204,15 +204,13 @@ def recover(
             f"{path}: expected .live with state, checkpoint and tails, as this lane was not "
             f"closed; {error.filename} is missing"
         ) from error
-    durable_writes.sync_directory(path)
-    for spec in specs.values():
-        durable_writes.sync_directory(path / spec.path)
-        durable_writes.sync_directory(path / layout.checksum_spec(spec.path).path)
+    sums_of = [layout.checksum_spec(name).path for name in specs]
+    durable_writes.sync_all(directories=[path, *(path / name for name in (*specs, *sums_of))])
     best = checkpoint.best
     trusted = state.trusted(best)
     lost = 0 if trusted else state.rows_beyond(best.head)
     head, tail_start, base = _so_far(state, best, trusted=trusted)
-    check_rows(path / ".live", base, head, metadata["capacity"])
+    check_rows(path / ".live", base, head, capacity)
     rebuilt = not trusted and tail_start > head
     if rebuilt:
         tail_start = shard_start(specs, head)
@@ -237,7 +235,7 @@ def recover(
     sums.forget(head, tail_start)
     sums.sync()  # a shard written anew may have its name before its checksum is durable
     with contextlib.suppress(MmreplayError, OSError):  # damaged priorities cost no row
-        priority_column.trim(path, base, head)
+        priority_column.trim(path, base, head, width)
     if any(metadata.get(name) != value for name, value in changes.items()):
         metadata = build_lane.write_metadata(path, metadata, **changes)
     if trusted:
@@ -246,6 +244,31 @@ def recover(
         state.start(base=base, tail_start=tail_start, committed=head)
     # Every kept chunk file counts as written since the last flush.
     return Live(metadata, state, checkpoint, tails, head, base, base, trusted=trusted, lost=lost)
+
+
+def _is_as_made(path: AnyPath, metadata: Mapping[str, Any]) -> bool:
+    """Whether a log is as it was when it got its name, all of it durable."""
+    with contextlib.suppress(OSError, CorruptStoreError):
+        best = CheckpointFile(path / ".live" / "checkpoint", metadata["uuid"]).best
+        if best == Checkpoint(0, 0, 0, 1, platform.boot_id()):
+            return State(path / ".live" / "state", writable=False).is_as_made()
+    return False
+
+
+def _begin_new(
+    path: AnyPath,
+    metadata: dict[str, Any],
+    specs: Mapping[str, ArraySpec],
+    changes: Mapping[str, Any],
+) -> Live:
+    """Open a log for the first time: there is nothing to recover."""
+    state, checkpoint, tails = _map_live(path, metadata, specs)
+    _remove_litter(path / ".live")
+    # Before anything else changes: killed after that, it is recovered as any other.
+    state.start(base=0, tail_start=0, committed=0)
+    if any(metadata.get(name) != value for name, value in changes.items()):
+        metadata = build_lane.write_metadata(path, metadata, **changes)
+    return Live(metadata, state, checkpoint, tails, head=0, base=0, flushed=0)
 
 
 def _sync_or_distrust(path: AnyPath, folder: AnyPath) -> None:
@@ -260,6 +283,21 @@ def _sync_or_distrust(path: AnyPath, folder: AnyPath) -> None:
         with contextlib.suppress(OSError, CorruptStoreError):
             State(path / ".live" / "state", writable=True).distrust()
         raise
+
+
+def distrust_after(path: AnyPath, later: AnyPath, store: str) -> None:
+    """Trust the state of a `later` log only if that of the log at `path` is trusted.
+
+    Neither is closed. Before any of them is opened: killed after that, the one at `path` would be
+    trusted again.
+    """
+    with contextlib.suppress(OSError, CorruptStoreError):
+        best = CheckpointFile(path / ".live" / "checkpoint", store).best
+        if State(path / ".live" / "state", writable=False).trusted(best):
+            return
+    with contextlib.suppress(OSError, CorruptStoreError):
+        State.make_own(later / ".live" / "state")  # of a copy by hard links it is the original's
+        State(later / ".live" / "state", writable=True).distrust()
 
 
 def _replace_damaged(
@@ -308,6 +346,7 @@ def _map_live(
     checkpoint = CheckpointFile(live / "checkpoint", metadata["uuid"])
     if not (live / "state").exists():  # lost with the power, before its name was durable
         State.create(live / "state")
+        durable_writes.sync_all([live / "state"], [live])
     State.make_own(live / "state")
     tails = {
         spec.path: tail_file.map_tail(path, spec, writable=True)
@@ -327,10 +366,11 @@ def _unpack(
         spec = specs[name]
         file = chunk_files.chunk_path(path, spec, start // spec.chunk_rows)
         shard = shard_file.Shard(file, spec, compression.make_codec(spec.codec or {}))
-        for inner in range(-(-(stop - start) // spec.inner_rows)):
-            row = (start + inner * spec.inner_rows) % len(tail)
-            target = tail[row : row + spec.inner_rows].reshape(-1).view(np.uint8)
-            shard.decode(inner, target)
+        buffer = np.empty(spec.inner_bytes, np.uint8)
+        for inner in range(-(-(stop - start) // spec.inner_rows) * spec.width):
+            rows = tail_file.inner_rows(spec, tail, start, inner)
+            shard.decode(inner, buffer)
+            rows[...] = buffer.view(spec.dtype).reshape(rows.shape)
 
 
 def _remove_litter(path: AnyPath) -> None:

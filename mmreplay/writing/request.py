@@ -20,19 +20,24 @@ from mmreplay.format.layout import ArraySpec
 from mmreplay.schema import Field, Schema
 from mmreplay.system.held_directories import AnyPath
 
-__all__ = ["Request", "split_capacity"]
+__all__ = ["Request", "check_capacity", "split_capacity"]
 
 _MAX_METADATA_BYTES = layout.MAX_METADATA_BYTES // 2
+
+
+def check_capacity(capacity: int | None, lanes: int | None) -> None:
+    """Raise SchemaError for a capacity that is less than one step of all of `lanes`."""
+    if capacity is not None and lanes is not None and capacity < lanes:
+        raise SchemaError(
+            f"capacity: expected one transition or more for each of {lanes} lanes, found {capacity}"
+        )
 
 
 def split_capacity(capacity: int | None, lanes: int) -> list[int | None]:
     """Capacities of the lanes: as even as can be, exactly `capacity` in all."""
     if capacity is None:
         return [None] * lanes
-    if capacity < lanes:
-        raise SchemaError(
-            f"capacity: expected one transition or more for each of {lanes} lanes, found {capacity}"
-        )
+    check_capacity(capacity, lanes)
     return [capacity // lanes + (number < capacity % lanes) for number in range(lanes)]
 
 
@@ -99,19 +104,23 @@ class Request:
             changes["padding"] = self.padding
         return changes
 
-    def compare(self, path: AnyPath, there: Schema, specs: Mapping[str, ArraySpec]) -> None:
-        """Compare the rows that were asked for with those of the store or lane at `path`.
-
-        Raises:
-            SchemaError: rows or codecs differ.
-        """
-        asked = Schema.make(
+    def completed(self, there: Schema) -> Schema:
+        """The rows that were asked for, with those of a store where nothing was said."""
+        return Schema.make(
             self.frame if self.frame is not None else there.frame,
             self.action or there.action,
             self.extras if self.extras is not None else there.extras,
             self.reward_dtype or there.reward_dtype,
             self.codec,
         )
+
+    def compare(self, path: AnyPath, there: Schema, specs: Mapping[str, ArraySpec]) -> None:
+        """Compare the rows that were asked for with those of the store or lane at `path`.
+
+        Raises:
+            SchemaError: rows or codecs differ.
+        """
+        asked = self.completed(there)
         if not asked.same_data(there):
             raise SchemaError(
                 f"{path}: expected {_words(there)}, found {_words(asked)}; leave the fields "

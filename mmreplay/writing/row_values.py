@@ -25,9 +25,10 @@ _OF_NO_ARRAY = np.dtype("V1")
 def checked_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype of arrays that may be stored as they are; one that no field has if none may.
 
-    A byte of a bool array may be anything: ``Field.coerce`` makes it 0 or 1.
+    A byte of a bool array may be anything: ``Field.coerce`` makes it 0 or 1. The object is the one
+    that arrays of this dtype have, so ``is`` tells them.
     """
-    return _OF_NO_ARRAY if dtype == np.bool_ else dtype
+    return _OF_NO_ARRAY if dtype == np.bool_ else np.dtype(dtype.type)
 
 
 def check_flags(*flags: object) -> None:

@@ -20,7 +20,7 @@ from mmreplay.storage.chunk_files import Window
 from mmreplay.storage.state_page import TAIL_START
 from mmreplay.system import durable_writes
 from mmreplay.writing.background import Background
-from mmreplay.writing.lane_files import LockedLane
+from mmreplay.writing.log import Log
 
 __all__ = ["SealJob", "Sealer", "seal_job", "sum_up"]
 
@@ -90,62 +90,59 @@ class SealJob:
             self.done.set()
 
 
-def seal_job(lane: LockedLane, start: int, stop: int | None = None) -> SealJob:
+def seal_job(log: Log, start: int, stop: int | None = None) -> SealJob:
     """The job that moves rows [start, stop) of the tail into a shard; a whole half if None."""
-    stop = start + lane.half if stop is None else stop
+    stop = start + log.half if stop is None else stop
     parts = [
         (spec, inner)
-        for spec in lane.tail_specs
-        for inner in range(-(-(stop - start) // spec.inner_rows))
+        for spec in log.tail_specs
+        for inner in range(-(-(stop - start) // spec.inner_rows) * spec.width)
     ]
 
     def encode(part: int, fast: bool) -> bytes:
         spec, inner = parts[part]
-        tail = lane.tails[spec.path]
-        row = (start + inner * spec.inner_rows) % len(tail)
-        rows = tail[row : row + spec.inner_rows]
-        past = start + (inner + 1) * spec.inner_rows - stop
+        rows = tail_file.inner_rows(spec, log.tails[spec.path], start, inner)
+        past = start + (inner // spec.width + 1) * spec.inner_rows - stop
         if past > 0:  # the last chunk of a short shard: nothing of older rows goes into it
             rows = rows.copy()
             rows[-past:] = 0
-        data = rows.reshape(-1).view(np.uint8)
-        return compression.encode(lane.codecs[spec.path], data, fast=fast)
+        data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8)
+        return compression.encode(log.codecs[spec.path], data, fast=fast)
 
     def finish(encoded: list[bytes]) -> None:
-        for spec in lane.tail_specs:
+        for spec in log.tail_specs:
             chunks = [data for (of, _), data in zip(parts, encoded, strict=True) if of is spec]
             data = shard_file.assemble(spec, chunks)
             chunk = start // spec.chunk_rows
-            durable_writes.write_file(chunk_files.chunk_path(lane.path, spec, chunk), data)
-            lane.sums.set(spec, chunk, compression.crc32c(data))
-        if stop - start == lane.half:
-            with lane.checkpoint_lock:
-                lane.checkpoint.write(tail_start=stop)
-                lane.words[TAIL_START] = stop
+            durable_writes.write_file(chunk_files.chunk_path(log.path, spec, chunk), data)
+            log.sums.set(spec, chunk, compression.crc32c(data))
+        if stop - start == log.half:
+            with log.checkpoint_lock:
+                log.checkpoint.write(tail_start=stop)
+                log.words[TAIL_START] = stop
 
     return SealJob(len(parts), encode, finish)
 
 
-def sum_up(lane: LockedLane, spec: ArraySpec, window: Window) -> None:
+def sum_up(log: Log, spec: ArraySpec, window: Window) -> None:
     """Store the checksum of a raw chunk file whose last row has been written."""
-    if (window.chunk + 1) * spec.chunk_rows <= lane.base:
+    if (window.chunk + 1) * spec.chunk_rows <= log.base:
         return
     # One that fails is computed at close, or not at all: no row depends on it.
     with contextlib.suppress(MmreplayError, OSError):
-        data = window.rows.reshape(-1).view(np.uint8)
-        lane.sums.set(spec, window.chunk, compression.crc32c(data))
+        log.sums.set(spec, window.chunk, compression.crc32c(window.data))
 
 
 class Sealer:
-    """Keeps half of a lane's tail free for the rows to come.
+    """Keeps half of a log's tail free for the rows to come.
 
     Attributes:
         half_stop: the first row that needs a half to be given back.
     """
 
-    def __init__(self, lane: LockedLane, background: Background) -> None:
-        head, half = lane.head, lane.half
-        self._lane, self._background = lane, background
+    def __init__(self, log: Log, background: Background) -> None:
+        head, half = log.head, log.half
+        self._log, self._background = log, background
         self._job: SealJob | None = None
         self.half_stop = head - head % half if half else _NEVER
 
@@ -153,25 +150,25 @@ class Sealer:
         """Free the half of the tail that row n falls into."""
         if n < self.half_stop:
             return
-        lane = self._lane
+        log = self._log
         self.wait()
-        start = lane.tail_start
-        if n - start >= 2 * lane.half:  # after a kill both halves may be full
-            self._submit(seal_job(lane, start))
+        start = log.tail_start
+        if n - start >= 2 * log.half:  # after a kill both halves may be full
+            self._submit(seal_job(log, start))
             self.wait()
-            start = lane.tail_start
-        if n - start >= lane.half:
-            self._submit(seal_job(lane, start))
-        if any(tail_file.is_shared(lane.path, spec) for spec in lane.tail_specs):
+            start = log.tail_start
+        if n - start >= log.half:
+            self._submit(seal_job(log, start))
+        if any(tail_file.is_shared(log.path, spec) for spec in log.tail_specs):
             self._replace_tails()
-        self.half_stop = n - n % lane.half + lane.half
+        self.half_stop = n - n % log.half + log.half
 
     def _replace_tails(self) -> None:
-        """Go on in tails that no copy of the lane shares: the half to be filled is in use there."""
-        lane = self._lane
-        for spec in lane.tail_specs:
-            lane.tails[spec.path] = tail_file.map_tail(lane.path, spec, writable=True)
-        lane.state.renew()  # before a row is written that readers would look for in the old ones
+        """Go on in tails that no copy of the log shares: the half to be filled is in use there."""
+        log = self._log
+        for spec in log.tail_specs:
+            log.tails[spec.path] = tail_file.map_tail(log.path, spec, writable=True)
+        log.state.renew()  # before a row is written that readers would look for in the old ones
 
     def wait(self) -> None:
         """Make sure that the half of the tail before the newest one is in a shard."""
@@ -183,7 +180,7 @@ class Sealer:
             job.done.wait()
         if job.error is not None and not isinstance(job.error, FailedStoreError):
             # There may be room, or memory, by now; a failed fsync is the end.
-            job = self._submit(seal_job(self._lane, self._lane.tail_start))
+            job = self._submit(seal_job(self._log, self._log.tail_start))
             job.work(fast=True)
             job.done.wait()
         if isinstance(job.error, MmreplayError):

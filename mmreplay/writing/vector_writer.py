@@ -1,221 +1,478 @@
-"""`VectorWriter`: all lanes of a store, written together.
+"""`VectorWriter`: a lane of many environments that step together.
 
-Invariant: a step is checked for all lanes before the first one is written.
+Invariant: a step is there for all environments or for none: it is one row of the log of ticks, and
+exists from the moment `committed` passes it. Everything that can fail happens before that.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self, TypeVar
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.errors import SchemaError
+from mmreplay.errors import CorruptStoreError, SchemaError
+from mmreplay.ids import Array, Ids
 from mmreplay.lazy_frames import LazyFrames
-from mmreplay.schema import FRAME, Field, as_array
+from mmreplay.schema import FRAME, Field, Schema
+from mmreplay.storage.state_page import COMMITTED
+from mmreplay.system import platform
 from mmreplay.system.held_directories import AnyPath
-from mmreplay.writing.writer import Writer
+from mmreplay.writing.appender import Appender
+from mmreplay.writing.background import Background
+from mmreplay.writing.row_values import checked_dtype
+from mmreplay.writing.session import Session
+from mmreplay.writing.stacked_input import Overlap
+from mmreplay.writing.vector_values import VectorValues
 
-__all__ = ["VectorWriter", "run_in_threads"]
+__all__ = ["VectorWriter"]
 
-T = TypeVar("T")
-
-_THREADS = 8
+Mask = npt.NDArray[np.bool_]
 
 
 class VectorWriter:
-    """Appends steps of a vector environment, one lane for each of its environments.
+    """Appends steps of a vector environment to one lane, all environments at once.
 
-    A step is checked for all lanes before the first one is written.
+    Made by `mmreplay.create` with ``lanes=``. One thread at a time may call it; readers, in this
+    process or others, need not care. A context manager: leaving it closes the lane. Its length is
+    the number of environments.
 
     Attributes:
-        path: the store's directory.
-        writers: one `Writer` a lane.
+        path: the lane's directory.
+        files: the lane's files, for the rest of the package.
     """
 
-    def __init__(self, path: AnyPath, writers: Sequence[Writer]) -> None:
-        """Made by `mmreplay.create`."""
-        self.path = path
-        self.writers = tuple(writers)
-        self.schema = self.writers[0].schema
+    def __init__(
+        self,
+        path: AnyPath,
+        *,
+        background: Background,
+        changes: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Open for writing: reopen what was closed, recover what was not.
+
+        Args:
+            path: an existing vector lane.
+            background: the threads to use.
+            changes: attributes to change, such as the capacity.
+
+        Raises:
+            As `LockedLane`.
+        """
+        self.path = Path(str(path))
+        self._background = background
+        self._border = 0
+        self._session = Session(path, background, changes or {}, "vector", self._stop)
+        self.files = self._session.files
+        try:
+            self._attach()
+            self._session.begin()
+        except BaseException:
+            self.files.release()
+            raise
+
+    def _attach(self) -> None:
+        """Map the newest rows; all episodes are over."""
+        starts, ticks = self.files.logs
+        n: int = self.files.metadata["width"]
+        self._n = n
+        self._starts = Appender(self.files, starts, self._background)
+        self._ticks = Appender(self.files, ticks, self._background)
+        self._values = VectorValues(self.schema, n)
+        self._everyone = np.arange(n)
+        self._overlaps: dict[int, Overlap] = {}
+        schema = self.schema
+        self._sole = None if schema.is_dict else schema.frames[FRAME]
+        # Of a dict none has this shape: its arrays are looked at one by one.
+        self._frames_shape = None if self._sole is None else (n, *self._sole.shape)
+        self._frames_dtype = None if self._sole is None else checked_dtype(self._sole.dtype)
+        self._has_extras = bool(schema.extras)
+        self._actions_shape = (n, *schema.action.shape)
+        self._actions_dtype = checked_dtype(schema.action.dtype)
+        self._rewards_dtype = checked_dtype(schema.reward_dtype)
+        self._shape = (n,)
+        self._words = ticks.words
+        self._head = ticks.head
+        self._n_transitions = self._last_count()
+        self._n_before = self._n_transitions
+        # By environment, the number of the episode that runs, or -1.
+        self._current = np.full(n, -1, np.int64)
+        self._all_running = False
+        self._settle()
+
+    def _last_count(self) -> int:
+        """Transitions committed so far; raises CorruptStoreError for more than the ticks hold."""
+        count = int(self._ticks.read("count", self._head - 1)) if self._head else 0
+        most = self._head * self._n
+        if not 0 <= count <= most:
+            raise CorruptStoreError(
+                f"{self._ticks.log.path}: count: expected at most {most:,} transitions, found "
+                f"{count:,}; run `mmreplay verify`"
+            )
+        return count
 
     def __len__(self) -> int:
-        """Lanes."""
-        return len(self.writers)
+        """Environments."""
+        return self._n
+
+    @property
+    def schema(self) -> Schema:
+        """What a step of one environment holds."""
+        return self.files.schema
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """attributes.mmreplay of the first lane."""
-        return self.writers[0].metadata
+        """attributes.mmreplay as they stand on disk."""
+        return self.files.metadata
 
     @property
     def n_steps(self) -> int:
         """Transitions committed by this writer since it was opened."""
-        return sum(writer.n_steps for writer in self.writers)
+        return self._n_transitions - self._n_before
+
+    @property
+    def rows(self) -> int:
+        """Ticks committed: one for each step."""
+        return self._head
+
+    @property
+    def base(self) -> int:
+        """The oldest tick kept; those below were evicted."""
+        return self._ticks.log.base
+
+    @property
+    def running(self) -> Mask:
+        """(N,) bool: the environments of which an episode runs."""
+        return (self._current >= 0) & (not self._session.closed)
 
     def reset(self, frames: Any, mask: npt.ArrayLike | None = None) -> None:
-        """Begin an episode in every lane, or in those where `mask` is True.
+        """Begin an episode in every environment, or in those where `mask` is True.
+
+        An episode of theirs that runs ends here as truncated.
 
         Args:
-            frames: (lanes, *frame), or a list with the `LazyFrames` of each lane; or a dict of
+            frames: (N, *frame), or a list with the `LazyFrames` of each environment; or a dict of
                 these.
-            mask: (lanes,) bool.
+            mask: (N,) bool.
 
         Raises:
-            As `Writer.reset`.
+            SchemaError: frames or a mask that do not fit, or LazyFrames from mid-episode.
+            DiskFullError: no room; nothing was changed.
+            FailedStoreError, ClosedError: writing is over.
         """
-        rows = self._rows(frames)
-        chosen = self._chosen(mask)
-        for number in chosen:
-            self.writers[number]._prepare_reset()
-        if _has_stacks(frames):
-            rows = self._newest_frames(rows, chosen, begins=True)
-        for number in chosen:
-            self.writers[number].reset(rows[number])
+        self._session.guard()
+        chosen = None if mask is None else self._values.flags("mask", mask)
+        which = self._everyone if chosen is None else np.flatnonzero(chosen)
 
-    def step(
+        def newest(stacks: Any, path: str, field: Field) -> Array:
+            return self._newest_frames(stacks, path, field, which, begins=True)
+
+        values = self._values.frames(frames, newest)
+        if not which.size:
+            return
+        with self._session.failing():
+            first = self._append_starts(values, which)
+        # Interrupted from here on, the next call has to go through `_settle`, which tidies up.
+        self._border = 0
+        self._current[which] = np.arange(first, first + which.size)
+        self._settle()
+        self._cache_border()
+
+    def step(  # noqa: C901, PLR0912 (one function: it is called millions of times)
         self,
         actions: Any,
-        rewards: npt.ArrayLike,
+        rewards: Any,
         frames: Any,
-        terminated: npt.ArrayLike,
-        truncated: npt.ArrayLike,
+        terminated: Any,
+        truncated: Any,
         *,
         life_lost: npt.ArrayLike | None = None,
         mask: npt.ArrayLike | None = None,
         **extras: Any,
     ) -> None:
-        """Append one step in every lane, or in those where `mask` is True.
+        """Append one step of every environment, or of those where `mask` is True.
 
         Args:
-            actions: (lanes, *action).
-            rewards: (lanes,).
-            frames: (lanes, *frame), or a list with the `LazyFrames` of each lane; or a dict of
+            actions: (N, *action).
+            rewards: (N,).
+            frames: (N, *frame), or a list with the `LazyFrames` of each environment; or a dict of
                 these: the observations after the step, the final ones where an episode ended.
-            terminated: (lanes,) bool.
-            truncated: (lanes,) bool.
-            life_lost: (lanes,) bool.
-            mask: (lanes,) bool.
-            extras: (lanes, ...) each.
+            terminated: (N,) bool.
+            truncated: (N,) bool.
+            life_lost: (N,) bool.
+            mask: (N,) bool; may leave out only environments of which no episode runs.
+            extras: (N, ...) each.
 
         Raises:
-            As `Writer.step`; then no lane was changed.
+            SchemaError: an episode does not run where it must, or runs where it must not; or a
+                value does not fit its field.
+            DiskFullError: no room; nothing was changed, the same call works once there is.
+            FailedStoreError, ClosedError: writing is over.
         """
-        lanes = len(self.writers)
-        rows = self._rows(frames)
-        acts = self._actions(actions)
-        gains, ends, cuts = (
-            self._flags(name, value).tolist()
-            for name, value in (
-                ("rewards", rewards),
-                ("terminated", terminated),
-                ("truncated", truncated),
+        t = self._head
+        if t >= self._border:
+            self._prepare()
+        frame_rows, action_rows, reward_rows, flag_rows, end_rows, numbers, counts, at = self._rows
+        i = t - at
+        chosen: Mask | None = None
+        if mask is not None or not self._all_running:
+            chosen = self._chosen(mask)
+        if (
+            type(frames) is np.ndarray
+            and frames.dtype is self._frames_dtype
+            and frames.shape == self._frames_shape
+        ):
+            frame_rows[i] = frames
+        else:
+            self._put_frames(t, frames, chosen)
+        if (
+            type(actions) is not np.ndarray
+            or actions.dtype is not self._actions_dtype
+            or actions.shape != self._actions_shape
+        ):
+            actions = self._values.actions(actions)
+        action_rows[i] = actions
+        if (
+            type(rewards) is not np.ndarray
+            or rewards.dtype is not self._rewards_dtype
+            or rewards.shape != self._shape
+        ):
+            rewards = self._values.rewards(rewards)
+        reward_rows[i] = rewards
+        if (
+            type(terminated) is not np.ndarray
+            or terminated.dtype is not _BOOL
+            or terminated.shape != self._shape
+        ):
+            terminated = self._values.flags("terminated", terminated, chosen)
+        if (
+            type(truncated) is not np.ndarray
+            or truncated.dtype is not _BOOL
+            or truncated.shape != self._shape
+        ):
+            truncated = self._values.flags("truncated", truncated, chosen)
+        ends = end_rows[i]
+        _either(terminated, truncated, ends)
+        if life_lost is not None:
+            terminated = terminated | self._values.flags("life_lost", life_lost, chosen)
+        _not(terminated, flag_rows[i])
+        if extras or self._has_extras:
+            self._put_extras(t, extras, chosen)
+        if chosen is None:
+            count = self._n
+            numbers[i] = self._current
+        else:
+            count, numbers[i] = self._leave_out(t, ~chosen)
+            if not count:
+                return
+        count += counts[i - 1] if i else self._count_before
+        counts[i] = count
+        # Far quicker than `any` of numpy for the few bytes that there are.
+        any_ended = _TRUE in ends.tobytes()
+        if any_ended:
+            self._border = 0  # interrupted after the commit, the next call finds out who ended
+        if _publish is not None:
+            _publish()
+        self._head = self._words[COMMITTED] = t + 1
+        self._n_transitions = count
+        if any_ended:
+            self._current[ends] = -1
+            self._all_running = False
+            self._cache_border()
+
+    # ------------------------------------------------------------ episodes
+
+    def _end_episodes(self, mask: npt.ArrayLike) -> None:
+        """End the running episodes of some environments with the newest step, as truncated."""
+        self._session.guard()
+        chosen = self._values.flags("mask", mask)
+        self._border = 0
+        self._current[chosen] = -1
+        self._settle()
+        self._cache_border()
+
+    def _settle(self) -> None:
+        """Make the newest tick and what this writer knows of the episodes fit each other.
+
+        Also after a call that was interrupted anywhere: an episode of that tick which runs no more
+        ends with it, and one that ended with it runs no more.
+        """
+        if self._head:
+            newest = self._head - 1
+            episodes = self._ticks.chunks.stored_row("episode", newest)
+            ends = self._ticks.chunks.stored_row("ends", newest)
+            goes_on = episodes == self._current
+            self._current[goes_on & (ends != 0)] = -1
+            ends[(episodes >= 0) & ~goes_on] = 1
+        self._all_running = bool(self._current.min() >= 0)
+
+    def _chosen(self, mask: npt.ArrayLike | None) -> Mask | None:
+        """The environments that step; None for all of them."""
+        running = self._current >= 0
+        chosen = np.ones(self._n, bool) if mask is None else self._values.flags("mask", mask)
+        odd = chosen != running
+        if odd.any():
+            number = int(odd.argmax())
+            if chosen[number]:
+                raise SchemaError(
+                    f"{self.path}: step() at tick {self._head:,}, but no episode is running in "
+                    f"lane {number}; call reset(frames, mask) first, or leave it out (mask=)"
+                )
+            raise SchemaError(
+                f"{self.path}: step() at tick {self._head:,}: lane {number} is left out, but its "
+                f"episode is running, and has no gaps; give its step, or reset it first"
             )
-        )
-        lost = (
-            [False] * lanes if life_lost is None else self._flags("life_lost", life_lost).tolist()
-        )
-        chosen = self._chosen(mask)
-        more = self._extras(extras, chosen) if extras or self.schema.extras else None
-        for number in chosen:
-            self.writers[number]._prepare()
-        if _has_stacks(frames):
-            rows = self._newest_frames(rows, chosen, begins=False)
-        for n in chosen:
-            one = {} if more is None else more[n]
-            self.writers[n].step(
-                acts[n], gains[n], rows[n], ends[n], cuts[n], life_lost=lost[n], **one
-            )
+        return None if self._all_running else chosen
 
-    def _chosen(self, mask: npt.ArrayLike | None) -> Sequence[int]:
-        if mask is None:
-            return range(len(self.writers))
-        return np.flatnonzero(self._flags("mask", mask)).tolist()
+    def _leave_out(self, t: int, absent: Mask) -> tuple[int, Ids]:
+        """Zero the cells of tick t that are absent; the others' number, and the row of episodes.
 
-    def _rows(self, frames: Any) -> Any:
-        """Frames lane by lane, each checked as far as a whole array can be."""
-        lanes = len(self.writers)
-        if self.schema.is_dict:
-            fields = self.schema.frames
-            if not isinstance(frames, Mapping) or frames.keys() != fields.keys():
-                raise SchemaError(f"frames: expected a dict with the keys {sorted(fields)}")
-            whole = {key: self._of_lanes(frames[key], one, key) for key, one in fields.items()}
-            return [{key: value[n] for key, value in whole.items()} for n in range(lanes)]
-        return self._of_lanes(frames, self.schema.frames[FRAME], "frames")
+        So that a draw needs no search, the absent cells below that number name the present ones
+        from there on, in order.
+        """
+        for path in self._ticks.log.specs:
+            if path not in ("episode", "count"):
+                rows, start = self._ticks.place(path, t)
+                rows[t - start][absent] = 0
+        n = self._n - int(np.count_nonzero(absent))
+        episodes = self._current.copy()
+        episodes[absent] = -1
+        episodes[np.flatnonzero(absent[:n])] = -1 - n - np.flatnonzero(~absent[n:])
+        return n, episodes
 
-    def _of_lanes(self, frames: Any, one: Field, name: str) -> Any:
-        lanes = len(self.writers)
-        if _has_stacks(frames):
-            if len(frames) != lanes:
-                raise self._unfit(name, (len(frames),))
-            return frames
-        return one.coerce_many(frames, lanes, name)
+    # ------------------------------------------------------------ rows
 
-    def _newest_frames(self, rows: Any, chosen: Sequence[int], *, begins: bool) -> Any:
-        """Rows with plain frames in the lanes to be written, checked before one of them is."""
-        out = list(rows)
-        for n in chosen:
-            out[n] = self._plain(n, self.writers[n]._newest_frames(rows[n], begins=begins))
+    def _append_starts(self, values: Mapping[str, Array], which: Ids) -> int:
+        """Commit a start for each of some environments; the number of the first.
+
+        If there is no room for all, those that were committed already count for nothing.
+        """
+        out, done = self._starts.log.head, 0
+        while done < which.size:
+            s = out + done
+            self._starts.make_room(s)
+            stop = min(out + which.size, self._starts.border)
+            part = which[done : done + stop - s]
+            for path, value in (
+                *((path, frames[part]) for path, frames in values.items()),
+                ("env", part),
+                ("tick", self._head),
+            ):
+                rows, start = self._starts.place(path, s)
+                rows[s - start : stop - start] = value
+            if _publish is not None:
+                _publish()
+            self._starts.log.words[COMMITTED] = stop
+            done += part.size
         return out
 
-    def _plain(self, lane: int, row: Any) -> Any:
-        fields = self.schema.frames
-        if self.schema.is_dict:
-            return {
-                key: one.coerce(row[key], f"{key} of lane {lane}") for key, one in fields.items()
-            }
-        return fields[FRAME].coerce(row, f"frames of lane {lane}")
+    def _put_frames(self, t: int, frames: Any, chosen: Mask | None) -> None:
+        which = self._everyone if chosen is None else np.flatnonzero(chosen)
 
-    def _actions(self, actions: Any) -> Any:
-        one = self.schema.action
-        whole = as_array(actions, "actions")
-        if whole.shape != (len(self.writers), *one.shape):
-            raise self._unfit("actions", whole.shape)
-        if whole.dtype != one.dtype:
-            whole = Field(whole.shape, one.dtype).coerce_loosely(whole, "actions")
-        return whole if one.shape else whole.tolist()
+        def newest(stacks: Any, path: str, field: Field) -> Array:
+            return self._newest_frames(stacks, path, field, which, begins=False)
 
-    def _extras(
-        self, extras: Mapping[str, Any], chosen: Sequence[int]
-    ) -> dict[int, dict[str, npt.NDArray[Any]]]:
-        """Lane by lane, what `Writer.step` takes by keyword."""
-        fields = self.schema.extras
-        for name, value in extras.items():
-            shape = as_array(value, name).shape
-            if shape[:1] != (len(self.writers),):
-                raise self._unfit(name, shape)
-        if extras.keys() != fields.keys():
-            raise SchemaError(f"extras: expected {sorted(fields)}, found {sorted(extras)}")
-        return {
-            n: {name: one.coerce_loosely(extras[name][n], name) for name, one in fields.items()}
-            for n in chosen
-        }
+        for path, value in self._values.frames(frames, newest).items():
+            rows, start = self._ticks.place(path, t)
+            rows[t - start] = value
 
-    def _flags(self, name: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
-        out = as_array(value, name)
-        if out.dtype.kind not in "biuf":
-            raise SchemaError(f"{name}: expected numbers or bools, found {out.dtype}")
-        if out.shape != (len(self.writers),):
-            raise self._unfit(name, out.shape)
+    def _put_extras(self, t: int, extras: Mapping[str, Any], chosen: Mask | None) -> None:
+        for path, value in self._values.extras(extras, chosen).items():
+            rows, start = self._ticks.place(path, t)
+            rows[t - start] = value
+
+    def _newest_frames(
+        self, stacks: Any, path: str, field: Field, which: Ids, *, begins: bool
+    ) -> Array:
+        """(N, *frame): the newest frames of `LazyFrames`, as far as they are asked for."""
+        out = np.zeros((self._n, *field.shape), field.dtype)
+        for e in which.tolist():
+            name, frame = f"{path} of lane {e}", stacks[e]
+            if isinstance(frame, LazyFrames):
+                overlap = self._overlaps.setdefault(e, Overlap())
+                if begins:
+                    frame = overlap.first(frame, field, path, name, self._head - 1)
+                else:
+                    frame = overlap.following(
+                        frame, field, path, name, self._head, functools.partial(self._last, e)
+                    )
+            out[e] = field.coerce(frame, name)
         return out
 
-    def _unfit(self, name: str, found: object) -> SchemaError:
-        return SchemaError(
-            f"{name}: expected one for each of {len(self.writers)} lanes, found shape {found}"
+    def _last(self, e: int, path: str, _: int) -> Array:
+        """The newest frame of an environment's running episode."""
+        number, newest = int(self._current[e]), self._head - 1
+        if newest >= 0 and self._ticks.chunks.stored_row("episode", newest)[e] == number:
+            frame: Array = self._ticks.chunks.stored_row(path, newest)[e, ...]
+            return frame
+        return self._starts.read(path, number)
+
+    def _prepare(self) -> None:
+        """Do what may fail in the next step."""
+        self._session.guard()
+        self._settle()
+        if self._head >= self._ticks.border:
+            with self._session.failing():
+                self._ticks.make_room(self._head)
+            self._cache_columns()
+        self._cache_border()
+
+    def _cache_columns(self) -> None:
+        """Put what a step needs into one attribute: the columns from the next row on."""
+        t = self._head
+        frames: Any = None if self._sole is None else self._from("frames", t)
+        counts = self._ticks.chunks.columns["count"]
+        self._count_before = int(self._ticks.chunks.stored_row("count", t - 1)) if t else 0
+        self._rows = (
+            frames,
+            self._from("actions", t),
+            self._from("rewards", t),
+            self._from("non_terminals", t).view(np.bool_),
+            self._from("ends", t).view(np.bool_),
+            self._from("episode", t),
+            counts.new.items[t - counts.new.start :],
+            t,
         )
+
+    def _from(self, path: str, t: int) -> Array:
+        """The rows of a column from tick t on, as far as they lie one after the other."""
+        rows, start = self._ticks.place(path, t)
+        return rows[t - start :]
+
+    def _cache_border(self) -> None:
+        self._border = self._ticks.border
+        if self._session.is_over:  # set by another thread in the meantime
+            self._border = 0
+
+    # ------------------------------------------------------------ flushing and closing
 
     def flush(self) -> None:
-        """Make all rows of all lanes durable."""
-        for writer in self.writers:
-            writer.flush()
+        """Make all steps durable; see `Writer.flush`."""
+        self._session.flush()
 
     def close(self) -> None:
-        """Close every lane, also after one of them failed to."""
-        _, failures = run_in_threads(Writer.close, self.writers)
-        if failures:
-            raise failures[0]
+        """Make the lane plain zarr groups and let go of it; see `Writer.close`."""
+        self._session.close(self._finish)
+
+    def _finish(self) -> None:
+        if self._ticks.chunks.columns:
+            self._settle()
+        for appender in (self._ticks, self._starts):
+            appender.finish()
+        self._background.finish_tasks()  # the checksums that are still being made
+        for appender in (self._ticks, self._starts):
+            appender.chunks.columns.clear()
+
+    def _stop(self) -> None:
+        """Let the next call ask first whether writing is over."""
+        self._border = 0
+
+    def _release_unclosed(self) -> None:
+        """Let go of the lane as it is; the next opening recovers it, if it is not closed."""
+        self._session.release_unclosed()
 
     def __enter__(self) -> Self:
         """Return the writer itself."""
@@ -226,52 +483,11 @@ class VectorWriter:
         self.close()
 
     def __repr__(self) -> str:
-        """Path and lanes."""
-        return f"<mmreplay.VectorWriter {self.path} lanes={len(self.writers)}>"
+        """Path and environments."""
+        return f"<mmreplay.VectorWriter {self.path} lanes={self._n}>"
 
 
-def _has_stacks(frames: Any) -> bool:
-    """Whether `LazyFrames` are among what was given for the lanes."""
-    if isinstance(frames, Mapping):
-        return any(_has_stacks(one) for one in frames.values())
-    return isinstance(frames, (list, tuple)) and any(isinstance(f, LazyFrames) for f in frames)
-
-
-def run_in_threads(
-    call: Callable[..., T], *arguments: Sequence[Any]
-) -> tuple[list[T], list[Exception]]:
-    """Call for every lane, in threads: most of it is waiting for the disk.
-
-    Returns:
-        what came back, in order, and what was raised.
-    """
-    todo = enumerate(zip(*arguments, strict=True))
-    out: dict[int, T] = {}
-    failures: list[Exception] = []
-    lock = threading.Lock()
-
-    def work() -> None:
-        while True:
-            with lock:
-                number, each = next(todo, (-1, ()))
-            if number < 0:
-                return
-            try:
-                out[number] = call(*each)
-            except Exception as error:  # noqa: BLE001 (the other lanes go on)
-                failures.append(error)
-
-    threads: list[threading.Thread] = []
-    for _ in range(min(_THREADS, len(arguments[0])) - 1):
-        thread = threading.Thread(target=work, name="mmreplay-lanes")
-        try:
-            thread.start()
-        except RuntimeError:  # no more are to be had, or the interpreter is ending: with fewer then
-            break
-        threads.append(thread)
-    try:
-        work()
-    finally:
-        for thread in threads:
-            thread.join()
-    return [out[number] for number in sorted(out)], failures
+_BOOL = np.dtype(np.bool_)
+_TRUE = b"\1"
+_either, _not = np.logical_or, np.logical_not
+_publish = platform.barrier

@@ -6,28 +6,24 @@ and not before; everything that can fail happens before the first byte of a row 
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from mmreplay.errors import ClosedError, DiskFullError, FailedStoreError, MmreplayError, SchemaError
+from mmreplay.errors import SchemaError
 from mmreplay.format.layout import SCALARS, ArraySpec
 from mmreplay.schema import FRAME, Schema
 from mmreplay.storage import chunk_files
 from mmreplay.storage.state_page import COMMITTED
 from mmreplay.system import platform
-from mmreplay.system.forks import after_fork_in_child
 from mmreplay.system.held_directories import AnyPath
-from mmreplay.system.limits import ReachedLimitError
-from mmreplay.writing import close, flush
 from mmreplay.writing.background import Background
-from mmreplay.writing.lane_files import LockedLane
 from mmreplay.writing.open_chunks import OpenChunks
 from mmreplay.writing.row_values import RowValues, check_flags, checked_dtype
 from mmreplay.writing.seal import Sealer
+from mmreplay.writing.session import Session
 
 __all__ = ["Writer"]
 
@@ -41,7 +37,7 @@ class Writer:
     Attributes:
         path: the lane's directory.
         n_steps: transitions committed by this writer since it was opened.
-        files: the lane's files, for the rest of the package.
+        files, log: the lane's files, for the rest of the package.
     """
 
     def __init__(
@@ -63,31 +59,26 @@ class Writer:
         """
         self.path = Path(str(path))
         self.n_steps = 0
+        self._running = False
         self._background = background
-        self._failure: Exception | None = None
-        self._closed = self._closing = self._running = False
-        self.files = LockedLane(path, changes or {})
+        self._session = Session(path, background, changes or {}, "lane", self._stop)
+        self.files, self.log = self._session.files, self._session.files.log
         try:
             self._attach()
-            self._timed_flush = flush.TimedFlush(self.files, self._fail)
-            background.attach(self._timed_flush)
+            self._session.begin()
         except BaseException:
             self.files.release()
             raise
-        # What runs in the background may keep the lane, and its lock, for a while longer.
-        weakref.finalize(self, self.files.abandon).atexit = False
-        _WRITERS.add(self)
-        if self.files.recovered:  # else one killed again and again would never be durable
-            background.flush_soon()
 
     def _attach(self) -> None:
         """Map the chunks of the newest rows, and look up what the next step must know."""
-        lane = self.files
-        head = self._head = lane.head
-        self._chunks = OpenChunks(lane, self._background)
-        self._values = RowValues(lane.schema, self._chunks.stored_frame)
+        log = self.log
+        head = self._head = log.head
+        self._starts = self.files.starts
+        self._chunks = OpenChunks(self.files, log, self._background)
+        self._values = RowValues(self.schema, self._chunks.stored_row)
         self._fitting_action = self._values.action
-        self._words = lane.words
+        self._words = log.words
         self._sole = None if self.schema.is_dict else self.schema.frames[FRAME]
         if self._sole is not None:
             self._shape, self._dtype = self._sole.shape, checked_dtype(self._sole.dtype)
@@ -96,7 +87,7 @@ class Writer:
             isinstance(items, memoryview) and self.schema.action.dtype != np.float32
         )
         self._border = 0
-        self._sealer = Sealer(lane, self._background)
+        self._sealer = Sealer(log, self._background)
         self._newest_flag = self._flag_of_newest()
         if head:
             self._chunks.finish_row(head - 1, self._newest_flag)
@@ -104,10 +95,10 @@ class Writer:
 
     def _flag_of_newest(self) -> int:
         """The newest row's non-terminal flag: that of the row before, 1 at an episode's start."""
-        lane, newest = self.files, self._head - 1
-        if newest <= lane.base or (lane.starts and lane.starts[-1] == newest):
+        log, starts, newest = self.log, self._starts, self._head - 1
+        if newest <= log.base or (starts and starts[-1] == newest):
             return 1
-        flags = chunk_files.read_rows(lane, lane.specs["non_terminals"], newest - 1, newest)
+        flags = chunk_files.read_rows(log, log.specs["non_terminals"], newest - 1, newest)
         return int(flags[0])
 
     @property
@@ -118,7 +109,7 @@ class Writer:
     @property
     def specs(self) -> dict[str, ArraySpec]:
         """Every array of rows by path."""
-        return self.files.specs
+        return self.log.specs
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -133,12 +124,12 @@ class Writer:
     @property
     def base(self) -> int:
         """The oldest row kept; those below were evicted."""
-        return self.files.base
+        return self.log.base
 
     @property
     def running(self) -> bool:
         """Whether an episode is running, so that the next call may be `step`."""
-        return self._running
+        return self._running and not self._session.closed
 
     def reset(self, frame: object) -> None:
         """Begin an episode; one that is running ends here as truncated.
@@ -153,7 +144,7 @@ class Writer:
             FailedStoreError, ClosedError: writing is over.
         """
         n = self._head
-        self._guard()
+        self._session.guard()
         frames = self._values.frames(self._newest_frames(frame, begins=True))
         self._prepare_reset()
         # Interrupted from here on, the next step has to go through `_prepare`, which tidies up.
@@ -164,7 +155,7 @@ class Writer:
         for name in SCALARS:
             window = self._chunks.columns[name].new
             window.rows[n - window.start] = name in ("non_terminals", "resets")
-        self.files.starts.append(n)
+        self._starts.append(n)
         self._commit(n)
         self._newest_flag = 1
         self._running = True
@@ -251,7 +242,7 @@ class Writer:
         Raises:
             As `reset`.
         """
-        self._guard()
+        self._session.guard()
         self._forget_interrupted()
         if self._head >= self._sealer.half_stop or not self._chunks.fit(self._head):
             self._make_room(self._head)
@@ -265,7 +256,7 @@ class Writer:
         n = self._head
         if n < self._border:
             return
-        self._guard()
+        self._session.guard()
         self._forget_interrupted()
         if not self._running:
             raise SchemaError(
@@ -281,38 +272,14 @@ class Writer:
 
     def _forget_interrupted(self) -> None:
         """Take back the start of a reset that was interrupted before its row was committed."""
-        starts = self.files.starts
+        starts = self._starts
         while starts and starts[-1] >= self._head:
             starts.pop()
 
-    def _guard(self) -> None:
-        if self._closed:
-            raise ClosedError(
-                f"{self.path}: this writer is closed, or belongs to the parent of this process; "
-                f"open the store again to write"
-            )
-        if self._failure is not None:
-            raise FailedStoreError(
-                str(self._failure)
-                if isinstance(self._failure, MmreplayError)
-                else f"{self.path}: a flush in the background failed: {self._failure!r}; what is "
-                f"committed is kept: open the store again"
-            ) from self._failure
-        if self._closing:
-            raise ClosedError(
-                f"{self.path}: close() found no room on the disk, or reached a limit; see to that "
-                f"and call it again"
-            )
-
     def _make_room(self, n: int) -> None:
-        try:
+        with self._session.failing():
             self._chunks.make_room(n)
             self._sealer.make_room(n)
-        except ReachedLimitError:
-            raise
-        except FailedStoreError as error:
-            self._fail(error)
-            raise
 
     def _cache_for_step(self) -> None:
         """Put what a step needs into attributes of its own: it is called millions of times."""
@@ -325,10 +292,10 @@ class Writer:
         self._old_flags, self._new_flags = flags.old.items, flags.new.items
         self._new_resets = columns["resets"].new.items
         if self._sole is not None:
-            self._frame_rows, self._frame_start = self._chunks.frame_rows("frames", n)
+            self._frame_rows, self._frame_start = self._chunks.place("frames", n)
         border = min(self._sealer.half_stop, self._chunks.border(n))
         self._border = border if self._running else 0
-        if self._failure is not None or self._closed:  # set by another thread in the meantime
+        if self._session.is_over:  # set by another thread in the meantime
             self._border = 0
 
     def _put_extras(self, row: int, extras: Mapping[str, object]) -> None:
@@ -352,17 +319,10 @@ class Writer:
                 goes on without them.
             ClosedError: this writer is closed.
         """
-        self._guard()
-        try:
-            flush.flush(self.files)
-        except ReachedLimitError:
-            raise
-        except FailedStoreError as error:
-            self._fail(error)
-            raise
+        self._session.flush()
 
-    def _fail(self, error: Exception) -> None:
-        self._failure = error
+    def _stop(self) -> None:
+        """Let the next call ask first whether writing is over."""
         self._border = 0
 
     def close(self) -> None:
@@ -374,47 +334,20 @@ class Writer:
             FailedStoreError: a write or fsync failed. The next opening recovers: as after `flush`
                 if it was an fsync of rows, and otherwise all that was committed.
         """
-        if self._closed:
-            return
-        try:
-            if self._failure is None:
-                self._close()
-        except (DiskFullError, ReachedLimitError):
-            self._closing, self._running, self._border = True, False, 0
-            raise
-        except FailedStoreError as error:
-            self._fail(error)
-            self._release_unclosed()
-            raise
-        except BaseException:
-            self._release_unclosed()
-            raise
-        self._release_unclosed()
+        self._session.close(self._finish)
 
-    def _close(self) -> None:
+    def _finish(self) -> None:
+        self._running = False
         self._forget_interrupted()
         if self._head and self._chunks.columns:
             self._chunks.finish_row(self._head - 1, self._newest_flag)
         self._sealer.wait()
         self._background.finish_tasks()  # the checksums that are still being made
         self._chunks.columns.clear()
-        close.close(self.files)
 
     def _release_unclosed(self) -> None:
-        """Leave the lane as it is; the next opening recovers it, if it is not closed."""
-        self._closed = True
-        self._running = False
-        self._border = 0
-        try:
-            self._background.detach(self._timed_flush)
-        finally:
-            self.files.release()
-
-    def _abandon(self) -> None:
-        """In a forked child: this writer is the parent's."""
-        self._closed = True
-        self._running = False
-        self._border = 0
+        """Let go of the lane as it is; the next opening recovers it, if it is not closed."""
+        self._session.release_unclosed()
 
     def __enter__(self) -> Self:
         """Return the writer itself."""
@@ -426,9 +359,7 @@ class Writer:
 
     def __repr__(self) -> str:
         """Path and rows."""
-        return f"<mmreplay.Writer {self.path} rows={self._head}{' closed' * self._closed}>"
+        return f"<mmreplay.Writer {self.path} rows={self._head}{' closed' * self._session.closed}>"
 
 
 _publish = platform.barrier
-_WRITERS: weakref.WeakSet[Writer] = weakref.WeakSet()
-after_fork_in_child(_WRITERS, Writer._abandon)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import click
 import numpy as np
@@ -10,6 +11,7 @@ from click.testing import CliRunner
 
 import mmreplay
 from mmreplay import Field
+from tests.support.writers import make_lanes
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def die():
     def end(writer):
         for lane in getattr(writer, "writers", (writer,)):
             lane._background.detach(lane)
-            lane._abandon()
+            lane._session.abandon()
             lane.files.release()
 
     return end
@@ -89,7 +91,8 @@ def write(folder, die):
             "action": Field((), "int64", chunk=8),
             "flush_s": 0,
         }
-        writers.append(mmreplay.create(path, **(given | changes)))
+        new = make_lanes if "n_lanes" in changes else mmreplay.create
+        writers.append(new(Path(path), **(given | changes)))
         return writers[-1]
 
     yield create
@@ -104,4 +107,16 @@ def store(write, play):
         for n_steps, how in ((4, "terminated"), (9, "truncated"), (4, "terminated"), (11, "")):
             play(writer, n_steps, how)
         play(writer, 2, reward=2.5)
+    return "store.zarr"
+
+
+@pytest.fixture
+def vector_store(write):
+    """store.zarr, closed: 30 steps of 2 environments together, in 3 episodes each."""
+    none, frames = np.zeros(2, bool), np.arange(6, dtype=np.uint8).reshape(2, 3)
+    with write(lanes=2) as writer:
+        for tick in range(30):
+            if tick % 10 == 0:
+                writer.reset(frames)
+            writer.step([1, 2], [1.0, 0.5], frames + tick, none, none)
     return "store.zarr"

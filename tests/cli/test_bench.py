@@ -1,5 +1,6 @@
 """``mmreplay bench``: it measures what it says."""
 
+import inspect
 import json
 import re
 
@@ -8,6 +9,7 @@ import pytest
 
 import mmreplay
 from mmreplay import Field
+from mmreplay_cli import bench
 
 KEYS = set(
     "path transitions batch_size stack n_step codec batches batches_per_s transitions_per_s "
@@ -108,3 +110,30 @@ def test_seconds_out_of_range(command, store, seconds):
     result = command("bench", store, "--seconds", seconds)
     assert (result.status, result.out) == (2, "")
     assert "Invalid value for '--seconds'" in result.err
+
+
+def test_of_many_environments_the_yardstick_takes_as_many_frames_as_a_batch_has(
+    command, write, monkeypatch
+):
+    shapes = []
+    real = bench._reference
+
+    def reference(data, batch):
+        take = real(data, batch)
+        ((frames, index, out),) = inspect.getclosurevars(take).nonlocals["takes"]
+        shapes.append((frames.shape, index.shape[1:], out.shape))
+        return take
+
+    monkeypatch.setattr(bench, "_reference", reference)
+    with write(lanes=5) as writer:
+        no = np.zeros(5, bool)
+        writer.reset(np.zeros((5, 3), np.uint8))
+        for t in range(9):
+            writer.step([0] * 5, [0] * 5, np.full((5, 3), t, np.uint8), no, no)
+    about = measured(command, "store.zarr", "--batch-size", 8, "--stack", 3)
+    assert about["transitions"] == 45
+    assert about["frame_bytes_per_s"] == pytest.approx(8 * 2 * 3 * 3 * about["batches_per_s"])
+    ((frames, index, out),) = shapes
+    assert frames == (45, 3)
+    assert out == (*index, 3)
+    assert index in ((8, 4), (8, 6))  # by whether the two stacks share memory

@@ -14,7 +14,9 @@ import pytest
 
 import mmreplay
 from mmreplay import Field
+from mmreplay.schema import Schema
 from mmreplay.system import checked_reads
+from tests.support.oracle.handmade_vectors import HandmadeVector
 
 VERSIONS = f"mmreplay {mmreplay.__version__}, numpy {np.__version__} (format 1)"
 
@@ -193,8 +195,8 @@ lane   name      state    rows   first   transitions
 
 
 def test_only_the_first_of_very_many_lanes_are_listed(command, write):
-    with write("run.zarr", lanes=20):
-        pass
+    for number in range(20):
+        write("run.zarr", lane=str(number)).close()
     out = command("info", "run.zarr").out
     assert " ...   4 more\n" in out
 
@@ -265,3 +267,44 @@ def test_unknown_versions(command, store, versions):
     result = command("info", store)
     assert result.status == 0
     assert "made with     unknown (format 1)\n" in result.out
+
+
+VECTOR = """\
+run.zarr: closed, 1 lane, 2 environments
+
+transitions   3 in 2 ticks
+capacity      unlimited
+episodes      2: 1 terminated, 1 truncated
+"""
+
+
+def test_a_vector_lane(command, folder):
+    schema = Schema.make(Field((2,), "float32"), Field((), "int64"))
+    lane = HandmadeVector(folder / "run.zarr", schema, 2)
+    frame = np.zeros(2, np.float32)
+    lane.model.reset({0: frame, 1: frame})
+    lane.model.step({e: (1, 2.0, frame, {"terminated": e == 1}, {}) for e in (0, 1)})
+    lane.model.step({0: (1, 2.0, frame, {}, {})})
+    lane.close()
+    out = command("info", "run.zarr").out
+    assert out.startswith(VECTOR)
+    assert re.search(r"^rewards +2 +float32 +raw ", out, re.MULTILINE)
+    assert re.search(r"^starts/tick +scalar +int64 +raw ", out, re.MULTILINE)
+
+
+def test_lanes_of_both_kinds_have_a_column_of_environments(command, write, play):
+    with write("run.zarr", lane="a") as writer:
+        play(writer, 3, "terminated")
+    lane = HandmadeVector(writer.path.parent / "lane-00001", writer.schema, 2, name="b")
+    lane.close()
+    out = command("info", "run.zarr").out
+    assert out.startswith("run.zarr: closed, 2 lanes, 3 environments\n")
+    assert (
+        """
+lane   name   state    rows   first   transitions   environments
+   0   a      closed      4       0             3              1
+   1   b      closed      0       0             0              2
+
+"""
+        in out
+    )

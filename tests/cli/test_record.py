@@ -92,12 +92,12 @@ def test_a_recording_is_summed_up(command, folder):
     numbers = re.sub(r"\d[\d,.]*", "N", re.sub(r"[\d.]+ [kM]B", "N MB", result.out))
     assert numbers == (
         "Recorded N steps of CartPole-vN into cart.zarr: N episodes ended, any still running cut off\n"
-        "N lanes, N MB on disk, N s, N steps/s\n"
+        "N environments, N MB on disk, N s, N steps/s\n"
     )
     assert result.out.startswith("Recorded 300 steps of ")
     with mmreplay.open("cart.zarr") as store:
         assert len(store) == 300
-        assert len(store.lanes) == 2
+        assert store.lanes[0].environments == 2
 
 
 def test_json_is_one_object_and_nothing_else(command, folder):
@@ -106,7 +106,7 @@ def test_json_is_one_object_and_nothing_else(command, folder):
     told = json.loads(result.out)
     assert told["path"] == "cart.zarr"
     assert told["env"] == "CartPole-v1"
-    assert told["lanes"] == 1
+    assert told["environments"] == 1
     assert told["steps"] == 10
     assert told["stopped"] is False
 

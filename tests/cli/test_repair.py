@@ -52,8 +52,7 @@ def test_status_1_where_no_row_could_be_kept(command, store, folder):
 
 
 def test_status_1_where_nothing_tells_whether_there_were_rows(command, write, folder, die):
-    writer = write(lanes=2)
-    die(writer)
+    die(write(n_lanes=2))
     for name in (".live", "zarr.json"):
         (folder / "store.zarr" / "lane-00000" / name).rename(folder / name)
     result = command("repair", "store.zarr", "--json")
@@ -132,6 +131,20 @@ def test_a_store_of_many_lanes(command, write, folder, play):
         "run.zarr: repaired; 30 rows kept; how many are lost is not known, but at least 10",
         "run.zarr.damaged: the damaged store, unchanged; what is sound in it takes no room twice",
     ]
+
+
+def test_many_environments(command, vector_store, folder):
+    (folder / vector_store / "ticks" / "frames" / "c.1.0.0").unlink()
+    result = command("repair", vector_store)
+    assert (result.status, result.err) == (0, "")
+    assert result.out.startswith(
+        "damaged                rows      what\n"
+        "ticks/frames/c.1.0.0   8 to 15   expected this chunk file, found none\n"
+        "\n"
+        "store.zarr: repaired; 8 of 30 rows kept, 22 lost\n"
+    )
+    assert "\n10 of the lost rows lie in whole episodes after the damage" in result.out
+    assert mmreplay.verify(vector_store).sound
 
 
 def test_attributes_that_are_lost_are_reported(command, write, folder, play, die):

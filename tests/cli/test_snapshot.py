@@ -18,7 +18,7 @@ def test_a_snapshot(command, store):
 
 
 def test_of_a_live_store(command, write, play):
-    writer = write(lanes=None)
+    writer = write()
     play(writer, 9)
     result = command("snapshot", "store.zarr", "copy.zarr")
     assert (result.status, result.err) == (0, "")
@@ -26,6 +26,13 @@ def test_of_a_live_store(command, write, play):
     play(writer, 9)
     writer.close()
     assert len(mmreplay.open("copy.zarr")) == 9
+
+
+def test_many_environments(command, vector_store):
+    result = command("snapshot", vector_store, "copy.zarr")
+    assert (result.status, result.err) == (0, "")
+    assert result.out.startswith("copy.zarr: 30 rows, 60 transitions in 1 lane; ")
+    assert mmreplay.verify("copy.zarr").sound
 
 
 def test_json(command, store):

@@ -101,6 +101,14 @@ def test_a_store_of_many_lanes(command, write, folder, play):
     assert "lane-00001/rewards/c.0   0 to 7   checksum:" in command("verify", "run.zarr").out
 
 
+def test_many_environments(command, vector_store, folder):
+    assert command("verify", vector_store).out.startswith(
+        "store.zarr: sound, closed; 30 rows in 1 lane; "
+    )
+    flip(folder / vector_store / "ticks" / "frames" / "c.1.0.0")
+    assert "ticks/frames/c.1.0.0   8 to 15   checksum:" in command("verify", vector_store).out
+
+
 def test_live_and_crashed(command, write, play, die):
     writer = write()
     play(writer, 9)

@@ -7,6 +7,7 @@ come from the model, by `golden/make_golden.py`.
 import hashlib
 import json
 import shutil
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,9 @@ import mmreplay
 from tests.support.oracle import checks
 
 FOLDER = Path(__file__).parent / "golden" / "format-1"
+ARCHIVED = "crashed-many-lanes"
 NAMES = (
+    ARCHIVED,
     "breakout-lz4",
     "breakout-zstd-many-lanes-evicted",
     "crashed-vectors",
@@ -57,9 +60,23 @@ def fingerprint(folder):
     return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 
+@pytest.fixture
+def stored(tmp_path):
+    """Where a golden store is: in the repository, or unpacked from an archive there."""
+
+    def find(name):
+        if name != ARCHIVED:
+            return FOLDER / f"{name}.zarr"
+        with tarfile.open(FOLDER / f"{name}.zarr.tar.xz") as archive:
+            archive.extractall(tmp_path / "unpacked", filter="data")
+        return tmp_path / "unpacked" / f"{name}.zarr"
+
+    return find
+
+
 @pytest.fixture(params=NAMES)
-def golden(request):
-    path = FOLDER / f"{request.param}.zarr"
+def golden(request, stored):
+    path = stored(request.param)
     before = fingerprint(path)
     assert before, f"{path} is missing; it is part of the repository"
     yield path, expectations()[request.param]
@@ -68,7 +85,8 @@ def golden(request):
 
 def test_every_golden_store_is_there_and_none_is_untested():
     assert sorted(expectations()) == sorted(NAMES)
-    assert sorted(path.stem for path in FOLDER.glob("*.zarr")) == sorted(NAMES)
+    found = [path.name.partition(".zarr")[0] for path in FOLDER.glob("*.zarr*")]
+    assert sorted(found) == sorted(NAMES)
 
 
 def test_golden_store_reads_as_on_the_day_it_was_written(golden):
@@ -95,7 +113,7 @@ def test_copy_of_a_golden_store_goes_on(golden, tmp_path):
     with mmreplay.open(copy) as store:
         check(store, expected)
     with mmreplay.create(copy, append=True, flush_s=0) as writer:
-        lanes = writer.writers if isinstance(writer, mmreplay.VectorWriter) else (writer,)
+        lanes = writer.writers if isinstance(writer, mmreplay.LanesWriter) else (writer,)
         schema = writer.schema
         frames = {name: np.ones(one.shape, one.dtype) for name, one in schema.frames.items()}
         frame = frames if schema.is_dict else frames["frame"]
@@ -106,6 +124,36 @@ def test_copy_of_a_golden_store_goes_on(golden, tmp_path):
         for view, before in zip(store.lanes, expected["lanes"], strict=True):
             assert view.rows == before["rows"] + 1
             assert view.rewards[: before["rows"]].tolist() == before["rewards"]
+
+
+@pytest.mark.parametrize("name", ["breakout-zstd-many-lanes-evicted", ARCHIVED])
+def test_lanes_of_many_environments_are_appended_to_each_by_itself(name, stored, tmp_path):
+    """As by the versions that made such stores: a mask may leave out whichever lanes it likes."""
+    copy = tmp_path / "copy.zarr"
+    shutil.copytree(stored(name), copy)
+    before = expectations()[name]["lanes"]
+    n_lanes = len(before)
+    with mmreplay.ReplayBuffer(copy, lanes=n_lanes, stack=2, flush_s=0) as buffer:
+        assert isinstance(buffer.writer, mmreplay.LanesWriter)
+        schema, no = buffer.writer.schema, np.zeros(n_lanes, bool)
+        frames = {
+            key: np.ones((n_lanes, *one.shape), one.dtype) for key, one in schema.frames.items()
+        }
+        observed = frames if schema.is_dict else frames["frame"]
+        extras = {key: np.ones(n_lanes, one.dtype) for key, one in schema.extras.items()}
+        buffer.reset(observed)
+        for t in range(4):
+            some = np.arange(n_lanes) <= t % 2
+            buffer.step([1] * n_lanes, [t] * n_lanes, observed, no, no, mask=some, **extras)
+        ids = [view.ids[-1] for view in buffer.store.lanes[:2]]
+        assert buffer.transitions(ids).reward.tolist() == [3, 3]
+    with mmreplay.open(copy) as store:
+        for number, (view, old) in enumerate(zip(store.lanes, before, strict=True)):
+            added = [0, 1, 2, 3, 0] if not number else [1, 3, 0] if number == 1 else [0]
+            kept = old["rewards"][view.base :]
+            assert view.rewards[view.base :].tolist() == kept + added
+    checks.check_plain_zarr(copy)
+    checks.check_verified(copy)
 
 
 def test_closed_golden_stores_are_plain_zarr():

@@ -17,6 +17,8 @@ from tests.support.oracle import checks
 from tests.support.oracle.model import Model
 from tests.support.oracle.pair import Pair
 from tests.support.oracle.strategies import CODECS, DTYPES, Layout
+from tests.support.oracle.vector_pair import FIELDS, VectorPair, of_writer
+from tests.support.oracle.vectors import assert_closed_lane_matches
 
 Field = mmreplay.Field
 PLANE = (4, 5)
@@ -70,7 +72,7 @@ STEPS = {"whole shards": 11, "a short last chunk": 13, "some rows": 150, "one ro
 def write(path, layout, n_steps, *, reopened=False):
     model = layout.model()
     random = np.random.default_rng(3)
-    with mmreplay.create(path, **layout.create_arguments(), flush_s=0) as writer:
+    with layout.create(path) as writer:
         pair = Pair(writer, model, random)
         pair.reset(range(len(model.lanes)))
         pair.together(n_steps, end=0.05)
@@ -94,36 +96,69 @@ def check_readers(path, model: Model):
             for name, ours in columns.items():
                 mine = ours[:]
                 checks.check_same(mine, lane.column(name), f"{view.path}: {name}")
-                check_array(view, name, mine)
+                check_array(view.path, view.base, name, mine)
             starts = [row for row in range(view.base, len(lane.rows)) if lane.rows[row].is_reset]
             found = zarr.open_array(view.path / "episodes" / "starts", mode="r")
             checks.check_same(found[:], np.array(starts, np.int64), "episodes/starts")
             checks.check_same(read_tensorstore(view.path / "episodes" / "starts"), found[:], "")
-            check_checksums(view, model.schema)
+            check_checksums(view.path, checks.row_paths(model.schema), view.rows)
 
 
-def check_array(view, name, mine):
+def check_array(folder, base, name, mine):
     """Below base we show zeros; others may still see the rows that share a file with newer ones."""
-    theirs = zarr.open_array(view.path / name, mode="r", zarr_format=3)
+    theirs = zarr.open_array(folder / name, mode="r", zarr_format=3)
     assert theirs.shape == mine.shape
     assert theirs.dtype == mine.dtype
-    for read in (theirs[:], read_tensorstore(view.path / name)):
-        checks.check_same(read[view.base :], mine[view.base :], f"{view.path}: {name}")
-        rows = checks.chunk_rows(view.path, name)
-        gone = view.base // rows * rows
-        checks.check_same(read[:gone], np.zeros_like(mine[:gone]), f"{view.path}: {name}, evicted")
+    rows = checks.chunk_rows(folder, name)
+    gone = base // rows * rows
+    for read in (theirs[:], read_tensorstore(folder / name)):
+        checks.check_same(read[base:], mine[base:], f"{folder}: {name}")
+        checks.check_same(read[:gone], np.zeros_like(mine[:gone]), f"{folder}: {name}, evicted")
 
 
-def check_checksums(view, schema):
+def check_checksums(folder, names, n_rows):
     """uint32, one a chunk file; a file that is there has one, and nothing but uint32s."""
-    for name in checks.row_paths(schema):
-        found = zarr.open_array(view.path / "checksums" / name, mode="r")
+    for name in names:
+        found = zarr.open_array(folder / "checksums" / name, mode="r")
         assert found.dtype == np.uint32
-        assert found.shape == (-(-view.rows // checks.chunk_rows(view.path, name)),)
+        assert found.shape == (-(-n_rows // checks.chunk_rows(folder, name)),)
         values = found[:]
-        for number in checks.chunk_files(view.path, name):
+        for number in checks.chunk_files(folder, name):
             assert values[number], f"{name}: chunk file {number} has no checksum"
-        checks.check_same(read_tensorstore(view.path / "checksums" / name), values, "checksums")
+        checks.check_same(read_tensorstore(folder / "checksums" / name), values, "checksums")
+
+
+def check_vector_readers(path, model: VectorPair):
+    """Of ticks and starts, everybody reads what the model has; of ticks, our reader too."""
+    checks.check_plain_zarr(path)
+    assert list(mmreplay.verify(path).findings) == []
+    with mmreplay.open(path) as store:
+        view, base = store.lanes[0], store.lanes[0].base
+        named = [one.number for one in model.ticks[base].values()]
+        first_start = min(named) if base else 0
+        assert_closed_lane_matches(model, path, base, first_start)
+        ours = {name: getattr(view, name) for name in ("frames", "actions", "rewards")}
+        ours |= {name: getattr(view, name) for name in ("non_terminals", "ends", "episode")}
+        ours["extras/x"] = view.extras["x"]
+        for name, column in ours.items():
+            check_array(path / "ticks", base, name, column[:])
+        first_frames = zarr.open_array(path / "starts" / "frames", mode="r")[:]
+        for number in range(len(store.episodes)):
+            one = store.trajectory(number)
+            tick, env = divmod(int(one.ids[0]), model.width)
+            start = model.ticks[tick][env]
+            if start.tick == tick:  # its first step is kept
+                frame = first_frames[start.number]
+                checks.check_same(frame, one.observation[0], f"start {start.number}")
+    # Starts that are not needed go with a later flush than the ticks that named them.
+    for folder, n_rows, oldest in (
+        (path / "ticks", len(model.ticks), base),
+        (path / "starts", len(model.episodes), 0),
+    ):
+        columns = model.columns(folder.name)
+        for name in columns:
+            check_array(folder, oldest, name, zarr.open_array(folder / name, mode="r")[:])
+        check_checksums(folder, columns, n_rows)
 
 
 def read_tensorstore(path: Path):
@@ -179,7 +214,7 @@ def test_any_length_reads_the_same(tmp_path, codec, n_steps):
 def test_empty_store_reads_as_empty_arrays(tmp_path, codec, lanes):
     path = tmp_path / "s.zarr"
     layout = layout_of(codec, lanes=lanes)
-    mmreplay.create(path, **layout.create_arguments()).close()
+    layout.create(path).close()
     check_readers(path, layout.model())
     check_members(path)
     with mmreplay.open(path) as store:
@@ -194,6 +229,41 @@ def test_store_that_was_closed_twice_reads_the_same(tmp_path, name):
     model = write(path, LAYOUTS[name], 50, reopened=True)
     check_readers(path, model)
     check_members(path)
+
+
+@pytest.mark.parametrize("capacity", [None, 60], ids=["all kept", "evicted"])
+@pytest.mark.parametrize("codec", ["raw", "lz4", "zstd"])
+def test_vector_lane_reads_the_same(tmp_path, codec, capacity):
+    path = tmp_path / "s.zarr"
+    chunks = {"chunk": 8} if codec == "raw" else {"chunk": 4, "shard": 8}
+    fields = FIELDS | {"frame": Field((3,), "float32", codec, **chunks)}
+    writer = mmreplay.create(path, **fields, lanes=3, capacity=capacity, flush_s=0)
+    model = of_writer(writer)
+    with writer:
+        model.play(60 if capacity is None else 150)
+    check_vector_readers(path, model)
+    with mmreplay.create(path, append=True, flush_s=0) as writer:
+        model.reopened(writer)
+        model.play(13)
+    check_vector_readers(path, model)
+    check_members(path)
+    with mmreplay.open(path) as store:
+        assert (store.lanes[0].base > 0) == (capacity is not None)
+
+
+@pytest.mark.parametrize("codec", ["raw", "lz4"])
+def test_empty_vector_lane_reads_as_empty_arrays(tmp_path, codec):
+    path = tmp_path / "s.zarr"
+    mmreplay.create(path, FIELDS["frame"], FIELDS["action"], codec=codec, lanes=3).close()
+    checks.check_plain_zarr(path)
+    check_members(path)
+    for name, array in zarr.open_group(path, mode="r").members(max_depth=None):
+        if isinstance(array, zarr.Array):
+            assert array.shape[0] == 0, name
+            checks.check_same(read_tensorstore(path / name), array[:], name)
+    with mmreplay.open(path) as store:
+        assert store.lanes[0].frames.shape == (0, 3, 3)
+        assert len(store.episodes) == 0
 
 
 def test_lanes_of_several_processes_read_the_same(tmp_path):

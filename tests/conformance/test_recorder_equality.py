@@ -18,8 +18,9 @@ from gymnasium.wrappers import FrameStackObservation, TimeLimit
 import mmreplay
 from mmreplay.env_fields import env_fields
 from mmreplay.recording.recorder import record
+from tests.support.writers import rows_of
 
-SEED, N_LANES, STEPS = 11, 3, 400
+SEED, N_ENVS, STEPS = 11, 3, 400
 
 
 class Walk(gymnasium.Env):
@@ -82,7 +83,7 @@ class Policy:
 
 @dataclass
 class Rows:
-    """What a lane holds, as lists."""
+    """What an environment gave, as lists."""
 
     frames: list = field(default_factory=list)
     actions: list = field(default_factory=list)
@@ -119,7 +120,7 @@ def by_hand(make, seed, rows):
 
 
 def assert_lane_is(lane, expected):
-    """A closed lane's rows are a prefix of those made by hand, its last one a final row."""
+    """An environment's rows are a prefix of those made by hand, the last one a final row."""
     rows = len(lane.resets)
     stacked = expected.frames[:rows]
     if isinstance(stacked[0], dict):
@@ -138,11 +139,12 @@ def assert_lane_is(lane, expected):
     assert lane.rewards[rows - 1] == 0
 
 
-def assert_store_is(path, make, steps, n_lanes):
+def assert_store_is(path, make, steps, n_envs):
     with mmreplay.open(path) as store:
         assert len(store) == steps
-        assert len(store.lanes) == n_lanes
-        for i, lane in enumerate(store.lanes):
+        assert [lane.environments for lane in store.lanes] == [n_envs]
+        rows = store.lanes if n_envs == 1 else [rows_of(store, env) for env in range(n_envs)]
+        for i, lane in enumerate(rows):
             assert_lane_is(lane, by_hand(make, SEED + i, len(lane.resets)))
     assert mmreplay.verify(path).findings == []
 
@@ -150,7 +152,7 @@ def assert_store_is(path, make, steps, n_lanes):
 @pytest.mark.parametrize("name", MAKERS)
 def test_one_environment_is_recorded_as_it_is_stepped(name, tmp_path):
     result = record(MAKERS[name], tmp_path / "s", STEPS, policy=Policy, seed=SEED)
-    assert (result.steps, result.lanes, result.stopped) == (STEPS, 1, False)
+    assert (result.steps, result.environments, result.stopped) == (STEPS, 1, False)
     assert_store_is(tmp_path / "s", MAKERS[name], STEPS, 1)
 
 
@@ -159,11 +161,11 @@ def test_one_environment_is_recorded_as_it_is_stepped(name, tmp_path):
 def test_every_autoreset_mode_records_the_same_as_one_environment(name, mode, tmp_path):
     def make_vector():
         # In place: the hardest case, one array is handed out again and again.
-        return SyncVectorEnv([MAKERS[name]] * N_LANES, autoreset_mode=mode, copy=False)
+        return SyncVectorEnv([MAKERS[name]] * N_ENVS, autoreset_mode=mode, copy=False)
 
     result = record(make_vector, tmp_path / "s", STEPS, policy=Policy, seed=SEED)
-    assert (result.steps, result.lanes, result.stopped) == (STEPS, N_LANES, False)
-    assert_store_is(tmp_path / "s", MAKERS[name], STEPS, N_LANES)
+    assert (result.steps, result.environments, result.stopped) == (STEPS, N_ENVS, False)
+    assert_store_is(tmp_path / "s", MAKERS[name], STEPS, N_ENVS)
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.value)
@@ -180,18 +182,19 @@ def test_environments_in_processes_too(mode, tmp_path):
 @pytest.mark.parametrize("mode", [None, *AutoresetMode], ids=lambda mode: mode and mode.value)
 def test_stacks_are_those_of_frame_stack_observation(name, mode, tmp_path):
     make = MAKERS[name]
-    n_lanes = 1 if mode is None else N_LANES
+    n_envs = 1 if mode is None else N_ENVS
 
     def make_vector():
-        return make() if mode is None else SyncVectorEnv([make] * n_lanes, autoreset_mode=mode)
+        return make() if mode is None else SyncVectorEnv([make] * n_envs, autoreset_mode=mode)
 
     record(make_vector, tmp_path / "s", STEPS, policy=Policy, seed=SEED)
     with mmreplay.open(tmp_path / "s") as store:
-        for i, lane in enumerate(store.lanes):
+        for i in range(n_envs):
             stacked = FrameStackObservation(make(), 4, padding_type="reset")
             plain = make()
             policy = Policy(plain.observation_space, plain.action_space, SEED + i)
-            ids = iter(store.ids[store.ids >> 40 == i].tolist())
+            ids = store.ids[store.ids % n_envs == i].tolist()
+            assert len(ids) > STEPS / n_envs / 2
             stack, _ = stacked.reset(seed=SEED + i)
             for number, one in enumerate(ids):
                 stack_before = stack
@@ -203,4 +206,3 @@ def test_stacks_are_those_of_frame_stack_observation(name, mode, tmp_path):
                 assert batch.non_terminal[0] == (not terminated)
                 if terminated or truncated:
                     stack, _ = stacked.reset()
-            assert len(lane.resets) > STEPS / n_lanes / 2

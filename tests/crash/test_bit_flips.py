@@ -10,6 +10,7 @@ import random
 import pytest
 
 import mmreplay
+from mmreplay.format.layout import LOGS
 from tests.support.disks import faults
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.tampering import flips
@@ -66,6 +67,8 @@ def test_every_flip_in_a_closed_store_is_found_or_harmless(tmp_path, measured):
         pytest.param("dict, lanes", marks=pytest.mark.deep(only=True)),
         "evicted, raw",
         "priorities, lanes",
+        "vector, lz4",
+        pytest.param("vector, evicted", marks=pytest.mark.deep(only=True)),
     ],
 )
 def test_a_file_in_the_place_of_another_is_found(tmp_path, name, measured):
@@ -95,13 +98,14 @@ def test_a_file_in_the_place_of_another_is_found(tmp_path, name, measured):
     result.add("files in the place of others, all found", n, "")
 
 
-@pytest.mark.parametrize("name", ["zstd", "priorities, lanes"])
+@pytest.mark.parametrize("name", ["zstd", "priorities, lanes", "vector, evicted"])
 def test_the_bits_of_the_attributes(tmp_path, name, measured):
     root = tmp_path / "store.zarr"
     flips.build(root, flips.KINDS[name])
     before = flips.everything(root)
     outcomes = collections.Counter()
     files = ["zarr.json", *(f"{one.name}/zarr.json" for one in root.glob("lane-00001"))]
+    files += [f"{log}/zarr.json" for log in LOGS if (root / log).exists()]
     for file in files:
         every = list(flips.all_flips(root, file))
         for flip in random.Random(name).sample(every, by_effort(6, 40, 2_000)):
@@ -114,7 +118,7 @@ def test_the_bits_of_the_attributes(tmp_path, name, measured):
     result.details |= {"outcomes": dict(outcomes)}
 
 
-@pytest.mark.parametrize("name", ["raw", "evicted, lanes", "priorities"])
+@pytest.mark.parametrize("name", ["raw", "evicted, lanes", "priorities", "vector, lz4"])
 def test_flips_in_a_store_left_by_a_crash(tmp_path, name):
     """What was finished is as safe as in a closed store; what was being changed, nobody knows."""
     root = tmp_path / "store.zarr"

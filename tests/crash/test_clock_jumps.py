@@ -44,7 +44,7 @@ def record(script, seconds):
     """Write and look for a while, then die; what was seen goes to stdout."""
     let_the_clock_jump(script.session)
     chronicle = actor.Chronicle.follow(script)
-    writer = mmreplay.create(script.path, **script.create_arguments(), append=True)
+    writer = script.open()
     lane = faults.lanes_of(writer)[0]
     chronicle.begin([lane.rows])
     seen = {"flushes": 0, "looks": 0, "oldest_s": 0.0, "rows": lane.rows}

@@ -55,12 +55,7 @@ class Owner:
         self.counts = collections.Counter()
 
     def write(self, script):
-        writer = mmreplay.create(
-            script.path,
-            **script.create_arguments(),
-            metadata={"seed": script.seed},
-            append=True,
-        )
+        writer = script.open(metadata={"seed": script.seed})
         starts = [None]
         for _ in range(self.luck.randint(1, 90)):
             append_rows(writer, script.plot, starts)

@@ -27,8 +27,9 @@ from tests.support.processes import actor, aftermath, onlooker
 from tests.support.processes.threads import BackgroundThreads
 
 pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
-SECONDS = by_effort(0.3, 3.0, 20.0)
-LONG_S = by_effort(0.6, 10.0, 60.0)
+SECONDS = by_effort(0.1, 3.0, 20.0)
+LONG_S = by_effort(0.2, 10.0, 60.0)
+STARTED = by_effort(["fork"], *[["spawn", "forkserver", "fork"]] * 2)
 
 
 @contextlib.contextmanager
@@ -72,6 +73,7 @@ def disturb(script, luck, counts):
 
 
 FOUR_READERS = {
+    "lz4, vector": {"frame": [(6, 8), "uint8", "lz4", 2, 8]},
     "lz4": {"frame": [(6, 8), "uint8", "lz4", 2, 8]},
     "raw, mapped side by side": {"frame": [(64, 64), "uint8", "raw", 4]},
     "zstd, many lanes": {"frame": [(6, 8), "uint8", "zstd", 2, 4]},
@@ -92,6 +94,7 @@ def test_four_readers_follow_whatever_happens_to_the_writer(tmp_path, measured, 
         frame=FOUR_READERS[name],
         action_chunk=16,
         lanes=3 if "lanes" in name else None,
+        envs=3 if "vector" in name else None,
         capacity=150,
         flush_s=0.002,
         rows=1000,
@@ -100,10 +103,11 @@ def test_four_readers_follow_whatever_happens_to_the_writer(tmp_path, measured, 
     chronicle = actor.Chronicle(script)
     counts = dict.fromkeys(["kill", "nothing", "snapshot", "repair", "write"], 0)
     with actor.Actors() as actors, onlooker.Onlookers(tmp_path, script) as readers:
-        actors.wait(actors.start(with_session(script, 1, sessions=3, rows=600)))
-        readers.start("spawn")
-        readers.start("forkserver")
-        readers.start("fork")
+        actors.wait(
+            actors.start(with_session(script, 1, sessions=3, rows=by_effort(200, 600, 600)))
+        )
+        for method in STARTED:
+            readers.start(method)
         chronicle.acknowledge(chronicle.committed)
         pid = actors.start(with_session(script, 2))
         with mmreplay.load(script.path, stack=onlooker.STACK) as data:
@@ -129,7 +133,8 @@ def test_four_readers_follow_whatever_happens_to_the_writer(tmp_path, measured, 
     with mmreplay.open(script.path) as store:
         rows = sum(store.live.rows(number) for number in range(script.lanes or 1))
     sums = {what: sum(one[what] for one in seen) for what in seen[0]}
-    result = measured(f"concurrency_{name.split(',')[0]}", seconds=LONG_S, readers=len(seen))
+    kind = "lz4_vector" if "vector" in name else name.split(",")[0]
+    result = measured(f"concurrency_{kind}", seconds=LONG_S, readers=len(seen))
     result.add("violations", 0, "", at_most=0, note="the first one ends the run")
     result.add("rows written", rows, "")
     result.add("batches read", sums["batches"], "", at_least=1000)
@@ -146,12 +151,13 @@ def test_four_readers_follow_whatever_happens_to_the_writer(tmp_path, measured, 
     assert sums["evictions"] + sums["sessions"] > 0
 
 
+@pytest.mark.parametrize("envs", [None, 3], ids=["lane", "vector"])
 @pytest.mark.parametrize("name", by_effort(["raw"], ["raw", "dict"], ["raw", "lz4", "dict"]))
 def test_readers_at_full_speed_follow_a_writer_that_is_killed_without_rest(
-    script_of, tmp_path, measured, name
+    script_of, tmp_path, measured, name, envs
 ):
     luck = random.Random(name if not THOROUGH else None)
-    script = script_of(name, capacity=120, flush_s=0.002, rows=40)
+    script = script_of(name, capacity=120, flush_s=0.002, rows=40, envs=envs)
     chronicle, kills, phases = actor.Chronicle(script), 0, set()
     with actor.Actors() as actors, onlooker.Onlookers(tmp_path, script) as readers:
         actors.wait(actors.start(with_session(script, 1, sessions=1)))
@@ -170,7 +176,8 @@ def test_readers_at_full_speed_follow_a_writer_that_is_killed_without_rest(
         seen = readers.join()
     assert aftermath.check_found(chronicle)
     sums = {what: sum(one[what] for one in seen) for what in seen[0]}
-    result = measured(f"concurrency_killed_{name}", readers=len(seen), capacity=120)
+    kind = name if envs is None else f"{name}_vector"
+    result = measured(f"concurrency_killed_{kind}", readers=len(seen), capacity=120)
     result.add("violations", 0, "", at_most=0, note="the first one ends the run")
     result.add("writer kills", kills, "", at_least=200)
     result.add("rows written", sum(chronicle.committed), "")
@@ -182,11 +189,12 @@ def test_readers_at_full_speed_follow_a_writer_that_is_killed_without_rest(
         assert len(phases) > 2
 
 
+@pytest.mark.parametrize("envs", [None, 3], ids=["lane", "vector"])
 @pytest.mark.parametrize(
     "name", by_effort(["dict"], ["raw", "lz4", "dict"], ["raw", "lz4", "dict"])
 )
-def test_reader_of_a_writing_process_never_sees_a_torn_row(script_of, name):
-    script = script_of(name, capacity=70, flush_s=0.002, rows=400)
+def test_reader_of_a_writing_process_never_sees_a_torn_row(script_of, name, envs):
+    script = script_of(name, capacity=70, flush_s=0.002, rows=400, envs=envs)
     luck = random.Random(2)
     n_batches = 0
     with written(script) as path, mmreplay.load(path, stack=3, seed=0) as data:
@@ -261,7 +269,9 @@ while count % 64 or time.monotonic() < until:
 
 
 @pytest.mark.skipif(platform.machine() not in {"x86_64", "AMD64"}, reason="of x86-64")
-@pytest.mark.parametrize("n_bytes", [1, 48, 4099, 7056, 1 << 20, 1 << 24])
+@pytest.mark.parametrize(
+    "n_bytes", by_effort([48, 7056], *[[1, 48, 4099, 7056, 1 << 20, 1 << 24]] * 2)
+)
 def test_rows_stored_before_the_commit_word_are_visible_once_it_is(tmp_path, n_bytes):
     path = tmp_path / "page"
     path.write_bytes(bytes(4096 + 2 * n_bytes))

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay.episode_index import Index
+from mmreplay.episode_index import RowIndex
 from tests.support.disks import faults
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle import checks
@@ -26,19 +26,29 @@ from tests.support.processes.threads import BackgroundThreads
 
 pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
 DEEP_ONLY = pytest.mark.deep(only=True)
-SECONDS = by_effort(0.3, 3.0, 20.0)
+SECONDS = by_effort(0.1, 3.0, 20.0)
 PATIENCE_S = 300.0  # a machine may have other things to do
 
 
-@pytest.mark.parametrize("kind", ["uniform", "prioritized", "prioritized, many lanes"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "uniform",
+        "prioritized, many lanes",
+        "prioritized, vector",
+        pytest.param("prioritized", marks=DEEP_ONLY),
+        pytest.param("uniform, vector", marks=DEEP_ONLY),
+    ],
+)
 def test_four_threads_sample_in_every_way_while_one_steps(script_of, kind):
     lanes = 2 if "lanes" in kind else None
-    script = script_of("lz4", lanes=lanes, capacity=90, flush_s=0.001)
+    envs = 3 if "vector" in kind else None
+    script = script_of("lz4", lanes=lanes, envs=envs, capacity=90, flush_s=0.001)
     chronicle = actor.Chronicle(script)
     report = np.memmap(script.report, "<u8", "r+")
-    factory = mmreplay.ReplayBuffer if kind == "uniform" else mmreplay.PrioritizedReplayBuffer
-    buffer = factory(script.path, **script.create_arguments(), stack=onlooker.STACK)
-    starts = [None] * (lanes or 1)
+    factory = mmreplay.ReplayBuffer if "uniform" in kind else mmreplay.PrioritizedReplayBuffer
+    buffer = script.open_buffer(factory, stack=onlooker.STACK)
+    starts = [None] * (lanes or envs or 1)
     for _ in range(20):
         append_rows(buffer.writer, script.plot, starts, report)
     chronicle.begin([0] * (lanes or 1))
@@ -55,7 +65,9 @@ def test_four_threads_sample_in_every_way_while_one_steps(script_of, kind):
                 time.sleep(0.001)
             seconds = time.monotonic() - began
             least = min(one.counts["batches"] for one in lookers)
-            if (seconds > SECONDS and least > 10 and rows > 200) or seconds > PATIENCE_S:
+            n_evictions = sum(one.counts["evictions"] for one in lookers)
+            enough = least > 10 and rows > 200 and n_evictions
+            if (seconds > SECONDS and enough) or seconds > PATIENCE_S:
                 break
     buffer.close()
     assert min(one.counts["batches"] for one in lookers) > 10
@@ -63,28 +75,27 @@ def test_four_threads_sample_in_every_way_while_one_steps(script_of, kind):
 
 
 @pytest.mark.parametrize(
-    ("name", "lanes"),
+    ("name", "many"),
     [
-        (name, lanes) if lanes == quick else pytest.param(name, lanes, marks=DEEP_ONLY)
+        (name, many) if many == quick else pytest.param(name, many, marks=DEEP_ONLY)
         for name, quick in {
-            "dict": None,
-            "lz4": 3,
+            "dict": "envs",
+            "lz4": "lanes",
             "raw": None,
-            "raw, mapped side by side": 3,
+            "raw, mapped side by side": "envs",
             "zstd, one row a shard": None,
         }.items()
-        for lanes in (None, 3)
+        for many in (None, "lanes", "envs")
     ],
 )
-def test_sampling_while_another_thread_appends_and_evicts(script_of, name, lanes):
-    script = script_of(name, lanes=lanes, capacity=60)
+def test_sampling_while_another_thread_appends_and_evicts(script_of, name, many):
+    script = script_of(name, capacity=60, **({} if many is None else {many: 3}))
     plot = script.plot
     counts = {"rows": 0, "batches": 0, "again": 0, "transitions": 0}
-    arguments = script.create_arguments() | {"flush_s": 0.001}
-    buffer = mmreplay.ReplayBuffer(script.path, **arguments, stack=3)
+    buffer = script.open_buffer(mmreplay.ReplayBuffer, flush_s=0.001, stack=3)
 
     def write(going):
-        starts = [None] * (lanes or 1)
+        starts = [None] * (3 if many else 1)
         while going():
             append_rows(buffer.writer, plot, starts)
             counts["rows"] += 1
@@ -131,19 +142,21 @@ def test_sampling_while_another_thread_appends_and_evicts(script_of, name, lanes
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "envs"),
     [
-        "lz4",
-        "raw",
-        pytest.param("dict", marks=DEEP_ONLY),
-        pytest.param("zstd, one row a shard", marks=DEEP_ONLY),
+        ("lz4", 3),
+        ("raw", None),
+        *(
+            pytest.param(*one, marks=DEEP_ONLY)
+            for one in (("lz4", None), ("raw", 3), ("dict", None), ("zstd, one row a shard", None))
+        ),
     ],
 )
-def test_readers_in_other_threads_follow_closing_and_reopening(script_of, name):
-    script = script_of(name, capacity=80)
+def test_readers_in_other_threads_follow_closing_and_reopening(script_of, name, envs):
+    script = script_of(name, capacity=80, envs=envs)
     plot = script.plot
     seen, n_opened, n_verified = [], [0], [0]
-    mmreplay.create(script.path, **script.create_arguments()).close()
+    script.open().close()
 
     def look(store):
         ids = store.ids[-8:]
@@ -180,7 +193,7 @@ def test_readers_in_other_threads_follow_closing_and_reopening(script_of, name):
             if (enough and seconds > SECONDS / 2) or seconds > PATIENCE_S:
                 break
             with mmreplay.create(script.path, append=True, flush_s=0.001) as writer:
-                starts = [None]
+                starts = [None] * (envs or 1)
                 for _ in range(1 + n_sessions * 7 % 40):
                     append_rows(writer, plot, starts)
             n_sessions += 1
@@ -193,7 +206,7 @@ def test_readers_in_other_threads_follow_closing_and_reopening(script_of, name):
 def test_newest_row_reads_as_a_final_row_however_fast_it_changes(script_of):
     script = script_of("raw")
     plot, seen = script.plot, set()
-    writer = mmreplay.create(script.path, **script.create_arguments())
+    writer = script.open()
     append_rows(writer, plot, [None])
 
     def write(going):
@@ -226,7 +239,7 @@ def test_newest_row_reads_as_a_final_row_however_fast_it_changes(script_of):
 
 def test_a_child_forked_while_a_thread_takes_new_rows_has_a_whole_index(script_of, monkeypatch):
     script = script_of("lz4", capacity=90)
-    buffer = mmreplay.ReplayBuffer(script.path, **script.create_arguments(), stack=3)
+    buffer = script.open_buffer(mmreplay.ReplayBuffer, stack=3)
     starts = [None]
     for _ in range(40):
         append_rows(buffer.writer, script.plot, starts)
@@ -234,14 +247,14 @@ def test_a_child_forked_while_a_thread_takes_new_rows_has_a_whole_index(script_o
     for _ in range(60):
         append_rows(buffer.writer, script.plot, starts)
     halfway, go_on = threading.Event(), threading.Event()
-    extend = Index.extend
+    extend = RowIndex.extend
 
     def hold(self, *arguments):
         halfway.set()
         go_on.wait()
         extend(self, *arguments)
 
-    monkeypatch.setattr(Index, "extend", hold)
+    monkeypatch.setattr(RowIndex, "extend", hold)
     thread = threading.Thread(target=buffer.sample, args=(8,))
     thread.start()
     halfway.wait()  # the columns have the new rows, the index has not
@@ -263,21 +276,21 @@ def test_a_child_forked_while_a_thread_takes_new_rows_has_a_whole_index(script_o
 
 def test_an_epoch_is_of_one_moment_while_another_thread_takes_new_rows(script_of, monkeypatch):
     script = script_of("lz4", capacity=50)
-    buffer = mmreplay.ReplayBuffer(script.path, **script.create_arguments(), stack=3)
+    buffer = script.open_buffer(mmreplay.ReplayBuffer, stack=3)
     starts = [None]
     for _ in range(100):
         append_rows(buffer.writer, script.plot, starts)
     epoch = buffer.batches(16, shuffle=False)
     for _ in range(30):
         append_rows(buffer.writer, script.plot, starts)
-    recount, halfway, go_on = Index._recount, threading.Event(), threading.Event()
+    recount, halfway, go_on = RowIndex._recount, threading.Event(), threading.Event()
 
     def hold(self, lane):
         halfway.set()
         go_on.wait(0.2)  # the epoch may have to wait for the lock of whoever counts
         recount(self, lane)
 
-    monkeypatch.setattr(Index, "_recount", hold)
+    monkeypatch.setattr(RowIndex, "_recount", hold)
     thread = threading.Thread(target=lambda: len(buffer))
     thread.start()
     halfway.wait()  # some of what tells ids is of the one moment, the rest of another
@@ -290,19 +303,30 @@ def test_an_epoch_is_of_one_moment_while_another_thread_takes_new_rows(script_of
 
 
 @pytest.mark.parametrize("end", ["close", "kill"])
-@pytest.mark.parametrize("name", ["lz4", "raw", "raw, mapped side by side"])
-def test_a_store_repaired_under_a_reader_is_never_mixed_with_the_old_one(script_of, name, end):
-    script = script_of(name)
+@pytest.mark.parametrize(
+    ("name", "envs"),
+    [
+        ("lz4", None),
+        ("lz4", 3),
+        ("raw, mapped side by side", None),
+        *(pytest.param("raw", envs, marks=DEEP_ONLY) for envs in (None, 3)),
+    ],
+)
+def test_a_store_repaired_under_a_reader_is_never_mixed_with_the_old_one(
+    script_of, name, envs, end
+):
+    script = script_of(name, envs=envs)
     plot = script.plot
-    writer = mmreplay.create(script.path, **script.create_arguments())
-    starts = [None]
+    writer = script.open()
+    starts = [None] * (envs or 1)
     for _ in range(200):
         append_rows(writer, plot, starts)
     writer.close() if end == "close" else faults.kill(writer)
     with mmreplay.open(script.path) as store:
         before = store.ids
         plot.check_batch(store.transitions(before[-3:], stack=3), stack=3)
-        files = sorted(Path(script.path, "frames").glob("c.*"), key=number_of)
+        log = Path(script.path, "" if envs is None else "ticks")
+        files = sorted((log / "frames").glob("c.*"), key=number_of)
         damaged = files[len(files) // 2]
         with damaged.open("r+b") as file:
             file.write(b"\xff" * 8)

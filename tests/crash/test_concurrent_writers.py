@@ -25,12 +25,13 @@ from tests.support.processes import actor
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 
 
+@pytest.mark.deep
 def test_a_second_writer_is_told_who_the_first_is_until_that_one_is_dead(script_of):
     script = script_of("lz4", capacity=70)
     chronicle = actor.Chronicle(script)
     host = re.escape(socket.gethostname())
     with actor.Actors() as actors:
-        for session in range(2):
+        for session in range(by_effort(1, 2, 2)):  # who is refused waits a while before
             chronicle.acknowledge(chronicle.committed)
             pid = actors.start(with_session(script, session, rows=10**9, pause_s=0.001))
             chronicle.wait_for_rows()

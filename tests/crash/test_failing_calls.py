@@ -143,7 +143,7 @@ def test_opening_that_fails_in_one_lane_keeps_nobody_out_of_the_others(actors, t
 def write(path, *, close):
     """Forty rows in each of two lanes, flushed in the middle."""
     script = actor.Script(str(path), "", 5, DICT, action_chunk=7, lanes=2)
-    writer = mmreplay.create(path, **script.create_arguments())
+    writer = script.open()
     starts = [None, None]
     for number in range(30):
         append_rows(writer, script.plot, starts)

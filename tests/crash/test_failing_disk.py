@@ -73,8 +73,7 @@ class Session:
         return self
 
     def create(self):
-        arguments = self.layout.create_arguments()
-        self.writer = mmreplay.create(self.path, **arguments, flush_s=0)
+        self.writer = self.layout.create(self.path)
 
     def flush(self):
         rows = self.writer.rows
@@ -252,9 +251,7 @@ def test_any_failing_system_call_is_reported_or_retried(tmp_path, name):
 def test_background_failure_reaches_the_writer_at_its_next_call(tmp_path):
     layout = LAYOUTS["raw"]
     with faults.faulty_disk() as disk:
-        with mmreplay.create(
-            tmp_path / "s.zarr", **layout.create_arguments(), flush_s=0.002
-        ) as writer:
+        with layout.create(tmp_path / "s.zarr", flush_s=0.002) as writer:
             pair = Pair(writer, layout.model(), np.random.default_rng(0))
             follower = mmreplay.open(tmp_path / "s.zarr")
             disk.fail(SYNCING, errno.EIO)
@@ -270,7 +267,7 @@ def test_full_disk_stops_no_lane_of_a_vector_writer_half_way(tmp_path):
     model = layout.model()
     with (
         faults.faulty_disk() as disk,
-        mmreplay.create(tmp_path / "s.zarr", **layout.create_arguments(), flush_s=0) as writer,
+        layout.create(tmp_path / "s.zarr") as writer,
     ):
         pair = Pair(writer, model, np.random.default_rng(0))
         pair.together(1)

@@ -244,13 +244,11 @@ class Squeezed:
     # ------------------------------------------------------------ the calls
 
     def open(self):
-        arguments = self.layout.create_arguments()
         if self.prioritized:
-            self.writer = mmreplay.PrioritizedReplayBuffer(
-                self.path, stack=None, flush_s=0, **arguments
-            )
+            kind = mmreplay.PrioritizedReplayBuffer
+            self.writer = self.layout.create_buffer(self.path, kind, stack=None)
         else:
-            self.writer = mmreplay.create(self.path, **arguments, flush_s=0, append=True)
+            self.writer = self.layout.create(self.path, append=True)
         self.live = True
 
     def rows(self, count):
@@ -359,7 +357,7 @@ def until_full(disk):
     ballast.write_bytes(bytes(1_500_000))
     layout = LAYOUTS["raw-pages"]
     model = layout.model()
-    with mmreplay.create(disk / "s.zarr", **layout.create_arguments(), flush_s=0) as writer:
+    with layout.create(disk / "s.zarr") as writer:
         pair = Pair(writer, model, np.random.default_rng(0))
         with pytest.raises(mmreplay.DiskFullError, match="no room"):
             for _ in range(100_000):

@@ -60,6 +60,45 @@ SCENES = {
         capacity=60,
         flush_s=0.002,
     ),
+    "vectors": scene(
+        RAW,
+        "open; misuse; rows 9; flush; misuse; rows 8; flush; rows 40; close; open; rows 3; close",
+        envs=3,
+    ),
+    "vectors of stacks": scene(
+        LZ4,
+        "open; rows 25; flush; rows 4; close; open; rows 3; drop; litter; open; rows 2; close",
+        action="float32",
+        stacked=True,
+        envs=3,
+    ),
+    "vectors whose starts are in a shard": scene(
+        LZ4, "short; open; restarts 9; settle; rows 1; end; rows 9; close", stacked=True, envs=3
+    ),
+    "vectors of dicts": scene(
+        DICT,
+        "open; rows 12; flush; pause 0.01; rows 8; close; open note; rows 3; close",
+        stacked=True,
+        envs=2,
+        capacity=60,
+        flush_s=0.002,
+    ),
+    "vectors, evicting": scene(
+        RAW,
+        "open; rows 90; flush; flush; rows 8; flush; rows 4; drop; open; rows 2; close",
+        watch_from=2,
+        envs=2,
+        capacity=20,
+    ),
+    "vectors, rebooted": scene(
+        LZ4,
+        "elsewhere; open; rows 4; flush; rows 15; reboot; open; rows 2; close",
+        watch_from=6,
+        envs=3,
+    ),
+    "a vector lane of its own": scene(
+        LZ4, "open; rows 2; litter; close; open; rows 1; close", lane="actor-3", envs=2
+    ),
     "a lane of its own": scene(
         LZ4, "open; rows 2; litter; close; open; rows 1; close", lane="actor-3"
     ),
@@ -106,6 +145,12 @@ SCENES = {
         "short; buffer; rows 9; batch; rows 4; batch; flush; rows 2; close; "
         "buffer; rows 2; batch; drop; litter; buffer; close",
     ),
+    "priorities of vectors": scene(
+        RAW,
+        "short; buffer; rows 9; batch; flush; rows 2; close; buffer; rows 2; batch; drop; litter; "
+        "buffer; rows 9; batch; close",
+        envs=3,
+    ),
     "priorities of lanes": scene(DICT, "buffer; rows 9; batch; flush; close", lanes=2),
     "many priorities": scene(
         RAW,
@@ -145,29 +190,35 @@ SCENES = {
         RAW, "open; rows 3; close; full open 16; open; heal; rows 2; close"
     ),
     "no room in the background": scene(
-        LZ4, "open; rows 3; full write 1; pause 0.02; heal; rows 2; close", flush_s=0.002
+        LZ4, "open; rows 3; full write 1; pause 0.1; heal; rows 2; close", flush_s=0.002
     ),
     "no room for lanes": scene(
         DICT,
         "open; rows 12; close; full posix_fallocate 1; open; rows 1; full write 1; close",
         lanes=2,
     ),
+    "no room for priorities of lanes": scene(
+        RAW, "open; rows 3; close; full mkdir 5; buffer; rows 1; close", lanes=2
+    ),
+    "no room for priorities of vectors": scene(
+        RAW, "open; rows 3; close; full mkdir 3; buffer; rows 1; close", envs=2
+    ),
     "no room for one of the lanes": scene(
         RAW, "open; rows 3; close; full rmdir 2; open; rows 1; close", lanes=2
     ),
     # Broken disks.
     "no name": scene(RAW, "broken rename 1; open; open; rows 1; close"),
-    "no durable name": scene(RAW, "broken fsync 24; open; open; rows 1; close"),
+    "no durable name": scene(RAW, "broken fsync 20; open; open note; rows 1; close"),
     "no name for a lane": scene(RAW, "broken rename 2; open; open; rows 1; close", lane="a"),
     "no durable name for a lane": scene(
-        RAW, "broken fsync 29; open; open; rows 1; close", lane="a"
+        RAW, "broken fsync 22; open; open; rows 1; close", lane="a"
     ),
     "no flush": scene(
         RAW,
         "open; rows 5; broken fdatasync 1; flush; open; rows 3; broken write 2; close; open; close",
     ),
     "no flush in the background": scene(
-        RAW, "open; rows 5; broken fdatasync 1; pause 0.02; rows 4; open; close", flush_s=0.002
+        RAW, "open; rows 5; broken fdatasync 1; pause 0.1; rows 4; open; close", flush_s=0.002
     ),
     "no file to flush": scene(RAW, "open; rows 5; broken reopen 1; flush; open; rows 3; close"),
     "no recovery": scene(
@@ -182,7 +233,7 @@ SCENES = {
 DISK = [
     f"system/{name}"
     for name in (
-        "platform checked_reads memory_maps disk_errors durable_writes held_directories locks"
+        "platform checked_reads memory_maps disk_errors durable_writes held_directories locks threads"
     ).split()
 ]
 """The modules that everything else goes through."""
@@ -192,7 +243,8 @@ WRITE_PATH = [
         for name in "build_lane create open_lanes request lane_files recover".split()
     ),
     *(f"writing/{name}" for name in "flush close seal open_chunks row_values".split()),
-    *(f"writing/{name}" for name in "background vector_writer writer".split()),
+    *(f"writing/{name}" for name in "background writer log kept_rows session".split()),
+    *(f"writing/{name}" for name in "lanes_writer vector_writer vector_values appender".split()),
     *(f"storage/{name}" for name in "checkpoint checksums chunk_files priority_column".split()),
     *(f"storage/{name}" for name in "raw_column shard_column shard_file side_by_side".split()),
     *(f"storage/{name}" for name in "state_page tail_file".split()),
@@ -222,9 +274,18 @@ ELSEWHERE = {
         writing/writer Writer.base
         writing/writer Writer.running
         writing/writer Writer.__repr__
+        writing/lane_files _check_kind | if metadata["kind"] == "lanes":
+        writing/lanes_writer _LanesFiles.capacity
+        writing/lanes_writer _LanesFiles.on_flush | return self._lanes[0].on_flush
+        writing/lanes_writer LanesWriter.__len__
+        writing/lanes_writer LanesWriter.metadata
+        writing/lanes_writer LanesWriter.n_steps
+        writing/lanes_writer LanesWriter.__repr__
         writing/vector_writer VectorWriter.__len__
         writing/vector_writer VectorWriter.metadata
         writing/vector_writer VectorWriter.n_steps
+        writing/vector_writer VectorWriter.base
+        writing/vector_writer VectorWriter.running
         writing/vector_writer VectorWriter.__repr__
         writing/create create | from mmreplay.env_fields import (
         writing/create create | found = env_fields(env)
@@ -233,7 +294,7 @@ ELSEWHERE = {
         writing/create create | warn_caller(advice)
         writing/create create | stack_padding = found.padding
         writing/create create | frame, action = frame or found.frame, action or found.action
-        writing/create create | lanes = lanes if lanes is not None or lane is not None else found.lanes
+        writing/create create | lanes = lanes if lanes is not None else found.lanes
         system/memory_maps advise_random
         system/memory_maps advise_needed
         system/memory_maps populate_read
@@ -250,8 +311,10 @@ ELSEWHERE = {
         system/checked_reads _check_right
     """,
     "makes the text of a refusal": """
-        writing/vector_writer VectorWriter._unfit
-        writing/lane_files LockedLane.missing
+        writing/log Log.missing
+        writing/lane_files _check_kind | raise SchemaError(
+        writing/lane_files _check_kind | f"{path}: expected a lane of kind {kind!r}, found one of kind {metadata['kind']!r}"
+        writing/session Session.guard | else f"{self._path}: a flush in the background failed: {self.failure!r}; what is "
         system/disk_errors writing | room, advice = "left in the disk quota", "make room, or have the quota raised,"
         system/disk_errors _advice
         system/checked_reads _no_right
@@ -263,14 +326,13 @@ ELSEWHERE = {
         storage/tail_file tail_problem | f"head, {head:,}, found {tail_start:,}"
         system/checked_reads name_problem | return "it has a character that no name can have"
         system/checked_reads name_problem | return "it is longer than the file system takes"
-        writing/writer Writer._guard | else f"{self.path}: a flush in the background failed: {self._failure!r}; what is "
     """,
     "runs when the module is imported": """
         system/platform _make_barrier
         system/platform _libc
     """,
     "in a forked child, which writes nothing": """
-        writing/writer Writer._abandon
+        writing/session Session.abandon
     """,
     "when the interpreter is ending": """
         writing/background Background.submit | except RuntimeError:
@@ -278,11 +340,13 @@ ELSEWHERE = {
         writing/background Background.submit | once()
         writing/background Background.submit | done.set_result(None)
         writing/background Background.submit | return done
-        writing/vector_writer run_in_threads | except RuntimeError:
-        writing/vector_writer run_in_threads | break
+        system/threads run_in_threads | except RuntimeError:
+        system/threads run_in_threads | break
     """,
     "other systems or processors": """
         writing/writer Writer.step | _publish()
+        writing/vector_writer VectorWriter.step | _publish()
+        writing/vector_writer VectorWriter._append_starts | _publish()
         writing/writer Writer._commit | _publish()
         storage/state_page State.start | platform.barrier()
         system/durable_writes _fallocate | have = os.fstat(descriptor).st_size
@@ -324,6 +388,7 @@ ELSEWHERE = {
     "damage": """
         storage/checkpoint CheckpointFile._parse | return None
         writing/recover _map_live | State.create(live / "state")
+        writing/recover _map_live | durable_writes.sync_all([live / "state"], [live])
         writing/recover recover | _replace_damaged(path, specs, checkpoint, head, tail_start, base)
         writing/recover _replace_damaged
         writing/build_lane write_metadata | data = layout.group_json(new)
@@ -331,9 +396,16 @@ ELSEWHERE = {
     """,
     "an error that is none of ours: no memory": """
         writing/seal Sealer.wait | raise job.error
-        writing/writer Writer.close | except BaseException:
-        writing/writer Writer.close | self._release_unclosed()
-        writing/writer Writer.close | raise
+        writing/session Session.close | except BaseException:
+        writing/session Session.close | self.release_unclosed()
+        writing/session Session.close | raise
+        system/threads run_in_threads | except BaseException as error:
+        system/threads run_in_threads | ended.append(error)
+        system/threads run_in_threads | return
+        system/threads run_in_threads | raise ended[0]
+        writing/vector_writer VectorWriter.__init__ | except BaseException:
+        writing/vector_writer VectorWriter.__init__ | self.files.release()
+        writing/vector_writer VectorWriter.__init__ | raise
         writing/seal SealJob.work | except BaseException as error:
         writing/seal SealJob.work | self.error = error
         writing/seal SealJob.work | self._encoded.set()
@@ -342,6 +414,7 @@ ELSEWHERE = {
     """,
     "a race of two threads or processes within one statement": """
         writing/writer Writer._cache_for_step | self._border = 0
+        writing/vector_writer VectorWriter._cache_border | self._border = 0
         writing/background Background.tick | break
         writing/background _flush_loop | return
         writing/flush in_turn | raise FailedStoreError(str(lane.failure)) from lane.failure
@@ -377,8 +450,7 @@ ELSEWHERE = {
         system/memory_maps _put | raise error
         writing/create _make | raise
         writing/flush in_turn | raise
-        writing/writer Writer._make_room | raise
-        writing/writer Writer.flush | raise
+        writing/session Session.failing | raise
     """,
     "a directory that somebody removes or replaces meanwhile": """
         system/held_directories HeldDirectory.__init__ | except OSError as error:

@@ -30,9 +30,10 @@ if THOROUGH:
     ROWS, CALM, KILLS, CLOSES = 10_000_000, 1_800_000, 20, 4
     LOOKS, WINDOW_S = 3, 0.8
 else:  # chunks so short that as many files come and go as in a run of many million rows
-    RUN = {"capacity": 5_000, "chunk": 512, "shard": 512, "window": 5_000}
-    ROWS, CALM = by_effort(100_000, 150_000, 0), by_effort(30_000, 40_000, 0)
-    KILLS, CLOSES = by_effort(2, 4, 0), 1
+    LENGTH = by_effort(2_000, 5_000, 0)
+    RUN = {"capacity": LENGTH, "chunk": 512, "shard": 512, "window": LENGTH, "plain_rows": 5_000}
+    ROWS, CALM = by_effort(40_000, 150_000, 0), by_effort(12_000, 40_000, 0)
+    KILLS, CLOSES = by_effort(1, 4, 0), by_effort(0, 1, 0)
     LOOKS, WINDOW_S = 2, 0.02
 # Chunk files that are allocated before their first row: those of a megabyte or more.
 AHEAD = {"lz4": 0, "raw": 1 if THOROUGH else 0}

@@ -29,7 +29,7 @@ LAYOUT = Layout(
 
 @pytest.fixture
 def pair(tmp_path):
-    writer = mmreplay.create(tmp_path / "s.zarr", **LAYOUT.create_arguments(), flush_s=0)
+    writer = LAYOUT.create(tmp_path / "s.zarr")
     pair = Pair(writer, LAYOUT.model(), np.random.default_rng(0))
     pair.together(15, end=0.0)
     del writer
@@ -74,7 +74,7 @@ def test_second_writer_of_another_process_is_told_the_pid(pair):
 def test_one_locked_lane_of_many_leaves_the_others_unlocked(tmp_path):
     path = tmp_path / "s.zarr"
     layout = Layout(Field((2,)), Field(()), {}, lanes=3)
-    mmreplay.create(path, **layout.create_arguments()).close()
+    layout.create(path).close()
     with mmreplay.create(path / "lane-00002", append=True):
         with pytest.raises(mmreplay.LockedError, match="lane-00002"):
             mmreplay.create(path, append=True)
@@ -309,7 +309,7 @@ def test_wrong_value_of_one_lane_changes_no_lane(tmp_path, what):
     layout = Layout(
         Field((3,), "uint8", "raw"), Field((), "int32"), {"thought": Field((), "int8")}, lanes=3
     )
-    with mmreplay.create(tmp_path / "s.zarr", **layout.create_arguments(), flush_s=0) as writer:
+    with layout.create(tmp_path / "s.zarr") as writer:
         pair = Pair(writer, layout.model(), np.random.default_rng(0))
         pair.together(7, end=0.0)
         good = {
@@ -330,7 +330,7 @@ def test_wrong_value_of_one_lane_changes_no_lane(tmp_path, what):
 
 def test_one_lane_that_may_not_step_keeps_all_of_them_from_it(tmp_path):
     layout = Layout(Field((3,), "uint8", "raw"), Field((), "int32"), {}, lanes=3)
-    with mmreplay.create(tmp_path / "s.zarr", **layout.create_arguments(), flush_s=0) as writer:
+    with layout.create(tmp_path / "s.zarr") as writer:
         pair = Pair(writer, layout.model(), np.random.default_rng(0))
         pair.reset([0, 1])
         with pytest.raises(mmreplay.SchemaError, match="lane-00002"):
@@ -349,7 +349,7 @@ def test_one_lane_that_may_not_step_keeps_all_of_them_from_it(tmp_path):
 
 def test_a_path_that_is_taken_is_left_alone(pair):
     with pytest.raises(mmreplay.StoreExistsError, match="append=True"):
-        mmreplay.create(path_of(pair), **LAYOUT.create_arguments())
+        LAYOUT.create(path_of(pair))
     pair.together(3)
     with mmreplay.open(path_of(pair)) as store:
         checks.check_store(store, pair.model, live=True)

@@ -49,7 +49,7 @@ def make(path, kind):
     """A store with evicted rows, and whoever writes it; of many lanes if it is closed."""
     lanes = 2 if kind == "closed" else None
     script = actor.Script(str(path), "", 5, FRAMES, action_chunk=7, lanes=lanes, capacity=40)
-    writer = mmreplay.create(path, **script.create_arguments())
+    writer = script.open()
     starts = [None] * (lanes or 1)
     for number in range(100):
         append_rows(writer, script.plot, starts)

@@ -44,7 +44,7 @@ SYNCS_FAIL = ("fsync", errno.EROFS, 10**9, False)
 def make(path, kind):
     """A store whose rows were all flushed but some of the newest, and its script."""
     script = actor.Script(str(path), "", 5, FIELDS, action_chunk=7, capacity=40)
-    writer = mmreplay.create(path, **script.create_arguments())
+    writer = script.open()
     starts = [None]
     for number in range(100):
         append_rows(writer, script.plot, starts)

@@ -76,6 +76,7 @@ OWN = {
     "ReplayBuffer.stored_state",
     "Settings.check_evicting",
     "Store.index",
+    "Writer.log",
     "Writer.specs",
 }
 """Public by their names, for the rest of the package only."""

@@ -132,7 +132,7 @@ def test_stores_loaded_as_one_are_one_store(tmp_path):
     models = []
     for number, layout in enumerate(layouts):
         path = tmp_path / f"{number}.zarr"
-        with mmreplay.create(path, **layout.create_arguments(), flush_s=0) as writer:
+        with layout.create(path) as writer:
             pair = Pair(writer, layout.model(), np.random.default_rng(number))
             pair.together(45)
         models.append(pair.model)
@@ -161,7 +161,7 @@ def test_stores_loaded_as_one_are_one_store(tmp_path):
 def test_reading_makes_no_call_that_changes_the_disk(tmp_path, codec, state):
     path = tmp_path / "s.zarr"
     layout = Layout(Field((3,), "uint8", codec, 2), Field((), chunk=8), {}, capacity=20)
-    writer = mmreplay.create(path, **layout.create_arguments(), flush_s=0)
+    writer = layout.create(path)
     Pair(writer, layout.model(), np.random.default_rng(0)).together(60)
     if state == "closed":
         writer.close()

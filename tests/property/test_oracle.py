@@ -40,7 +40,7 @@ def check_life_of_a_store(path, data):
     flush_after = data.draw(st.frozensets(st.integers(0, 5), max_size=3))
     model = layout.model()
     random = np.random.default_rng(len(script))
-    with mmreplay.create(path, **layout.create_arguments(), flush_s=0) as writer:
+    with layout.create(path) as writer:
         pair = Pair(writer, model, random)
         follower = mmreplay.open(path)
         for number, (lane, episode) in enumerate(script):
@@ -93,7 +93,7 @@ def test_every_setting_rebuilds_every_transition_of_every_kind_of_frame(tmp_path
     model = layout.model()
     ends = ("terminated", "truncated", "both", "interrupted")
     lengths = (1, 0, 3, 90, 2, 5, 4, 1, 9)
-    with mmreplay.create(tmp_path / "s.zarr", **layout.create_arguments(), flush_s=0) as writer:
+    with layout.create(tmp_path / "s.zarr") as writer:
         pair = Pair(writer, model, np.random.default_rng(0))
         for number, length in enumerate(lengths):
             lost = frozenset({length // 2}) if number % 3 else frozenset()
@@ -110,7 +110,7 @@ def test_every_setting_rebuilds_every_transition_of_every_kind_of_frame(tmp_path
 def test_ids_are_refused_unless_they_are_transitions(tmp_path, capacity, lanes):
     layout = Layout(Field((2,)), Field((), chunk=8), {}, capacity=capacity, lanes=lanes)
     model = layout.model()
-    with mmreplay.create(tmp_path / "s.zarr", **layout.create_arguments(), flush_s=0) as writer:
+    with layout.create(tmp_path / "s.zarr") as writer:
         Pair(writer, model, np.random.default_rng(0)).together(40, end=0.3)
         with mmreplay.open(tmp_path / "s.zarr") as store:
             valid = set(model.ids().tolist())
@@ -136,7 +136,7 @@ def test_lanes_written_as_a_vector_environment_equal_the_oracle(tmp_path):
         lanes=4,
     )
     model = layout.model()
-    with mmreplay.create(tmp_path / "s.zarr", **layout.create_arguments(), flush_s=0) as writer:
+    with layout.create(tmp_path / "s.zarr") as writer:
         pair = Pair(writer, model, np.random.default_rng(0))
         for _ in range(4):
             pair.together(20, end=0.2)

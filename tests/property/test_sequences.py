@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mmreplay
+from tests.support.chance import goodness
+from tests.support.disks import faults
 from tests.support.disks.scratch import scratch_directory
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle import checks
@@ -60,7 +62,7 @@ def starts_of(batch):
     return batch.id[:, batch.burn_in].tolist()
 
 
-@settings(max_examples=by_effort(15, 80, 400))
+@settings(max_examples=by_effort(8, 80, 400))
 @given(st.data())
 def test_any_window_of_any_store_equals_the_oracle(data):
     layout = data.draw(layouts())
@@ -72,7 +74,7 @@ def test_any_window_of_any_store_equals_the_oracle(data):
     model = layout.model()
     with scratch_directory() as folder:
         path = folder / "s.zarr"
-        with mmreplay.ReplayBuffer(path, **layout.create_arguments() | given, flush_s=0) as buffer:
+        with layout.create_buffer(path, mmreplay.ReplayBuffer, **given) as buffer:
             pair = Pair(buffer, model, np.random.default_rng(len(script)))
             for number, (lane, episode) in enumerate(script):
                 pair.episode(episode, lane)
@@ -127,16 +129,6 @@ KINDS = {
 }
 
 
-def goodness(counts, expected):
-    """How many standard deviations chi-squared is off (Wilson and Hilferty 1931)."""
-    chi_squared = float(((counts - expected) ** 2 / expected).sum())
-    freedom = counts.size - 1
-    if not freedom:
-        return 0.0
-    spread = 2 / (9 * freedom)
-    return ((chi_squared / freedom) ** (1 / 3) - (1 - spread)) / spread**0.5
-
-
 @pytest.fixture
 def filled(tmp_path):
     buffers = []
@@ -146,12 +138,8 @@ def filled(tmp_path):
         layout = Layout(Field((), "uint8"), Field(()), {}, capacity=capacity, lanes=lanes)
         model = layout.model()
         buffers.append(
-            mmreplay.ReplayBuffer(
-                tmp_path / f"{len(buffers)}.zarr",
-                **layout.create_arguments(),
-                stack=None,
-                seed=seed,
-                flush_s=0,
+            layout.create_buffer(
+                tmp_path / f"{len(buffers)}.zarr", mmreplay.ReplayBuffer, stack=None, seed=seed
             )
         )
         Pair(buffers[-1], model, np.random.default_rng(0)).together(n_steps, end=0.12)
@@ -237,7 +225,7 @@ def test_distinct_transitions_are_each_as_likely_and_in_any_place(filled, size):
 def test_the_same_seed_gives_the_same_sequences_with_and_without_interruptions(tmp_path):
     def record(path, *, interrupted):
         layout = Layout(Field((3,), "uint8", "lz4", 2, 4), Field(()), {}, capacity=80)
-        buffer = mmreplay.ReplayBuffer(path, **layout.create_arguments(), seed=7, flush_s=0)
+        buffer = layout.create_buffer(path, mmreplay.ReplayBuffer, seed=7)
         pair = Pair(buffer, layout.model(), np.random.default_rng(0))
         out = []
         for _ in range(6):
@@ -289,16 +277,12 @@ def test_sequences_are_right_beside_a_writer_that_evicts(tmp_path, codec, lanes)
         chunk=512 if codec == "raw" else 4,
         shard=None if codec == "raw" else 16,
     )
-    with mmreplay.ReplayBuffer(
-        tmp_path / "s.zarr",
-        capacity=300,
-        stack=3,
-        frame=frame,
-        action=Field((), "int64", chunk=512),
-        lanes=lanes,
-        flush_s=0.01,
+    action = Field((), "int64", chunk=512)
+    layout = Layout(frame, action, {}, capacity=300, lanes=lanes)
+    with layout.create_buffer(
+        tmp_path / "s.zarr", mmreplay.ReplayBuffer, stack=3, flush_s=0.01
     ) as buffer:
-        writers = buffer.writer.writers if lanes else (buffer.writer,)
+        writers = faults.lanes_of(buffer)
         rows = [0] * len(writers)
         random = np.random.default_rng(0)
         stop = threading.Event()

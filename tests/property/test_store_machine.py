@@ -54,9 +54,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.model = layout.model()
         self.flushed = [0] * len(self.model.lanes)
         self.path = self.folder / "store.zarr"
-        arguments = layout.create_arguments()
-        self.buffer = mmreplay.ReplayBuffer(
-            self.path, **arguments | self.settings, seed=seed, flush_s=clock
+        self.buffer = layout.create_buffer(
+            self.path, mmreplay.ReplayBuffer, **self.settings, seed=seed, flush_s=clock
         )
         self.clock = clock
         self.pair = Pair(self.buffer, self.model, self.random)

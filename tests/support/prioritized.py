@@ -14,8 +14,8 @@ VARIANTS = ["proportional", "rank"]
 
 
 def play(buffer, n_steps, *, end=True, reset=True):
-    """Steps of an episode, in each lane."""
-    shape = () if isinstance(buffer.writer, mmreplay.Writer) else (len(buffer.writer.writers),)
+    """Steps of an episode, of each environment."""
+    shape = () if isinstance(buffer.writer, mmreplay.Writer) else (len(buffer.writer),)
     frame = np.zeros((*shape, 1), np.uint8)
     if reset:
         buffer.reset(frame)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 import mmreplay
-from mmreplay import Field
+from mmreplay import Field, LanesWriter
 from mmreplay.storage import chunk_files
 from mmreplay.storage.checkpoint import Checkpoint, CheckpointFile
+from mmreplay.writing import background, writer
+from mmreplay.writing.request import split_capacity
 
 if TYPE_CHECKING:
-    from mmreplay import Writer
+    from mmreplay import Store, Writer
 
 __all__ = [
     "ACTION",
@@ -23,6 +28,9 @@ __all__ = [
     "checkpoint",
     "chunks",
     "drain",
+    "make_lanes",
+    "open_lane",
+    "rows_of",
 ]
 
 FRAME, ACTION = Field((3,), "uint8", "raw", chunk=8), Field((), "int64", chunk=8)
@@ -32,6 +40,11 @@ def attributes(path: Path) -> dict[str, Any]:
     """attributes.mmreplay of a store or lane, unchecked."""
     own: dict[str, Any] = json.loads((path / "zarr.json").read_bytes())["attributes"]["mmreplay"]
     return own
+
+
+def open_lane(path: Path) -> Writer:
+    """A writer of the lane that is there, whose capacity becomes 1000; no clock flushes it."""
+    return writer.Writer(path, background=background.Background(0), changes={"capacity": 1000})
 
 
 def check(story: Any, writer: Any) -> None:
@@ -57,6 +70,46 @@ def checkpoint(writer: Writer) -> Checkpoint:
 def chunks(writer: Writer, path: str = "rewards") -> list[int]:
     """The chunk files of a column that are there."""
     return chunk_files.chunk_files(writer.path, writer.specs[path])
+
+
+def make_lanes(
+    path: Path, *, n_lanes: int, capacity: int | None = None, flush_s: float = 0, **arguments: Any
+) -> LanesWriter:
+    """A store in which each of many environments has a lane, as earlier versions made them.
+
+    If it is there it is opened, and what a death has left of it is completed before.
+    """
+    if len([*path.glob("lane-*")]) < n_lanes:
+        for number, share in enumerate(split_capacity(capacity, n_lanes)):
+            own = arguments | {"lane": str(number), "capacity": share}
+            one = mmreplay.create(path, **own, flush_s=0)
+            try:
+                one.close()
+            finally:
+                one._release_unclosed()
+    writer = mmreplay.create(path, **arguments, capacity=capacity, append=True, flush_s=flush_s)
+    assert isinstance(writer, LanesWriter)
+    return writer
+
+
+def rows_of(store: Store, env: int) -> SimpleNamespace:
+    """The columns of one environment, from its episodes, as a lane of its own has them."""
+    width = store.lanes[0].environments
+    numbers = np.flatnonzero(store.episodes["id"] % width == env).tolist()
+    episodes = [store.trajectory(number) for number in numbers]
+    shown: list[Any] = [one.observation for one in episodes]
+    zero = np.zeros_like(episodes[0].action[:1])
+    return SimpleNamespace(
+        frames={key: np.concatenate([one[key] for one in shown]) for key in shown[0]}
+        if store.schema.is_dict
+        else np.concatenate(shown),
+        actions=np.concatenate([part for one in episodes for part in (one.action, zero)]),
+        rewards=np.concatenate([np.append(one.reward, 0) for one in episodes]),
+        non_terminals=np.concatenate(
+            [np.append(one.non_terminal, one.non_terminal[-1]) for one in episodes]
+        ),
+        resets=np.concatenate([np.arange(len(one) + 1) == 0 for one in episodes]),
+    )
 
 
 def drain(writer: Writer) -> None:

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field, PrioritizedReplayBuffer, ReplayBuffer, VectorWriter
+from mmreplay import Field, LanesWriter, PrioritizedReplayBuffer, ReplayBuffer
 from mmreplay.storage import priority_column
 from tests.support import prioritized
 from tests.support.disks import faults
+from tests.support.writers import make_lanes
 
 RAW = {"frame": Field((3,), "uint8", "raw", chunk=8), "action": Field((), "int64", chunk=8)}
 
@@ -71,8 +72,8 @@ class Story:
         rows.append({"reset": 0, "flag": flag, "step": False})
 
     def play(self, writer, n_steps, end="", *, reset=True):
-        """Steps of one episode in one lane, or in every lane of a vector writer."""
-        if isinstance(writer, VectorWriter):
+        """Steps of one episode in one lane, or in every lane of a store of many."""
+        if isinstance(writer, LanesWriter):
             for one in writer.writers:
                 self.play(one, n_steps, end, reset=reset)
             return
@@ -186,7 +187,8 @@ def child():
 def make(tmp_path, quick_disk, kill):
     """Create a store of short chunks in the test's folder: `make(name, **of_create)`.
 
-    Whatever is still open when the test ends dies without a word.
+    With `n_lanes` it is one in which as many environments have a lane each. Whatever is still open
+    when the test ends dies without a word.
     """
     writers = []
 
@@ -194,7 +196,8 @@ def make(tmp_path, quick_disk, kill):
         given = RAW | {"flush_s": 0} | changes
         if changes.get("append"):
             given = {"flush_s": 0} | changes
-        writers.append(mmreplay.create(tmp_path / name, **given))
+        new = make_lanes if "n_lanes" in changes else mmreplay.create
+        writers.append(new(tmp_path / name, **given))
         return writers[-1]
 
     yield create
@@ -281,7 +284,7 @@ def same():
 def prioritized_of(tmp_path, monkeypatch, quick_disk, kill):
     """Open a prioritized buffer in the test's folder, with short chunk files of priorities.
 
-    What is left open dies at the end.
+    With `n_lanes` the store is made as one in which as many environments have a lane each. What is left open dies at the end.
     """
     monkeypatch.setattr(priority_column, "_CHUNK_ROWS", prioritized.ROWS)
     monkeypatch.setattr(priority_column, "_CHUNK_ROWS_OF_MANY", prioritized.ROWS)
@@ -289,6 +292,11 @@ def prioritized_of(tmp_path, monkeypatch, quick_disk, kill):
 
     def create(name="store.zarr", kind=PrioritizedReplayBuffer, **changes):
         new = not (tmp_path / name).exists()
+        n_lanes = changes.pop("n_lanes", None)
+        if n_lanes is not None:
+            share = changes.pop("capacity", None)
+            make_lanes(tmp_path / name, n_lanes=n_lanes, capacity=share, **prioritized.RAW).close()
+            new = False
         given = (prioritized.RAW if new else {}) | {"flush_s": 0, "stack": None} | changes
         buffers.append(kind(tmp_path / name, **given))
         return buffers[-1]

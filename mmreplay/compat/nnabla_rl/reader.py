@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from mmreplay.batches.batch import Batch
-from mmreplay.batches.transitions import TransitionGatherer, TransitionSpans
+from mmreplay.batches.transitions import TransitionGatherer
 from mmreplay.compat.nnabla_rl.experiences import Experience
 from mmreplay.compat.nnabla_rl.recorder import EARLIER_SCREENS, TRAJECTORY_BEGINS, Recorder
-from mmreplay.episode_index import Index
+from mmreplay.episode_index import Index, RowIndex, Steps
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Ids
 from mmreplay.reading.live_lanes import Rebuilder
@@ -42,7 +42,7 @@ class Runs:
         self._first, self._resets = index.window(0)[1], np.empty(0, np.int64)
         self._cuts = np.empty(0, np.int64)
         if length > 1:
-            resets = index.resets(0)
+            resets = resets_of(index)
             resets = self._resets = resets[resets > self._first]
             # Between two episodes that have steps there may be some that have none.
             ends = resets[np.diff(resets, prepend=-1) > 1]
@@ -86,31 +86,37 @@ class Runs:
         return index.at((ranks[:, None] + np.arange(self._length)).ravel())
 
 
+def resets_of(index: Index) -> Ids:
+    """The rows with a reset: the stores here have one lane, of one environment."""
+    return cast("RowIndex", index).resets(0)
+
+
 class _StackGatherer:
     """Rebuilds stacks of episodes whose first one shows screens of the rows before it."""
 
     def __init__(self, inner: TransitionGatherer) -> None:
         self._inner = inner
 
-    def locate(self, index: Index, ids: Ids) -> tuple[TransitionSpans, int]:
-        """The spans, and the oldest row of the sole lane."""
+    def locate(self, index: Index, ids: Ids) -> tuple[Steps, int]:
+        """The steps, and the oldest row of the sole lane."""
         return self._inner.locate(index, ids), index.window(0)[0]
 
     def fetch(
         self,
         columns: Mapping[str, Any],
-        places: tuple[TransitionSpans, int],
+        places: tuple[Steps, int],
         out: Batch | None = None,
     ) -> Batch:
         """Read transitions, whose stacks reach back to the oldest of these rows."""
-        spans, base = places
-        if spans.begin is not None:
+        steps, base = places
+        if steps.back is not None:
             # No stack reaches to the beginning of an episode that was evicted.
-            kept = spans.begin >= base
-            begin = spans.begin.copy()
-            begin[kept] -= columns[f"extras/{EARLIER_SCREENS}"].take(begin[kept])
-            spans = dataclasses.replace(spans, begin=begin)
-        return self._inner.fetch(columns, spans, out)
+            begin = steps.ids - steps.back
+            kept = begin >= base
+            back = steps.back.copy()
+            back[kept] += columns[f"extras/{EARLIER_SCREENS}"].take(begin[kept])
+            steps = dataclasses.replace(steps, back=back)
+        return self._inner.fetch(columns, steps, out)
 
 
 class Reader:

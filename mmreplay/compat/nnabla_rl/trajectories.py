@@ -19,11 +19,11 @@ import numpy.typing as npt
 
 from mmreplay.compat.deferred_store import StorePath
 from mmreplay.compat.nnabla_rl.experiences import Experience
-from mmreplay.compat.nnabla_rl.reader import checked_count
+from mmreplay.compat.nnabla_rl.reader import checked_count, resets_of
 from mmreplay.compat.nnabla_rl.recorder import TRAJECTORY_BEGINS, Open, Recorder
 from mmreplay.compat.nnabla_rl.replay_buffer import ReplayBuffer
 from mmreplay.datasets.replay_buffer import ReplayBuffer as Buffer
-from mmreplay.episode_index import Index
+from mmreplay.episode_index import Index, RowIndex
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Ids
 from mmreplay.schema import as_array
@@ -56,7 +56,7 @@ class Trajectories:
         `is_first` tells of rows whether a trajectory begins with them.
         """
         _, first, head = index.window(0)
-        rows = index.resets(0)
+        rows = resets_of(index)
         lengths = np.diff(rows, append=head) - 1
         whole = (rows >= first) & (lengths > 0)
         rows, lengths = rows[whole], lengths[whole]
@@ -169,7 +169,7 @@ class TrajectoryReplayBuffer(ReplayBuffer):
     def _look(self, read: Callable[[Index, Trajectories], Found]) -> Found:
         """What `read` finds in the index and the trajectories as they are now."""
         if not self._recorder.is_open:
-            return read(Index(1), Trajectories(np.empty(0, np.int64), np.empty(0, np.int64)))
+            return read(RowIndex(1), Trajectories(np.empty(0, np.int64), np.empty(0, np.int64)))
         find = self._finder.find
         return self._recorder.buffer.store.live.look(lambda index: read(index, find(index)))
 

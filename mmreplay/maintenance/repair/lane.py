@@ -12,21 +12,17 @@ from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
 from mmreplay.format import layout
-from mmreplay.format.layout import ArraySpec
-from mmreplay.maintenance.copy_lane import SIDE_DATA, copy_lane, empty_lane, is_intact
+from mmreplay.maintenance.copy_lane import SIDE_DATA, copy_lane, empty_lane
 from mmreplay.maintenance.repair import notes
+from mmreplay.maintenance.repair.damaged_rows import DamagedRows
 from mmreplay.maintenance.repair.layouts import fits
 from mmreplay.maintenance.repair.spans import Span, merged
 from mmreplay.maintenance.repair.stand_in import Uncertainty, stand_in
 from mmreplay.maintenance.repair.whole_episodes import append_episodes, whole_episodes
-from mmreplay.maintenance.verify.chunk_files import ANOTHER, NO_CHECKSUM, WRONG_CHECKSUM
 from mmreplay.maintenance.verify.report import Finding
 from mmreplay.maintenance.verify.store import verify
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.system.held_directories import AnyPath
-
-# Arrays that are made again from the rows, or hold none.
-_DERIVED = ("episodes", "checksums", "priorities")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,77 +84,30 @@ class DamagedLane:
         self._side_data = set(SIDE_DATA)
         if any("generator" in finding.message for finding in findings):
             self._side_data.remove("generator")
-        narrow = {finding.file for finding in findings if _is_narrow(finding)}
-        narrow -= {finding.file for finding in findings if finding.message == ANOTHER}
         self._unchecked = notes.unchecked_rows(self._reader, [*given, *findings])
         self._notes = (
             *self._uncertainty.notes,
             *notes.duplicate_notes(lane, given),
             *notes.priority_notes(given, self._reader),
         )
-        self._spans: list[Span] = []
-        self._blind: list[Span] = []  # those in which nobody knows where an episode begins
-        for finding in findings:
-            # What is wrong with a shard as a whole is explained by what is wrong in it.
-            if finding.file not in narrow or _is_narrow(finding):
-                spans = self._rows_of(finding)
-                self._spans += spans
-                self._blind += spans if finding.array == "resets" else []
-        self._wrong_sums = self._chunks_of(
-            finding for finding in findings if finding.message == WRONG_CHECKSUM
-        )
-        self._to_rewrite = self._chunks_of(
-            finding
-            for finding in findings
-            if finding.file in narrow and _is_narrow(finding)
-            if finding.rows is not None and finding.rows[0] < self._reader.base
-        )
-
-    def _chunks_of(self, findings: Iterable[Finding]) -> set[tuple[str, int]]:
-        """(array, chunk file) of findings about rows."""
-        specs = self._reader.specs
-        return {
-            (finding.array, finding.rows[0] // specs[finding.array].chunk_rows)
-            for finding in findings
-            if finding.rows is not None and finding.array in specs
-        }
-
-    def _rows_of(self, finding: Finding) -> list[Span]:
-        """The rows that a finding says are damaged."""
-        if finding.rows is None or finding.array.partition("/")[0] in _DERIVED:
-            return []
-        if finding.message in {NO_CHECKSUM, WRONG_CHECKSUM}:
-            return []  # all other rules were checked, and it gets one
-        spec, reader = self._reader.specs.get(finding.array), self._reader
-        if spec is not None and spec.is_raw and reader.is_closed:
-            chunk = finding.rows[0] // spec.chunk_rows
-            if (chunk + 1) * spec.chunk_rows > reader.head and self._has_sum(spec, chunk):
-                return []
-        return [finding.rows]
-
-    def _has_sum(self, spec: ArraySpec, chunk: int) -> bool:
-        """Whether the rows of the last chunk file are those that its checksum is of."""
-        try:
-            return is_intact(self._reader, spec, chunk, strict=True)
-        except (MmreplayError, OSError):
-            return False
+        self._rows = DamagedRows(self._reader, findings)
 
     def mark_damaged(self, findings: Iterable[Finding]) -> bool:
         """Take what was found in the lane made of this one for damaged.
 
         Returns False if that was known, so that to try again is of no use.
         """
-        findings, n_known = list(findings), len(self._spans)
+        findings, n_known = list(findings), len(self._rows.spans)
         for finding in findings:
             rows = finding.rows
-            if rows and rows[0] < self._n_same and rows not in self._spans:
-                self._spans.append(rows)
-                self._blind += [rows] if finding.array == "resets" else []
+            if rows and rows[0] < self._n_same and rows not in self._rows.spans:
+                self._rows.spans.append(rows)
+                self._rows.blind += [rows] if finding.array == "resets" else []
         generator = any("generator" in finding.message for finding in findings)
         generator &= "generator" in self._side_data
         if generator:
             self._side_data.remove("generator")
-        return generator or len(self._spans) > n_known
+        return generator or len(self._rows.spans) > n_known
 
     def rebuild(self, target: AnyPath, *, skip_damaged: bool) -> LaneRepair:
         """Make a closed lane of what is sound, at `target`, which does not exist yet.
@@ -168,11 +117,11 @@ class DamagedLane:
         """
         reader = self._reader
         base, head = reader.base, reader.head
-        damaged = merged(self._spans, base, head)
+        damaged = merged(self._rows.spans, base, head)
         stop = damaged[0][0] if damaged else head
         if base and stop < base + layout.CONTEXT_ROWS:  # nothing that could be sampled
             stop = 0
-        later = whole_episodes(reader, damaged, stop, merged(self._blind, base, head))
+        later = whole_episodes(reader, damaged, stop, merged(self._rows.blind, base, head))
         n_later = sum(end - start for start, end in later)
         if stop > 0:
             copy_lane(
@@ -180,8 +129,8 @@ class DamagedLane:
                 target,
                 stop,
                 side_data=self._side_data,
-                to_rewrite=self._to_rewrite,
-                wrong_sums=self._wrong_sums,
+                to_rewrite=self._rows.to_rewrite,
+                wrong_sums=self._rows.wrong_sums,
             )
         else:
             empty_lane(target, reader.schema, reader.specs, reader.metadata)
@@ -225,11 +174,6 @@ def _open(
     except (CorruptStoreError, FormatError) as error:
         text = str(error).replace(str(spare), str(lane))  # that will be gone, and is a copy of it
         raise CorruptStoreError(f"{lane}: cannot be repaired: {text}") from error
-
-
-def _is_narrow(finding: Finding) -> bool:
-    """Whether a finding is of inner chunks, each of which has a checksum of its own."""
-    return finding.message.startswith("inner chunk ")
 
 
 def _about_first(findings: Iterable[Finding]) -> bool:

@@ -128,7 +128,7 @@ def find_specs(
         if path in layout.SCALARS and scalar is not None:
             specs[path] = ArraySpec(path, shape, dtype, scalar)
         else:
-            specs[path] = _from_file_sizes(lane, ArraySpec(path, shape, dtype, 1))
+            specs[path] = from_file_sizes(lane, ArraySpec(path, shape, dtype, 1))
     for path, text in layout.odd_lengths(specs):
         raise CorruptStoreError(f"{lane / path}: {text}")
     return specs
@@ -142,7 +142,7 @@ def kept_files(lane: AnyPath, spec: ArraySpec) -> list[int]:
     return []
 
 
-def _from_file_sizes(lane: AnyPath, spec: ArraySpec) -> ArraySpec:
+def from_file_sizes(lane: AnyPath, spec: ArraySpec) -> ArraySpec:
     """The layout of an uncompressed array, whose chunk files have one size.
 
     Raises CorruptStoreError if it may be a compressed one, or has no file.

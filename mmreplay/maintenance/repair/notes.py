@@ -16,7 +16,7 @@ from mmreplay.maintenance.repair.spans import Span, merged
 from mmreplay.maintenance.verify.chunk_files import NO_CHECKSUM
 from mmreplay.maintenance.verify.report import Finding, quoted
 from mmreplay.maintenance.verify.store import DUPLICATE
-from mmreplay.reading.lane_reader import LaneReader
+from mmreplay.reading.log_reader import LogReader
 from mmreplay.storage import chunk_files
 from mmreplay.storage.checksums import stored_checksum
 from mmreplay.system.held_directories import AnyPath
@@ -25,7 +25,7 @@ _SUMS = "checksums/"
 _FEW = 4  # places that are named in a sentence
 
 
-def unchecked_rows(reader: LaneReader, findings: Iterable[Finding]) -> dict[str, list[Span]]:
+def unchecked_rows(reader: LogReader, findings: Iterable[Finding]) -> dict[str, list[Span]]:
     """The rows of each array whose chunk files lost their checksum, by what findings say."""
     arrays = {
         finding.array.removeprefix(_SUMS)
@@ -49,7 +49,7 @@ def unchecked_rows(reader: LaneReader, findings: Iterable[Finding]) -> dict[str,
     return dict(sorted(unchecked.items()))
 
 
-def _may_have_sum(reader: LaneReader, spec: ArraySpec, chunk: int) -> bool:
+def _may_have_sum(reader: LogReader, spec: ArraySpec, chunk: int) -> bool:
     """Whether a finished chunk file has a checksum; in an open lane some get theirs later."""
     sums = layout.checksum_spec(spec.path)
     try:
@@ -61,7 +61,7 @@ def _may_have_sum(reader: LaneReader, spec: ArraySpec, chunk: int) -> bool:
 
 
 def unchecked_notes(
-    unchecked: Mapping[str, Sequence[Span]], kept: Sequence[Span], reader: LaneReader
+    unchecked: Mapping[str, Sequence[Span]], kept: Sequence[Span], reader: LogReader
 ) -> Iterator[str]:
     """What to say of rows that were kept though nothing but the rules could check them."""
     kept = [span for span in kept if span[0] < span[1]]
@@ -97,7 +97,7 @@ def duplicate_notes(lane: AnyPath, findings: Iterable[Finding]) -> Iterator[str]
             )
 
 
-def priority_notes(findings: Iterable[Finding], reader: LaneReader) -> Iterator[str]:
+def priority_notes(findings: Iterable[Finding], reader: LogReader) -> Iterator[str]:
     """What to say of priorities whose file is damaged or lost; `stand_in` tells of their layout."""
     about = [finding for finding in findings if finding.array == "priorities"]
     lost = [finding.rows or (0, reader.head) for finding in about]

@@ -25,10 +25,12 @@ from mmreplay.errors import (
     StoreNotFoundError,
 )
 from mmreplay.format import layout, parse, plan
+from mmreplay.format.columns import lane_columns
 from mmreplay.maintenance.copy_lane import KEPT, empty_lane
 from mmreplay.maintenance.repair.attributes import read_attributes, refuse_newer
 from mmreplay.maintenance.repair.lane import DamagedLane, LaneRepair
 from mmreplay.maintenance.repair.swap import RepairSite, newest_aside
+from mmreplay.maintenance.repair.vector import DamagedVector, is_vector
 from mmreplay.maintenance.verify.report import Finding, Report
 from mmreplay.maintenance.verify.store import DIFFERS, verify
 from mmreplay.storage.chunk_files import EvictedError
@@ -37,6 +39,7 @@ from mmreplay.system import checked_reads, durable_writes, locks, user_paths
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing.background import Background
 from mmreplay.writing.lane_files import holder_of
+from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
 
 __all__ = ["LaneRepair", "Repair", "repair"]
@@ -141,7 +144,7 @@ def repair(
         for _ in range(_ATTEMPTS):
             report = verify(str(root), _part(progress, 0))
             lanes = _lanes(root)
-            stamps = [checked_reads.identity(lane / "zarr.json") for lane in lanes]
+            stamps = _stamps(lanes)
             held: dict[AnyPath, locks.DirectoryLock] = {}
             with contextlib.ExitStack() as locked:
                 for folder in dict.fromkeys([*lanes, root]):
@@ -154,7 +157,7 @@ def repair(
                             f"changed: repair it where it is now"
                         ) from error
                     locked.callback(held[folder].release)
-                if stamps != [checked_reads.identity(lane / "zarr.json") for lane in lanes]:
+                if stamps != _stamps(lanes):
                     continue  # somebody wrote it in between
                 if not report.sound:
                     made, notes = _rebuild(site, root, report, progress, skip_damaged=skip_damaged)
@@ -209,12 +212,31 @@ def _part(progress: Progress | None, part: int) -> Progress | None:
 
 def _close(root: AnyPath, lanes: Sequence[AnyPath]) -> bool:
     """Close lanes that are sound, and were left open by a crash; whether there were any."""
-    left_open = [lane for lane in lanes if not read_metadata(lane)["closed"]]
+    left_open = [
+        lane
+        for lane in lanes
+        if not all(read_metadata(log)["closed"] for log in _log_directories(lane))
+    ]
     if left_open:
         durable_writes.sync_name(root)
     for lane in left_open:
-        Writer(lane, background=Background(0)).close()
+        kind = VectorWriter if is_vector(lane) else Writer
+        kind(lane, background=Background(0)).close()
     return bool(left_open)
+
+
+def _log_directories(lane: AnyPath) -> list[AnyPath]:
+    """The directories of a lane's logs: the lane itself, or two in it."""
+    return [lane / name for name in layout.LOGS] if is_vector(lane) else [lane]
+
+
+def _stamps(lanes: Sequence[AnyPath]) -> list[Any]:
+    """What changes when a writer opens or closes a lane."""
+    return [
+        checked_reads.identity(folder / "zarr.json")
+        for lane in lanes
+        for folder in dict.fromkeys([lane, *_log_directories(lane)])
+    ]
 
 
 def _lanes(root: AnyPath) -> list[AnyPath]:
@@ -275,7 +297,7 @@ def _rebuild(
 
 
 def _rebuild_lane(
-    site: RepairSite, root: AnyPath, lane: DamagedLane, *, skip_damaged: bool
+    site: RepairSite, root: AnyPath, lane: DamagedLane | DamagedVector, *, skip_damaged: bool
 ) -> LaneRepair:
     """Build one lane at the site; its errors name the lane that they are about."""
     name, path = lane.name, root / lane.name
@@ -291,18 +313,21 @@ def _rebuild_lane(
 
 def _open(
     site: RepairSite, lanes: Sequence[AnyPath], report: Report, root: Mapping[str, Any] | None
-) -> tuple[dict[str, DamagedLane], dict[str, str]]:
+) -> tuple[dict[str, DamagedLane | DamagedVector], dict[str, str]]:
     """Each lane, open for reading; and what is wrong with those that cannot be.
 
     Raises CorruptStoreError if none of them can.
     """
-    readable: dict[str, DamagedLane] = {}
+    readable: dict[str, DamagedLane | DamagedVector] = {}
     unreadable: dict[str, str] = {}
     for lane in lanes:
         name = "" if root is None else lane.name
         findings = [finding for finding in report.findings if finding.lane == name]
         try:
-            readable[name] = DamagedLane(lane, name, findings, site.stand_in(name), root)
+            if is_vector(lane):
+                readable[name] = DamagedVector(lane, name, findings, site.stand_in(name))
+            else:
+                readable[name] = DamagedLane(lane, name, findings, site.stand_in(name), root)
         except CorruptStoreError as error:
             unreadable[name] = str(error)
     if unreadable and not readable:
@@ -322,7 +347,7 @@ def _root(
         with contextlib.suppress(MmreplayError, OSError):
             own = read_metadata(lane)
             schema = parse.schema_from_json(own["schema"], str(lane))
-            specs, _ = read_specs(lane, schema)
+            specs, _ = read_specs(lane, lane_columns(schema))
             kept = {name: own[name] for name in KEPT if name in own and name != "name"}
             root = {
                 "format": layout.FORMAT,

@@ -224,7 +224,8 @@ class ArrayFiles:
             values = self._chunks.whole(spec, chunk).view(spec.dtype)
             wrong = np.flatnonzero(~((values >= 0) & (values < np.inf)))
             if wrong.size:
-                row, value = chunk * spec.chunk_rows + int(wrong[0]), values[wrong[0]]
+                n_cells = values.size // spec.chunk_rows  # of a row
+                row, value = chunk * spec.chunk_rows + int(wrong[0]) // n_cells, values[wrong[0]]
                 text = f"expected finite priorities of 0 or more, found {value}"
                 problems.append(Problem(text, (row, row + 1)))
         except FileNotFoundError:

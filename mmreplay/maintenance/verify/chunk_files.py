@@ -21,8 +21,8 @@ from mmreplay.maintenance.verify import row_rules
 from mmreplay.maintenance.verify.report import reason
 from mmreplay.maintenance.verify.row_rules import Problem, Rows
 from mmreplay.storage import shard_file
-from mmreplay.storage.checksums import crc32c_of_file, stored_checksum
-from mmreplay.storage.chunk_files import chunk_path
+from mmreplay.storage.checksums import crc32c_of_file, only, stored_checksum
+from mmreplay.storage.chunk_files import byte_ranges, chunk_path, rows_at
 from mmreplay.system import checked_reads
 from mmreplay.system.held_directories import AnyPath
 
@@ -85,19 +85,19 @@ class ChunkReader:
             expected = None  # of rows that a power cut took back: the newest row changes again
         known, start = dataclasses.replace(rows), chunk * spec.chunk_rows
         found, n_other, end, wrong = 0, 0, 0, list[Problem]()
-        used = max(rows.head - start, 0) * spec.row_bytes if rows.closed else spec.chunk_bytes
+        n_rows = min(max(rows.head - start, 0), spec.chunk_rows) if rows.closed else spec.chunk_rows
+        used = byte_ranges(spec, 0, n_rows)
         has_rules = row_rules.apply_to(spec)
         for offset, data in self._pieces(spec, chunk, known, by_row=has_rules):
             found = compression.crc32c_of_zeros(offset - end, found)
             found = compression.crc32c(data, found)
             end = offset + len(data)
-            n_other += int(np.count_nonzero(np.frombuffer(data, np.uint8)[max(used - offset, 0) :]))
-            if has_rules:
-                row = start + offset // spec.row_bytes
-                values = np.frombuffer(data, spec.dtype).reshape(-1, *spec.row_shape)
+            if n_rows < spec.chunk_rows:
+                n_other += _n_filled(data) - _n_filled(only(used, offset, data))
+            for first, values in rows_at(spec, offset, data) if has_rules else ():
                 if len(wrong) < _MOST_PROBLEMS:
-                    wrong += row_rules.check_values(spec, values, row, known)
-                known.remember(spec.path, values, row)
+                    wrong += row_rules.check_values(spec, values, start + first, known)
+                known.remember(spec.path, values, start + first)
         found = compression.crc32c_of_zeros(spec.chunk_bytes - end, found)
         self._read(spec.chunk_bytes)
         out = _check_sum(found, expected)
@@ -110,12 +110,13 @@ class ChunkReader:
     ) -> Iterator[tuple[int, bytes]]:
         """(offset, bytes) of a raw chunk file, without what of its holes says nothing.
 
-        `by_row`: in pieces of whole rows, for a rule that is about rows. `known` tells with each
-        piece that was taken what is known of its rows.
+        `by_row`: in pieces of whole rows, or cells, for a rule that is about rows. `known` tells
+        with each piece that was taken what is known of its rows.
         """
         size = _PIECE_BYTES
         if by_row:
-            size = max(_PIECE_BYTES // spec.row_bytes, 1) * spec.row_bytes
+            row = spec.row_bytes // spec.width
+            size = max(_PIECE_BYTES // row, 1) * row
         path, end = chunk_path(self._lane, spec, chunk), 0
         for offset, data in checked_reads.read_filled(path, spec.chunk_bytes, size):
             yield from self._zeros(spec, chunk, range(end, offset, size), known)
@@ -169,7 +170,8 @@ class ChunkReader:
         start = chunk * spec.chunk_rows
         wrong: list[Problem] = []
         for number, place in enumerate(shard.slices):
-            first = start + number * spec.inner_rows
+            block, env = divmod(number, spec.width)
+            first = start + block * spec.inner_rows
             stop = min(first + spec.inner_rows, self.in_shards)
             if first < self.in_shards:
                 # Also those below base: they are kept, and were whole when they were written.
@@ -178,6 +180,8 @@ class ChunkReader:
                 text = "expected none past the last row, found one"
             else:
                 continue
+            if text and spec.width > 1:
+                text += f" (environment {env})"
             if text:
                 wrong.append(Problem(f"inner chunk {number}: {text}", (first, stop)))
         return _joined(wrong)
@@ -186,7 +190,7 @@ class ChunkReader:
         self, shard: shard_file.Shard, spec: ArraySpec, number: int, n_rows: int, rows: Rows
     ) -> str:
         """What is wrong with an inner chunk of which `n_rows` are rows; empty if nothing is."""
-        size = spec.inner_rows * spec.row_bytes
+        size = spec.inner_bytes
         if self._scratch.size != size:
             self._scratch = np.empty(size, np.uint8)
         try:
@@ -195,7 +199,7 @@ class ChunkReader:
             return reason(error).partition(f"inner chunk {number}: ")[2]
         if spec.dtype == np.bool_ and self._scratch.max() > 1:
             return "bools: expected 0 or 1, found other values"
-        if rows.closed and self._scratch[n_rows * spec.row_bytes :].any():
+        if rows.closed and self._scratch[n_rows * size // spec.inner_rows :].any():
             return "expected zeros past the last row, found other bytes"
         return ""
 
@@ -207,6 +211,10 @@ class ChunkReader:
             return stored_checksum(self._lane, spec, chunk)
         except (CorruptStoreError, OSError):
             return None  # a finding of its own, where that file is read
+
+
+def _n_filled(data: bytes) -> int:
+    return int(np.count_nonzero(np.frombuffer(data, np.uint8)))
 
 
 def _check_sum(found: int, expected: int | None) -> list[Problem]:
@@ -253,7 +261,7 @@ def _joined(wrong: list[Problem]) -> list[Problem]:
     runs: list[list[Problem]] = []
     for problem in wrong:
         before = runs[-1][-1] if runs else problem
-        if runs and problem.rows and before.rows and before.rows[1] == problem.rows[0]:
+        if runs and problem.rows and before.rows and before.rows[1] >= problem.rows[0]:
             runs[-1].append(problem)
         else:
             runs.append([problem])

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from mmreplay.errors import CorruptStoreError
-from mmreplay.format.layout import ArraySpec
+from mmreplay.format.layout import LOGS, ArraySpec
 from mmreplay.system import checked_reads
 
 Entry = tuple[str, str, bool]
@@ -56,6 +56,18 @@ def foreign_in_group(root: Path, lanes: Iterable[Path]) -> Iterator[Entry]:
             yield entry.name, _LITTER, True
         elif entry.name != "zarr.json":
             yield entry.name, "expected lanes only, found something that is none", False
+
+
+def foreign_in_vector(lane: Path) -> Iterator[Entry]:
+    """The same for the directory of a lane of many environments, without those of its logs."""
+    for entry in _scan(lane, ""):
+        if entry.name in LOGS:
+            if entry.is_symlink() or not entry.is_dir(follow_symlinks=False):
+                yield entry.name, "expected a directory, found a link or a file", False
+        elif entry.name.endswith(".tmp"):
+            yield entry.name, _LITTER, True
+        elif entry.name != "zarr.json":
+            yield entry.name, "expected the logs ticks and starts only, found something else", False
 
 
 def _scan(root: Path, folder: str) -> list[os.DirEntry[str]]:

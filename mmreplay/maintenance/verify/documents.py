@@ -24,9 +24,16 @@ _COMMON = frozenset("format kind uuid schema capacity padding env versions".spli
 _KEYS = {
     "lane": _COMMON | {"rows", "first", "closed"},
     "lanes": _COMMON | {"layout"},
+    "vector": _COMMON | {"width"},
+    "log": frozenset("format kind uuid rows first closed".split()),
 }
 _ROOT_KEYS = {"zarr_format", "node_type", "attributes"}
-_OPTIONAL = {"lane": {"name", "generator"}, "lanes": set[str]()}
+_OPTIONAL = {
+    "lane": {"name", "generator"},
+    "lanes": set[str](),
+    "vector": {"name"},
+    "log": {"generator"},
+}
 OWN_DIGEST = "attributes.mmreplay: expected crc32c"
 """How the finding begins of attributes that are not what was written."""
 
@@ -141,7 +148,7 @@ def _unusable(spec: ArraySpec, expected: ArraySpec) -> str:
         return f"expected chunks of at most {most:,}, found {spec.chunk_rows:,}"
     if not spec.is_raw and not expected.path.startswith("frames"):
         return f"expected uncompressed rows, found {spec.codec_name}"
-    return ""
+    return layout.width_problem(spec, expected.width)
 
 
 def _differences(

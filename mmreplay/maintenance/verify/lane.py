@@ -1,4 +1,4 @@
-"""One lane, file by file.
+"""One lane: its log, or its two logs and the rules between them.
 
 Invariant: what is said of a lane is said of one state of it; when a writer opened or closed it
 meanwhile, it is examined again.
@@ -6,26 +6,24 @@ meanwhile, it is examined again.
 
 from __future__ import annotations
 
+import functools
 import time
 from pathlib import Path
 
-from mmreplay.errors import LockedError, MmreplayError
-from mmreplay.format import layout
-from mmreplay.format.layout import ArraySpec
-from mmreplay.maintenance import commit_records
-from mmreplay.maintenance.verify import directory_names, documents, metadata, row_rules
-from mmreplay.maintenance.verify.array_files import ArrayFiles
-from mmreplay.maintenance.verify.chunk_files import ChunkReader
+from mmreplay.errors import CorruptStoreError, LockedError, MmreplayError
+from mmreplay.format.columns import lane_columns, start_columns, tick_columns
+from mmreplay.format.layout import STARTS, TICKS
+from mmreplay.maintenance.verify import directory_names, metadata
+from mmreplay.maintenance.verify.log import LogExamination
 from mmreplay.maintenance.verify.metadata import Arrays
-from mmreplay.maintenance.verify.report import Finding, Tally, reason
-from mmreplay.maintenance.verify.row_rules import Rows
+from mmreplay.maintenance.verify.report import Finding, Tally
 from mmreplay.maintenance.verify.second_look import Watch, WriterChangedError
+from mmreplay.maintenance.verify.steps import StepRules
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.lane_state import lane_state
+from mmreplay.reading.log_reader import LogReader
+from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.schema import Schema
-from mmreplay.storage import tail_file
-from mmreplay.system import checked_reads
-from mmreplay.writing.build_lane import generator_path
 
 _ATTEMPTS = 200
 _PATIENCE_S = 0.05
@@ -36,7 +34,7 @@ def examine(root: Path, path: Path, tally: Tally) -> Examination:
     read = (tally.files, tally.bytes)
     for _ in range(_ATTEMPTS):
         tally.files, tally.bytes = read
-        out = Examination(Watch(root, path, tally))
+        out = Examination(root, path, tally)
         try:
             out.run()
         except WriterChangedError:
@@ -54,14 +52,15 @@ class Examination:
 
     Attributes:
         watch: its findings.
-        arrays: those whose metadata can be used.
+        arrays: those of a lane of one environment whose metadata can be used.
         state: ``closed``, ``live``, ``crashed`` or, if it cannot be opened, ``unknown``.
-        n_rows: rows examined.
+        n_rows: rows examined; of many environments, ticks.
         untrusted: rows past the head that the state page speaks of.
     """
 
-    def __init__(self, watch: Watch) -> None:
-        self.watch = watch
+    def __init__(self, root: Path, path: Path, tally: Tally) -> None:
+        self._root, self._tally = root, tally
+        self.watch = Watch(root, path, tally)
         self.arrays = Arrays()
         self.state = "unknown"
         self.n_rows = self.untrusted = 0
@@ -73,142 +72,87 @@ class Examination:
         schema = metadata.read_schema(self.watch)
         if schema is None:
             return
-        self.arrays = metadata.read_arrays(self.watch, schema)
-        opened = self._open_closed() if self.watch.closed else self._open()
-        if not opened:
+        own = self.watch.metadata or {}
+        if own["kind"] == "vector":
+            self._run_vector(schema, own["width"])
             return
-        self.n_rows = self._rows.head - self._rows.base
-        self._rows.sound = "resets" in self.arrays.specs
-        self._check_names(schema)
-        files = ArrayFiles(self.watch, self.arrays, self._rows, self._chunks, self.state)
-        for path in sorted(self.arrays.specs, key=_reading_order):
-            files.check_column(self.arrays.specs[path])
-        if self.watch.closed:
-            files.check_index()
-            self._check_first()
-        files.check_priorities()
+        path = self.watch.path
+        log = LogExamination(self.watch, lane_columns(schema))
+        self.arrays = log.arrays
+        log.run(lambda: LaneReader(path), path)
+        self._take(log)
 
-    # ------------------------------------------------------------ which rows there are
+    def _take(self, log: LogExamination) -> None:
+        self.state, self.n_rows, self.untrusted = log.state, log.n_rows, log.untrusted
 
-    def _open_closed(self) -> bool:
-        """Take the rows that zarr.json says."""
-        watch, own = self.watch, self.watch.metadata or {}
-        self.state = "closed"
-        self._rows = Rows(max(own["first"] - layout.CONTEXT_ROWS, 0), own["rows"], closed=True)
-        self._chunks = ChunkReader(watch.path, self.arrays.sums, watch.tally.add, own["rows"])
-        return True
+    def _run_vector(self, schema: Schema, width: int) -> None:
+        """The two logs of a lane of many environments, each by itself, then together."""
+        path = self.watch.path
+        columns = {TICKS: tick_columns(schema, width), STARTS: start_columns(schema)}
+        self._check_names()
+        logs: dict[str, LogExamination] = {}
+        watches = {name: Watch(self._root, path, self._tally, name) for name in columns}
+        for name, watch in watches.items():
+            if metadata.read_root(watch, ("log",)) and self._check_uuid(watch):
+                of_ticks = width if name == TICKS else None
+                logs[name] = LogExamination(watch, columns[name], of_ticks)
+        complete = len(logs) == len(columns) and all(log.arrays.complete for log in logs.values())
+        lane = self._open(watches) if complete else None
+        rules = StepRules(self.watch, lane, watches) if isinstance(lane, VectorReader) else None
+        for name, log in logs.items():
+            log.run(functools.partial(_log_of, lane, path, name), path)
+        if rules is not None:
+            rules.check(live=logs[TICKS].state == "live")
+        for watch in watches.values():
+            self.watch.findings += watch.findings
+            self.watch.warnings += watch.warnings
+        if TICKS in logs:
+            self._take(logs[TICKS])
+            closed = all(watch.closed for watch in watches.values())
+            if self.state != "unknown" and not closed:
+                self.state = lane_state(path, closed=False)
 
-    def _open(self) -> bool:
-        """Follow a lane that is not closed; False if nothing tells what rows it has."""
-        watch = self.watch
-        if not self.arrays.complete:
-            return False  # each is a finding already
+    def _open(self, watches: dict[str, Watch]) -> VectorReader | Exception:
+        """Open the lane; if it cannot be, why, which is a finding if nothing else will say so."""
         try:
-            reader = LaneReader(watch.path)
-        except (MmreplayError, OSError) as error:  # it has looked again for long enough
-            live = watch.path / ".live"
-            text = reason(error, watch.path, live).removeprefix(f"{live}/")
-            watch.note([watch.finding(".live", text)])
-            return False
-        if reader.metadata != watch.metadata:
-            raise WriterChangedError
-        watch.reader = reader
-        self.state = lane_state(watch.path, closed=False)
-        self._rows = Rows(reader.base, reader.head, closed=False)
-        in_shards = min(reader.tail_start(), reader.head)
-        self._chunks = ChunkReader(watch.path, self.arrays.sums, watch.tally.add, in_shards)
-        if self.state == "crashed":
-            watch.note(self._state_findings(reader))
-            self._warn_of_untrusted(reader)
-            watch.confirm(self._generator)
-        return True
-
-    def _warn_of_untrusted(self, reader: LaneReader) -> None:
-        """Rows after the last flush that the next writer goes on without."""
-        if not reader.untrusted:
-            return
-        self.untrusted = reader.untrusted
-        text = (
-            f"speaks of {reader.untrusted:,} rows after the last flush that are not trusted: it is "
-            f"from before a restart of the system, an fsync of them failed, or this is a copy, and "
-            f"the original has them"
-        )
-        self.watch.warnings.append(self.watch.finding(".live/state", text))
-
-    def _state_findings(self, reader: LaneReader) -> list[Finding]:
-        """What the state page says of a lane that nobody writes now."""
-        texts = []
-        if reader.base > reader.head:
-            texts.append(f"base: expected at most the head, {reader.head:,}, found {reader.base:,}")
-        if reader.tails:
-            texts.append(tail_file.tail_problem(reader.specs, reader.head, reader.tail_start()))
-        if reader.is_live:
-            texts.append(commit_records.newest_problem(self.watch.path, reader.specs, reader.head))
-        if not any(texts):
-            texts += commit_records.page_problems(self.watch.path, reader.metadata["uuid"])
-        findings = [self.watch.finding(".live/state", text) for text in texts if text]
-        if text := commit_records.checkpoint_problem(self.watch.path, reader.metadata["uuid"]):
-            findings.append(self.watch.finding(".live/checkpoint", text))
-        return findings
-
-    def _generator(self) -> tuple[list[Finding], None]:
-        """The random state, if one was saved with the last flush."""
-        watch, texts = self.watch, list[str]()
-        try:
-            path = generator_path(watch.path)
-            data = checked_reads.read_bytes(path, layout.MAX_METADATA_BYTES)
-            texts = list(documents.generator_problems(data))
-        except FileNotFoundError:
-            pass
+            lane = VectorReader(self.watch.path)
         except (MmreplayError, OSError) as error:
-            texts = [f"generator: {reason(error, generator_path(watch.path))}"]
-        return [watch.finding(".live/generator", text) for text in texts], None
+            if all(watch.closed for watch in watches.values()):
+                text = str(error).removeprefix(f"{self.watch.path}: ")
+                self.watch.note([self.watch.finding("zarr.json", text)])
+            return error
+        for log in lane.logs:
+            if log.metadata != watches[log.path.name].metadata:
+                raise WriterChangedError
+        return lane
 
-    # ------------------------------------------------------------ names
+    def _check_uuid(self, watch: Watch) -> bool:
+        """Whether a log is of this lane."""
+        expected, found = ((one.metadata or {}).get("uuid") for one in (self.watch, watch))
+        if expected != found:
+            text = f"uuid: expected that of the lane, {expected}, found {found}"
+            watch.note([watch.finding("zarr.json", text)])
+        return expected == found
 
-    def _check_names(self, schema: Schema) -> None:
-        """There is nothing else in the lane's directories."""
+    def _check_names(self) -> None:
+        """There is nothing else in the lane's own directory."""
         watch = self.watch
-        known: dict[str, tuple[ArraySpec, range] | None]
-        known = dict.fromkeys(metadata.array_paths(schema))
-        known[layout.checksum_spec("priorities").path] = None
-        specs = dict(self.arrays.specs)
-        if self.arrays.priorities is not None:
-            specs[self.arrays.priorities.path] = self.arrays.priorities
-        for path, spec in specs.items():
-            chunks = self._rows.chunks(spec, self._rows.head)
-            known[path] = (spec, chunks)
-            sums = self.arrays.sums.get(path)
-            if sums is not None:
-                known[sums.path] = (sums, range(-(-chunks.stop // sums.chunk_rows)))
-        if self.arrays.starts is not None:
-            index, count = self.arrays.starts
-            known[index.path] = (index, range(-(-count // index.chunk_rows)))
 
         def check() -> tuple[list[Finding], list[Finding]]:
-            foreign: list[Finding] = []
-            litter: list[Finding] = []
-            for path, text, is_litter in directory_names.foreign_in_lane(
-                watch.path, known, self.state
-            ):
-                folder = path.rpartition("/")[0]
-                finding = watch.finding(path, text, folder if folder in known else "")
-                (litter if is_litter else foreign).append(finding)
-            return foreign, litter
+            found = list(directory_names.foreign_in_vector(watch.path))
+            foreign = [watch.finding(name, text) for name, text, litter in found if not litter]
+            return foreign, [watch.finding(name, text) for name, text, litter in found if litter]
 
-        litter = watch.confirm(check)
-        if litter and self.state == "closed":
-            watch.check_same_writer()  # not litter, but the work of a writer that just opens it
-        watch.warnings += litter
-
-    def _check_first(self) -> None:
-        """The oldest row that zarr.json names is that of the capacity."""
-        own = self.watch.metadata or {}
-        problems, odd = row_rules.check_first(self._rows, own["first"], own.get("capacity"))
-        self.watch.note([self.watch.finding("zarr.json", problem.message) for problem in problems])
-        self.watch.warnings += [self.watch.finding("zarr.json", problem.message) for problem in odd]
+        watch.warnings += watch.confirm(check)
 
 
-def _reading_order(path: str) -> tuple[int, str]:
-    """The reset bits first: the rules for the other columns need them."""
-    return {"resets": 0, "non_terminals": 1}.get(path, 2), path
+def _log_of(lane: VectorReader | Exception | None, path: Path, name: str) -> LogReader:
+    """A log of a lane; raises what its opening does, or did: it has looked for long enough."""
+    if isinstance(lane, Exception):
+        raise lane
+    if lane is None:
+        lane = VectorReader(path)
+    for log in lane.logs:
+        if log.path.name == name:
+            return log
+    raise CorruptStoreError(f"{path}: has no log {name}")

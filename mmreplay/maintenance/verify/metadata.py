@@ -5,13 +5,14 @@ Invariant: an array whose document is in doubt is not among those that are read 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mmreplay.errors import MmreplayError
 from mmreplay.format import layout, parse
+from mmreplay.format.columns import Column
 from mmreplay.format.layout import ArraySpec
 from mmreplay.maintenance.verify import directory_names, documents
 from mmreplay.maintenance.verify.report import Finding, reason
@@ -40,14 +41,19 @@ class Arrays:
     complete: bool = False
 
 
-def array_paths(schema: Schema) -> list[str]:
-    """Every array of a lane."""
-    rows = list(_wanted(schema))
-    return [*rows, *(layout.checksum_spec(path).path for path in rows), layout.index_spec().path]
+def array_paths(columns: Mapping[str, Column]) -> list[str]:
+    """Every array of a lane or log."""
+    paths = [*columns, *(layout.checksum_spec(path).path for path in columns)]
+    return [*paths, layout.index_spec().path] if has_index(columns) else paths
 
 
-def read_root(watch: Watch) -> bool:
-    """The lane's own zarr.json, into `watch.metadata`; False if it cannot be used."""
+def has_index(columns: Mapping[str, Column]) -> bool:
+    """Whether a log with these columns, once it is closed, has an index of its episodes."""
+    return "resets" in columns
+
+
+def read_root(watch: Watch, kinds: tuple[str, ...] = ("lane", "vector")) -> bool:
+    """A lane's own zarr.json, or a log's, into `watch.metadata`; False if it cannot be used."""
     path = watch.path / "zarr.json"
 
     def check() -> tuple[list[Finding], bool]:
@@ -56,10 +62,9 @@ def read_root(watch: Watch) -> bool:
             watch.document = data = _read(watch, "zarr.json")
             own = parse.parse_root(data, str(path))
             watch.metadata = own
-            if own["kind"] != "lane":
-                return [
-                    watch.finding("zarr.json", "expected a lane, found a store of lanes")
-                ], False
+            if own["kind"] not in kinds:
+                text = f"expected a {kinds[0]}, found {_KINDS[own['kind']]}"
+                return [watch.finding("zarr.json", text)], False
             texts = list(documents.root_problems(data, own, str(path)))
         except FileNotFoundError:
             return [watch.finding("zarr.json", "missing")], False
@@ -85,11 +90,11 @@ def read_schema(watch: Watch) -> Schema | None:
     return schema
 
 
-def read_arrays(watch: Watch, schema: Schema) -> Arrays:
-    """The zarr.json of every array and group of the lane."""
+def read_arrays(watch: Watch, columns: Mapping[str, Column], width: int | None = None) -> Arrays:
+    """The zarr.json of every array and group of a log; `width` is that of one of ticks."""
     out = Arrays()
     rows = watch.metadata["rows"] if watch.metadata is not None and watch.closed else None
-    wanted = _wanted(schema)
+    wanted = _wanted(columns)
     for path, expected in wanted.items():
         array = _array(watch, expected, rows)
         if array is not None:
@@ -103,8 +108,9 @@ def read_arrays(watch: Watch, schema: Schema) -> Arrays:
         array = _array(watch, layout.checksum_spec(path), n_chunks)
         if array is not None:
             out.sums[path] = array[0]
-    out.starts = _array(watch, layout.index_spec(), None)
-    priorities = layout.priority_spec(1)
+    if has_index(columns):
+        out.starts = _array(watch, layout.index_spec(), None)
+    priorities = layout.priority_spec(1, width)
     if (watch.path / priorities.path).exists():
         array = _array(watch, priorities, rows)
         out.priorities = None if array is None else array[0]
@@ -121,7 +127,7 @@ def read_arrays(watch: Watch, schema: Schema) -> Arrays:
         array = _array(watch, sums, n_chunks)
         if array is not None:
             out.sums[priorities.path] = array[0]
-    for path in directory_names.group_paths(array_paths(schema)):
+    for path in directory_names.group_paths(array_paths(columns)):
         _check(watch, path, "", documents.group_problems)
     return out
 
@@ -167,6 +173,17 @@ def _read(watch: Watch, file: str) -> bytes:
     return data
 
 
-def _wanted(schema: Schema) -> dict[str, ArraySpec]:
+def _wanted(columns: Mapping[str, Column]) -> dict[str, ArraySpec]:
     """Path, row shape and dtype of every array of rows; the chunk lengths are each lane's own."""
-    return {path: ArraySpec(path, one.shape, one.dtype, 1) for path, one in schema.arrays().items()}
+    return {
+        path: ArraySpec(path, one.row_shape, one.dtype, 1, width=one.width)
+        for path, one in columns.items()
+    }
+
+
+_KINDS = {
+    "lane": "a lane of one environment",
+    "lanes": "a store of lanes",
+    "vector": "a lane of many environments",
+    "log": "a log of a lane of many environments",
+}

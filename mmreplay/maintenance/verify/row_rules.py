@@ -68,7 +68,7 @@ class Rows:
         if path == "resets":
             here = np.flatnonzero(data[first - start : stop - start]) + first
             self.starts = np.concatenate((self.starts, here))
-        elif path == "non_terminals":
+        elif path == "non_terminals" and data.ndim == 1:  # those of ticks have rules of their own
             self.last_flag = (stop - 1, int(data[stop - 1 - start]))
 
     def finals(self, start: int, stop: int) -> Ids:
@@ -92,6 +92,8 @@ def check_values(spec: ArraySpec, data: Array, start: int, rows: Rows) -> list[P
     kept = data[first - start : max(stop, first) - start]
     if spec.path == "resets":
         return _check_bits(kept, first, "reset bits") + _check_row_0(kept, first)
+    if spec.path == "ends":
+        return _check_bits(kept, first, "flags")
     if spec.path == "non_terminals":
         return _check_bits(kept[: rows.settled - first], first, "flags") + _check_flags(
             data, start, rows

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from mmreplay.errors import MmreplayError
 from mmreplay.format import layout
 from mmreplay.maintenance.verify.report import Finding, Tally
-from mmreplay.reading.lane_reader import LaneReader
+from mmreplay.reading.log_reader import LogReader
 from mmreplay.storage.lane_metadata import read_metadata
 from mmreplay.system import checked_reads, locks
 
@@ -30,15 +30,16 @@ class WriterChangedError(Exception):
 
 
 class Watch:
-    """One lane under examination, and what was found in it so far.
+    """One lane under examination, or a log of one, and what was found in it so far.
 
     Args:
         root: the store's directory.
         path: the lane's.
         tally: of the whole store.
+        log: which of its logs; empty for the lane itself.
 
     Attributes:
-        path: as given.
+        path: the directory that is examined.
         lane: the directory's name in a store of many lanes; empty in a store of one.
         tally: as given.
         document: the bytes of the lane's zarr.json.
@@ -48,13 +49,14 @@ class Watch:
         warnings: what is odd.
     """
 
-    def __init__(self, root: Path, path: Path, tally: Tally) -> None:
-        self.path = path
+    def __init__(self, root: Path, path: Path, tally: Tally, log: str = "") -> None:
+        self.path = path / log
+        self._log, self._locked = log, path
         self.lane = "" if path == root else path.name
         self.tally = tally
         self.document = b""
         self.metadata: dict[str, Any] | None = None
-        self.reader: LaneReader | None = None
+        self.reader: LogReader | None = None
         self.findings: list[Finding] = []
         self.warnings: list[Finding] = []
 
@@ -66,7 +68,10 @@ class Watch:
     def finding(
         self, file: str, message: str, array: str = "", rows: tuple[int, int] | None = None
     ) -> Finding:
-        """A finding about a file of this lane."""
+        """A finding about a file of this lane or log."""
+        if self._log:
+            file = f"{self._log}/{file}" if file else self._log
+            array = f"{self._log}/{array}" if array else ""
         path = f"{self.lane}/{file}" if self.lane and file else file or self.lane
         return Finding(self.lane, array, path, rows, message)
 
@@ -100,7 +105,7 @@ class Watch:
         """Raise WriterChangedError if the lane is not what it was when it was opened."""
         if not self._same_attributes() or (self.reader is not None and not self.reader.poll()):
             raise WriterChangedError
-        if self.closed and locks.is_locked(self.path):
+        if self.closed and locks.is_locked(self._locked):
             raise WriterChangedError  # it is being opened for writing, or has just been closed
 
     def _same_attributes(self) -> bool:

@@ -25,7 +25,7 @@ DIFFERS = ("schema: expected that of the store", "expected the layout in")
 DUPLICATE = "uuid: expected one of its own"
 """How the finding about a lane begins that has the uuid of another."""
 
-_SIGNS = ("resets/zarr.json", "rewards/zarr.json", ".live", "lane-00000")
+_SIGNS = ("resets/zarr.json", "rewards/zarr.json", ".live", "lane-00000", "ticks", "starts")
 
 
 def verify(
@@ -64,7 +64,7 @@ def verify(
         findings += [Finding("", "", "zarr.json", None, text) for text in texts]
     tally = Tally(store, progress)  # not before: nothing may be able to have that name
     common: Mapping[str, ArraySpec] | None = None
-    if root is not None and root["kind"] == "lane":
+    if root is not None and root["kind"] in ("lane", "vector"):
         lanes = [store]
     else:
         lanes = _lanes(store)

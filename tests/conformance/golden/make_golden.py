@@ -10,6 +10,7 @@ import hashlib
 import json
 import shutil
 import sys
+import tarfile
 import tempfile
 from pathlib import Path
 
@@ -22,6 +23,7 @@ import mmreplay
 from tests.support.disks import faults
 from tests.support.oracle.model import Model
 from tests.support.oracle.strategies import Layout
+from tests.support.writers import make_lanes
 
 HERE = Path(__file__).parent
 FORMAT = "format-1"
@@ -32,6 +34,7 @@ SETTINGS = (
     {"stack": 65, "n_step": 1, "gamma": 0.5, "padding": "reset", "stack_axis": 0},
 )
 Field = mmreplay.Field
+ARCHIVED = ("crashed-many-lanes",)  # many files, most of them zeros
 LAYOUTS = {
     "breakout-lz4": Layout(
         Field((84, 84), "uint8", "lz4", chunk=8, shard=32), Field((), "int64", chunk=64), {}
@@ -65,6 +68,17 @@ LAYOUTS = {
         Field((), "int64", chunk=16),
         {},
         capacity=30,
+    ),
+    # Made later, by the last version whose `create(lanes=N)` made a lane for each environment.
+    "crashed-many-lanes": Layout(
+        {
+            "packed": Field((5,), "float32", "lz4", chunk=2, shard=8),
+            "raw": Field((3,), "int16", "raw", chunk=8),
+        },
+        Field((), "int64", chunk=16),
+        {"lives": Field((), "uint8", chunk=16)},
+        capacity=90,
+        lanes=3,
     ),
 }
 
@@ -122,9 +136,9 @@ def fill(writer, layout, model, n_steps):
                 action = random.random(2).astype(np.float32)
             values = {"log_prob": -0.1 * step, "lives": lives}
             extras = {name: values[name] for name in layout.extras}
-            flags = (terminated, cut, lost)
-            lane.step(action, float(reward) + 0.5, frame, *flags, **extras)
-            rows.step(action, float(reward) + 0.5, frame, *flags, **extras)
+            flags = {"terminated": terminated, "truncated": cut, "life_lost": lost}
+            lane.step(action, float(reward) + 0.5, frame, **flags, **extras)
+            rows.step(action, float(reward) + 0.5, frame, **flags, **extras)
             over = terminated or cut
         env.close()
 
@@ -179,13 +193,21 @@ def make(folder: Path, scratch: Path):
         path, model = scratch / f"{name}.zarr", layout.model()
         crashed = name.startswith("crashed")
         metadata = {"id": "ALE/Breakout-v5", "policy": "random"}
-        writer = mmreplay.create(path, **layout.create_arguments(), metadata=metadata, flush_s=0)
+        arguments = layout.create_arguments() | {"metadata": metadata}
+        if layout.lanes is None:
+            writer = mmreplay.create(path, **arguments, flush_s=0)
+        else:
+            writer = make_lanes(path, n_lanes=layout.lanes, **arguments)
         fill(writer, layout, model, 130)
         if crashed:
             writer.flush()
-            writer.step(1, 9.0, {"packed": np.ones(5, np.float32), "raw": np.ones(3, np.int16)})
+            lanes = getattr(writer, "writers", (writer,))
+            frame = {"packed": np.ones(5, np.float32), "raw": np.ones(3, np.int16)}
+            # Of many lanes one: the kill came in the middle of a step.
+            lanes[len(lanes) // 2].step(1, 9.0, frame, **dict.fromkeys(layout.extras, 1))
             faults.kill(writer)
-            (path / ".live" / "writer").unlink()  # says on which machine it was made
+            for lane in lanes:
+                (lane.path / ".live" / "writer").unlink()  # says on which machine it was made
         else:
             writer.close()
         # A copy, as a clone of the repository is: nobody trusts its state page.
@@ -195,6 +217,10 @@ def make(folder: Path, scratch: Path):
                 lane.cut(view.rows)
                 lane.forget(view.base)
         expected[name] = expectation(model, live=False)
+        if name in ARCHIVED:
+            with tarfile.open(folder / f"{path.name}.tar.xz", "w:xz") as archive:
+                archive.add(folder / path.name, path.name)
+            shutil.rmtree(folder / path.name)
     text = json.dumps(expected, indent=1)
     (folder / "expected.json").write_text(text + "\n", encoding="utf-8")
 

@@ -120,7 +120,8 @@ def columns_of(view: LaneView, schema: Schema) -> dict[str, Any]:
         if isinstance(frames, dict)
         else {"frames": frames}
     )
-    out |= {name: getattr(view, name) for name in ("actions", "rewards", "non_terminals", "resets")}
+    ends = ("ends", "episode") if view._is_vector else ("resets",)
+    out |= {name: getattr(view, name) for name in ("actions", "rewards", "non_terminals", *ends)}
     return out | {f"extras/{name}": view.extras[name] for name in schema.extras}
 
 

@@ -18,7 +18,7 @@ from mmreplay.reading.trajectories import LazyTrajectory, Trajectory
 from mmreplay.schema import Field
 from tests.support.oracle.model import LANE_SHIFT
 
-__all__ = ["Described", "Plot"]
+__all__ = ["Described", "Plot", "TickPlot"]
 
 Array = npt.NDArray[Any]
 _HEADER = 3
@@ -129,6 +129,15 @@ class Plot:
             "interrupted",
         }
 
+    @property
+    def lanes(self) -> Plot:
+        """What happens to each lane; of environments that step together, as if each had one."""
+        return self
+
+    def lane_ids(self, ids: Array) -> Array:
+        """The ids that transitions have in these lanes; below 0 they stay."""
+        return ids
+
     def check_batch(
         self,
         batch: Batch,
@@ -219,21 +228,76 @@ class Plot:
         Raises:
             AssertionError: it is not.
         """
-        ids = found.ids
+        self.check_steps(found.ids, found.observation, found.action, found.reward)
+
+    def check_steps(self, ids: Array, whole: Any, actions: Array, rewards: Array) -> None:
+        """The same, of an episode's ids, observations, actions and rewards."""
         lane, first = int(ids[0]) >> LANE_SHIFT, int(ids[0]) & _ROW_MASK
         rows = np.arange(first, first + len(ids) + 1)
         expected = np.stack((np.full(len(rows), lane), rows, np.full(len(rows), first)), -1)
-        whole = found.observation
         for name, one in self.frames.items():
             frames = whole[name] if isinstance(whole, dict) else whole
             if not np.array_equal(one.read(frames), expected):
                 raise AssertionError(f"trajectory at {int(ids[0])}: rows of another place")
         for row, action, reward in zip(
-            rows.tolist(), found.action.tolist(), found.reward.tolist(), strict=False
+            rows.tolist(), actions.tolist(), rewards.tolist(), strict=False
         ):
             scalars = (self.action(lane, row), self.reward(lane, row))
             if (action, reward) != scalars:
                 raise AssertionError(f"row {row} of lane {lane}: expected {scalars}")
+
+
+class _Lanes(Plot):
+    """Environments that step together as lanes: the step of tick t makes row t + 1 of its lane."""
+
+    __slots__ = ()
+
+    def event(self, lane: int, row: int) -> str:
+        """As `Plot`, which counts the steps of ticks from 0."""
+        return Plot.event(self, lane, row - 1)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TickPlot(Plot):
+    """Of environments that step together: lanes are environments, and rows ticks.
+
+    Args:
+        width: environments.
+    """
+
+    width: int = 1
+
+    @property
+    def lanes(self) -> Plot:
+        """See `Plot`."""
+        return _Lanes(self.seed, self.frames)
+
+    def lane_ids(self, ids: Array) -> Array:
+        """See `Plot`."""
+        out: Array = np.where(ids < 0, ids, ids % self.width << LANE_SHIFT | ids // self.width)
+        return out
+
+    def check_batch(
+        self,
+        batch: Batch,
+        stack: int,
+        padding: str = "reset",
+        n_step: int = 1,
+        gamma: float = 0.99,
+    ) -> Array:
+        """See `Plot`."""
+        seen = dataclasses.replace(batch, id=self.lane_ids(batch.id))
+        return self.lanes.check_batch(seen, stack, padding, n_step, gamma)
+
+    def check_sequences(self, batch: SequenceBatch, stack: int) -> None:
+        """See `Plot`."""
+        seen = dataclasses.replace(batch, id=self.lane_ids(batch.id))
+        self.lanes.check_sequences(seen, stack)
+
+    def check_trajectory(self, found: Trajectory | LazyTrajectory) -> None:
+        """See `Plot`."""
+        whole = found.observation, found.action, found.reward
+        self.lanes.check_steps(self.lane_ids(found.ids), *whole)
 
 
 def _at(values: Any, mask: Array) -> Any:

@@ -28,8 +28,12 @@ ABSENT = (1 << 64) - 1
 LZ4, ZSTD = CODECS["lz4"], CODECS["zstd"]
 
 
-def compressed_spec(shard=12, inner=4, shape=(3,), dtype="uint8", codec=LZ4):
-    return ArraySpec("frames", shape, np.dtype(dtype), shard, inner, codec)
+def compressed_spec(shard=12, inner=4, shape=(3,), dtype="uint8", codec=LZ4, width=1):
+    """Of rows, or of the cells of ticks of more than one environment."""
+    if width == 1:
+        return ArraySpec("frames", shape, np.dtype(dtype), shard, inner, codec)
+    row = (width, *shape)
+    return ArraySpec("frames", row, np.dtype(dtype), shard, inner, codec, width).cells(width)
 
 
 def inner_chunk(data, codec):
@@ -47,16 +51,18 @@ def shard_bytes(chunks, index):
 def shard_of(rows, spec):
     """A shard file of up to spec.chunk_rows rows, put together by hand."""
     chunks, index, place = [], [], 0
-    for start in range(0, spec.chunk_rows, spec.inner_rows):
-        part = rows[start : start + spec.inner_rows]
-        if not len(part):
-            index.append((ABSENT, ABSENT))
-            continue
-        whole = np.zeros((spec.inner_rows, *spec.row_shape), spec.dtype)
-        whole[: len(part)] = part
-        chunks.append(inner_chunk(whole, spec.codec))
-        index.append((place, len(chunks[-1])))
-        place += len(chunks[-1])
+    for start in range(0, spec.chunk_rows, spec.inner_rows * spec.width):
+        block = rows[start : start + spec.inner_rows * spec.width]
+        for env in range(spec.width):
+            part = block[env :: spec.width]
+            if not len(part):
+                index.append((ABSENT, ABSENT))
+                continue
+            whole = np.zeros((spec.inner_rows, *spec.row_shape), spec.dtype)
+            whole[: len(part)] = part
+            chunks.append(inner_chunk(whole, spec.codec))
+            index.append((place, len(chunks[-1])))
+            place += len(chunks[-1])
     return shard_bytes(chunks, index)
 
 

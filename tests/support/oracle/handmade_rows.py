@@ -4,7 +4,7 @@ import numpy as np
 
 from mmreplay.batches.settings import Settings
 from mmreplay.batches.transitions import TransitionGatherer
-from mmreplay.episode_index import Index
+from mmreplay.episode_index import RowIndex
 from mmreplay.ids import LANE_SHIFT
 
 # Three episodes in twelve rows: one of 3 steps that terminated, one of 4 that was truncated, with a
@@ -55,7 +55,7 @@ class Rows:
 
 
 def index_of(n_lanes=1):
-    index = Index(n_lanes)
+    index = RowIndex(n_lanes)
     for lane in range(n_lanes):
         index.load(lane, 0, HEAD, np.array(STARTS), None)
     return index

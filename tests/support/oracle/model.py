@@ -147,7 +147,7 @@ class LaneModel:
 
     def copy(self) -> LaneModel:
         """A model that can be cut without changing this one."""
-        out = LaneModel(self.schema, self.capacity)
+        out = type(self)(self.schema, self.capacity)
         out.rows = [dataclasses.replace(row) for row in self.rows]
         out.running, out.base = self.running, self.base
         return out
@@ -261,10 +261,11 @@ class LaneModel:
         fields = self.schema.arrays()
         out = np.zeros((len(self.rows), *fields[path].shape), fields[path].dtype)
         for number in range(self.base if base is None else base, len(self.rows)):
-            out[number] = self._value(self.rows[number], path)
+            out[number] = self.value(self.rows[number], path)
         return out
 
-    def _value(self, row: Row, path: str) -> Any:
+    def value(self, row: Row, path: str) -> Any:
+        """Of a row, what stands in the array of that path."""
         folder, _, name = path.partition("/")
         if folder == "frames":
             return row.frame[name or FRAME]

@@ -12,9 +12,14 @@ def steps_of_episodes(index):
 
 
 def naive_starts(index, windows):
+    """As `starts_of`, of the steps of an index."""
+    return starts_of(steps_of_episodes(index), windows)
+
+
+def starts_of(episodes, windows):
     """Ids of the first steps after the burn-in, by trying every step of every episode."""
     out = []
-    for steps in steps_of_episodes(index):
+    for steps in episodes:
         found = set()
         for offset in range(0, len(steps), windows.stride):
             if windows.boundary == "pad":

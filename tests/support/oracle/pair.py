@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.datasets.replay_buffer import ReplayBuffer
-from mmreplay.writing.vector_writer import VectorWriter
+from mmreplay.writing.open_lanes import AnyWriter
 from mmreplay.writing.writer import Writer
 from tests.support.oracle.model import Model
 from tests.support.oracle.strategies import Episode, random_value
@@ -34,7 +34,7 @@ class Pair:
 
     def __init__(
         self,
-        writer: Writer | VectorWriter | ReplayBuffer,
+        writer: AnyWriter | ReplayBuffer,
         model: Model,
         random: np.random.Generator,
     ) -> None:

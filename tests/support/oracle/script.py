@@ -7,21 +7,29 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer
+from mmreplay.datasets.replay_buffer import ReplayBuffer
 from mmreplay.lazy_frames import LazyFrames
 from mmreplay.schema import Field, Schema
+from mmreplay.writing.create import create
+from mmreplay.writing.lanes_writer import LanesWriter
+from mmreplay.writing.open_lanes import AnyWriter
 from mmreplay.writing.vector_writer import VectorWriter
-from mmreplay.writing.writer import Writer
 from tests.support.disks import faults
-from tests.support.oracle.frames import Described, Plot
+from tests.support.oracle.frames import Described, Plot, TickPlot
 from tests.support.oracle.model import Model
+from tests.support.oracle.vectors import VectorModel
+from tests.support.writers import make_lanes
 
-__all__ = ["Script", "append_rows", "with_session"]
+__all__ = ["Script", "Tick", "append_rows", "begin_again", "with_session"]
+
+Buffer = TypeVar("Buffer", bound=ReplayBuffer)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,7 +44,8 @@ class Script:
         action_chunk: rows a chunk of the scalar columns.
         action: dtype of the actions.
         stacked: frames are given as stacks of two.
-        lanes: None for a store of one lane.
+        lanes: None for a store of one lane; or that each of so many environments has a lane.
+        envs: environments of a lane that step together; None for lanes of one.
         lane: name of a lane of its own, in a store of many.
         capacity: transitions over all lanes.
         flush_s: seconds between flushes in the background.
@@ -64,6 +73,7 @@ class Script:
     action: str = "int64"
     stacked: bool = False
     lanes: int | None = None
+    envs: int | None = None
     lane: str | None = None
     capacity: int | None = None
     flush_s: float = 0.0
@@ -89,7 +99,10 @@ class Script:
     @property
     def plot(self) -> Plot:
         """What happens in which row."""
-        return Plot(self.seed, {name: Described(one) for name, one in self.fields.items()})
+        frames = {name: Described(one) for name, one in self.fields.items()}
+        if self.envs is None:
+            return Plot(self.seed, frames)
+        return TickPlot(self.seed, frames, self.envs)
 
     @property
     def syncs_fail(self) -> bool:
@@ -98,17 +111,30 @@ class Script:
         return not faults.SYNCING.isdisjoint(calls if self.fails is None else {self.fails[0]})
 
     def create_arguments(self) -> dict[str, Any]:
-        """Keywords for `create`."""
+        """Keywords for `create`, of one lane of one environment or of many."""
         fields = self.fields
         return {
             "frame": fields if len(fields) > 1 else next(iter(fields.values())),
             "action": Field((), self.action, chunk=self.action_chunk),
             "extras": {"thought": Field((), "float32", chunk=self.action_chunk)},
             "capacity": self.capacity,
-            "lanes": self.lanes,
+            "lanes": self.envs,
             "flush_s": self.flush_s,
             **({} if self.lane is None else {"lane": self.lane}),  # which a buffer does not take
         }
+
+    def open(self, **changes: Any) -> AnyWriter:
+        """Open the store for writing; make it, or complete it, if need be."""
+        arguments = self.create_arguments() | changes
+        if self.lanes is not None:
+            return make_lanes(Path(self.path), n_lanes=self.lanes, **arguments)
+        return create(self.path, **arguments, append=True)
+
+    def open_buffer(self, kind: type[Buffer], **changes: Any) -> Buffer:
+        """Open the store as a buffer of that kind; make it, or complete it, if need be."""
+        if self.lanes is not None:
+            self.open(flush_s=0).close()
+        return kind(self.path, **self.create_arguments() | changes)
 
     @property
     def schema(self) -> Schema:
@@ -116,8 +142,12 @@ class Script:
         arguments = self.create_arguments()
         return Schema.make(arguments["frame"], arguments["action"], arguments["extras"])
 
+    def vector_model(self) -> VectorModel:
+        """A model of the empty store, of a lane of many environments."""
+        return VectorModel(self.schema, self.envs or 1, self.capacity)
+
     def model(self) -> Model:
-        """A model of the empty store."""
+        """A model of the empty store, of lanes of one environment."""
         return Model(self.schema, Model.split(self.capacity, self.lanes or 1))
 
 
@@ -127,7 +157,7 @@ def with_session(script: Script, session: int, **changes: Any) -> Script:
 
 
 def append_rows(
-    writer: Writer | VectorWriter | PrioritizedReplayBuffer,
+    writer: AnyWriter | PrioritizedReplayBuffer,
     plot: Plot,
     starts: list[int | None],
     report: npt.NDArray[Any] | None = None,
@@ -140,11 +170,15 @@ def append_rows(
         writer: of one lane or many.
         plot: what happens.
         starts: first row of each lane's running episode, None before the first reset; updated.
+            Of a writer of many environments, by environment; see `Tick`.
         report: takes the rows committed, by lane.
         stacked: give each frame with the one before it.
     """
     if isinstance(writer, PrioritizedReplayBuffer):
         writer = writer.writer
+    if isinstance(writer, VectorWriter):
+        _append_tick(writer, plot, starts, report, stacked=stacked)
+        return
     lanes = faults.lanes_of(writer)
     rows = [lane.rows for lane in lanes]
     begins = [s is None or plot.begins(n, rows[n]) for n, s in enumerate(starts)]
@@ -157,7 +191,7 @@ def append_rows(
         ]
         frames = [_stack(*pair) for pair in zip(before, frames, strict=True)]
     try:
-        if isinstance(writer, VectorWriter):
+        if isinstance(writer, LanesWriter):
             together: Callable[[list[Any]], Any] = list if stacked else np.stack
             _append_to_all(writer, plot, rows, begins, frames, together)
         elif begins[0]:
@@ -181,6 +215,113 @@ def append_rows(
                 report[number] = lane.rows
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tick:
+    """What happens in a tick of environments that step together, as a plot has it.
+
+    The step of tick t makes frame t + 1 of its environment; an episode's first frame has the number
+    of its first tick. Where an episode has ended the next one may begin some ticks later, but in
+    environment 0.
+
+    Attributes:
+        begins: the environments of which an episode begins before it.
+        starts: the first tick of each environment's episode, None for those that are left out.
+        goes_on: the same, as it is after the tick.
+    """
+
+    begins: list[int]
+    starts: list[int | None]
+    goes_on: list[int | None]
+
+    @classmethod
+    def at(cls, plot: Plot, t: int, starts: list[int | None]) -> Tick:
+        """Tick t, after one that has left `starts`."""
+        begins = [
+            env
+            for env, start in enumerate(starts)
+            if (start is None and (not env or plot.action(env, t) % 3))
+            or (start is not None and start != t and plot.begins(env, t))
+        ]
+        here = [t if env in begins else start for env, start in enumerate(starts)]
+        over = [any(plot.flags(env, t)[:2]) for env in range(len(starts))]
+        return cls(begins, here, [None if o else s for o, s in zip(over, here, strict=True)])
+
+
+def _append_tick(
+    writer: VectorWriter,
+    plot: Plot,
+    starts: list[int | None],
+    report: npt.NDArray[Any] | None,
+    *,
+    stacked: bool,
+) -> None:
+    t = writer.rows
+    tick = Tick.at(plot, t, starts)
+    everyone = range(len(starts))
+    _begin(writer, plot, tick, stacked=stacked)
+    starts[:] = tick.starts
+    present = np.array([start is not None for start in tick.starts])
+    flags = np.array([plot.flags(env, t) for env in everyone])
+    try:
+        writer.step(
+            np.array([plot.action(env, t) for env in everyone]),
+            np.array([plot.reward(env, t) for env in everyone]),
+            _frames(plot, t + 1, tick.starts, stacked=stacked),
+            flags[:, 0],
+            flags[:, 1],
+            life_lost=flags[:, 2],
+            mask=None if present.all() else present,
+            thought=np.array([plot.extra(env, t) for env in everyone]),
+        )
+    finally:
+        if writer.rows > t:
+            starts[:] = tick.goes_on
+        if report is not None:
+            report[0] = writer.rows
+
+
+def begin_again(
+    writer: VectorWriter,
+    plot: Plot,
+    starts: list[int | None],
+    times: int,
+    *,
+    stacked: bool = False,
+) -> None:
+    """The resets before the next tick, then so many more of all those environments but the first.
+
+    No step follows these, so they are in no row; arguments as of `append_rows`.
+    """
+    tick = Tick.at(plot, writer.rows, starts)
+    _begin(writer, plot, tick, stacked=stacked)
+    starts[:] = tick.starts
+    others = dataclasses.replace(tick, begins=tick.begins[1:])
+    for _ in range(times):
+        _begin(writer, plot, others, stacked=stacked)
+
+
+def _begin(writer: VectorWriter, plot: Plot, tick: Tick, *, stacked: bool) -> None:
+    if tick.begins:
+        mask = np.isin(np.arange(len(writer)), tick.begins)
+        first = _frames(plot, writer.rows, tick.starts, stacked=stacked)
+        writer.reset(first, None if mask.all() else mask)
+
+
+def _frames(plot: Plot, number: int, starts: list[int | None], *, stacked: bool) -> Any:
+    """The frame of that number of each environment, whose episode has begun with its `starts`."""
+    firsts = [start or 0 for start in starts]
+    each = [plot.frame(env, number, first) for env, first in enumerate(firsts)]
+    if stacked:
+        before = [
+            plot.frame(env, max(number - 1, first), first) for env, first in enumerate(firsts)
+        ]
+        each = [_stack(*pair) for pair in zip(before, each, strict=True)]
+    together: Callable[[list[Any]], Any] = list if stacked else np.stack
+    if len(plot.frames) > 1:
+        return {name: together([one[name] for one in each]) for name in plot.frames}
+    return together(each)
+
+
 def _formed(action: int, one: Field) -> object:
     """An action in one of the forms in which a field of floats takes it."""
     given = np.array(action, one.dtype)
@@ -197,7 +338,7 @@ def _stack(before: Any, frame: Any) -> Any:
 
 
 def _append_to_all(
-    writer: VectorWriter,
+    writer: LanesWriter,
     plot: Plot,
     rows: list[int],
     begins: list[bool],

@@ -7,14 +7,19 @@ the wrong thing.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
+import mmreplay
+from mmreplay import ReplayBuffer
 from mmreplay.schema import Field, Schema
+from mmreplay.writing.open_lanes import AnyWriter
 from tests.support.oracle.model import Model
+from tests.support.writers import make_lanes
 
 __all__ = [
     "CODECS",
@@ -29,6 +34,7 @@ __all__ = [
 ]
 
 Array = npt.NDArray[Any]
+Buffer = TypeVar("Buffer", bound=ReplayBuffer)
 
 DTYPES = ("uint8 bool int8 int16 int32 int64 uint16 uint32 uint64 float16 float32 float64").split()
 
@@ -62,8 +68,10 @@ class Layout:
         extras: fields by name.
         reward_dtype: float32 or float64.
         capacity: transitions, over all lanes.
-        lanes: None for a store of one lane without a number.
+        lanes: None for a store of one lane without a number; or that each of so many
+            environments has a lane.
         padding: of the store.
+        width: of how many environments its one lane is; None: of one.
     """
 
     frame: Field | dict[str, Field]
@@ -73,6 +81,7 @@ class Layout:
     capacity: int | None = None
     lanes: int | None = None
     padding: str = "reset"
+    width: int | None = None
 
     @property
     def schema(self) -> Schema:
@@ -80,8 +89,23 @@ class Layout:
         return Schema.make(self.frame, self.action, self.extras, self.reward_dtype)
 
     def create_arguments(self) -> dict[str, Any]:
-        """Keywords for `mmreplay.create`, and for `ReplayBuffer`."""
-        return {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        """Keywords for `mmreplay.create`, and for `ReplayBuffer`, of one lane."""
+        given = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        given["lanes"] = given.pop("width")
+        return {name: value for name, value in given.items() if name != "lanes" or value}
+
+    def create(self, path: Path, *, append: bool = False, **settings: Any) -> AnyWriter:
+        """Make the store, and open it for writing; nothing is flushed by the clock."""
+        arguments = self.create_arguments() | {"flush_s": 0} | settings
+        if self.lanes is not None:
+            return make_lanes(path, n_lanes=self.lanes, **arguments)
+        return mmreplay.create(path, **arguments, append=append)
+
+    def create_buffer(self, path: Path, kind: type[Buffer], **settings: Any) -> Buffer:
+        """Make the store, and open it as a buffer of that kind."""
+        if self.lanes is not None:
+            make_lanes(path, n_lanes=self.lanes, **self.create_arguments()).close()
+        return kind(path, **self.create_arguments() | {"flush_s": 0} | settings)
 
     def model(self) -> Model:
         """A model of the empty store."""

@@ -21,13 +21,12 @@ tests of their own that go red without them:
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import stat
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 from mmreplay.schema import Field
@@ -38,34 +37,31 @@ from mmreplay.storage.state_page import BASE, COMMITTED, SESSION, TAIL_START, St
 from mmreplay.system import checked_reads, durable_writes, held_directories, platform
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing import build_lane, close, create, flush, recover
+from mmreplay.writing.kept_rows import LaneRows
 from mmreplay.writing.lane_files import LockedLane
+from mmreplay.writing.log import Log
 from mmreplay.writing.open_chunks import OpenChunks
 from mmreplay.writing.seal import Sealer
 from mmreplay.writing.writer import Writer
 from tests.support.oracle.strategies import Layout
 from tests.support.power_cut import power
-from tests.support.power_cut.simulator import LAYOUTS, ViolationError, simulate, uncollected
+from tests.support.power_cut.layouts import LAYOUTS, AnyLayout
+from tests.support.power_cut.mutation import (
+    Change,
+    Mutant,
+    after,
+    before,
+    breaking,
+    changed,
+    during,
+    no_sync,
+    not_durable,
+    nothing,
+    unless,
+    with_flushed,
+)
 
-__all__ = ["MUTANTS", "Mutant", "caught", "mutated"]
-
-Change = tuple[Any, str, Any]
-
-
-class Mutant(NamedTuple):
-    """The code without one rule.
-
-    Attributes:
-        rule: that is broken.
-        changes: gives what is changed for it.
-        layouts: of the stores in which it can be noticed.
-        others: whether somebody else has to be at work for that; if None, nobody has to.
-    """
-
-    rule: str
-    changes: Callable[[], list[Change]]
-    layouts: list[Layout]
-    others: bool | None
-
+__all__ = ["MUTANTS"]
 
 MUTANTS: dict[str, Mutant] = {}
 _WITH_TAIL = [one for one in LAYOUTS if any(x.codec != "raw" for x in one.schema.frames.values())]
@@ -74,137 +70,29 @@ _EVICTING = [one for one in LAYOUTS if one.capacity is not None]
 _LONG = [Layout(Field((200,), "uint8", "raw", 60), Field((), "int64", chunk=90), {})]
 
 
-@contextlib.contextmanager
-def mutated(name: str) -> Iterator[None]:
-    """While this lasts, the rule is broken."""
-    with _changed(MUTANTS[name].changes()):
-        yield
-
-
-def caught(name: str, seeds: Sequence[int], n_crashes: int) -> tuple[int, str] | None:
-    """The first history in which the simulator notices a mutant, and what it says; None if none."""
-    with mutated(name):
-        for seed in uncollected(seeds):
-            try:
-                mutant = MUTANTS[name]
-                simulate(seed, n_crashes, mutant.layouts, others=mutant.others)
-            except ViolationError as error:
-                return seed, str(error)
-    return None
-
-
 def _breaks(
-    rule: str, layouts: list[Layout] = LAYOUTS, *, others: bool | None = None
+    rule: str, layouts: Sequence[AnyLayout] = LAYOUTS, *, others: bool | None = None
 ) -> Callable[[Callable[[], list[Change]]], Callable[[], list[Change]]]:
-    def register(changes: Callable[[], list[Change]]) -> Callable[[], list[Change]]:
-        name = changes.__name__.strip("_").replace("_", " ")
-        MUTANTS[name] = Mutant(rule, changes, layouts, others)
-        return changes
-
-    return register
-
-
-@contextlib.contextmanager
-def _changed(changes: list[Change]) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        for owner, name, value in changes:
-            stack.enter_context(mock.patch.object(owner, name, value))
-        yield
-
-
-def _during(owner: Any, name: str, *changes: Change) -> Change:
-    """A function during which other things are changed."""
-    real = getattr(owner, name)
-
-    @functools.wraps(real)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with _changed(list(changes)):
-            return real(*args, **kwargs)
-
-    return owner, name, call
-
-
-def _before(owner: Any, name: str, first: Callable[..., Any]) -> Change:
-    """A function with something done before it, with the same arguments."""
-    real = getattr(owner, name)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        first(*args, **kwargs)
-        return real(*args, **kwargs)
-
-    return owner, name, call
-
-
-def _after(owner: Any, name: str, then: Callable[..., Any]) -> Change:
-    """A function with something done after it, with its result and the same arguments."""
-    real = getattr(owner, name)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        out = real(*args, **kwargs)
-        then(out, *args, **kwargs)
-        return out
-
-    return owner, name, call
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    pass
-
-
-def _unless(skip: Callable[..., bool], owner: Any, name: str) -> Change:
-    """A function that does nothing for some arguments."""
-    real = getattr(owner, name)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return None if skip(*args, **kwargs) else real(*args, **kwargs)
-
-    return owner, name, call
-
-
-def _no_sync(owner: Any, name: str, *, of: str) -> Change:
-    """A function that leaves out the fsyncs of "files" or of "directories"."""
-
-    def skip(descriptor: int) -> bool:
-        return stat.S_ISDIR(os.fstat(descriptor).st_mode) == (of == "directories")
-
-    return _during(
-        owner,
-        name,
-        _unless(skip, durable_writes, "_fsync"),
-        _unless(skip, durable_writes, "_fdatasync"),
-    )
-
-
-def _not_durable(owner: Any, name: str) -> Change:
-    """A function whose files are written without an fsync, of themselves or of their names."""
-    return _during(
-        owner,
-        name,
-        (durable_writes, "write_file", functools.partial(_volatile, durable_writes.write_file)),
-    )
-
-
-def _volatile(write_file: Callable[..., None], path: Path, data: bytes, **how: bool) -> None:
-    write_file(path, data, **{**how, "durable": False})
+    return breaking(MUTANTS, rule, layouts, others=others)
 
 
 def _is_shard(path: Path, *_: Any, **__: Any) -> bool:
     return path.name.startswith("c.")
 
 
-def _is_tail(path: Path, *_: Any, **__: Any) -> bool:
-    return path.suffix == ".tail"
+def _is_tail(path: AnyPath, *_: Any, **__: Any) -> bool:
+    return path.name.endswith(".tail")
 
 
-def _is_no_tail(path: Path, *_: Any, **__: Any) -> bool:
-    return path.suffix != ".tail"
+def _is_no_tail(path: AnyPath, *_: Any, **__: Any) -> bool:
+    return not path.name.endswith(".tail")
 
 
-def _slots(change: Callable[[LockedLane, dict[str, Any]], None]) -> list[Change]:
+def _slots(change: Callable[[Log, dict[str, Any]], None]) -> list[Change]:
     """Checkpoints whose values a function changes that knows the lane."""
 
     def remember(_: Any, lane: LockedLane, *__: Any) -> None:
-        lane.checkpoint.lane = lane  # type: ignore[attr-defined]
+        lane.log.checkpoint.lane = lane.log  # type: ignore[attr-defined]
 
     real = CheckpointFile.write
 
@@ -214,25 +102,25 @@ def _slots(change: Callable[[LockedLane, dict[str, Any]], None]) -> list[Change]
             change(lane, changes)
         real(self, **changes)
 
-    return [_after(LockedLane, "_open", remember), (CheckpointFile, "write", write)]
+    return [after(LockedLane, "_open", remember), (CheckpointFile, "write", write)]
 
 
 @_breaks("create: every file and directory fsynced before the rename")
 def _create_unsynced() -> list[Change]:
-    return [_during(create, "_make", (durable_writes, "sync_tree", _nothing))]
+    return [during(create, "_make", (durable_writes, "sync_tree", nothing))]
 
 
 @_breaks("create: renamed, then the parent fsynced")
 def _create_with_a_name_unsynced() -> list[Change]:
     return [
-        _no_sync(durable_writes, "replace_directory", of="directories"),
-        (durable_writes, "sync_name", _nothing),  # which would make up for it
+        no_sync(durable_writes, "replace_directory", of="directories"),
+        (durable_writes, "sync_name", nothing),  # which would make up for it
     ]
 
 
 @_breaks("recover: fsync the directory above, whose entry a killed maker may have left unsynced")
 def _opened_with_a_name_unsynced() -> list[Change]:
-    return [(durable_writes, "sync_name", _nothing)]
+    return [(durable_writes, "sync_name", nothing)]
 
 
 @_breaks("create: with a valid checkpoint")
@@ -249,12 +137,12 @@ def _commit_before_the_values() -> list[Change]:
         writer._prepare()
         writer._words[COMMITTED] = writer._head + 1
 
-    return [_before(Writer, "step", commit)]
+    return [before(Writer, "step", commit)]
 
 
 @_breaks("append: recovery and reset rewrite the newest row as a final row")
 def _newest_row_not_final() -> list[Change]:
-    return [(OpenChunks, "finish_row", _nothing)]
+    return [(OpenChunks, "finish_row", nothing)]
 
 
 @_breaks("seal: fsync the shard before it gets its name", _WITH_TAIL)
@@ -264,7 +152,7 @@ def _shard_unsynced() -> list[Change]:
     def write_file(path: Path, data: bytes, **how: bool) -> None:
         with contextlib.ExitStack() as stack:
             if _is_shard(path):
-                stack.enter_context(_changed([_unless(_is_regular, durable_writes, "_fsync")]))
+                stack.enter_context(changed([unless(_is_regular, durable_writes, "_fsync")]))
             real(path, data, **how)
 
     return [(durable_writes, "write_file", write_file)]
@@ -281,7 +169,7 @@ def _shard_with_a_name_unsynced() -> list[Change]:
     def write_file(path: Path, data: bytes, **how: bool) -> None:
         with contextlib.ExitStack() as stack:
             if _is_shard(path):
-                stack.enter_context(mock.patch.object(durable_writes, "sync_directory", _nothing))
+                stack.enter_context(mock.patch.object(durable_writes, "sync_directory", nothing))
             real(path, data, **how)
 
     return [(durable_writes, "write_file", write_file)]
@@ -300,7 +188,7 @@ def _half_given_back_without_a_checkpoint() -> list[Change]:
 
 @_breaks("seal: the slot copies the newest slot and changes only tail_start", _WITH_TAIL)
 def _seal_that_writes_the_head() -> list[Change]:
-    def change(lane: LockedLane, changes: dict[str, Any]) -> None:
+    def change(lane: Log, changes: dict[str, Any]) -> None:
         changes.setdefault("head", lane.head)
 
     return _slots(change)
@@ -308,12 +196,12 @@ def _seal_that_writes_the_head() -> list[Change]:
 
 @_breaks("seal: then state.tail_start, and only then may the half be used again", _WITH_TAIL)
 def _half_used_before_it_is_sealed() -> list[Change]:
-    return [(Sealer, "wait", _nothing)]
+    return [(Sealer, "wait", nothing)]
 
 
 @_breaks("checkpoint: fdatasync the slot")
 def _slot_unsynced() -> list[Change]:
-    return [_no_sync(CheckpointFile, "write", of="files")]
+    return [no_sync(CheckpointFile, "write", of="files")]
 
 
 @_breaks("checkpoint: a write always goes to the slot that is not the best one")
@@ -321,56 +209,45 @@ def _slot_over_the_best() -> list[Change]:
     def other(self: CheckpointFile, **_: Any) -> None:
         self._offset = checkpoint.PAGE_BYTES - self._offset
 
-    return [_before(CheckpointFile, "write", other)]
+    return [before(CheckpointFile, "write", other)]
 
 
 @_breaks("flush: fdatasync the tail", _WITH_TAIL)
 def _tail_unsynced() -> list[Change]:
-    return [_during(flush, "_sync_rows", _unless(_is_tail, durable_writes, "sync_file"))]
+    return [during(flush, "_sync_rows", unless(_is_tail, durable_writes, "sync_file"))]
 
 
 @_breaks("flush: fdatasync the chunk files")
 def _chunks_unsynced() -> list[Change]:
-    return [_during(flush, "_sync_rows", _unless(_is_no_tail, durable_writes, "sync_file"))]
-
-
-def _with_flushed(flushed: Callable[[LockedLane, int], int]) -> list[Change]:
-    """`_sync_rows` that takes more rows for flushed than were."""
-    real = flush._sync_rows
-
-    def sync_rows(lane: LockedLane, head: int) -> None:
-        with _changed([(lane, "flushed", flushed(lane, head))]):
-            real(lane, head)
-
-    return [(flush, "_sync_rows", sync_rows)]
+    return [during(flush, "_sync_rows", unless(_is_no_tail, durable_writes, "sync_file"))]
 
 
 @_breaks("flush: every chunk file written since, filled ones too")
 def _newest_chunks_only() -> list[Change]:
-    return _with_flushed(lambda _, head: head)
+    return with_flushed(lambda _, head: head)
 
 
 @_breaks("append: row head - 1 is the only row that still changes")
 def _newest_row_of_the_last_flush_forgotten() -> list[Change]:
-    return _with_flushed(lambda lane, _: lane.flushed + 1)
+    return with_flushed(lambda lane, _: lane.flushed + 1)
 
 
 @_breaks("flush: fsync the directories")
 def _names_unsynced() -> list[Change]:
-    return [_during(flush, "flush_rows", (durable_writes, "sync_directory", _nothing))]
+    return [during(flush, "flush_rows", (durable_writes, "sync_directory", nothing))]
 
 
 @_breaks("flush: take the sets of files and directories written since the last flush, then sync")
 def _names_made_meanwhile_forgotten() -> list[Change]:
     def forget(_: Any, lane: LockedLane) -> None:
-        lane.fresh.clear()
+        lane.log.fresh.clear()
 
-    return [_after(flush, "flush_rows", forget)]
+    return [after(flush, "flush_rows", forget)]
 
 
 @_breaks("flush: read committed before anything is synced")
 def _head_read_late() -> list[Change]:
-    def change(lane: LockedLane, changes: dict[str, Any]) -> None:
+    def change(lane: Log, changes: dict[str, Any]) -> None:
         if "head" in changes:
             changes["head"] = lane.head
 
@@ -380,13 +257,13 @@ def _head_read_late() -> list[Change]:
 @_breaks("flush: read tail_start after the rows are synced", _WITH_TAIL)
 def _tail_start_read_early() -> list[Change]:
     def remember(lane: LockedLane) -> None:
-        lane.early = lane.tail_start  # type: ignore[attr-defined]
+        lane.log.early = lane.log.tail_start  # type: ignore[attr-defined]
 
-    def change(lane: LockedLane, changes: dict[str, Any]) -> None:
+    def change(lane: Log, changes: dict[str, Any]) -> None:
         if "head" in changes:
             changes["tail_start"] = lane.early  # type: ignore[attr-defined]
 
-    return [_before(flush, "flush_rows", remember), *_slots(change)]
+    return [before(flush, "flush_rows", remember), *_slots(change)]
 
 
 @_breaks("flush: write the other slot, with the base that the capacity asks for", _EVICTING)
@@ -399,9 +276,9 @@ def _checkpoint_before_the_rows() -> list[Change]:
     real = flush.flush_rows, flush._sync_rows
 
     def flush_rows(lane: LockedLane) -> None:
-        with _changed([(flush, "_sync_rows", _nothing)]):
+        with changed([(flush, "_sync_rows", nothing)]):
             real[0](lane)
-        real[1](lane, lane.head)
+        real[1](lane.log, lane.log.head)
 
     return [(flush, "flush_rows", flush_rows)]
 
@@ -409,11 +286,12 @@ def _checkpoint_before_the_rows() -> list[Change]:
 @_breaks("evict: files below the base of the last checkpointed state", _EVICTING)
 def _evict_before_the_checkpoint() -> list[Change]:
     def evict(lane: LockedLane) -> None:
-        base = flush._base_of(lane.first_row(lane.head), lane.base)
-        lane.words[BASE] = lane.base = base
-        flush.evict(lane)
+        log = lane.log
+        base = flush._base_of(log, log.kept.first_row(log.head))
+        log.words[BASE] = log.base = base
+        flush.evict(log)
 
-    return [_before(flush, "flush_rows", evict)]
+    return [before(flush, "flush_rows", evict)]
 
 
 @_breaks("evict: after state.base was stored", _EVICTING)
@@ -421,24 +299,24 @@ def _evict_before_the_base_is_stored() -> list[Change]:
     real = flush.evict
 
     def remember(lane: LockedLane) -> None:
-        lane.early = lane.base  # type: ignore[attr-defined]
+        lane.log.early = lane.log.base  # type: ignore[attr-defined]
 
-    def evict(lane: LockedLane) -> None:
+    def evict(lane: Log) -> None:
         base, lane.words[BASE] = lane.words[BASE], lane.early  # type: ignore[attr-defined]
         real(lane)
         lane.words[BASE] = base
 
-    return [_before(flush, "flush_rows", remember), (flush, "evict", evict)]
+    return [before(flush, "flush_rows", remember), (flush, "evict", evict)]
 
 
 @_breaks("base: the oldest row that is kept, as context for stacks", _EVICTING)
 def _context_evicted() -> list[Change]:
-    return [(flush, "_base_of", max)]
+    return [(flush, "_base_of", lambda log, first: max(log.base, first))]
 
 
 @_breaks("close: everything durable, then closed = true")
 def _closed_too_early() -> list[Change]:
-    def say_closed(lane: LockedLane) -> None:
+    def say_closed(lane: Log) -> None:
         build_lane.write_metadata(
             lane.path,
             lane.metadata,
@@ -447,7 +325,7 @@ def _closed_too_early() -> list[Change]:
             closed=True,
         )
 
-    return [_before(close, "_finish", say_closed)]
+    return [before(close, "_finish", say_closed)]
 
 
 def _closing(metadata: dict[str, Any], **changes: Any) -> bool:
@@ -460,64 +338,64 @@ def _live_removed_too_early() -> list[Change]:
         if _closing(metadata, **changes):
             durable_writes.remove_tree(path / ".live")
 
-    return [_before(build_lane, "write_metadata", remove)]
+    return [before(build_lane, "write_metadata", remove)]
 
 
 @_breaks("close: the root zarr.json beside, fsync, rename")
 def _root_unsynced() -> list[Change]:
-    return [_during(build_lane, "write_metadata", _unless(_is_regular, durable_writes, "_fsync"))]
+    return [during(build_lane, "write_metadata", unless(_is_regular, durable_writes, "_fsync"))]
 
 
 @_breaks("close: the root zarr.json renamed, fsync the directory, then remove .live")
 def _root_with_a_name_unsynced() -> list[Change]:
-    return [_during(build_lane, "write_metadata", (durable_writes, "sync_directory", _nothing))]
+    return [during(build_lane, "write_metadata", (durable_writes, "sync_directory", nothing))]
 
 
 @_breaks("close: the unused end of the last chunk file is zeros")
 def _unused_rows_kept() -> list[Change]:
-    return [(close, "_zero_unused", _nothing)]
+    return [(close, "_zero_unused", nothing)]
 
 
 @_breaks("close: zeros past the last row, durable before closed = true", _LONG)
 def _zeros_unsynced() -> list[Change]:
-    return [_during(durable_writes, "zero_from", (durable_writes, "_fdatasync", _nothing))]
+    return [during(durable_writes, "zero_ranges", (durable_writes, "_fdatasync", nothing))]
 
 
 @_breaks("close: the missing checksums, durable before closed = true")
 def _checksums_of_a_close_unsynced() -> list[Change]:
-    return [_during(close, "_finish_checksums", (Checksums, "sync", _nothing))]
+    return [during(close, "_finish_checksums", (Checksums, "sync", nothing))]
 
 
 @_breaks("close: episodes/starts, durable before closed = true")
 def _index_unsynced() -> list[Change]:
-    return [_not_durable(close, "_write_index")]
+    return [not_durable(LaneRows, "finish")]
 
 
 @_breaks("close: the shapes of all arrays, durable before closed = true")
 def _shapes_unsynced() -> list[Change]:
-    return [_not_durable(close, "_write_shape")]
+    return [not_durable(close, "_write_shapes")]
 
 
 @_breaks("close: seal the tail into a last, short shard", _WITH_TAIL)
 def _shards_of_a_closed_lane_unsynced() -> list[Change]:
-    return [_during(close, "_seal_here", _unless(_is_regular, durable_writes, "_fsync"))]
+    return [during(close, "_seal_here", unless(_is_regular, durable_writes, "_fsync"))]
 
 
 @_breaks("reopen: a .live beside closed = true is litter, deleted first")
 def _litter_reused() -> list[Change]:
     real = recover.reopen
 
-    def reopen(path: Path, metadata: dict[str, Any], *rest: Any) -> Any:
+    def reopen(path: Path, metadata: dict[str, Any], *rest: Any, **limits: Any) -> Any:
         if (path / ".live" / "state").exists():
-            return recover.recover(path, {**metadata, "closed": False}, *rest)
-        return real(path, metadata, *rest)
+            return recover.recover(path, {**metadata, "closed": False}, *rest, **limits)
+        return real(path, metadata, *rest, **limits)
 
     return [(recover, "reopen", reopen)]
 
 
 @_breaks("reopen: fsync files and directories of .live before closed = false")
 def _new_live_unsynced() -> list[Change]:
-    return [_during(recover, "reopen", (durable_writes, "sync_tree", _nothing))]
+    return [during(recover, "reopen", (durable_writes, "sync_tree", nothing))]
 
 
 @_breaks("reopen: closed = false durably, and only then touch a chunk file")
@@ -525,15 +403,15 @@ def _still_closed() -> list[Change]:
     def keep(_: Path, metadata: dict[str, Any], **changes: Any) -> dict[str, Any]:
         return {**metadata, **changes}
 
-    return [_during(recover, "reopen", (build_lane, "write_metadata", keep))]
+    return [during(recover, "reopen", (build_lane, "write_metadata", keep))]
 
 
 @_breaks("reopen: a fresh tail, state and checkpoint, then closed = false")
 def _opened_too_early() -> list[Change]:
-    def open_(path: Path, metadata: dict[str, Any], *_: Any) -> None:
+    def open_(path: Path, metadata: dict[str, Any], *_: Any, **__: Any) -> None:
         build_lane.write_metadata(path, metadata, closed=False)
 
-    return [_before(recover, "reopen", open_)]
+    return [before(recover, "reopen", open_)]
 
 
 @_breaks("reopen: closed = false, and only then zero the checksums")
@@ -541,40 +419,45 @@ def _checksums_forgotten_too_early() -> list[Change]:
     real = recover.reopen
 
     def reopen(
-        path: Path, metadata: dict[str, Any], specs: Any, sums: Checksums, *rest: Any
+        path: Path,
+        metadata: dict[str, Any],
+        specs: Any,
+        sums: Checksums,
+        *rest: Any,
+        **limits: Any,
     ) -> Any:
         def forget(*_: Any, **__: Any) -> None:
             sums.forget(metadata["rows"], recover.shard_start(specs, metadata["rows"]))
             sums.sync()
 
-        with _changed([_before(build_lane, "write_metadata", forget)]):
-            return real(path, metadata, specs, sums, *rest)
+        with changed([before(build_lane, "write_metadata", forget)]):
+            return real(path, metadata, specs, sums, *rest, **limits)
 
     return [(recover, "reopen", reopen)]
 
 
 @_breaks("reopen: unpack the last, short shard into a fresh tail", _WITH_TAIL)
 def _short_shard_not_unpacked() -> list[Change]:
-    return [_during(recover, "reopen", (recover, "_unpack", _nothing))]
+    return [during(recover, "reopen", (recover, "_unpack", nothing))]
 
 
 @_breaks("reopen, recover: zero the checksums of chunks that change again")
 def _checksums_kept() -> list[Change]:
-    return [(Checksums, "forget", _nothing)]
+    return [(Checksums, "forget", nothing)]
 
 
 @_breaks("recover: first fsync what a killed process may have left in the page cache only")
 def _nothing_synced_first() -> list[Change]:
     names = "sync_file sync_tree sync_directory".split()
-    return [_during(recover, "recover", *((durable_writes, name, _nothing) for name in names))]
+    return [during(recover, "recover", *((durable_writes, name, nothing) for name in names))]
 
 
 @_breaks("recover: take every kept chunk file as dirty")
 def _dirty_chunks_forgotten() -> list[Change]:
-    def forget(live: recover.Live, *_: Any) -> None:
+    def forget(live: recover.Live, *_: Any, **__: Any) -> None:
         live.flushed = live.head
 
-    return [_after(recover, "recover", forget)]
+    return [after(recover, "recover", forget)]
 
 
 @_breaks("recover: the state is trusted only if its boot id is the current one")
@@ -603,17 +486,17 @@ def _boot_id_stored_first() -> list[Change]:
 
 @_breaks("recover: if tail_start > head, unpack that shard into the tail", _WITH_TAIL)
 def _tail_not_rebuilt() -> list[Change]:
-    return [_during(recover, "recover", (recover, "_unpack", _nothing))]
+    return [during(recover, "recover", (recover, "_unpack", nothing))]
 
 
 @_breaks("recover: fdatasync the rebuilt tail, then checkpoint", _WITH_TAIL)
 def _rebuilt_tail_unsynced() -> list[Change]:
-    return [_during(recover, "recover", _unless(_is_tail, durable_writes, "sync_file"))]
+    return [during(recover, "recover", unless(_is_tail, durable_writes, "sync_file"))]
 
 
 @_breaks("recover: checkpoint")
 def _no_checkpoint_after_recovery() -> list[Change]:
-    return [_during(recover, "recover", (CheckpointFile, "write", _nothing))]
+    return [during(recover, "recover", (CheckpointFile, "write", nothing))]
 
 
 @_breaks("recover: a checkpoint of the tail_start that was rounded down", _WITH_TAIL)
@@ -624,17 +507,17 @@ def _checkpoint_of_a_tail_that_is_gone() -> list[Change]:
         del tail_start  # that of the slot before is copied
         real(self, **changes)
 
-    return [_during(recover, "recover", (CheckpointFile, "write", write))]
+    return [during(recover, "recover", (CheckpointFile, "write", write))]
 
 
 @_breaks("recover: delete *.tmp")
 def _litter_kept() -> list[Change]:
-    return [(recover, "_remove_litter", _nothing)]
+    return [(recover, "_remove_litter", nothing)]
 
 
 @_breaks("recover: delete shards and chunk files past head and wholly below base")
 def _old_chunks_kept() -> list[Change]:
-    return [(recover, "_sweep", _nothing)]
+    return [(recover, "_sweep", nothing)]
 
 
 @_breaks("lock: a writer looks files up from the directory that it has locked", others=True)
@@ -647,12 +530,12 @@ def _paths_looked_up_by_name() -> list[Change]:
 
 @_breaks("a file of several names is replaced by a copy before it is written in place", others=True)
 def _shared_files_written() -> list[Change]:
-    return [(durable_writes, "make_own", _nothing)]
+    return [(durable_writes, "make_own", nothing)]
 
 
 @_breaks("recover: a state page of several names is replaced by a copy", others=True)
 def _shared_state_page_written() -> list[Change]:
-    return [(State, "make_own", staticmethod(_nothing))]
+    return [(State, "make_own", staticmethod(nothing))]
 
 
 @_breaks(
@@ -661,7 +544,7 @@ def _shared_state_page_written() -> list[Change]:
     others=True,
 )
 def _shared_tail_used_again() -> list[Change]:
-    return [(Sealer, "_replace_tails", _nothing)]
+    return [(Sealer, "_replace_tails", nothing)]
 
 
 @_breaks("state: trusted only in the directory that it names", others=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.oracle.model import LaneModel, Model
+from tests.support.power_cut.contents import Contents
 from tests.support.power_cut.power import PowerDisk
 
 __all__ = ["KnownStore", "Others"]
@@ -30,7 +30,7 @@ class _Copied(NamedTuple):
     """A copy of a store, made file by file, and what has to be in it."""
 
     files: Files
-    model: Model
+    contents: Contents
     flushed: int
 
 
@@ -40,10 +40,10 @@ class KnownStore:
 
     Attributes:
         path: where it is now.
-        model: every row that may be in it.
+        contents: every row that may be in it.
         number: of the stores of a history: what is written to another one differs.
-        flushed: rows that a power cut may not take.
-        returned: rows that a kill may not take: what `step` or `reset` returned from.
+        flushed: rows, or ticks, that a power cut may not take.
+        returned: those that a kill may not take: what `step` or `reset` returned from.
         powered: since the last opening that went through; else flushed rows are what counts.
         is_closed: what the life before left.
         is_restored: whether a copy was written over it since the last opening that went through.
@@ -53,7 +53,7 @@ class KnownStore:
     """
 
     path: Path
-    model: Model
+    contents: Contents
     number: int = 0
     flushed: int = 0
     returned: int = 0
@@ -63,11 +63,6 @@ class KnownStore:
     copied: _Copied | None = None
     is_copy_new: bool = False
     begun: tuple[Files, Files] | None = None
-
-    @property
-    def lane(self) -> LaneModel:
-        """Its only one."""
-        return self.model.lanes[0]
 
     @property
     def least(self) -> int:
@@ -193,7 +188,7 @@ class Others:
             return
         path = self._luck.choice(free)
         self.disk.others_link(os.fspath(store.path), os.fspath(path))
-        copy = KnownStore(path, store.model.copy(), self._n_stores, store.flushed, store.flushed)
+        copy = KnownStore(path, store.contents.copy(), self._n_stores, store.flushed, store.flushed)
         copy.powered, copy.is_closed = False, store.is_closed
         self.stores.append(copy)
         self._n_stores += 1
@@ -205,14 +200,14 @@ class Others:
         stamp = {name: data for name, data in files.items() if name in _STAMP}
         if store.begun is not None and store.begun[0] == stamp:
             files |= store.begun[1]
-            store.copied = _Copied(files, store.model.copy(), store.flushed)
+            store.copied = _Copied(files, store.contents.copy(), store.flushed)
             store.begun, store.is_copy_new = None, True
         else:
             first = 0.5 if self._luck.random() < 0.3 else 0.9  # most before the state page
             part = {
                 name: data
                 for name, data in files.items()
-                if self._luck.random() < (1 - first if name == ".live/state" else first)
+                if self._luck.random() < (1 - first if name.endswith(".live/state") else first)
             }
             store.begun = stamp, part
             self._due = self._luck.randrange(1, 150)
@@ -225,7 +220,7 @@ class Others:
             self._remove(other)  # its files would be overwritten, too
         self._write(store.path, store.copied.files)
         self.disk.others_sync_names()  # of those, too, that were there already
-        store.model, store.flushed = store.copied.model.copy(), store.copied.flushed
+        store.contents, store.flushed = store.copied.contents.copy(), store.copied.flushed
         store.powered = store.is_closed = False
         store.is_restored, store.is_copy_new, store.begun = True, False, None
         self.restores += 1
@@ -261,7 +256,9 @@ class Others:
             self.disk.others_write(os.fspath(where), data)
 
 
-_STAMP = {"zarr.json", ".live/checkpoint"}
+_STAMP = {
+    log + name for log in ("", "ticks/", "starts/") for name in ("zarr.json", ".live/checkpoint")
+}
 """What changes with all that is not only added to."""
 
 

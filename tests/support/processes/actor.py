@@ -19,7 +19,8 @@ from typing import Any, Self
 
 from mmreplay.system import memory_maps
 from tests.support.disks import faults, mounts
-from tests.support.oracle.script import Script
+from tests.support.oracle.script import Script, Tick
+from tests.support.oracle.vectors import FLAGS, VectorModel
 from tests.support.power_cut import lines
 from tests.support.processes import users
 from tests.support.processes.forks import Forks, serve
@@ -33,18 +34,21 @@ class Chronicle:
 
     Attributes:
         model: the rows that the store must hold.
+        vectors: the ticks that it must hold, if its lane is of many environments.
     """
 
     def __init__(self, script: Script, *, new: bool = True) -> None:
         """Make the file of acknowledgements, or use the one that is there; see `follow`."""
         self.script = script
         self.model = script.model()
+        self.vectors = script.vector_model() if script.envs is not None else None
         if new:
             Path(script.report).write_bytes(bytes(8 * WORDS))
             Path(script.report + ".log").write_bytes(b"")
         self._report = memory_maps.map_file(Path(script.report), 8 * WORDS).view("<u8")
         self._begun: list[set[int]] = [set() for _ in self.model.lanes]
         self._read = 0
+        self._starts: list[int | None] = [None] * (script.envs or 0)
 
     @classmethod
     def follow(cls, script: Script) -> Self:
@@ -114,6 +118,9 @@ class Chronicle:
         for line in Path(self.script.report + ".log").read_text(encoding="ascii").splitlines():
             self.begin(json.loads(line))
         Path(self.script.report + ".log").write_bytes(b"")
+        if self.vectors is not None:
+            self._catch_up_with_ticks(self.vectors, *heads, power_cut=power_cut)
+            return
         plot = self.script.plot
         least = self.flushed if power_cut or self.script.syncs_fail else self.committed
         for number, (lane, head, promised, known) in enumerate(
@@ -141,6 +148,39 @@ class Chronicle:
                     thought=plot.extra(number, row - 1),
                 )
             lane.end_session()
+
+    def _catch_up_with_ticks(self, model: VectorModel, head: int, *, power_cut: bool) -> None:
+        plot = self.script.plot
+        promised = (self.flushed if power_cut or self.script.syncs_fail else self.committed)[0]
+        if not promised <= head <= self.committed[0] + 1:
+            raise AssertionError(
+                f"{promised} ticks of {self.committed[0]} were promised, {head} are there"
+            )
+        # A session that began past the head is lost with its first tick.
+        begun = self._begun[0] = {t for t in self._begun[0] if t < head}
+        starts: list[int | None] = self._starts
+        for t in range(len(model.ticks), head):
+            if t in begun:
+                model.end_session()
+                starts = [None] * model.width
+            tick = Tick.at(plot, t, starts)
+            model.reset({env: plot.frame(env, t, t) for env in tick.begins})
+            model.step(
+                {
+                    env: (
+                        plot.action(env, t),
+                        plot.reward(env, t),
+                        plot.frame(env, t + 1, start),
+                        dict(zip(FLAGS, plot.flags(env, t), strict=True)),
+                        {"thought": plot.extra(env, t)},
+                    )
+                    for env, start in enumerate(tick.starts)
+                    if start is not None
+                }
+            )
+            starts = tick.goes_on
+        self._starts = starts
+        model.end_session()
 
 
 class Actors(Forks):

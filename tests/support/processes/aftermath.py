@@ -13,11 +13,11 @@ import numpy as np
 
 from mmreplay.errors import FormatError
 from mmreplay.reading.store import Store
-from mmreplay.writing.create import create
 from tests.support.disks import faults
 from tests.support.oracle import checks
 from tests.support.oracle.model import Model
 from tests.support.oracle.script import append_rows
+from tests.support.oracle.vectors import VectorModel
 from tests.support.processes import actor
 
 __all__ = ["check_closed", "check_found", "go_on"]
@@ -44,6 +44,9 @@ def check_found(chronicle: actor.Chronicle, *, most: int = 40) -> bool:
         return False
     with store:
         chronicle.catch_up([view.rows for view in store.lanes])
+        if chronicle.vectors is not None:
+            _check_vectors(store, chronicle.vectors, most)
+            return True
         _learn_bases(store, chronicle.model)
         checks.check_ids(store, chronicle.model)
         _check_newest(store, chronicle.model)
@@ -59,15 +62,25 @@ def check_found(chronicle: actor.Chronicle, *, most: int = 40) -> bool:
 
 def _opened(chronicle: actor.Chronicle) -> Store | None:
     path = Path(chronicle.script.path)
+    n_lanes = chronicle.script.lanes
     if path.exists():
         try:
-            return Store([path])
+            store = Store([path])
         except FormatError:
-            if chronicle.script.lane is None or any(path.glob("lane-*")):
+            if (chronicle.script.lane or n_lanes) is None or any(path.glob("lane-*")):
                 raise  # otherwise its first lane was just to be made
+        else:
+            if n_lanes is None or len(store.lanes) == n_lanes:
+                return store
+            store.close()  # its other lanes were still to be made
     if any(chronicle.committed):
         raise AssertionError(f"{path}: {chronicle.committed} rows were acknowledged, none is there")
     return None
+
+
+def _check_vectors(store: Store, model: VectorModel, most: int) -> None:
+    model.forget(store.lanes[0].base)
+    model.check(store, [{"stack": 3, "n_step": 3}], most, ended=False)
 
 
 def _learn_bases(store: Store, model: Model) -> None:
@@ -93,11 +106,11 @@ def go_on(chronicle: actor.Chronicle, n_rows: int, *, close: bool) -> float:
     """
     script = chronicle.script
     began = time.perf_counter()
-    writer = create(script.path, **script.create_arguments() | {"flush_s": 0}, append=True)
+    writer = script.open(flush_s=0)
     took_s = time.perf_counter() - began
-    lanes = faults.lanes_of(writer)
+    lanes = faults.writers_of(writer)
     chronicle.begin([lane.rows for lane in lanes])
-    starts: list[int | None] = [None] * len(lanes)
+    starts: list[int | None] = [None] * (script.envs or len(lanes))
     for _ in range(n_rows):
         append_rows(writer, script.plot, starts)
     rows = [lane.rows for lane in lanes]
@@ -118,9 +131,12 @@ def check_closed(chronicle: actor.Chronicle) -> None:
     path = Path(chronicle.script.path)
     with Store([path]) as store:
         chronicle.catch_up([view.rows for view in store.lanes])
-        _learn_bases(store, chronicle.model)
-        checks.check_ids(store, chronicle.model)
-        checks.check_columns(store, chronicle.model)
+        if chronicle.vectors is not None:
+            _check_vectors(store, chronicle.vectors, 1 << 40)
+        else:
+            _learn_bases(store, chronicle.model)
+            checks.check_ids(store, chronicle.model)
+            checks.check_columns(store, chronicle.model)
     checks.check_plain_zarr(path)
     checks.check_verified(path)
     litter = [one.name for one in path.parent.iterdir() if one.name.startswith(f".{path.name}.")]

@@ -14,8 +14,7 @@ from mmreplay.batches.batch import Batch
 from mmreplay.datasets.load import load
 from mmreplay.errors import EmptyBufferError, MmreplayError
 from mmreplay.ids import Ids
-from tests.support.oracle import checks
-from tests.support.oracle.model import Model
+from tests.support.oracle import checks, stores
 from tests.support.oracle.strategies import Layout
 from tests.support.processes.parties import Party
 
@@ -43,7 +42,7 @@ class Directory:
 
     layout: Layout
     prioritized: bool
-    model: Model
+    model: stores.AnyModel
     durable: list[int]
     state: str
     origin: object
@@ -58,8 +57,7 @@ class Directory:
         """What a copy of it is, made file by file."""
         state = "closed" if self.state == "closed" else "copied"
         model = self.model.copy()
-        for lane in model.lanes:
-            lane.end_session()
+        stores.end_session(model)
         return dataclasses.replace(
             self,
             model=model,
@@ -77,17 +75,19 @@ class Directory:
         Raises:
             AssertionError: too few, or too many.
         """
-        for found, least, lane in zip(rows, self.durable, self.model.lanes, strict=True):
-            if not (least if self.state == "copied" else len(lane.rows)) <= found <= len(lane.rows):
-                raise AssertionError(f"{found} rows, of {least} that are durable, {len(lane.rows)}")
-            if self.state == "copied":
-                lane.cut(found)
+        most = stores.heads(self.model)
+        least = self.durable if self.state == "copied" else most
+        for low, found, high in zip(least, rows, most, strict=True):
+            if not low <= found <= high:
+                raise AssertionError(f"{found} rows; expected {low}, that are durable, to {high}")
+        if self.state == "copied":
+            stores.cut(self.model, rows)
 
     def finish(self) -> None:
         """It was closed."""
         self.state, self.party, self.is_plain = "closed", None, True
         self.loose, self.loose_with = frozenset(), None
-        self.durable = [len(lane.rows) for lane in self.model.lanes]
+        self.durable = stores.heads(self.model)
 
 
 class Reader:
@@ -119,7 +119,7 @@ class Reader:
             batch = self._data.sample(size)
         except EmptyBufferError:
             # In a copy, the rows that were not durable are not there.
-            if all(one.state != "copied" and len(one.model) for one in stores):
+            if all(one.state != "copied" and one.model.ids().size for one in stores):
                 raise
         except MmreplayError as error:
             if len(self.followed) == 1:
@@ -138,7 +138,7 @@ class Reader:
 
 
 def _check(batch: Batch, store: Directory) -> None:
-    checks.check_batch(batch, store.model.batch(batch.id, stack=2), "sample")
+    checks.check_batch(batch, stores.batch(store.model, batch.id, stack=2), "sample")
 
 
 def _is_of(batch: Batch, store: Directory) -> bool:

@@ -31,6 +31,7 @@ from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer
 from mmreplay.episode_index import Index
 from mmreplay.errors import EmptyBufferError, InvalidIdError
 from tests.support.oracle.model import LANE_SHIFT
+from tests.support.oracle.script import Tick
 from tests.support.processes.actor import Chronicle, Script
 
 __all__ = ["STACK", "Onlooker", "Onlookers", "look_on"]
@@ -66,6 +67,29 @@ class _Lane:
         return self._transitions[start:stop]
 
 
+class _Ticks:
+    """What a lane of environments that step together must offer at a given head."""
+
+    def __init__(self, script: Script, capacity: int | None) -> None:
+        self._plot, self._width, self._capacity = script.plot, script.envs or 0, capacity
+        self._starts: list[int | None] = [None] * self._width
+        self._ticks: list[list[int]] = []  # the cells that are transitions
+
+    def offered(self, head: int, begun: set[int]) -> list[int]:
+        """The transitions of `head` ticks, `begun` being the ticks where sessions began."""
+        for t in range(len(self._ticks), head):
+            starts = [None] * self._width if t in begun else self._starts
+            tick = Tick.at(self._plot, t, starts)
+            here = [env for env, start in enumerate(tick.starts) if start is not None]
+            self._ticks.append([t * self._width + env for env in here])
+            self._starts = tick.goes_on
+        first, left = head, self._capacity
+        while first and (left is None or left >= len(self._ticks[first - 1])):
+            first -= 1
+            left = None if left is None else left - len(self._ticks[first])
+        return [cell for cells in self._ticks[first:head] for cell in cells]
+
+
 class Onlooker:
     """One who reads.
 
@@ -85,7 +109,12 @@ class Onlooker:
         self._luck = random.Random(seed)
         self._chronicle = Chronicle.follow(script)
         shares = [lane.capacity for lane in self._chronicle.model.lanes]
-        self._lanes = [_Lane(script, n, capacity) for n, capacity in enumerate(shares)]
+        self._width = script.envs or 1
+        self._lanes: list[_Lane] | list[_Ticks]
+        if script.envs is None:
+            self._lanes = [_Lane(script, n, capacity) for n, capacity in enumerate(shares)]
+        else:
+            self._lanes = [_Ticks(script, script.capacity)]
         self._late_since: float | None = None
         self._late_looks = 0
         self._seen: tuple[Any, ...] = ()
@@ -138,7 +167,7 @@ class Onlooker:
 
         def look(index: Index) -> tuple[list[int], npt.NDArray[np.int64]]:
             heads = [index.window(number)[2] for number in range(len(self._lanes))]
-            return heads, index.ids()
+            return [head // self._width for head in heads], index.ids()
 
         heads, ids = self._data.store.live.look(look)
         self._check_late(heads, least)
@@ -181,12 +210,13 @@ class Onlooker:
     def _note(self) -> None:
         """Count what has happened to the store since the last look."""
         readers = self._data.store.live.readers
-        state = (readers, [one.base for one in readers], [one.tail_start() for one in readers])
+        tails = [one.log.tail_start() for one in readers]
+        state = (readers, [one.base for one in readers], tails)
         if self._seen:
-            known, bases, tails = self._seen
+            known, bases, tails_before = self._seen
             self.counts["sessions"] += known is not readers
             self.counts["evictions"] += sum(map(_grown, bases, state[1]))
-            self.counts["seals"] += sum(map(_grown, tails, state[2]))
+            self.counts["seals"] += sum(map(_grown, tails_before, tails))
         self._seen = state
 
     # ------------------------------------------------------------ ways to read
@@ -213,13 +243,16 @@ class Onlooker:
         heads = [self._data.store.live.rows(number) for number in range(len(self._lanes))]
         batch = self._data.transitions(ids, n_step=n_step, gamma=gamma)
         steps = self._plot.check_batch(batch, STACK, n_step=n_step, gamma=gamma)
-        begun = self._chronicle.begun()
-        for id_, m in zip(ids.tolist(), steps.tolist(), strict=True):
+        begun, plot = self._chronicle.begun(), self._plot.lanes
+        if self._script.envs is not None:  # as lanes: the step of tick t makes row t + 1
+            heads = [heads[0] + 1] * self._width
+            begun = [{t + 1 for t in begun[0]}] * self._width
+        for id_, m in zip(self._plot.lane_ids(ids).tolist(), steps.tolist(), strict=True):
             lane, row = id_ >> LANE_SHIFT, id_ & ((1 << LANE_SHIFT) - 1)
             after = row + m + 1
-            ended, _, lost = self._plot.flags(lane, row + m)
+            ended, _, lost = plot.flags(lane, row + m)
             over = ended or lost or after >= heads[lane]
-            if m < n_step and not (over or after in begun[lane] or self._plot.begins(lane, after)):
+            if m < n_step and not (over or after in begun[lane] or plot.begins(lane, after)):
                 raise AssertionError(f"the return of {id_} is cut off after {m} steps")
         return len(batch)
 
@@ -271,12 +304,26 @@ class Onlooker:
             found = store.live.read_rows(number, path, rows)
             # A closed lane that is opened again is noticed within a second. Until then these may
             # have been evicted, and what is below base reads as zeros.
-            kept = rows >= store.index.window(number)[0]
+            kept = rows >= store.index.window(number)[0] // self._width
+            if self._script.envs is not None:
+                self._check_ticks(name, rows[kept], found[kept])
+                continue
             rows, found = rows[kept], found[kept]
             places = self._plot.frames[name].read(found)
             if not np.array_equal(places[:, 1], rows) or not (places[:, 0] == number).all():
                 raise AssertionError(f"rows {rows.tolist()} show {places.tolist()}")
         return len(rows)
+
+    def _check_ticks(self, name: str, ticks: npt.NDArray[np.int64], frames: Any) -> None:
+        """The frames of some ticks are those after them; zeros where an environment was left out."""
+        here = frames.reshape(*frames.shape[:2], -1).any(2)
+        envs = np.nonzero(here)[1]
+        places = self._plot.frames[name].read(frames[here])
+        wanted = np.broadcast_to(ticks[:, None] + 1, here.shape)[here]
+        if not (
+            here[:, 0].all() and (places[:, 0] == envs).all() and (places[:, 1] == wanted).all()
+        ):
+            raise AssertionError(f"ticks {ticks.tolist()} show {places.tolist()}")
 
     def _priorities(self) -> int:
         data = self._data

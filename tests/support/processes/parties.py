@@ -16,13 +16,14 @@ import numpy.typing as npt
 
 from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer
 from mmreplay.reading.store import Store
-from mmreplay.schema import Field
+from mmreplay.schema import Field, Schema
 from mmreplay.writing.create import create
 from tests.support.disks import faults
-from tests.support.oracle import checks
-from tests.support.oracle.model import Model
+from tests.support.oracle import checks, stores
 from tests.support.oracle.pair import Pair
 from tests.support.oracle.strategies import Layout
+from tests.support.oracle.vector_pair import VectorPair
+from tests.support.oracle.vectors import VectorModel
 
 __all__ = ["FRAMES", "Party"]
 
@@ -31,14 +32,24 @@ _EPSILON = 1e-6
 FRAMES = {"raw": Field((3, 4), "uint8", "raw", 8), "lz4": Field((3, 4), "uint8", "lz4", 4, 8)}
 
 
-class MarkedPair(Pair):
-    """A pair whose frames are of few values from `mark` on."""
+class _Marked:
+    """Frames of few values from `mark` on."""
 
+    schema: Schema
+    random: np.random.Generator
     mark = 0
 
     def _frame(self) -> Any:
         one = self.schema.frames["frame"]
         return self.random.integers(self.mark, self.mark + _VALUES, one.shape).astype(one.dtype)
+
+
+class _LanesPair(_Marked, Pair):
+    """A writer of lanes of one environment each."""
+
+
+class _VectorPair(_Marked, VectorPair):
+    """A writer of a lane of many environments."""
 
 
 class Party:
@@ -61,33 +72,27 @@ class Party:
         self, layout: Layout, mark: int, luck: random.Random, *, prioritized: bool = False
     ) -> None:
         self.layout, self.luck, self.mark = layout, luck, mark
-        self.model: Model = layout.model()
+        self.model: stores.AnyModel = stores.model_of(layout)
         self.writer: Any = None
         self.killed = False
         self.given: dict[int, float] = {}
         self._prioritized = prioritized
-        self._pair: MarkedPair | None = None
+        self._pair: _LanesPair | _VectorPair | None = None
         self._saved: npt.NDArray[np.float64] | None = None
 
     @property
     def lanes(self) -> tuple[Any, ...]:
         """The writers of its lanes."""
-        return faults.lanes_of(self.writer)
+        return faults.writers_of(self.writer)
 
     # ------------------------------------------------------------ opening and ending
 
     def make(self, path: Path) -> None:
         """Make its store."""
-        arguments = self.layout.create_arguments()
         if self._prioritized:
-            del arguments["lanes"]
-            self._take(
-                PrioritizedReplayBuffer(
-                    path, stack=2, flush_s=0, lanes=self.layout.lanes, **arguments
-                )
-            )
+            self._take(self.layout.create_buffer(path, PrioritizedReplayBuffer, stack=2, flush_s=0))
         else:
-            self._take(create(path, **arguments, flush_s=0))
+            self._take(self.layout.create(path))
 
     def open(self, path: Path) -> None:
         """Go on with its store."""
@@ -99,9 +104,11 @@ class Party:
 
     def _take(self, writer: Any) -> None:
         self.writer = writer
-        self._pair = MarkedPair(
-            writer, self.model, np.random.default_rng(self.luck.randrange(1 << 32))
-        )
+        random = np.random.default_rng(self.luck.randrange(1 << 32))
+        if isinstance(self.model, VectorModel):
+            self._pair = _VectorPair(faults.writers_of(writer), self.model, random)
+        else:
+            self._pair = _LanesPair(writer, self.model, random)
         self._pair.mark = self.mark
 
     def close(self) -> None:
@@ -130,22 +137,24 @@ class Party:
     def _end(self) -> None:
         self.writer = self._pair = None
         self.killed = False
-        for lane in self.model.lanes:
-            lane.end_session()
+        stores.end_session(self.model)
 
     # ------------------------------------------------------------ what it does
 
     def step(self, n_steps: int) -> None:
-        """Steps in all lanes."""
-        if self._pair is None:
+        """Steps of all environments, some of which may wait before their next episode begins."""
+        if isinstance(self._pair, _VectorPair):
+            self._pair.play(n_steps, end=0.08)
+        elif self._pair is not None:
+            self._pair.together(n_steps, end=0.08)
+        else:
             raise ValueError("no writer is open")
-        self._pair.together(n_steps, end=0.08)
 
     def reset(self) -> None:
-        """Begin episodes in all lanes."""
+        """Begin episodes in all environments."""
         if self._pair is None:
             raise ValueError("no writer is open")
-        self._pair.reset(range(len(self.model.lanes)))
+        self._pair.reset(range(self.layout.width or self.layout.lanes or 1))
 
     def act(self) -> None:
         """Something: some steps, or a flush, or new priorities."""
@@ -181,7 +190,7 @@ class Party:
         checks.check_verified(path)
         checks.check_plain_zarr(path)
         with Store([path]) as store:
-            checks.check_store(store, self.model, live=False, most=12)
+            stores.check(store, self.model, live=False)
         if self._prioritized:
             self._check_priorities(path)
 

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,15 +27,16 @@ from mmreplay.errors import (
     SchemaError,
     StoreNotFoundError,
 )
+from mmreplay.format import plan
 from mmreplay.reading.store import Store
 from mmreplay.storage import priority_column
 from mmreplay.system import durable_writes, memory_maps, platform
-from mmreplay.writing.create import create
+from mmreplay.writing.open_lanes import AnyWriter
 from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
 from tests.support.disks import faults
 from tests.support.oracle import checks
-from tests.support.oracle.script import Script, append_rows
+from tests.support.oracle.script import Script, append_rows, begin_again
 from tests.support.power_cut import lines
 
 __all__ = ["CALLS", "MAX_LANES", "OPENING", "PHASE", "WORDS", "Player"]
@@ -76,7 +78,7 @@ class Player:
         self._script, self._disk = script, disk
         size = 8 * WORDS
         self._report = memory_maps.map_file(Path(script.report), size, writable=True).view("<u8")
-        self._writer: Writer | VectorWriter | PrioritizedReplayBuffer | None = None
+        self._writer: AnyWriter | PrioritizedReplayBuffer | None = None
         self._starts: list[int | None] = []
         self._boot = platform.boot_id
         self._go_on = threading.Event()
@@ -103,20 +105,33 @@ class Player:
 
     def open(self, note: str | None = None) -> None:
         """Open the store, and make it if need be; a note goes into its metadata."""
-        arguments = self._script.create_arguments()
+        changes: dict[str, Any] = {}
         if note is not None:
-            arguments |= {"metadata": {"note": note}, "padding": "reset"}
-        self._begin(lambda: create(self._script.path, **arguments, append=True))
+            changes = {"metadata": {"note": note}, "padding": "reset"}
+        self._begin(lambda: self._script.open(**changes))
 
     def buffer(self) -> None:
         """Open the store as a buffer that samples by priority."""
-        arguments = self._script.create_arguments()
-        self._begin(lambda: PrioritizedReplayBuffer(self._script.path, **arguments, stack=3))
+        self._begin(lambda: self._script.open_buffer(PrioritizedReplayBuffer, stack=3))
 
     def rows(self, count: str) -> None:
         """So many rows in every lane."""
         for _ in range(int(count)):
             self._again(self._row)
+
+    def restarts(self, count: str) -> None:
+        """So many episodes that no step follows, in every environment but the first."""
+        writer, script = self._writer, self._script
+        if isinstance(writer, VectorWriter):
+            begin_again(writer, script.plot, self._starts, int(count), stacked=script.stacked)
+
+    def end(self) -> None:
+        """End all episodes with the newest step."""
+        writer = self._writer
+        if isinstance(writer, VectorWriter):
+            _log(self._script, [writer.rows])  # as of a session: the next tick begins others
+            writer._end_episodes(np.ones(len(writer), bool))
+            self._starts = [None] * len(writer)
 
     def batch(self) -> None:
         """Sample, and tell the errors of what was sampled."""
@@ -210,18 +225,22 @@ class Player:
     def second(self) -> None:
         """Open the store once more, which is refused."""
         with contextlib.suppress(LockedError):
-            create(self._script.path, **self._script.create_arguments(), append=True)
+            self._script.open()
 
     def litter(self) -> None:
         """Leave what a writer may leave that died while it made something."""
         path = Path(self._script.path)
-        where = path / ("priorities.tmp" if self._script.lane is None else ".lane-00000.tmp")
-        (where / "inner").mkdir(parents=True)
-        (where / "inner" / "file").write_bytes(b"")
-        (where / "link").symlink_to(path, target_is_directory=True)
+        rows = path if self._script.envs is None else path / "ticks"
+        staged = path / ".lane-00000.tmp" if self._script.lane else rows / "priorities.tmp"
+        (staged / "inner").mkdir(parents=True)
+        (staged / "inner" / "file").write_bytes(b"")
+        (staged / "link").symlink_to(path, target_is_directory=True)
         if self._script.lane is None:
-            for folder in (path, path / "actions"):
+            for folder in (path, rows / "actions"):
                 (folder / "zarr.json.0123abcd.tmp").write_bytes(b"")
+        sums = rows / "checksums" / "priorities"
+        if sums.exists():  # or what a copy of more rows leaves that is restored over it
+            (sums / "c.1").write_bytes(bytes(4096))
 
     def unfinished(self) -> None:
         """Leave what one may leave that died while it made the store."""
@@ -233,7 +252,8 @@ class Player:
     def interrupt(self) -> None:
         """What Ctrl-C in the middle of a reset leaves."""
         for lane in self._lanes:
-            lane.files.starts.append(lane.rows)
+            if isinstance(lane, Writer):
+                lane.files.starts.append(lane.rows)
             lane._border = 0
 
     def forget(self) -> None:
@@ -241,8 +261,8 @@ class Player:
         self._writer = None
 
     def short(self) -> None:
-        """Let new columns of priorities have chunk files of a page."""
-        priority_column._CHUNK_ROWS = 512
+        """Let new columns of priorities have chunk files of a page, and few starts fill a shard."""
+        priority_column._CHUNK_ROWS, plan._START_ROWS = 512, 6
 
     def reboot(self) -> None:
         """Die as with the whole machine, which takes what was not flushed."""
@@ -267,6 +287,9 @@ class Player:
     def misuse(self) -> None:
         """Give the writer what it must refuse."""
         for writer in self._lanes:
+            if isinstance(writer, VectorWriter):
+                self._misuse_many(writer)
+                continue
             frame = self._script.plot.frame(0, writer.rows, 0)
             for action, reward, given, extras in (
                 (3, 1.0, None, {"thought": 1.0}),
@@ -282,15 +305,40 @@ class Player:
                 with contextlib.suppress(SchemaError):
                     writer.reset(given)
 
+    def _misuse_many(self, writer: VectorWriter) -> None:
+        n = len(writer)
+        field = next(iter(writer.schema.frames.values()))
+        frame = np.zeros((n, *field.shape), field.dtype)
+        none, some = np.zeros(n, bool), np.arange(n) == 0
+        right = np.zeros(n, writer.schema.action.dtype), np.zeros(n), frame, none, none
+        nan, short = np.full(n, np.nan), np.zeros(n - 1, writer.schema.reward_dtype.type)
+        wrong_values = (
+            *((0, "up"), (1, "much"), (1, short), (2, None), (2, {})),
+            *((3, "yes"), (3, nan), (4, none[1:])),
+        )
+        for number, wrong in wrong_values:
+            given = [*right[:number], wrong, *right[number + 1 :]]
+            with contextlib.suppress(SchemaError):
+                writer.step(*given, mask=writer.running, thought=np.zeros(n))  # type: ignore[arg-type]
+        for more in ({"mask": some}, {"mask": "all"}, {"life_lost": 7}, {"other": 1.0}):
+            with contextlib.suppress(SchemaError):
+                writer.step(*right, **{"thought": np.zeros(n)} | more)  # type: ignore[arg-type]
+        with contextlib.suppress(SchemaError):
+            writer.step(*right, mask=none, thought=np.zeros(n))
+        if not writer.running.any():  # a step of nobody
+            writer.step([0] * n, np.zeros((n,)), frame, [0] * n, [0] * n, mask=none, thought=none)
+        for given_frames in (None, {}, frame[1:]):
+            with contextlib.suppress(SchemaError):
+                writer.reset(given_frames)
+        writer.reset(frame, none)
+
     # ------------------------------------------------------------ how they are performed
 
     @property
-    def _lanes(self) -> tuple[Writer, ...]:
-        return faults.lanes_of(self._writer) if self._writer is not None else ()
+    def _lanes(self) -> tuple[Writer | VectorWriter, ...]:
+        return faults.writers_of(self._writer) if self._writer is not None else ()
 
-    def _begin(
-        self, opening: Callable[[], Writer | VectorWriter | PrioritizedReplayBuffer]
-    ) -> None:
+    def _begin(self, opening: Callable[[], AnyWriter | PrioritizedReplayBuffer]) -> None:
         def attempt() -> None:
             self._writer = opening()
 
@@ -303,7 +351,7 @@ class Player:
         _log(self._script, heads)
         self._report[: len(heads)] = heads
         self._report[PHASE] = WRITING
-        self._starts = [None] * len(heads)
+        self._starts = [None] * (self._script.envs or len(heads))
 
     def _row(self) -> None:
         writer = self._writer
@@ -342,7 +390,7 @@ class Player:
             found, known = [view.rows for view in store.lanes], [one.rows for one in self._lanes]
         if found != known:
             raise AssertionError(f"{path}: {known} rows were written, {found} are there")
-        if not any(one.metadata["closed"] for one in store.live.readers):
+        if not any(log.is_closed for one in store.live.readers for log in one.logs):
             checks.check_verified(path)  # otherwise it would wait for the writer that closes it
 
     def _look_after_failure(self) -> None:

@@ -13,19 +13,20 @@ import dataclasses
 import os
 import time
 import zlib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import numpy.typing as npt
+from gymnasium.vector import AutoresetMode
 
 import mmreplay
 from mmreplay.reading.store import Store
 from mmreplay.system import memory_maps
+from mmreplay.writing.lanes_writer import LanesWriter
+from mmreplay.writing.open_lanes import AnyWriter
 from mmreplay.writing.vector_writer import VectorWriter
-from mmreplay.writing.writer import Writer
-from tests.support.disks import faults
 from tests.support.oracle import checks
 from tests.support.processes.forks import Forks, serve
 
@@ -33,11 +34,14 @@ __all__ = ["OPENING", "RECORDING", "WAITING", "Ledger", "Order", "Recorders"]
 
 WAITING, OPENING, RECORDING, DONE = range(4)
 """Phases of a recording."""
-_PHASE, _OPENED_NS, _DROPPED, _ROWS = range(4)  # words of the head; of each lane from the last on
+_PHASE, _OPENED_NS, _DROPPED, _ROWS = range(4)  # words of the head
 _HEAD_WORDS = 64
-_MAX_ROWS = 1 << 18
+_MAX_ROWS = 1 << 20
 _ENTRY = np.dtype(
-    [("frame", "<u4"), ("action", "<i8"), ("reward", "<f4"), ("flag", "u1"), ("is_reset", "u1")]
+    [
+        *(("start", "<u4"), ("frame", "<u4"), ("action", "<i8"), ("reward", "<f4")),
+        *(("flag", "u1"), ("begins", "u1"), ("steps", "u1")),
+    ]
 )
 
 
@@ -49,16 +53,19 @@ class Order:
         env: a gymnasium id, of frames that are one array.
         path: the store.
         ledger: the file of a `Ledger`.
-        lanes: environments.
+        envs: environments that step together; None for one on its own.
+        autoreset: their mode, as of `gymnasium.vector.AutoresetMode`; None for that in which
+            `record` makes them.
         steps: transitions to record.
-        capacity: transitions to keep, over all lanes.
+        capacity: transitions to keep.
         flush_s: seconds between flushes in the background.
     """
 
     env: str
     path: str
     ledger: str
-    lanes: int
+    envs: int | None = None
+    autoreset: str | None = None
     steps: int = 1_000_000
     capacity: int | None = None
     flush_s: float = 30.0
@@ -69,18 +76,20 @@ class Ledger:
 
     Args:
         path: the file; made if it is not there.
-        lanes: of the store.
+        envs: environments that step together, each row of the store a tick; None for one, of
+            which every frame is a row.
     """
 
-    def __init__(self, path: Path, lanes: int) -> None:
-        size = 8 * _HEAD_WORDS + lanes * _MAX_ROWS * _ENTRY.itemsize
+    def __init__(self, path: Path, envs: int | None) -> None:
+        size = 8 * _HEAD_WORDS + _MAX_ROWS * (envs or 1) * _ENTRY.itemsize
         if not path.exists():
             path.touch()
             os.truncate(path, size)
         data = memory_maps.map_file(path, size, writable=True)
-        self._lanes = lanes
+        self._envs = envs
         self._head: npt.NDArray[Any] = data[: 8 * _HEAD_WORDS].view("<u8")
-        self._rows: npt.NDArray[Any] = data[8 * _HEAD_WORDS :].view(_ENTRY).reshape(lanes, -1)
+        rows = data[8 * _HEAD_WORDS :].view(_ENTRY)
+        self._rows: npt.NDArray[Any] = rows.reshape(_MAX_ROWS, envs or 1)
 
     @property
     def phase(self) -> int:
@@ -101,29 +110,30 @@ class Ledger:
         self._head[_OPENED_NS] = int(seconds * 1e9)
 
     @property
-    def committed(self) -> list[int]:
-        """Rows whose call has returned, by lane."""
-        return [int(n) for n in self._head[_ROWS : _ROWS + self._lanes]]
+    def committed(self) -> int:
+        """Rows whose call has returned."""
+        return int(self._head[_ROWS])
 
     @committed.setter
-    def committed(self, rows: Iterable[int]) -> None:
-        self._head[_ROWS : _ROWS + self._lanes] = list(rows)
+    def committed(self, rows: int) -> None:
+        self._head[_ROWS] = rows
 
     @property
     def dropped(self) -> int:
         """Committed rows that were no longer there when a recorder had opened the store."""
         return int(self._head[_DROPPED])
 
-    def take_over(self, rows: Iterable[int]) -> None:
-        """A recorder has opened the store, and found so many rows, by lane."""
-        found = list(rows)
-        pairs = zip(self.committed, found, strict=True)
-        self._head[_DROPPED] += sum(max(known - there, 0) for known, there in pairs)
-        self.committed = found
+    def take_over(self, rows: int) -> None:
+        """A recorder has opened the store, and found so many rows."""
+        self._head[_DROPPED] += max(self.committed - rows, 0)
+        self.committed = rows
 
-    def note(self, lane: int, row: int, frame: Any, *how: Any) -> None:
-        """How a row comes about: its frame; action, reward and flag of the step; is it a reset."""
-        self._rows[lane, row] = (_sum(frame), *how)
+    def note(self, row: int, env: int, **values: Any) -> None:
+        """How a row of an environment comes about; what is not given is 0."""
+        entry = np.zeros((), _ENTRY)
+        for name, value in values.items():
+            entry[name] = value
+        self._rows[row, env] = entry
 
     def lost(self, store: Store) -> int:
         """Rows that were committed and are not there.
@@ -131,93 +141,134 @@ class Ledger:
         Raises:
             AssertionError: there are rows that nobody wrote.
         """
-        heads = [view.rows for view in store.lanes]
-        pairs = list(zip(heads, self.committed, strict=True))
-        if any(head > known + 1 for head, known in pairs):
-            raise AssertionError(f"{store.path}: {heads} rows, of {self.committed}")
-        return sum(max(known - head, 0) for head, known in pairs)
+        (view,) = store.lanes
+        if view.rows > self.committed + 1:
+            raise AssertionError(f"{store.path}: {view.rows} rows, of {self.committed}")
+        return max(self.committed - view.rows, 0)
 
     def check(self, store: Store, newest: int | None = None) -> int:
-        """The rows of a store are those that its recorders gave.
+        """The transitions of a store are those that its recorders gave.
 
         Args:
             store: read-only.
-            newest: of each lane only so many rows; None for all that are kept.
+            newest: only so many of them are compared; None for all. That there are no others, and
+                of each step all, is looked at in any case.
 
         Returns:
-            rows compared.
+            transitions compared.
 
         Raises:
-            AssertionError: one differs.
+            AssertionError: one differs, or a part of a step is missing.
         """
-        count = 0
-        for number, view in enumerate(store.lanes):
-            head = view.rows
-            start = max(view.base, 0 if newest is None else head - newest)
-            here = self._rows[number, start:head]
-            after = self._rows[number, start + 1 : head + 1].copy()
-            is_step = after["is_reset"] == 0
-            if head > start:
-                is_step[-1] = False  # the newest row
-            frames = view.frames
-            if isinstance(frames, dict):
-                raise TypeError("a ledger is of frames that are one array")
-            found = [_sum(one) for one in frames[start:head]]
-            what = f"{view.path}: rows from {start} on"
-            checks.check_same(np.array(found, "<u4"), here["frame"].copy(), f"{what}: frames")
-            checks.check_same(view.resets[start:head], here["is_reset"].copy(), f"{what}: resets")
-            for name, column in (("action", view.actions), ("reward", view.rewards)):
-                expected = np.where(is_step, after[name], 0).astype(column.dtype)
-                checks.check_same(column[start:head], expected, f"{what}: {name}")
-            flags = np.where(is_step, after["flag"], here["flag"])
-            checks.check_same(view.non_terminals[start:head], flags, f"{what}: non_terminals")
-            count += head - start
-        return count
+        (view,) = store.lanes
+        expected = self._ids(view.first, view.rows)
+        checks.check_same(store.ids, expected, f"{store.path}: ids")
+        ids = expected if newest is None else expected[-newest:]
+        for number in range(0, len(ids), 1_000):
+            self._check_transitions(store, ids[number : number + 1_000])
+        return len(ids)
+
+    def _ids(self, first: int, head: int) -> npt.NDArray[np.int64]:
+        steps = self._rows["steps"]
+        if self._envs is None:  # a step is what has led to its row, and belongs to the one before
+            return np.flatnonzero(steps[first + 1 : head, 0]) + first
+        return np.flatnonzero(steps[first:head]) + first * self._envs
+
+    def _check_transitions(self, store: Store, ids: npt.NDArray[np.int64]) -> None:
+        if self._envs is None:
+            seen, after = self._rows["frame"][ids, 0], self._rows[ids + 1, 0]
+        else:
+            ticks, envs = np.divmod(ids, self._envs)
+            after = self._rows[ticks, envs]
+            before = self._rows["frame"][ticks - 1, envs]
+            seen = np.where(after["begins"], after["start"], before)
+        found = store.transitions(ids, stack=None)
+        for name, value, expected in (
+            ("observation", _sums(found.observation), seen),
+            ("next_observation", _sums(found.next_observation), after["frame"]),
+            ("action", found.action, after["action"]),
+            ("reward", found.reward, after["reward"]),
+            ("discount", (found.discount > 0).astype("u1"), after["flag"]),
+        ):
+            checks.check_same(value, expected.astype(value.dtype), f"{store.path}: {name}")
 
 
 def _sum(frame: Any) -> int:
     return zlib.crc32(np.ascontiguousarray(frame).tobytes())
 
 
+def _sums(frames: Any) -> npt.NDArray[np.uint32]:
+    return np.array([_sum(frame) for frame in frames], np.uint32)
+
+
 def _noting(ledger: Ledger) -> Any:
     """`create`, whose writers tell the ledger of each call."""
     create = mmreplay.create
 
-    def create_noting(*arguments: Any, **options: Any) -> Writer | VectorWriter:
+    def create_noting(*arguments: Any, **options: Any) -> AnyWriter:
         ledger.opened_s, ledger.phase = 0.0, OPENING
         began = time.perf_counter()
         writer = create(*arguments, **options)
         took_s = time.perf_counter() - began
-        lanes = faults.lanes_of(writer)
-        ledger.take_over([lane.rows for lane in lanes])
+        if isinstance(writer, LanesWriter):
+            raise TypeError("a ledger is of one lane")
+        ledger.take_over(writer.rows)
         ledger.opened_s, ledger.phase = took_s, RECORDING
-        _note_calls(writer, lanes, ledger)
+        if isinstance(writer, VectorWriter):
+            _note_ticks(writer, ledger)
+        else:
+            _note_rows(writer, ledger)
         return writer
 
     return create_noting
 
 
-def _note_calls(writer: Any, lanes: tuple[Writer, ...], ledger: Ledger) -> None:
-    one = isinstance(writer, Writer)
+def _note_rows(writer: Any, ledger: Ledger) -> None:
     reset, step = writer.reset, writer.step
-    everywhere = np.ones(len(lanes), bool)
+
+    def reset_noting(frame: Any) -> None:
+        ledger.note(writer.rows, 0, frame=_sum(frame))
+        reset(frame)
+        ledger.committed = writer.rows
+
+    def step_noting(action: Any, reward: Any, frame: Any, over: Any, cut: Any, **more: Any) -> None:
+        values = {"action": action, "reward": reward, "flag": not over, "steps": 1}
+        ledger.note(writer.rows, 0, frame=_sum(frame), **values)
+        step(action, reward, frame, over, cut, **more)
+        ledger.committed = writer.rows
+
+    writer.reset, writer.step = reset_noting, step_noting
+
+
+def _note_ticks(writer: Any, ledger: Ledger) -> None:
+    reset, step = writer.reset, writer.step
+    everyone = np.ones(len(writer), bool)
+    starts: dict[int, int] = {}
 
     def reset_noting(frames: Any, mask: Any = None) -> None:
-        for n in np.flatnonzero(everywhere if mask is None else mask).tolist():
-            ledger.note(n, lanes[n].rows, frames if one else frames[n], 0, 0, 1, 1)
-        reset(frames) if one else reset(frames, mask)
-        ledger.committed = [lane.rows for lane in lanes]
+        for env in np.flatnonzero(everyone if mask is None else mask).tolist():
+            starts[env] = _sum(frames[env])
+        reset(frames, mask)
 
     def step_noting(
-        actions: Any, rewards: Any, frames: Any, ended: Any, cut: Any, **more: Any
+        actions: Any, rewards: Any, frames: Any, over: Any, cut: Any, mask: Any = None, **more: Any
     ) -> None:
-        mask = more.get("mask")
-        for n in np.flatnonzero(everywhere if mask is None else mask).tolist():
-            given = actions, rewards, frames, ended
-            action, reward, frame, over = given if one else (each[n] for each in given)
-            ledger.note(n, lanes[n].rows, frame, action, reward, not over, 0)
-        step(actions, rewards, frames, ended, cut, **more)
-        ledger.committed = [lane.rows for lane in lanes]
+        for env, steps in enumerate((everyone if mask is None else mask).tolist()):
+            values = {}
+            if steps:
+                values = {
+                    "frame": _sum(frames[env]),
+                    "action": actions[env],
+                    "reward": rewards[env],
+                    "flag": not over[env],
+                    "steps": 1,
+                    "begins": env in starts,
+                    "start": starts.get(env, 0),
+                }
+            ledger.note(writer.rows, env, **values)
+        step(actions, rewards, frames, over, cut, mask=mask, **more)
+        ledger.committed = writer.rows
+        starts.clear()
 
     writer.reset, writer.step = reset_noting, step_noting
 
@@ -226,13 +277,21 @@ def _record(order: dict[str, Any]) -> None:
     from mmreplay.recording import recorder
 
     wanted = Order(**order)
-    ledger = Ledger(Path(wanted.ledger), wanted.lanes)
+    ledger = Ledger(Path(wanted.ledger), wanted.envs)
     recorder.create = _noting(ledger)
+    env: Any = wanted.env
+    if wanted.autoreset is not None:
+        env = gymnasium.make_vec(
+            wanted.env,
+            wanted.envs or 1,
+            "sync",
+            vector_kwargs={"autoreset_mode": AutoresetMode(wanted.autoreset)},
+        )
     recorder.record(
-        wanted.env,
+        env,
         wanted.path,
         wanted.steps,
-        envs=wanted.lanes,
+        envs=wanted.envs or 1,
         capacity=wanted.capacity,
         flush_s=wanted.flush_s,
         append=True,
@@ -249,7 +308,7 @@ class Recorders(Forks):
 
     def start(self, order: Order) -> int:
         """Fork a recorder; returns its process id."""
-        Ledger(Path(order.ledger), order.lanes).phase = WAITING
+        Ledger(Path(order.ledger), order.envs).phase = WAITING
         return self.fork(dataclasses.asdict(order), order.ledger + ".error")
 
 

@@ -21,7 +21,6 @@ from mmreplay.format.layout import CONTEXT_ROWS
 from mmreplay.reading.store import Store
 from mmreplay.schema import Field
 from mmreplay.storage.chunk_files import chunk_files
-from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
 from tests.support.disks import faults
 from tests.support.processes.usage import usage
@@ -31,7 +30,6 @@ __all__ = ["Look", "Order", "check_rows", "expected_files"]
 _EPISODE_ROWS = 701
 _BATCH = 32
 _POOL = 4_099
-_PLAIN_ROWS = 50_000
 FRAMES: npt.NDArray[np.uint8] = np.random.default_rng(0).integers(0, 4, (_POOL, 8, 8), "uint8")
 """Row r holds frame r % len(FRAMES)."""
 
@@ -49,6 +47,7 @@ class Order:
         shard: rows a shard of compressed frames.
         window: rows between two looks.
         sample_every: rows between two batches.
+        plain_rows: of the ring in memory that each look compares with.
         close: close in the end; otherwise die by leaving it open.
     """
 
@@ -60,6 +59,7 @@ class Order:
     shard: int | None = None
     window: int = 100_000
     sample_every: int = 100
+    plain_rows: int = 50_000
     close: bool = True
 
     def field(self) -> Field:
@@ -131,7 +131,7 @@ def step_on(order: Order) -> None:
 
 
 def _writer_of(buffer: ReplayBuffer) -> Writer:
-    if isinstance(buffer.writer, VectorWriter):
+    if not isinstance(buffer.writer, Writer):
         raise TypeError(f"{buffer.store.path}: expected a store of one lane")
     return buffer.writer
 
@@ -191,13 +191,13 @@ def check_rows(store: Store) -> None:
         raise AssertionError(f"{store.path}: rows {rows[0]} to {rows[-1]} are not all right")
 
 
-def _plain() -> float:
+def _plain(n_rows: int) -> float:
     """Seconds for some rows in a ring of numpy arrays, with a batch every hundred rows."""
     frames = np.zeros((_POOL, 8, 8), "uint8")
     actions, rewards = np.zeros(_POOL, "int64"), np.zeros(_POOL, "float32")
     luck = np.random.default_rng(0)
     began = time.perf_counter()
-    for row in range(_PLAIN_ROWS):
+    for row in range(n_rows):
         place = row % _POOL
         frames[place], actions[place], rewards[place] = FRAMES[place], row, row % 1024
         if not row % 100:
@@ -214,7 +214,7 @@ def _look(
     sampled = len(buffer)
     writer = _writer_of(buffer)
     with faults.quiet(buffer):
-        plain_s = _plain()
+        plain_s = _plain(order.plain_rows)
         found = sum(len(chunk_files(writer.path, spec)) for spec in writer.specs.values())
         taken = usage(Path(order.path))
         look = Look(

@@ -14,6 +14,7 @@ from mmreplay.format.compression import crc32c
 from mmreplay.system.platform import boot_id
 from tests.support.tampering.fixtures import Pristine, Victim
 from tests.support.tampering.hostile import KINDS, Change, make_kind
+from tests.support.tampering.steps import broken_steps
 
 __all__ = ["special_cases"]
 
@@ -31,6 +32,8 @@ _PLACES = {
     "crashed buffer": (".live", ".live/state", ".live/checkpoint", ".live/frames~image.tail",
                        ".live/writer", ".live/generator", "priorities", "priorities/c.0"),
     "lanes": ("zarr.json", "lane-00000", "lane-00001/zarr.json"),
+    "vector": ("ticks", "starts/zarr.json", "ticks/episode", "starts/tick/c.0"),
+    "crashed vector": ("starts", "ticks/.live", "starts/.live/state", "ticks/.live/frames.tail"),
 }  # fmt: skip
 
 
@@ -60,6 +63,7 @@ def _cases() -> Iterator[Case]:
         yield store, _giant_shard
     yield "lanes", _lane_numbers
     yield "priorities", _giant_priorities
+    yield from broken_steps()
 
 
 def _links_beside(victim: Victim) -> Change:

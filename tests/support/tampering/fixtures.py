@@ -13,7 +13,7 @@ import random
 import shutil
 import stat
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,12 @@ import numpy as np
 from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer
 from mmreplay.schema import Field
 from mmreplay.writing.create import create
+from tests.support.writers import make_lanes
 
 __all__ = ["Pristine", "Victim", "any_of", "chance", "pristine_stores"]
 
-_IDENTITY = slice(40, 56)  # device and inode, in a state page
+# Device and inode in a state page, of the file and of its lane, and whether blocks lie past its end.
+_IDENTITY, _HOME, _BEYOND = slice(40, 56), slice(72, 88), slice(88, 96)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,16 +160,34 @@ class Victim:
             pass  # a directory above it was taken away on purpose
 
     def _own(self, name: str, data: bytes, descriptor: int) -> bytes:
-        """A state page that says which file it is, unless that was changed, too."""
-        if data[_IDENTITY] != self.pristine.files[name][_IDENTITY]:
-            return data
-        about = os.fstat(descriptor)
-        return data[:40] + struct.pack("<QQ", about.st_dev, about.st_ino) + data[56:]
+        """A state page that says which file and directory it is of, unless that was changed, too.
+
+        And that no blocks lie beyond the end of the file, as there are none.
+        """
+        pristine, out = self.pristine.files[name], bytearray(data)
+        about, home = os.fstat(descriptor), (self.path / name).parent.parent.stat()
+        for place, page in ((_IDENTITY, about), (_HOME, home)):
+            if data[place] == pristine[place]:
+                out[place] = struct.pack("<QQ", page.st_dev, page.st_ino)
+        if data[_BEYOND] == pristine[_BEYOND]:
+            out[_BEYOND] = bytes(8)
+        return bytes(out)
 
 
-def pristine_stores(folder: Path) -> list[Pristine]:
-    """Small stores of every kind, made below `folder`; the same for every call but for uuids."""
-    return [make(folder / name, name) for name, make in _MAKERS.items()]
+def pristine_stores(folder: Path, names: Collection[str] | None = None) -> list[Pristine]:
+    """Small stores of some kinds, or of every one; the same for every call but for uuids.
+
+    They are made in `folder`, which must not exist, and is gone again then.
+    """
+    folder.mkdir()
+    try:
+        return [
+            make(folder / name, name)
+            for name, make in _MAKERS.items()
+            if names is None or name in names
+        ]
+    finally:
+        shutil.rmtree(folder)
 
 
 @dataclass(slots=True)
@@ -178,6 +198,7 @@ class _Made:
     left_open: bool = False
     trusted: bool = True
     prioritized: bool = False
+    envs: int | None = None  # of one lane
 
     def __call__(self, path: Path, name: str) -> Pristine:
         arguments: dict[str, Any] = {
@@ -186,23 +207,32 @@ class _Made:
             "extras": {"note": Field((2,), "float32", chunk=32)},
             "flush_s": 0,
             **self.settings,
+            **({} if self.envs is None else {"lanes": self.envs}),
         }
         if self.prioritized:
             writer: Any = PrioritizedReplayBuffer(path, stack=2, **arguments)
+        elif "lanes" in self.settings:
+            writer = make_lanes(path, n_lanes=arguments.pop("lanes"), **arguments)
         else:
             writer = create(path, **arguments)
-        _play(writer, self.frame, self.settings.get("lanes"), self.rows)
+        self._play(writer, self.rows)
         if self.prioritized:
             batch = writer.sample(8)
             writer.update_priorities(batch.id, np.arange(8.0))
         if self.left_open:
             writer.flush()
-            _play(writer, self.frame, self.settings.get("lanes"), 5, reset=False)
+            self._play(writer, 5, first=False)
             out = _taken(path, name, closed=False, trusted=self.trusted)
             writer.close()
             return out
         writer.close()
         return _taken(path, name)
+
+    def _play(self, writer: Any, rows: int, *, first: bool = True) -> None:
+        if self.envs is not None:
+            _play_ticks(writer, self.frame, self.envs, 0 if first else self.rows, rows)
+        else:
+            _play(writer, self.frame, self.settings.get("lanes"), rows, reset=first)
 
 
 def _play(writer: Any, frame: Any, lanes: int | None, rows: int, *, reset: bool = True) -> None:
@@ -230,6 +260,35 @@ def _play(writer: Any, frame: Any, lanes: int | None, rows: int, *, reset: bool 
         cut = per_lane(is_last and is_odd, "bool")
         writer.step(
             per_lane(row % 4, "int64"), per_lane(row / 2, "float32"), frames(), ends, cut, note=note
+        )
+
+
+def _play_ticks(writer: Any, frame: Any, n: int, start: int, n_ticks: int) -> None:
+    """Environment e has episodes of 5 + e steps, and is left out of the tick after each."""
+    generator = np.random.default_rng(n_ticks)
+
+    def frames() -> Any:
+        if isinstance(frame, dict):
+            return {key: one(part) for key, part in frame.items()}
+        return one(frame)
+
+    def one(field_: Field) -> Any:
+        return generator.integers(0, 3, (n, *field_.shape)).astype(field_.dtype)
+
+    envs = np.arange(n)
+    for tick in range(start, start + n_ticks):
+        step = tick % (6 + envs)
+        here, ends = step != 5 + envs, step == 4 + envs
+        if not step.all():
+            writer.reset(frames(), step == 0)
+        writer.step(
+            tick % 4 * here,
+            tick / 2 * here,
+            frames(),
+            ends & (tick % 2 == 0),
+            ends & (tick % 2 == 1),
+            mask=here,
+            note=np.full((n, 2), tick, "float32"),
         )
 
 
@@ -287,6 +346,10 @@ _MAKERS: dict[str, Callable[[Path, str], Pristine]] = {
     "power cut": _Made(_SMALL, left_open=True, trusted=False),
     "crashed raw lanes": _Made(Field((3, 4), "uint8", "raw", 8), 20, {"lanes": 2}, left_open=True),
     "crashed buffer": _Made(_EVERY, left_open=True, prioritized=True),
+    "vector": _Made(Field((3, 4), "uint8", "raw", 8), prioritized=True, envs=3),
+    "vector, evicting": _Made(_SMALL, 150, {"capacity": 60}, envs=3),
+    "crashed vector": _Made(_SMALL, left_open=True, prioritized=True, envs=3),
+    "power cut of a vector": _Made(_SMALL, left_open=True, trusted=False, envs=3),
 }
 
 

@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,18 @@ import numpy as np
 
 from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer
 from mmreplay.datasets.replay_buffer import ReplayBuffer
-from mmreplay.format.layout import CONTEXT_ROWS, SCALARS
+from mmreplay.format.layout import CONTEXT_ROWS, CONTEXT_TICKS, LOGS, SCALARS, TICKS
+from mmreplay.maintenance.copy_lane import read_rows
 from mmreplay.maintenance.verify.report import Finding
 from mmreplay.reading.store import Store
+from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.schema import Field
-from mmreplay.writing.create import create
-from mmreplay.writing.vector_writer import VectorWriter
-from mmreplay.writing.writer import Writer
+from mmreplay.writing.open_lanes import AnyWriter
 from tests.support.oracle.checks import columns_of
 from tests.support.oracle.pair import Pair
 from tests.support.oracle.strategies import Layout
+from tests.support.oracle.vector_pair import VectorPair
+from tests.support.oracle.vectors import VectorModel
 
 __all__ = [
     "KINDS",
@@ -49,6 +51,7 @@ _EXTRAS = {"log_prob": Field((2,), "float32", chunk=8)}
 _SETTINGS = frozenset("level clevel typesize blocksize".split())
 _SHARE_OF_FILES = 0.5
 _BEGINNING = 1024
+_OF_LOGS = ("ends", "episode", "count", "env", "tick")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +62,13 @@ class Kind:
         layout: of its rows.
         steps: in each lane.
         buffer: written by a plain writer, a replay buffer or a prioritized one.
+        envs: of a lane of many environments; None for lanes of one.
     """
 
     layout: Layout
     steps: int = 90
     buffer: type[ReplayBuffer] | None = None
+    envs: int | None = None
 
 
 KINDS = {
@@ -108,6 +113,16 @@ KINDS = {
         150,
         PrioritizedReplayBuffer,
     ),
+    "vector, lz4": Kind(Layout(Field((6, 8), "uint8", "lz4", 4, 16), _ACTION, _EXTRAS), envs=3),
+    "vector, evicted": Kind(
+        Layout(Field((3,), "uint8", "raw", 8), _ACTION, {}, capacity=60), 210, envs=3
+    ),
+    "vector, priorities": Kind(
+        Layout(Field((3,), "uint8", "zstd", 4, 16), _ACTION, {}, capacity=300),
+        75,
+        PrioritizedReplayBuffer,
+        envs=4,
+    ),
 }
 """Every way in which a store may be laid out, small."""
 
@@ -118,16 +133,25 @@ def build(path: Path, kind: Kind, seed: int = 0) -> None:
         pass
 
 
-def record(path: Path, kind: Kind, seed: int = 0) -> Writer | VectorWriter | ReplayBuffer:
+def record(path: Path, kind: Kind, seed: int = 0) -> AnyWriter | ReplayBuffer:
     """Record a store of this kind; what writes it is still open."""
     generator = np.random.default_rng(seed)
-    given = kind.layout.create_arguments() | {"flush_s": 0}
-    given["metadata"] = {"id": "Flips-v0", "seed": seed, "scale": 1e-05, "name": "caf\u00e9"}
-    writer: Writer | VectorWriter | ReplayBuffer
-    writer = create(path, **given) if kind.buffer is None else kind.buffer(path, stack=2, **given)
-    pair = Pair(writer, kind.layout.model(), generator)
+    metadata = {"id": "Flips-v0", "seed": seed, "scale": 1e-05, "name": "caf\u00e9"}
+    layout = kind.layout
+    settings = {"metadata": metadata} | ({} if kind.envs is None else {"lanes": kind.envs})
+    writer: AnyWriter | ReplayBuffer
+    if kind.buffer is None:
+        writer = layout.create(path, **settings)
+    else:
+        writer = layout.create_buffer(path, kind.buffer, stack=2, **settings)
+    play: Callable[[int, float], None]
+    if kind.envs is None:
+        play = Pair(writer, layout.model(), generator).together
+    else:
+        model = VectorModel(layout.schema, kind.envs, layout.capacity)
+        play = VectorPair([writer], model, generator).play
     for _ in range(3):
-        pair.together(kind.steps // 3, end=0.07)
+        play(kind.steps // 3, 0.07)
         if isinstance(writer, ReplayBuffer):
             batch = writer.sample(16)
             if isinstance(writer, PrioritizedReplayBuffer):
@@ -191,9 +215,11 @@ def place_of(file: str) -> str:
     parts = file.split("/")
     if parts[0].startswith("lane-"):
         parts = parts[1:]
+    if parts[0] in LOGS:
+        parts = parts[1:]
     if parts[-1] == "zarr.json":
         return "documents"
-    if parts[0] in SCALARS or parts[0] == "extras":
+    if parts[0] in (*SCALARS, "extras", *_OF_LOGS):
         return "numbers"
     return {"episodes": "index"}.get(parts[0], parts[0])
 
@@ -209,7 +235,7 @@ def is_named(flip: Flip, findings: Sequence[Finding]) -> bool:
     """Whether a finding says which file it is; of a checksum, which file does not match it."""
     for one in findings:
         file = flip.file.removeprefix(f"{one.lane}/") if one.lane else flip.file
-        array = file.rpartition("/")[0].removeprefix("checksums/")
+        array = file.rpartition("/")[0].replace("checksums/", "", 1)
         if one.file == flip.file or (array and one.array == array):
             return True
     return False
@@ -219,9 +245,12 @@ def everything(root: Path) -> dict[str, Any]:
     """All that a store says to whoever reads it: rows, index, priorities, attributes."""
     out: dict[str, Any] = {}
     with Store(_lanes(root)) as store:
-        for view in store.lanes:
+        for view, reader in zip(store.lanes, store.live.readers, strict=True):
             lane = view.path.name
             out |= {f"{lane} rows": view.rows, f"{lane} base": view.base}
+            if isinstance(reader, VectorReader):
+                out |= _logs(reader)
+                continue
             for path, column in columns_of(view, store.schema).items():
                 out[f"{lane} {path}"] = column[:].tobytes()
         out["ids"], out["episodes"] = store.ids.tobytes(), store.episodes.tobytes()
@@ -231,9 +260,20 @@ def everything(root: Path) -> dict[str, Any]:
     for file in root.rglob("priorities/c.*"):
         if file.parts[-3] != "checksums":
             out[str(file.relative_to(root))] = file.read_bytes()
-    for folder in {root, *_lanes(root)}:
+    for folder in {root, *_lanes(root), *(root / log for log in LOGS if (root / log).is_dir())}:
         out[f"{folder.name} attributes"] = json.loads((folder / "zarr.json").read_bytes())
     return out
+
+
+def _logs(lane: VectorReader) -> dict[str, bytes]:
+    """Every column of a lane of many environments."""
+    return {
+        f"{lane.path.name} {log.path.name} {path}": b"".join(
+            part.tobytes() for _, part in read_rows(log, spec, log.base, log.head)
+        )
+        for log in lane.logs
+        for path, spec in log.specs.items()
+    }
 
 
 def _lanes(root: Path) -> list[Path]:
@@ -261,7 +301,8 @@ def why_harmless(root: Path, flip: Flip, sound: bytes) -> str | None:
         document = json.loads((root / lane / array / "zarr.json").read_bytes())
         rows = document["chunk_grid"]["configuration"]["chunk_shape"][0]
         own = json.loads((root / lane / "zarr.json").read_bytes())["attributes"]["mmreplay"]
-        base = max(own["first"] - CONTEXT_ROWS, 0)
+        context = CONTEXT_TICKS if lane.endswith(f"{TICKS}/") else CONTEXT_ROWS
+        base = max(own["first"] - context, 0)
         if int(name[2:]) * 1024 + flip.byte // 4 < base // rows:
             return "the checksum of a file that was evicted"
     return None

@@ -30,7 +30,7 @@ from tests.support.tampering.fixtures import Victim, any_of, chance
 from tests.support.tampering.payloads import Parts, spoil_index, spoil_payload
 from tests.support.tampering.texts import deep, spoil_json, spoil_node
 
-__all__ = ["KINDS", "Change", "change", "make_kind", "spoil_document"]
+__all__ = ["KINDS", "Change", "change", "make_kind", "seal", "spoil_document"]
 
 _PAGE = 4096
 _CHECKPOINT = struct.Struct("<8s16s16sQQQQ")
@@ -47,12 +47,14 @@ class Change:
         links: whether it made a link.
         giant: whether there are gigabytes in holes of files now. Whoever copies them, or gives
             them blocks to write there, needs the time for it.
+        wrong: whether `verify` must find it, whatever else may be read of the store.
     """
 
     text: str
     sealed: bool = False
     links: bool = False
     giant: bool = False
+    wrong: bool = False
 
 
 Maker = Callable[[Victim, random.Random], Change | None]
@@ -127,7 +129,7 @@ def spoil_bytes(victim: Victim, random_: random.Random) -> Change | None:
         words, out = "bytes at random", random_.randbytes(len(data))
     victim.put(name, out)
     sealed = _has_no_checksum(victim, name)
-    if chance(random_, 0.3) and _seal(victim, name):
+    if chance(random_, 0.3) and seal(victim, name):
         words, sealed = f"{words}, with its checksum", True
     return Change(f"{name}: {words}", sealed)
 
@@ -151,10 +153,10 @@ def _has_no_checksum(victim: Victim, name: str) -> bool:
     return not victim.pristine.closed
 
 
-def _seal(victim: Victim, name: str) -> bool:
+def seal(victim: Victim, name: str) -> bool:
     """Make the checksum of a chunk file fit; False if it has none."""
-    found = re.fullmatch(r"((?:lane-\d+/)?)(.+)/c\.(\d+)((?:\.0)*)", name)
-    if not found or found[2].startswith(("checksums/", "priorities", "episodes")):
+    found = re.fullmatch(r"((?:lane-\d+/)?(?:ticks/|starts/)?)(.+)/c\.(\d+)((?:\.0)*)", name)
+    if not found or found[2].startswith(("checksums/", "episodes")):
         return False
     sums = f"{found[1]}checksums/{found[2]}/c.0"
     table = bytearray(victim.get(sums))
@@ -190,7 +192,7 @@ def spoil_shard(victim: Victim, random_: random.Random) -> Change | None:
     digest = chance(random_, 0.9)
     victim.put(name, parts.joined(digest=digest, moved=moved))
     if chance(random_, 0.7):
-        _seal(victim, name)
+        seal(victim, name)
     return Change(f"{name}: {words}", sealed=True)
 
 
@@ -201,8 +203,8 @@ def _shards(victim: Victim, name: str) -> tuple[int, str] | None:
     if first["name"] != "sharding_indexed":
         return None
     own = first["configuration"]
-    rows = document["chunk_grid"]["configuration"]["chunk_shape"][0]
-    return rows // own["chunk_shape"][0], own["codecs"][1]["name"]
+    whole = document["chunk_grid"]["configuration"]["chunk_shape"]
+    return math.prod(whole) // math.prod(own["chunk_shape"]), own["codecs"][1]["name"]
 
 
 def spoil_private(victim: Victim, random_: random.Random) -> Change | None:
@@ -287,7 +289,7 @@ def spoil_values(victim: Victim, random_: random.Random) -> Change | None:
     data = values.tobytes()
     victim.put(name, data + victim.get(name)[len(data) :])
     sealed = _has_no_checksum(victim, name)
-    if chance(random_, 0.6) and _seal(victim, name):
+    if chance(random_, 0.6) and seal(victim, name):
         sealed = True
     return Change(f"{name}: other values{', sealed' if sealed else ''}", sealed)
 

@@ -2,12 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
 
 import mmreplay
 from mmreplay import CorruptStoreError, repair, verify
 from mmreplay.format import layout
 from tests.support.disks.trees import contents, names
+from tests.support.oracle.vectors import assert_closed_lane_matches
 
 
 def set_attributes(path, *, sealed=False, **changes):
@@ -85,3 +87,18 @@ def check_kept(path, original):
         for name, one in arrays(kept).items():
             assert one.tobytes() == arrays(known)[name].tobytes(), name
     return ids
+
+
+def check_ticks(model, ended, path, n_ticks, n_starts=None):
+    """A vector lane holds the first of its ticks, and is sound."""
+    model = ended(model)
+    model.cut(n_ticks, len(model.episodes) if n_starts is None else n_starts)
+    assert verify(path).findings == []
+    assert_closed_lane_matches(model, path)
+
+
+def inner_chunk(path, shard, number):
+    """The first byte of an inner chunk in a shard of frames: 4 blocks of 5 environments."""
+    data = (path / "ticks" / "frames" / f"c.{shard}.0.0").read_bytes()
+    index = np.frombuffer(data[-(16 * 20 + 4) : -4], "<u8").reshape(20, 2)
+    return int(index[number][0])

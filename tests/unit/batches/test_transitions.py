@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mmreplay.episode_index import Index
+from mmreplay.episode_index import RowIndex
 from mmreplay.format.layout import MAX_STACK
 from mmreplay.ids import LANE_SHIFT
 from tests.support.oracle.handmade_rows import IDS, SCALARS, Column, Rows, gathered, index_of
@@ -126,7 +126,7 @@ def test_a_dict_of_frames_is_a_dict_of_stacks():
 
 
 def test_an_episode_whose_start_is_gone_is_never_taken_for_one():
-    index = Index(2)
+    index = RowIndex(2)
     index.load(0, 0, 5, np.array([0]), None)
     index.load(1, 100, 400, np.array([300]), None)
     long = Column(np.arange(500), "int64")

@@ -341,3 +341,45 @@ def test_hindsight_stands_inside_not_around(buffer):
     for wrong in (mmreplay.Decorated(buffer), mmreplay.Mixture([buffer]), "store.zarr"):
         with pytest.raises(SchemaError, match="put Decorated and Mixture around Hindsight"):
             Hindsight(wrong, sparse)
+
+
+@pytest.mark.parametrize("strategy", ["future", "final", "episode"])
+@pytest.mark.parametrize("beside", [False, True])
+def test_of_many_environments_the_mark_is_the_step_after_which_the_goal_was_achieved(
+    tmp_path, quick_disk, strategy, beside
+):
+    """-2 is the first observation, which no step came before; beside other lanes as well."""
+    path = tmp_path / "run.zarr"
+    with mmreplay.create(path, FRAME, Field((), "int64"), lanes=3, flush_s=0) as writer:
+        no = np.zeros(3, bool)
+        for episode in range(2):
+            ended = np.array([True, False, True])
+            writer.reset(many(0, episode), ended if episode else None)
+            for step in range(4):
+                writer.step([0] * 3, [-1] * 3, many(step + 1, episode), no, ended & (step == 3))
+    paths = [path]
+    if beside:
+        with new(tmp_path / "one.zarr") as buffer:
+            play(buffer, 5)
+        paths = [tmp_path / "one.zarr", path]
+    with mmreplay.load(paths, stack=None) as data:
+        achieved = data.store.lanes[-1].frames["achieved_goal"][:]
+        ids = data.ids[data.ids >> mmreplay.LANE_SHIFT == len(paths) - 1]
+        batch = Hindsight(data, sparse, strategy, 1).relabel(ids.repeat(40))
+    marks, goals = batch.extras["hindsight"], batch.observation["desired_goal"]
+    at_first = marks == -2
+    assert at_first.any() == (strategy == "episode")
+    assert (goals[at_first, 0] == 0).all()
+    steps = marks[~at_first]
+    assert set(steps.tolist()) <= set(ids.tolist())
+    ticks, envs = np.divmod(steps % (1 << mmreplay.LANE_SHIFT), 3)
+    assert (goals[~at_first] == achieved[ticks, envs]).all()
+    assert (steps % 3 == batch.id[~at_first] % 3).all()
+    if strategy != "episode":
+        assert (steps >= batch.id[~at_first]).all()
+
+
+def many(row, episode):
+    """The frames of three environments."""
+    one = frame(row, episode)
+    return {name: np.stack([value] * 3) for name, value in one.items()}

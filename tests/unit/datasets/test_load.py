@@ -1,8 +1,10 @@
 """`load`: one store, a list of them or a pattern, and with which settings."""
 
 import dataclasses
+import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import mmreplay
@@ -49,7 +51,7 @@ def test_padding_is_the_first_stores(make, story):
 def three(make, story):
     """Three stores of 3, 4 and 2 times 5 transitions."""
     for name, length, n_lanes in (("a.zarr", 3, None), ("b.zarr", 4, None), ("c.zarr", 5, 2)):
-        writer = make(name, lanes=n_lanes)
+        writer = make(name, **({} if n_lanes is None else {"n_lanes": n_lanes}))
         story.play(writer, length)
         writer.close()
     return writer.path.parent
@@ -70,6 +72,25 @@ def test_a_list_or_a_pattern_numbers_lanes_on_through_all_stores(three):
     assert [int((lanes == n).sum()) for n in range(4)] == [3, 4, 5, 5]
     reverse = mmreplay.load([three / "c.zarr", three / "a.zarr"])
     assert (reverse.ids >> LANE_SHIFT).tolist() == [0] * 5 + [1] * 5 + [2] * 3
+
+
+def test_stores_of_one_environment_and_of_many_are_loaded_as_one(three, make, same):
+    with make("d.zarr", lanes=2) as writer:
+        no = np.zeros(2, bool)
+        writer.reset(np.zeros((2, 3), np.uint8))
+        for t in range(4):
+            writer.step([t, 9], [t, 0.5], np.full((2, 3), t, np.uint8), no, no)
+    data = mmreplay.load(str(three / "*.zarr"), stack=2, n_step=3, seed=3)
+    lanes = data.ids >> LANE_SHIFT
+    assert np.bincount(lanes).tolist() == [3, 4, 5, 5, 8]
+    with mmreplay.load(three / "d.zarr", stack=2, n_step=3) as alone:
+        expected = alone.transitions(alone.ids)
+        found = data.transitions(data.ids[lanes == 4])
+        assert same(dataclasses.replace(found, id=expected.id), expected)
+    epoch = np.concatenate([batch.id for batch in data.batches(7)])
+    assert sorted(epoch.tolist()) == data.ids.tolist()
+    again = pickle.loads(pickle.dumps(data))
+    assert same(again.sample(16), data.sample(16))
 
 
 def test_stores_loaded_as_one_are_named_and_are_no_zarr_group(three):

@@ -263,3 +263,21 @@ def test_what_is_no_list_of_sources_is_refused(offline):
     for wrong in (offline, "store.zarr", 3):
         with pytest.raises(SchemaError, match="data: expected a list of sources"):
             Mixture(wrong)
+
+
+def test_sources_of_one_environment_and_of_many_make_one_batch(offline, tmp_path, quick_disk):
+    fields = {"frame": Field((3,), "uint8", "raw", chunk=8), "action": Field((), "int64")}
+    with mmreplay.ReplayBuffer(tmp_path / "many.zarr", stack=2, lanes=2, **fields) as buffer:
+        no = np.zeros(2, bool)
+        buffer.reset(np.zeros((2, 3), "uint8"))
+        for step in range(20):
+            buffer.step([step, 7], [step, 0.5], np.full((2, 3), step, "uint8"), no, no)
+        mixture = Decorated(Mixture([offline, buffer]), transforms.ClipReward(-5, 5))
+        batch = mixture.sample(32)
+        for number, source in enumerate((offline, buffer)):
+            here = batch.extras["source"] == number
+            assert here.sum() == 16
+            alone = source.transitions(batch.id[here])
+            for name in ("observation", "next_observation", "action", "discount"):
+                check_same(getattr(batch, name)[here], getattr(alone, name), name)
+            check_same(batch.reward[here], alone.reward.clip(-5, 5), "reward")

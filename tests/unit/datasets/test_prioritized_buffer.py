@@ -25,6 +25,7 @@ from tests.support.disks.faults import faulty_disk, kill
 from tests.support.oracle.checks import check_verified
 from tests.support.prioritized import FRAME, ROWS, VARIANTS, give, play, priorities_of
 from tests.support.processes.threads import BackgroundThreads
+from tests.support.writers import make_lanes
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -59,15 +60,20 @@ def test_the_same_seed_gives_the_same_batches_also_after_a_resume(prioritized_of
 
 
 @pytest.mark.parametrize("wrong", [-1, 6, 5, 1 << 40, (1 << 62) + 1, 1 << 30])
-@pytest.mark.parametrize("lanes", [None, 2])
+@pytest.mark.parametrize("many", [{}, {"n_lanes": 2}, {"lanes": 2}], ids=str)
 def test_an_id_that_never_was_a_transition_is_refused_and_changes_nothing(
-    prioritized_of, wrong, lanes
+    prioritized_of, wrong, many
 ):
-    if lanes and wrong == 1 << 40:
-        wrong = 2 << 40
-    buffer = prioritized_of(epsilon=0.0, lanes=lanes)
+    buffer = prioritized_of(epsilon=0.0, **many)
     play(buffer, 5)  # row 5 is the last of the episode
     play(buffer, 5)
+    if "lanes" in many:
+        one, frames = np.array([True, False]), np.zeros((2, 1), np.uint8)
+        buffer.reset(frames, one)
+        buffer.step([0, 0], [0, 0], frames, ~one, ~one, mask=one)  # cell 21 is left out
+        wrong = {5: 21, 6: 22}.get(wrong, wrong)
+    elif many:
+        wrong = {1 << 40: 2 << 40}.get(wrong, wrong)
     if wrong == 6:
         wrong = 11
     with pytest.raises(InvalidIdError, match=f"id {wrong} "):
@@ -127,12 +133,12 @@ def test_errors_may_be_of_any_number(prioritized_of, dtype):
 
 
 @pytest.mark.parametrize("end", ["close", "kill", "flush and kill"])
-@pytest.mark.parametrize("lanes", [None, 3])
-def test_priorities_survive(prioritized_of, end, lanes):
-    buffer = prioritized_of(capacity=ROWS, lanes=lanes)
+@pytest.mark.parametrize("many", [{}, {"n_lanes": 3}, {"lanes": 3}], ids=str)
+def test_priorities_survive(prioritized_of, end, many):
+    buffer = prioritized_of(capacity=ROWS, **many)
     random = np.random.default_rng(0)
-    for _ in range(3 if lanes else 5):
-        play(buffer, ROWS // (3 if lanes else 2) + 7)
+    for _ in range(3 if many else 5):
+        play(buffer, ROWS // (3 if many else 2) + 7)
         given = give(buffer, random.random(len(buffer)) + 0.1)
         if end != "kill":
             buffer.flush()
@@ -536,7 +542,7 @@ def test_threads_sample_and_update_while_another_appends(prioritized_of, variant
 
 
 def test_a_lane_that_another_process_adds_is_not_drawn(prioritized_of, tmp_path):
-    buffer = prioritized_of(lanes=2)
+    buffer = prioritized_of(n_lanes=2)
     with mmreplay.create(tmp_path / "store.zarr", lane="other", flush_s=0) as writer:
         writer.reset(FRAME)
         for _ in range(20):
@@ -593,14 +599,9 @@ def test_a_chunk_of_priorities_whose_maker_died_before_it_had_its_blocks(
 def test_lanes_that_are_closed_one_after_the_other_keep_their_priorities(tmp_path):
     """The last one makes those of all durable, when the others have let go of their directories."""
     path = tmp_path / "store.zarr"
-    buffer = mmreplay.PrioritizedReplayBuffer(
-        path,
-        frame=mmreplay.Field((2,)),
-        action=mmreplay.Field((), "int64"),
-        lanes=2,
-        stack=None,
-        flush_s=0,
-    )
+    action = mmreplay.Field((), "int64")
+    make_lanes(path, n_lanes=2, frame=mmreplay.Field((2,)), action=action).close()
+    buffer = mmreplay.PrioritizedReplayBuffer(path, stack=None, flush_s=0)
     frames = np.zeros((2, 2), np.uint8)
     buffer.reset(frames)
     for _ in range(4):

@@ -1,6 +1,7 @@
 """Replay buffers: what they record and draw, and what survives."""
 
 import dataclasses
+import functools
 import gc
 import json
 import pickle
@@ -8,6 +9,7 @@ import threading
 
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import mmreplay
 from mmreplay import Dataset, Field, ReplayBuffer
@@ -21,6 +23,7 @@ from mmreplay.errors import (
     SchemaError,
 )
 from mmreplay.writing import build_lane
+from tests.support.counter_env import Counter
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -176,15 +179,71 @@ def test_a_buffer_that_somebody_writes_is_locked(buffer_of, monkeypatch):
         buffer_of()
 
 
-def test_a_buffer_of_lanes_divides_its_capacity(buffer_of, story):
+@pytest.mark.parametrize("lane_each", [False, True])
+def test_a_capacity_is_of_all_environments_together(buffer_of, make, lane_each):
+    if lane_each:
+        make(n_lanes=3, capacity=20).close()
     buffer = buffer_of(lanes=3, capacity=20, stack=2)
     buffer.reset(np.zeros((3, 3), np.uint8))
-    buffer.step([1, 2, 3], [0, 0, 0], np.ones((3, 3), np.uint8), [0, 0, 0], [0, 0, 0])
-    assert len(buffer) == 3
+    for n in range(30):
+        buffer.step([1, 2, 3], [n] * 3, np.ones((3, 3), np.uint8), [0, 0, 0], [0, 0, 0])
+        assert len(buffer) == min(3 * n + 3, 20 if lane_each else 18)  # whole steps of all
     assert buffer.capacity == 20
     buffer.close()
     assert buffer_of(lanes=3).capacity == 20
     # One writer a store: the lanes of the one above are still open.
+
+
+# ---------------------------------------------------------------- vector environments
+
+
+@pytest.mark.parametrize("kind", [ReplayBuffer, mmreplay.PrioritizedReplayBuffer])
+def test_a_buffer_takes_its_fields_and_its_width_from_a_vector_environment(tmp_path, kind):
+    lengths = (3, 5)
+    envs = SyncVectorEnv(
+        [functools.partial(Counter, n) for n in lengths], autoreset_mode=AutoresetMode.DISABLED
+    )
+
+    def run(path, *, interrupted):
+        drawn = []
+        buffer = kind(path, env=envs, stack=2, n_step=2, gamma=0.5, seed=7)
+        observations, _ = envs.reset()
+        buffer.reset(observations)
+        for t in range(24):
+            actions = np.array([t % 2, 1])
+            observations, rewards, terminated, truncated, _ = envs.step(actions)
+            buffer.step(actions, rewards, observations, terminated, truncated)
+            over = terminated | truncated
+            if over.any():
+                observations, _ = envs.reset(options={"reset_mask": over})
+                buffer.reset(observations, over)
+        for _ in range(3):
+            drawn.append(buffer.sample(16).id.tolist())
+            if interrupted:
+                buffer.close()
+                buffer = kind(path, env=envs, stack=2, n_step=2, gamma=0.5)
+        assert isinstance(buffer.writer, mmreplay.VectorWriter)
+        assert len(buffer.writer) == buffer.store.lanes[0].environments == 2
+        return buffer, drawn
+
+    buffer, drawn = run(tmp_path / "a.zarr", interrupted=True)
+    assert run(tmp_path / "b.zarr", interrupted=False)[1] == drawn
+    assert len(buffer) == 48
+    episodes, batch = buffer.episodes, buffer.transitions(buffer.ids)
+    for length, env in zip(lengths, (0, 1), strict=True):
+        mine = episodes[episodes["id"] % 2 == env]
+        assert mine["length"][:4].tolist() == [length] * 4
+        assert mine["terminated"][:4].all()
+        here = batch.id % 2 == env
+        steps = np.arange(24) % length
+        assert batch.observation[here][:, 1, 1].tolist() == steps.tolist()
+        assert batch.observation[here][:, 0, 1].tolist() == np.maximum(steps - 1, 0).tolist()
+        last = (steps == length - 1)[:-1]
+        assert batch.reward[here][:-1].tolist() == np.where(last, 1, 1.5).tolist()
+        assert (
+            batch.discount[here][:-2].tolist()
+            == np.where(steps >= length - 2, 0, 0.25)[:-2].tolist()
+        )
 
 
 def test_a_dropped_buffer_releases_its_lane_at_once(tmp_path, quick_disk):

@@ -55,7 +55,20 @@ def test_atari_frames_get_the_lengths_that_the_format_names():
 def test_many_lanes_have_shorter_shards_and_scalars(lanes, shard):
     specs = planned(Field((84, 84)), lanes)
     assert specs["frames"].chunk_rows == shard
-    assert specs["actions"].chunk_rows == 16_384
+    assert specs["actions"].chunk_rows == 8_192
+
+
+@pytest.mark.parametrize(("capacity", "rows"), [(None, 8_192), (50_000, 5_000), (100, 1_024)])
+@pytest.mark.parametrize("codec", ["raw", "lz4"])
+def test_chunk_files_of_many_lanes_follow_the_capacity(codec, capacity, rows):
+    schema = Schema.make(Field((60,), "float32", codec), Field((8,), "float32"))
+    specs = plan.plan_arrays(schema, 0, capacity)
+    assert specs["actions"].chunk_rows == specs["rewards"].chunk_rows
+    assert 0.8 * rows < specs["actions"].chunk_rows <= rows
+    assert specs["frames"].chunk_rows <= rows
+    # Of 64 lanes together, with both halves of a tail, at most 256 MB.
+    allocated = sum(spec.chunk_bytes * (1 if spec.is_raw else 2) for spec in specs.values())
+    assert 64 * allocated <= 256e6
 
 
 @pytest.mark.parametrize("lanes", [0, 1, 2, 3, 5, 8, 16, 33, 64, 100, 256, 1000])
@@ -192,6 +205,28 @@ def test_a_chunk_of_gigabytes_is_refused():
         planned(Field((84, 84), shard=1_000_000))
     with pytest.raises(SchemaError, match="actions"):
         planned(Field((2,)), None, Field((1 << 20,), "float64", chunk=1024))
+
+
+@pytest.mark.parametrize(
+    ("width", "capacity", "ticks"),
+    [
+        (1, None, 65_536),
+        (16, None, 4_096),
+        (1_024, None, 64),
+        (4_096, None, 64),
+        (16, 1_000_000, 4_096),
+        (4_096, 1_000_000, 24),
+        (4_096, 10_000, 16),
+    ],
+)
+def test_chunk_files_of_ticks_are_short_and_of_no_fewer_cells_than_a_lane_has_rows(
+    width, capacity, ticks
+):
+    schema = Schema.make(Field((2,), "float32"), ACTION, None)
+    specs = plan.plan_ticks(schema, width, capacity)
+    assert specs["rewards"].chunk_rows == specs["actions"].chunk_rows == ticks
+    assert specs["frames"].chunk_rows == ticks
+    assert all(spec.chunk_bytes % 4096 == 0 for spec in specs.values())
 
 
 def test_large_actions_have_shorter_chunks_and_the_scalars_follow():

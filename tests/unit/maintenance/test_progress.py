@@ -9,7 +9,7 @@ from mmreplay.maintenance.progress import ByteCount
 
 
 def test_the_progress_of_a_snapshot_ends_at_the_total(make, story, tmp_path):
-    writer = make(lanes=2)
+    writer = make(n_lanes=2)
     story.play_every_end(writer)
     told = []
     snapshot(writer.path, tmp_path / "copy.zarr", lambda done, total: told.append((done, total)))

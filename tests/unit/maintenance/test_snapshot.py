@@ -1,5 +1,7 @@
 """Snapshots: a closed copy of a store as it was at one moment, whatever becomes of the store."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -15,21 +17,23 @@ from mmreplay import (
 )
 from mmreplay.system import platform
 from tests.support.disks.trees import names
+from tests.support.oracle.vectors import assert_closed_lane_matches
 from tests.support.tampering.damage import lane_directories
 
 ACTION = Field((), "int64", chunk=8)
 EXTRAS = {"log_prob": Field((), "float32", chunk=8)}
+LZ4 = Field((3,), "float32", "lz4", chunk=2, shard=8)
 
 
 @pytest.fixture(
     params=[
-        pytest.param(("zstd", None), id="zstd", marks=pytest.mark.deep(only=True)),
-        pytest.param(("dict", 2), id="two lanes of dicts"),
+        pytest.param(("zstd", {}), id="zstd", marks=pytest.mark.deep(only=True)),
+        pytest.param(("dict", {"n_lanes": 2}), id="two lanes of dicts"),
     ]
 )
 def writer(request, make, kinds):
     kind, lanes = request.param
-    return make(frame=kinds[kind], action=ACTION, extras=EXTRAS, lanes=lanes)
+    return make(frame=kinds[kind], action=ACTION, extras=EXTRAS, **lanes)
 
 
 def remember(story, source, target):
@@ -130,7 +134,7 @@ def test_a_power_cut_after_a_snapshot_does_not_change_it(
 
 
 def test_an_empty_store(make, tmp_path):
-    writer = make(lanes=2)
+    writer = make(n_lanes=2)
     made = snapshot(writer.path, tmp_path / "copy.zarr")
     assert (made.rows, made.transitions, made.lanes) == (0, 0, 2)
     assert verify(tmp_path / "copy.zarr").sound
@@ -199,3 +203,71 @@ def test_no_store(tmp_path):
     with pytest.raises(StoreNotFoundError, match="there is no store here"):
         snapshot(tmp_path / "nothing.zarr", tmp_path / "copy.zarr")
     assert names(tmp_path) == []
+
+
+# ---------------------------------------------------------------- many environments in a lane
+
+
+@pytest.mark.parametrize("state", ["closed", "live", "crashed"])
+@pytest.mark.parametrize("capacity", [None, 120])
+def test_many_environments_are_copied_as_of_one_moment(
+    vector, ended, kill, tmp_path, state, capacity
+):
+    model = vector(frame=LZ4, capacity=capacity)
+    for _ in range(3):
+        model.play(60)
+        model.writer.flush()
+    model.play(7)
+    writer = model.writer
+    expected = ended(model)
+    if state == "closed":
+        writer.close()
+    if state == "crashed":
+        kill(writer)
+    made = snapshot(writer.path, tmp_path / "copy.zarr")
+    if state == "live":
+        model.play(40)
+        writer.close()
+    base = 187 - made.rows
+    assert made.lanes == 1
+    assert (base > 0) == (capacity is not None)
+    assert made.shared_bytes > 0
+    report = verify(tmp_path / "copy.zarr")
+    assert (report.findings, report.warnings, report.state) == ([], [], "closed")
+    first = min(one.number for one in expected.ticks[base].values())
+    assert_closed_lane_matches(expected, tmp_path / "copy.zarr", base, first)
+    assert verify(writer.path).findings == []
+
+
+def test_a_snapshot_of_many_environments_can_be_written(vector, tmp_path):
+    model = vector(frame=LZ4)
+    model.play(50)
+    model.writer.close()
+    expected = copy.deepcopy(model.model)
+    snapshot(model.writer.path, tmp_path / "copy.zarr")
+    model.reopened(mmreplay.create(tmp_path / "copy.zarr", append=True, flush_s=0))
+    model.play(50)
+    model.writer.close()
+    assert verify(tmp_path / "copy.zarr").sound
+    assert_closed_lane_matches(model, tmp_path / "copy.zarr")
+    source = tmp_path / "store.zarr"
+    assert verify(source).sound
+    assert_closed_lane_matches(expected, source)
+
+
+def test_many_environments_that_evict_during_a_snapshot(vector, tmp_path):
+    """The starts that are copied are those of the ticks that are."""
+    model = vector(frame=LZ4, capacity=100)
+    model.play(200)
+    model.writer.flush()
+    bases = [model.writer.base]
+
+    def write_some(*_):
+        if len(bases) < 8:
+            model.play(40)
+            model.writer.flush()
+            bases.append(model.writer.base)
+
+    snapshot(model.writer.path, tmp_path / "copy.zarr", write_some)
+    assert len(set(bases)) > 4
+    assert verify(tmp_path / "copy.zarr").findings == []

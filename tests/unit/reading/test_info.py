@@ -11,11 +11,13 @@ import pytest
 import mmreplay
 from mmreplay import Field
 from mmreplay.reading import info
+from mmreplay.reading.store import Store
 from mmreplay.system import platform
+from mmreplay.system.locks import DirectoryLock
 
 KEYS = set(
-    "path paths format uuid versions padding env state lanes lane_details rows kept_rows "
-    "transitions episodes terminated truncated open returns lengths capacity fields bytes_on_disk "
+    "path paths format uuid versions padding env state lanes environments lane_details rows "
+    "kept_rows transitions episodes terminated truncated open returns lengths capacity fields bytes_on_disk "
     "bytes_raw bytes_stacked stack saving_raw saving_stacked live".split()
 )
 ROW_BYTES = 3 + 1 + 4 + 1 + 1  # of `make`: frame, action, reward, two flags
@@ -156,6 +158,7 @@ def test_evicted_rows_are_no_longer_kept(make, story):
                 "path": str(writer.path),
                 "name": None,
                 "state": "closed",
+                "environments": 1,
                 "rows": 300,
                 "first": first,
                 "base": first - 64,
@@ -278,7 +281,7 @@ def test_a_store_that_closes_meanwhile_is_never_called_crashed(make, story, monk
 
 
 def test_a_store_of_many_lanes_is_described_as_one(make, story):
-    writer = make(lanes=3, capacity=20, action=ACTION)
+    writer = make(n_lanes=3, capacity=20, action=ACTION)
     story.play(writer, 2, "terminated")
     story.play(writer.writers[1], 4, "truncated")
     writer.close()
@@ -323,3 +326,105 @@ def test_stores_loaded_together_are_described_together(make, story):
     assert about["paths"] == [str(root / "one.zarr"), str(root / "two.zarr")]
     assert (about["lanes"], about["transitions"]) == (2, 8)
     assert about["bytes_on_disk"] == sum(allocated(root / n) for n in ("one.zarr", "two.zarr"))
+
+
+# ---------------------------------------------------------------- vector lanes
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_vector_lane_is_told_of_in_ticks_and_environments(vector, closed):
+    lane = vector()
+    if closed:
+        lane.close()
+    with mmreplay.open(lane.path) as store:
+        about, episodes = store.info(), store.episodes
+    assert json.loads(json.dumps(about, allow_nan=False)) == about
+    n_starts, n_steps = len(lane.starts["env"]), int(lane.ticks["count"][-1])
+    assert (about["lanes"], about["environments"], about["rows"]) == (1, 3, 60)
+    assert (about["kept_rows"], about["transitions"]) == (60, n_steps)
+    assert about["episodes"] == len(episodes)
+    assert about["state"] == ("closed" if closed else "crashed")
+    assert about["open"] == 0  # its writer holds no lock: they were cut off
+    of_env = 3 + 8 + 4 + 2 * 4 + 1 + 1 + 8  # frame, action, reward, x, two flags, episode
+    assert about["bytes_raw"] == 60 * (3 * of_env + 8) + n_starts * (3 + 8 + 8)
+    assert about["bytes_stacked"] == n_steps * (2 * 3 + 8 + 4 + 2 * 4 + 1)
+    assert about["lane_details"] == [
+        {
+            "path": str(lane.path),
+            "name": None,
+            "state": about["state"],
+            "environments": 3,
+            "rows": 60,
+            "first": 0,
+            "base": 0,
+            "transitions": n_steps,
+            "capacity": None,
+        }
+    ]
+
+
+def test_the_fields_of_a_vector_lane_are_its_ticks_and_starts(vector):
+    lane = vector("lz4")
+    with mmreplay.open(lane.path) as store:
+        fields = store.info()["fields"]
+    assert list(fields) == [
+        *("frames", "actions", "rewards", "non_terminals", "ends", "episode", "count"),
+        *("extras/x", "starts/env", "starts/frames", "starts/tick"),
+    ]
+    assert (fields["frames"]["shape"], fields["frames"]["codec"]) == ([3, 3], "lz4")
+    assert (fields["starts/frames"]["shape"], fields["starts/frames"]["codec"]) == ([3], "lz4")
+    for name, log in (("rewards", "ticks/rewards"), ("starts/env", "starts/env")):
+        assert fields[name]["bytes_on_disk"] == allocated(lane.path / log)
+
+
+def test_a_vector_lane_is_live_by_the_lock_on_its_directory(vector):
+    lane = vector(n_ticks=5)
+    lock = DirectoryLock(lane.path, who=str)
+    with mmreplay.open(lane.path) as store:
+        about = store.info()
+        runs = np.flatnonzero(lane.ticks["episode"][-1] >= 0).size
+        runs -= int(lane.ticks["ends"][-1].sum())
+        assert (about["state"], about["open"]) == ("live", runs)
+        assert about["live"]["unflushed_rows"] == 5
+        assert about["live"]["untrusted_rows"] == 0
+        assert about["live"]["last_checkpoint_s"] is not None
+    lock.release()
+
+
+def test_lanes_of_both_kinds_are_told_of_together(vector, make, story):
+    writer, lane = make(extras={"x": Field((2,), "float32")}), vector()
+    story.play(writer, 4)
+    with Store([writer.path, lane.path]) as store:
+        about = store.info()
+    assert (about["lanes"], about["environments"], about["rows"]) == (2, 4, 5 + 60)
+    assert [one["environments"] for one in about["lane_details"]] == [1, 3]
+    assert about["transitions"] == 4 + lane.ticks["count"][-1]
+    assert {"resets", "ends"} < about["fields"].keys()
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("lanes", [None, 2])
+def test_an_episode_in_which_a_writer_died_ended_as_the_next_opening_sees_it(
+    make, kill, lanes, lost
+):
+    """By the flag of its last step, as every episode did: 0 if that step lost a life."""
+    writer = make(lanes=lanes)
+    shape = (lanes,) if lanes else ()
+    frame, no = np.zeros((*shape, 3), np.uint8), np.zeros(shape, bool)
+    zeros = np.zeros(shape)
+    writer.reset(frame)
+    for flag in (lost, False, lost):  # a life lost before is no end
+        loses = np.full(shape, flag) if lanes else flag
+        writer.step(zeros.astype(int), zeros, frame, no, no, life_lost=loses)
+    with mmreplay.open(writer.path) as store:
+        if lanes:  # of one environment a reader cannot tell a lost life from the end
+            assert store.endings(store.episodes).tolist() == ["open"] * lanes
+    kill(writer)
+    expected = ["terminated" if lost else "truncated"] * (lanes or 1)
+    with mmreplay.open(writer.path) as store:
+        assert store.endings(store.episodes).tolist() == expected
+        about = store.info()
+        assert (about[expected[0]], about["open"]) == (len(expected), 0)
+    make(append=True).close()
+    with mmreplay.open(writer.path) as store:
+        assert store.endings(store.episodes).tolist() == expected

@@ -21,7 +21,7 @@ def opened(writer):
 
 
 def test_lanes_of_several_stores_are_numbered_on(make, story):
-    first, second = make("a.zarr"), make("b.zarr", lanes=2, action=Field((), "int64", chunk=4))
+    first, second = make("a.zarr"), make("b.zarr", n_lanes=2, action=Field((), "int64", chunk=4))
     story.play(first, 3)
     story.play(second, 4)
     lanes = [first.path, *(one.path for one in second.writers)]
@@ -100,7 +100,7 @@ def test_a_reader_far_behind_a_capacity_catches_up(make, story, lz4):
 
 
 def test_episodes_are_the_whole_ones_in_the_order_of_lanes_and_rows(make, story):
-    writer = make(lanes=2)
+    writer = make(n_lanes=2)
     first, second = writer.writers
     for length, end in ((3, "terminated"), (0, ""), (2, "truncated"), (4, "")):
         story.play(first, length, end)

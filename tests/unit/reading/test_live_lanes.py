@@ -5,6 +5,8 @@ import pytest
 
 import mmreplay
 from mmreplay import Field, SchemaError
+from mmreplay.episode_index import TickIndex
+from mmreplay.storage.chunk_files import EvictedError
 
 
 class Interrupted:
@@ -54,6 +56,24 @@ def test_rows_still_mapped_are_not_read_twice(make, story):
         gatherer = Interrupted(data.store.live.gatherer(data.settings), data.store.refresh)
         data.store.live.gather(lambda index: index.ids()[:8], gatherer)
     assert gatherer.readings == 1
+
+
+def test_a_look_at_an_index_whose_files_go_away_is_repeated(vector, monkeypatch):
+    """That of a vector lane reads them; a writer may close, open and evict meanwhile."""
+    path, looks, ids = vector().path, [], TickIndex.ids
+
+    def interrupted(index):
+        looks.append(index)
+        if len(looks) == 1:
+            raise EvictedError(str(path))
+        return ids(index)
+
+    with mmreplay.open(path) as store:
+        expected = store.ids.tolist()
+        monkeypatch.setattr(TickIndex, "ids", interrupted)
+        assert store.ids.tolist() == expected
+        assert len(looks) == 2
+        assert looks[0] is not looks[1]  # opened again in between
 
 
 def test_a_reader_says_that_another_store_has_its_path_by_now(tmp_path, caplog):

@@ -32,7 +32,7 @@ def opened(writer):
 
 
 def test_each_lane_is_read_by_itself(make, story):
-    writer = make(lanes=3)
+    writer = make(n_lanes=3)
     for number, one in enumerate(writer.writers):
         story.play(one, 3 + number, "terminated")
     with opened(writer) as store:
@@ -46,7 +46,7 @@ def test_each_lane_is_read_by_itself(make, story):
             "lane-00001",
             "lane-00002",
         ]
-        assert [lane.name for lane in store.lanes] == [None] * 3
+        assert [lane.name for lane in store.lanes] == ["0", "1", "2"]
         story.check(store)
         for name in ("frames", "actions", "rewards", "non_terminals", "resets", "extras"):
             with pytest.raises(SchemaError, match=r"has 3 lanes; .* use store\.lanes\[i\]"):

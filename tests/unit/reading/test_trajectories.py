@@ -123,10 +123,11 @@ def test_a_lazy_trajectory_reads_what_is_asked_for_and_that_once(store, monkeypa
     reads = []
     read = LiveLanes.episode_rows
 
-    def counting(self, path, first, stop):
-        reads.append((path, stop - first))
-        return read(self, path, first, stop)
+    def counting(self, path, first, n_rows):
+        reads.append((path, n_rows))
+        return read(self, path, first, n_rows)
 
+    expected = store.trajectory(2)
     monkeypatch.setattr(LiveLanes, "episode_rows", counting)
     assert (len(trajectory), trajectory.terminated, trajectory.truncated) == (6, False, True)
     assert trajectory.ids.tolist() == list(range(7, 13))
@@ -138,7 +139,6 @@ def test_a_lazy_trajectory_reads_what_is_asked_for_and_that_once(store, monkeypa
     assert reads[1:] == [("frames", 7)]
     whole = trajectory.read()
     assert len(reads) == 5  # actions, flags and the extra column are new
-    expected = store.trajectory(2)
     for name in ("observation", "action", "reward", "non_terminal", "ids"):
         one, other = getattr(whole, name), getattr(expected, name)
         assert one.dtype == other.dtype

@@ -13,6 +13,7 @@ import mmreplay
 from mmreplay.recording import atari
 from mmreplay.recording.environments import resolve_id
 from mmreplay.recording.recorder import record
+from tests.support.writers import rows_of
 
 gymnasium.register_envs(ale_py)
 
@@ -30,8 +31,9 @@ class Policy:
         return self.space.sample()
 
 
-def columns(lane):
-    return [lane.frames[:], lane.actions[:], lane.rewards[:], lane.non_terminals[:], lane.resets[:]]
+def columns(store, env=0):
+    """Frames, actions, rewards, flags and resets of one environment, as a lane of its own has."""
+    return list(vars(rows_of(store, env)).values())
 
 
 def assert_same_rows(some, others):
@@ -101,7 +103,7 @@ def steady_game(recorded):
 def test_without_random_starts_one_and_several_environments_record_the_same(steady_game):
     with mmreplay.open(steady_game(2, 3)) as many, mmreplay.open(steady_game(1, 4)) as one:
         assert many.episodes["terminated"].any()
-        assert_same_rows(columns(many.lanes[1]), columns(one))
+        assert_same_rows(columns(many, 1), columns(one))
 
 
 def test_one_environment_is_gymnasiums_atari_preprocessing(game):
@@ -144,27 +146,31 @@ def test_several_environments_are_ale_pys_vector_environment(game):
     space = gymnasium.spaces.Box(0, 255, (84, 84), np.uint8)
     policy = Policy(space, gymnasium.spaces.Discrete(4), 5)
     with mmreplay.open(game(2)) as store:
-        lane = store.lanes[1]
-        assert_same_rows(columns(lane), by_hand(OneLane("breakout"), policy, 5, STEPS))
-        assert lane.rewards[:].max() >= 1
-        assert (lane.non_terminals[:-1] == 0).any()
+        played = columns(store, 1)
+    assert_same_rows(played, by_hand(OneLane("breakout"), policy, 5, STEPS))
+    _, _, rewards, flags, _ = played
+    assert rewards.max() >= 1
+    assert (flags[:-1] == 0).any()
 
 
 @pytest.mark.parametrize("envs", [1, 2])
 def test_a_truncated_episode_ends_in_its_true_final_frame(envs, steady_game, tmp_path, monkeypatch):
+    seed = 5 - envs
+    whole = steady_game(envs, seed)  # before what follows applies to it
     monkeypatch.setattr(atari, "NOOP_MAX", 0)
     monkeypatch.setattr(atari, "max_steps", lambda _spec: 100)
-    seed = 5 - envs
     record(
         "BreakoutNoFrameskip-v4", tmp_path / "s", 110 * envs, envs=envs, policy=Policy, seed=seed
     )
-    with mmreplay.open(steady_game(envs, seed)) as long, mmreplay.open(tmp_path / "s") as short:
-        for true, cut in zip(long.lanes, short.lanes, strict=True):
-            assert np.array_equal(true.frames[:101], cut.frames[:101])
-            assert np.flatnonzero(cut.resets[:]).tolist() == [0, 101]
-            assert cut.non_terminals[:].all()
-            assert np.array_equal(cut.frames[101], cut.frames[0])
-        assert short.episodes["length"].tolist() == [100, 10] * envs
+    with mmreplay.open(whole) as long, mmreplay.open(tmp_path / "s") as short:
+        for env in range(envs):
+            true = columns(long, env)[0]
+            frames, _, _, flags, resets = columns(short, env)
+            assert np.array_equal(true[:101], frames[:101])
+            assert np.flatnonzero(resets).tolist() == [0, 101]
+            assert flags.all()
+            assert np.array_equal(frames[101], frames[0])
+        assert sorted(short.episodes["length"].tolist()) == [10] * envs + [100] * envs
 
 
 @pytest.mark.parametrize("envs", [1, 2])
@@ -196,13 +202,37 @@ def test_a_lost_life_is_terminal_only_on_request(envs, game, tmp_path):
         life_loss=True,
     )
     with mmreplay.open(game(envs)) as a, mmreplay.open(tmp_path / "s") as b:
-        for plain, lossy in zip(a.lanes, b.lanes, strict=True):
-            rows = lossy.rows
-            assert np.array_equal(plain.frames[:rows], lossy.frames[:])
-            ends = np.count_nonzero(plain.non_terminals[: rows - 1] == 0)
-            lost = np.count_nonzero(lossy.non_terminals[:-1] == 0)
+        for env in range(envs):
+            plain, lossy = columns(a, env), columns(b, env)
+            rows = len(lossy[0])
+            assert np.array_equal(plain[0][:rows], lossy[0])
+            ends = np.count_nonzero(plain[3][: rows - 1] == 0)
+            lost = np.count_nonzero(lossy[3][:-1] == 0)
             assert lost >= ends + 3
-            assert np.array_equal(plain.resets[:rows], lossy.resets[:])
+            assert np.array_equal(plain[4][:rows], lossy[4])
+
+
+def test_the_frames_of_ale_py_are_copied_once_into_the_store(tmp_path, monkeypatch):
+    batches, steps = [], []
+    recv, receive = AtariVectorEnv.recv, atari.AtariLanes.receive
+
+    def note(real, into):
+        def call(self):
+            into.append(real(self))
+            return into[-1]
+
+        return call
+
+    def another_copy(*_):
+        raise AssertionError("frames that are not stored as they are")
+
+    monkeypatch.setattr(AtariVectorEnv, "recv", note(recv, batches))
+    monkeypatch.setattr(atari.AtariLanes, "receive", note(receive, steps))
+    monkeypatch.setattr(mmreplay.VectorWriter, "_put_frames", another_copy)
+    record("ALE/Breakout-v5", tmp_path / "s", 40, envs=2)
+    assert len(batches) == len(steps) == 20
+    for (observations, *_), step in zip(batches, steps, strict=True):
+        assert np.shares_memory(observations, step.frames)
 
 
 def test_an_id_registered_with_other_arguments_is_taken_as_it_is():

@@ -1,6 +1,7 @@
 """Vector environments that begin the next episode themselves, in each way that Gymnasium has."""
 
 import re
+from functools import partial
 from pathlib import Path
 
 import gymnasium
@@ -8,26 +9,43 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import mmreplay
-from mmreplay import SchemaError
+from mmreplay import Field, SchemaError
 from mmreplay.recording.recorder import record
 from tests.support.counter_env import Counter
+from tests.support.writers import make_lanes
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.value)
 @pytest.mark.parametrize("steps", [1, 3, 4, 20, 21, 22, 23])
-def test_exactly_as_many_transitions_as_asked_for(steps, mode, tmp_path):
-    def make():
-        return SyncVectorEnv([Counter] * 3, autoreset_mode=mode)
+@pytest.mark.parametrize("lane_each", [False, True])
+def test_exactly_as_many_transitions_as_asked_for(steps, mode, lane_each, tmp_path):
+    """Where the last step makes more of them, those of the first environments."""
 
-    result = record(make, tmp_path / "s", steps)
+    def make():
+        lengths = [partial(Counter, length) for length in (7, 3, 5)]
+        return SyncVectorEnv(lengths, autoreset_mode=mode)
+
+    if lane_each:
+        fields = {"frame": Field((2,), "float32"), "action": Field((), "int64")}
+        make_lanes(tmp_path / "s", n_lanes=3, **fields).close()
+    result = record(make, tmp_path / "s", steps, append=lane_each)
     with mmreplay.open(tmp_path / "s") as store:
         assert len(store) == result.steps == steps
-        assert sum(len(lane.resets) for lane in store.lanes) == result.rows
-        ended = int(store.episodes["terminated"].sum())
-        assert ended == result.episodes
-    assert result.lanes == 3
+        assert sum(lane.rows for lane in store.lanes) == result.rows
+        episodes = store.episodes
+        assert episodes["terminated"].sum() == result.episodes
+        assert (episodes["terminated"] | episodes["truncated"]).all()
+        ids = episodes["id"]
+        environments = ids >> mmreplay.LANE_SHIFT if lane_each else ids % 3
+        counts = [0, 0, 0]
+        for number, env in enumerate(environments.tolist()):
+            shown = store.trajectory(number).observation
+            assert shown.tolist() == [[counts[env], n] for n in range(len(shown))]
+            assert episodes["terminated"][number] == (len(shown) == (8, 4, 6)[env])
+            counts[env] += 1
+    assert result.environments == 3
     assert not result.stopped
 
 
@@ -77,8 +95,6 @@ def test_a_life_lost_with_the_last_step_counts_in_every_autoreset_mode(tmp_path,
     env = Cut() if mode is None else SyncVectorEnv([Cut] * 2, autoreset_mode=mode)
     record(env, tmp_path / "store.zarr", 12 if mode is None else 24, life_loss=True)
     with mmreplay.open(tmp_path / "store.zarr") as store:
-        for lane in store.lanes:
-            assert lane.non_terminals[lane.resets[:].argmax() :][:10].tolist() == [
-                *(1, 0, 1, 0, 0),
-                *(1, 0, 1, 0, 0),
-            ]
+        assert len(store.episodes) == (3 if mode is None else 6)
+        for number in range(len(store.episodes)):
+            assert store.trajectory(number).non_terminal.tolist() == [1, 0, 1, 0]

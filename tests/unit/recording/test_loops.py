@@ -95,6 +95,7 @@ def test_an_error_in_the_writer_passes_unchanged(tmp_path, monkeypatch):
         raise MemoryError("no memory for a row")
 
     monkeypatch.setattr(mmreplay.Writer, "_prepare_reset", broken)
+    monkeypatch.setattr(mmreplay.VectorWriter, "_append_starts", broken)
     for envs in (1, 2):
         with pytest.raises(MemoryError, match=r"^no memory for a row$"):
             record(Counter, tmp_path / f"{envs}", 100, envs=envs)
@@ -103,14 +104,12 @@ def test_an_error_in_the_writer_passes_unchanged(tmp_path, monkeypatch):
 @pytest.mark.parametrize("envs", [1, 3])
 def test_a_lost_life_is_terminal_with_life_loss(envs, tmp_path):
     record(Counter, tmp_path / "s", 14 * envs, envs=envs, life_loss=True)
-    with mmreplay.open(tmp_path / "s") as store:
-        for lane in store.lanes:
-            assert lane.non_terminals[:7].tolist() == [1, 1, 0, 1, 1, 0, 0]
-            assert lane.resets[:8].tolist() == [1, 0, 0, 0, 0, 0, 0, 0]
-            assert lane.non_terminals[8:15].tolist() == [1, 1, 0, 1, 1, 0, 0]
     record(Counter, tmp_path / "t", 14)
-    with mmreplay.open(tmp_path / "t") as store:
-        assert store.non_terminals[:7].tolist() == [1, 1, 1, 1, 1, 1, 0]
+    with mmreplay.open(tmp_path / "s") as store, mmreplay.open(tmp_path / "t") as plain:
+        assert len(store.episodes) == 2 * envs
+        for number in range(2 * envs):
+            assert store.trajectory(number).non_terminal.tolist() == [1, 1, 0, 1, 1, 0, 0]
+        assert plain.trajectory(0).non_terminal.tolist() == [1, 1, 1, 1, 1, 1, 0]
 
 
 @pytest.mark.parametrize("envs", [1, 3])

@@ -9,6 +9,7 @@ import mmreplay
 from mmreplay import Field, SchemaError, StoreExistsError
 from mmreplay.recording.recorder import record, step_only
 from tests.support.counter_env import Counter, metadata
+from tests.support.writers import make_lanes
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -45,17 +46,23 @@ def test_appending_goes_on_with_other_episodes(tmp_path):
     assert len({run["seed"] for run in runs}) == 3
     with mmreplay.open(path) as store:
         assert len(store) == 180
-        first = [
-            lane.frames[int(i)].tobytes()
-            for lane in store.lanes
-            for i in np.flatnonzero(lane.resets[:])
-        ]
-        assert len(set(first)) == len(first)
+        episodes = [store.trajectory(number) for number in range(len(store.episodes))]
+        first = [one.observation[0].tobytes() for one in episodes]
+        assert len(set(first)) == len(first) > 6
 
 
-def test_appending_takes_the_lanes_of_the_store(tmp_path):
-    record("CartPole-v1", tmp_path / "s", 10, envs=3)
-    assert record("CartPole-v1", tmp_path / "s", 10, append=True).lanes == 3
+@pytest.mark.parametrize("lane_each", [False, True])
+def test_appending_takes_the_number_of_environments_from_the_store(tmp_path, lane_each):
+    if lane_each:
+        fields = {"frame": Field((4,), "float32"), "action": Field((), "int64")}
+        make_lanes(tmp_path / "s", n_lanes=3, **fields).close()
+    else:
+        assert record("CartPole-v1", tmp_path / "s", 10, envs=3).environments == 3
+    result = record("CartPole-v1", tmp_path / "s", 10, append=True)
+    assert (result.environments, result.steps) == (3, 10)
+    with mmreplay.open(tmp_path / "s") as store:
+        assert len(store.lanes) == (3 if lane_each else 1)
+        assert len(store) == (10 if lane_each else 20)
     with pytest.raises(
         SchemaError, match="a vector environment of 3, found a vector environment of 2"
     ):
@@ -95,12 +102,13 @@ def test_a_capacity_keeps_the_newest(tmp_path):
 
 @pytest.mark.parametrize("lanes", [None, 2])
 def test_evicted_rows_are_counted(lanes, tmp_path):
+    """Of many environments one for each step of all of them."""
     path, envs = tmp_path / "s", lanes or 1
     fields = {"frame": Field((2,), "float32", chunk=64), "action": Field((), "int64", chunk=64)}
     mmreplay.create(path, **fields, lanes=lanes, capacity=10 * envs).close()
     result = record(Counter, path, 500 * envs, envs=envs, append=True)
     assert result.steps == 500 * envs
-    assert result.rows > result.steps
+    assert result.rows == 500 if lanes else result.rows > 500
     assert 0 < result.evicted_rows < result.rows
     with mmreplay.open(path) as store:
         assert sum(lane.base for lane in store.lanes) == result.evicted_rows
@@ -146,4 +154,4 @@ def test_create_takes_its_fields_and_lanes_from_an_environment(tmp_path):
         observations, _ = envs.reset(seed=0)
         writer.reset(observations)
     with mmreplay.open(tmp_path / "two") as store:
-        assert len(store.lanes) == 2
+        assert store.lanes[0].environments == len(writer) == 2

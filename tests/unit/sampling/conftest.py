@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from mmreplay.episode_index import Index
+from mmreplay.episode_index import RowIndex
 from mmreplay.ids import LANE_SHIFT
 
 
 @pytest.fixture
 def index():
     """Two lanes with episodes of several lengths: 60 transitions."""
-    out = Index(2)
+    out = RowIndex(2)
     out.load(0, 0, 41, np.array([0, 5, 6, 20]), None)
     out.load(1, 0, 30, np.array([0, 1, 10]), 25)
     return out

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mmreplay.episode_index import Index
+from mmreplay.episode_index import RowIndex
 from mmreplay.errors import EmptyBufferError
 from mmreplay.sampling.windows import Windows, WindowSampler
 from tests.support.oracle.naive_windows import WINDOWS, naive_starts
@@ -13,7 +13,7 @@ from tests.support.oracle.naive_windows import WINDOWS, naive_starts
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_the_windows_of_an_index_that_grows_are_those_of_a_new_one(lanes, capacity):
     random = np.random.default_rng(lanes)
-    index = Index(lanes)
+    index = RowIndex(lanes)
     for lane in range(lanes):
         index.load(lane, 0, 0, np.empty(0, np.int64), capacity)
     samplers = {one: WindowSampler(one) for one in WINDOWS[::7]}
@@ -40,7 +40,7 @@ def test_the_windows_of_an_index_that_grows_are_those_of_a_new_one(lanes, capaci
 
 
 def test_episodes_that_can_no_longer_be_sampled_are_not_kept():
-    index = Index(1)
+    index = RowIndex(1)
     index.load(0, 0, 0, np.empty(0, np.int64), 50)
     sampler = WindowSampler(Windows(2))
     for episode in range(1000):
@@ -52,6 +52,6 @@ def test_episodes_that_can_no_longer_be_sampled_are_not_kept():
 def test_a_sampler_takes_another_index_for_another():
     sampler = WindowSampler(Windows(2))
     for head in (5, 9, 5):
-        index = Index(1)
+        index = RowIndex(1)
         index.load(0, 0, head, np.array([0]), None)
         assert sampler.every(index).tolist() == list(range(head - 2))

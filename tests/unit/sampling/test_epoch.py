@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mmreplay.episode_index import Index
+from mmreplay.episode_index import RowIndex
 from mmreplay.sampling.epoch import epoch_ids
 
 
@@ -32,6 +32,6 @@ def test_the_order_depends_on_the_seed_and_the_number_of_the_epoch_alone(index):
 
 def test_an_epoch_of_nothing_is_empty():
     assert (
-        epoch_ids(Index(1).ids(), seed=0, epoch=0, shuffle=True, rank=0, world_size=1).tolist()
+        epoch_ids(RowIndex(1).ids(), seed=0, epoch=0, shuffle=True, rank=0, world_size=1).tolist()
         == []
     )

@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 
 from mmreplay import PrioritizedReplayBuffer
-from mmreplay.errors import (
-    EmptyBufferError,
-    SchemaError,
-)
-from mmreplay.sampling.prioritized import Prioritization
-from tests.support.prioritized import FRAME, RAW, ROWS, give, play
+from mmreplay.episode_index import TickIndex
+from mmreplay.errors import EmptyBufferError, InvalidIdError, SchemaError
+from mmreplay.sampling.prioritized import Prioritization, PrioritizedSampler
+from mmreplay.storage.priority_column import PriorityColumn
+from tests.support.even_draws import even_draws
+from tests.support.oracle.ticks import TicksOnDisk
+from tests.support.oracle.vector_pair import in_memory
+from tests.support.prioritized import FRAME, RAW, ROWS, VARIANTS, give, play
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -122,9 +124,9 @@ def test_updates_for_evicted_ids_are_ignored_and_counted(prioritized_of):
     assert buffer.priorities(buffer.ids)[3] == 8
 
 
-@pytest.mark.parametrize("lanes", [None, 3])
-def test_late_updates_of_several_batches_reach_exactly_their_transitions(prioritized_of, lanes):
-    buffer = prioritized_of(capacity=100, epsilon=0.0, lanes=lanes)
+@pytest.mark.parametrize("many", [{}, {"n_lanes": 3}, {"lanes": 3}], ids=str)
+def test_late_updates_of_several_batches_reach_exactly_their_transitions(prioritized_of, many):
+    buffer = prioritized_of(capacity=100, epsilon=0.0, **many)
     random = np.random.default_rng(0)
     known, out, n_late = {}, [], 0
     for number in range(40):
@@ -178,3 +180,57 @@ def test_beta_grows_in_a_straight_line():
     how = Prioritization(beta=0.5, betasteps=4)
     assert [how.beta_at(n) for n in (0, 1, 2, 4, 9)] == [0.5, 0.625, 0.75, 1, 1]
     assert Prioritization(beta=0.5).beta_at(1000) == 0.5
+
+
+# ---------------------------------------------------------------- vector lanes
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("capacity", [None, 40])
+def test_cells_that_are_transitions_have_a_priority_and_no_others(tmp_path, variant, capacity):
+    random = np.random.default_rng(0)
+    model = in_memory(3, capacity)
+    disk = TicksOnDisk(model)
+    index = TickIndex(disk, "lane")
+    index.load(0, 0, capacity, disk.starts)
+    column = PriorityColumn([tmp_path], [(0, 0)], [3])
+    sampler = PrioritizedSampler(column, Prioritization(1.0, variant=variant), index, None)
+    with pytest.raises(EmptyBufferError):
+        sampler.draw(index, np.array([0.5]))
+    known, largest = {}, 1.0
+    for _ in range(30):
+        model.play(int(random.integers(1, 12)), 0.3)
+        model.evict()
+        vars(disk).update(vars(TicksOnDisk(model)))
+        index.extend(model.base, len(model.ticks), disk.starts)
+        ids = index.ids()
+        known = {one: known.get(one, largest) for one in ids.tolist()}
+        assert sampler.priorities(index, ids).tolist() == list(known.values())
+        every = np.flatnonzero(column.values)
+        assert column.ids(every).tolist() == ids.tolist()
+        masses = expected_masses(np.array(list(known.values())), variant)
+        assert np.allclose(sampler.probabilities(index, ids), masses)
+        drawn, probabilities = sampler.draw(index, even_draws(1000))
+        assert np.isin(drawn, ids).all()
+        assert np.allclose(probabilities, masses[ids.searchsorted(drawn)])
+        some = np.unique(random.choice(ids, 7))
+        values = random.random(some.size) * 3
+        assert sampler.update(index, some, values) == 0
+        largest = max(largest, float(values.max()))
+        known |= dict(zip(some.tolist(), values.tolist(), strict=True))
+    if capacity:
+        assert sampler.update(index, np.array([0, int(ids[-1])]), np.array([9.0, 1.0])) == 1
+    absent = np.setdiff1d(np.arange(*index.extent(0)), ids)
+    with pytest.raises(InvalidIdError):
+        sampler.update(index, absent[-1:], np.ones(1))
+    again = PrioritizedSampler(
+        PriorityColumn([tmp_path], [index.window(0)[::2]], [3]), sampler.how, index, None
+    )
+    assert (again.priorities(index, ids) == sampler.priorities(index, ids)).all()
+
+
+def expected_masses(priorities, variant):
+    if variant == "rank":
+        order = np.lexsort((np.arange(priorities.size), -priorities))
+        priorities[order] = 1 / np.arange(1, priorities.size + 1)
+    return priorities / priorities.sum()

@@ -26,10 +26,11 @@ def test_transitions_are_drawn_by_the_definition(prioritized_of, n, alpha, varia
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_transitions_of_several_lanes_are_drawn_by_the_definition_after_eviction(
-    prioritized_of, variant
+@pytest.mark.parametrize("many", ["n_lanes", "lanes"])
+def test_transitions_of_several_environments_are_drawn_by_the_definition_after_eviction(
+    prioritized_of, variant, many
 ):
-    buffer = prioritized_of(lanes=3, capacity=90, variant=variant)
+    buffer = prioritized_of(capacity=90, variant=variant, **{many: 3})
     random = np.random.default_rng(0)
     for _ in range(12):
         play(buffer, 7)
@@ -38,7 +39,7 @@ def test_transitions_of_several_lanes_are_drawn_by_the_definition_after_eviction
         buffer.flush()
         assert len(buffer) == n
     assert n == 90
-    assert len(np.unique(buffer.ids >> LANE_SHIFT)) == 3
+    assert len(np.unique(buffer.ids >> LANE_SHIFT)) == (3 if many == "n_lanes" else 1)
     check_distribution(buffer, expected_probabilities(buffer, 0.6, variant))
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mmreplay.episode_index import Index
+from mmreplay.episode_index import RowIndex
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.sampling.trajectories import TrajectorySampler
 from tests.support.even_draws import even_draws
@@ -25,4 +25,4 @@ def test_without_replacement_each_whole_episode_is_drawn_once(index, whole_episo
 
 def test_a_draw_from_no_whole_episode_is_refused():
     with pytest.raises(EmptyBufferError, match="there is no whole episode"):
-        TrajectorySampler().draw(Index(1), np.array([0.5]))
+        TrajectorySampler().draw(RowIndex(1), np.array([0.5]))

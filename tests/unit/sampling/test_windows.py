@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mmreplay.episode_index import Index
+from mmreplay.episode_index import RowIndex
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.sampling.windows import PortionSampler, Windows, WindowSampler
 from tests.support.even_draws import even_draws
@@ -22,7 +22,7 @@ def test_where_no_window_fits_the_longest_episode_is_named(index):
         PortionSampler(Windows(21)).draw(index, np.zeros((2, 1)))
     for sampler in (WindowSampler(Windows(2)), WindowSampler(Windows(2, 0, "pad"))):
         with pytest.raises(EmptyBufferError, match="there is no episode of a step yet"):
-            sampler.draw(Index(2), np.array([0.5]))
+            sampler.draw(RowIndex(2), np.array([0.5]))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mmreplay.episode_index import Index
+from mmreplay.episode_index import RowIndex
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.sampling.without_replacement import distinct_ids
 
@@ -22,4 +22,4 @@ def test_more_than_there_are_is_refused(index):
     with pytest.raises(SchemaError, match=f"at most the {count} transitions there are"):
         distinct_ids(index, count + 1, 0)
     with pytest.raises(EmptyBufferError, match="a transition needs a reset and a step"):
-        distinct_ids(Index(2), 1, 0)
+        distinct_ids(RowIndex(2), 1, 0)

@@ -217,3 +217,10 @@ def test_the_boot_id_of_a_write_is_that_of_its_moment(path, boot):
 
 def test_a_slot_is_a_page():
     assert checkpoint.PAGE_BYTES == 4096
+
+
+def test_one_that_somebody_removes_as_a_lane_is_opened_is_a_failed_store(path):
+    file = CheckpointFile(path, STORE)
+    path.unlink()
+    with pytest.raises(FailedStoreError, match="No such file"):
+        file.renew()

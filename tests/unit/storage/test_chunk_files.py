@@ -6,10 +6,11 @@ import os
 import numpy as np
 import pytest
 
-from mmreplay.errors import CorruptStoreError, DiskFullError
+from mmreplay.errors import CorruptStoreError, DiskFullError, FailedStoreError
 from mmreplay.format.layout import ArraySpec
 from mmreplay.storage import chunk_files
 from mmreplay.storage.chunk_files import EvictedError
+from mmreplay.system import durable_writes
 from tests.support.oracle.handmade_lanes import RawLane
 
 
@@ -87,3 +88,16 @@ def test_a_window_that_finds_no_room_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(DiskFullError):
         chunk_files.open_window(tmp_path, ArraySpec("x", (), np.dtype("int64"), 10), 0)
     assert list((tmp_path / "x").iterdir()) == []
+
+
+def test_one_that_somebody_removes_as_it_is_mapped_is_a_failed_store(tmp_path, monkeypatch):
+    (tmp_path / "x").mkdir()
+    real = durable_writes.allocate
+
+    def allocate(path, size):
+        real(path, size)
+        path.unlink()
+
+    monkeypatch.setattr(durable_writes, "allocate", allocate)
+    with pytest.raises(FailedStoreError, match="No such file"):
+        chunk_files.open_window(tmp_path, ArraySpec("x", (), np.dtype("int64"), 10), 0)

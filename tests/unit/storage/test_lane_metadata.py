@@ -9,7 +9,8 @@ import pytest
 import mmreplay
 from mmreplay import Field
 from mmreplay.errors import CorruptStoreError, FormatError, StoreNotFoundError
-from mmreplay.storage.lane_metadata import lane_paths, read_metadata, read_specs
+from mmreplay.format.columns import lane_columns
+from mmreplay.storage.lane_metadata import lane_paths, read_metadata, read_name, read_specs
 from mmreplay.system import checked_reads
 from tests.support.documents import edit
 
@@ -68,7 +69,7 @@ def test_what_may_not_be_read_is_no_bare_permission_error(tmp_path, monkeypatch)
 
 
 def test_every_array_is_checked_against_the_schema(closed_lane):
-    specs, rows = read_specs(closed_lane.path, closed_lane.schema)
+    specs, rows = read_specs(closed_lane.path, lane_columns(closed_lane.schema))
     assert rows == 21
     assert specs == closed_lane.specs
     assert set(specs) == {"frames", "actions", "rewards", "non_terminals", "resets", "extras/x"}
@@ -150,7 +151,7 @@ def test_a_directory_that_is_a_link_is_not_followed(closed_lane, tmp_path, name)
 
 
 def test_the_lanes_of_a_store_come_in_the_order_of_their_numbers(make):
-    one, many = make("one.zarr"), make("many.zarr", lanes=3)
+    one, many = make("one.zarr"), make("many.zarr", n_lanes=3)
     assert lane_paths(one.path) == [one.path]
     expected = [many.path / f"lane-0000{n}" for n in range(3)]
     assert lane_paths(many.path) == expected
@@ -159,8 +160,19 @@ def test_the_lanes_of_a_store_come_in_the_order_of_their_numbers(make):
     assert lane_paths(many.path) == expected
 
 
+def test_the_name_of_a_lane_is_that_which_it_has_now(make):
+    path = make("named.zarr", lane="a").path
+    assert [read_name(path), read_name(path)] == ["a", "a"]
+    edit(path / "zarr.json", lambda root: root["attributes"]["mmreplay"].update(name="b"))
+    assert read_name(path) == "b"
+    assert read_name(make("one.zarr").path) is None
+    edit(path / "zarr.json", lambda root: root["attributes"]["mmreplay"].update(format=2))
+    with pytest.raises(FormatError, match="expected format 1"):
+        read_name(path)
+
+
 def test_a_lane_that_is_a_link_is_refused(make, tmp_path):
-    many = make("many.zarr", lanes=2)
+    many = make("many.zarr", n_lanes=2)
     (many.path / "lane-00001").rename(tmp_path / "outside")
     (many.path / "lane-00001").symlink_to(tmp_path / "outside")
     with pytest.raises(CorruptStoreError, match="found a link"):
@@ -168,7 +180,7 @@ def test_a_lane_that_is_a_link_is_refused(make, tmp_path):
 
 
 def test_a_store_with_no_lane_yet_says_so(make):
-    many = make("many.zarr", lanes=1)
+    many = make("many.zarr", n_lanes=1)
     many.close()
     shutil.rmtree(many.path / "lane-00000")
     with pytest.raises(FormatError, match="no lane in it yet"):

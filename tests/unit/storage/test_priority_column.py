@@ -4,11 +4,13 @@ import json
 
 import numpy as np
 import pytest
+import zarr
 
 from mmreplay.errors import CorruptStoreError, DiskFullError, FormatError
+from mmreplay.format import layout
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.storage import priority_column
-from mmreplay.storage.priority_column import PriorityColumn, evict, finish, trim
+from mmreplay.storage.priority_column import PriorityColumn, evict, find_spec, finish, trim
 from mmreplay.system import durable_writes, memory_maps
 from tests.support.disks.faults import faulty_disk
 
@@ -224,3 +226,73 @@ def test_a_link_is_not_followed(lane, tmp_path_factory):
     (lane / "priorities").symlink_to(elsewhere)
     with pytest.raises(CorruptStoreError, match="link"):
         PriorityColumn([lane], [(0, 1)])
+
+
+@pytest.mark.parametrize("width", [1, 3, 8, 200, 4096])
+def test_the_column_of_a_vector_lane_has_cells_as_positions(lane, width):
+    head = 40 * width
+    column = PriorityColumn([lane], [(0, head)], [width])
+    document = json.loads((lane / "priorities" / "zarr.json").read_bytes())
+    chunk = document["chunk_grid"]["configuration"]["chunk_shape"]
+    assert document["shape"][1:] == chunk[1:] == [width]
+    assert chunk[0] * width * 8 % memory_maps.GRANULARITY == 0
+    assert names(lane)[0] == "c.0.0"
+    ids = np.arange(head)
+    assert column.ids(column.positions(ids)).tolist() == ids.tolist()
+    put(column, ids, np.arange(1.0, head + 1))
+    column.reach([(0, 3 * head)])
+    again = PriorityColumn([lane], [(0, head - width)], [width])
+    assert get(again, ids[:-width]) == list(range(1, head + 1 - width))
+    assert get(again, ids[-width:]) == [0.0] * width  # past the head
+    assert again.lowest(0) == 0
+
+
+def test_lanes_of_both_kinds_lie_side_by_side(lanes):
+    windows = [(0, ROWS), (0, 30), (2 * ROWS, 3 * ROWS)]
+    column = PriorityColumn(lanes, windows, [None, 3, 4])
+    ids = np.concatenate(
+        [np.arange(*window) + (n << LANE_SHIFT) for n, window in enumerate(windows)]
+    )
+    assert column.ids(column.positions(ids)).tolist() == ids.tolist()
+    put(column, ids, np.arange(1.0, ids.size + 1))
+    assert get(PriorityColumn(lanes, windows, [None, 3, 4]), ids[:-1])[ROWS:] == list(
+        np.arange(1.0, ids.size)[ROWS:]
+    )
+
+
+def test_a_column_of_other_environments_is_none(lane):
+    PriorityColumn([lane], [(0, 30)], [3])
+    for width in (None, 2, 4):
+        with pytest.raises(FormatError, match="expected"):
+            PriorityColumn([lane], [(0, 30)], [width])
+
+
+# ---------------------------------------------------------------- of ticks
+
+
+def test_priorities_of_ticks_are_trimmed_evicted_and_finished_by_tick(lane):
+    """4 environments: a chunk file has a quarter as many ticks as it would have rows."""
+    ticks = ROWS // 4
+    folder = lane / "priorities"
+    folder.mkdir()
+    spec = layout.ArraySpec("priorities", (4,), np.dtype("float64"), ticks)
+    (folder / "zarr.json").write_bytes(layout.array_json(spec, 0))
+    assert find_spec(lane, 4) == spec
+    for width in (None, 3):
+        with pytest.raises(FormatError, match="float64 a row"):
+            find_spec(lane, width)
+    for chunk in range(4):
+        (folder / f"c.{chunk}.0").write_bytes(np.ones((ticks, 4)).tobytes())
+    trim(lane, 0, 2 * ticks + 3, 4)
+    assert names(lane) == ["c.0.0", "c.1.0", "c.2.0", "zarr.json"]
+    last = np.fromfile(folder / "c.2.0").reshape(-1, 4)
+    assert last[:3].all()
+    assert not last[3:].any()
+    evict(lane, 2 * ticks - 1, 4)
+    assert names(lane) == ["c.1.0", "c.2.0", "zarr.json"]
+    finish(lane, 2 * ticks + 2, 4)
+    values = zarr.open_array(str(folder), mode="r")
+    assert values.shape == (2 * ticks + 2, 4)
+    assert values[ticks:].all()
+    sums = zarr.open_array(str(lane / "checksums" / "priorities"), mode="r")
+    assert [bool(one) for one in sums[:]] == [False, True, True]

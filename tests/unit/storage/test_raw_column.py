@@ -306,3 +306,27 @@ def test_windows_of_large_chunks_are_asked_for_before_they_are_read(tmp_path, mo
     ids = np.array([[10, 11, 12], [20_000, 20_001, 20_002], [32_768, 32_769, 32_770]])
     assert column.take(ids).tobytes() == lane.rows[ids].tobytes()
     assert asked == [(row * 64, 3 * 64) for row in (10, 20_000, 32_768)]
+
+
+def test_of_windows_of_cells_only_their_rows_are_asked_for(tmp_path, monkeypatch):
+    spec = ArraySpec("x", (64,), np.dtype("uint8"), 1 << 14)
+    lane = RawLane(tmp_path, spec, (2 << 14) + 5)
+    monkeypatch.setattr(memory_maps, "resident", lambda data: 0.0)
+    asked = []
+    monkeypatch.setattr(memory_maps, "advise_needed", lambda array, ranges: asked.extend(ranges))
+    column = column_of(lane)
+    ids = np.array([[10, 20, 30], [30_000, 20, 30]])
+    assert column.take(ids).tobytes() == lane.rows[ids].tobytes()
+    assert asked == [(row * 64, 64) for row in (10, 20, 30, 30_000)]
+
+
+def test_a_view_is_of_the_files_where_they_lie_side_by_side(tmp_path, mode):
+    lanes = [RawLane(tmp_path / str(n), spec_of(mode), 4000 + n) for n in range(2)]
+    column = column_of(*lanes)
+    for number, lane in enumerate(lanes):
+        rows = column.view(number, 5, lane.head)
+        assert rows.tolist() == lane.rows[5 : lane.head].tolist()
+        assert rows.flags.owndata == (mode != "side by side")
+        copy = column.read(number, 5, lane.head)
+        assert copy.tolist() == rows.tolist()
+        assert copy.flags.owndata

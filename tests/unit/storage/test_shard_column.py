@@ -187,6 +187,69 @@ def test_rows_in_any_order_are_not_copied_one_by_one(tmp_path, monkeypatch):
     assert len(seen) == 1
 
 
+# ---------------------------------------------------------------- cells
+
+
+@pytest.mark.parametrize("tail", [None, 36])
+@pytest.mark.parametrize(("width", "inner"), [(2, 4), (3, 1), (5, 6)])
+def test_cells_come_from_the_chunks_of_their_environments(tmp_path, width, inner, tail):
+    """Beside the lane of one environment, and one whose ticks are of other lengths."""
+    tail = tail if tail is None else tail * width
+    lanes = [
+        CompressedLane(tmp_path / "0", compressed_spec(12, inner, width=width), 50 * width, tail),
+        CompressedLane(tmp_path / "1", compressed_spec(12, 4), 50, 36),
+        CompressedLane(tmp_path / "2", compressed_spec(8, 2, codec=ZSTD, width=4), 120, base=40),
+    ]
+    for some in (lanes[:1], lanes):
+        column = ShardColumn(some, "frames")
+        for count in (1, 7, 300):
+            ids, expected = ids_of(some, count, count)
+            assert column.take(ids).tobytes() == expected.tobytes()
+        for number, lane in enumerate(some):
+            every = column.read(number, lane.base, lane.head)
+            assert every.tobytes() == lane.rows[lane.base :].tobytes()
+
+
+@pytest.mark.parametrize("tail", [None, 36])
+@pytest.mark.parametrize("inner", [4, 6])
+def test_long_windows_of_one_environment_are_its_cells(tmp_path, tail, inner, monkeypatch):
+    width = 3
+    spec = compressed_spec(12, inner, dtype="int16", width=width)
+    lane = CompressedLane(tmp_path / "0", spec, 50 * width, tail and tail * width)
+    starts = CompressedLane(tmp_path / "1", compressed_spec(12, 4, dtype="int16"), 20)
+    column = ShardColumn([lane, starts], "frames")
+    monkeypatch.setattr(column, "_decode", None)  # what is not in runs
+    random = np.random.default_rng(0)
+    for length in (12, 13, 31):
+        firsts = random.integers(0, 50 - length, 9)
+        ids = (firsts[:, None] + np.arange(length)) * width + np.arange(9)[:, None] % width
+        ids[:4, :3] = (1 << LANE_SHIFT) + np.arange(4)[:, None]  # padded with first frames
+        every = np.concatenate((lane.rows, starts.rows))
+        expected = every[np.where(ids < lane.head, ids, ids - (1 << LANE_SHIFT) + lane.head)]
+        out = np.full((*ids.shape, 3), 77, np.int16)
+        assert column.take(ids, out).tobytes() == expected.tobytes()
+
+
+def test_long_windows_of_one_environment_decode_whole_chunks_in_place(tmp_path, monkeypatch):
+    width = 3
+    lane = CompressedLane(tmp_path, compressed_spec(width=width), 48 * width)
+    column = ShardColumn([lane], "frames")
+    decode, seen = Shard.decode, []
+
+    def counting(shard, chunk, out):
+        seen.append((id(shard), chunk, out.__array_interface__["data"][0]))
+        decode(shard, chunk, out)
+
+    monkeypatch.setattr(Shard, "decode", counting)
+    ids = np.arange(4, 24)[None] * width + 1
+    out = np.empty((*ids.shape, 3), np.uint8)
+    column.take(ids, out)
+    assert out.tobytes() == lane.rows[ids].tobytes()
+    start = out.__array_interface__["data"][0]
+    assert len({one[:2] for one in seen}) == len(seen) == 5
+    assert all(start <= one[2] < start + out.nbytes for one in seen)
+
+
 # ---------------------------------------------------------------- tails that go while they are read
 
 

@@ -45,6 +45,27 @@ def test_a_fresh_page_is_of_one_page_and_not_trusted(tmp_path, boot):
     assert not one.trusted(best())
 
 
+def test_a_page_is_as_it_was_made_until_its_first_session_and_no_copy_of_it_is(tmp_path, boot):
+    path = tmp_path / "lane" / ".live" / "state"
+    path.parent.mkdir(parents=True)
+    one = State.create(path)
+    assert not one.is_as_made()  # of no log that was built: it says nothing of its own files
+    one.name_files()
+    assert State(path, writable=False).is_as_made()
+    assert not one.trusted(best(0, one.boot))
+    shutil.copytree(tmp_path / "lane", tmp_path / "copy")
+    assert not State(tmp_path / "copy" / ".live" / "state", writable=False).is_as_made()
+    shutil.copytree(tmp_path / "lane", tmp_path / "linked", copy_function=os.link)
+    assert not State(tmp_path / "linked" / ".live" / "state", writable=False).is_as_made()
+    (tmp_path / "lane").rename(tmp_path / "moved")
+    moved = State(tmp_path / "moved" / ".live" / "state", writable=True)
+    assert moved.is_as_made()
+    moved.start(base=0, tail_start=0, committed=0)
+    assert not moved.is_as_made()
+    moved.distrust()
+    assert not moved.is_as_made()
+
+
 def test_what_the_writer_stores_every_reader_sees_and_none_can_change(page, tmp_path):
     reader = State(tmp_path / "state", writable=False)
     assert [reader.words[n] for n in (BASE, TAIL_START, COMMITTED)] == [3, 8, 11]

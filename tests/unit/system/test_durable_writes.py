@@ -82,7 +82,7 @@ def test_an_fsync_that_failed_is_a_failed_store_also_on_a_full_disk(tmp_path, mo
     for call in (
         lambda: durable_writes.sync_file(path),
         lambda: durable_writes.write_at(path, 0, b"x"),
-        lambda: durable_writes.zero_from(path, 1),
+        lambda: durable_writes.zero_ranges(path, [(1, 2)]),
     ):
         with pytest.raises(FailedStoreError, match=str(path)):
             call()
@@ -173,7 +173,7 @@ def test_bytes_in_the_middle_of_a_file_are_overwritten(tmp_path):
     assert path.read_bytes() == b"012xyz6789"
 
 
-# ---------------------------------------------------------------- allocate, zero_from
+# ---------------------------------------------------------------- allocate, zero_ranges
 
 
 def test_an_allocated_file_has_its_size_and_all_its_blocks(tmp_path):
@@ -242,7 +242,7 @@ def test_the_end_of_a_file_is_zeroed_and_its_length_stays(tmp_path, monkeypatch,
         monkeypatch.setattr(platform, "LIBC", None)
     path, size = tmp_path / "f", 1 << 20
     path.write_bytes(b"x" * size)
-    durable_writes.zero_from(path, offset)
+    durable_writes.zero_ranges(path, [(offset, size - offset)])
     assert path.read_bytes() == b"x" * offset + bytes(size - offset)
 
 
@@ -250,16 +250,16 @@ def test_the_end_of_a_file_gives_its_blocks_back(tmp_path):
     path, size = tmp_path / "f", 1 << 20
     path.write_bytes(b"x" * size)
     os.sync()
-    durable_writes.zero_from(path, 100_000)
+    durable_writes.zero_ranges(path, [(100_000, size - 100_000)])
     assert path.stat().st_size == size
     assert path.stat().st_blocks * 512 <= 200_000
 
 
-def test_zeroing_past_the_end_changes_nothing(tmp_path):
+def test_several_ranges_are_zeroed_and_what_lies_between_stays(tmp_path):
     path = tmp_path / "f"
-    path.write_bytes(b"abc")
-    durable_writes.zero_from(path, 10)
-    assert path.read_bytes() == b"abc"
+    path.write_bytes(b"abcdefgh")
+    durable_writes.zero_ranges(path, [(1, 2), (4, 0), (6, 2)])
+    assert path.read_bytes() == b"a\0\0def\0\0"
 
 
 def test_unlink_and_sync_of_a_missing_file(tmp_path):
@@ -306,6 +306,53 @@ def test_every_file_and_directory_of_a_tree_is_synced(tmp_path, monkeypatch):
     durable_writes.sync_tree(tmp_path)
     everything = [tmp_path, *tmp_path.rglob("*")]
     assert sorted(synced) == sorted(one.stat().st_ino for one in everything)
+
+
+def test_of_many_that_are_synced_each_is_tried_and_a_failed_sync_comes_before_other_errors(
+    tmp_path, monkeypatch
+):
+    files = [tmp_path / str(number) for number in range(20)]
+    for file in files[1:]:
+        file.write_bytes(b"x")
+    synced, broken = [], files[10].stat().st_ino
+
+    def sync(descriptor):
+        synced.append(os.fstat(descriptor).st_ino)
+        if synced[-1] == broken:
+            raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(durable_writes, "_fdatasync", sync)
+    with pytest.raises(FailedSyncError, match=r"/10: fsync failed"):
+        durable_writes.sync_all(files)
+    assert sorted(synced) == sorted(file.stat().st_ino for file in files[1:])
+    with pytest.raises(FailedStoreError, match=r"/0: cannot be opened") as e:
+        durable_writes.sync_all(files[:3])
+    assert not isinstance(e.value, FailedSyncError)
+    durable_writes.sync_all([])
+
+
+def test_each_of_many_files_is_synced_before_it_has_its_name(tmp_path, monkeypatch):
+    synced, named, real = set(), [], durable_writes._replace
+    monkeypatch.setattr(durable_writes, "_fsync", lambda one: synced.add(os.fstat(one).st_ino))
+
+    def replace(path, target):
+        assert path.stat().st_ino in synced
+        named.append(target)
+        real(path, target)
+
+    monkeypatch.setattr(durable_writes, "_replace", replace)
+    files = {tmp_path / str(number): bytes([number]) * 5 for number in range(20)}
+    durable_writes.write_files(files)
+    assert sorted(named) == sorted(files)
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == files
+    assert tmp_path.stat().st_ino in synced
+
+
+def test_a_new_file_takes_the_place_of_none(tmp_path):
+    durable_writes.write_new(tmp_path / "f", b"one")
+    with pytest.raises(FailedStoreError, match="writing f failed"):
+        durable_writes.write_new(tmp_path / "f", b"another")
+    assert (tmp_path / "f").read_bytes() == b"one"
 
 
 def test_a_tree_is_removed_and_no_link_is_followed(tmp_path):

@@ -27,7 +27,7 @@ CHANGES = {
     "write_file": lambda root: durable_writes.write_file(root / "g", b"x"),
     "write_at": lambda root: durable_writes.write_at(root / "f", 0, b"x"),
     "allocate": lambda root: durable_writes.allocate(root / "below" / "g", 10),
-    "zero_from": lambda root: durable_writes.zero_from(root / "f", 1),
+    "zero_ranges": lambda root: durable_writes.zero_ranges(root / "f", [(1, 1)]),
     "unlink": lambda root: durable_writes.unlink(root / "f"),
     "share_file": lambda root: durable_writes.share_file(root / "f", root / "g"),
     "copy_file": lambda root: durable_writes.copy_file(root / "f", root / "g"),

@@ -12,7 +12,6 @@ import mmreplay
 from mmreplay import Field
 from mmreplay.errors import FailedStoreError
 from mmreplay.system import limits
-from mmreplay.writing.vector_writer import run_in_threads
 
 
 @pytest.mark.parametrize(
@@ -94,26 +93,3 @@ def test_without_a_thread_to_be_had_a_writer_says_so_or_does_without(
         assert store.rewards[150:200].tolist() == list(range(150, 200))
         assert store.frames[150:201, 0].tolist() == list(range(149, 200))
     assert mmreplay.verify(path).sound
-
-
-@pytest.mark.parametrize("n_threads", [0, 1, 9])
-def test_each_lane_is_called_once_however_many_threads_there_are(monkeypatch, n_threads):
-    real, left, called = threading.Thread.start, [n_threads], []
-
-    def start(thread):
-        left[0] -= 1
-        if left[0] < 0:
-            raise RuntimeError("can't start new thread")
-        real(thread)
-
-    def call(one):
-        called.append(one)
-        if one == 3:
-            raise ValueError(one)
-        return -one
-
-    monkeypatch.setattr(threading.Thread, "start", start)
-    out, failures = run_in_threads(call, range(20))
-    assert sorted(called) == list(range(20))
-    assert out == [-one for one in range(20) if one != 3]
-    assert [str(one) for one in failures] == ["3"]

@@ -57,3 +57,16 @@ def test_directories_that_many_build_at_once_stay(tmp_path):
         one.join()
     assert not failures
     assert names(tmp_path) == []
+
+
+def test_a_temporary_directory_is_made_beside_others_without_a_search_for_garbage(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    searches = []
+    monkeypatch.setattr(locks.gc, "collect", lambda: searches.append(1))
+    made = [staging.locked_temporary_directory() for _ in range(3)]
+    assert [folder.exists() for folder, _ in made] == [True] * 3
+    for _, lock in made:
+        lock.release()
+    assert searches == []

@@ -1,10 +1,11 @@
 """What several modules of this room watch."""
 
 import re
+import uuid
 
 import pytest
 
-from mmreplay.system import durable_writes, locks
+from mmreplay.system import durable_writes, locks, platform
 
 
 @pytest.fixture
@@ -30,3 +31,14 @@ def log(monkeypatch):
     for name in ("sync_file", "sync_directory", "write_at", "write_file", "unlink", "allocate"):
         watch(name)
     return calls
+
+
+@pytest.fixture
+def power_cut(monkeypatch):
+    """From now on the system has been started anew: nothing volatile is trusted."""
+
+    def cut():
+        now = uuid.uuid4().bytes
+        monkeypatch.setattr(platform, "boot_id", lambda: now)
+
+    return cut

@@ -1,6 +1,7 @@
 """New lanes: the directory of one that is empty, and the attributes of any."""
 
 import json
+import shutil
 
 import pytest
 import zarr
@@ -12,8 +13,10 @@ from mmreplay.format import parse, plan
 from mmreplay.schema import Schema
 from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.state_page import State
+from mmreplay.system import durable_writes
 from mmreplay.writing import build_lane
 from tests.support.documents import attributes
+from tests.support.writers import open_lane
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -93,3 +96,39 @@ def test_a_random_state_that_makes_them_too_long_is_left_out(make, story):
         story.check(store)
     make(append=True).close()
     assert mmreplay.verify(writer.path).findings == []
+
+
+@pytest.mark.parametrize(
+    "since", ["nothing", "a session", "a recovery", "a restart", "a copy", "a restored copy"]
+)
+def test_only_a_new_lane_that_nobody_has_opened_is_taken_for_durable(
+    tmp_path, kill, power_cut, monkeypatch, since
+):
+    path, copy = tmp_path / "s.zarr", tmp_path / "copy.zarr"
+    schema = Schema.make(Field((3,), "uint8", "lz4", 2, 4), Field((), "int64"))
+    own = {"capacity": None, "padding": "reset", "env": {}, "versions": {}}
+    build_lane.build_lane(path, schema, plan.plan_arrays(schema, None), own)
+    if since == "a session":
+        kill(open_lane(path))
+    elif since == "a recovery":
+        CheckpointFile(path / ".live" / "checkpoint", attributes(path)["uuid"]).write(head=0)
+    elif since == "a restart":
+        power_cut()
+    elif since.endswith("copy"):
+        shutil.copytree(path, copy)
+        if since == "a restored copy":
+            shutil.copytree(copy, path, dirs_exist_ok=True)
+        else:
+            path = copy
+    synced, real = [], durable_writes.sync_file
+    monkeypatch.setattr(
+        durable_writes, "sync_file", lambda one, **how: (synced.append(one.name), real(one, **how))
+    )
+    one = open_lane(path)
+    assert synced == [] if since == "nothing" else "zarr.json" in synced
+    assert attributes(path)["capacity"] == 1000
+    one.reset([1, 2, 3])
+    kill(one)
+    assert open_lane(path).rows == 1
+    with mmreplay.open(path) as store:
+        assert store.frames[:].tolist() == [[1, 2, 3]]

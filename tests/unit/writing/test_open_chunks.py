@@ -58,7 +58,7 @@ def test_a_reader_sees_each_row_as_soon_as_it_is_committed(make, story):
         for step in range(20):
             story.play(writer, 1, reset=not step)
             reader.poll()
-            assert reader.head == writer.rows == writer.files.words[COMMITTED]
+            assert reader.head == writer.rows == writer.log.words[COMMITTED]
 
 
 def test_a_row_is_readable_from_the_moment_committed_passes_it_and_not_before(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field, VectorWriter
+from mmreplay import Field, LanesWriter
 from mmreplay.errors import (
     LockedError,
     SchemaError,
@@ -117,21 +117,21 @@ def test_what_matches_is_accepted_and_the_layout_stays(make, story, lz4, given):
 
 
 def test_a_store_of_lanes_is_opened_with_all_of_them_or_refused(make, story):
-    writer = make(lanes=3)
+    writer = make(n_lanes=3)
     story.play(writer, 5)
     writer.close()
     with pytest.raises(SchemaError, match="expected 2 lanes, found 3"):
         make(append=True, lanes=2)
     for given in ({}, {"lanes": 3}):
         writer = make(append=True, **given)
-        assert isinstance(writer, VectorWriter)
+        assert isinstance(writer, LanesWriter)
         story.play(writer, 2)
         writer.close()
     check(story, writer)
 
 
 def test_a_lane_that_is_held_keeps_all_others_closed(make, story, impatient):
-    writer = make(lanes=3)
+    writer = make(n_lanes=3)
     story.play(writer, 5)
     writer.close()
     held = mmreplay.create(writer.path / "lane-00001", append=True, flush_s=0)

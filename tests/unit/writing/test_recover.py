@@ -1,43 +1,31 @@
-"""How a lane begins to be written: built, reopened, recovered; and a death in the middle of it."""
+"""How a lane begins to be written again: reopened, recovered; and a death in the middle of it."""
 
-import errno
 import itertools
 import os
 import shutil
-import uuid
 
 import numpy as np
 import pytest
 
 import mmreplay
 from mmreplay import Field
-from mmreplay.errors import CorruptStoreError, FailedStoreError
-from mmreplay.reading import lane_reader
+from mmreplay.errors import CorruptStoreError
+from mmreplay.reading import log_reader
 from mmreplay.storage import chunk_files
 from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.checksums import stored_checksum
 from mmreplay.storage.state_page import BASE, TAIL_START, State
-from mmreplay.system import durable_writes, memory_maps, platform
-from mmreplay.writing import background, build_lane, seal, writer
-from tests.support.disks.trees import files
+from mmreplay.system import durable_writes, memory_maps
+from mmreplay.writing import background, build_lane, seal
+from tests.support.disks.trees import contents, files
 from tests.support.documents import attributes
 from tests.support.effort import by_effort
+from tests.support.writers import open_lane
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
 CODECS = {"raw": "raw", "lz4": "lz4"}
 DEEP_ONLY = pytest.mark.deep(only=True)
-
-
-@pytest.fixture
-def power_cut(monkeypatch):
-    """From now on the system has been started anew: nothing volatile is trusted."""
-
-    def cut():
-        now = uuid.uuid4().bytes
-        monkeypatch.setattr(platform, "boot_id", lambda: now)
-
-    return cut
 
 
 @pytest.fixture(params=CODECS)
@@ -89,7 +77,7 @@ def test_the_short_shard_is_unpacked_and_stays_until_the_whole_one_replaces_it(m
     writer = make(append=True)
     assert shard.read_bytes() == short
     frames = story.columns(writer.path, writer.schema)["frames"]
-    tail = writer.files.tails["frames"]
+    tail = writer.log.tails["frames"]
     assert np.array_equal(tail[:4], frames[16:20])
     story.play(writer, 3)
     assert shard.read_bytes() == short
@@ -228,9 +216,9 @@ def test_a_tail_that_was_sealed_past_the_flushed_head_is_unpacked(
     power_cut()
     writer = make(append=True)
     cut_to(story, writer.path, 5)
-    assert writer.files.tail_start == 0
+    assert writer.log.tail_start == 0
     frames = story.columns(writer.path, writer.schema)["frames"]
-    assert np.array_equal(writer.files.tails["frames"][:5], frames)
+    assert np.array_equal(writer.log.tails["frames"][:5], frames)
     best = CheckpointFile(writer.path / ".live" / "checkpoint", writer.metadata["uuid"]).best
     assert (best.head, best.tail_start) == (5, 0)
 
@@ -240,14 +228,14 @@ def test_a_kill_between_checkpoint_and_state_page_loses_no_row(make, story, kill
     story.play(writer, 120)
     writer.flush()
     writer._sealer.wait()
-    best = writer.files.checkpoint.best
+    best = writer.log.checkpoint.best
     kill(writer)
     assert (best.tail_start, best.base) == (120, 46)
     state = State(writer.path / ".live" / "state", writable=True)
     state.words[TAIL_START], state.words[BASE] = 112, 40  # as a seal and a flush found them
     writer = make(append=True)
     assert writer.rows == 121
-    assert (writer.files.tail_start, writer.files.base) == (120, 46)
+    assert (writer.log.tail_start, writer.log.base) == (120, 46)
     assert [state.words[word] for word in (TAIL_START, BASE)] == [120, 46]
 
 
@@ -324,7 +312,7 @@ def test_a_base_made_larger_by_a_flipped_bit_evicts_nothing(make, story, kill):
     assert before == {one: one.read_bytes() for one in writer.path.rglob("c.*")}
     assert mmreplay.repair(writer.path).lost == 0
     writer = make(append=True)
-    assert (writer.rows, writer.files.base) == (121, 46)
+    assert (writer.rows, writer.log.base) == (121, 46)
 
 
 @pytest.mark.parametrize("how", ["killed", "power cut"])
@@ -335,7 +323,7 @@ def test_recovery_removes_checksums_of_shards_whose_rows_are_still_in_the_tail(
     story.play(writer, 15)
     writer._sealer.wait()
     spec, chunks = writer.specs["frames"], range(2)
-    job = seal.seal_job(writer.files, 8)
+    job = seal.seal_job(writer.log, 8)
     with pytest.MonkeyPatch.context() as patch:  # killed once the shard has its name and checksum
         patch.setattr(CheckpointFile, "write", lambda *_, **__: 1 / 0)
         job.run()
@@ -347,7 +335,7 @@ def test_recovery_removes_checksums_of_shards_whose_rows_are_still_in_the_tail(
     sums = [stored_checksum(writer.path, spec, chunk) for chunk in chunks]
     assert 0 not in sums
     again = make(append=True)
-    assert (again.rows, again.files.tail_start) == (16, 8)
+    assert (again.rows, again.log.tail_start) == (16, 8)
     assert [stored_checksum(writer.path, spec, chunk) for chunk in chunks] == [sums[0], 0]
 
 
@@ -421,7 +409,7 @@ def test_the_state_page_may_be_lost_with_the_power(make, story, kill, fields):
 
 @pytest.mark.parametrize("name", ["checkpoint", "frames.tail"])
 def test_a_missing_file_that_recovery_needs_is_named(make, story, kill, lz4, monkeypatch, name):
-    monkeypatch.setattr(lane_reader, "_PATIENCE_S", 0)
+    monkeypatch.setattr(log_reader, "_PATIENCE_S", 0)
     writer = make(**lz4)
     story.play(writer, 11)
     kill(writer)
@@ -469,7 +457,7 @@ def test_no_file_is_removed_before_what_replaces_it_is_written(
     story.play(writer, 60, reset=False)
     writer._background.submit(lambda: None).result()
     live = writer.path / ".live"
-    writer.files.checkpoint.write(base=40 if how == "killed" else 0)
+    writer.log.checkpoint.write(base=40 if how == "killed" else 0)
     kill(writer)
     if how == "power cut":
         power_cut()
@@ -530,10 +518,6 @@ def die_at(patch, number):
         patch.setattr(durable_writes, name, wrapped(getattr(durable_writes, name)))
     patch.setattr(memory_maps, "map_file", wrapped(memory_maps.map_file))
     return count
-
-
-def open_lane(path):
-    return writer.Writer(path, background=background.Background(0), changes={"capacity": 1000})
 
 
 EVERY = by_effort(5, 1, 1)  # call of them
@@ -682,18 +666,16 @@ def test_a_lane_left_open_is_not_filled_up_with_zeros(make, story, kill, fields,
     check_going_on(make, story)
 
 
-def test_a_flush_that_cannot_open_a_file_gives_up_no_row(make, story, kill, fields, monkeypatch):
-    writer = make(**fields)
-    story.play(writer, 12)
-    writer.flush()
-    story.play(writer, 9)
-
-    def full(*_, **__):
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "open", full)
-        with pytest.raises(FailedStoreError, match=r"may not open more than .* files"):
-            writer.flush()
+def test_a_copy_by_hard_links_that_is_opened_costs_the_original_no_tick(make, kill, tmp_path):
+    writer = make(lanes=2)
+    writer.reset(np.zeros((2, 3), "uint8"))
+    for _ in range(5):
+        writer.step([1, 2], [0, 0], np.ones((2, 3), "uint8"), [False] * 2, [False] * 2)
     kill(writer)
-    check_going_on(make, story)
+    copy = tmp_path / "copy.zarr"
+    shutil.copytree(writer.path, copy, copy_function=os.link)
+    before = contents(writer.path)
+    with mmreplay.create(copy, append=True, flush_s=0) as copied:
+        assert copied.rows == 0  # nothing of it was durable
+    assert contents(writer.path) == before
+    assert make(append=True).rows == 5

@@ -30,7 +30,7 @@ def test_no_capacity_is_none_in_every_lane_and_one_below_the_lanes_is_refused():
 
 
 def test_lanes_have_their_share_of_the_capacity(make, story):
-    writer = make(lanes=3, capacity=10)
+    writer = make(n_lanes=3, capacity=10)
     assert [one.metadata["capacity"] for one in writer.writers] == [4, 3, 3]
     story.play(writer, 20)
     with mmreplay.open(writer.path) as store:
@@ -100,7 +100,7 @@ def test_seconds_are_any_number(make, seconds):
 
 @pytest.mark.parametrize("place", ["lane-00002", "lane-00000/more.zarr", "more.zarr"])
 def test_no_store_is_made_within_another(make, tmp_path, place):
-    make("outer.zarr", lanes=2)
+    make("outer.zarr", n_lanes=2)
     with pytest.raises(SchemaError, match=r"lies within the store .*outer\.zarr"):
         make(f"outer.zarr/{place}")
     assert not (tmp_path / "outer.zarr" / place).exists()

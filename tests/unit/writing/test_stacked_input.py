@@ -4,9 +4,11 @@ import pickle
 
 import numpy as np
 import pytest
+import zarr
 
 import mmreplay
 from mmreplay import Field, LazyFrames, SchemaError
+from mmreplay.format import plan
 
 K = 4
 
@@ -173,8 +175,8 @@ def test_the_parts_of_a_dict_are_stacks_each(make):
 # ---------------------------------------------------------------- many lanes
 
 
-def test_a_vector_writer_takes_the_stacks_of_each_lane(make, fields):
-    writer = make(lanes=2, **fields)
+def test_a_writer_of_many_lanes_takes_the_stacks_of_each_lane(make, fields):
+    writer = make(n_lanes=2, **fields)
     one, two = stacks_of(*range(20)), stacks_of(*range(100, 120))
     writer.reset([one[0], two[0]])
     for t in range(1, 20):
@@ -188,7 +190,7 @@ def test_a_vector_writer_takes_the_stacks_of_each_lane(make, fields):
 
 
 def test_a_stack_that_does_not_go_on_in_one_lane_is_written_in_none(make):
-    writer = make(lanes=2)
+    writer = make(n_lanes=2)
     one, two = stacks_of(1, 2, 3), stacks_of(11, 12, 13)
     with pytest.raises(SchemaError, match="middle of an episode"):
         writer.reset([one[0], two[1]])
@@ -201,8 +203,8 @@ def test_a_stack_that_does_not_go_on_in_one_lane_is_written_in_none(make):
     assert stored(writer) == [[1], [11]]
 
 
-def test_a_vector_writer_takes_dicts_of_stacks(make):
-    writer = make(lanes=2, frame={"image": Field((3,)), "speed": Field((), "float32")})
+def test_a_writer_of_many_lanes_takes_dicts_of_stacks(make):
+    writer = make(n_lanes=2, frame={"image": Field((3,)), "speed": Field((), "float32")})
     one, two = stacks_of(1, 2), stacks_of(11, 12)
     speeds = np.zeros(2, "float32")
     writer.reset({"image": [one[0], two[0]], "speed": speeds})
@@ -212,3 +214,51 @@ def test_a_vector_writer_takes_dicts_of_stacks(make):
         writer.step([1, 1], [1.0, 1.0], step, [False] * 2, [False] * 2)
     with mmreplay.open(writer.path) as store:
         assert [lane.frames["image"][:, 0].tolist() for lane in store.lanes] == [[1, 2], [11, 12]]
+
+
+# ---------------------------------------------------------------- a lane of many environments
+
+
+def ticks_of(writer):
+    """First value of the frames of each tick, and of each start."""
+    writer.close()
+    group = zarr.open_group(str(writer.path), mode="r")
+    return group["ticks/frames"][:, :, 0].tolist(), group["starts/frames"][:, 0].tolist()
+
+
+def test_a_vector_writer_takes_the_stacks_of_each_environment(make, fields):
+    writer = make(lanes=2, **fields)
+    one, two = stacks_of(*range(20)), stacks_of(*range(100, 120))
+    writer.reset([one[0], two[0]])
+    none = [False] * 2
+    for t in range(1, 20):
+        second = two[t] if t % 2 else two[t].frame(-1)
+        writer.step([1, 1], [1.0, 1.0], [one[t], second], none, [False, t == 19])
+    other = stacks_of(5, 6)
+    writer.reset([None, other[0]], [False, True])
+    with pytest.raises(SchemaError, match=r"lane 0.* do not go on from row 18"):
+        writer.step([1, 1], [1.0, 1.0], [one[3], other[1]], none, none)
+    writer.step([1, 1], [1.0, 1.0], [one[19].followed_by(pixel(20)), other[1]], none, none)
+    ticks, starts = ticks_of(writer)
+    assert ticks == [[t, 100 + t] for t in range(1, 20)] + [[20, 6]]
+    assert starts == [0, 100, 5]
+
+
+@pytest.mark.parametrize("n_before", [0, 3, 40])
+def test_the_first_stack_of_a_vector_writer_goes_on_from_the_start(
+    make, fields, n_before, monkeypatch
+):
+    """Wherever the frame of the start is by now: mapped, in the tail, or in a shard."""
+    monkeypatch.setattr(plan, "_START_ROWS", 4)
+    writer = make(lanes=2, **fields)
+    stacks = stacks_of(*range(20))
+    writer.reset(np.stack([pixel(0), pixel(7)]))
+    for _ in range(n_before):
+        writer.reset(np.stack([pixel(9), pixel(9)]), [False, True])
+    copies = [pickle.loads(pickle.dumps(one)) for one in stacks]
+    none = [False] * 2
+    with pytest.raises(SchemaError, match="do not go on"):
+        writer.step([1, 1], [0, 0], [copies[2], pixel(3)], none, none)
+    for t in range(1, 20):
+        writer.step([1, 1], [0, 0], [copies[t], pixel(3)], none, none)
+    assert [row[0] for row in ticks_of(writer)[0]] == list(range(1, 20))

@@ -14,7 +14,6 @@ import mmreplay
 from mmreplay import Field
 from mmreplay.errors import (
     ClosedError,
-    CorruptStoreError,
     DiskFullError,
     FailedStoreError,
     SchemaError,
@@ -382,47 +381,6 @@ def test_an_encoder_that_fails_is_tried_again(make, story, lz4, monkeypatch):
         with pytest.raises(MemoryError):
             story.step(writer)
         assert_store_matches(story, writer)
-    story.play(writer, 20, reset=False)
-    assert_store_matches(story, writer)
-
-
-def test_a_timed_flush_that_failed_is_reported_by_the_next_call(make, story, monkeypatch):
-    writer = make()
-    story.play(writer, 3)
-
-    def broken(*_):
-        raise OSError(errno.EIO, "broken")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(durable_writes, "_fdatasync", broken)
-        writer._timed_flush.flush_in_background(timer=True)
-    with pytest.raises(FailedStoreError, match="broken"):
-        story.step(writer)
-    writer._timed_flush.flush_in_background(timer=True)
-    assert writer.rows == 4
-
-
-def test_any_error_of_a_timed_flush_is_reported_by_the_next_call(make, story, monkeypatch):
-    writer = make()
-    story.play(writer, 3)
-
-    def gone(*_):
-        raise CorruptStoreError("a directory is gone")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(durable_writes, "sync_directory", gone)
-        writer._timed_flush.flush_in_background(timer=True)
-    with pytest.raises(FailedStoreError, match="a directory is gone"):
-        story.step(writer)
-    assert_store_matches(story, writer)
-
-
-def test_a_full_disk_at_a_timed_flush_does_not_end_writing(make, story, monkeypatch):
-    writer = make()
-    story.play(writer, 3)
-    with monkeypatch.context() as patch:
-        patch.setattr(durable_writes, "_write_all", full)
-        writer._timed_flush.flush_in_background(timer=True)
     story.play(writer, 20, reset=False)
     assert_store_matches(story, writer)
 

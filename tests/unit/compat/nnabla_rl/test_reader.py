@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmreplay.compat import nnabla_rl
+from tests.support.effort import by_effort
 
 ENDS = ("terminated", "truncated", "interrupted")
 EPISODES = st.lists(st.tuples(st.integers(1, 7), st.sampled_from(ENDS)), min_size=1, max_size=8)
@@ -37,7 +38,7 @@ class Lists:
 
 
 @given(EPISODES, st.one_of(st.none(), st.integers(1, 12)), st.integers(1, 5), st.integers(0, 9))
-@settings(deadline=None, max_examples=12)  # each makes a store
+@settings(deadline=None, max_examples=by_effort(5, 25, 100))  # each makes a store
 def test_runs_cross_terminal_states_only(experiences, episodes, capacity, steps, seed):
     naive = Lists(experiences, episodes, capacity)
     kept, runs = naive.kept, naive.runs(steps)

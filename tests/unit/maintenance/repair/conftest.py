@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from mmreplay import Field
-from mmreplay.reading import lane_reader
+from mmreplay.reading import log_reader
 
 ACTION = Field((), "int64", chunk=8)
 EXTRAS = {"log_prob": Field((2,), "float32", chunk=8)}
@@ -22,7 +22,7 @@ FRAMES = {
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
     """A reader does not wait for a damaged file to become whole."""
-    monkeypatch.setattr(lane_reader, "_PATIENCE_S", 0)
+    monkeypatch.setattr(log_reader, "_PATIENCE_S", 0)
 
 
 @pytest.fixture
@@ -30,9 +30,8 @@ def open_store(make, story, kinds):
     """The writer of a store of 85 rows a lane and round."""
 
     def create(kind="lz4", lanes=None, *, capacity=None, rounds=1):
-        writer = make(
-            frame=kinds[kind], action=ACTION, extras=EXTRAS, lanes=lanes, capacity=capacity
-        )
+        several = {} if lanes is None else {"n_lanes": lanes}
+        writer = make(frame=kinds[kind], action=ACTION, extras=EXTRAS, capacity=capacity, **several)
         for _ in range(rounds):
             story.play(writer, 9, "terminated")
             story.play(writer, 14, "truncated")
@@ -138,3 +137,12 @@ def killed_half_flushed(half_flushed_writer, kill):
         return writer.path
 
     return create
+
+
+@pytest.fixture
+def closed_vector(vector):
+    """The model of a closed lane of 5 environments and 70 ticks, with short chunk files."""
+    model = vector(frame=Field((3,), "float32", "lz4", chunk=2, shard=8))
+    model.play(70)
+    model.writer.close()
+    return model

@@ -42,10 +42,10 @@ def test_another_format_whose_crc32c_does_not_fit_is_damage(closed_half_flushed)
     assert done.notes[0].startswith(LOST)
 
 
-@pytest.mark.parametrize("lanes", [None, 2])
+@pytest.mark.parametrize("lanes", [{}, {"n_lanes": 2}], ids=["one", "two"])
 @pytest.mark.parametrize("number", [2, [3]])
 def test_a_newer_format_is_not_repaired(closed_half_flushed, tmp_path, lanes, number):
-    path = closed_half_flushed(lanes=lanes)
+    path = closed_half_flushed(**lanes)
     set_attributes(path / "zarr.json", sealed=True, format=number)
     before = contents(path)
     with pytest.raises(FormatError, match="a newer mmreplay may read it"):
@@ -76,7 +76,7 @@ def test_a_flipped_bit_in_an_attribute_is_kept_and_reported(closed_half_flushed)
 
 
 def test_attributes_of_a_lane_come_from_its_store(closed_half_flushed):
-    path = closed_half_flushed(lanes=2)
+    path = closed_half_flushed(n_lanes=2)
     (path / "lane-00001" / "zarr.json").write_text("{")
     done = repair(path)
     assert done.lost == 0
@@ -88,7 +88,7 @@ def test_attributes_of_a_lane_come_from_its_store(closed_half_flushed):
 
 @pytest.mark.parametrize("how", ["cut", "one bit"])
 def test_attributes_of_a_store_come_from_its_lanes(closed_half_flushed, how):
-    path = closed_half_flushed(lanes=2)
+    path = closed_half_flushed(n_lanes=2)
     if how == "cut":
         (path / "zarr.json").write_text("{")
     else:

@@ -68,7 +68,7 @@ def test_repair_refuses_a_lane_that_was_never_closed_and_lost_its_records(
 
 
 def test_a_lane_that_cannot_be_repaired_does_not_take_the_others_with_it(make, story, kill):
-    writer = make(lanes=3)
+    writer = make(n_lanes=3)
     story.play(writer, 5, "terminated")
     kill(writer)
     shutil.rmtree(writer.path / "lane-00001" / ".live")
@@ -242,7 +242,7 @@ def test_untrusted_rows_of_a_damaged_store_are_counted(killed_half_flushed, tmp_
 
 
 def test_the_rows_of_a_missing_lane_are_not_counted(closed_half_flushed):
-    path = closed_half_flushed("lz4", lanes=3)
+    path = closed_half_flushed("lz4", n_lanes=3)
     shutil.rmtree(path / "lane-00001")
     done = repair(path)
     assert (done.lost, done.at_least) == (0, True)

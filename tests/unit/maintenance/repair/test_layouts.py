@@ -31,7 +31,7 @@ def test_the_layout_of_raw_frames_follows_from_the_size_of_their_files(closed_ha
 
 
 def test_the_layout_of_compressed_frames_is_also_in_the_store_of_their_lane(closed_half_flushed):
-    path = closed_half_flushed("dict", lanes=2)
+    path = closed_half_flushed("dict", n_lanes=2)
     (path / "lane-00001" / "frames" / "pixels" / "zarr.json").unlink()
     done = repair(path)
     assert (done.kept, done.lost) == (170, 0)

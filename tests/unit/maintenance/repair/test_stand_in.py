@@ -9,7 +9,7 @@ from mmreplay import (
     repair,
     verify,
 )
-from mmreplay.reading import lane_reader
+from mmreplay.reading import log_reader
 from tests.support.tampering.repairs import check_kept, set_attributes
 
 ROWS = 85
@@ -38,7 +38,7 @@ def test_a_damaged_random_state_is_left_out(closed_store, story):
     ],
 )
 def test_a_damaged_file_of_an_open_lane(killed_store, tmp_path, monkeypatch, lost, how):
-    monkeypatch.setattr(lane_reader, "_PATIENCE_S", 0)  # nothing will make it whole
+    monkeypatch.setattr(log_reader, "_PATIENCE_S", 0)  # nothing will make it whole
     path, original = killed_store("lz4"), tmp_path / "original.zarr"
     mmreplay.snapshot(path, original)
     file = path / (lost if "/" in lost else f".live/{lost}")

@@ -72,7 +72,7 @@ def test_a_replay_buffer_is_sound_with_its_random_state(tmp_path, quick_disk, ki
 
 
 def test_a_store_of_many_lanes_is_sound(make, story, kinds):
-    writer = make(lanes=3, frame=kinds["lz4"])
+    writer = make(n_lanes=3, frame=kinds["lz4"])
     for one in writer.writers:
         story.play_every_end(one)
     assert verify(writer.path).sound
@@ -195,7 +195,7 @@ def test_any_byte_changed_in_any_file_is_found_or_harmless(closed_store, kind):
 
 
 def test_any_byte_changed_in_a_store_of_lanes_is_found_or_harmless(make, story, kinds):
-    writer = make(lanes=2, frame=kinds["zstd"], capacity=30)
+    writer = make(n_lanes=2, frame=kinds["zstd"], capacity=30)
     for _ in range(5):
         story.play(writer, 7, "truncated")
     writer.close()

@@ -1,4 +1,4 @@
-"""The index of trajectory boundaries: which rows are transitions, and where their episodes lie.
+"""`RowIndex`: the index of lanes of one environment each.
 
 Invariant: row i of a lane is a transition if and only if row i + 1 is committed and is no reset.
 Everything here follows from the rows with a reset, `first` and `head`; nothing is searched by
@@ -12,44 +12,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.format.layout import CONTEXT_ROWS
+from mmreplay.episode_index.episodes import LaneEpisodes
+from mmreplay.episode_index.oldest import first_row, floor_row
+from mmreplay.episode_index.steps import UNKNOWN, Span, Steps
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
 
-EPISODE_DTYPE = np.dtype(
-    [
-        ("id", "int64"),
-        ("length", "int64"),
-        ("return", "float64"),
-        ("terminated", "bool"),
-        ("truncated", "bool"),
-    ]
-)
-"""One row an episode: id of its first row, steps, sum of rewards, how it ended."""
-
 _ROOM = 16
-
-
-def floor_row(base: int) -> int:
-    """The oldest row that may be sampled when rows below `base` are gone: its stack is whole."""
-    return base + CONTEXT_ROWS if base else 0
-
-
-def first_row(starts: Ids, floor: int, head: int, capacity: int | None) -> int:
-    """The oldest row such that at most `capacity` transitions lie from it to `head`.
-
-    `starts`: rows with a reset, ascending; no row below `floor` counts, and all from there on do if
-    `capacity` is None.
-    """
-    if capacity is None or head <= floor:
-        return min(floor, head)
-    below = int(starts.searchsorted(floor, "right"))
-    excess = max(head - 1 - floor, 0) - (len(starts) - below) - capacity
-    if excess <= 0:
-        return floor
-    # The excess-th transition from `floor` is the last one to go.
-    ranks = starts[below:] - np.arange(1, len(starts) - below + 1)
-    rank = floor + excess - 1
-    return rank + int(ranks.searchsorted(rank, "right")) + 1
+_SORT_FROM = 64
+_NO_CUT = np.empty(0, np.int64)
 
 
 @dataclass(slots=True, eq=False)
@@ -66,17 +36,17 @@ class _Lane:
     starts: Ids = field(default_factory=lambda: np.empty(0, np.int64))  # view of the shared array
 
 
-class Index:
+class RowIndex:
     """Episode boundaries of all lanes, in arrays that one binary search answers for all of them.
 
-    Each lane has a stretch of two shared arrays, with room to grow that is filled with a value
-    between this lane's largest and the next one's smallest:
+    Each lane has a stretch of three shared arrays, with room to grow:
 
-    - `starts`: ids of the rows with a reset;
+    - `starts`: ids of the rows with a reset; the room is filled with a value between this lane's
+      largest and the next one's smallest, and so is that of
     - `ranks`: the same minus their position in the lane. The rows between two resets are
-      transitions but for the last, so a transition's rank tells its row by searching here.
-
-    `version` is another number after every change.
+      transitions but for the last, so a transition's rank tells its row by searching here;
+    - `begins`: the same as `starts`, but for the room, which is so far below all ids that a step
+      seems to be unknown steps away from it.
     """
 
     def __init__(self, n_lanes: int) -> None:
@@ -91,8 +61,20 @@ class Index:
 
     # ------------------------------------------------------------ keeping it up to date
 
-    def load(self, lane: int, base: int, head: int, starts: Ids, capacity: int | None) -> None:
-        """Set one lane; `starts` are the rows in [base, head) with a reset, ascending."""
+    def load(
+        self,
+        lane: int,
+        base: int,
+        head: int,
+        starts: Ids,
+        capacity: int | None,
+        *,
+        more: bool = False,
+    ) -> None:
+        """Set one lane; `starts` are the rows in [base, head) with a reset, ascending.
+
+        With `more` the caller goes on with another lane: nothing is asked before that.
+        """
         record = self._lanes[lane]
         record.base, record.head, record.capacity = base, head, capacity
         record.first = first_row(starts, floor_row(base), head, capacity)
@@ -100,7 +82,8 @@ class Index:
         record.starts = starts
         record.forgotten = 0
         record.skipped = int(starts.searchsorted(record.first, "right"))
-        self._layout()
+        if not more:
+            self._layout()
 
     def extend(self, lane: int, base: int, head: int, starts: Ids) -> None:
         """Rows were appended to a lane, with resets at `starts`; those below `base` may be gone."""
@@ -123,6 +106,7 @@ class Index:
                 position = np.arange(record.n_starts, record.n_starts + starts.size)
                 # `starts` last: a search in another thread sees the sentinel until then.
                 self._ranks[at : at + starts.size] = ids - position
+                self._begins[at : at + starts.size] = ids
                 self._starts[at : at + starts.size] = ids
                 record.starts[record.n_starts : record.n_starts + starts.size] = starts
                 record.n_starts += starts.size
@@ -155,6 +139,7 @@ class Index:
         self._starts[0] = -1
         self._starts[-1] = np.iinfo(np.int64).max
         self._ranks = self._starts.copy()
+        self._begins = np.full(place + 1, -UNKNOWN, np.int64)
         for number, record in enumerate(self._lanes):
             stop = record.place + record.room
             kept = record.starts[: record.n_starts]
@@ -162,6 +147,7 @@ class Index:
                 shared[record.place : stop] = ((number + 1) << LANE_SHIFT) - 1
             ids = kept + (number << LANE_SHIFT)
             self._starts[record.place : record.place + record.n_starts] = ids
+            self._begins[record.place : record.place + record.n_starts] = ids
             self._ranks[record.place : record.place + record.n_starts] = ids - np.arange(
                 record.n_starts
             )
@@ -195,9 +181,14 @@ class Index:
         return int(self._bounds[n_lanes])
 
     def window(self, lane: int) -> tuple[int, int, int]:
-        """(base, first, head) of a lane."""
+        """(base, first, head) of a lane, in rows."""
         record = self._lanes[lane]
         return record.base, record.first, record.head
+
+    def extent(self, lane: int) -> tuple[int, int]:
+        """See `Index`; the newest row is no transition yet."""
+        record = self._lanes[lane]
+        return record.first, max(record.head - 1, record.first)
 
     def resets(self, lane: int) -> Ids:
         """Rows of a lane with a reset, ascending; those below first may be missing."""
@@ -209,35 +200,14 @@ class Index:
         """Lanes, also those of no row."""
         return len(self._lanes)
 
-    def known_resets(self, lane: int) -> tuple[Ids, int, int]:
-        """What is known of the beginnings of a lane's episodes, without copying them.
-
-        Returns rows with a reset, ascending, good until the lane grows; how many of them lie at or
-        below first; how many there were before them since the lane was loaded.
-        """
-        record = self._lanes[lane]
-        return record.starts[: record.n_starts], record.skipped, record.forgotten
-
-    def span(self, ids: Ids) -> tuple[Ids, Ids, Ids]:
-        """The episodes that these transitions belong to, as ids: (begin, first, stop), (B,) each.
-
-        Returns the first row of the episode, -1 where it is not known any more; its oldest and the
-        row after its newest transition that can be sampled.
-        """
-        position = self.locate(ids)
-        lanes = ids >> LANE_SHIFT
-        begin = self.begin(position)
-        begin = np.where(begin >> LANE_SHIFT == lanes, begin, -1)
-        firsts = np.array([record.first for record in self._lanes], np.int64)[lanes]
-        first = np.maximum(begin, firsts + (lanes << LANE_SHIFT))
-        return begin, first, self.end(position, ids) - 1
-
-    def resets_between(self, lane: int, start: int, stop: int) -> Ids:
-        """Rows in [start, stop) of a lane with a reset, ascending; none of them below first."""
+    def present(self, lane: int, start: int, stop: int) -> npt.NDArray[np.bool_]:
+        """See `Index`: a row before a reset is the last of its episode, and no transition."""
         record = self._lanes[lane]
         starts = record.starts[: record.n_starts]
-        low, high = starts.searchsorted((start, stop)).tolist()
-        return starts[low:high].copy()
+        low, high = starts.searchsorted((start + 1, stop + 1)).tolist()
+        out = np.ones(stop - start, np.bool_)
+        out[starts[low:high] - 1 - start] = False
+        return out
 
     def ids(self) -> Ids:
         """Every valid transition id, ascending: int64 (n_transitions,)."""
@@ -264,20 +234,59 @@ class Index:
         position = self._ranks.searchsorted(local + self._query[lane], "right")
         return np.asarray(local + position + self._shift[lane])
 
-    def locate(self, ids: Ids) -> Ids:
-        """Positions for `begin` and `end`: int64 (B,)."""
-        out: Ids = self._starts.searchsorted(ids, "right")
+    def steps(self, ids: Ids, ahead: int, *, back: bool) -> Steps:
+        """See `Index`."""
+        behind = left = None
+        if back or ahead > 1:
+            position = self._starts.searchsorted(ids, "right")
+            if back:
+                behind = ids - self._begins[position - 1]
+            if ahead > 1:
+                left = np.minimum(self._left(position, ids), ahead)
+        return Steps(ids, 1, 0, None, behind, left)
+
+    def _left(self, position: Ids | np.int64, ids: Ids) -> Ids:
+        """Steps to the end of the episode: its last row, and that of the lane, are none."""
+        end = np.minimum(self._starts[position], self._heads[ids >> LANE_SHIFT])
+        out: Ids = end - 1 - ids
         return out
 
-    def begin(self, position: Ids) -> Ids:
-        """Ids of the first row of the episode; something smaller than any row where it is gone."""
-        out: Ids = self._starts[position - 1]
-        return out
+    def span(self, ids: Ids) -> Span:
+        """See `Index`."""
+        position = self._starts.searchsorted(ids, "right")
+        back, left = ids - self._begins[position - 1], self._left(position, ids)
+        firsts = np.array([record.first for record in self._lanes], np.int64)
+        oldest = np.minimum(back, (ids & ROW_MASK) - firsts[ids >> LANE_SHIFT])
+        return Span(Steps(ids, 1, 0, None, back, left), back, oldest, left)
 
-    def end(self, position: Ids, ids: Ids) -> Ids:
-        """Ids of the row after the last one of the episode: of the next reset, or of the head."""
-        out: Ids = np.minimum(self._starts[position], self._heads[ids >> LANE_SHIFT])
-        return out
+    def episodes(self, lane: int) -> LaneEpisodes:
+        """See `Index`; the list is the oldest episode, that of all which are over, the newest."""
+        record = self._lanes[lane]
+        starts, skipped = record.starts, record.skipped
+        has_newest = record.n_starts > skipped
+        newest = int(starts[record.n_starts - 1]) if has_newest else record.head - 1
+        end = int(starts[skipped]) if has_newest else record.head
+        is_whole = bool(skipped) and int(starts[skipped - 1]) == record.first
+        stop = record.forgotten + max(record.n_starts - 1, 0)
+        firsts = np.array([record.first, 0, newest]) + (lane << LANE_SHIFT)
+        return LaneEpisodes(
+            1,
+            record.forgotten,
+            min(record.forgotten + skipped, stop),
+            stop,
+            _NO_CUT,
+            firsts.__getitem__,
+            np.array([max(end - 1 - record.first, 0), 0, record.head - 1 - newest]),
+            np.array([is_whole, True, True]),
+            1,
+        )
+
+    def ended(self, lane: int, numbers: Ids) -> tuple[Ids, Ids]:
+        """See `Index`."""
+        record = self._lanes[lane]
+        places = numbers - record.forgotten
+        firsts = record.starts[places]
+        return firsts + (lane << LANE_SHIFT), record.starts[places + 1] - firsts - 1
 
     def invalid(self, ids: Ids) -> npt.NDArray[np.bool_]:
         """Which ids are no transition: (B,)."""
@@ -286,9 +295,7 @@ class Index:
         lane = np.where(known, lanes, 0)
         first = np.array([record.first for record in self._lanes])[lane]
         head = np.array([record.head for record in self._lanes])[lane]
-        ends = self._starts[np.minimum(self.locate(ids), len(self._starts) - 1)] == ids + 1
+        position = self._starts.searchsorted(ids, "right")
+        ends = self._starts[np.minimum(position, len(self._starts) - 1)] == ids + 1
         out: npt.NDArray[np.bool_] = ~known | (rows < first) | (rows + 1 >= head) | ends
         return out
-
-
-_SORT_FROM = 64

@@ -3,76 +3,15 @@
 import numpy as np
 import pytest
 
-from mmreplay.episode_index import EPISODE_DTYPE, Index, first_row, floor_row
+from mmreplay.episode_index import UNKNOWN, RowIndex, floor_row
 from mmreplay.ids import LANE_SHIFT
+from tests.support.oracle.naive_rows import naive_first, naive_transitions
 
 ROW_MASK = (1 << LANE_SHIFT) - 1
 
 
 def ids(values):
     return np.array(values, np.int64)
-
-
-def naive_transitions(starts, floor, head):
-    """Row i is a transition if and only if row i + 1 is committed and is no reset."""
-    resets = set(starts)
-    return [row for row in range(floor, head) if row + 1 < head and row + 1 not in resets]
-
-
-def naive_first(starts, floor, head, capacity):
-    transitions = naive_transitions(starts, floor, head)
-    if capacity is None or len(transitions) <= capacity:
-        return min(floor, head)
-    return transitions[-capacity - 1] + 1
-
-
-def random_starts(random, start, stop, rate):
-    return [row for row in range(start, stop) if random.random() < rate]
-
-
-# ---------------------------------------------------------------- the oldest row
-
-
-def test_context_is_kept_below_the_oldest_row_once_anything_went():
-    assert [floor_row(base) for base in (0, 1, 100)] == [0, 65, 164]
-
-
-@pytest.mark.parametrize(
-    ("starts", "floor", "head", "capacity", "expected"),
-    [
-        ([], 0, 0, 5, 0),
-        ([0], 0, 1, 5, 0),
-        ([0], 0, 6, 5, 0),
-        ([0], 0, 7, 5, 1),
-        ([0, 3], 0, 7, 5, 0),
-        ([0, 3], 0, 7, 4, 1),
-        ([0, 3], 0, 7, 3, 2),
-        ([0, 3], 0, 7, 1, 5),
-        ([0, 3, 4, 5, 6], 0, 7, 1, 1),
-        ([0, 3], 2, 7, 3, 2),
-        ([0], 10, 7, 3, 7),
-        ([0], 0, 1000, None, 0),
-        ([0], 70, 1000, None, 70),
-    ],
-)
-def test_at_most_a_capacity_of_transitions_lies_from_the_first_row_on(
-    starts, floor, head, capacity, expected
-):
-    assert first_row(ids(starts), floor, head, capacity) == expected
-
-
-def test_the_first_row_is_that_of_naive_code_in_a_thousand_cases():
-    random = np.random.default_rng(0)
-    for _ in range(1000):
-        head = int(random.integers(0, 60))
-        rate = random.choice([0, 0.05, 0.3, 0.7, 1])
-        starts = [0, *random_starts(random, 1, head, rate)] if head else []
-        floor = int(random.integers(0, 70)) if random.random() < 0.5 else 0
-        capacity = int(random.integers(1, 40))
-        known = [start for start in starts if start >= max(floor - 64, 0)]
-        assert first_row(ids(known), floor, head, capacity) == naive_first(
-            starts, floor, head, capacity
-        )
 
 
 # ---------------------------------------------------------------- the whole index
@@ -136,21 +75,20 @@ def compare(index, lanes, random):
         found = index.at(ranks)
         assert found.dtype == np.int64
         assert found.tolist() == [expected[rank] for rank in ranks]
-        position = index.locate(found)
-        begins = index.begin(position).tolist()
-        ends = index.end(position, found).tolist()
-        for one, begin, end in zip(found.tolist(), begins, ends, strict=True):
-            lane, row, shift = (
-                lanes[one >> LANE_SHIFT],
-                one & ROW_MASK,
-                one >> LANE_SHIFT << LANE_SHIFT,
-            )
+        steps, span = index.steps(found, 5, back=True), index.span(found)
+        assert steps.left.tolist() == np.minimum(span.left, 5).tolist()
+        assert steps.back.tolist() == span.back.tolist() == span.steps.back.tolist()
+        assert span.steps.left is span.left
+        around = zip(*(x.tolist() for x in (found, span.back, span.oldest, span.left)), strict=True)
+        for one, back, oldest, left in around:
+            lane, row = lanes[one >> LANE_SHIFT], one & ROW_MASK
             start = max(start for start in lane.starts if start <= row)
             if start >= lane.loaded_base:
-                assert begin == shift + start
+                assert back == row - start
             else:  # gone: no row that is kept is taken for the start
-                assert begin < shift + lane.loaded_base
-            assert end == shift + min([s for s in lane.starts if s > row] + [lane.head])
+                assert back >= UNKNOWN
+            assert oldest == row - max(start, lane.first)
+            assert left == min([s for s in lane.starts if s > row] + [lane.head]) - 1 - row
     probes = [
         -1,
         -(1 << 40),
@@ -175,7 +113,7 @@ def test_row_i_is_a_transition_if_and_only_if_row_i_plus_1_is_committed_and_is_n
         Naive(None if random.random() < 0.4 else int(random.integers(1, 60)))
         for _ in range(n_lanes)
     ]
-    index = Index(n_lanes)
+    index = RowIndex(n_lanes)
     compare(index, lanes, random)
     for number, lane in enumerate(lanes):
         if random.random() < 0.7:
@@ -199,35 +137,44 @@ def test_row_i_is_a_transition_if_and_only_if_row_i_plus_1_is_committed_and_is_n
 
 def test_an_index_grown_row_by_row_equals_one_loaded_at_once():
     random = np.random.default_rng(1)
-    lane, index = Naive(20), Index(1)
+    lane, index = Naive(20), RowIndex(1)
     lane.load(index, 0)
     for _ in range(600):
         new = lane.grow(random, 1, 0.2)
         lane.settle()
         index.extend(0, 0, lane.head, ids(new))
     compare(index, [lane], random)
-    whole = Index(1)
+    whole = RowIndex(1)
     whole.load(0, 0, lane.head, ids(lane.starts), 20)
     assert whole.ids().tolist() == index.ids().tolist()
 
 
+def test_lanes_loaded_one_after_the_other_are_there_with_the_last_of_them():
+    random = np.random.default_rng(2)
+    lanes, index = [Naive(None), Naive(20), Naive(None)], RowIndex(3)
+    for number, lane in enumerate(lanes):
+        lane.grow(random, 50, 0.2)
+        lane.settle()
+        starts = ids(lane.starts)
+        index.load(number, 0, lane.head, starts, [None, 20, None][number], more=number < 2)
+    compare(index, lanes, random)
+
+
 def test_the_span_of_an_episode_is_what_of_it_can_be_sampled():
-    index = Index(3)
+    index = RowIndex(3)
     index.load(0, 0, 9, np.array([0, 4]), None)
     index.load(1, 100, 300, np.array([200]), None)  # where row 100's episode began is not known
     index.load(2, 0, 12, np.array([0, 8]), 7)
 
     def span(lane, row):
         found = index.span(np.array([(lane << LANE_SHIFT) + row]))
-        begin, first, stop = (int(one[0]) for one in found)
-        return begin if begin < 0 else begin - (lane << LANE_SHIFT), *(
-            one - (lane << LANE_SHIFT) for one in (first, stop)
-        )
+        back, oldest, left = (int(one[0]) for one in (found.back, found.oldest, found.left))
+        return None if back >= UNKNOWN else row - back, row - oldest, row + left
 
     assert [span(0, row) for row in (0, 2, 4, 7)] == [(0, 0, 3), (0, 0, 3), (4, 4, 8), (4, 4, 8)]
     assert [span(1, row) for row in (164, 198, 200, 298)] == [
-        (-1, 164, 199),
-        (-1, 164, 199),
+        (None, 164, 199),
+        (None, 164, 199),
         (200, 200, 299),
         (200, 200, 299),
     ]
@@ -235,7 +182,7 @@ def test_the_span_of_an_episode_is_what_of_it_can_be_sampled():
 
 
 def test_what_was_drawn_comes_back_in_the_order_in_which_it_was_drawn():
-    index = Index(1)
+    index = RowIndex(1)
     index.load(0, 0, 1000, ids([0, 10, 500]), None)
     ranks = np.random.default_rng(0).integers(0, index.n_transitions, 500)
     assert index.at(ranks).tolist() == [int(index.at(ranks[n : n + 1])[0]) for n in range(500)]
@@ -243,7 +190,7 @@ def test_what_was_drawn_comes_back_in_the_order_in_which_it_was_drawn():
 
 
 def test_the_index_remembers_no_more_episodes_than_can_be_sampled():
-    index, head = Index(1), 0
+    index, head = RowIndex(1), 0
     index.load(0, 0, 0, ids([]), 50)
     for _ in range(3000):
         index.extend(0, max(head - 200, 0), head + 3, ids([head]))
@@ -251,7 +198,3 @@ def test_the_index_remembers_no_more_episodes_than_can_be_sampled():
     assert index.n_transitions == 50
     assert len(index.resets(0)) < 300
     assert len(index._starts) < 1000
-
-
-def test_an_episode_is_a_row_of_five_fields():
-    assert EPISODE_DTYPE.names == ("id", "length", "return", "terminated", "truncated")

@@ -1,0 +1,260 @@
+"""`TickIndex`: the index of one vector lane, whose ids are cells.
+
+Invariant: a cell is a transition if and only if its `episode` is 0 or more; where its episode began
+stands in the starts, and where it ends in `ends`. No draw is ever in vain, nor does it cost more
+where there are more environments or episodes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.episode_index.ended_episodes import EndedEpisodes, begins_of, late_step
+from mmreplay.episode_index.episodes import LaneEpisodes
+from mmreplay.episode_index.oldest import first_tick, floor_tick
+from mmreplay.episode_index.steps import Span, Steps
+from mmreplay.episode_index.tick_episodes import CutEpisodes, TickEpisodes
+from mmreplay.episode_index.tick_source import TickSource
+from mmreplay.errors import CorruptStoreError
+from mmreplay.ids import LANE_SHIFT, Ids
+
+_SORT_FROM = 64
+_NONE = np.empty(0, np.int64)
+_STARTS_PART = 1 << LANE_SHIFT  # a store of one vector lane has its starts in part 1
+
+
+class TickIndex:
+    """See the module; `where` is named in the messages of errors.
+
+    `version` is another number after every change.
+    """
+
+    n_lanes = 1
+
+    def __init__(self, source: TickSource, where: object) -> None:
+        self._source, self._where, self._width = source, where, source.width
+        self.version = 0
+        self._base = self._first = self._head = 0  # ticks
+        self._capacity: int | None = None
+        self._starts = (0, 0)
+        self._counts = _NONE  # of the ticks from first on
+        self._before = 0  # transitions below first
+        self._is_full = True  # whether each cell from first on is a transition
+        self._ended: EndedEpisodes | None = None
+        self._environments = np.arange(self._width)
+        # Of the newest tick, and of the first; None while they are not known.
+        self._newest: TickEpisodes | None = None
+        self._cut: CutEpisodes | None = None
+
+    # ------------------------------------------------------------ keeping it up to date
+
+    def load(self, base: int, head: int, capacity: int | None, starts: tuple[int, int]) -> None:
+        """Set the ticks [base, head) and the starts [base, head) that there are."""
+        self._capacity, self._ended = capacity, None
+        self._newest, self._cut = None, None
+        self._take(base, head, starts, floor_tick(base))
+
+    def extend(self, base: int, head: int, starts: tuple[int, int]) -> None:
+        """Ticks and starts were appended; those below `base` may be gone."""
+        self._take(base, head, starts, self._first)
+
+    def _take(self, base: int, head: int, starts: tuple[int, int], floor: int) -> None:
+        """Take bounds; ticks below `floor` are not sampled."""
+        source = self._source
+        first = first_tick(source.counts, floor, head, self._capacity)
+        counts = source.counts(first, head) if first < head else _NONE
+        before = int(source.counts(first - 1, first)[0]) if 0 < first < head else 0
+        if counts.size and not 0 <= int(counts[-1]) - before <= (head - first) * self._width:
+            raise self._wrong_counts()
+        self._base, self._first, self._head, self._starts = base, first, head, starts
+        self._counts, self._before = counts, before
+        # As where no step leaves an environment out: there is nothing to search for.
+        self._is_full = self.n_transitions == (head - first) * self._width
+        self.version += 1
+
+    # ------------------------------------------------------------ transitions
+
+    @property
+    def n_transitions(self) -> int:
+        """See `Index`."""
+        return int(self._counts[-1]) - self._before if self._counts.size else 0
+
+    def n_transitions_of(self, n_lanes: int) -> int:
+        """See `Index`."""
+        return self.n_transitions if n_lanes else 0
+
+    def window(self, lane: int) -> tuple[int, int, int]:  # noqa: ARG002 (there is one)
+        """(base, first, head) of the lane, in cells."""
+        width = self._width
+        return self._base * width, self._first * width, self._head * width
+
+    def extent(self, lane: int) -> tuple[int, int]:  # noqa: ARG002 (there is one)
+        """See `Index`; cells of the newest tick are transitions, too."""
+        return self._first * self._width, self._head * self._width
+
+    def present(self, lane: int, start: int, stop: int) -> npt.NDArray[np.bool_]:  # noqa: ARG002
+        """See `Index`."""
+        return self._source.episodes(np.arange(start, stop)) >= 0
+
+    def at(self, ranks: Ids) -> Ids:
+        """See `Index`; raises CorruptStoreError where the columns contradict each other."""
+        if self._is_full:
+            return ranks + self._first * self._width
+        # Neighbours in a sorted search share their cache lines; the order drawn is put back.
+        if ranks.size > _SORT_FROM:
+            order = ranks.argsort()
+            out = np.empty_like(ranks)
+            out[order] = self._at(ranks[order])
+            return out
+        return self._at(ranks)
+
+    def _at(self, ranks: Ids) -> Ids:
+        width = self._width
+        sought = ranks + self._before
+        places = self._counts.searchsorted(sought, "right")
+        if not places.size:
+            return _NONE
+        if places.max() >= self._counts.size:
+            raise self._wrong_counts()
+        before = np.where(places > 0, self._counts[places - 1], self._before)
+        within = sought - before
+        present = self._counts[places] - before
+        if within.min() < 0 or present.max() > width or (within >= present).any():
+            raise self._wrong_counts()
+        ticks = (places + self._first) * width
+        cells = ticks + within
+        partial = (present < width).nonzero()[0]
+        if partial.size:
+            self._replace_absent(cells, ticks, partial)
+        return cells
+
+    def _replace_absent(self, cells: Ids, ticks: Ids, some: Ids) -> None:
+        """Put the cell that an absent one names in its place; see docs/format.md."""
+        named = self._source.episodes(cells[some])
+        absent = (named < 0).nonzero()[0]
+        if not absent.size:
+            return
+        some, others = some[absent], -1 - named[absent]
+        if others.min() < 0 or others.max() >= self._width:
+            raise self._wrong_counts()
+        others += ticks[some]
+        if self._source.episodes(others).min() < 0:
+            raise self._wrong_counts()
+        cells[some] = others
+
+    def _wrong_counts(self) -> CorruptStoreError:
+        return CorruptStoreError(
+            f"{self._where}: `count` and `episode` disagree on how many transitions a tick has; "
+            f"run `mmreplay verify`"
+        )
+
+    def ids(self) -> Ids:
+        """See `Index`."""
+        start, width, n = self._first * self._width, self._width, self._head - self._first
+        # Only ticks that are not full are read.
+        partial = (np.diff(self._counts, prepend=self._before) != width).nonzero()[0]
+        if not partial.size:
+            return np.arange(start, start + n * width)
+        there = np.ones((n, width), np.bool_)
+        cells = (partial + self._first)[:, None] * width + np.arange(width)
+        there[partial] = self._source.episodes(cells) >= 0
+        out: Ids = np.flatnonzero(there) + start
+        return out
+
+    def invalid(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        """See `Index`."""
+        out: npt.NDArray[np.bool_] = (ids < self._first * self._width) | (
+            ids >= self._head * self._width
+        )
+        inside = (~out).nonzero()[0]
+        out[inside] = self._source.episodes(ids[inside]) < 0
+        return out
+
+    # ------------------------------------------------------------ neighbours in episodes
+
+    def steps(self, ids: Ids, ahead: int, *, back: bool) -> Steps:  # noqa: ARG002 (always known)
+        """See `Index`; raises CorruptStoreError for a cell of no episode."""
+        ticks = ids // self._width
+        starts = self._source.episodes(ids)
+        behind = ticks - self._begins(starts, ticks)
+        left = self._left(ids, ticks, ahead) if ahead > 1 else None
+        return Steps(ids, self._width, 1, starts + _STARTS_PART, behind, left)
+
+    def _left(self, ids: Ids, ticks: Ids, ahead: int) -> Ids:
+        """Steps to the end of the episode or the head, at most `ahead`."""
+        room = self._head - ticks
+        offsets = np.minimum(np.arange(ahead - 1), room[:, None] - 1)
+        ended = self._source.ends(ids[:, None] + offsets * self._width) != 0
+        left = np.where(ended.any(1), ended.argmax(1) + 1, ahead)
+        return np.minimum(left, room)
+
+    def span(self, ids: Ids) -> Span:
+        """See `Index`; raises as `steps`."""
+        width = self._width
+        ticks = ids // width
+        starts = self._source.episodes(ids)
+        back = ticks - self._begins(starts, ticks)
+        ended = self._follow()
+        numbers = ended.numbers(starts)
+        left = self._head - ticks
+        over = (numbers >= 0).nonzero()[0]
+        left[over] = ended.lasts(numbers[over]) - ticks[over] + 1
+        if left.size and left.min() < 1:
+            raise late_step(self._where)
+        steps = Steps(ids, width, 1, starts + _STARTS_PART, back, left)
+        return Span(steps, back, np.minimum(back, ticks - self._first), left)
+
+    def _begins(self, starts: Ids, ticks: Ids | int) -> Ids:
+        return begins_of(self._source, starts, ticks, self._starts[1], self._where)
+
+    # ------------------------------------------------------------ episodes
+
+    def _follow(self) -> EndedEpisodes:
+        """The episodes that are over. Those with a step in the newest tick may still go on."""
+        if self._ended is None:
+            self._ended = EndedEpisodes(self._source, self._where)
+        self._ended.follow(self._first, self._head - 1, self._starts)
+        return self._ended
+
+    def episodes(self, lane: int) -> LaneEpisodes:  # noqa: ARG002 (there is one)
+        """See `Index`; the list is that of all which are over, then one for each environment.
+
+        These are the episodes that run, and where there are older steps, those that are cut. Where
+        an environment has none, it has one of no step.
+        """
+        ended, width, first, head = self._follow(), self._width, self._first, self._head
+        n = width * (1 + bool(first)) if first < head else 0
+        steps, whole, cut = np.zeros(1 + n, np.int64), np.ones(1 + n, np.bool_), _NONE
+        begins = _NONE
+        if n:
+            newest = self._newest or TickEpisodes(self._source, self._where)
+            self._newest = None  # what is interrupted begins again
+            newest.move(head - 1, self._starts[1])
+            begins, here = newest.begins, slice(1, 1 + width)
+            np.subtract(head, np.maximum(begins, first), out=steps[here])
+            np.maximum(steps[here], 0, out=steps[here])
+            np.greater_equal(begins, first, out=whole[here])
+            self._newest = newest
+        if n > width:
+            oldest = self._cut or CutEpisodes(self._source, self._where)
+            self._cut = None
+            oldest.move(first, self._starts[1], ended)
+            np.subtract(oldest.lasts, first - 1, out=steps[1 + width :])
+            np.maximum(steps[1 + width :], 0, out=steps[1 + width :])
+            whole[1 + width :] = False
+            self._cut, cut = oldest, oldest.numbers
+
+        def firsts(places: Ids) -> Ids:
+            environments = (places - 1) % width
+            out = np.full(places.size, first)
+            newest = (places <= width).nonzero()[0]
+            out[newest] = np.maximum(begins[environments[newest]], first)
+            return out * width + environments
+
+        start, stop = ended.first_from(first), ended.stop
+        return LaneEpisodes(width, ended.origin, start, stop, cut, firsts, steps, whole, 0)
+
+    def ended(self, lane: int, numbers: Ids) -> tuple[Ids, Ids]:  # noqa: ARG002 (there is one)
+        """See `Index`."""
+        return self._follow().episodes(numbers)

@@ -1,0 +1,108 @@
+"""Which rows of a log are kept: of one environment, of many that step together, of their starts.
+
+Invariant: nothing that a row which is kept needs is forgotten before it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mmreplay import episode_index
+from mmreplay.format import layout
+from mmreplay.ids import Ids
+from mmreplay.storage import chunk_files
+from mmreplay.system import durable_writes
+from mmreplay.writing.log import Log
+
+__all__ = ["LaneRows", "StartRows", "TickRows"]
+
+
+class LaneRows:
+    """Of a lane of one environment: as many transitions as its capacity, and an index at its close.
+
+    Attributes:
+        starts: rows from the log's base on with a reset; the writer appends to it.
+    """
+
+    def __init__(self, log: Log, capacity: int | None) -> None:
+        self._log, self._capacity = log, capacity
+        resets = chunk_files.nonzero_rows(log, log.specs["resets"], log.base, log.head)
+        self.starts: list[int] = resets.tolist()
+
+    def first_row(self, head: int) -> int:
+        """The oldest transition to be sampled of those below `head`."""
+        starts = np.array(self.starts, np.int64)
+        starts = starts[: int(starts.searchsorted(head))]
+        return episode_index.first_row(starts, self._log.first, head, self._capacity)
+
+    def forget(self, base: int) -> None:
+        """Forget the episodes that ended below `base`."""
+        kept = 0
+        while kept + 1 < len(self.starts) and self.starts[kept + 1] <= base:
+            kept += 1
+        del self.starts[:kept]
+
+    def finish(self, head: int) -> None:
+        """Write the index of the rows with a reset."""
+        log = self._log
+        starts = np.array([row for row in self.starts if log.base <= row < head], "<i8")
+        spec = layout.index_spec(len(starts))
+        for chunk in chunk_files.chunk_files(log.path, spec):
+            durable_writes.unlink(chunk_files.chunk_path(log.path, spec, chunk))
+        for chunk in range(-(-len(starts) // spec.chunk_rows)):
+            part = starts[chunk * spec.chunk_rows : (chunk + 1) * spec.chunk_rows]
+            data = part.tobytes().ljust(spec.chunk_bytes, b"\0")
+            durable_writes.write_file(chunk_files.chunk_path(log.path, spec, chunk), data)
+        durable_writes.write_file(
+            log.path / spec.path / "zarr.json", layout.array_json(spec, len(starts))
+        )
+
+
+class TickRows:
+    """Of the ticks of a vector lane: the newest ones with at most `capacity` transitions."""
+
+    def __init__(self, log: Log, capacity: int | None) -> None:
+        self._log, self._capacity = log, capacity
+
+    def first_row(self, head: int) -> int:
+        """The oldest tick to be sampled of those below `head`."""
+        return episode_index.first_tick(self._counts, self._log.first, head, self._capacity)
+
+    def _counts(self, start: int, stop: int) -> Ids:
+        return chunk_files.read_rows(self._log, self._log.specs["count"], start, stop)
+
+    def forget(self, base: int) -> None:
+        """Nothing of them is in memory."""
+
+    def finish(self, head: int) -> None:
+        """Nothing stands beside them."""
+
+
+class StartRows:
+    """Of the starts of a vector lane: those of the episodes of which a tick is kept, durably.
+
+    Episodes are numbered in the order in which they began, and an episode's ticks follow one
+    another: the smallest number in the oldest tick that is kept is the smallest of all.
+    """
+
+    def __init__(self, log: Log, ticks: Log) -> None:
+        self._log, self._ticks = log, ticks
+        self._known = (0, 0)  # a base of the ticks, and the oldest start that they need
+
+    def first_row(self, head: int) -> int:
+        """The oldest start to be kept; the base of the ticks is what their last flush has left."""
+        tick, oldest = self._known
+        if self._ticks.base > tick:
+            tick = self._ticks.base
+            episodes = chunk_files.read_rows(
+                self._ticks, self._ticks.specs["episode"], tick, tick + 1
+            )
+            oldest = int(episodes[episodes >= 0].min(initial=head))
+            self._known = tick, oldest
+        return min(max(oldest, self._log.first), head)
+
+    def forget(self, base: int) -> None:
+        """Nothing of them is in memory."""
+
+    def finish(self, head: int) -> None:
+        """Nothing stands beside them."""

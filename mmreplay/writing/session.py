@@ -1,0 +1,161 @@
+"""What every writer has: its lane, the flushes in the background, what ended it, and its close.
+
+Invariant: a writer that was dropped without close is kept alive by nothing that runs for it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mmreplay.errors import ClosedError, DiskFullError, FailedStoreError, MmreplayError
+from mmreplay.system.forks import after_fork_in_child
+from mmreplay.system.held_directories import AnyPath
+from mmreplay.system.limits import ReachedLimitError
+from mmreplay.writing import close, flush
+from mmreplay.writing.background import Background
+from mmreplay.writing.lane_files import LockedLane
+
+__all__ = ["Session"]
+
+
+class Session:
+    """A lane that one writer has open.
+
+    Args:
+        path: an existing lane.
+        background: the threads to use.
+        changes: attributes to change, such as the capacity.
+        kind: what the lane must be.
+        stop: a method of the writer, called when the next step has to ask `guard` first.
+
+    Raises:
+        As `LockedLane`.
+
+    Attributes:
+        files: the locked lane.
+        closed: whether writing is over, as this writer was closed or belongs to another process.
+        failure: what has ended it, or None.
+    """
+
+    def __init__(
+        self,
+        path: AnyPath,
+        background: Background,
+        changes: Mapping[str, Any],
+        kind: str,
+        stop: Callable[[], None],
+    ) -> None:
+        self._path = Path(str(path))
+        self._background = background
+        self._stop = weakref.WeakMethod(stop)
+        self.failure: Exception | None = None
+        self.closed = self._closing = False
+        self.files = LockedLane(path, changes, kind)
+
+    def begin(self) -> None:
+        """Flush by the clock from now on: the writer has what it needs."""
+        self._timed_flush = flush.TimedFlush(self.files, self.fail)
+        self._background.attach(self._timed_flush)
+        # What runs in the background may keep the lane, and its lock, for a while longer.
+        weakref.finalize(self, self.files.abandon).atexit = False
+        _SESSIONS.add(self)
+        if self.files.recovered:  # else one killed again and again would never be durable
+            self._background.flush_soon()
+
+    def guard(self) -> None:
+        """Make sure that writing is not over.
+
+        Raises:
+            ClosedError, FailedStoreError: it is.
+        """
+        if self.closed:
+            raise ClosedError(
+                f"{self._path}: this writer is closed, or belongs to the parent of this process; "
+                f"open the store again to write"
+            )
+        if self.failure is not None:
+            raise FailedStoreError(
+                str(self.failure)
+                if isinstance(self.failure, MmreplayError)
+                else f"{self._path}: a flush in the background failed: {self.failure!r}; what is "
+                f"committed is kept: open the store again"
+            ) from self.failure
+        if self._closing:
+            raise ClosedError(
+                f"{self._path}: close() found no room on the disk, or reached a limit; see to that "
+                f"and call it again"
+            )
+
+    @property
+    def is_over(self) -> bool:
+        """Whether `guard` would raise."""
+        return self.closed or self._closing or self.failure is not None
+
+    def fail(self, error: Exception) -> None:
+        """End writing."""
+        self.failure = error
+        self._tell_writer()
+
+    def _tell_writer(self) -> None:
+        stop = self._stop()
+        if stop is not None:
+            stop()
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """What may end writing: a failed write or fsync does, a limit that was reached does not."""
+        try:
+            yield
+        except ReachedLimitError:
+            raise
+        except FailedStoreError as error:
+            self.fail(error)
+            raise
+
+    def flush(self) -> None:
+        """See `Writer.flush`."""
+        self.guard()
+        with self.failing():
+            flush.flush(self.files)
+
+    def close(self, finish: Callable[[], None]) -> None:
+        """See `Writer.close`; `finish` ends what the writer itself has begun."""
+        if self.closed:
+            return
+        try:
+            if self.failure is None:
+                finish()
+                close.close(self.files)
+        except (DiskFullError, ReachedLimitError):
+            self._closing = True
+            self._tell_writer()
+            raise
+        except FailedStoreError as error:
+            self.fail(error)
+            self.release_unclosed()
+            raise
+        except BaseException:
+            self.release_unclosed()
+            raise
+        self.release_unclosed()
+
+    def release_unclosed(self) -> None:
+        """Leave the lane as it is; the next opening recovers it, if it is not closed."""
+        self.abandon()
+        try:
+            self._background.detach(self._timed_flush)
+        finally:
+            self.files.release()
+
+    def abandon(self) -> None:
+        """In a forked child: this writer is the parent's."""
+        self.closed = True
+        self._tell_writer()
+
+
+_SESSIONS: weakref.WeakSet[Session] = weakref.WeakSet()
+after_fork_in_child(_SESSIONS, Session.abandon)

@@ -1,0 +1,138 @@
+"""What is given for many environments at once: one array for each column, checked as a whole.
+
+Invariant: an array that does not fit is refused, with its name, before anything of it is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.errors import SchemaError
+from mmreplay.ids import Array
+from mmreplay.lazy_frames import LazyFrames
+from mmreplay.schema import FRAME, Field, Schema, as_array
+
+__all__ = ["VectorValues", "has_stacks"]
+
+
+class VectorValues:
+    """What is given to a writer of `n` environments, each of which has a lane or part of one."""
+
+    def __init__(self, schema: Schema, n: int) -> None:
+        self._schema, self._n = schema, n
+        self._paths = schema.frame_paths
+        self._reward = Field((n,), schema.reward_dtype)
+        self._action = Field((n, *schema.action.shape), schema.action.dtype)
+
+    def frames(
+        self, frames: Any, newest: Callable[[Any, str, Field], Any] | None = None
+    ) -> dict[str, Any]:
+        """(n, *frame) by the path of the column.
+
+        `newest(frames, path, field)` is asked where `LazyFrames` are given; None leaves them.
+
+        Raises:
+            SchemaError: they do not fit.
+        """
+        fields = self._schema.frames
+        if not self._schema.is_dict:
+            return {"frames": self._of_all(frames, fields[FRAME], "frames", "frames", newest)}
+        if not isinstance(frames, Mapping) or frames.keys() != fields.keys():
+            raise SchemaError(f"frames: expected a dict with the keys {sorted(fields)}")
+        return {
+            path: self._of_all(frames[key], fields[key], key, path, newest)
+            for key, path in self._paths.items()
+        }
+
+    def _of_all(
+        self,
+        frames: Any,
+        field: Field,
+        name: str,
+        path: str,
+        newest: Callable[[Any, str, Field], Any] | None,
+    ) -> Any:
+        if not has_stacks(frames):
+            return field.coerce_many(frames, self._n, name)
+        if len(frames) != self._n:
+            raise self._unfit(name, (len(frames),))
+        return frames if newest is None else newest(frames, path, field)
+
+    def actions(self, actions: Any) -> Array:
+        """(n, *action)."""
+        whole = as_array(actions, "actions")
+        if whole.shape != self._action.shape:
+            raise self._unfit("actions", whole.shape)
+        return self._action.coerce_loosely(whole, "actions")
+
+    def rewards(self, rewards: npt.ArrayLike) -> Array:
+        """(n,) of the rewards' dtype."""
+        return self._reward.coerce_loosely(self.numbers("rewards", rewards), "rewards")
+
+    def check_extras(self, extras: Mapping[str, Any]) -> None:
+        """Make sure that all that were declared are there, and have one value for each."""
+        for name, value in extras.items():
+            shape = as_array(value, name).shape
+            if shape[:1] != (self._n,):
+                raise self._unfit(name, shape)
+        if extras.keys() != self._schema.extras.keys():
+            raise SchemaError(
+                f"extras: expected {sorted(self._schema.extras)}, found {sorted(extras)}"
+            )
+
+    def extras(
+        self, extras: Mapping[str, Any], chosen: npt.NDArray[np.bool_] | None
+    ) -> dict[str, Array]:
+        """(n, ...) by the path of the column; those that are not `chosen` may be anything."""
+        self.check_extras(extras)
+        out = {}
+        for name, field in self._schema.extras.items():
+            value = extras[name]
+            if chosen is not None:
+                whole = np.zeros((self._n, *field.shape), field.dtype)
+                kept = as_array(value, name)[chosen]
+                if len(kept):
+                    part = Field((len(kept), *field.shape), field.dtype)
+                    whole[chosen] = part.coerce_loosely(kept, name)
+                value = whole
+            else:
+                value = Field((self._n, *field.shape), field.dtype).coerce_loosely(value, name)
+            out[f"extras/{name}"] = value
+        return out
+
+    def numbers(self, name: str, value: npt.ArrayLike) -> Array:
+        """(n,) numbers or bools."""
+        out = as_array(value, name)
+        if out.dtype.kind not in "biuf":
+            raise SchemaError(f"{name}: expected numbers or bools, found {out.dtype}")
+        if out.shape != (self._n,):
+            raise self._unfit(name, out.shape)
+        return out
+
+    def flags(
+        self, name: str, value: npt.ArrayLike, chosen: npt.NDArray[np.bool_] | None = None
+    ) -> npt.NDArray[np.bool_]:
+        """(n,) bools; only among the `chosen` is a NaN refused, which would count as True."""
+        numbers = self.numbers(name, value)
+        if numbers.dtype.kind == "f":
+            odd = np.isnan(numbers)
+            if (odd if chosen is None else odd & chosen).any():
+                raise SchemaError(f"{name}: expected bools, found NaN")
+        # The bytes of a bool array may be any, as those of a view of uint8; stored are 0 and 1.
+        out: npt.NDArray[np.bool_]
+        out = (numbers.view(np.uint8) if numbers.dtype == np.bool_ else numbers) != 0
+        return out
+
+    def _unfit(self, name: str, found: object) -> SchemaError:
+        return SchemaError(f"{name}: expected one for each of {self._n} lanes, found shape {found}")
+
+
+def has_stacks(frames: Any) -> bool:
+    """Whether `LazyFrames` are among what was given."""
+    if isinstance(frames, Mapping):
+        return any(has_stacks(one) for one in frames.values())
+    return isinstance(frames, (list, tuple)) and any(isinstance(f, LazyFrames) for f in frames)

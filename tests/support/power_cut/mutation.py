@@ -1,0 +1,189 @@
+"""What mutants of the protocol are made of, and the search for a history that notices one.
+
+Invariant: a mutant is noticed by what it breaks: a mistake in its own code is an error, and where
+it is said how it is noticed, whatever else is found in a history does not count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+from mmreplay.system import durable_writes
+from mmreplay.writing import flush
+from mmreplay.writing.log import Log
+from tests.support.power_cut.layouts import AnyLayout
+from tests.support.power_cut.simulator import ViolationError, simulate, uncollected
+
+__all__ = [
+    "Change",
+    "Mutant",
+    "after",
+    "before",
+    "breaking",
+    "caught",
+    "changed",
+    "during",
+    "no_sync",
+    "not_durable",
+    "nothing",
+    "unless",
+    "with_flushed",
+]
+
+Change = tuple[Any, str, Any]
+
+
+class Mutant(NamedTuple):
+    """The code without one rule.
+
+    Attributes:
+        rule: that is broken.
+        changes: gives what is changed for it.
+        layouts: of the stores in which it can be noticed.
+        others: whether somebody else has to be at work for that; if None, nobody has to.
+        noticed: a pattern of what the simulator says then.
+    """
+
+    rule: str
+    changes: Callable[[], list[Change]]
+    layouts: Sequence[AnyLayout]
+    others: bool | None
+    noticed: str
+
+
+@contextlib.contextmanager
+def changed(changes: list[Change]) -> Iterator[None]:
+    """While this lasts, things are others."""
+    with contextlib.ExitStack() as stack:
+        for owner, name, value in changes:
+            stack.enter_context(mock.patch.object(owner, name, value))
+        yield
+
+
+def caught(mutant: Mutant, seeds: Sequence[int], n_crashes: int) -> tuple[int, str] | None:
+    """The first history in which the simulator notices a mutant, and what it says; None if none.
+
+    Raises:
+        TypeError, AttributeError, NameError, ImportError: as of `simulate`.
+    """
+    with changed(mutant.changes()):
+        for seed in uncollected(seeds):
+            try:
+                simulate(seed, n_crashes, mutant.layouts, others=mutant.others)
+            except ViolationError as error:
+                if re.search(mutant.noticed, str(error)):
+                    return seed, str(error)
+    return None
+
+
+def breaking(
+    mutants: dict[str, Mutant],
+    rule: str,
+    layouts: Sequence[AnyLayout],
+    *,
+    others: bool | None = None,
+    noticed: str = "",
+) -> Callable[[Callable[[], list[Change]]], Callable[[], list[Change]]]:
+    """Put a function among the mutants, by its name: it gives what is changed to break a rule."""
+
+    def register(changes: Callable[[], list[Change]]) -> Callable[[], list[Change]]:
+        name = changes.__name__.strip("_").replace("_", " ")
+        mutants[name] = Mutant(rule, changes, layouts, others, noticed)
+        return changes
+
+    return register
+
+
+def during(owner: Any, name: str, *changes: Change) -> Change:
+    """A function during which other things are changed."""
+    real = getattr(owner, name)
+
+    @functools.wraps(real)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with changed(list(changes)):
+            return real(*args, **kwargs)
+
+    return owner, name, call
+
+
+def before(owner: Any, name: str, first: Callable[..., Any]) -> Change:
+    """A function with something done before it, with the same arguments."""
+    real = getattr(owner, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        first(*args, **kwargs)
+        return real(*args, **kwargs)
+
+    return owner, name, call
+
+
+def after(owner: Any, name: str, then: Callable[..., Any]) -> Change:
+    """A function with something done after it, with its result and the same arguments."""
+    real = getattr(owner, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        out = real(*args, **kwargs)
+        then(out, *args, **kwargs)
+        return out
+
+    return owner, name, call
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
+def unless(skip: Callable[..., bool], owner: Any, name: str) -> Change:
+    """A function that does nothing for some arguments."""
+    real = getattr(owner, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return None if skip(*args, **kwargs) else real(*args, **kwargs)
+
+    return owner, name, call
+
+
+def no_sync(owner: Any, name: str, *, of: str) -> Change:
+    """A function that leaves out the fsyncs of "files" or of "directories"."""
+
+    def skip(descriptor: int) -> bool:
+        return stat.S_ISDIR(os.fstat(descriptor).st_mode) == (of == "directories")
+
+    return during(
+        owner,
+        name,
+        unless(skip, durable_writes, "_fsync"),
+        unless(skip, durable_writes, "_fdatasync"),
+    )
+
+
+def not_durable(owner: Any, name: str) -> Change:
+    """A function whose files are written without an fsync, of themselves or of their names."""
+    return during(
+        owner,
+        name,
+        (durable_writes, "write_file", functools.partial(_volatile, durable_writes.write_file)),
+    )
+
+
+def _volatile(write_file: Callable[..., None], path: Path, data: bytes, **how: bool) -> None:
+    write_file(path, data, **{**how, "durable": False})
+
+
+def with_flushed(flushed: Callable[[Log, int], int]) -> list[Change]:
+    """`_sync_rows` that takes more rows for flushed than were."""
+    real = flush._sync_rows
+
+    def sync_rows(lane: Log, head: int) -> None:
+        with changed([(lane, "flushed", flushed(lane, head))]):
+            real(lane, head)
+
+    return [(flush, "_sync_rows", sync_rows)]

@@ -1,0 +1,84 @@
+"""What a writer would do in threads, as tasks of one thread, each run from beginning to end.
+
+Invariant: a task waits until it is asked for, by the history or by a writer that waits for it.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from mmreplay.writing.flush import TimedFlush
+from mmreplay.writing.seal import SealJob
+
+__all__ = ["Tasks"]
+
+
+class _Done:
+    """Stands for `SealJob.done`: to wait for the sealing thread is to let it work."""
+
+    def __init__(self, tasks: Tasks) -> None:
+        self._tasks = tasks
+        self._set = False
+
+    def set(self) -> None:
+        self._set = True
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def wait(self) -> None:
+        while not self._set:
+            self._tasks.run_one()
+
+    result = wait
+
+
+class Tasks:
+    """Stands for `Background`: what it would do in threads waits here until its time comes."""
+
+    def __init__(
+        self,
+        busy: Callable[[str], contextlib.AbstractContextManager[None]],
+        attached: Callable[[Any], None],
+    ) -> None:
+        self._busy, self._attached = busy, attached
+        self._queue: collections.deque[tuple[Callable[[], None], _Done]] = collections.deque()
+
+    def attach(self, flushes: TimedFlush) -> None:
+        fail = flushes._fail()
+        stop = None if fail is None else fail.__self__._stop()  # type: ignore[attr-defined]
+        if stop is not None:
+            self._attached(stop.__self__)
+
+    def detach(self, flushes: TimedFlush) -> None:
+        del flushes
+        self.finish_tasks()
+
+    def finish_tasks(self) -> None:
+        while self._queue:
+            self.run_one()
+
+    def wake(self) -> None:
+        pass  # flushes come when the seed says so
+
+    flush_soon = wake
+
+    def submit(self, task: Callable[[], None]) -> _Done:
+        done = _Done(self)
+        job = getattr(task, "__self__", None)
+        if isinstance(job, SealJob):
+            job.done = done  # type: ignore[assignment]
+        self._queue.append((task, done))
+        return done
+
+    def __bool__(self) -> bool:
+        return bool(self._queue)
+
+    def run_one(self) -> None:
+        task, done = self._queue.popleft()
+        with self._busy("seal"):
+            task()
+        done.set()

@@ -1,0 +1,29 @@
+"""Lanes of many environments, and what they must hold."""
+
+import copy
+
+import pytest
+
+from tests.support.oracle.vector_pair import FIELDS, of_writer
+
+
+@pytest.fixture
+def vector(make):
+    """Make a vector lane: a `VectorPair` of 5 environments, whose `writer` is open."""
+
+    def create(n=5, name="store.zarr", **changes):
+        return of_writer(make(name, **(FIELDS | {"lanes": n} | changes)))
+
+    return create
+
+
+@pytest.fixture
+def ended():
+    """What a copy of a lane must hold: the same, with all episodes over."""
+
+    def of(model):
+        out = copy.deepcopy(model.model)
+        out.end_session()
+        return out
+
+    return of

@@ -1,0 +1,66 @@
+"""Lost documents of the logs of a vector lane: what is made again of the rest, and what is not."""
+
+import shutil
+
+import pytest
+
+import mmreplay
+from mmreplay import Field, repair
+from tests.support.tampering.repairs import assert_refused, check_kept, check_ticks
+
+LZ4 = Field((3,), "float32", "lz4", chunk=2, shard=8)
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        ["ticks/zarr.json"],
+        ["starts/zarr.json"],
+        ["ticks/rewards/zarr.json", "starts/tick/zarr.json", "ticks/extras/x/zarr.json"],
+    ],
+)
+@pytest.mark.parametrize("data", [None, b"{"])
+def test_documents_of_a_closed_lane_are_made_again(closed_vector, ended, lost, data):
+    path = closed_vector.writer.path
+    for name in lost:
+        (path / name).unlink() if data is None else (path / name).write_bytes(data)
+    done = repair(path)
+    assert (done.kept, done.lost) == (70, 0)
+    assert [one for one in done.notes if "random state" in one] == list(done.notes)
+    check_ticks(closed_vector, ended, path, 70)
+
+
+def test_the_document_of_ticks_some_of_which_were_evicted(vector, tmp_path):
+    model = vector(frame=LZ4, capacity=150)
+    for _ in range(4):
+        model.play(40)
+        model.writer.flush()
+    model.writer.close()
+    path = model.writer.path
+    original = shutil.copytree(path, tmp_path / "original.zarr")
+    (path / "ticks" / "zarr.json").unlink()
+    assert repair(path).lost == 0
+    with mmreplay.open(original) as store:
+        assert check_kept(path, original).tolist() == store.ids.tolist()
+
+
+@pytest.mark.parametrize(
+    ("end", "lost", "reason"),
+    [
+        ("close", "zarr.json", "no zarr.json in it"),
+        ("close", "ticks/frames/zarr.json", "it was the only copy of how this array is laid out"),
+        ("close", "starts/frames/zarr.json", "it was the only copy of how this array is laid out"),
+        ("kill", "ticks/rewards/zarr.json", "missing"),
+        ("kill", "starts/zarr.json", "no zarr.json in it"),
+        ("kill", "ticks/.live/state", "neither closed nor live"),
+        ("kill", "starts/.live/checkpoint", "neither closed nor live"),
+        ("kill", "starts/.live/frames.tail", "neither closed nor live"),
+    ],
+)
+def test_what_nothing_else_tells_is_not_made_up(vector, kill, end, lost, reason):
+    model = vector(frame=LZ4)
+    model.play(9)
+    kill(model.writer) if end == "kill" else model.writer.close()
+    (model.writer.path / lost).unlink()
+    expected = rf"cannot be repaired: .*{reason}.*back from a backup.* and repair again$"
+    assert_refused(model.writer.path, expected)

@@ -1,0 +1,381 @@
+"""Read-only view of a log: closed, live or crashed; and what it notices when that changes."""
+
+import contextlib
+import shutil
+import struct
+import uuid
+
+import pytest
+
+import mmreplay
+from mmreplay import Field
+from mmreplay.errors import CorruptStoreError
+from mmreplay.format import compression
+from mmreplay.reading import log_reader
+from mmreplay.reading.lane_reader import LaneReader
+from mmreplay.storage import chunk_files, tail_file
+from mmreplay.storage.chunk_files import EvictedError
+from mmreplay.storage.state_page import SESSION, State
+from mmreplay.system import durable_writes, locks, platform
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+@pytest.fixture(autouse=True)
+def _no_waits(monkeypatch):
+    monkeypatch.setattr(log_reader, "_PATIENCE_S", 0)
+
+
+def contents(path):
+    return {str(one): (one.stat().st_mtime_ns, one.stat().st_size) for one in path.rglob("*")}
+
+
+# ---------------------------------------------------------------- closed, live, crashed
+
+
+def test_a_closed_lane_is_as_its_root_says(closed_lane):
+    lane = LaneReader(closed_lane.path, 3)
+    assert (lane.head, lane.base, lane.number) == (21, 0, 3)
+    assert (lane.is_closed, lane.is_live, lane.tails) == (True, False, {})
+    assert lane.tail_start() == 21
+    assert lane.poll()
+    assert not lane.replaced()
+    assert lane.starts().tolist() == [0, 13]
+
+
+def test_a_live_lane_is_followed(make, story, lz4):
+    writer = make(**lz4)
+    lane = LaneReader(writer.path)
+    assert (lane.head, lane.is_live, lane.is_closed) == (0, True, False)
+    story.play(writer, 12)
+    assert lane.head == 0
+    assert lane.poll()
+    assert lane.head == 13
+    writer._background.submit(lambda: None).result(30)
+    assert lane.tail_start() == 8
+    assert lane.tails["frames"].shape == (16, 3)
+    assert not lane.tails["frames"].flags.writeable
+    assert lane.starts().tolist() == [0]
+    assert lane.resets(1, 13).tolist() == []
+
+
+def test_a_killed_lane_is_shown_whole_while_the_system_runs(make, story, kill, lz4):
+    writer = make(**lz4)
+    story.play(writer, 20)
+    kill(writer)
+    lane = LaneReader(writer.path)
+    assert (lane.head, lane.is_closed) == (21, False)
+    assert lane.poll()
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+
+
+@pytest.mark.parametrize("sealed", [3, 20])
+def test_after_a_power_cut_the_rules_of_recovery_hold_in_memory(
+    make, story, kill, lz4, monkeypatch, sealed
+):
+    writer = make(**lz4)
+    story.play(writer, 4)
+    writer.flush()
+    story.play(writer, sealed, reset=False)
+    writer._background.submit(lambda: None).result(30)
+    kill(writer)
+    now = uuid.uuid4().bytes
+    monkeypatch.setattr(platform, "boot_id", lambda: now)
+    before = contents(writer.path)
+    lane = LaneReader(writer.path)
+    assert (lane.head, lane.is_live, lane.is_closed) == (5, False, False)
+    assert lane.tail_start() == (0 if sealed == 3 else 5)
+    with mmreplay.open(writer.path) as store:
+        assert store.ids.tolist() == [0, 1, 2, 3]
+        assert (
+            store.frames[:].tolist()
+            == story.columns(writer.path, writer.schema)["frames"][:5].tolist()
+        )
+        assert store.actions[4] == 0
+    assert contents(writer.path) == before
+
+
+def test_the_newest_row_of_a_crashed_lane_reads_as_a_final_row(make, story, kill, monkeypatch):
+    writer = make(extras={"x": Field((2,), "float32")})
+    story.play(writer, 4)
+    writer.flush()
+    story.step(writer, life_lost=True)
+    story.play(writer, 3, reset=False)
+    kill(writer)
+    now = uuid.uuid4().bytes
+    monkeypatch.setattr(platform, "boot_id", lambda: now)
+    with mmreplay.open(writer.path) as store:
+        assert store.rewards.shape == (5,)
+        newest = (store.actions[4], store.rewards[4], store.non_terminals[4], store.resets[4])
+        assert newest == (0, 0, 1, 0)
+        assert store.extras["x"][4].tolist() == [0, 0]
+        assert store.rewards[:].tolist() == [1, 1.25, 1.5, 1.75, 0]
+
+
+@pytest.mark.parametrize("how", ["closed", "live", "killed"])
+def test_reading_takes_no_lock_and_writes_nothing(make, story, kill, lz4, how):
+    writer = make(**lz4)
+    story.play(writer, 20)
+    writer._background.submit(lambda: None).result(30)
+    if how == "closed":
+        writer.close()
+    if how == "killed":
+        kill(writer)
+    before = contents(writer.path)
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+        store.refresh()
+        assert len(store.transitions(store.ids)) == 20
+        assert len(store.episodes) == 1
+        assert locks.is_locked(writer.path) is (how == "live")
+        assert contents(writer.path) == before
+        if how != "live":
+            make(append=True)
+
+
+# ---------------------------------------------------------------- sessions
+
+
+def test_poll_says_when_the_session_of_base_head_and_tails_is_over(make, story, kill, lz4):
+    writer = make(**lz4)
+    story.play(writer, 5)
+    lane = LaneReader(writer.path)
+    numbers = {lane._session}
+    for how in ("kill", "close", "close and open"):
+        if how == "kill":
+            kill(writer)
+            writer = make(append=True)
+        else:
+            writer.close()
+        if how == "close and open":
+            writer = make(append=True)
+        assert not lane.poll()
+        assert lane.replaced()
+        lane.load()
+        assert lane.poll()
+        assert not lane.replaced()
+        assert lane.is_closed is (how == "close")
+        numbers.add(lane._session)
+        if how == "close":
+            writer = make(append=True)
+            assert lane.poll()  # rows of a closed lane never change
+            assert lane.replaced()
+            lane.load()
+        story.play(writer, 4)
+        assert lane.poll()
+        assert lane.head == writer.rows
+    assert len(numbers) == 4
+
+
+def test_a_lane_that_was_replaced_by_another_is_noticed(make, story, tmp_path):
+    writer = make("a.zarr")
+    story.play(writer, 5)
+    lane = LaneReader(writer.path)
+    shutil.move(writer.path, tmp_path / "elsewhere")
+    assert lane.replaced()
+    other = make("a.zarr")
+    assert lane.replaced()
+    lane.load()
+    assert lane.head == other.rows == 0
+
+
+def test_a_lane_that_is_closed_at_the_moment_of_opening_opens_closed(make, story, monkeypatch):
+    writer = make()
+    story.play(writer, 5)
+    real = platform.boot_id
+
+    def boot_id():
+        monkeypatch.setattr(platform, "boot_id", real)
+        writer.close()
+        return real()
+
+    monkeypatch.setattr(platform, "boot_id", boot_id)
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+        assert store.live.readers[0].is_closed
+
+
+N_READS = 10  # of the opening of a store with one compressed column
+
+
+@pytest.mark.parametrize("at", range(1, N_READS + 1))
+def test_a_lane_that_is_closed_between_any_two_reads_of_the_opening_opens(
+    make, story, lz4, between_reads, at
+):
+    writer = make(**lz4)
+    story.play(writer, 20)
+    with between_reads(writer.path, at, writer.close) as store:
+        story.check(store)
+
+
+@pytest.mark.parametrize("at", range(1, N_READS + 1))
+def test_a_lane_that_is_opened_between_any_two_reads_of_the_opening_opens(
+    make, story, lz4, between_reads, at
+):
+    writer = make(**lz4)
+    story.play(writer, 20)
+    writer.close()
+    with between_reads(writer.path, min(at, 8), lambda: story.play(make(append=True), 3)) as store:
+        store.refresh()
+        story.check(store)
+
+
+@pytest.mark.parametrize("at", range(1, N_READS + 1))
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_a_lane_reopened_between_two_reads_is_read_as_one_session(
+    make, story, kill, lz4, between_reads, at, end
+):
+    writers = [make(**lz4)]
+    story.play(writers[0], 12)
+
+    def change_hands():
+        (kill if end == "kill" else type(writers[0]).close)(writers[0])
+        writers.append(make(append=True))
+        story.play(writers[1], 5)
+
+    with between_reads(writers[0].path, at, change_hands) as store:
+        story.check(store)
+        for _ in range(4):
+            story.play(writers[1], 9)
+            story.check(store)
+
+
+@pytest.mark.parametrize("at", range(1, N_READS + 1))
+def test_a_tail_that_has_its_name_and_not_yet_its_size_is_no_damage(
+    make, story, lz4, between_reads, at
+):
+    writer = make(**lz4)
+    story.play(writer, 20)
+
+    def begin_to_open_again():
+        writer.close()
+        durable_writes.make_directory(writer.path / ".live")
+        tail_file.tail_path(writer.path, writer.specs["frames"]).touch()
+
+    with between_reads(writer.path, at, begin_to_open_again) as store:
+        story.check(store)
+
+
+def test_a_reader_that_comes_while_a_session_begins_finds_it(make, story, kill, lz4, monkeypatch):
+    writer = make(**lz4)
+    story.play(writer, 12)
+    writer.close()
+    stores, real = [], State.start
+
+    class Words:
+        """The state page; somebody opens the store before each of its words is stored."""
+
+        def __init__(self, page):
+            self.page = page
+
+        def __getitem__(self, place):
+            return self.page[place]
+
+        def __setitem__(self, place, value):
+            with contextlib.suppress(CorruptStoreError):  # it never comes to rest, as it seems here
+                stores.append(mmreplay.open(writer.path))
+            self.page[place] = value
+
+    def start(self, **words):
+        page = self.words
+        self.words = Words(page)
+        real(self, **words)
+        self.words = page
+
+    monkeypatch.setattr(State, "start", start)
+    writer = make(append=True)
+    for _ in range(4):
+        story.play(writer, 9)
+        for store in stores:
+            story.check(store)
+    assert len(stores) >= 3
+
+
+def test_a_session_without_a_number_after_a_kill_is_followed_all_the_same(make, story, kill):
+    writer = make()
+    story.play(writer, 5)
+    kill(writer)
+    writer.log.words[SESSION] = 0
+    with mmreplay.open(writer.path) as store:
+        story.check(store)
+        writer = make(append=True)
+        story.play(writer, 5)
+        story.check(store)
+
+
+def test_a_lane_that_never_comes_to_rest_is_given_up(make, story, monkeypatch):
+    writer = make()
+    story.play(writer, 5)
+    monkeypatch.setattr(State, "is_in_place", lambda self: False)
+    with pytest.raises(CorruptStoreError, match="neither closed nor live"):
+        LaneReader(writer.path)
+
+
+# ---------------------------------------------------------------- chunk files that are gone
+
+
+def test_a_file_that_is_gone_is_evicted_below_base_and_damage_above(make, story, kill):
+    writer = make(capacity=5)
+    story.play(writer, 40)
+    lane = LaneReader(writer.path)
+    path = chunk_files.chunk_path(writer.path, writer.specs["rewards"], 0)
+    error = lane.missing(path, 8)
+    assert isinstance(error, CorruptStoreError)
+    assert "it holds rows up to 8 of [0, 41); run `mmreplay verify`" in str(error)
+    story.play(writer, 200, reset=False)
+    writer.flush()
+    assert isinstance(lane.missing(path, 8), EvictedError)
+    kill(writer)
+    again = make(append=True)
+    assert isinstance(lane.missing(path, 10**6), EvictedError)  # another session: look again
+    again.close()
+    lane.load()
+    assert isinstance(lane.missing(path, 10**6), CorruptStoreError)
+    make(append=True)
+    assert isinstance(lane.missing(path, 10**6), EvictedError)
+
+
+# ---------------------------------------------------------------- stores that are odd
+
+
+def test_a_checkpoint_that_claims_far_too_many_rows_is_an_mmreplay_error(
+    make, story, kill, monkeypatch
+):
+    writer = make()
+    story.play(writer, 5)
+    kill(writer)
+    now = uuid.uuid4().bytes
+    monkeypatch.setattr(platform, "boot_id", lambda: now)
+    for head in ((1 << 40) - 1, 1 << 50, (1 << 64) - 1):
+        record = b"MMRCKPT1" + uuid.UUID(writer.metadata["uuid"]).bytes + bytes(16)
+        record += struct.pack("<QQQQ", 1 << 40, head, 0, 0)
+        record += struct.pack("<I", compression.crc32c(record))
+        (writer.path / ".live" / "checkpoint").write_bytes(record.ljust(8192, b"\0"))
+        for call in (lambda: mmreplay.open(writer.path), lambda: make(append=True)):
+            with pytest.raises(CorruptStoreError):
+                call()
+
+
+def test_a_store_exchanged_while_it_is_opened_is_opened_again(tmp_path, monkeypatch):
+    path, read = tmp_path / "s.zarr", log_reader.read_specs
+    mmreplay.create(path, Field((2,)), Field(())).close()
+
+    def exchange(*arguments):
+        monkeypatch.setattr(log_reader, "read_specs", read)
+        path.rename(tmp_path / "moved.zarr")
+        mmreplay.create(path, Field((3,)), Field(())).close()
+        return read(*arguments)
+
+    monkeypatch.setattr(log_reader, "read_specs", exchange)
+    assert LaneReader(path).specs["frames"].row_shape == (3,)
+
+
+def test_a_live_lane_whose_private_files_may_not_be_read_says_so(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    writer = mmreplay.create(tmp_path / "s.zarr", Field((2,)), Field(()))
+    monkeypatch.setattr(log_reader, "State", refuse)
+    with pytest.raises(CorruptStoreError, match=r"\.live: may not be read: Permission denied"):
+        LaneReader(writer.path)
