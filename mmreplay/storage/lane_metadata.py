@@ -132,10 +132,15 @@ def read_specs(
     return specs, rows or 0
 
 
-def read_holder(lane: AnyPath) -> dict[str, Any] | None:
-    """Who opened a lane for writing last: pid, host, since; None if that is not known."""
-    where = lane / ".live" / "writer"
+def read_holder(lane: AnyPath, log: str = "") -> dict[str, Any] | None:
+    """Who opened a lane for writing last: pid, host, since; None if that is not known.
+
+    The word of it lies in the lane, or in the log of that name.
+    """
+    folder = f"{log}/.live" if log else ".live"
+    where = lane / folder / "writer"
     try:
+        checked_reads.check_directories(lane, folder)
         about = parse.parse_json(
             checked_reads.read_bytes(where, layout.MAX_METADATA_BYTES), str(where)
         )

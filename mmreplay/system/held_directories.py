@@ -7,6 +7,7 @@ had when it was opened.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from pathlib import Path
@@ -157,8 +158,10 @@ class HeldPath:
         name, folder = at(self)
         try:
             return os.stat(name, dir_fd=folder, follow_symlinks=follow_symlinks).st_mode
-        except (FileNotFoundError, NotADirectoryError):
-            return 0
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                return 0
+            raise
 
     def __str__(self) -> str:
         """What it was opened as; see `shown` for where it is now."""

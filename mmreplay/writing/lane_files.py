@@ -110,6 +110,7 @@ class LockedLane:
 
     def _open_vector(self, metadata: dict[str, Any]) -> tuple[Log, ...]:
         path, width, capacity = self.path, metadata["width"], metadata["capacity"]
+        checked_reads.check_directories(path, *layout.LOGS)
         # A change of the attributes that a killed process made may be only in the page cache.
         durable_writes.sync_file(path / "zarr.json")
         durable_writes.sync_directory(path)
@@ -262,5 +263,5 @@ class _Holder:
 
 def holder_of(path: AnyPath) -> str:
     """Who holds a lane, for the message."""
-    about = read_holder(path) or read_holder(path / layout.TICKS)
+    about = read_holder(path) or read_holder(path, layout.TICKS)
     return f" (pid {about['pid']} on {about['host']}, since {about['since']})" if about else ""

@@ -108,6 +108,7 @@ def _check(request: Request, path: AnyPath) -> None:
     metadata = read_metadata(path)
     there = parse.schema_from_json(metadata.get("schema"), str(path / "zarr.json"))
     if metadata["kind"] == "vector":
+        checked_reads.check_directories(path, *layout.LOGS)
         columns = tick_columns(there, metadata["width"])
         specs, _ = read_specs(path / layout.TICKS, columns)
     else:

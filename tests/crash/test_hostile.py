@@ -6,6 +6,7 @@ in all ways, also with checksums that fit, and all of the package is let loose o
 """
 
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -25,7 +26,7 @@ from mmreplay_cli import main
 from tests.support.disks import faults
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.tampering import abuse
-from tests.support.tampering.fixtures import pristine_stores
+from tests.support.tampering.fixtures import Victim, pristine_stores
 from tests.support.tampering.limits import Failure, Guard, Limits, run_limited
 from tests.support.writers import make_lanes
 
@@ -253,6 +254,46 @@ def test_nothing_is_read_through_a_link(store, tmp_path, call, name):
         return 0.0, [("outside", one) for one in guard.seen if str(tmp_path / "out") in one]
 
     assert run_limited(trial, [0], [store]).failures == []
+
+
+def append(path):
+    mmreplay.create(path, append=True, flush_s=0).close()
+
+
+def copy(path):
+    mmreplay.snapshot(path, path.with_name("copy.zarr"))
+
+
+def test_no_log_of_a_vector_lane_is_looked_for_behind_a_link(tmp_path):
+    made = pristine_stores(tmp_path / "made", ["vector", "crashed vector"])
+    victims = [Victim(tmp_path / f"in-{one.name}" / "s.zarr", one) for one in made]
+    for one in victims:
+        shutil.copytree(one.path, tmp_path / "out" / one.pristine.name)
+    calls = (mmreplay.open, mmreplay.verify, mmreplay.repair, append, copy)
+    cases = list(itertools.product(victims, ("ticks", "starts"), ("out", "itself"), calls))
+    cases = cases[:: by_effort(3, 1, 1)]  # no divisor of how many calls there are
+
+    def trial(number, guard):
+        victim, log, target, call = cases[number]
+        link = victim.spoil(log)
+        link.symlink_to(tmp_path / "out" / victim.pristine.name / log if target == "out" else link)
+        guard.resolve = True
+        guard.seen.clear()
+        found = []
+        with guard.limited():
+            try:
+                done = call(victim.path)
+            except (mmreplay.CorruptStoreError, mmreplay.FormatError):
+                done = None
+            except Exception as error:
+                found.append(("foreign", repr(error)))
+        if done is not None and (call is not mmreplay.verify or done.sound):
+            found.append(("accepted", f"{call.__name__}: {log} is a link"))
+        victim.restore()
+        return 0.0, found + [("outside", one) for one in guard.seen]
+
+    tally = run_limited(trial, range(len(cases)), [one.path.parent for one in victims])
+    assert (tally.n_trials, tally.failures) == (len(cases), [])
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["", "zarr.json lost"])

@@ -226,8 +226,10 @@ def _close(root: AnyPath, lanes: Sequence[AnyPath]) -> bool:
 
 
 def _log_directories(lane: AnyPath) -> list[AnyPath]:
-    """The directories of a lane's logs: the lane itself, or two in it."""
-    return [lane / name for name in layout.LOGS] if is_vector(lane) else [lane]
+    """The directories of a lane's logs: the lane itself, or two in it that are no links."""
+    if not is_vector(lane):
+        return [lane]
+    return [log for name in layout.LOGS if not (log := lane / name).is_symlink()]
 
 
 def _stamps(lanes: Sequence[AnyPath]) -> list[Any]:

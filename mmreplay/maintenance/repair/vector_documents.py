@@ -25,7 +25,8 @@ from mmreplay.system.held_directories import AnyPath
 
 
 def was_closed(lane: AnyPath) -> bool:
-    """Whether nothing says that a lane was left open."""
+    """Whether nothing says that a lane was left open; CorruptStoreError if a log is a link."""
+    checked_reads.check_directories(lane, *LOGS)
     abouts = [_log_document(lane / name) for name in LOGS]
     is_open = any(about is not None and not about["closed"] for about in abouts)
     return not is_open and not any((lane / name / ".live").exists() for name in LOGS)

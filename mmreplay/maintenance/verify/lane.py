@@ -93,6 +93,8 @@ class Examination:
         logs: dict[str, LogExamination] = {}
         watches = {name: Watch(self._root, path, self._tally, name) for name in columns}
         for name, watch in watches.items():
+            if watch.path.is_symlink():
+                continue  # it is a finding already
             if metadata.read_root(watch, ("log",)) and self._check_uuid(watch):
                 of_ticks = width if name == TICKS else None
                 logs[name] = LogExamination(watch, columns[name], of_ticks)

@@ -10,7 +10,13 @@ import mmreplay
 from mmreplay import Field
 from mmreplay.errors import CorruptStoreError, FormatError, StoreNotFoundError
 from mmreplay.format.columns import lane_columns
-from mmreplay.storage.lane_metadata import lane_paths, read_metadata, read_name, read_specs
+from mmreplay.storage.lane_metadata import (
+    lane_paths,
+    read_holder,
+    read_metadata,
+    read_name,
+    read_specs,
+)
 from mmreplay.system import checked_reads
 from tests.support.documents import edit
 
@@ -148,6 +154,21 @@ def test_a_directory_that_is_a_link_is_not_followed(closed_lane, tmp_path, name)
     (closed_lane.path / name).symlink_to(tmp_path / "outside")
     with pytest.raises(CorruptStoreError, match="found a link"):
         mmreplay.open(closed_lane.path)
+
+
+@pytest.mark.parametrize("log", ["", "ticks"])
+@pytest.mark.parametrize("link", [".live", "ticks"])
+def test_no_word_of_a_writer_is_read_behind_a_link(tmp_path, log, link):
+    out = tmp_path / "out" / ".live"
+    out.mkdir(parents=True)
+    (out / "writer").write_text(json.dumps({"pid": 1, "host": "h", "since": "now"}))
+    shutil.copytree(out, tmp_path / "lane" / log / ".live")
+    about = {"pid": 1, "host": "h", "since": "now"}
+    assert read_holder(tmp_path / "lane", log) == about
+    where = tmp_path / "lane" / log / ".live" if link == ".live" else tmp_path / "lane" / "ticks"
+    shutil.rmtree(where, ignore_errors=True)
+    where.symlink_to(out if link == ".live" else out.parent)
+    assert read_holder(tmp_path / "lane", log) == (about if link == "ticks" and not log else None)
 
 
 def test_the_lanes_of_a_store_come_in_the_order_of_their_numbers(make):

@@ -71,6 +71,9 @@ def test_a_path_has_what_the_package_needs_of_pathlib(held, tmp_path):
     assert (path.exists(), path.parent.is_dir(), (held.root / "f").is_dir()) == (False, True, False)
     (tmp_path / "a" / "link").symlink_to("below")
     assert ((held.root / "link").is_symlink(), (held.root / "link").is_dir()) == (True, True)
+    (tmp_path / "a" / "itself").symlink_to("itself")
+    itself = held.root / "itself"
+    assert (itself.exists(), itself.is_dir(), itself.is_symlink()) == (False, False, True)
     assert str(held.root.parent) == str(tmp_path)
     assert held.root / "" == held.root
     assert (held.root / "..").exists()
