@@ -286,6 +286,10 @@ def digest(attributes: Mapping[str, Any]) -> str:
     return f"{google_crc32c.value(text.encode()):08x}"
 
 
+LARGE_FRAME_BYTES = 4096
+"""Raw frames of ticks from this size on lie environment by environment in a chunk file; in lanes of
+before that was so, and smaller ones, they lie tick by tick."""
+
 MAX_LANES = 4096
 """Environments that one process writes. A store with a lane for each takes about a dozen maps a
 lane, of the 65,530 that Linux gives."""

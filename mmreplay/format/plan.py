@@ -14,6 +14,7 @@ from mmreplay.errors import FormatError, SchemaError
 from mmreplay.format.columns import start_columns, tick_columns
 from mmreplay.format.layout import (
     CODECS,
+    LARGE_FRAME_BYTES,
     MAX_CHUNK_BYTES,
     MAX_INNER_BYTES,
     STARTS,
@@ -97,7 +98,7 @@ def plan_ticks(schema: Schema, width: int, capacity: int | None) -> dict[str, Ar
             continue
         given = schema.action.chunk if one is None or path == "rewards" else one.chunk
         spec = ArraySpec(path, column.row_shape, column.dtype, 1)
-        if path.startswith("frames") and spec.row_bytes // width >= _PAGE_BYTES:
+        if path.startswith("frames") and spec.row_bytes // width >= LARGE_FRAME_BYTES:
             # A stack is read as one piece then. Smaller ones would cost each step more than that
             # saves: their pages are those of many environments.
             spec = dataclasses.replace(spec, width=width)

@@ -158,14 +158,18 @@ def from_file_sizes(lane: AnyPath, spec: ArraySpec) -> ArraySpec:
             if size and not size % spec.row_bytes:
                 sizes[size] += 1
     if not sizes:
-        raise CorruptStoreError(
-            f"{lane / spec.path / 'zarr.json'}: lost, and it was the only copy of how this array "
-            f"is laid out: the rows of a chunk file, and their compression; put this file back "
-            f"from a backup, a snapshot or another store that was created with the same fields, "
-            f"and repair again"
-        )
+        raise lost_layout(lane, spec.path, "the rows of a chunk file, and their compression")
     rows = sizes.most_common(1)[0][0] // spec.row_bytes
     return ArraySpec(spec.path, spec.row_shape, spec.dtype, rows)
+
+
+def lost_layout(lane: AnyPath, path: str, what: str) -> CorruptStoreError:
+    """The error for an array of which nothing tells any more how it is laid out."""
+    return CorruptStoreError(
+        f"{lane / path / 'zarr.json'}: lost, and it was the only copy of how this array is laid "
+        f"out: {what}; put this file back from a backup, a snapshot or another store that was "
+        f"created with the same fields, and repair again"
+    )
 
 
 def _is_shard(path: AnyPath, size: int) -> bool:

@@ -50,9 +50,7 @@ def make_documents(lane: AnyPath, target: AnyPath) -> list[str]:
         log = lane / name
         documents = _read_documents(log, wanted)
         specs = {
-            path: documents[path][0]
-            if path in documents
-            else layouts.from_file_sizes(log, ArraySpec(path, one.row_shape, one.dtype, 1))
+            path: documents[path][0] if path in documents else _lost_spec(log, path, one)
             for path, one in wanted.items()
         }
         rows = _rows(log, documents)
@@ -95,6 +93,16 @@ def _read_documents(log: AnyPath, columns: Mapping[str, Column]) -> Documents:
             if fits and layouts.fits(log, spec):
                 out[path] = spec, rows
     return out
+
+
+def _lost_spec(log: AnyPath, path: str, column: Column) -> ArraySpec:
+    """The layout of an array whose document is lost, by its files; CorruptStoreError if unknown."""
+    spec = ArraySpec(path, column.row_shape, column.dtype, 1)
+    is_large = spec.row_bytes // column.width >= layout.LARGE_FRAME_BYTES
+    if path.startswith("frames") and column.width > 1 and is_large:
+        what = "tick by tick or environment by environment"
+        raise layouts.lost_layout(log, path, what)
+    return layouts.from_file_sizes(log, spec)
 
 
 def _log_document(log: AnyPath) -> dict[str, Any] | None:

@@ -9,6 +9,8 @@ from mmreplay import Field, repair
 from tests.support.tampering.repairs import assert_refused, check_kept, check_ticks
 
 LZ4 = Field((3,), "float32", "lz4", chunk=2, shard=8)
+LARGE = Field((64, 64), "uint8", "raw", chunk=8)
+ONLY_COPY = "it was the only copy of how this array is laid out"
 
 
 @pytest.mark.parametrize(
@@ -45,22 +47,37 @@ def test_the_document_of_ticks_some_of_which_were_evicted(vector, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("end", "lost", "reason"),
+    ("frame", "end", "lost", "reason"),
     [
-        ("close", "zarr.json", "no zarr.json in it"),
-        ("close", "ticks/frames/zarr.json", "it was the only copy of how this array is laid out"),
-        ("close", "starts/frames/zarr.json", "it was the only copy of how this array is laid out"),
-        ("kill", "ticks/rewards/zarr.json", "missing"),
-        ("kill", "starts/zarr.json", "no zarr.json in it"),
-        ("kill", "ticks/.live/state", "neither closed nor live"),
-        ("kill", "starts/.live/checkpoint", "neither closed nor live"),
-        ("kill", "starts/.live/frames.tail", "neither closed nor live"),
+        (LZ4, "close", "zarr.json", "no zarr.json in it"),
+        (LZ4, "close", "ticks/frames/zarr.json", ONLY_COPY),
+        (LZ4, "close", "starts/frames/zarr.json", ONLY_COPY),
+        # Nothing tells whether they lie tick by tick, or environment by environment.
+        (LARGE, "close", "ticks/frames/zarr.json", ONLY_COPY),
+        (LZ4, "kill", "ticks/rewards/zarr.json", "missing"),
+        (LZ4, "kill", "starts/zarr.json", "no zarr.json in it"),
+        (LZ4, "kill", "ticks/.live/state", "neither closed nor live"),
+        (LZ4, "kill", "starts/.live/checkpoint", "neither closed nor live"),
+        (LZ4, "kill", "starts/.live/frames.tail", "neither closed nor live"),
     ],
 )
-def test_what_nothing_else_tells_is_not_made_up(vector, kill, end, lost, reason):
-    model = vector(frame=LZ4)
+def test_what_nothing_else_tells_is_not_made_up(vector, kill, frame, end, lost, reason):
+    model = vector(frame=frame)
     model.play(9)
     kill(model.writer) if end == "kill" else model.writer.close()
     (model.writer.path / lost).unlink()
     expected = rf"cannot be repaired: .*{reason}.*back from a backup.* and repair again$"
     assert_refused(model.writer.path, expected)
+
+
+@pytest.mark.parametrize("n", [1, 5])
+def test_documents_of_large_frames_that_lie_in_one_way_only_are_made_again(vector, ended, n):
+    model = vector(n, frame=LARGE)
+    model.play(20)
+    model.writer.close()
+    path = model.writer.path
+    (path / "starts" / "frames" / "zarr.json").unlink()
+    if n == 1:
+        (path / "ticks" / "frames" / "zarr.json").unlink()
+    assert repair(path).lost == 0
+    check_ticks(model, ended, path, 20)
