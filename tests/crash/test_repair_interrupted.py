@@ -15,6 +15,7 @@ import pytest
 
 import mmreplay
 from mmreplay import DiskFullError, repair
+from mmreplay.format.layout import TICKS
 from mmreplay.system import checked_reads, durable_writes
 from tests.support.disks.faults import ALLOCATING, CALLS, faulty_disk
 from tests.support.disks.trees import contents, names
@@ -26,7 +27,8 @@ from tests.support.tampering import flips
 pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
 
 SWAP = 24  # calls from the mark to the end, and some before
-KINDS = ("lz4", "evicted, lanes", "priorities")
+KINDS = ("lz4", "evicted, lanes", "priorities", "vector, lz4", "vector, large")
+SOME = ("lz4", "vector, large")
 
 
 class Case:
@@ -36,7 +38,8 @@ class Case:
         self.folder, self.harmed = folder, folder / "harmed.zarr"
         flips.build(self.harmed, flips.KINDS[kind])
         lane = sorted(self.harmed.glob("lane-*"))[-1:] or [self.harmed]
-        one = sorted((lane[0] / "rewards").glob("c.*"), key=lambda path: int(path.name[2:]))[-2]
+        rewards = lane[0] / (TICKS if flips.KINDS[kind].envs else "") / "rewards"
+        one = sorted(rewards.glob("c.*"), key=lambda path: int(path.name.split(".")[1]))[-2]
         data = bytearray(one.read_bytes())
         data[3] ^= 4
         one.write_bytes(data)
@@ -63,7 +66,7 @@ class Case:
     def points(self, n):
         """Some of the calls, and all of the last ones."""
         early = range(1, self.total - SWAP, max(self.total // n, 1))
-        late = range(self.total - SWAP, self.total + 1, by_effort(8, 3, 1))
+        late = range(self.total - SWAP, self.total + 1, by_effort(12, 3, 1))
         return [*early, *late]
 
     def check_there(self, path):
@@ -88,7 +91,7 @@ def exchange(request, monkeypatch):
     return request.param
 
 
-@pytest.mark.parametrize("kind", KINDS if THOROUGH else KINDS[:1])
+@pytest.mark.parametrize("kind", by_effort(SOME[:1], SOME, KINDS))
 def test_failed_at_any_call_and_called_again(tmp_path, kind, exchange):
     case, unfinished = Case(tmp_path, kind), 0
     points = case.points(by_effort(2, 8, 10**9))
@@ -106,7 +109,7 @@ def test_failed_at_any_call_and_called_again(tmp_path, kind, exchange):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nobody to kill")
-@pytest.mark.parametrize("kind", by_effort(KINDS[:1], KINDS[:2], KINDS))
+@pytest.mark.parametrize("kind", by_effort(SOME[1:], SOME, KINDS))
 def test_killed_at_any_call_and_called_again(tmp_path, kind, exchange):
     case, n_killed = Case(tmp_path, kind), 0
     for at in case.points(by_effort(1, 6, 10**9)):
@@ -136,7 +139,7 @@ def translate_mark(image, known, before):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the path of a descriptor")
-@pytest.mark.parametrize("kind", KINDS if THOROUGH else KINDS[:1])
+@pytest.mark.parametrize("kind", by_effort(SOME[:1], SOME, KINDS))
 def test_a_power_cut_at_any_call_of_the_swap_loses_nothing(tmp_path, kind, exchange, measured):
     case = Case(tmp_path, kind)
     root, images = tmp_path / "root", tmp_path / "images"
@@ -177,7 +180,7 @@ def test_a_power_cut_at_any_call_of_the_swap_loses_nothing(tmp_path, kind, excha
         case.check_repaired(path)
         n_images += 1
         shutil.rmtree(image)
-    result = measured(f"repair_power_{kind.partition(',')[0]}_{exchange}", kind=kind)
+    result = measured(f"repair_power_{kind.replace(', ', '_')}_{exchange}", kind=kind)
     result.add("power cuts", n_images, "")
 
 

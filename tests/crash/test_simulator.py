@@ -16,7 +16,7 @@ import pytest
 from mmreplay.writing import flush
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.power_cut import mutants, vector_mutants
-from tests.support.power_cut.layouts import LAYOUTS, VECTOR_LAYOUTS
+from tests.support.power_cut.layouts import LARGE_FRAMES, LAYOUTS, VECTOR_LAYOUTS
 from tests.support.power_cut.mutation import Mutant, breaking, caught
 from tests.support.power_cut.simulator import Counts, simulate, simulate_all
 
@@ -29,7 +29,7 @@ EASY = SEEDS[:1]  # noticed in these, a mutant is soon noticed also once the cod
 RESULTS = Path(__file__).with_name("results")
 KINDS = {
     "simulator": (LAYOUTS, mutants.MUTANTS),
-    "simulator_vector": (VECTOR_LAYOUTS, vector_mutants.MUTANTS),
+    "simulator_vector": ([LARGE_FRAMES, *VECTOR_LAYOUTS], vector_mutants.MUTANTS),
 }
 
 

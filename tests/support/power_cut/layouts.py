@@ -10,7 +10,14 @@ from typing import Any, NamedTuple
 from mmreplay.schema import Field
 from tests.support.oracle.strategies import Layout
 
-__all__ = ["LAYOUTS", "SHORT_CHUNKS", "VECTOR_LAYOUTS", "AnyLayout", "VectorLayout"]
+__all__ = [
+    "LARGE_FRAMES",
+    "LAYOUTS",
+    "SHORT_CHUNKS",
+    "VECTOR_LAYOUTS",
+    "AnyLayout",
+    "VectorLayout",
+]
 
 
 class VectorLayout(NamedTuple):
@@ -59,6 +66,11 @@ VECTOR_LAYOUTS = [
     ),
 ]
 """Of lanes of one to eight environments, whose lengths are in ticks."""
+
+LARGE_FRAMES = VectorLayout(
+    Layout(Field((4096,), "uint8", "raw", 3), _SHORT, {}, capacity=9), 2, has_priorities=True
+)
+"""One in which frames lie environment by environment."""
 
 SHORT_CHUNKS: dict[str, Any] = {"_SCALAR_ROWS": 10, "_NUMBER_ROWS": 6, "_START_ROWS": 4}
 """Of `mmreplay.format.plan`: the rows of a chunk of `count`, `env` and `tick`, and of starts."""

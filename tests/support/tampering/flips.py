@@ -117,6 +117,7 @@ KINDS = {
     "vector, evicted": Kind(
         Layout(Field((3,), "uint8", "raw", 8), _ACTION, {}, capacity=60), 210, envs=3
     ),
+    "vector, large": Kind(Layout(Field((64, 64), "uint8", "raw", 8), _ACTION, {}), 45, envs=2),
     "vector, priorities": Kind(
         Layout(Field((3,), "uint8", "zstd", 4, 16), _ACTION, {}, capacity=300),
         75,
