@@ -21,7 +21,7 @@ from tests.support.disks.trees import contents
 from tests.support.effort import EFFORT, THOROUGH, by_effort
 from tests.support.oracle import stores
 from tests.support.oracle.strategies import Layout
-from tests.support.processes.parties import FRAMES, Party
+from tests.support.processes.parties import CODECS, Party, frame_of
 
 pytestmark = [
     pytest.mark.timeout(0 if THOROUGH else 240),
@@ -145,7 +145,7 @@ def cells():
             ("raw", "vector lane", True),
             ("lz4", "vector lane", False),
         ]
-    return list(itertools.product(FRAMES, KINDS, (False, True)))
+    return list(itertools.product(CODECS, KINDS, (False, True)))
 
 
 @pytest.mark.parametrize("first", FIRST)
@@ -155,7 +155,9 @@ def test_a_copy_by_hard_links_is_a_store_of_its_own(tmp_path, state, first, meas
     for codec, kind, evicts in cells():
         capacity = 12 * max([1, *KINDS[kind].values()]) if evicts else None
         action = Field((), "int64", chunk=8)
-        layout = Layout(FRAMES[codec], action, {}, capacity=capacity, **KINDS[kind])
+        layout = Layout(
+            frame_of(codec, KINDS[kind].get("width")), action, {}, capacity=capacity, **KINDS[kind]
+        )
         for point in range(N_POINTS):
             cell = f"{codec}, {kind}, {capacity=}, {state}, {first}, point {point}"
             history = History(tmp_path / "history", layout, cell, state, first)

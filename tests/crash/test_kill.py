@@ -47,6 +47,7 @@ def frames_of(given):
 def random_script(folder, number, random):
     name = random.choice(sorted(FRAMES))
     lanes = random.choice([None, None, 1, 3])
+    envs = random.choice([None, 2, 3]) if lanes is None else None
     return actor.Script(
         path=str(folder / f"{number}.zarr"),
         report=str(folder / f"{number}.report"),
@@ -54,7 +55,8 @@ def random_script(folder, number, random):
         frame=frames_of(FRAMES[name]),
         action_chunk=random.choice([3, 16, 100, 4096, None]),
         lanes=lanes,
-        capacity=random.choice([None, lanes or 1, 40, 150]),
+        envs=envs,
+        capacity=random.choice([None, lanes or envs or 1, 40, 150]),
         flush_s=random.choice([0, 0.002]),
         rows=random.choice([20, 300]),
         pause_s=random.choice([0, 0.001]),

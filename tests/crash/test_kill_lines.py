@@ -22,6 +22,7 @@ pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 N_LINES = by_effort(3, 12, 12)  # of a scene
 
 RAW = {"frame": [(6, 8), "uint8", "raw", 5]}
+BY_ENVIRONMENT = {"frame": [(64, 64), "uint8", "raw", 5]}  # so they lie in a vector lane
 LZ4 = {"frame": [(6, 8), "uint8", "lz4", 3, 6]}
 GZIP = {"frame": [(6, 8), "uint8", {"name": "gzip", "configuration": {"level": 1}}, 3, 6]}
 LARGE = {"frame": [(512, 512), "uint8", "raw", 4]}  # chunk files that are allocated ahead
@@ -61,7 +62,7 @@ SCENES = {
         flush_s=0.002,
     ),
     "vectors": scene(
-        RAW,
+        BY_ENVIRONMENT,
         "open; misuse; rows 9; flush; misuse; rows 8; flush; rows 40; close; open; rows 3; close",
         envs=3,
     ),

@@ -25,7 +25,7 @@ from tests.support.disks.trees import contents, flip, names
 from tests.support.effort import EFFORT, THOROUGH, by_effort
 from tests.support.oracle import checks, stores
 from tests.support.oracle.strategies import Layout
-from tests.support.processes.parties import FRAMES, Party
+from tests.support.processes.parties import CODECS, Party, frame_of
 from tests.support.writers import drain
 
 pytestmark = [
@@ -62,7 +62,13 @@ class Cell:
         evicts = self.what in ("evict", "priorities")
         capacity = KEPT * max([1, *KINDS[self.kind].values()]) if evicts else None
         action = Field((), "int64", chunk=CHUNK_ROWS)
-        return Layout(FRAMES[self.codec], action, {}, capacity=capacity, **KINDS[self.kind])
+        return Layout(
+            frame_of(self.codec, KINDS[self.kind].get("width")),
+            action,
+            {},
+            capacity=capacity,
+            **KINDS[self.kind],
+        )
 
 
 class Order:
@@ -358,14 +364,13 @@ class Order:
 def cells(what):
     """All that are about one operation; for a quick run one of each way."""
     if EFFORT != "quick":
-        return [Cell(what, *rest) for rest in itertools.product(WAYS, FRAMES, KINDS)]
+        return [Cell(what, *rest) for rest in itertools.product(WAYS, CODECS, KINDS)]
     luck = random.Random(what)
     kinds = ["one environment", "vector lane"]
     luck.shuffle(kinds)
     kinds.append("lanes" if what == QUICK_LANES else "vector lane")  # many files: they take long
     return [
-        Cell(what, way, luck.choice(sorted(FRAMES)), kind)
-        for way, kind in zip(WAYS, kinds, strict=True)
+        Cell(what, way, luck.choice(CODECS), kind) for way, kind in zip(WAYS, kinds, strict=True)
     ]
 
 

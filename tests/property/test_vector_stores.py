@@ -32,6 +32,7 @@ from tests.support.oracle.windows import check_sequences, window_starts
 
 MODES = ["at once", "next step", "any"]
 MOST = 40  # transitions that are compared at once, the oldest and the newest
+LARGE = Field((64, 64), "uint8", "raw", 7)  # they lie environment by environment
 GOALS = {
     "observation": Field((2,), "uint8", "lz4", 2, 4),
     "achieved_goal": Field((2,), "float32", "raw", 4),
@@ -54,6 +55,8 @@ class History:
         self.how = how
         self.random = np.random.default_rng(how["seed"])
         layout, self.width = how["layout"], how["width"]
+        if how["large"]:
+            layout = dataclasses.replace(layout, frame=LARGE)
         if how["goals"]:
             layout = dataclasses.replace(layout, frame=GOALS, reward_dtype="float32")
         capacity = layout.capacity and max(layout.capacity, self.width)
@@ -279,6 +282,7 @@ histories = st.fixed_dictionaries(
     {
         "layout": layouts(),
         "width": st.sampled_from([3, 1, 2, 5]),
+        "large": st.sampled_from([False, False, True]),
         "seed": st.integers(0, 1 << 32),
         "mode": st.sampled_from(MODES),
         "settings": gather_settings(),
@@ -307,6 +311,7 @@ windows = st.tuples(
 OLD_START = {
     "layout": Layout(Field((), "uint8", "raw", 16), Field(()), {}, capacity=20),
     "width": 5,
+    "large": False,
     "seed": 0,
     "mode": "at once",
     "settings": {"stack": None, "n_step": 3, "gamma": 0.5, "padding": "reset", "stack_axis": 0},

@@ -25,11 +25,18 @@ from tests.support.oracle.strategies import Layout
 from tests.support.oracle.vector_pair import VectorPair
 from tests.support.oracle.vectors import VectorModel
 
-__all__ = ["FRAMES", "Party"]
+__all__ = ["CODECS", "Party", "frame_of"]
 
 _VALUES = 4
 _EPSILON = 1e-6
-FRAMES = {"raw": Field((3, 4), "uint8", "raw", 8), "lz4": Field((3, 4), "uint8", "lz4", 4, 8)}
+CODECS = ("lz4", "raw")
+
+
+def frame_of(codec: str, width: int | None) -> Field:
+    """A field of frames; raw ones of `width` environments lie environment by environment."""
+    if codec == "raw":
+        return Field((3, 4) if width is None else (64, 64), "uint8", "raw", 8)
+    return Field((3, 4), "uint8", codec, 4, 8)
 
 
 class _Marked:
