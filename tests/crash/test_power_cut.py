@@ -15,15 +15,19 @@ import numpy as np
 import pytest
 
 import mmreplay
+from mmreplay.format import plan
 from mmreplay.format.layout import ArraySpec
 from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.checksums import Checksums, stored_checksum
 from mmreplay.system import durable_writes
 from tests.support.disks import faults, mounts
 from tests.support.effort import THOROUGH, by_effort
-from tests.support.oracle import checks
+from tests.support.oracle import checks, stores
 from tests.support.oracle.pair import Pair
 from tests.support.oracle.strategies import Layout
+from tests.support.oracle.vector_pair import VectorPair
+from tests.support.oracle.vectors import CONTEXT_TICKS, VectorModel
+from tests.support.power_cut.layouts import SHORT_CHUNKS
 from tests.support.power_cut.power import power_disk
 
 pytestmark = [
@@ -50,14 +54,27 @@ LAYOUTS = {
         capacity=30,
         lanes=2,
     ),
+    "vector, lz4": Layout(
+        Field((3, 4), "uint8", "lz4", 2, 4), Field((), "int64", chunk=13), {}, capacity=20, width=3
+    ),
+    "vector, large": Layout(  # frames that lie environment by environment
+        Field((4096,), "uint8", "raw", 8), Field((), "int64", chunk=11), {}, width=2
+    ),
 }
 
 NAMES = [
     name
-    if name in {"raw, evicting", "lz4", "dict, lanes"}
+    if name in {"raw, evicting", "lz4", "dict, lanes", "vector, large"}
     else pytest.param(name, marks=pytest.mark.deep(only=True))
     for name in sorted(LAYOUTS)
 ]
+
+
+@pytest.fixture(autouse=True)
+def short_chunks(monkeypatch):
+    """Those of a vector lane whose lengths no field gives; an image has a copy of each."""
+    for name, rows in SHORT_CHUNKS.items():
+        monkeypatch.setattr(plan, name, rows)
 
 
 class Cuts:
@@ -92,33 +109,38 @@ def write(path, layout, model, cuts):
     random = np.random.default_rng(1)
     for ending in ("close", "die", "close"):
         writer = layout.create(path, append=True)
-        pair = Pair(writer, model, random)
+        go_on = play(writer, model, random)
         for _ in range(3):
-            pair.together(13, end=0.15)
-            rows = [len(lane.rows) for lane in model.lanes]
+            go_on(13, 0.15)
+            rows = stores.heads(model)
             writer.flush()
             cuts.promised = rows
-        pair.together(9)
+        go_on(9, 0.1)
         if ending == "die":
             faults.kill(writer)
         else:
             writer.close()
-            cuts.promised = [len(lane.rows) for lane in model.lanes]
-        for lane in model.lanes:
-            lane.end_session()
+            cuts.promised = stores.heads(model)
+        stores.end_session(model)
+
+
+def play(writer, model, random):
+    """What takes a number of steps, and how likely an episode ends with one."""
+    if is_vector(model):
+        return VectorPair([writer], model, random).play
+    return Pair(writer, model, random).together
 
 
 def check_image(path, model, promised, luck):
     """Read-only, then as the next writer finds it; returns the model of what is there."""
     if promised is None:
-        lanes = len(model.lanes)
-        if not path.exists() or len([*path.glob("lane-*")]) < lanes > 1:  # made one by one
+        promised = [0] * len(stores.heads(model))
+        if not path.exists() or len([*path.glob("lane-*")]) < len(promised) > 1:  # one by one
             return
-        promised = [0] * lanes
     found = model.copy()
     with mmreplay.open(path) as store:
         cut(store, found, promised)
-        checks.check_store(store, found, live=False, most=12)
+        stores.check(store, found, live=is_vector(found))
     checks.check_verified(path)
     again = path.with_name("again.zarr")
     if luck.random() < 0.3:
@@ -126,24 +148,38 @@ def check_image(path, model, promised, luck):
     shutil.copytree(path, again)
     with mmreplay.create(again, append=True, flush_s=0) as writer:
         with mmreplay.open(again) as store:
-            checks.check_ids(store, found)
-        Pair(writer, found, np.random.default_rng(2)).together(5)
-    for lane in found.lanes:
-        lane.end_session()
+            assert store.ids.tolist() == found.ids().tolist()
+        play(writer, found, np.random.default_rng(2))(5, 0.1)
+    stores.end_session(found)
     with mmreplay.open(again) as store:
-        for view, lane in zip(store.lanes, found.lanes, strict=True):
+        for view, lane in zip(store.lanes, lanes_of(found), strict=True):
             lane.forget(view.base)
-        checks.check_store(store, found, live=False, most=12)
+        stores.check(store, found, live=False)
     checks.check_plain_zarr(again)
     checks.check_verified(again)
 
 
+def is_vector(model):
+    return isinstance(model, VectorModel)
+
+
+def lanes_of(model):
+    return [model] if is_vector(model) else model.lanes
+
+
+def greatest_base(lane):
+    if is_vector(lane):
+        return max(lane.first - CONTEXT_TICKS, lane.base)
+    return lane.base_bounds()[1]
+
+
 def cut(store, model, promised):
-    for view, lane, least in zip(store.lanes, model.lanes, promised, strict=True):
-        assert least <= view.rows <= len(lane.rows), f"{least} rows were flushed: {view.rows}"
+    heads = stores.heads(model)
+    for view, lane, head, least in zip(store.lanes, lanes_of(model), heads, promised, strict=True):
+        assert least <= view.rows <= head, f"{least} rows were flushed: {view.rows}"
         lane.base = 0
         lane.cut(view.rows)
-        assert view.base <= lane.base_bounds()[1]
+        assert view.base <= greatest_base(lane)
         lane.forget(view.base)
 
 
@@ -154,7 +190,7 @@ def cut_while_recovering(path, model, luck):
     shutil.copytree(root, copy)
     images = root.with_name(root.name + "-3")
     images.mkdir()
-    rows = [len(lane.rows) for lane in model.lanes]
+    rows = stores.heads(model)
     wanted = {luck.randrange(1, 60) for _ in range(3)}
     with Cuts(images, copy, luck, wanted) as cuts:
         cuts.promised = rows
@@ -163,7 +199,7 @@ def cut_while_recovering(path, model, luck):
         with mmreplay.open(image / path.name) as store:
             found = model.copy()
             cut(store, found, promised)
-            checks.check_store(store, found, live=False, most=12)
+            stores.check(store, found, live=is_vector(found))
     for one in (copy, images):
         shutil.rmtree(one)
 
@@ -282,7 +318,7 @@ def test_power_cut_at_any_call_loses_nothing_that_was_flushed(tmp_path, name):
         root, images = tmp_path / f"root-{number}", tmp_path / f"images-{number}"
         root.mkdir()
         images.mkdir()
-        model = layout.model()
+        model = stores.model_of(layout)
         with Cuts(images, root, luck, wanted) as cuts:
             write(root / "s.zarr", layout, model, cuts)
         return model, cuts
@@ -415,9 +451,9 @@ class Failing:
     """A store whose writers meet a disk that fails, and open it again."""
 
     def __init__(self, path, layout):
-        self.path, self.layout, self.model = path, layout, layout.model()
+        self.path, self.layout, self.model = path, layout, stores.model_of(layout)
         self.random = np.random.default_rng(3)
-        self.promised = [0] * len(self.model.lanes)
+        self.promised = [0] * len(stores.heads(self.model))
         self.n_failed = 0
 
     def live(self, ending):
@@ -426,11 +462,11 @@ class Failing:
         try:
             writer = self.layout.create(self.path, append=True)
             self.begin(writer)
-            pair = Pair(writer, self.model, self.random)
+            go_on = play(writer, self.model, self.random)
             for _ in range(2):
-                pair.together(13, end=0.15)
+                go_on(13, 0.15)
                 self.call(writer.flush)
-            pair.together(9)
+            go_on(9, 0.1)
             if ending == "die":
                 faults.kill(writer)
             else:
@@ -439,20 +475,20 @@ class Failing:
             self.n_failed += 1
         if writer is not None and ending != "die":
             writer.close()
-        for lane in self.model.lanes:
-            lane.end_session()
+        stores.end_session(self.model)
 
     def begin(self, writer):
         """Take for written what the next writer has found."""
-        for lane, one, least in zip(
-            self.model.lanes, faults.lanes_of(writer), self.promised, strict=True
+        lanes, heads = lanes_of(self.model), stores.heads(self.model)
+        for lane, one, head, least in zip(
+            lanes, faults.writers_of(writer), heads, self.promised, strict=True
         ):
-            assert least <= one.rows <= len(lane.rows)
-            if one.rows < len(lane.rows):
+            assert least <= one.rows <= head
+            if one.rows < head:
                 lane.base = 0
                 lane.cut(one.rows)
 
     def call(self, call):
-        rows = [len(lane.rows) for lane in self.model.lanes]
+        rows = stores.heads(self.model)
         call()
         self.promised = rows
