@@ -13,11 +13,15 @@ import numpy as np
 import pytest
 
 import mmreplay
+from mmreplay.format import plan
+from mmreplay.maintenance.copy_lane import read_rows
+from mmreplay.reading.vector_reader import VectorReader
 from tests.support.disks.trees import contents
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle import checks
+from tests.support.power_cut.layouts import SHORT_CHUNKS
 from tests.support.tampering import flips
-from tests.support.tampering.damage import Damage
+from tests.support.tampering.damage import Damage, VectorDamage
 
 pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
 
@@ -59,7 +63,7 @@ def check_lane(lane, before, after, skip, what):
 
 
 @pytest.mark.parametrize("skip", [False, True], ids=["prefix", "skip"])
-@pytest.mark.parametrize(  # of many environments: tests/unit/maintenance/repair/test_vector.py
+@pytest.mark.parametrize(
     "name", sorted(name for name, kind in flips.KINDS.items() if kind.envs is None)
 )
 def test_repair_keeps_exactly_what_is_sound(tmp_path, name, skip, measured):
@@ -109,6 +113,95 @@ def test_repair_keeps_exactly_what_is_sound(tmp_path, name, skip, measured):
     result.add("stores repaired", N_TRIALS - n_refused, "")
     result.add("stores refused", n_refused, "", note="the only copy of a layout is lost")
     result.add("places damaged", n_damages, "")
+
+
+VECTORS = ("vector, evicted", "vector, large")  # of compressed ones: unit/maintenance/repair
+
+
+def logs(root):
+    """Every column of a vector lane, by log and path, and the base of each log."""
+    reader = VectorReader(root)
+    rows = {
+        (log.path.name, path): np.concatenate(
+            [part for _, part in read_rows(log, spec, log.base, log.head)]
+            or [np.zeros((0, *spec.row_shape), spec.dtype)]
+        )
+        for log in reader.logs
+        for path, spec in log.specs.items()
+    }
+    return {log.path.name: log.base for log in reader.logs}, rows
+
+
+def episodes_from(root, tick):
+    """The whole episodes that begin at some tick or later: their numbers, and all that they hold."""
+    bases, rows = logs(root)
+    first = rows["starts", "tick"]
+    found = {}
+    with mmreplay.open(root) as store:
+        width = store.lanes[0].environments
+        for place, one in enumerate(store.episodes):
+            at, env = divmod(int(one["id"]), width)
+            number = int(rows["ticks", "episode"][at - bases["ticks"], env])
+            if at >= tick and first[number - bases["starts"]] == at:
+                held = store.trajectory(place)
+                parts = (held.observation, held.action, held.reward, held.non_terminal)
+                ticks = range(at, at + len(held.reward))
+                found[number] = ticks, [np.asarray(part).tobytes() for part in parts]
+    return found
+
+
+@pytest.mark.parametrize("skip", [False, True], ids=["prefix", "skip"])
+@pytest.mark.parametrize("name", VECTORS)
+def test_repair_keeps_the_ticks_before_the_damage_and_the_sound_episodes_after_it(
+    tmp_path, name, skip, monkeypatch
+):
+    monkeypatch.setattr(plan, "_NUMBER_ROWS", SHORT_CHUNKS["_NUMBER_ROWS"])
+    monkeypatch.setattr(plan, "_SCALAR_ROWS", SHORT_CHUNKS["_SCALAR_ROWS"])
+    original, root = tmp_path / "original.zarr", tmp_path / "store.zarr"
+    flips.build(original, flips.KINDS[name])
+    bases, before = logs(original)
+    luck = random.Random(f"{name} {skip}" if not THOROUGH else None)
+    for _ in range(2 * N_TRIALS):
+        shutil.copytree(original, root)
+        damage = VectorDamage(root)
+        damage.harm(luck, luck.choice([1, 1, 2, 3]))
+        harmed, what = contents(root), str(damage)
+        both = (damage.ticks, damage.starts)
+        try:
+            done = mmreplay.repair(root, skip_damaged=skip)
+        except mmreplay.CorruptStoreError:
+            assert any(log.layout_lost or log.layout_changed for log in both), what
+            assert contents(root) == harmed, what
+            shutil.rmtree(root)
+            continue
+        assert not any(log.layout_lost for log in both), what
+        report = mmreplay.verify(root)
+        assert (report.findings, report.state) == ([], "closed"), what
+        stop = damage.stop(before["ticks", "episode"])
+        now, after = logs(root)
+        for (log, path), column in before.items() if stop else ():
+            end = stop if log == "ticks" else min(damage.starts.lost, default=damage.starts.head)
+            expected, found = column[: end - bases[log]].copy(), after[log, path]
+            found = found[max(bases[log] - now[log], 0) :][: len(expected)]
+            expected = expected[max(now[log] - bases[log], 0) :]
+            if path == "ends" and done.changed:  # all episodes are over
+                expected[-1] = before["ticks", "episode"][stop - 1 - bases[log]] >= 0
+            assert found.tobytes() == expected.tobytes(), (what, log, path)
+        if skip:
+            later = [
+                held
+                for number, (ticks, held) in episodes_from(original, stop).items()
+                if number not in damage.starts.lost and not damage.ticks.lost & set(ticks)
+            ]
+            kept = [held for _, held in episodes_from(root, stop).values()]
+            assert [held for held in later if held not in kept] == [], what
+        else:
+            assert done.kept == max(stop - bases["ticks"], 0), what
+            assert len(after["ticks", "rewards"]) == max(stop - now["ticks"], 0), what
+        if done.changed and done.before:
+            assert contents(tmp_path / "store.zarr.damaged") == harmed, what
+        shutil.rmtree(root)
+        shutil.rmtree(tmp_path / "store.zarr.damaged", ignore_errors=True)
 
 
 def go_on(root, kind):

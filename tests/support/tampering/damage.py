@@ -14,9 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mmreplay.format.layout import CONTEXT_ROWS
+import numpy as np
+import numpy.typing as npt
 
-__all__ = ["Damage", "LaneDamage", "lane_directories"]
+from mmreplay.format.layout import CONTEXT_ROWS, CONTEXT_TICKS, STARTS, TICKS
+
+__all__ = ["Damage", "LaneDamage", "VectorDamage", "lane_directories"]
 
 
 def lane_directories(root: Path) -> list[Path]:
@@ -26,10 +29,11 @@ def lane_directories(root: Path) -> list[Path]:
 
 @dataclass
 class LaneDamage:
-    """A lane, and what was done to it.
+    """A lane, or a log of a lane of many environments, and what was done to it.
 
     Attributes:
         path: its directory.
+        context: rows kept below the oldest one that may be sampled.
         lost: rows that nobody can vouch for any more.
         blind: rows among them of which nobody knows whether an episode begins there.
         layout_lost: whether the only copy of how a compressed array is laid out is gone.
@@ -38,6 +42,7 @@ class LaneDamage:
     """
 
     path: Path
+    context: int = CONTEXT_ROWS
     lost: set[int] = field(default_factory=set)
     blind: set[int] = field(default_factory=set)
     layout_lost: bool = False
@@ -48,13 +53,17 @@ class LaneDamage:
         """Read how the lane is laid out, while it is sound."""
         own = _document(self.path)["attributes"]["mmreplay"]
         self.head: int = own["rows"]
-        self.base: int = max(own["first"] - CONTEXT_ROWS, 0)
+        self.base: int = max(own["first"] - self.context, 0)
+        self._is_log = own["kind"] == "log"
         self.arrays: dict[str, _Array] = {}
         for one in sorted(self.path.rglob("zarr.json")):
             name = str(one.parent.relative_to(self.path))
             if _document(one.parent)["node_type"] == "array":
                 self.arrays[name] = _Array(_document(one.parent))
         self._touched: set[str] = set()
+        self.starts: list[int] = []
+        if self._is_log:
+            return
         resets = b"".join(
             (self.path / "resets" / f"c.{n}").read_bytes()
             if (self.path / "resets" / f"c.{n}").exists()
@@ -121,8 +130,8 @@ class LaneDamage:
         old, length = file.read_bytes(), len(data)
         file.write_bytes(data)
         one = self.arrays[array]
-        used = (self.head - chunk * one.chunk_rows) * one.row_bytes
-        if one.inner_rows or length != len(old) or old[:used] != data[:used]:
+        n = self.head - chunk * one.chunk_rows
+        if one.inner_rows or length != len(old) or one.used(old, n) != one.used(data, n):
             self._lose(array, self._rows_of(array, chunk))
 
     def _flip(self, luck: random.Random) -> None:
@@ -196,12 +205,14 @@ class LaneDamage:
         file = self.path / name / "zarr.json"
         self._touched.add(name)
         # The zarr.json of a store of many lanes says how they are laid out, too.
-        only_copy = bool(self.arrays[name].inner_rows) and not self.path.name.startswith("lane-")
+        only_copy = not self.path.name.startswith("lane-") and (
+            self.arrays[name].inner_rows > 0 or self.arrays[name].n_parts > 1
+        )
         if luck.random() < 0.5:
             self.layout_lost |= only_copy
             file.unlink()
         else:
-            self.layout_changed |= only_copy
+            self.layout_changed |= only_copy or self._is_log  # they must agree on their rows
             data = bytearray(file.read_bytes())
             data[luck.randrange(len(data))] ^= 1 << luck.randrange(8)
             file.write_bytes(data)
@@ -253,13 +264,46 @@ class Damage:
         return "; ".join(f"{lane.path.name}: {one}" for lane in self.lanes for one in lane.done)
 
 
+class VectorDamage:
+    """Damage to a closed lane of many environments, all of whose arrays are uncompressed.
+
+    Attributes:
+        ticks, starts: its logs.
+    """
+
+    def __init__(self, root: Path) -> None:
+        """Look at the lane while it is sound."""
+        self.ticks = LaneDamage(root / TICKS, CONTEXT_TICKS)
+        self.starts = LaneDamage(root / STARTS)
+
+    def harm(self, luck: random.Random, times: int) -> None:
+        """Damage so many files, of the ticks more often."""
+        for _ in range(times):
+            luck.choice([self.ticks, self.ticks, self.starts]).harm(luck)
+
+    def stop(self, episodes: npt.NDArray[np.int64]) -> int:
+        """The first tick that cannot be kept, by the array of that name of those from the base."""
+        base, n_starts = self.ticks.base, min(self.starts.lost, default=self.starts.head)
+        of_lost = np.flatnonzero((episodes >= n_starts).any(1))[:1] + base
+        stop = min([self.ticks.head, *self.ticks.lost, *of_lost.tolist()])
+        return 0 if base and stop < base + CONTEXT_TICKS else stop
+
+    def __str__(self) -> str:
+        """What was done."""
+        return "; ".join(
+            f"{log.path.name}: {one}" for log in (self.ticks, self.starts) for one in log.done
+        )
+
+
 class _Array:
     """What a zarr.json says."""
 
     def __init__(self, document: dict[str, Any]) -> None:
         self.chunk_rows: int = document["chunk_grid"]["configuration"]["chunk_shape"][0]
         codec = document["codecs"][0]
-        self.inner_rows = 0
+        self.inner_rows, self.n_parts = 0, 1
+        if codec["name"] == "transpose":
+            self.n_parts = document["shape"][1]
         if codec["name"] == "sharding_indexed":
             self.inner_rows = codec["configuration"]["chunk_shape"][0]
         elements = 1
@@ -272,6 +316,12 @@ class _Array:
     def holds_rows(name: str) -> bool:
         """Whether rows depend on it."""
         return not name.startswith(("checksums/", "episodes/", "priorities"))
+
+    def used(self, data: bytes, n_rows: int) -> bytes:
+        """The bytes of the first rows of an uncompressed chunk file."""
+        part = self.chunk_rows * self.row_bytes // self.n_parts
+        used = min(n_rows, self.chunk_rows) * self.row_bytes // self.n_parts
+        return b"".join(data[n * part : n * part + used] for n in range(self.n_parts))
 
     def rows_at(self, data: bytes, byte: int, chunk: int) -> range:
         """The rows of a chunk file that a byte of it tells about."""
