@@ -14,9 +14,10 @@ import zarr
 
 import mmreplay
 from tests.support.oracle import checks
+from tests.support.oracle.layout import Layout
 from tests.support.oracle.model import Model
 from tests.support.oracle.pair import Pair
-from tests.support.oracle.strategies import CODECS, DTYPES, Layout
+from tests.support.oracle.strategies import CODECS, DTYPES
 from tests.support.oracle.vector_pair import FIELDS, VectorPair, of_writer
 from tests.support.oracle.vectors import assert_closed_lane_matches
 

@@ -22,8 +22,8 @@ from mmreplay.system import durable_writes
 from tests.support.disks import faults, mounts
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle import checks
+from tests.support.oracle.layout import Layout
 from tests.support.oracle.pair import Pair
-from tests.support.oracle.strategies import Layout
 from tests.support.power_cut.power import power_disk
 
 pytestmark = [

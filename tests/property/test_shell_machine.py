@@ -28,7 +28,7 @@ from tests.support.disks.scratch import scratch_directory
 from tests.support.disks.trees import contents, names
 from tests.support.effort import EFFORT, THOROUGH, by_effort
 from tests.support.oracle import checks, stores
-from tests.support.oracle.strategies import Layout
+from tests.support.oracle.layout import Layout
 from tests.support.processes.directories import Directory, Reader
 from tests.support.processes.parties import FRAMES, Party
 

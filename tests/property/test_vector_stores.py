@@ -25,7 +25,8 @@ from tests.support.disks.scratch import scratch_directory
 from tests.support.effort import by_effort
 from tests.support.even_draws import EvenGenerator
 from tests.support.oracle import checks
-from tests.support.oracle.strategies import Layout, gather_settings, layouts, random_value
+from tests.support.oracle.layout import Layout, random_value
+from tests.support.oracle.strategies import gather_settings, layouts
 from tests.support.oracle.vector_pair import Numbers, VectorPair
 from tests.support.oracle.vectors import VectorModel
 from tests.support.oracle.windows import check_sequences, window_starts
