@@ -232,8 +232,7 @@ def test_store_that_was_closed_twice_reads_the_same(tmp_path, name):
     check_members(path)
 
 
-@pytest.mark.parametrize("capacity", [None, 60], ids=["all kept", "evicted"])
-@pytest.mark.parametrize("codec", ["raw", "lz4", "zstd"])
+@pytest.mark.parametrize(("codec", "capacity"), [("raw", 60), ("lz4", None), ("zstd", 60)])
 def test_vector_lane_reads_the_same(tmp_path, codec, capacity):
     path = tmp_path / "s.zarr"
     chunks = {"chunk": 8} if codec == "raw" else {"chunk": 4, "shard": 8}

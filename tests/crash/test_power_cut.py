@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="needs the path of a descriptor"),
     pytest.mark.timeout(0 if THOROUGH else 240),
 ]
-N_CUTS = by_effort(4, 8, None)
+N_CUTS = by_effort(2, 8, None)
 PAIR = ("write", "fdatasync")
 Field = mmreplay.Field
 
