@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from mmreplay.system import durable_writes
+from mmreplay.system import durable_writes, threads
 from tests.support.disks.scratch import scratch_root
 from tests.support.effort import EFFORT, THOROUGH, by_effort
 
@@ -65,3 +65,4 @@ def quick_disk(monkeypatch):
     """Nothing here cuts the power, so nothing has to wait for the disk."""
     monkeypatch.setattr(durable_writes, "_fsync", lambda descriptor: None)
     monkeypatch.setattr(durable_writes, "_fdatasync", lambda descriptor: None)
+    monkeypatch.setattr(threads, "_THREADS", 1)  # to start one takes longer than what it would do

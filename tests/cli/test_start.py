@@ -270,8 +270,15 @@ def test_the_working_directory_is_left_out_where_a_path_begins_only(command, fol
     assert command("info", folder / "no.zarr").err.startswith("Error: no.zarr: there")
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
-@pytest.mark.parametrize("arguments", ["--help", "info s.zarr", "verify s.zarr", "repair s.zarr"])
+@pytest.mark.parametrize(
+    ("arguments", "closed"),
+    [
+        ("--help", ">&- 2>&-"),
+        ("info s.zarr", ">&-"),
+        ("verify s.zarr", "2>&-"),
+        ("repair s.zarr", ">&- 2>&-"),
+    ],
+)
 def test_a_closed_output_changes_no_status(folder, arguments, closed):
     mmreplay.create("s.zarr", mmreplay.Field((2,)), mmreplay.Field((), "int64")).close()
     program = f"{sys.executable} -m mmreplay_cli"

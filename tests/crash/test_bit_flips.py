@@ -17,7 +17,7 @@ from tests.support.tampering import flips
 
 pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
 
-N_FLIPS = by_effort(4, 30, 1_100)  # of each kind of store
+N_FLIPS = by_effort(2, 30, 1_100)  # of each kind of store
 
 
 def outcome_of(flip, root, before):
@@ -84,7 +84,7 @@ def test_a_file_in_the_place_of_another_is_found(tmp_path, name, measured):
         for donor in donors
         if mine.stat().st_size == donor.stat().st_size and mine.read_bytes() != donor.read_bytes()
     ]
-    n = min(len(pairs), by_effort(5, 25, 1_000))
+    n = min(len(pairs), by_effort(3, 25, 1_000))
     for mine, donor in luck.sample(pairs, n):
         sound = mine.read_bytes()
         mine.write_bytes(donor.read_bytes())

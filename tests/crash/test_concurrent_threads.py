@@ -145,10 +145,15 @@ def test_sampling_while_another_thread_appends_and_evicts(script_of, name, many)
     ("name", "envs"),
     [
         ("lz4", 3),
-        ("raw", None),
         *(
             pytest.param(*one, marks=DEEP_ONLY)
-            for one in (("lz4", None), ("raw", 3), ("dict", None), ("zstd, one row a shard", None))
+            for one in (
+                ("raw", None),
+                ("lz4", None),
+                ("raw", 3),
+                ("dict", None),
+                ("zstd, one row a shard", None),
+            )
         ),
     ],
 )
@@ -306,7 +311,7 @@ def test_an_epoch_is_of_one_moment_while_another_thread_takes_new_rows(script_of
 @pytest.mark.parametrize(
     ("name", "envs"),
     [
-        ("lz4", None),
+        pytest.param("lz4", None, marks=DEEP_ONLY),
         ("lz4", 3),
         ("raw, mapped side by side", None),
         *(pytest.param("raw", envs, marks=DEEP_ONLY) for envs in (None, 3)),

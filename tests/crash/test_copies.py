@@ -12,7 +12,7 @@ import pytest
 import mmreplay
 from tests.support.disks.trees import contents
 from tests.support.oracle import checks, stores
-from tests.support.oracle.strategies import Layout
+from tests.support.oracle.layout import Layout
 from tests.support.power_cut.power import power_disk
 from tests.support.processes.parties import Party
 

@@ -17,8 +17,8 @@ from tests.support.disks import faults
 from tests.support.disks.faults import ALLOCATING, CALLS, SYNCING
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle import checks
+from tests.support.oracle.layout import Layout
 from tests.support.oracle.pair import Pair
-from tests.support.oracle.strategies import Layout
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 Field = mmreplay.Field

@@ -23,9 +23,9 @@ import mmreplay
 from tests.support.disks import faults, mounts
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle import checks
+from tests.support.oracle.layout import Layout
 from tests.support.oracle.pair import Pair
 from tests.support.oracle.script import with_session
-from tests.support.oracle.strategies import Layout
 from tests.support.processes import actor
 
 pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]

@@ -20,7 +20,7 @@ from tests.support.disks.faults import CALLS, faulty_disk
 from tests.support.disks.trees import contents
 from tests.support.effort import EFFORT, THOROUGH, by_effort
 from tests.support.oracle import stores
-from tests.support.oracle.strategies import Layout
+from tests.support.oracle.layout import Layout
 from tests.support.processes.parties import CODECS, Party, frame_of
 
 pytestmark = [

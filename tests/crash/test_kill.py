@@ -156,7 +156,7 @@ def test_death_before_any_call_that_changes_the_disk_loses_nothing(actors, tmp_p
     aftermath.check_found(chronicle)
     n_calls = chronicle.calls
     assert n_calls > 200
-    places = luck.sample(range(1, n_calls + 1), by_effort(4, 14, n_calls))
+    places = luck.sample(range(1, n_calls + 1), by_effort(2, 14, n_calls))
     for place in places:
         script = two_sessions(tmp_path, name, place)
         chronicle = actor.Chronicle(script)

@@ -16,8 +16,8 @@ import pytest
 
 import mmreplay
 from tests.support.oracle import checks
+from tests.support.oracle.layout import Layout
 from tests.support.oracle.pair import Pair
-from tests.support.oracle.strategies import Layout
 
 Field = mmreplay.Field
 LAYOUT = Layout(

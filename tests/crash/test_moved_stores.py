@@ -24,7 +24,7 @@ from tests.support.disks.moves import WAYS, Place
 from tests.support.disks.trees import contents, flip, names
 from tests.support.effort import EFFORT, THOROUGH, by_effort
 from tests.support.oracle import checks, stores
-from tests.support.oracle.strategies import Layout
+from tests.support.oracle.layout import Layout
 from tests.support.processes.parties import CODECS, Party, frame_of
 from tests.support.writers import drain
 

@@ -23,8 +23,8 @@ from mmreplay.system import durable_writes
 from tests.support.disks import faults, mounts
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle import checks, stores
+from tests.support.oracle.layout import Layout
 from tests.support.oracle.pair import Pair
-from tests.support.oracle.strategies import Layout
 from tests.support.oracle.vector_pair import VectorPair
 from tests.support.oracle.vectors import CONTEXT_TICKS, VectorModel
 from tests.support.power_cut.layouts import SHORT_CHUNKS
@@ -34,7 +34,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="needs the path of a descriptor"),
     pytest.mark.timeout(0 if THOROUGH else 240),
 ]
-N_CUTS = by_effort(4, 8, None)
+N_CUTS = by_effort(2, 8, None)
 PAIR = ("write", "fdatasync")
 Field = mmreplay.Field
 

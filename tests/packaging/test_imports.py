@@ -125,6 +125,20 @@ def test_the_command_starts_without_any_extra():
     assert not modules_after("import mmreplay_cli") & (EXTRAS | {"zarr", "pytest"})
 
 
+def test_what_child_processes_of_the_tests_import_is_without_hypothesis():
+    """To import it takes a child 0.2 s; of what they share with tests, strategies alone need it."""
+    importing = set()
+    for path in (ROOT / "tests/support").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            else:
+                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if {"hypothesis", "tests.support.oracle.strategies"} & set(names):
+                importing.add(path.stem)
+    assert importing == {"strategies"}
+
+
 def private_names(code):
     """What `code` uses of this package beside its public names, or inside its objects."""
     found = []

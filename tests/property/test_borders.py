@@ -12,8 +12,8 @@ import mmreplay
 from tests.support.disks import faults
 from tests.support.oracle import checks
 from tests.support.oracle.frames import Described
+from tests.support.oracle.layout import Layout
 from tests.support.oracle.pair import Pair
-from tests.support.oracle.strategies import Layout
 
 Field = mmreplay.Field
 EPISODE = 1000  # steps

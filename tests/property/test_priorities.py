@@ -178,7 +178,7 @@ steps = st.lists(
 )
 
 
-@hypothesis.settings(max_examples=by_effort(10, 50, 2_000))
+@hypothesis.settings(max_examples=by_effort(6, 50, 2_000))
 @given(settings, steps, st.integers(0, 99))
 def test_priorities_are_those_of_a_dict_by_id(how, script, seed):
     with pytest.MonkeyPatch.context() as patch, scratch_directory() as folder:

@@ -17,8 +17,9 @@ from tests.support.disks import faults
 from tests.support.disks.scratch import scratch_directory
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle import checks
+from tests.support.oracle.layout import Episode, Layout
 from tests.support.oracle.pair import Pair
-from tests.support.oracle.strategies import Episode, Layout, episodes, gather_settings, layouts
+from tests.support.oracle.strategies import episodes, gather_settings, layouts
 from tests.support.oracle.windows import check_sequences, kept_episodes, window_starts
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)

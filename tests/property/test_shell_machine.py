@@ -28,7 +28,7 @@ from tests.support.disks.scratch import scratch_directory
 from tests.support.disks.trees import contents, names
 from tests.support.effort import EFFORT, THOROUGH, by_effort
 from tests.support.oracle import checks, stores
-from tests.support.oracle.strategies import Layout
+from tests.support.oracle.layout import Layout
 from tests.support.processes.directories import Directory, Reader
 from tests.support.processes.parties import FRAMES, Party
 
@@ -576,7 +576,7 @@ pytestmark = [
 ]
 ShellMachine.TestCase.settings = settings(
     stateful_step_count=by_effort(20, 30, 40),
-    max_examples=by_effort(4, 400, 5_000),
+    max_examples=by_effort(4, 120, 5_000),
     derandomize=EFFORT == "quick",
 )
 TestShell = ShellMachine.TestCase

@@ -12,8 +12,8 @@ import pytest
 import mmreplay
 from tests.support.chance import goodness
 from tests.support.effort import THOROUGH
+from tests.support.oracle.layout import Layout
 from tests.support.oracle.pair import Pair
-from tests.support.oracle.strategies import Layout
 
 N_DRAWS = 1_000_000
 BATCH = 4096

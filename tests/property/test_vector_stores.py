@@ -25,7 +25,8 @@ from tests.support.disks.scratch import scratch_directory
 from tests.support.effort import by_effort
 from tests.support.even_draws import EvenGenerator
 from tests.support.oracle import checks
-from tests.support.oracle.strategies import Layout, gather_settings, layouts, random_value
+from tests.support.oracle.layout import Layout, random_value
+from tests.support.oracle.strategies import gather_settings, layouts
 from tests.support.oracle.vector_pair import Numbers, VectorPair
 from tests.support.oracle.vectors import VectorModel
 from tests.support.oracle.windows import check_sequences, window_starts
@@ -325,7 +326,7 @@ OLD_START = {
 @hypothesis.example(
     OLD_START, [(130, 0.6, "flush"), (3, 0.6, "flush")], (3, 1, "pad", 1), "future", False
 )
-@hypothesis.settings(max_examples=by_effort(3, 500, 2_000))
+@hypothesis.settings(max_examples=by_effort(3, 100, 2_000))
 @given(histories, acts, windows, st.sampled_from(STRATEGIES), st.booleans())
 def test_a_vector_store_gives_what_lanes_of_their_own_give(how, script, window, strategy, terminal):
     with contextlib.ExitStack() as stack:

@@ -21,8 +21,8 @@ from gymnasium.wrappers import AtariPreprocessing
 
 import mmreplay
 from tests.support.disks import faults
+from tests.support.oracle.layout import Layout
 from tests.support.oracle.model import Model
-from tests.support.oracle.strategies import Layout
 from tests.support.writers import make_lanes
 
 HERE = Path(__file__).parent

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from mmreplay.datasets.replay_buffer import ReplayBuffer
 from mmreplay.writing.open_lanes import AnyWriter
 from mmreplay.writing.writer import Writer
+from tests.support.oracle.layout import Episode, random_value
 from tests.support.oracle.model import Model
-from tests.support.oracle.strategies import Episode, random_value
 
 __all__ = ["Pair"]
 

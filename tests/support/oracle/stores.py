@@ -15,8 +15,8 @@ from mmreplay.batches.batch import Batch
 from mmreplay.ids import Ids
 from mmreplay.reading.store import Store
 from tests.support.oracle import checks
+from tests.support.oracle.layout import Layout
 from tests.support.oracle.model import LANE_SHIFT, Model
-from tests.support.oracle.strategies import Layout
 from tests.support.oracle.vectors import VectorModel
 
 __all__ = ["AnyModel", "batch", "check", "cut", "end_session", "heads", "model_of"]

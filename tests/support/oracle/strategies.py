@@ -6,35 +6,21 @@ the wrong thing.
 
 from __future__ import annotations
 
-import dataclasses
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from hypothesis import strategies as st
 
-import mmreplay
-from mmreplay import ReplayBuffer
-from mmreplay.schema import Field, Schema
-from mmreplay.writing.open_lanes import AnyWriter
-from tests.support.oracle.model import Model
-from tests.support.writers import make_lanes
+from mmreplay.schema import Field
+from tests.support.oracle.layout import Episode, Layout
 
 __all__ = [
     "CODECS",
     "DTYPES",
-    "Episode",
-    "Layout",
     "codecs",
     "episodes",
     "gather_settings",
     "layouts",
-    "random_value",
 ]
-
-Array = npt.NDArray[Any]
-Buffer = TypeVar("Buffer", bound=ReplayBuffer)
 
 DTYPES = ("uint8 bool int8 int16 int32 int64 uint16 uint32 uint64 float16 float32 float64").split()
 
@@ -56,84 +42,6 @@ CODECS: tuple[str | dict[str, Any], ...] = (
     },
 )
 """Every kind of codec that format 1 knows."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Layout:
-    """What `mmreplay.create` is given.
-
-    Attributes:
-        frame: a field, or a dict of them.
-        action: a field.
-        extras: fields by name.
-        reward_dtype: float32 or float64.
-        capacity: transitions, over all lanes.
-        lanes: None for a store of one lane without a number; or that each of so many
-            environments has a lane.
-        padding: of the store.
-        width: of how many environments its one lane is; None: of one.
-    """
-
-    frame: Field | dict[str, Field]
-    action: Field
-    extras: dict[str, Field]
-    reward_dtype: str = "float32"
-    capacity: int | None = None
-    lanes: int | None = None
-    padding: str = "reset"
-    width: int | None = None
-
-    @property
-    def schema(self) -> Schema:
-        """The schema of its rows."""
-        return Schema.make(self.frame, self.action, self.extras, self.reward_dtype)
-
-    def create_arguments(self) -> dict[str, Any]:
-        """Keywords for `mmreplay.create`, and for `ReplayBuffer`, of one lane."""
-        given = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
-        given["lanes"] = given.pop("width")
-        return {name: value for name, value in given.items() if name != "lanes" or value}
-
-    def create(self, path: Path, *, append: bool = False, **settings: Any) -> AnyWriter:
-        """Make the store, and open it for writing; nothing is flushed by the clock."""
-        arguments = self.create_arguments() | {"flush_s": 0} | settings
-        if self.lanes is not None:
-            return make_lanes(path, n_lanes=self.lanes, **arguments)
-        return mmreplay.create(path, **arguments, append=append)
-
-    def create_buffer(self, path: Path, kind: type[Buffer], **settings: Any) -> Buffer:
-        """Make the store, and open it as a buffer of that kind."""
-        if self.lanes is not None:
-            make_lanes(path, n_lanes=self.lanes, **self.create_arguments()).close()
-        return kind(path, **self.create_arguments() | {"flush_s": 0} | settings)
-
-    def model(self) -> Model:
-        """A model of the empty store."""
-        return Model(self.schema, Model.split(self.capacity, self.lanes or 1))
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Episode:
-    """What happens in one episode.
-
-    Attributes:
-        length: steps.
-        end: ``terminated``, ``truncated``, ``both``, or ``interrupted`` by whatever comes next.
-        lives_lost: steps at which a life is lost.
-    """
-
-    length: int
-    end: str
-    lives_lost: frozenset[int] = frozenset()
-
-    def flags(self, step: int) -> dict[str, bool]:
-        """The flags of a step."""
-        last = step == self.length - 1
-        return {
-            "terminated": last and self.end in {"terminated", "both"},
-            "truncated": last and self.end in {"truncated", "both"},
-            "life_lost": step in self.lives_lost,
-        }
 
 
 def codecs() -> st.SearchStrategy[str | dict[str, Any]]:
@@ -213,16 +121,3 @@ def gather_settings(draw: st.DrawFn, *, longest: int = 65) -> dict[str, Any]:
         "padding": draw(st.sampled_from(["reset", "zero"])),
         "stack_axis": draw(st.sampled_from([0, -1])),
     }
-
-
-def random_value(one: Field, random: np.random.Generator) -> Array:
-    """Any value that a field can hold, of few different ones, so that it can be compressed."""
-    kind = one.dtype.kind
-    if kind == "b":
-        return np.asarray(random.random(one.shape) < 0.5)
-    if kind in "iu":
-        info = np.iinfo(one.dtype)
-        choices = np.array([0, 1, 2, 77, info.min, info.max], one.dtype)
-    else:
-        choices = np.array([0.0, -0.0, 1.5, -2.25, np.inf, -np.inf, np.nan], one.dtype)
-    return np.asarray(random.choice(choices, one.shape), one.dtype)

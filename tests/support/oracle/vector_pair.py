@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from mmreplay import Field
 from mmreplay.schema import FRAME, Schema
-from tests.support.oracle.strategies import random_value
+from tests.support.oracle.layout import random_value
 from tests.support.oracle.vectors import FLAGS, VectorModel
 
 __all__ = ["FIELDS", "Numbers", "VectorPair", "in_memory", "of_writer"]

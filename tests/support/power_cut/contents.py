@@ -24,8 +24,8 @@ from mmreplay.storage.priority_column import PriorityColumn
 from mmreplay.writing.log import Log
 from mmreplay.writing.writer import Writer
 from tests.support.oracle import checks
+from tests.support.oracle.layout import Layout
 from tests.support.oracle.model import LaneModel, Model
-from tests.support.oracle.strategies import Layout
 from tests.support.oracle.vectors import CONTEXT_TICKS, FLAGS, VectorModel
 from tests.support.power_cut.layouts import AnyLayout, VectorLayout
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from mmreplay.schema import Field
-from tests.support.oracle.strategies import Layout
+from tests.support.oracle.layout import Layout
 
 __all__ = [
     "LARGE_FRAMES",

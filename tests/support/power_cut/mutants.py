@@ -43,7 +43,7 @@ from mmreplay.writing.log import Log
 from mmreplay.writing.open_chunks import OpenChunks
 from mmreplay.writing.seal import Sealer
 from mmreplay.writing.writer import Writer
-from tests.support.oracle.strategies import Layout
+from tests.support.oracle.layout import Layout
 from tests.support.power_cut import power
 from tests.support.power_cut.layouts import LAYOUTS, AnyLayout
 from tests.support.power_cut.mutation import (

@@ -500,7 +500,6 @@ def simulate_all(
 
 def uncollected(seeds: Sequence[int]) -> Iterator[int]:
     """Seeds of histories, with garbage collected between them: to look for it takes its time."""
-    gc.freeze()  # what was there before is not looked through again and again
     gc.disable()
     try:
         for seed in seeds:
@@ -508,4 +507,3 @@ def uncollected(seeds: Sequence[int]) -> Iterator[int]:
             gc.collect()
     finally:
         gc.enable()
-        gc.unfreeze()

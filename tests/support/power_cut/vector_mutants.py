@@ -32,7 +32,7 @@ from mmreplay.writing.kept_rows import StartRows
 from mmreplay.writing.lane_files import LockedLane
 from mmreplay.writing.log import Log
 from mmreplay.writing.vector_writer import VectorWriter
-from tests.support.oracle.strategies import Layout
+from tests.support.oracle.layout import Layout
 from tests.support.power_cut.layouts import VECTOR_LAYOUTS, VectorLayout
 from tests.support.power_cut.mutation import (
     Change,

@@ -15,7 +15,7 @@ from mmreplay.datasets.load import load
 from mmreplay.errors import EmptyBufferError, MmreplayError
 from mmreplay.ids import Ids
 from tests.support.oracle import checks, stores
-from tests.support.oracle.strategies import Layout
+from tests.support.oracle.layout import Layout
 from tests.support.processes.parties import Party
 
 __all__ = ["Directory", "Reader"]

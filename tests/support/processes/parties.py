@@ -20,8 +20,8 @@ from mmreplay.schema import Field, Schema
 from mmreplay.writing.create import create
 from tests.support.disks import faults
 from tests.support.oracle import checks, stores
+from tests.support.oracle.layout import Layout
 from tests.support.oracle.pair import Pair
-from tests.support.oracle.strategies import Layout
 from tests.support.oracle.vector_pair import VectorPair
 from tests.support.oracle.vectors import VectorModel
 

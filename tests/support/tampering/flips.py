@@ -27,8 +27,8 @@ from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.schema import Field
 from mmreplay.writing.open_lanes import AnyWriter
 from tests.support.oracle.checks import columns_of
+from tests.support.oracle.layout import Layout
 from tests.support.oracle.pair import Pair
-from tests.support.oracle.strategies import Layout
 from tests.support.oracle.vector_pair import VectorPair
 from tests.support.oracle.vectors import VectorModel
 

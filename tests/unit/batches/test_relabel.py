@@ -14,9 +14,10 @@ from mmreplay.batches.relabel import STRATEGIES
 from tests.support.disks.scratch import scratch_directory
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle.checks import check_same
+from tests.support.oracle.layout import Episode, Layout
 from tests.support.oracle.model import LANE_SHIFT, LaneModel, Model
 from tests.support.oracle.pair import Pair
-from tests.support.oracle.strategies import Episode, Layout, episodes
+from tests.support.oracle.strategies import episodes
 
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 
