@@ -237,7 +237,7 @@ def test_damage_is_told_and_nothing_outside_of_the_columns_is_read(damaged, name
     told = 0
     calls = [
         lambda: index.load(0, len(disk.count), 50, disk.starts),
-        lambda: index.at(np.arange(max(index.n_transitions, 10))),
+        lambda: index.at(np.arange(index.n_transitions)),
         lambda: index.steps(cells, 3, back=True),
         lambda: index.span(cells),
         lambda: index.episodes(0),
