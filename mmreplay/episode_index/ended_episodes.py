@@ -51,19 +51,19 @@ class EndedEpisodes:
     def _append(self, cells: Ids) -> None:
         width = self._source.width
         lasts, numbers = cells // width, self._source.episodes(cells)
-        begins = begins_of(self._source, numbers, lasts, self._where)
+        before = steps_before(self._source, numbers, lasts, self._where)
         stop = self._n + cells.size
         if stop > self._lasts.size:
             room = stop + stop // 2
             self._firsts = np.resize(self._firsts, room)
             self._lasts = np.resize(self._lasts, room)
             self._steps = np.resize(self._steps, room)
-        self._firsts[self._n : stop] = cells - (lasts - begins) * width
+        self._firsts[self._n : stop] = cells - before * width
         self._lasts[self._n : stop] = lasts
-        self._steps[self._n : stop] = lasts - begins + 1
+        self._steps[self._n : stop] = before + 1
         places = numbers - self._low
-        wrong = (places < 0) | (places >= self._numbers.size)
-        if wrong.any():
+        wrong = places.view(np.uint64) >= self._numbers.size  # below 0 as well
+        if np.count_nonzero(wrong):
             raise no_episode(self._where, int(numbers[wrong][0]))
         self._numbers[places] = self.origin + np.arange(self._n, stop)
         self._n = stop
@@ -123,20 +123,21 @@ class EndedEpisodes:
         return self._firsts[places], self._steps[places]
 
 
-def begins_of(source: TickSource, numbers: Ids, ticks: Ids | int, where: object) -> Ids:
-    """The ticks of the first steps of episodes to which steps in `ticks` belong.
+def steps_before(source: TickSource, numbers: Ids, ticks: Ids | int, where: object) -> Ids:
+    """How many steps episodes have before those in `ticks`.
 
     Raises CorruptStoreError for one that begins later than its step, and as `start_ticks`.
     """
     begins = source.start_ticks(numbers)
-    late = (begins | (ticks - begins)) < 0  # either of them
+    out: Ids = ticks - begins
+    late = (begins | out) < 0  # either of them
     if np.count_nonzero(late):  # takes less time than to look for the least one
         raise CorruptStoreError(
             f"{where}: start {int(numbers[late].flat[0]):,} says that its episode begins in tick "
             f"{int(begins[late].flat[0]):,}, but a step of it lies before that; run "
             f"`mmreplay verify`"
         )
-    return begins
+    return out
 
 
 def no_episode(where: object, number: int) -> CorruptStoreError:

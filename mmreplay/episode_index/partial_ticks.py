@@ -46,11 +46,11 @@ class PartialTicks:
             return True
         if not n:
             return True
-        if not 0 <= int(counts[-1]) - self.last <= n * width:
+        if not (0 <= int(counts[0]) - self.last <= width and counts[0] <= counts[-1]):
             return False
         present = counts.copy()
         present[1:] -= counts[:-1]
-        present[0] -= self.last
+        present[0] = int(counts[0]) - self.last
         if present.min() < 0 or present.max() > width:
             return False
         partial = (present < width).nonzero()[0]
@@ -77,7 +77,7 @@ class PartialTicks:
         Of a partial tick with n transitions, its first n cells: see `docs/format.md`.
         """
         if not self._n:
-            return numbers + self._absent[0]
+            return np.asarray(numbers + self._absent[0])
         out: Ids = self._absent.take(self._ends[: self._n].searchsorted(numbers, "right"))
         out += numbers
         return out

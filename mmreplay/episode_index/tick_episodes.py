@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mmreplay.episode_index.ended_episodes import EndedEpisodes, begins_of, late_step
+from mmreplay.episode_index.ended_episodes import EndedEpisodes, late_step, steps_before
 from mmreplay.episode_index.tick_source import TickSource
 from mmreplay.ids import Ids
 
@@ -35,7 +35,7 @@ class TickEpisodes:
     def move(self, tick: int) -> Ids:
         """Go to a tick, of [0, head of the ticks); the environments of another episode than before.
 
-        Raises as `begins_of`; it is where it was then.
+        Raises as `steps_before`; it is where it was then.
         """
         found = self._source.numbers(tick)
         changed: Ids = (found != self.numbers).nonzero()[0]
@@ -43,7 +43,7 @@ class TickEpisodes:
             numbers = found[changed]
             there = (numbers >= 0).nonzero()[0]
             begins = np.full(changed.size, NEVER)
-            begins[there] = begins_of(self._source, numbers[there], tick, self._where)
+            begins[there] = tick - steps_before(self._source, numbers[there], tick, self._where)
             self.begins[changed] = begins
             self.numbers[changed] = numbers  # last: interrupted before, it is looked up again
         return changed

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.episode_index.ended_episodes import EndedEpisodes, begins_of, late_step
+from mmreplay.episode_index.ended_episodes import EndedEpisodes, late_step, steps_before
 from mmreplay.episode_index.episodes import LaneEpisodes
 from mmreplay.episode_index.oldest import first_tick, floor_tick
 from mmreplay.episode_index.partial_ticks import PartialTicks
@@ -41,7 +41,7 @@ class TickIndex:
         self._n = self._before = 0  # transitions, and those below first
         self._partial: PartialTicks | None = None
         self._ended: EndedEpisodes | None = None
-        self._environments = np.arange(self._width)
+        self._followed = 0  # the version that those have followed to
         # Of the newest tick, and of the first; None while they are not known.
         self._newest: TickEpisodes | None = None
         self._cut: CutEpisodes | None = None
@@ -159,7 +159,7 @@ class TickIndex:
         """See `Index`; raises CorruptStoreError for a cell of no episode."""
         ticks = ids // self._width
         starts = self._source.episodes(ids)
-        behind = ticks - self._begins(starts, ticks)
+        behind = steps_before(self._source, starts, ticks, self._where)
         left = self._left(ids, ticks, ahead) if ahead > 1 else None
         return Steps(ids, self._width, 1, starts + _STARTS_PART, behind, left)
 
@@ -181,7 +181,7 @@ class TickIndex:
         width = self._width
         ticks = ids // width
         starts = self._source.episodes(ids)
-        back = ticks - self._begins(starts, ticks)
+        back = steps_before(self._source, starts, ticks, self._where)
         ended = self._follow()
         numbers = ended.numbers(starts)
         left = self._head - ticks
@@ -192,16 +192,16 @@ class TickIndex:
         steps = Steps(ids, width, 1, starts + _STARTS_PART, back, left)
         return Span(steps, back, np.minimum(back, ticks - self._first), left)
 
-    def _begins(self, starts: Ids, ticks: Ids | int) -> Ids:
-        return begins_of(self._source, starts, ticks, self._where)
-
     # ------------------------------------------------------------ episodes
 
     def _follow(self) -> EndedEpisodes:
         """The episodes that are over. Those with a step in the newest tick may still go on."""
         if self._ended is None:
             self._ended = EndedEpisodes(self._source, self._where)
+        elif self._followed == self.version:
+            return self._ended
         self._ended.follow(self._first, self._head - 1, self._starts)
+        self._followed = self.version
         return self._ended
 
     def episodes(self, lane: int) -> LaneEpisodes:  # noqa: ARG002 (there is one)
@@ -219,9 +219,10 @@ class TickIndex:
             self._newest = None  # what is interrupted begins again
             newest.move(head - 1)
             begins, here = newest.begins, slice(1, 1 + width)
-            np.subtract(head, np.maximum(begins, first), out=steps[here])
+            np.subtract(head, np.maximum(begins, first) if first else begins, out=steps[here])
             np.maximum(steps[here], 0, out=steps[here])
-            np.greater_equal(begins, first, out=whole[here])
+            if first:
+                np.greater_equal(begins, first, out=whole[here])
             self._newest = newest
         if n > width:
             oldest = self._cut or CutEpisodes(self._source, self._where)
