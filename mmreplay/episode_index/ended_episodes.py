@@ -43,7 +43,8 @@ class EndedEpisodes:
         self._scanned = max(self._scanned, first)
         while self._scanned < head:
             stop = min(self._scanned + max(_BLOCK_CELLS // width, 1), head)
-            ended = np.flatnonzero(self._source.ended(self._scanned, stop))
+            # Of flags `nonzero` takes a fifth of the time that it takes of numbers.
+            ended = (self._source.ended(self._scanned, stop) != 0).ravel().nonzero()[0]
             if ended.size:
                 self._append(ended + self._scanned * width)
             self._scanned = stop
