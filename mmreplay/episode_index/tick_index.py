@@ -39,7 +39,7 @@ class TickIndex:
         self._capacity: int | None = None
         self._starts = (0, 0)
         self._n = self._before = 0  # transitions, and those below first
-        self._partial: PartialTicks | None = None
+        self._partial: PartialTicks | None = None  # of the ticks from first on, or from before
         self._ended: EndedEpisodes | None = None
         self._followed = 0  # the version that those have followed to
         # Of the newest tick, and of the first; None while they are not known.
@@ -63,15 +63,16 @@ class TickIndex:
         source = self._source
         first = first_tick(source.counts, floor, head, self._capacity)
         before = int(source.counts(first - 1, first)[0]) if 0 < first < head else 0
-        partial = self._partial
-        if partial is None or partial.head < first:
-            partial = PartialTicks(self._width, first, before)
-        if partial.head < head and not partial.extend(source.counts(partial.head, head)):
-            raise self._wrong_counts()
-        partial.forget(before)
+        partial = self._partial if first < head else None
+        if first < head:
+            if partial is None or partial.head < first:
+                partial = PartialTicks(self._width, first, before)
+            if partial.head < head and not partial.extend(source.counts(partial.head, head)):
+                raise self._wrong_counts()
+            partial.forget(before)
         self._base, self._first, self._head, self._starts = base, first, head, starts
         self._partial, self._before = partial, before
-        self._n = partial.last - before if first < head else 0
+        self._n = partial.last - before if partial is not None else 0
         self.version += 1
 
     # ------------------------------------------------------------ transitions

@@ -31,7 +31,7 @@ class SideBySide:
     """
 
     __slots__ = (
-        "_begins", "_has_parts", "_reservation", "_room", "_sizes", "_specs", "_tables", "_ways",
+        "_begins", "_has_parts", "_reservation", "_room", "_sizes", "_specs", "_tables", "_offsets",
         "data", "first", "rows", "shifted", "shifts", "stop",
     )  # fmt: skip
 
@@ -58,10 +58,12 @@ class SideBySide:
         self._begins, self.shifts = np.array(begins, np.int64), np.array(shifts, np.int64)
         self._has_parts = any(spec.width > 1 for spec in specs)
         if self._has_parts:
-            tables = [_ways(*of) for of in zip(specs, shifts, itertools.count(), strict=False)]
+            tables = [
+                _offsets_of(*of) for of in zip(specs, shifts, itertools.count(), strict=False)
+            ]
             self._sizes = np.array([table.size for table in tables])
             self._tables = np.cumsum(self._sizes) - self._sizes
-            self._ways = np.concatenate(tables)
+            self._offsets = np.concatenate(tables)
         self.shifted = any(shifts) or self._has_parts
 
     def has_room(self, lane: int, stop: int) -> bool:
@@ -91,7 +93,7 @@ class SideBySide:
             return out
         places = ids % self._sizes[lanes]
         places += self._tables[lanes]
-        out = self._ways.take(places)
+        out = self._offsets.take(places)
         out += ids
         return out
 
@@ -104,7 +106,7 @@ class SideBySide:
         return out
 
 
-def _ways(spec: ArraySpec, shift: int, lane: int) -> Ids:
+def _offsets_of(spec: ArraySpec, shift: int, lane: int) -> Ids:
     """What to add to an id of a lane for its index: (n,), by the id modulo n.
 
     `shift` is that of the first cell of a chunk file: the others may stand in another order there.
