@@ -31,7 +31,7 @@ class SideBySide:
     """
 
     __slots__ = (
-        "_begins", "_has_parts", "_reservation", "_room", "_sizes", "_specs", "_tables", "_offsets",
+        "_begins", "_has_parts", "_offsets", "_reservation", "_room", "_sizes", "_specs", "_tables",
         "data", "first", "rows", "shifted", "shifts", "stop",
     )  # fmt: skip
 
