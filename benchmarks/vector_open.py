@@ -31,10 +31,7 @@ _FRAME = mmreplay.Field((OBSERVATION,), "float32")
 _ACTION = mmreplay.Field((ACTION,), "float32")
 _LONG, _SHORT = 1_000, 10
 _WINDOW, _EPISODE = 8, 200
-_DRAWS = {
-    "growing": f"sample({BATCH})",
-    "growing windows": f"sample_sequences({BATCH}, {_WINDOW})",
-}
+_FEW_EPISODES, _SHORTEST = 100, 2
 
 
 def run(result: Result, scale: Scale, data: Path) -> None:
@@ -45,7 +42,8 @@ def run(result: Result, scale: Scale, data: Path) -> None:
     }
     short = made(data / "vector-short.zarr", _writer(scale.widths[0], scale.vector_rows, _SHORT))
     clock = Clock()
-    with one_core():
+    with one_core(), contextlib.ExitStack() as stack:
+        episodes = _growing_episodes(stack, data, scale)
         for number in range(scale.runs):
             clock.new_run()
             for n in widths:
@@ -60,6 +58,7 @@ def run(result: Result, scale: Scale, data: Path) -> None:
             for opened in stores.values():
                 opened.close()
             _grow(clock, data, scale)
+            _draw(clock, "episodes", episodes, _SHORTEST, scale)
             _name(clock, data)
             print(f"run {number + 1} of {scale.runs}", flush=True)
     result.details["transitions"] = scale.vector_rows
@@ -73,10 +72,11 @@ def run(result: Result, scale: Scale, data: Path) -> None:
     ratio = clock.ratio("sample short", f"sample {few}")
     what = f"episodes of {_SHORT} steps: sample({BATCH}), by that of {_LONG:,}"
     result.add(what, ratio, "times", at_most=1.5)
-    for name, call in _DRAWS.items():
-        ratio = clock.ratio(f"{name} {many}", f"{name} {few}")
-        what = f"{many} environments, growing: {call}, by that of {few}"
-        result.add(what, ratio, "times", at_most=1.5)
+    of = {"growing": "growing", "evicting": "growing, with eviction"}
+    for kind, said in of.items():
+        _add(result, clock, kind, f"{many} environments, {said}", (many, few), _WINDOW)
+    counts = scale.vector_rows, _FEW_EPISODES
+    _add(result, clock, "episodes", f"{counts[0]:,} episodes, growing", counts, _SHORTEST)
     create, load = clock.microseconds("named create"), clock.microseconds("named load")
     at_most = _NAMED_CREATE_S * 1e6
     result.add(f"{_NAMED} named lanes: create all", create, "us", at_most=at_most)
@@ -108,48 +108,96 @@ def _writer(n: int, rows: int, length: int) -> Any:
     return write
 
 
+def _add(
+    result: Result, clock: Clock, kind: str, what: str, of: tuple[int, int], window: int
+) -> None:
+    """What `_draw` has timed, of the larger one by the smaller one."""
+    many, few = of
+    calls = {
+        kind: f"sample({BATCH})",
+        f"{kind} windows": f"sample_sequences({BATCH}, {window})",
+    }
+    for name, call in calls.items():
+        ratio = clock.ratio(f"{name} {many}", f"{name} {few}")
+        result.add(f"{what}: {call}, by that of {few:,}", ratio, "times", at_most=1.5)
+
+
 def _grow(clock: Clock, data: Path, scale: Scale) -> None:
-    """Sample in turns from buffers of as many transitions that grow between any two batches."""
+    """Buffers of few and of many environments, with as many transitions; then such that evict."""
     widths = (scale.widths[0], scale.widths[-1])
-    rows = (20 + scale.rounds) * widths[-1]
-    with contextlib.ExitStack() as stack:
-        growing = {n: stack.enter_context(_Growing(data / f"growing-{n}.zarr", n)) for n in widths}
+    ticks, kept = 20 + scale.rounds, 16
+    for kind, capacity in (("growing", None), ("evicting", kept * widths[-1])):
+        with contextlib.ExitStack() as stack:
+            growing = {}
+            for n in widths:
+                one = _Growing(data / f"{kind}-{n}.zarr", n, capacity)
+                growing[n] = stack.enter_context(one)
+                one.fill(ticks * widths[-1] // n)
+            _draw(clock, kind, growing, _WINDOW, scale)
+
+
+def _growing_episodes(stack: contextlib.ExitStack, data: Path, scale: Scale) -> dict[int, _Growing]:
+    """Buffers of as many transitions, in few episodes and in many."""
+    n, rows, growing = scale.widths[0], _SHORTEST * scale.vector_rows, {}
+    for n_episodes in (_FEW_EPISODES, scale.vector_rows):
+        path = data / f"episodes-{n_episodes}.zarr"
+        one = _Growing(path, n, length=rows // n_episodes)
+        growing[n_episodes] = stack.enter_context(one)
+        one.fill(rows // n)
+    return growing
+
+
+def _draw(clock: Clock, kind: str, growing: dict[int, _Growing], window: int, scale: Scale) -> None:
+    """Sample in turns from buffers that grow between any two batches."""
+    for _ in range(scale.rounds):
         for n, one in growing.items():
-            for _ in range(rows // n):
-                one.step()
-        for _ in range(scale.rounds):
-            for n, one in growing.items():
-                one.step()
-                clock.time(f"growing {n}", functools.partial(one.buffer.sample, BATCH))
-                one.step()
-                draw = functools.partial(one.buffer.sample_sequences, BATCH, _WINDOW)
-                clock.time(f"growing windows {n}", draw)
+            one.fill(1)
+            clock.time(f"{kind} {n}", functools.partial(one.buffer.sample, BATCH))
+            one.fill(1)
+            draw = functools.partial(one.buffer.sample_sequences, BATCH, window)
+            clock.time(f"{kind} windows {n}", draw)
 
 
 class _Growing:
-    """A buffer of `n` environments, made at a path and removed in the end."""
+    """A buffer of `n` environments, made at a path and removed in the end.
 
-    def __init__(self, path: Path, n: int) -> None:
-        self._path, self._n = path, n
-        self._rng = np.random.default_rng(0)
+    Its episodes are of `length` steps; by default some end with each step, and others begin.
+    """
+
+    def __init__(
+        self, path: Path, n: int, capacity: int | None = None, length: int | None = None
+    ) -> None:
+        self._path, self._n, self._capacity, self._length = path, n, capacity, length
+        self._rng, self._ticks = np.random.default_rng(0), 0
         self._frames = np.zeros((n, OBSERVATION), np.float32)
         self._actions, self._rewards = np.zeros((n, ACTION), np.float32), np.zeros(n, np.float32)
 
     def __enter__(self) -> Self:
         shutil.rmtree(self._path, ignore_errors=True)
         self.buffer = mmreplay.ReplayBuffer(
-            self._path, frame=_FRAME, action=_ACTION, lanes=self._n, stack=None, flush_s=0
+            self._path,
+            frame=_FRAME,
+            action=_ACTION,
+            lanes=self._n,
+            capacity=self._capacity,
+            stack=None,
+            flush_s=0,
         )
         self.buffer.reset(self._frames)
         return self
 
-    def step(self) -> None:
-        """One of all environments; some of their episodes end, and others begin."""
-        over = self._rng.random(self._n) < 1 / _EPISODE
+    def fill(self, ticks: int) -> None:
+        """So many steps of all environments."""
         none = np.zeros(self._n, np.bool_)
-        self.buffer.step(self._actions, self._rewards, self._frames, over, none)
-        if over.any():
-            self.buffer.reset(self._frames, over)
+        for _ in range(ticks):
+            self._ticks += 1
+            if self._length is None:
+                over = self._rng.random(self._n) < 1 / _EPISODE
+            else:
+                over = ~none if self._ticks % self._length == 0 else none
+            self.buffer.step(self._actions, self._rewards, self._frames, over, none)
+            if over.any():
+                self.buffer.reset(self._frames, over)
 
     def __exit__(self, *_: object) -> None:
         self.buffer.close()

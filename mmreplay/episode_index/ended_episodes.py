@@ -30,7 +30,6 @@ class EndedEpisodes:
         # By the number of the start, from `_low` on: the number here, -1 of one that is not over.
         self._low = 0
         self._numbers = np.empty(0, np.int64)
-        self._head = 0
         self._scanned = 0
 
     def follow(self, first: int, head: int, starts: tuple[int, int]) -> None:
@@ -40,12 +39,12 @@ class EndedEpisodes:
         """
         self._forget(first, starts[0])
         self._reach(starts[1])
-        self._head = starts[1]
         width = self._source.width
         self._scanned = max(self._scanned, first)
         while self._scanned < head:
             stop = min(self._scanned + max(_BLOCK_CELLS // width, 1), head)
-            ended = np.flatnonzero(self._source.ended(self._scanned, stop))
+            # Of flags `nonzero` takes a fifth of the time that it takes of numbers.
+            ended = (self._source.ended(self._scanned, stop) != 0).ravel().nonzero()[0]
             if ended.size:
                 self._append(ended + self._scanned * width)
             self._scanned = stop
@@ -53,19 +52,20 @@ class EndedEpisodes:
     def _append(self, cells: Ids) -> None:
         width = self._source.width
         lasts, numbers = cells // width, self._source.episodes(cells)
-        begins = begins_of(self._source, numbers, lasts, self._head, self._where)
+        before = steps_before(self._source, numbers, lasts, self._where)
         stop = self._n + cells.size
         if stop > self._lasts.size:
             room = stop + stop // 2
             self._firsts = np.resize(self._firsts, room)
             self._lasts = np.resize(self._lasts, room)
             self._steps = np.resize(self._steps, room)
-        self._firsts[self._n : stop] = cells - (lasts - begins) * width
+        self._firsts[self._n : stop] = cells - before * width
         self._lasts[self._n : stop] = lasts
-        self._steps[self._n : stop] = lasts - begins + 1
+        self._steps[self._n : stop] = before + 1
         places = numbers - self._low
-        if places.min() < 0:
-            raise no_episode(self._where, int(numbers.min()))
+        wrong = places.view(np.uint64) >= self._numbers.size  # below 0 as well
+        if np.count_nonzero(wrong):
+            raise no_episode(self._where, int(numbers[wrong][0]))
         self._numbers[places] = self.origin + np.arange(self._n, stop)
         self._n = stop
 
@@ -124,25 +124,21 @@ class EndedEpisodes:
         return self._firsts[places], self._steps[places]
 
 
-def begins_of(source: TickSource, numbers: Ids, ticks: Ids | int, head: int, where: object) -> Ids:
-    """The ticks of the first steps of episodes to which steps in `ticks` belong.
+def steps_before(source: TickSource, numbers: Ids, ticks: Ids | int, where: object) -> Ids:
+    """How many steps episodes have before those in `ticks`.
 
-    `head` is the number of starts. Raises CorruptStoreError for an episode that is none of these,
-    or begins later than its step; whoever reads starts knows which are gone.
+    Raises CorruptStoreError for one that begins later than its step, and as `start_ticks`.
     """
-    if not numbers.size:
-        return numbers
-    if numbers.min() < 0 or numbers.max() >= head:
-        raise no_episode(where, int(numbers[(numbers < 0) | (numbers >= head)].flat[0]))
     begins = source.start_ticks(numbers)
-    if begins.min() < 0 or (begins > ticks).any():
-        late = (begins < 0) | (begins > ticks)
+    out: Ids = ticks - begins
+    late = (begins | out) < 0  # either of them
+    if np.count_nonzero(late):  # takes less time than to look for the least one
         raise CorruptStoreError(
             f"{where}: start {int(numbers[late].flat[0]):,} says that its episode begins in tick "
             f"{int(begins[late].flat[0]):,}, but a step of it lies before that; run "
             f"`mmreplay verify`"
         )
-    return begins
+    return out
 
 
 def no_episode(where: object, number: int) -> CorruptStoreError:

@@ -63,16 +63,17 @@ class Steps:
             if self.back is not None:
                 np.maximum(out, (self.ids - self.back)[:, None], out=out)
             return out
-        offsets = np.maximum(offsets, -self.back[:, None])  # type: ignore[index]
         out = self.ids[:, None] + (offsets - _column(self.lag)) * _column(self.stride)
-        np.copyto(out, self.starts[:, None], where=offsets == -self.back[:, None])  # type: ignore[index]
+        is_first = offsets <= -self.back[:, None]  # type: ignore[index]
+        np.copyto(out, self.starts[:, None], where=is_first)
         return out
 
     def frames_after(self, ids: Ids, which: Ids) -> Ids:
         """The places of the frames after steps `ids` (b, n), around those that `which` (b,) are."""
         if self.starts is None:
             return ids + 1
-        return ids + _column(np.broadcast_to((1 - self.lag) * self.stride, self.ids.shape)[which])
+        after = np.broadcast_to((1 - self.lag) * self.stride, self.ids.shape)
+        return ids + _column(after[which])
 
     def missing(self, offsets: Ids) -> npt.NDArray[np.bool_]:
         """Which frames lie before the episode's first one: (B, n), for `offsets` as of `frames`."""
@@ -97,7 +98,6 @@ class Span:
     left: Ids
 
 
-def _column(number: int | Ids) -> Ids:
+def _column(number: int | Ids) -> int | Ids:
     """The same for each step, to go with (B, n)."""
-    out: Ids = np.asarray(number)[..., None]
-    return out
+    return number[:, None] if isinstance(number, np.ndarray) else number

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mmreplay.episode_index.ended_episodes import EndedEpisodes, begins_of, late_step
+from mmreplay.episode_index.ended_episodes import EndedEpisodes, late_step, steps_before
 from mmreplay.episode_index.tick_source import TickSource
 from mmreplay.ids import Ids
 
@@ -32,10 +32,10 @@ class TickEpisodes:
         self.numbers = np.full(source.width, _UNKNOWN)
         self.begins = np.full(source.width, NEVER)
 
-    def move(self, tick: int, head: int) -> Ids:
+    def move(self, tick: int) -> Ids:
         """Go to a tick, of [0, head of the ticks); the environments of another episode than before.
 
-        `head` is the number of starts. Raises as `begins_of`; it is where it was then.
+        Raises as `steps_before`; it is where it was then.
         """
         found = self._source.numbers(tick)
         changed: Ids = (found != self.numbers).nonzero()[0]
@@ -43,7 +43,7 @@ class TickEpisodes:
             numbers = found[changed]
             there = (numbers >= 0).nonzero()[0]
             begins = np.full(changed.size, NEVER)
-            begins[there] = begins_of(self._source, numbers[there], tick, head, self._where)
+            begins[there] = tick - steps_before(self._source, numbers[there], tick, self._where)
             self.begins[changed] = begins
             self.numbers[changed] = numbers  # last: interrupted before, it is looked up again
         return changed
@@ -63,14 +63,14 @@ class CutEpisodes:
         self.lasts = np.full(source.width, -1)
         self.numbers = np.empty(0, np.int64)
 
-    def move(self, first: int, head: int, ended: EndedEpisodes) -> None:
+    def move(self, first: int, ended: EndedEpisodes) -> None:
         """Go to the first tick that counts; `ended` has followed to there.
 
         Raises as `TickEpisodes`, and CorruptStoreError where steps lie behind the end of their
         episode. What was interrupted here is to be thrown away.
         """
         start = ended.first_from(first)
-        self.lasts[self._first.move(first, head)] = -1
+        self.lasts[self._first.move(first)] = -1
         numbers = self.numbers[self.numbers.searchsorted(start) :]
         sought = ((self._first.begins < first) & (self.lasts < 0)).nonzero()[0]
         found = ended.numbers(self._first.numbers[sought])

@@ -10,16 +10,16 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.episode_index.ended_episodes import EndedEpisodes, begins_of, late_step
+from mmreplay.episode_index.ended_episodes import EndedEpisodes, late_step, steps_before
 from mmreplay.episode_index.episodes import LaneEpisodes
 from mmreplay.episode_index.oldest import first_tick, floor_tick
+from mmreplay.episode_index.partial_ticks import PartialTicks
 from mmreplay.episode_index.steps import Span, Steps
 from mmreplay.episode_index.tick_episodes import CutEpisodes, TickEpisodes
 from mmreplay.episode_index.tick_source import TickSource
 from mmreplay.errors import CorruptStoreError
 from mmreplay.ids import LANE_SHIFT, Ids
 
-_SORT_FROM = 64
 _NONE = np.empty(0, np.int64)
 _STARTS_PART = 1 << LANE_SHIFT  # a store of one vector lane has its starts in part 1
 
@@ -38,11 +38,10 @@ class TickIndex:
         self._base = self._first = self._head = 0  # ticks
         self._capacity: int | None = None
         self._starts = (0, 0)
-        self._counts = _NONE  # of the ticks from first on
-        self._before = 0  # transitions below first
-        self._is_full = True  # whether each cell from first on is a transition
+        self._n = self._before = 0  # transitions, and those below first
+        self._partial: PartialTicks | None = None  # of the ticks from first on, or from before
         self._ended: EndedEpisodes | None = None
-        self._environments = np.arange(self._width)
+        self._followed = 0  # the version that those have followed to
         # Of the newest tick, and of the first; None while they are not known.
         self._newest: TickEpisodes | None = None
         self._cut: CutEpisodes | None = None
@@ -52,7 +51,7 @@ class TickIndex:
     def load(self, base: int, head: int, capacity: int | None, starts: tuple[int, int]) -> None:
         """Set the ticks [base, head) and the starts [base, head) that there are."""
         self._capacity, self._ended = capacity, None
-        self._newest, self._cut = None, None
+        self._newest, self._cut, self._partial = None, None, None
         self._take(base, head, starts, floor_tick(base))
 
     def extend(self, base: int, head: int, starts: tuple[int, int]) -> None:
@@ -63,14 +62,17 @@ class TickIndex:
         """Take bounds; ticks below `floor` are not sampled."""
         source = self._source
         first = first_tick(source.counts, floor, head, self._capacity)
-        counts = source.counts(first, head) if first < head else _NONE
         before = int(source.counts(first - 1, first)[0]) if 0 < first < head else 0
-        if counts.size and not 0 <= int(counts[-1]) - before <= (head - first) * self._width:
-            raise self._wrong_counts()
+        partial = self._partial if first < head else None
+        if first < head:
+            if partial is None or partial.head < first:
+                partial = PartialTicks(self._width, first, before)
+            if partial.head < head and not partial.extend(source.counts(partial.head, head)):
+                raise self._wrong_counts()
+            partial.forget(before)
         self._base, self._first, self._head, self._starts = base, first, head, starts
-        self._counts, self._before = counts, before
-        # As where no step leaves an environment out: there is nothing to search for.
-        self._is_full = self.n_transitions == (head - first) * self._width
+        self._partial, self._before = partial, before
+        self._n = partial.last - before if partial is not None else 0
         self.version += 1
 
     # ------------------------------------------------------------ transitions
@@ -78,7 +80,7 @@ class TickIndex:
     @property
     def n_transitions(self) -> int:
         """See `Index`."""
-        return int(self._counts[-1]) - self._before if self._counts.size else 0
+        return self._n
 
     def n_transitions_of(self, n_lanes: int) -> int:
         """See `Index`."""
@@ -99,49 +101,28 @@ class TickIndex:
 
     def at(self, ranks: Ids) -> Ids:
         """See `Index`; raises CorruptStoreError where the columns contradict each other."""
-        if self._is_full:
-            return ranks + self._first * self._width
-        # Neighbours in a sorted search share their cache lines; the order drawn is put back.
-        if ranks.size > _SORT_FROM:
-            order = ranks.argsort()
-            out = np.empty_like(ranks)
-            out[order] = self._at(ranks[order])
-            return out
-        return self._at(ranks)
-
-    def _at(self, ranks: Ids) -> Ids:
-        width = self._width
-        sought = ranks + self._before
-        places = self._counts.searchsorted(sought, "right")
-        if not places.size:
+        partial = self._partial
+        if partial is None:  # of no tick
             return _NONE
-        if places.max() >= self._counts.size:
-            raise self._wrong_counts()
-        before = np.where(places > 0, self._counts[places - 1], self._before)
-        within = sought - before
-        present = self._counts[places] - before
-        if within.min() < 0 or present.max() > width or (within >= present).any():
-            raise self._wrong_counts()
-        ticks = (places + self._first) * width
-        cells = ticks + within
-        partial = (present < width).nonzero()[0]
-        if partial.size:
-            self._replace_absent(cells, ticks, partial)
+        cells = partial.cells(ranks + self._before)
+        if len(partial):
+            self._replace_absent(cells)
         return cells
 
-    def _replace_absent(self, cells: Ids, ticks: Ids, some: Ids) -> None:
+    def _replace_absent(self, cells: Ids) -> None:
         """Put the cell that an absent one names in its place; see docs/format.md."""
-        named = self._source.episodes(cells[some])
-        absent = (named < 0).nonzero()[0]
-        if not absent.size:
+        named = self._source.episodes(cells)
+        is_absent = named < 0
+        if not np.count_nonzero(is_absent):
             return
-        some, others = some[absent], -1 - named[absent]
+        absent = is_absent.nonzero()[0]
+        others = -1 - named[absent]
         if others.min() < 0 or others.max() >= self._width:
             raise self._wrong_counts()
-        others += ticks[some]
+        others += cells[absent] // self._width * self._width
         if self._source.episodes(others).min() < 0:
             raise self._wrong_counts()
-        cells[some] = others
+        cells[absent] = others
 
     def _wrong_counts(self) -> CorruptStoreError:
         return CorruptStoreError(
@@ -152,14 +133,16 @@ class TickIndex:
     def ids(self) -> Ids:
         """See `Index`."""
         start, width, n = self._first * self._width, self._width, self._head - self._first
-        # Only ticks that are not full are read.
-        partial = (np.diff(self._counts, prepend=self._before) != width).nonzero()[0]
-        if not partial.size:
+        if self._partial is None or not len(self._partial):
             return np.arange(start, start + n * width)
+        # Only ticks that are not full are read.
+        ticks = self._partial.ticks(self._first)
         there = np.ones((n, width), np.bool_)
-        cells = (partial + self._first)[:, None] * width + np.arange(width)
-        there[partial] = self._source.episodes(cells) >= 0
+        cells = ticks[:, None] * width + np.arange(width)
+        there[ticks - self._first] = self._source.episodes(cells) >= 0
         out: Ids = np.flatnonzero(there) + start
+        if out.size != self._n:
+            raise self._wrong_counts()
         return out
 
     def invalid(self, ids: Ids) -> npt.NDArray[np.bool_]:
@@ -177,24 +160,29 @@ class TickIndex:
         """See `Index`; raises CorruptStoreError for a cell of no episode."""
         ticks = ids // self._width
         starts = self._source.episodes(ids)
-        behind = ticks - self._begins(starts, ticks)
+        behind = steps_before(self._source, starts, ticks, self._where)
         left = self._left(ids, ticks, ahead) if ahead > 1 else None
         return Steps(ids, self._width, 1, starts + _STARTS_PART, behind, left)
 
     def _left(self, ids: Ids, ticks: Ids, ahead: int) -> Ids:
         """Steps to the end of the episode or the head, at most `ahead`."""
         room = self._head - ticks
-        offsets = np.minimum(np.arange(ahead - 1), room[:, None] - 1)
-        ended = self._source.ends(ids[:, None] + offsets * self._width) != 0
-        left = np.where(ended.any(1), ended.argmax(1) + 1, ahead)
-        return np.minimum(left, room)
+        offsets = np.arange(ahead - 1)
+        is_near = np.count_nonzero(room < ahead)
+        if is_near:
+            offsets = np.minimum(offsets, room[:, None] - 1)
+        ended = np.ones((ids.size, ahead), np.bool_)  # with a last column that is True
+        cells = ids[:, None] + offsets * self._width
+        np.not_equal(self._source.ends(cells), 0, out=ended[:, :-1])
+        left: Ids = ended.argmax(1) + 1
+        return np.minimum(left, room) if is_near else left
 
     def span(self, ids: Ids) -> Span:
         """See `Index`; raises as `steps`."""
         width = self._width
         ticks = ids // width
         starts = self._source.episodes(ids)
-        back = ticks - self._begins(starts, ticks)
+        back = steps_before(self._source, starts, ticks, self._where)
         ended = self._follow()
         numbers = ended.numbers(starts)
         left = self._head - ticks
@@ -205,16 +193,16 @@ class TickIndex:
         steps = Steps(ids, width, 1, starts + _STARTS_PART, back, left)
         return Span(steps, back, np.minimum(back, ticks - self._first), left)
 
-    def _begins(self, starts: Ids, ticks: Ids | int) -> Ids:
-        return begins_of(self._source, starts, ticks, self._starts[1], self._where)
-
     # ------------------------------------------------------------ episodes
 
     def _follow(self) -> EndedEpisodes:
         """The episodes that are over. Those with a step in the newest tick may still go on."""
         if self._ended is None:
             self._ended = EndedEpisodes(self._source, self._where)
+        elif self._followed == self.version:
+            return self._ended
         self._ended.follow(self._first, self._head - 1, self._starts)
+        self._followed = self.version
         return self._ended
 
     def episodes(self, lane: int) -> LaneEpisodes:  # noqa: ARG002 (there is one)
@@ -230,16 +218,17 @@ class TickIndex:
         if n:
             newest = self._newest or TickEpisodes(self._source, self._where)
             self._newest = None  # what is interrupted begins again
-            newest.move(head - 1, self._starts[1])
+            newest.move(head - 1)
             begins, here = newest.begins, slice(1, 1 + width)
-            np.subtract(head, np.maximum(begins, first), out=steps[here])
+            np.subtract(head, np.maximum(begins, first) if first else begins, out=steps[here])
             np.maximum(steps[here], 0, out=steps[here])
-            np.greater_equal(begins, first, out=whole[here])
+            if first:
+                np.greater_equal(begins, first, out=whole[here])
             self._newest = newest
         if n > width:
             oldest = self._cut or CutEpisodes(self._source, self._where)
             self._cut = None
-            oldest.move(first, self._starts[1], ended)
+            oldest.move(first, ended)
             np.subtract(oldest.lasts, first - 1, out=steps[1 + width :])
             np.maximum(steps[1 + width :], 0, out=steps[1 + width :])
             whole[1 + width :] = False

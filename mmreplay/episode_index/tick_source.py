@@ -28,7 +28,10 @@ class TickSource(Protocol):
         """The same for all cells of ticks [start, stop): (n, width)."""
 
     def start_ticks(self, numbers: Ids) -> Ids:
-        """The ticks of the first steps of episodes, of any shape."""
+        """The ticks of the first steps of episodes, of any shape.
+
+        Raises CorruptStoreError for an episode that there is not.
+        """
 
     def start_envs(self, numbers: Ids) -> Ids:
-        """The environments of episodes, of any shape."""
+        """The environments of episodes, of any shape; raises as `start_ticks`."""

@@ -16,6 +16,7 @@ from mmreplay.ids import Ids, distinct
 
 _KEEP = 64
 _ROOM = 64
+_BLOCK, _LONG = 256, 1 << 16  # of bounds that are searched
 
 
 @dataclass(slots=True, eq=False)
@@ -78,7 +79,7 @@ class _Ended:
         sought = ranks + self.sums[self.place]
         if self.below.size:
             sought += self.skipped[self.below.searchsorted(sought, "right")]
-        places = self.sums[: self.n + 1].searchsorted(sought, "right") - 1
+        places = _places(self.sums[: self.n + 1], sought)
         return places + self.origin, sought - self.sums[places]
 
 
@@ -171,7 +172,7 @@ class EpisodeSums:
         if self._joined is not None:
             bounds, every_first, every_steps, offsets = self._joined
             sought = within[over] + offsets[lanes[over]]
-            episodes = bounds.searchsorted(sought, "right") - 1
+            episodes = _places(bounds, sought)
             within[over] = sought - bounds[episodes]
             firsts[over], steps[over] = every_first[episodes], every_steps[episodes]
         else:
@@ -191,3 +192,18 @@ class EpisodeSums:
             numbers = np.delete(numbers, episodes.cut - episodes.start)
             longest = max(longest, int(index.ended(lane, numbers)[1].max(initial=0)))
         return longest
+
+
+def _places(bounds: Ids, sought: Ids) -> Ids:
+    """Between which two of `bounds`, ascending, each lies: (B,); each is below the last one.
+
+    The steps of a long binary search wait for memory, one after the other. So those of all searches
+    are taken together, but for the first ones, among few bounds.
+    """
+    step = _BLOCK if bounds.size >= _LONG else 1
+    out: Ids = bounds[::step].searchsorted(sought, "right") - 1
+    out *= step
+    while step > 1:
+        step //= 2
+        out += (bounds.take(out + step, mode="clip") <= sought) * step
+    return out

@@ -52,9 +52,10 @@ class Windows:
         if self.boundary == "pad":
             return np.asarray(-(-steps // self.stride), np.int64)
         left = steps - self.steps
-        full = np.maximum(left // self.stride + 1, 0)  # below 0 rounds down, to 0 or less
+        full = left + 1 if self.stride == 1 else left // self.stride + 1
+        np.maximum(full, 0, out=full)  # below 0 it was rounded down, to 0 or less
         if self.boundary == "drop":
-            return np.asarray(full, np.int64)
+            return full
         # One more where the last one does not end with the episode; one for those that are short.
         shifted = (left % self.stride != 0) & (left > 0)
         return np.asarray(full + (shifted | ((left < 0) & (steps > 0))), np.int64)

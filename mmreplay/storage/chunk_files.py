@@ -111,7 +111,7 @@ def rows_at(spec: ArraySpec, offset: int, data: bytes) -> Iterator[tuple[int, Ar
         cells, place = cells[len(here) :], place + len(here)
 
 
-def file_places(cells: Ids, width: Ids, n_ticks: Ids) -> Ids:
+def file_places(cells: Ids, width: Ids | int, n_ticks: Ids | int) -> Ids:
     """Where cells stand in their chunk files, of `n_ticks` each, counted in cells as these are.
 
     `width` as of `ArraySpec`; 1 for those that stand where their numbers say.

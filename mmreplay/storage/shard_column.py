@@ -160,10 +160,13 @@ class ShardColumn:
         rows, inner = wanted & ROW_MASK, self._inner[lanes]
         if self._has_widths:
             widths = self._widths[lanes]
-            rows, beside = np.divmod(rows, widths)
-            keys, within = np.divmod(rows, inner)
-            keys *= widths
-            keys += beside
+            ticks = rows // widths
+            keys = ticks // inner
+            within = ticks - keys * inner
+            # (keys * widths) and the environment, which is what the division by widths leaves.
+            ticks -= keys
+            ticks *= widths
+            keys = rows - ticks
         else:
             keys, within = np.divmod(rows, inner)
         keys |= lanes << LANE_SHIFT

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.format.layout import ArraySpec
-from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
+from mmreplay.ids import LANE_SHIFT, Array, Ids
 from mmreplay.storage import chunk_files
 from mmreplay.system import memory_maps
 from mmreplay.system.held_directories import AnyPath
@@ -31,7 +31,7 @@ class SideBySide:
     """
 
     __slots__ = (
-        "_begins", "_has_parts", "_n_ticks", "_reservation", "_room", "_specs", "_widths",
+        "_begins", "_has_parts", "_offsets", "_reservation", "_room", "_sizes", "_specs", "_tables",
         "data", "first", "rows", "shifted", "shifts", "stop",
     )  # fmt: skip
 
@@ -56,9 +56,14 @@ class SideBySide:
             for number, (begin, chunk, spec) in enumerate(zip(begins, first, specs, strict=True))
         ]
         self._begins, self.shifts = np.array(begins, np.int64), np.array(shifts, np.int64)
-        self._widths = np.array([spec.width for spec in specs], np.int64)
-        self._n_ticks = np.array([spec.chunk_rows for spec in specs], np.int64) // self._widths
-        self._has_parts = bool((self._widths > 1).any())
+        self._has_parts = any(spec.width > 1 for spec in specs)
+        if self._has_parts:
+            tables = [
+                _offsets_of(*of) for of in zip(specs, shifts, itertools.count(), strict=False)
+            ]
+            self._sizes = np.array([table.size for table in tables])
+            self._tables = np.cumsum(self._sizes) - self._sizes
+            self._offsets = np.concatenate(tables)
         self.shifted = any(shifts) or self._has_parts
 
     def has_room(self, lane: int, stop: int) -> bool:
@@ -83,11 +88,13 @@ class SideBySide:
     def index(self, ids: Ids) -> Ids:
         """The index in `rows` of each id."""
         lanes = ids >> LANE_SHIFT if len(self.shifts) > 1 else 0
-        if self._has_parts:
-            rows = ids & ROW_MASK
-            places = chunk_files.file_places(rows, self._widths[lanes], self._n_ticks[lanes])
-            ids = ids + (places - rows)
-        out: Ids = ids + self.shifts[lanes]
+        if not self._has_parts:
+            out: Ids = ids + self.shifts[lanes]
+            return out
+        places = ids % self._sizes[lanes]
+        places += self._tables[lanes]
+        out = self._offsets.take(places)
+        out += ids
         return out
 
     def ids(self, index: Ids) -> Ids:
@@ -97,3 +104,18 @@ class SideBySide:
         lanes = self._begins.searchsorted(index, "right") - 1
         out: Ids = index - self.shifts[lanes]
         return out
+
+
+def _offsets_of(spec: ArraySpec, shift: int, lane: int) -> Ids:
+    """What to add to an id of a lane for its index: (n,), by the id modulo n.
+
+    `shift` is that of the first cell of a chunk file: the others may stand in another order there.
+    """
+    if spec.width == 1:
+        return np.array([shift])
+    cells = np.arange(spec.chunk_rows)
+    out = np.empty_like(cells)
+    out[((lane << LANE_SHIFT) + cells) % cells.size] = (
+        chunk_files.file_places(cells, spec.width, spec.chunk_rows // spec.width) - cells + shift
+    )
+    return out

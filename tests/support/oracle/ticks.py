@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.episode_index import RowIndex
+from mmreplay.errors import CorruptStoreError
 from mmreplay.ids import LANE_SHIFT
 from tests.support.oracle.vectors import VectorModel
 
@@ -56,10 +57,16 @@ class TicksOnDisk:
         return self.flags.reshape(-1, self.width)[start:stop]
 
     def start_ticks(self, numbers: Array) -> Array:
-        return _taken(self.tick, numbers)
+        return _taken(self.tick, self._known(numbers))
 
     def start_envs(self, numbers: Array) -> Array:
-        return _taken(self.env, numbers)
+        return _taken(self.env, self._known(numbers))
+
+    def _known(self, numbers: Array) -> Array:
+        for number in numbers.ravel().tolist():
+            if not self.starts[0] <= number < self.starts[1]:
+                raise CorruptStoreError(f"lane: {number} is none of the starts; `mmreplay verify`")
+        return numbers
 
 
 def _poisoned(rows: Array, low: int) -> Array:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mmreplay.episode_index.ended_episodes import EndedEpisodes, begins_of
+from mmreplay.episode_index.ended_episodes import EndedEpisodes, steps_before
 from mmreplay.errors import CorruptStoreError
 from tests.support.oracle.ticks import TicksOnDisk
 from tests.support.oracle.vector_pair import in_memory
@@ -64,9 +64,9 @@ def test_an_episode_begins_no_later_than_its_steps():
     model.reset([0])
     model.step()
     source = TicksOnDisk(model)
-    assert begins_of(source, np.array([0, 2]), np.array([0, 1]), 3, "lane").tolist() == [0, 1]
+    assert steps_before(source, np.array([0, 2]), np.array([0, 1]), "lane").tolist() == [0, 0]
     with pytest.raises(CorruptStoreError, match="start 2 says that its episode begins in tick 1"):
-        begins_of(source, np.array([0, 2]), np.array([0, 0]), 3, "lane")
+        steps_before(source, np.array([0, 2]), np.array([0, 0]), "lane")
     for number in (-1, 3):
-        with pytest.raises(CorruptStoreError, match=f"belongs to episode {number}, which is none"):
-            begins_of(source, np.array([0, number]), 1, 3, "lane")
+        with pytest.raises(CorruptStoreError, match=f"{number} is none of the starts"):
+            steps_before(source, np.array([0, number]), 1, "lane")

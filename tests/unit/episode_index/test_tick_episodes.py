@@ -20,7 +20,7 @@ def test_any_move_finds_the_episodes_that_are_others(model):
     episodes = TickEpisodes(TicksOnDisk(model), "lane")
     numbers, before = model.columns("ticks")["episode"], np.full(5, -(1 << 62))
     for tick in (0, 1, 2, 2, 30, 31, 7, 59):
-        changed = episodes.move(tick, len(model.episodes))
+        changed = episodes.move(tick)
         assert changed.tolist() == np.flatnonzero(numbers[tick] != before).tolist()
         here = model.ticks[tick]
         begins = [here[env].tick if env in here else NEVER for env in range(5)]
@@ -29,12 +29,15 @@ def test_any_move_finds_the_episodes_that_are_others(model):
 
 
 def test_after_an_episode_without_a_start_it_is_where_it_was(model):
-    episodes = TickEpisodes(TicksOnDisk(model), "lane")
+    source = TicksOnDisk(model)
+    episodes, starts = TickEpisodes(source, "lane"), source.starts
     newest = max(one.number for one in model.ticks[59].values())
-    episodes.move(0, len(model.episodes))
+    episodes.move(0)
     begins = episodes.begins.tolist()
+    source.starts = (starts[0], newest)
     with pytest.raises(CorruptStoreError):
-        episodes.move(59, newest)
+        episodes.move(59)
+    source.starts = starts
     assert episodes.begins.tolist() == begins
-    episodes.move(59, len(model.episodes))
+    episodes.move(59)
     assert episodes.begins.tolist() != begins

@@ -191,6 +191,22 @@ def test_draws_are_uniform_over_transitions_where_many_cells_are_absent():
     assert abs(chi_square - len(cells)) < 4 * np.sqrt(2 * len(cells))
 
 
+def test_ticks_of_more_transitions_than_the_capacity_give_none_and_smaller_ones_after_them_do():
+    model = in_memory(4)
+    model.reset([0, 1, 2, 3])
+    model.step()
+    model.step(truncated=[0, 1, 2])
+    source = Source(model)
+    index = TickIndex(source, "lane")
+    index.load(0, 2, 3, source.now.starts)
+    assert (index.n_transitions, index.ids().tolist()) == (0, [])
+    assert index.at(np.empty(0, np.int64)).tolist() == []
+    model.step()
+    grown(index, source, model)
+    assert index.n_transitions == 1
+    assert index.ids().tolist() == index.at(np.array([0])).tolist() == [11]
+
+
 def test_nothing_can_be_sampled_of_a_lane_without_ticks():
     index, _ = loaded(in_memory(3))
     assert (index.n_transitions, index.ids().tolist(), index.window(0)) == (0, [], (0, 0, 0))
@@ -237,7 +253,7 @@ def test_damage_is_told_and_nothing_outside_of_the_columns_is_read(damaged, name
     told = 0
     calls = [
         lambda: index.load(0, len(disk.count), 50, disk.starts),
-        lambda: index.at(np.arange(max(index.n_transitions, 10))),
+        lambda: index.at(np.arange(index.n_transitions)),
         lambda: index.steps(cells, 3, back=True),
         lambda: index.span(cells),
         lambda: index.episodes(0),

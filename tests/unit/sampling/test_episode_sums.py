@@ -5,6 +5,7 @@ import pytest
 
 from mmreplay.episode_index import RowIndex
 from mmreplay.errors import EmptyBufferError
+from mmreplay.sampling.episode_sums import _places
 from mmreplay.sampling.windows import Windows, WindowSampler
 from tests.support.oracle.naive_windows import WINDOWS, naive_starts
 
@@ -55,3 +56,13 @@ def test_a_sampler_takes_another_index_for_another():
         index = RowIndex(1)
         index.load(0, 0, head, np.array([0]), None)
         assert sampler.every(index).tolist() == list(range(head - 2))
+
+
+@pytest.mark.parametrize("size", [1, 2, 300, 65_535, 65_536, 65_537, 65_792, 100_000])
+def test_few_and_many_bounds_are_searched_to_the_same_end(size):
+    random = np.random.default_rng(size)
+    bounds = np.append(0, random.integers(0, 3, size).cumsum())  # some count nothing
+    bounds[-1] += 1
+    sought = random.integers(0, bounds[-1], 2_000)
+    sought[:2] = 0, bounds[-1] - 1
+    assert _places(bounds, sought).tolist() == (bounds.searchsorted(sought, "right") - 1).tolist()
