@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from mmreplay.maintenance.snapshot import Snapshot, snapshot
     from mmreplay.maintenance.verify.report import Finding, Report
     from mmreplay.maintenance.verify.store import verify
+    from mmreplay.recording.experience import RecordExperience, RecordVectorExperience
     from mmreplay.recording.frame_stack import FrameStack
     from mmreplay.recording.progress import RecordProgress
     from mmreplay.recording.recorder import RecordResult, record
@@ -82,8 +83,10 @@ __all__ = [
     "Mixture",
     "MmreplayError",
     "PrioritizedReplayBuffer",
+    "RecordExperience",
     "RecordProgress",
     "RecordResult",
+    "RecordVectorExperience",
     "Repair",
     "ReplayBuffer",
     "Report",
@@ -118,6 +121,8 @@ def open(path: str | os.PathLike[str]) -> Store:
 
 _LAZY = {
     "FrameStack": "mmreplay.recording.frame_stack",  # an extra
+    "RecordExperience": "mmreplay.recording.experience",  # likewise
+    "RecordVectorExperience": "mmreplay.recording.experience",
     "record": "mmreplay.recording.recorder",  # likewise
     "RecordProgress": "mmreplay.recording.progress",
     "RecordResult": "mmreplay.recording.recorder",

@@ -274,10 +274,9 @@ def advice_for_a_loop(env: object) -> str | None:
         "its place"
     )
     return (
-        f"{env}: its autoreset mode is {mode}: {what}; make it with "
-        f"autoreset_mode=gymnasium.vector.AutoresetMode.DISABLED and reset with reset_mask, as "
-        f"docs/tutorial.md shows under 'In a loop of your own', or let mmreplay.record step it. If "
-        f"your loop does all that, give frame=, action= and lanes= instead of env="
+        f"{env}: its autoreset mode is {mode}: {what}; let mmreplay.RecordExperience(env, buffer) "
+        f"write what happens, as docs/tutorial.md shows under 'In a loop of your own'. If your "
+        f"loop tells all that apart itself, give frame=, action= and lanes= instead of env="
     )
 
 

@@ -15,7 +15,7 @@ that this step ended in.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -26,6 +26,7 @@ from mmreplay.env_fields import Action, EnvFields, Frame, Observation, autoreset
 from mmreplay.errors import SchemaError
 
 Mask = npt.NDArray[np.bool_]
+Infos = Mapping[str, Any]
 
 
 class Step(NamedTuple):
@@ -72,49 +73,47 @@ class Lanes(Protocol):
         """What that step ended in."""
 
 
-def lanes_of(env: VectorEnv[Any, Any, Any], fields: EnvFields) -> Lanes:
-    """The lanes of a vector environment by its autoreset mode; SchemaError if it states none."""
-    mode = autoreset_mode(env)
-    reading = _MODES.get(mode)
-    if reading is None:
-        raise SchemaError(
-            f"{env}: metadata['autoreset_mode'] is {mode!r}, so it cannot be told which steps are "
-            f"transitions; set it to a gymnasium.vector.AutoresetMode"
-        )
-    return _VectorLanes(env, fields, reading)
+class StepReader:
+    """Tells what each step of a vector environment did, by its autoreset mode.
 
+    Raises SchemaError if the environment states no mode.
 
-class _VectorLanes:
-    """A vector environment, with what its mode makes of a step."""
+    Attributes:
+        resets_by_hand: whether its caller resets the environments whose episode ended.
+        same_step: whether the step that ends an episode begins the next one.
+    """
 
-    def __init__(
-        self, env: VectorEnv[Any, Any, Any], fields: EnvFields, reading: Callable[[], _Reading]
-    ) -> None:
-        self.env = env
-        self.fields = fields
-        self._reading = reading
-        self._read = reading()
-        self._actions: Action = None
+    def __init__(self, env: VectorEnv[Any, Any, Any], fields: EnvFields) -> None:
+        mode = autoreset_mode(env)
+        if mode not in ("NextStep", "SameStep", "Disabled"):
+            raise SchemaError(
+                f"{env}: metadata['autoreset_mode'] is {mode!r}, so it cannot be told which steps "
+                f"are transitions; set it to a gymnasium.vector.AutoresetMode"
+            )
+        self.resets_by_hand = mode == "Disabled"
+        self.same_step = mode == "SameStep"
+        self._fields = fields
+        self._over: Mask | None = None
 
-    def reset(self, seed: int) -> tuple[Observation, npt.NDArray[Any] | None]:
-        """See `Lanes`."""
-        self._read = self._reading()
-        observations, infos = self.env.reset(seed=seed)
-        return observations, infos.get("lives")
+    def reset(self, mask: Mask | None = None) -> None:
+        """Episodes begin in all environments, or in those of a mask."""
+        if self._over is not None:
+            self._over = None if mask is None else _some(self._over & ~mask)
 
-    def send(self, actions: Action) -> None:
-        """See `Lanes`."""
-        self._actions = actions
+    def read(
+        self, observations: Observation, rewards: Any, terminated: Any, truncated: Any, infos: Infos
+    ) -> Step:
+        """What a step did, from what `VectorEnv.step` returned.
 
-    def receive(self) -> Step:
-        """See `Lanes`. Raises SchemaError for same-step infos without a final observation."""
-        observations, rewards, terminated, truncated, infos = self.env.step(self._actions)
+        Raises SchemaError for same-step infos without a final observation.
+        """
         # Environments on other array libraries (JAX, torch) return their own arrays.
         terminated = np.asarray(terminated, dtype=np.bool_)
         truncated = np.asarray(truncated, dtype=np.bool_)
-        frames = self.fields.to_frame(observations)
+        over = _some(terminated | truncated)
+        frames = self._fields.to_frame(observations)
         lives = infos.get("lives")
-        plain = Step(
+        step = Step(
             frames,
             np.asarray(rewards),
             terminated,
@@ -127,71 +126,98 @@ class _VectorLanes:
             lives=lives,
             start_lives=lives,
         )
-        return self._read(self, plain, infos)
-
-
-_Reading = Callable[[_VectorLanes, Step, dict[str, Any]], Step]
-
-
-class _NextStep:
-    """A lane's step after its last one is its reset."""
-
-    def __init__(self) -> None:
-        self._over: Mask | None = None
-
-    def __call__(self, _lanes: _VectorLanes, step: Step, _infos: dict[str, Any]) -> Step:
-        started, self._over = self._over, _some(step.terminated | step.truncated)
+        if self.same_step:
+            if over is None:
+                return step
+            # The final observation lies in the infos, the next episode's first where it would be.
+            final = _put_final(frames, infos, over, self._fields)
+            return step._replace(frames=final, started=over, lives=final_info("lives", infos, over))
+        waited, self._over = self._over, over
+        if self.resets_by_hand:
+            if waited is None:
+                return step
+            # Whoever is stepped before its reset makes no transition.
+            self._over = waited if over is None else waited | over
+            return step._replace(recorded=~waited)
+        # An environment's step after its last one is its reset.
         return step._replace(
-            recorded=None if started is None else ~started, started=started, ignored=self._over
+            recorded=None if waited is None else ~waited, started=waited, ignored=over
         )
 
 
-def _same_step(lanes: _VectorLanes, step: Step, infos: dict[str, Any]) -> Step:
-    """The final observation lies in the infos, the next episode's first one where it would be."""
-    over = _some(step.terminated | step.truncated)
-    if over is None:
-        return step
-    final = _put_final(step.start_frames, infos, over, lanes.fields)
-    last = infos.get("final_info", {}).get("lives")
-    return step._replace(frames=final, started=over, lives=_merged(step.start_lives, last, over))
+def final_info(name: str, infos: Infos, over: Mask | None) -> npt.NDArray[Any] | None:
+    """What the infos of a step tell under a name, of episodes that ended what they ended with.
+
+    Args:
+        name: of the info.
+        infos: of a vector environment's step.
+        over: the environments whose episode ended and began again within the step; None for none.
+
+    Returns:
+        (N, ...) a value for each environment; None if the infos have no such name.
+    """
+    value = infos.get(name)
+    return value if over is None else _merged(value, infos.get("final_info", {}).get(name), over)
 
 
-def _disabled(lanes: _VectorLanes, step: Step, _infos: dict[str, Any]) -> Step:
-    """The lanes whose episode ended are reset by hand, with gymnasium's ``reset_mask``."""
-    over = _some(step.terminated | step.truncated)
-    if over is None:
-        return step
-    # The environment may hand out the same arrays again and again.
-    final = step._replace(
-        frames=_copied(step.frames),
-        rewards=step.rewards.copy(),
-        terminated=step.terminated.copy(),
-        truncated=step.truncated.copy(),
-        lives=None if step.lives is None else np.array(step.lives),
-    )
-    # A copy of the mask as well: gymnasium takes it out of the options and keeps it.
-    observations, infos = lanes.env.reset(options={"reset_mask": over.copy()})
-    return final._replace(
-        started=over,
-        start_frames=lanes.fields.to_frame(observations),
-        observations=observations,
-        start_lives=_merged(final.lives, infos.get("lives"), over),
-    )
+def lanes_of(env: VectorEnv[Any, Any, Any], fields: EnvFields) -> Lanes:
+    """The lanes of a vector environment by its autoreset mode; SchemaError if it states none."""
+    return _VectorLanes(env, fields)
 
 
-# By the value of `gymnasium.vector.AutoresetMode`; a reading starts again with every reset.
-_MODES: dict[object, Callable[[], _Reading]] = {
-    "NextStep": _NextStep,
-    "SameStep": lambda: _same_step,
-    "Disabled": lambda: _disabled,
-}
+class _VectorLanes:
+    """A vector environment, whose episodes are reset here if nobody else does it."""
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], fields: EnvFields) -> None:
+        self._env = env
+        self._fields = fields
+        self._reader = StepReader(env, fields)
+        self._actions: Action = None
+
+    def reset(self, seed: int) -> tuple[Observation, npt.NDArray[Any] | None]:
+        """See `Lanes`."""
+        self._reader.reset()
+        observations, infos = self._env.reset(seed=seed)
+        return observations, infos.get("lives")
+
+    def send(self, actions: Action) -> None:
+        """See `Lanes`."""
+        self._actions = actions
+
+    def receive(self) -> Step:
+        """See `Lanes`. Raises SchemaError for same-step infos without a final observation."""
+        step = self._reader.read(*self._env.step(self._actions))
+        if not self._reader.resets_by_hand:
+            return step
+        over = _some(step.terminated | step.truncated)
+        return step if over is None else self._reset(step, over)
+
+    def _reset(self, step: Step, over: Mask) -> Step:
+        """Reset the environments whose episode ended, with gymnasium's ``reset_mask``."""
+        # The environment may hand out the same arrays again and again.
+        final = step._replace(
+            frames=_copied(step.frames),
+            rewards=step.rewards.copy(),
+            terminated=step.terminated.copy(),
+            truncated=step.truncated.copy(),
+            lives=None if step.lives is None else np.array(step.lives),
+        )
+        # A copy of the mask as well: gymnasium takes it out of the options and keeps it.
+        observations, infos = self._env.reset(options={"reset_mask": over.copy()})
+        self._reader.reset(over)
+        return final._replace(
+            started=over,
+            start_frames=self._fields.to_frame(observations),
+            observations=observations,
+            start_lives=_merged(final.lives, infos.get("lives"), over),
+        )
 
 
 def _some(lanes: Mask) -> Mask | None:
     return lanes if lanes.any() else None
 
 
-def _put_final(frames: Frame, infos: dict[str, Any], over: Mask, fields: EnvFields) -> Frame:
+def _put_final(frames: Frame, infos: Infos, over: Mask, fields: EnvFields) -> Frame:
     """A copy of `frames` with the final observations of the lanes that are over."""
     final = infos.get("final_obs")
     if final is None:

@@ -124,6 +124,12 @@ def versions() -> dict[str, str]:
     return out
 
 
+def env_name(env: AnyEnv) -> str:
+    """An environment's id, or the name of its class where it has none."""
+    spec_id = getattr(env.spec, "id", None)  # the spec of other libraries' is of another kind
+    return spec_id if isinstance(spec_id, str) else type(env.unwrapped).__name__
+
+
 def _versions_of(name: str) -> list[str]:
     found = [s for s in gymnasium.registry.values() if s.id.rpartition("-v")[0] == name]
     return [s.id for s in sorted(found, key=lambda s: s.version or 0, reverse=True)]
@@ -165,7 +171,7 @@ def _vector(make: Callable[[], Any], n_envs: int, name: str) -> World:
 
 
 def _from_env(env: AnyEnv, n_envs: int | None, *, owned: bool, name: str | None = None) -> World:
-    name = name or (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
+    name = name or env_name(env)
     fields = env_fields(env)
     found = fields.lanes or 1
     if n_envs is not None and n_envs != found:

@@ -12,13 +12,12 @@ from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
-import numpy.typing as npt
 from gymnasium.vector import VectorEnv
 
 from mmreplay.env_fields import Frame
-from mmreplay.errors import SchemaError
 from mmreplay.recording.autoreset import Lanes, Mask
 from mmreplay.recording.environments import World
+from mmreplay.recording.lives import lives_of_all, lives_of_one
 from mmreplay.recording.policies import make_actor, make_vector_actor
 from mmreplay.recording.progress import Meter
 from mmreplay.writing.lanes_writer import LanesWriter
@@ -84,7 +83,7 @@ class _SingleLoop:
         self._actor = make_actor(policy, env, seed)
         observation, info = env.reset(seed=seed)
         self._frame = self._to_frame(observation)
-        self._lives = _lives(info.get("lives")) if life_loss else None
+        self._lives = lives_of_one(info.get("lives")) if life_loss else None
         self._actor.start()
         self._action = self._actor.act(observation)
 
@@ -103,7 +102,7 @@ class _SingleLoop:
         while True:
             observation, reward, terminated, truncated, info = env.step(action)
             if lives is not None:
-                left = _lives(info.get("lives"))
+                left = lives_of_one(info.get("lives"))
                 lost, lives = left < lives, left
             writer.step(
                 action, reward, to_frame(observation), terminated, truncated, life_lost=lost
@@ -118,7 +117,7 @@ class _SingleLoop:
                 observation, info = env.reset()
                 writer.reset(to_frame(observation))
                 if lives is not None:
-                    lives = _lives(info.get("lives"))
+                    lives = lives_of_one(info.get("lives"))
                 actor.start()
             if perf_counter() >= meter.due:
                 meter.report(tally.steps, tally.episodes)
@@ -153,7 +152,7 @@ class _VectorLoop:
         )
         observations, told = lanes.reset(seed)
         self._frames: Frame = world.fields.to_frame(observations)
-        self._lives = _lives_of(told) if life_loss else None
+        self._lives = lives_of_all(told) if life_loss else None
         self._actor.start(np.ones(self._n_lanes, dtype=np.bool_))
         self._actions = self._actor.act(observations, None)
 
@@ -182,8 +181,8 @@ class _VectorLoop:
                     writer._end_episodes(left_out)  # noqa: SLF001 (users reset environments)
                 recorded = some
             if lives is not None:
-                lost = _lives_of(step.lives) < lives
-                lives = _lives_of(step.start_lives)
+                lost = lives_of_all(step.lives) < lives
+                lives = lives_of_all(step.start_lives)
             goes_on = tally.steps + n_recorded < total and not stop()
             done = actions
             try:
@@ -231,19 +230,3 @@ def _first(n: int, recorded: Mask | None, n_lanes: int) -> Mask:
     """The first `n` lanes of those that are recorded."""
     whole = np.ones(n_lanes, dtype=np.bool_) if recorded is None else recorded
     return whole & (np.cumsum(whole) <= n)
-
-
-def _lives(told: object) -> int:
-    if not isinstance(told, (int, np.integer)):
-        raise SchemaError(
-            "life_loss: the environment's info has no 'lives'; leave life_loss out for it"
-        )
-    return int(told)
-
-
-def _lives_of(told: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
-    if told is None:
-        raise SchemaError(
-            "life_loss: the environment's infos have no 'lives'; leave life_loss out for it"
-        )
-    return np.array(told)  # the environment may hand out the same array again and again

@@ -28,6 +28,7 @@ from mmreplay.system.staging import remove_atomically, staging_directory
 from mmreplay.writing import build_lane
 from mmreplay.writing.open_lanes import AnyWriter, open_lanes
 from mmreplay.writing.request import Request, check_capacity
+from mmreplay.writing.writer import Writer
 
 __all__ = ["FLUSH_S", "create"]
 
@@ -98,6 +99,7 @@ def create(
         _check_name(lane)
     capacity = whole_number_or_none("capacity", capacity, 1, _MAX_CAPACITY)
     stack_padding: str | None = None
+    advice: str | None = None
     if env is not None:
         from mmreplay.env_fields import (  # noqa: PLC0415 (an extra)
             advice_for_a_loop,
@@ -107,10 +109,9 @@ def create(
         )
 
         found = env_fields(env)
-        if (advice := advice_for_a_loop(env)) is not None:
-            warn_caller(advice)
-        if frame is None and (advice := advice_on_stacks(env)) is not None:
-            warn_caller(advice)
+        advice = advice_for_a_loop(env)
+        if frame is None and (on_stacks := advice_on_stacks(env)) is not None:
+            warn_caller(on_stacks)
         stack_padding = found.padding
         frame, action = frame or found.frame, action or found.action
         lanes = lanes if lanes is not None else found.lanes
@@ -128,6 +129,16 @@ def create(
         _checked_flush_s(flush_s),
         stack_padding,
     )
+    writer = _open_or_make(request, capacity, lanes, lane, append=append)
+    if not isinstance(writer, Writer):
+        writer._advice = advice
+    return writer
+
+
+def _open_or_make(
+    request: Request, capacity: int | None, lanes: int | None, lane: str | None, *, append: bool
+) -> AnyWriter:
+    where = request.path
     if os.path.lexists(where):
         if lane is None and not append:
             raise StoreExistsError(

@@ -5,6 +5,7 @@ Invariant: a step is checked for all lanes before the first one is written.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
@@ -36,6 +37,7 @@ class LanesWriter:
     def __init__(self, path: AnyPath, writers: Sequence[Writer]) -> None:
         """Made by `mmreplay.create`."""
         self.path = path
+        self._advice: str | None = None  # at the first masked reset
         self.writers = tuple(writers)
         self.schema = self.writers[0].schema
         self.files = _LanesFiles([writer.files for writer in self.writers])
@@ -68,6 +70,9 @@ class LanesWriter:
         """
         rows = self._rows(frames)
         chosen = self._chosen(mask)
+        if mask is not None and self._advice is not None:
+            warnings.warn(self._advice, stacklevel=2)
+            self._advice = None
         for number in chosen:
             self.writers[number]._prepare_reset()
         if has_stacks(frames):

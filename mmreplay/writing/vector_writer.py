@@ -7,6 +7,7 @@ exists from the moment `committed` passes it. Everything that can fail happens b
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -63,6 +64,7 @@ class VectorWriter:
             As `LockedLane`.
         """
         self.path = Path(str(path))
+        self._advice: str | None = None  # at the first masked reset
         self._background = background
         self._border = 0
         self._session = Session(path, background, changes or {}, "vector", self._stop)
@@ -165,6 +167,9 @@ class VectorWriter:
         """
         self._session.guard()
         chosen = None if mask is None else self._values.flags("mask", mask)
+        if chosen is not None and self._advice is not None:
+            warnings.warn(self._advice, stacklevel=2)
+            self._advice = None
         which = self._everyone if chosen is None else np.flatnonzero(chosen)
 
         def newest(stacks: Any, path: str, field: Field) -> Array:
@@ -319,7 +324,9 @@ class VectorWriter:
             if chosen[number]:
                 raise SchemaError(
                     f"{self.path}: step() at tick {self._head:,}, but no episode is running in "
-                    f"lane {number}; call reset(frames, mask) first, or leave it out (mask=)"
+                    f"lane {number}; call reset(frames, mask) first, or leave it out (mask=). "
+                    f"Where the environment resets itself (autoreset), let "
+                    f"mmreplay.RecordExperience(env, buffer) write what happens"
                 )
             raise SchemaError(
                 f"{self.path}: step() at tick {self._head:,}: lane {number} is left out, but its "

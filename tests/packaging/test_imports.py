@@ -83,13 +83,16 @@ with mmreplay.load({str(tmp_path / "s.zarr")!r}) as data, mmreplay.PrioritizedRe
     modules_after(code)
 
 
+WRAPPERS = {"FrameStack", "RecordExperience", "RecordVectorExperience"}
+
+
 @pytest.mark.parametrize("name", mmreplay.__all__)
 def test_annotations_of_public_things_can_be_resolved(name):
     thing = getattr(mmreplay, name)
     things = [thing] if callable(thing) else []
     if isinstance(thing, type):
         things += [one for one in vars(thing).values() if inspect.isfunction(one)]
-    if name == "FrameStack":  # gymnasium's Wrapper, its base, cannot be resolved
+    if name in WRAPPERS:  # their base of gymnasium cannot be resolved
         things.remove(thing)
     for one in things:
         typing.get_type_hints(one)

@@ -157,7 +157,7 @@ def test_a_warning_points_at_the_line_of_the_caller(tmp_path, make, mode):
     with pytest.warns(UserWarning, match="make it with") as told:
         make(tmp_path / "store.zarr", env=env).close()
     assert {one.filename for one in told} == {__file__}
-    assert len(told) == (2 if mode is AutoresetMode.NEXT_STEP else 1)
+    assert len(told) == 1
 
 
 def test_an_observation_without_a_part_of_its_space_is_refused():

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import gymnasium
+import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
@@ -70,13 +71,36 @@ def test_a_same_step_environment_that_hides_final_observations_is_refused(tmp_pa
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
-def test_a_loop_over_an_environment_that_resets_itself_is_warned_of(tmp_path, mode):
+@pytest.mark.parametrize("lane_each", [False, True])
+def test_a_loop_over_an_environment_that_resets_itself_is_warned_of(mode, lane_each, tmp_path):
+    """When it is about to store what is no transition: after that, in silence."""
     envs = SyncVectorEnv([Counter] * 2, autoreset_mode=mode)
-    with pytest.warns(UserWarning, match=f"its autoreset mode is {mode.value}: an ep") as told:
-        mmreplay.create(tmp_path / "store.zarr", env=envs).close()
+    if lane_each:
+        fields = {"frame": Field((2,), "float32"), "action": Field((), "int64")}
+        make_lanes(tmp_path / "store.zarr", n_lanes=2, **fields).close()
+    over = np.array([True, False])
+    with mmreplay.create(tmp_path / "store.zarr", env=envs, append=True) as writer:
+        frames, _ = envs.reset(seed=0)
+        writer.reset(frames)
+        with pytest.warns(UserWarning, match=f"its autoreset mode is {mode.value}: an ep") as told:
+            writer.reset(frames, over)
+        writer.reset(frames, over)
     found = re.search(r"as (docs/\S+) shows under '(.*?)'", str(told[0].message))
     document = (Path(__file__).parents[3] / found[1]).read_text()
-    assert "reset_mask" in document.partition(f"## {found[2]}\n")[2].partition("\n## ")[0]
+    assert "RecordExperience" in document.partition(f"## {found[2]}\n")[2].partition("\n## ")[0]
+
+
+def test_a_loop_that_forgets_the_reset_is_told_of_autoreset(tmp_path):
+    fields = {"frame": Field((2,), "float32"), "action": Field((), "int64")}
+    envs = SyncVectorEnv([Counter] * 2)
+    with mmreplay.create(tmp_path / "store.zarr", lanes=2, **fields) as writer:
+        frames, _ = envs.reset(seed=0)
+        writer.reset(frames)
+        actions = np.zeros(2, np.int64)
+        with pytest.raises(SchemaError, match=r"\(autoreset\).*mmreplay.RecordExperience"):
+            for _ in range(20):
+                frames, rewards, terminated, truncated, _ = envs.step(actions)
+                writer.step(actions, rewards, frames, terminated, truncated)
 
 
 class Cut(Counter):

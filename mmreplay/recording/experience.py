@@ -1,0 +1,308 @@
+"""`RecordExperience`: a wrapper that writes what happens in an environment to a store.
+
+Invariant: the loop sees what it would see without the wrapper, and a store has no step that the
+environment did not make and no gap between two that it did.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium.vector import VectorEnv, VectorWrapper
+
+from mmreplay.env_fields import AnyEnv, EnvFields, Frame, advice_on_stacks, env_fields, warn_caller
+from mmreplay.errors import DiskFullError, FailedStoreError, MmreplayError, SchemaError
+from mmreplay.recording.autoreset import Mask, StepReader, final_info
+from mmreplay.recording.environments import env_name, versions
+from mmreplay.recording.lives import lives_of_all, lives_of_one
+from mmreplay.writing.create import create
+
+__all__ = ["RecordExperience", "RecordVectorExperience"]
+
+_Call = tuple[Callable[..., None], tuple[Any, ...], dict[str, Any]]
+
+
+class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Writes each transition of an environment that somebody else steps.
+
+    Around a vector environment it is a `RecordVectorExperience`, which stores the same: true final
+    observations and no step of an autoreset, whatever the autoreset mode. An episode that the loop
+    resets while it runs ends as truncated.
+
+    After a `DiskFullError`, or a `FailedStoreError` of a limit that was reached, what could not be
+    written is written before the next step. After any other error in a step, `reset` comes next.
+
+    Args:
+        env: an environment, or a vector environment in any autoreset mode.
+        to: a `ReplayBuffer` or a writer of `create`, which stay open when this is closed; or the
+            path of a store, which is made, and closed with this.
+        life_loss: take a lost life for the end of the game, that is for a terminal transition
+            without a reset; needs an environment that tells ``lives``.
+        options: of a path, as for `create`: ``append``, ``capacity``, ``codec``, ``lane`` and so
+            on. The value of each of its ``extras`` is what `step` tells under that name in `info`.
+
+    Raises:
+        SchemaError: `to` is none of these, or made for another number of environments; or the
+            environment's spaces cannot be stored.
+        MmreplayError: what `create` raises, of a path.
+
+    Attributes:
+        writer: what is written to: `to`, or the writer of the store at that path.
+    """
+
+    def __new__(cls, env: AnyEnv, *args: Any, **options: Any) -> Any:
+        """Choose the class by the environment."""
+        if isinstance(env, VectorEnv):
+            return RecordVectorExperience(env, *args, **options)
+        return super().__new__(cls)
+
+    def __init__(
+        self, env: gymnasium.Env[Any, Any], to: Any, *, life_loss: bool = False, **options: Any
+    ) -> None:
+        super().__init__(env)
+        self._log = _Log(env, to, options, life_loss=life_loss)
+        self.writer = self._log.writer
+        self._lives = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment, and begin an episode in the store."""
+        log = self._log
+        log.write()
+        with log:
+            observation, info = self.env.reset(seed=seed, options=options)
+            log.stepping = True
+            if log.life_loss:
+                self._lives = lives_of_one(info.get("lives"))
+            log.write((log.writer.reset, (log.fields.to_frame(observation),), {}))
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the environment, and append the step to the store."""
+        log = self._log
+        log.check()
+        with log:
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            log.stepping = True
+            more = log.extras(info)
+            if log.life_loss:
+                before, self._lives = self._lives, lives_of_one(info.get("lives"))
+                more["life_lost"] = self._lives < before
+            frame = log.fields.to_frame(observation)
+            log.write((log.writer.step, (action, reward, frame, terminated, truncated), more))
+        return observation, reward, terminated, truncated, info
+
+    def close(self) -> None:
+        """Close the environment, and the store if it was made here."""
+        try:
+            super().close()
+        finally:
+            self._log.close()
+
+
+class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
+    """`RecordExperience` around a vector environment."""
+
+    def __init__(
+        self, env: VectorEnv[Any, Any, Any], to: Any, *, life_loss: bool = False, **options: Any
+    ) -> None:
+        super().__init__(env)
+        self._log = _Log(env, to, options, life_loss=life_loss)
+        self.writer = self._log.writer
+        self._reader = StepReader(env, self._log.fields)
+        self._lives: npt.NDArray[Any] = np.zeros(env.num_envs, np.int64)
+
+    def reset(
+        self, *, seed: Any = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset the environments, or those of gymnasium's ``reset_mask``: their episodes begin."""
+        log = self._log
+        # Gymnasium takes it out of the options.
+        mask = None if options is None else options.get("reset_mask")
+        mask = None if mask is None else np.array(mask, dtype=np.bool_)
+        if mask is None:
+            log.write()
+        else:
+            log.check()
+        with log:
+            observations, infos = self.env.reset(seed=seed, options=options)
+            log.stepping = True
+            self._reader.reset(mask)
+            if log.life_loss:
+                lives = lives_of_all(infos.get("lives"))
+                started = np.ones(len(lives), np.bool_) if mask is None else mask
+                self._lives = np.where(started, lives, self._lives)
+            frames = log.fields.to_frame(observations)
+            if mask is not None:
+                frames = _spread(frames, mask)
+            log.write((log.writer.reset, (frames, mask), {}))
+        return observations, infos
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step the environments, and append what was no reset to the store."""
+        log = self._log
+        log.check()
+        with log:
+            result = self.env.step(actions)
+            log.stepping = True
+            *_, infos = result
+            step = self._reader.read(*result)
+            more = log.extras(infos, step.started if self._reader.same_step else None)
+            if log.life_loss:
+                more["life_lost"] = lives_of_all(step.lives) < self._lives
+                self._lives = lives_of_all(step.start_lives)
+            calls: list[_Call] = []
+            if step.recorded is None or step.recorded.any():
+                values = (
+                    np.asarray(actions), step.rewards, step.frames, step.terminated, step.truncated
+                )  # fmt: skip
+                calls.append((log.writer.step, values, {**more, "mask": step.recorded}))
+            if step.started is not None:
+                calls.append((log.writer.reset, (step.start_frames, step.started), {}))
+            log.write(*calls)
+        return result
+
+    def close(self, **options: Any) -> None:
+        """Close the environments, and the store if it was made here."""
+        try:
+            super().close(**options)
+        finally:
+            self._log.close()
+
+
+class _Log:
+    """What is written, in the order in which it happened, and nothing after a gap.
+
+    A context manager around what happens in the environment and its writing: after an exception in
+    between, `check` asks for a reset.
+    """
+
+    def __init__(
+        self, env: AnyEnv, to: Any, options: Mapping[str, Any], *, life_loss: bool
+    ) -> None:
+        self.fields: EnvFields = env_fields(env)
+        self.life_loss = life_loss
+        self.stepping = False
+        """Whether the environment has made a step that is not written."""
+        self._has_gap = self._had_gap = False
+        self._unwritten: list[_Call] = []
+        if getattr(env.unwrapped, "is_async", False) is True:
+            raise SchemaError(
+                f"{env}: it returns only some of its environments at a step, and a row holds a "
+                f"step of all of them; make it with batch_size equal to num_envs"
+            )
+        if (advice := advice_on_stacks(env)) is not None:
+            warn_caller(advice)
+        self._owned = isinstance(to, (str, os.PathLike))
+        if self._owned:
+            self.writer = _create(env, to, options, life_loss=life_loss)
+        elif options:
+            raise SchemaError(
+                f"{', '.join(options)}: of a store that is made at a path; what is given is open "
+                f"already: {to!r:.80}"
+            )
+        else:
+            self.writer = to
+        inner = getattr(self.writer, "writer", self.writer)  # of a buffer
+        schema = getattr(inner, "schema", None)
+        if schema is None or not hasattr(inner, "step"):
+            raise SchemaError(
+                f"to: expected a ReplayBuffer, a writer of mmreplay.create, or a path, found "
+                f"{to!r:.80}"
+            )
+        expected = len(inner) if hasattr(inner, "__len__") else None
+        if expected != self.fields.lanes:
+            raise SchemaError(
+                f"to: expected a store of {_words(self.fields.lanes)}, as {env} is one, found one "
+                f"of {_words(expected)} at {inner.path}"
+            )
+        self._names = tuple(schema.extras)
+        if expected is not None:
+            inner._advice = None  # noqa: SLF001 (it was about a loop without this wrapper)
+
+    def extras(self, info: Mapping[str, Any], ended: Mask | None = None) -> dict[str, Any]:
+        """The declared extras, by name, from what a step told."""
+        return {
+            name: value
+            for name in self._names
+            if (value := final_info(name, info, ended)) is not None
+        }
+
+    def check(self) -> None:
+        """Before a step: nothing is missing between it and the one before."""
+        if self._has_gap:
+            raise MmreplayError(
+                f"{self.writer!r}: the last call was cut off, and what it did is not recorded; "
+                f"call reset() without a mask next"
+            )
+        self.write()
+
+    def write(self, *calls: _Call) -> None:
+        """Write what happened, after what could not be written before."""
+        self._unwritten += calls
+        try:
+            while self._unwritten:
+                function, values, named = self._unwritten[0]
+                function(*values, **named)
+                del self._unwritten[0]
+        except (DiskFullError, FailedStoreError):
+            # The environment may hand out the same arrays again and again.
+            self._unwritten = [
+                (function, copy.deepcopy(values), copy.deepcopy(named))
+                for function, values, named in self._unwritten
+            ]
+            self.stepping = False
+            raise
+        self.stepping = False
+
+    def __enter__(self) -> None:
+        self._had_gap, self._has_gap = self._has_gap, True
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # An error of the environment's own is its affair, and so is whether one may step on.
+        of_environment = kind is not None and issubclass(kind, Exception) and not self.stepping
+        self._has_gap = self._had_gap if of_environment else kind is not None
+        if self._has_gap:
+            self._unwritten.clear()
+        self.stepping = False
+
+    def close(self) -> None:
+        """Close the store if it was made here."""
+        if self._owned:
+            self.writer.close()
+
+
+def _create(env: AnyEnv, path: Any, options: Mapping[str, Any], *, life_loss: bool) -> Any:
+    metadata = {
+        "id": env_name(env),
+        "n_envs": getattr(env, "num_envs", 1),
+        "life_loss": life_loss,
+        "versions": versions(),
+    }
+    return create(path, **{"env": env, "metadata": metadata, **options})
+
+
+def _spread(frames: Frame, mask: Mask) -> Frame:
+    """Frames of all environments from those of a mask, where only these were returned."""
+
+    def spread(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        if len(value) == len(mask):
+            return value
+        out = np.zeros((len(mask), *value.shape[1:]), value.dtype)
+        out[mask] = value
+        return out
+
+    if isinstance(frames, dict):
+        return {key: spread(value) for key, value in frames.items()}
+    return spread(frames)
+
+
+def _words(lanes: int | None) -> str:
+    return "a single environment" if lanes is None else f"a vector environment of {lanes}"

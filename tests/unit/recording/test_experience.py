@@ -1,0 +1,368 @@
+"""`RecordExperience` in loops of every kind, beside single environments with the same seeds."""
+
+import errno
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorWrapper
+
+import mmreplay
+from mmreplay import Field, MmreplayError, RecordExperience, SchemaError
+from mmreplay.recording.recorder import record
+from tests.support.counter_env import Counter, metadata
+from tests.support.disks import faults
+from tests.support.writers import make_lanes
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+MODES = list(AutoresetMode)
+STEPS = 60
+
+
+class Walk(gymnasium.Env):
+    """A random walk, cut off at 9 steps or over beyond 4; its seed decides where it starts."""
+
+    observation_space = spaces.Dict(
+        {"place": spaces.Box(-99, 99, (), np.float64), "time": spaces.Discrete(99)}
+    )
+    action_space = spaces.Box(-2, 2, (2,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place, self.time = self.np_random.normal(), 0
+        return self.look(), {"lives": 3, "luck": self.place}
+
+    def step(self, action):
+        luck = self.np_random.normal()
+        self.place += luck + float(action[0])
+        self.time += 1
+        info = {"lives": 3 - self.time // 4, "luck": luck}
+        return self.look(), self.place, abs(self.place) > 4, self.time == 9, info
+
+    def look(self):
+        return {"place": np.float64(self.place), "time": self.time}
+
+
+def played(env, mode, seed=3):
+    """Step as a loop of that mode does; everything that the environment said."""
+    rng = np.random.default_rng(0)
+    said = [env.reset(seed=seed)]
+    shape = env.action_space.shape
+    for _ in range(STEPS):
+        said.append(env.step(rng.uniform(-2, 2, shape).astype(np.float32)))
+        over = np.logical_or(said[-1][2], said[-1][3])
+        if mode in (None, AutoresetMode.DISABLED) and over.any():
+            options = None if mode is None else {"reset_mask": over.copy()}
+            said.append(env.reset(options=options))
+    return said
+
+
+def assert_same(one, other):
+    """Equal in all that it holds, arrays by dtype and bytes."""
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert_same(one[key], other[key])
+    elif isinstance(one, tuple | list):
+        assert len(one) == len(other)
+        for a, b in zip(one, other, strict=True):
+            assert_same(a, b)
+    else:
+        np.testing.assert_array_equal(one, other, strict=True)
+
+
+def by_environment(store, n):
+    """For each environment its episodes: what they show, in order."""
+    out = [[] for _ in range(n)]
+    for number, episode in enumerate(store.episodes):
+        shown = store.trajectory(number)
+        out[int(episode["id"]) % n].append(
+            (
+                shown.observation, shown.action, shown.reward, shown.non_terminal,
+                shown.terminated, shown.truncated, shown.extras,
+            )
+        )  # fmt: skip
+    return out
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
+@pytest.mark.parametrize("copies", [True, False])
+def test_a_vector_environment_is_recorded_as_its_environments_alone(mode, copies, tmp_path):
+    """In every autoreset mode, final observations and extras included."""
+
+    def make():
+        return SyncVectorEnv([Walk] * 3, autoreset_mode=mode, copy=copies)
+
+    extras = {"luck": Field((), "float64")}
+    env = RecordExperience(make(), tmp_path / "vector.zarr", extras=extras, life_loss=True)
+    said = played(env, mode)
+    env.close()
+    if copies:
+        assert_same(said, played(make(), mode))
+
+    stores = []
+    for i in range(3):
+        actions = np.random.default_rng(0)
+        alone = Walk()
+        with mmreplay.create(
+            tmp_path / f"{i}.zarr", env=alone, extras=extras, reward_dtype="float32"
+        ) as writer:
+            observation, info = alone.reset(seed=3 + i)
+            writer.reset(frame(observation))
+            waits, lives = False, info["lives"]
+            for _ in range(STEPS):
+                action = actions.uniform(-2, 2, (3, 2)).astype(np.float32)[i]
+                if waits:  # next-step mode: a call of `step` is its reset
+                    waits = False
+                    observation, info = alone.reset()
+                    writer.reset(frame(observation))
+                    lives = info["lives"]
+                    continue
+                observation, reward, terminated, truncated, info = alone.step(action)
+                writer.step(
+                    action, reward, frame(observation), terminated, truncated,
+                    life_lost=info["lives"] < lives, luck=info["luck"],
+                )  # fmt: skip
+                lives = info["lives"]
+                if terminated or truncated:
+                    waits = mode is AutoresetMode.NEXT_STEP
+                    if not waits:
+                        observation, info = alone.reset()
+                        writer.reset(frame(observation))
+                        lives = info["lives"]
+        with mmreplay.open(tmp_path / f"{i}.zarr") as store:
+            stores.append(by_environment(store, 1)[0])
+    with mmreplay.open(tmp_path / "vector.zarr") as store:
+        assert min(len(episodes) for episodes in stores) > 3
+        assert_same(by_environment(store, 3), stores)
+
+
+def frame(observation):
+    return {"place": observation["place"], "time": np.int64(observation["time"])}
+
+
+def test_the_loop_of_one_environment_sees_what_it_would_see_without(tmp_path):
+    env = RecordExperience(Walk(), tmp_path / "one.zarr", capacity=10_000)
+    assert isinstance(env, RecordExperience)
+    said = played(env, None)
+    env.close()
+    assert_same(said, played(Walk(), None))
+    with mmreplay.open(tmp_path / "one.zarr") as store:
+        assert len(store) == STEPS
+        assert store.info()["capacity"] == 10_000
+        rows = [one for one in said if len(one) == 5]
+        assert store.trajectory(0).reward.tolist()[:3] == [np.float32(r[1]) for r in rows[:3]]
+    found = metadata(tmp_path / "one.zarr")
+    assert (found["id"], found["n_envs"], found["life_loss"]) == ("Walk", 1, False)
+
+
+@pytest.mark.parametrize("mode", [None, *MODES])
+def test_the_same_is_recorded_as_by_record(mode, tmp_path):
+    """With the same seeds and actions, life losses included."""
+
+    def make():
+        lengths = (7, 4, 5)
+        if mode is None:
+            return Counter(7)
+        return SyncVectorEnv([partial(Counter, n) for n in lengths], autoreset_mode=mode)
+
+    result = record(make(), tmp_path / "r.zarr", 40, policy=lambda _: 1, life_loss=True)
+    inner = make()
+    env = RecordExperience(inner, tmp_path / "w.zarr", life_loss=True)
+    env.reset(seed=0)
+    actions = np.ones(() if mode is None else 3, np.int64)
+    while env.writer.n_steps < result.steps:
+        _, _, terminated, truncated, _ = env.step(actions[()])
+        over = np.logical_or(terminated, truncated)
+        if mode in (None, AutoresetMode.DISABLED) and over.any():
+            env.reset(options=None if mode is None else {"reset_mask": over})
+    env.close()
+    assert isinstance(env, mmreplay.RecordVectorExperience) == (mode is not None)
+    with mmreplay.open(tmp_path / "r.zarr") as r, mmreplay.open(tmp_path / "w.zarr") as w:
+        shared = min(len(r.episodes), len(w.episodes)) - 3
+        assert shared >= 2
+        assert r.episodes["return"].sum() > 0
+        for number in range(shared):
+            assert_same(
+                [getattr(r.trajectory(number), name) for name in ("observation", "non_terminal")],
+                [getattr(w.trajectory(number), name) for name in ("observation", "non_terminal")],
+            )
+
+
+def test_buffers_and_writers_that_are_open_stay_open(tmp_path):
+    envs = SyncVectorEnv([Counter] * 2)
+    with mmreplay.ReplayBuffer(tmp_path / "b.zarr", stack=None, env=envs) as buffer:
+        env = RecordExperience(envs, buffer)
+        env.reset(seed=0)
+        for _ in range(20):
+            env.step(np.zeros(2, np.int64))
+        env.close()
+        assert len(buffer) == 20 * 2 - 2 * 2  # two resets of each took a step
+        buffer.flush()
+    with mmreplay.create(tmp_path / "w.zarr", env=Counter()) as writer:
+        one = RecordExperience(Counter(), writer)
+        one.reset()
+        one.step(0)
+        one.close()
+        assert writer.running
+    lanes = make_lanes(
+        tmp_path / "l.zarr", n_lanes=2, frame=Field((2,), "float32"), action=Field((), "int64")
+    )
+    with lanes:
+        env = RecordExperience(SyncVectorEnv([Counter] * 2), lanes)
+        env.reset()
+        env.step(np.zeros(2, np.int64))
+        assert lanes.n_steps == 2
+
+
+def test_a_recording_goes_on_with_append(tmp_path):
+    for _ in range(2):
+        env = RecordExperience(Counter(3), tmp_path / "s.zarr", append=True)
+        env.reset()
+        env.step(0)
+        env.close()
+    with mmreplay.open(tmp_path / "s.zarr") as store:
+        assert store.episodes["length"].tolist() == [1, 1]
+
+
+def test_what_it_cannot_write_to_is_refused(tmp_path):
+    with pytest.raises(SchemaError, match=r"expected a ReplayBuffer, a writer .* found 3"):
+        RecordExperience(Counter(), 3)
+    with mmreplay.create(tmp_path / "w.zarr", env=Counter()) as writer:
+        with pytest.raises(
+            SchemaError, match=r"a vector environment of 2, .* a single environment"
+        ):
+            RecordExperience(SyncVectorEnv([Counter] * 2), writer)
+        with pytest.raises(SchemaError, match="capacity: of a store that is made at a path"):
+            RecordExperience(Counter(), writer, capacity=5)
+    pool = SyncVectorEnv([Counter] * 2)
+    pool.is_async = True  # as EnvPool's are that return some of their environments
+    with pytest.raises(SchemaError, match="batch_size equal to num_envs"):
+        RecordExperience(pool, tmp_path / "x.zarr")
+    env = RecordExperience(Counter(lives=False), tmp_path / "y.zarr", life_loss=True)
+    with pytest.raises(SchemaError, match="no 'lives'"):
+        env.reset()
+    env.close()
+
+
+def test_a_step_that_finds_no_room_is_written_before_the_next(tmp_path):
+    """The loop loses what `step` would have returned, the store nothing."""
+    inner = SyncVectorEnv([lambda: Counter(10_000)] * 2, copy=False)
+    env = RecordExperience(inner, tmp_path / "s.zarr", frame=Field((2,), "float32", chunk=16))
+    env.reset()
+    steps = full = 0
+    with faults.faulty_disk() as disk:
+        disk.fail(["posix_fallocate"], errno.ENOSPC, forever=True)
+        while full < 3:
+            try:
+                env.step(np.zeros(2, np.int64))
+                steps += 1
+            except mmreplay.DiskFullError:
+                full += 1
+            assert steps < 1_000
+    for _ in range(8):
+        env.step(np.zeros(2, np.int64))
+    env.close()
+    with mmreplay.open(tmp_path / "s.zarr") as store:
+        assert store.episodes["length"].tolist() == [steps + 1 + 8] * 2
+        assert store.trajectory(1).observation[:, 1].tolist() == list(range(steps + 10))
+
+
+@pytest.mark.parametrize("n", [None, 2])
+def test_after_a_step_that_is_not_recorded_comes_a_reset(n, tmp_path):
+    """A refused row, or Ctrl-C: no two rows follow each other that did not in the environment."""
+    inner = Counter() if n is None else SyncVectorEnv([Counter] * n)
+    env = RecordExperience(inner, tmp_path / "s.zarr")
+    good, bad = (0, "left") if n is None else (np.zeros(n, np.int64), ["left"] * n)
+    env.reset()
+    env.step(good)
+    with pytest.raises(SchemaError, match="action"):
+        written(env, bad)
+    with pytest.raises(MmreplayError, match=r"call reset\(\)"):
+        env.step(good)
+    env.reset()
+    env.step(good)
+    stepped = env.writer.step
+    env.writer.step = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        env.step(good)
+    env.writer.step = stepped
+    with pytest.raises(MmreplayError, match=r"call reset\(\)"):
+        env.step(good)
+    env.reset()
+    env.step(good)
+    env.close()
+    with mmreplay.open(tmp_path / "s.zarr") as store:
+        assert store.episodes["length"].tolist() == [1] * 3 * (n or 1)
+        assert not store.episodes["terminated"].any()
+
+
+def written(env, actions):
+    """Step with actions that the environment takes and the store does not."""
+    stepped = env.env.step
+    env.env.step = lambda _: stepped(np.zeros(2, np.int64))
+    try:
+        env.step(actions)
+    finally:
+        env.env.step = stepped
+
+
+def interrupted(*_, **__):
+    raise KeyboardInterrupt
+
+
+def test_an_error_of_the_environment_is_its_own(tmp_path):
+    inner = Counter()
+    env = RecordExperience(inner, tmp_path / "s.zarr")
+    env.reset()
+    inner.fails_at = (0, 2)
+    env.step(0)
+    with pytest.raises(RuntimeError, match="simulator broke"):
+        env.step(0)
+    inner.fails_at = None
+    env.step(0)  # whether one may step on is the environment's affair
+    env.close()
+    with mmreplay.open(tmp_path / "s.zarr") as store:
+        assert store.episodes["length"].tolist() == [2]
+
+
+class Pool(VectorWrapper):
+    """Returns the rows of the environments that it reset only, as EnvPool does."""
+
+    def reset(self, *, seed=None, options=None):
+        mask = (options or {}).get("reset_mask")
+        mask = None if mask is None else mask.copy()
+        observations, infos = self.env.reset(seed=seed, options=options)
+        return (observations if mask is None else observations[mask]), infos
+
+
+def test_resets_that_return_some_rows_only_are_understood(tmp_path):
+    inner = Pool(SyncVectorEnv([Counter] * 3, autoreset_mode=AutoresetMode.DISABLED))
+    env = RecordExperience(inner, tmp_path / "s.zarr")
+    env.reset()
+    env.step(np.zeros(3, np.int64))
+    env.reset(options={"reset_mask": np.array([False, True, False])})
+    env.step(np.zeros(3, np.int64))
+    env.close()
+    with mmreplay.open(tmp_path / "s.zarr") as store:
+        shown = [store.trajectory(n).observation.tolist() for n in range(4)]
+        assert sorted(shown) == [
+            [[0, 0], [0, 1]],
+            [[0, 0], [0, 1], [0, 2]],
+            [[0, 0], [0, 1], [0, 2]],
+            [[1, 0], [1, 1]],
+        ]
+
+
+def test_environments_in_other_processes(tmp_path):
+    env = RecordExperience(AsyncVectorEnv([Counter] * 2), tmp_path / "s.zarr")
+    env.reset(seed=0)
+    for _ in range(17):
+        env.step(np.zeros(2, np.int64))
+    env.close()
+    with mmreplay.open(tmp_path / "s.zarr") as store:
+        assert store.episodes["length"].tolist() == [7, 7, 7, 7, 1, 1]
