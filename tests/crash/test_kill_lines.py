@@ -290,9 +290,9 @@ ELSEWHERE = {
         writing/vector_writer VectorWriter.__repr__
         writing/create create | from mmreplay.env_fields import (
         writing/create create | found = env_fields(env)
-        writing/create create | if (advice := advice_for_a_loop(env)) is not None:
-        writing/create create | if frame is None and (advice := advice_on_stacks(env)) is not None:
-        writing/create create | warn_caller(advice)
+        writing/create create | advice = advice_for_a_loop(env)
+        writing/create create | if frame is None and (on_stacks := advice_on_stacks(env)) is not None:
+        writing/create create | warn_caller(on_stacks)
         writing/create create | stack_padding = found.padding
         writing/create create | frame, action = frame or found.frame, action or found.action
         writing/create create | lanes = lanes if lanes is not None else found.lanes

@@ -30,7 +30,7 @@ from tests.support.effort import EFFORT, THOROUGH, by_effort
 from tests.support.oracle import checks, stores
 from tests.support.oracle.layout import Layout
 from tests.support.processes.directories import Directory, Reader
-from tests.support.processes.parties import FRAMES, Party
+from tests.support.processes.parties import CODECS, Party, frame_of
 
 NAMES = ("run.zarr", "bak.zarr", "old.zarr", "new.zarr")
 LINK = "now.zarr"
@@ -42,13 +42,13 @@ PICKS = st.integers(0, 11)
 SEEDS = st.integers(0, 2**32 - 1)
 LAYOUTS = st.builds(
     lambda codec, kind, evicts: Layout(
-        FRAMES[codec],
+        frame_of(codec, kind.get("width")),
         mmreplay.Field((), "int64", chunk=8),
         {},
         capacity=KEPT * kind.get("width", kind.get("lanes", 1)) if evicts else None,
         **kind,
     ),
-    st.sampled_from(sorted(FRAMES)),
+    st.sampled_from(CODECS),
     st.sampled_from([{}, {"width": 3}, {"width": 3}, {"lanes": 2}]),
     st.sampled_from([False, False, True]),
 )
@@ -162,7 +162,7 @@ class ShellMachine(RuleBasedStateMachine):
     @rule(n=PICKS)
     def create_where_one_is(self, n):
         with pytest.raises(mmreplay.StoreExistsError):
-            mmreplay.create(self.path(self.pick(n, sorted(self.at))), FRAMES["raw"])
+            mmreplay.create(self.path(self.pick(n, sorted(self.at))), frame_of("raw", None))
         self.settle()
 
     @precondition(lambda self: self.idle() and self.names())
