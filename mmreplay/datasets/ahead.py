@@ -254,7 +254,10 @@ class Ahead:
         self._expected.clear()
 
     def close(self) -> None:
-        """Forget what is ahead, and end the threads; waits for a batch that is being read."""
+        """Forget what is ahead, and end the threads; waits for batches that are being read.
+
+        The store was closed before: nothing is read ahead of a store that is.
+        """
         with self._lock:
             self._cancel()
             threads, self._threads = self._threads, None

@@ -447,8 +447,8 @@ class Dataset:
 
     def close(self) -> None:
         """Close the store."""
-        self.ahead.close()
         self.store.close()
+        self.ahead.close()  # after it, so that no other thread begins to read ahead once more
 
     def __enter__(self) -> Self:
         return self
