@@ -83,9 +83,10 @@ class Located(Generic[Places, Read]):
         if lanes is not self.lanes:
             return None
         index = lanes.index
-        if index.version != self.version:
-            oldest = self.gatherer.oldest(self.places)
-            firsts = np.array([index.window(lane)[1] for lane in range(index.n_lanes)])
-            if (oldest & ROW_MASK < firsts[oldest >> LANE_SHIFT]).any():
-                return None
+        if index.version == self.version and lanes.remaps.count == self.n_remaps:
+            return self
+        oldest = self.gatherer.oldest(self.places)
+        firsts = np.array([index.window(lane)[1] for lane in range(index.n_lanes)])
+        if (oldest & ROW_MASK < firsts[oldest >> LANE_SHIFT]).any():
+            return None
         return dataclasses.replace(self, version=index.version, n_remaps=lanes.remaps.count)

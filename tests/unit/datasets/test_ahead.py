@@ -389,6 +389,40 @@ def test_rows_that_are_evicted_while_a_thread_reads_are_never_given(
             expected.ahead.clear()
 
 
+def test_neither_goals_nor_a_burn_in_are_given_that_were_evicted(tmp_path, quick_disk):
+    frame = {"achieved_goal": GOAL, "desired_goal": GOAL}
+
+    def reward(achieved, desired, info):
+        return (achieved == desired).all(-1).astype("f4")
+
+    def step(t):
+        goals = np.array([t % 256, t // 256], "uint8")
+        return {"achieved_goal": goals, "desired_goal": goals * 0}
+
+    with ReplayBuffer(
+        tmp_path / "s.zarr", 30, 1, frame=frame, action=ACTION, flush_s=0, prefetch=2
+    ) as buffer:
+        hindsight = Hindsight(buffer, reward, "episode", 1.0)
+        buffer.reset(step(0))
+        n_goals = 0
+        for t in range(1, 200):
+            buffer.step(0, 0.0, step(t))
+            first = int(buffer.ids[0])
+            if t < 60:
+                continue
+            batch = hindsight.sample(4)
+            goals = batch.extras["hindsight"]
+            assert goals.min() >= first
+            n_goals += int((goals < batch.id).sum())
+            values = np.stack([goals % 256, goals // 256], 1)
+            assert batch.observation["desired_goal"][:, 0].tolist() == values.tolist()
+        assert n_goals > 100
+        for t in range(200, 300):
+            buffer.step(0, 0.0, step(t))
+            windows = buffer.sample_sequences(4, 3, burn_in=8, boundary="pad")
+            assert windows.id[windows.mask].min() >= int(buffer.ids[0])
+
+
 def test_after_a_refresh_the_next_batch_is_of_what_is_there_then(buffer_of):
     buffer = buffer_of(prefetch=3)
     play(buffer, 1, ends=False)
