@@ -249,8 +249,6 @@ class Ahead:
     def _cancel(self) -> None:
         for each in self._expected:
             _cancel(each.job)
-        if self._expected and self._copy is not None:
-            self._copy.bit_generator.state = self._after
         self._expected.clear()
 
     def close(self) -> None:

@@ -520,6 +520,39 @@ def test_what_a_thread_fails_with_is_raised_by_the_call_that_it_read_for(closed,
     assert 1 < sum(isinstance(one, str) for one in expected) < 39
 
 
+def test_what_a_reward_raises_in_a_thread_is_raised_once_and_the_next_batch_comes(
+    tmp_path, quick_disk
+):
+    calls = []
+
+    def reward(achieved, desired, info):
+        calls.append(threading.current_thread().name)
+        if len(calls) == 4:
+            raise ZeroDivisionError("the fourth")
+        return np.zeros(len(achieved))
+
+    frame = {"achieved_goal": GOAL, "desired_goal": GOAL}
+    with ReplayBuffer(
+        tmp_path / "s.zarr", frame=frame, action=ACTION, flush_s=0, prefetch=1, seed=2
+    ) as buffer:
+        buffer.reset({name: np.zeros(2, "uint8") for name in frame})
+        for _ in range(20):
+            buffer.step(0, 0.0, {name: np.zeros(2, "uint8") for name in frame})
+        hindsight, found = Hindsight(buffer, reward, "episode", 1.0), []
+        for _ in range(6):
+            try:
+                found.append(hindsight.sample(4).id.tolist())
+            except ZeroDivisionError as error:
+                found.append(str(error))
+    assert found[3] == "the fourth"
+    numbers, expected = np.random.default_rng(2), []
+    for _ in range(6):
+        expected.append((numbers.random(4) * 20).astype(int).tolist())
+        numbers.random((2, 4))
+    assert found[:3] + found[4:] == expected[:3] + expected[4:]
+    assert sum(name.startswith("mmreplay-ahead") for name in calls) == len(calls) - 1
+
+
 def test_without_threads_to_be_had_batches_are_read_when_asked_for(closed, monkeypatch):
     def none(thread):
         raise RuntimeError("can't start new thread")
@@ -710,6 +743,45 @@ def test_a_forked_child_and_its_parent_go_on_as_without_prefetch(closed):
     assert (ahead.returncode, ahead.stderr) == (0, "")
     assert ahead.stdout == plain.stdout
     assert len(plain.stdout.splitlines()) == 7
+
+
+FORKED_WHILE_READING = """
+import os, signal, sys, threading, mmreplay
+from mmreplay.reading.located import Located
+gate, fetch = threading.Event(), Located.fetch
+def waiting(located, out=None):
+    if threading.current_thread().name.startswith("mmreplay-ahead"):
+        gate.wait()
+    return fetch(located, out)
+Located.fetch = waiting
+gate.set()
+data = mmreplay.load(sys.argv[1], prefetch=1)
+epoch = data.batches(4, shuffle=False)
+next(epoch)
+data.ahead._threads.submit(int).result()  # after the second batch, by the only thread
+gate.clear()
+next(epoch)  # the third one waits
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    print(next(epoch).id.tolist(), flush=True)
+    gate.set()
+    print(next(epoch).id.tolist(), flush=True)
+    data.close()
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+gate.set()
+print(next(epoch).id.tolist())
+"""
+
+
+def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(closed):
+    path = closed("lz4", "one environment")
+    with mmreplay.load(path) as data:
+        batches = [one.id.tolist() for one in data.batches(4, shuffle=False)]
+    done = run(FORKED_WHILE_READING, path)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [*map(str, batches[2:4]), "0", str(batches[2])]
 
 
 def test_threads_that_sample_together_get_each_batch_of_the_stream_once(closed):
