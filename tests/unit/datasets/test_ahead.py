@@ -29,7 +29,7 @@ from mmreplay import (
 from mmreplay.reading.located import Located
 from mmreplay.storage.chunk_files import chunk_path
 from tests.support import prioritized
-from tests.support.oracle.checks import check_same
+from tests.support.oracle.drawn_ahead import DrawnAhead, check_equal
 from tests.support.processes.threads import BackgroundThreads
 
 CODECS = {
@@ -114,16 +114,6 @@ def gate(monkeypatch):
     monkeypatch.setattr(Located, "fetch", waiting)
     yield opened
     opened.set()
-
-
-def check_equal(found, expected):
-    """Two batches of either kind, byte for byte."""
-    for field in dataclasses.fields(expected):
-        one, other = getattr(found, field.name), getattr(expected, field.name)
-        if isinstance(other, (np.ndarray, dict)):
-            check_same(one, other, field.name)
-        else:
-            assert one == other
 
 
 def shifted(batch, generator):
@@ -315,32 +305,6 @@ def test_hindsight_reads_ahead(tmp_path, quick_disk, readers, kind, width):
 # ---------------------------------------------------------------- a store that grows
 
 
-class Expected:
-    """What a buffer must give that draws uniformly, by the words of docs/semantics.md."""
-
-    def __init__(self, buffer, seed, size):
-        self.buffer, self.size = buffer, size
-        self.numbers = np.random.default_rng(seed)
-        self.ahead = []
-
-    def draw(self):
-        draws = self.numbers.random(self.size)
-        return draws, self.batch(draws)
-
-    def batch(self, draws):
-        ids = self.buffer.ids
-        return self.buffer.transitions(ids[(draws * len(ids)).astype(int)])
-
-    def next(self):
-        while len(self.ahead) < self.buffer.prefetch + 1:
-            self.ahead.append(self.draw())
-        draws, batch = self.ahead.pop(0)
-        return batch if np.isin(batch.id, self.buffer.ids).all() else self.batch(draws)
-
-    def check_next(self):
-        check_equal(self.buffer.sample(self.size), self.next())
-
-
 @pytest.mark.parametrize("is_late", [False, True])
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize(("width", "capacity"), [(None, None), (None, 40), (3, 60)])
@@ -361,7 +325,7 @@ def test_a_batch_is_as_old_as_its_draw_and_holds_nothing_that_was_evicted(
         tmp_path / "s.zarr", capacity, 3, 3, seed=6, lanes=width, flush_s=0, prefetch=2, **given
     ) as buffer:
         play(buffer, 7, width)
-        expected = Expected(buffer, 6, 5)
+        expected = DrawnAhead(buffer, 6, 5, lambda: buffer.ids, buffer.transitions)
         for turn in range(60):
             expected.check_next()
             play(buffer, int(random.integers(0, 9)), width, first=turn * 9)
@@ -376,7 +340,7 @@ def test_rows_that_are_evicted_while_a_thread_reads_are_never_given(
     given = {"frame": CODECS[codec], "action": ACTION, "flush_s": 0, "prefetch": 1}
     with ReplayBuffer(tmp_path / "s.zarr", 50, 2, seed=1, **given) as buffer:
         play(buffer, 90)
-        expected = Expected(buffer, 1, 4)
+        expected = DrawnAhead(buffer, 1, 4, lambda: buffer.ids, buffer.transitions)
         for turn, n_steps in enumerate([0, 3, 20, 30, 200, 40, 400, 5, 600]):
             gate.clear()
             expected.check_next()  # one more is drawn, and waits
@@ -385,8 +349,7 @@ def test_rows_that_are_evicted_while_a_thread_reads_are_never_given(
             gate.set()
             expected.check_next()
             buffer.refresh()
-            expected.numbers.bit_generator.state = state_of(buffer)
-            expected.ahead.clear()
+            expected.forget()
 
 
 def test_neither_goals_nor_a_burn_in_are_given_that_were_evicted(tmp_path, quick_disk):
