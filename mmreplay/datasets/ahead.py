@@ -18,7 +18,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -49,8 +49,7 @@ class _Job:
     threads: concurrent.futures.ThreadPoolExecutor | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
+class _Request(NamedTuple):
     """What was asked for: the method of a dataset that draws it, and its arguments."""
 
     begin: weakref.WeakMethod[Begin[Any]]

@@ -22,7 +22,7 @@ T = TypeVar("T")
 Read = TypeVar("Read")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True, eq=False)  # not frozen: that takes longer for each batch
 class Draw(Generic[Read]):
     """One batch, for which all random numbers are drawn.
 

@@ -41,7 +41,7 @@ class LateRebuilder(Rebuilder[Places, Read], Protocol[Places, Read]):
         """Fill `out` with what was read; raises SchemaError if it does not fit."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True, eq=False)  # not frozen: that takes longer for each batch
 class Located(Generic[Places, Read]):
     """Where something lies in the lanes as they were when it was looked up.
 
