@@ -35,6 +35,7 @@ Begin = Callable[..., Draw[Read]]
 """Draws a batch's numbers from a generator, by what was asked for."""
 
 _THREADS = 8
+_ATTEMPTS = 10  # to read what is there, but lies elsewhere each time
 _KINDS = 64  # kinds of batches of which it is remembered what came after them
 _MOST_SKIPPED = 8  # numbers that others may draw from the generator between two batches
 
@@ -176,7 +177,11 @@ class Ahead:
             if self._skipped:
                 bits.random_raw(self._skipped, output=False)
             before = bits.state
-            job = self._start(live, begin(generator, *request.arguments))
+            try:
+                draw = begin(generator, *request.arguments)
+            except Exception:  # noqa: BLE001 (a call that is refused; this one was not)
+                return
+            job = self._start(live, draw)
             self._expected.append(_Prediction(request, before, bits.state, job))
 
     # ------------------------------------------------------------ of known ids
@@ -227,15 +232,15 @@ class Ahead:
                 batch = job.future.result()
             except concurrent.futures.CancelledError:
                 located = None  # closed meanwhile, as is noticed below
-        if located is not None:
-            located = live.renewed(located)
-        while located is not None:
+        for _ in range(_ATTEMPTS):
+            located = None if located is None else live.renewed(located)
+            if located is None:
+                break
             if batch is not None:
                 if out is not None:
                     batch = draw.gatherer.copy(batch, out)
                 return _finished(draw, batch)
             batch = located.fetch()
-            located = live.renewed(located)
         return _finished(draw, live.gather(draw.choose, draw.gatherer, out))
 
     # ------------------------------------------------------------ forgetting

@@ -442,6 +442,17 @@ def test_batches_by_priority_are_those_without_prefetch_with_their_weights(prior
             check_equal(ahead.sample_sequences(2, 3), plain.sample_sequences(2, 3))
 
 
+def test_a_call_that_is_refused_now_and_then_leaves_the_others_alone(prioritized_of):
+    plain, ahead = prioritized_of("plain.zarr"), prioritized_of("ahead.zarr", prefetch=2)
+    for one in (plain, ahead):
+        prioritized.play(one, 20)
+    for _ in range(6):
+        check_equal(ahead.sample(4), plain.sample(4))
+        for one in (plain, ahead):
+            with pytest.raises(SchemaError, match="with replacement"):
+                one.sample(4, replace=False)
+
+
 def test_updates_of_priorities_count_from_the_next_draw(prioritized_of):
     buffer = prioritized_of(prefetch=2, alpha=1.0, epsilon=0.0)
     prioritized.play(buffer, 30)
@@ -514,6 +525,14 @@ def test_what_a_reward_raises_in_a_thread_is_raised_once_and_the_next_batch_come
         numbers.random((2, 4))
     assert found[:3] + found[4:] == expected[:3] + expected[4:]
     assert sum(name.startswith("mmreplay-ahead") for name in calls) == len(calls) - 1
+
+
+def test_what_goes_away_at_each_read_is_read_as_without_prefetch(closed, monkeypatch):
+    path = closed("lz4", "one environment")
+    monkeypatch.setattr(Located, "fetch", lambda located: None)
+    with mmreplay.load(path) as plain, mmreplay.load(path, prefetch=2) as ahead:
+        for _ in range(5):
+            check_equal(ahead.sample(5), plain.sample(5))
 
 
 def test_without_threads_to_be_had_batches_are_read_when_asked_for(closed, monkeypatch):
