@@ -27,6 +27,7 @@ from mmreplay import (
 from mmreplay.reading.located import Located
 from mmreplay.storage.chunk_files import chunk_path
 from tests.support import prioritized
+from tests.support.effort import by_effort
 from tests.support.oracle.drawn_ahead import DrawnAhead, check_equal
 from tests.support.processes.threads import BackgroundThreads
 
@@ -303,6 +304,7 @@ def test_hindsight_reads_ahead(tmp_path, quick_disk, readers, kind, width):
 # ---------------------------------------------------------------- a store that grows
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("is_late", [False, True])
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize(("width", "capacity"), [(None, None), (None, 40), (3, 60)])
@@ -324,7 +326,7 @@ def test_a_batch_is_as_old_as_its_draw_and_holds_nothing_that_was_evicted(
     ) as buffer:
         play(buffer, 7, width)
         expected = DrawnAhead(buffer, 6, 5, lambda: buffer.ids, buffer.transitions)
-        for turn in range(60):
+        for turn in range(by_effort(25, 100, 400)):
             expected.check_next()
             play(buffer, int(random.integers(0, 9)), width, first=turn * 9)
             if random.random() < 0.3:
