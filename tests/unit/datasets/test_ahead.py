@@ -582,11 +582,16 @@ def test_an_invalid_prefetch_is_refused_before_anything_is_made(closed, tmp_path
 # ---------------------------------------------------------------- closing, forks, pickles, threads
 
 
+@pytest.fixture
 def reading_threads():
-    return [one for one in threading.enumerate() if one.name.startswith("mmreplay-ahead")]
+    """The threads that read ahead and were started since the test began."""
+    before = set(threading.enumerate())
+    return lambda: [
+        one for one in set(threading.enumerate()) - before if one.name.startswith("mmreplay-ahead")
+    ]
 
 
-def test_threads_end_with_close_and_nothing_is_given_after_it(closed):
+def test_threads_end_with_close_and_nothing_is_given_after_it(closed, reading_threads):
     data = mmreplay.load(closed("lz4", "one environment"), prefetch=4)
     epoch = data.batches(3)
     for _ in range(3):
@@ -602,7 +607,7 @@ def test_threads_end_with_close_and_nothing_is_given_after_it(closed):
     assert not reading_threads()
 
 
-def test_threads_end_with_a_dataset_that_nobody_closes(closed):
+def test_threads_end_with_a_dataset_that_nobody_closes(closed, reading_threads):
     data = mmreplay.load(closed("lz4", "one environment"), prefetch=2)
     data.sample(5)
     epoch = data.batches(3)
@@ -615,7 +620,7 @@ def test_threads_end_with_a_dataset_that_nobody_closes(closed):
     assert not reading_threads()
 
 
-def test_a_batch_that_is_waited_for_while_another_thread_closes(closed, gate):
+def test_a_batch_that_is_waited_for_while_another_thread_closes(closed, gate, reading_threads):
     data = mmreplay.load(closed("lz4", "one environment"), prefetch=8)
     gate.clear()
     data.sample(5)
