@@ -81,7 +81,7 @@ def _draw(buffer: mmreplay.PrioritizedReplayBuffer, size: int) -> Drawn:
 
     def draw(index: Any) -> Drawn:
         ids, probabilities = sampler.draw(index, draws)
-        return ids, sampler.weights(probabilities, BETA)
+        return ids, sampler.weights(probabilities)(BETA)
 
     return buffer.store.live.look(draw)
 

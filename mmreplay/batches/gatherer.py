@@ -41,19 +41,43 @@ class BatchGatherer(Generic[Made]):
         if out is None:
             return self._allocate(columns, size)
         if out is not self._known or len(out.id) != size:  # type: ignore[attr-defined]
-            like = self._allocate(columns, size)
-            if type(out) is not type(like) or _layout(out) != _layout(like):
-                raise SchemaError(
-                    f"out: expected a batch of {size} that this object returned with the same "
-                    f"settings; call once without out= and pass what came back"
-                )
-            self._known = out
+            self._check(out, self._allocate(columns, size), size)
         return out
+
+    def copy(self, batch: Any, out: Made) -> Made:
+        """Fill `out` with a batch that this object made.
+
+        Raises SchemaError if the arrays of `out` are not like those of the batch.
+        """
+        size = len(batch.id)
+        if out is not self._known or len(out.id) != size:  # type: ignore[attr-defined]
+            self._check(out, batch, size)
+        for source, target in zip(_memory(batch), _memory(out), strict=True):
+            np.copyto(target, source)
+        return out
+
+    def _check(self, out: Made, like: object, size: int) -> None:
+        if type(out) is not type(like) or _layout(out) != _layout(like):
+            raise SchemaError(
+                f"out: expected a batch of {size} that this object returned with the same "
+                f"settings; call once without out= and pass what came back"
+            )
+        self._known = out
 
     def _of(self, batch: Any, name: str) -> tuple[Array, Array]:
         """Observation and next observation of one frame column."""
         seen, following = batch.observation, batch.next_observation
         return (seen[name], following[name]) if self._is_dict else (seen, following)
+
+
+def _memory(batch: Any) -> list[Array]:
+    """The arrays that those of a batch are views of, each once, as observations share theirs."""
+    out: dict[int, Array] = {}
+    for array in arrays_of(batch).values():
+        if isinstance(array, np.ndarray):
+            base = array.base if isinstance(array.base, np.ndarray) else array
+            out[id(base)] = base
+    return list(out.values())
 
 
 def _layout(batch: Any) -> dict[str, object]:

@@ -59,7 +59,7 @@ class Relabelling:
         """
         self._gatherer, self._task, self._strategy = gatherer, task, strategy
         self._some, self._draws = some, draws
-        self._goals = self._marks = np.empty(0, np.int64)
+        self._goals = self._marks = self._oldest = np.empty(0, np.int64)
 
     def locate(self, index: Index, ids: Ids) -> Steps:
         """Draw the goals' frames from the same state of the index as the steps."""
@@ -73,11 +73,20 @@ class Relabelling:
         elif self._strategy == "episode":
             first = -span.oldest
         frames = first + (self._draws * (last + 1 - first)).astype(np.int64)
+        self._oldest = span.steps.at(np.where(self._some, np.minimum(frames, 0), 0)[:, None])[:, 0]
         self._goals = np.where(self._some, span.steps.frames(frames[:, None])[:, 0], -1)
         # Past the lanes are the first frames of episodes of vector lanes, which no id stands for.
         is_start = self._goals >> LANE_SHIFT >= index.n_lanes
         self._marks = np.where(is_start, FIRST_OBSERVATION, self._goals)
         return self._gatherer.locate(index, ids)
+
+    def oldest(self, steps: Steps) -> Ids:  # noqa: ARG002 (goals may lie before the steps)
+        """The ids of the oldest steps that a batch tells of, those with its goals: int64 (B,)."""
+        return self._oldest
+
+    def copy(self, batch: Batch, out: Batch) -> Batch:
+        """As of the gatherer of transitions."""
+        return self._gatherer.copy(batch, out)
 
     def fetch(self, columns: Mapping[str, Column], steps: Steps, out: Batch | None = None) -> Batch:
         """Read the transitions as if they had been recorded with these goals."""

@@ -81,6 +81,10 @@ class SequenceGatherer(BatchGatherer[SequenceBatch]):
         """Look up the windows whose first steps after the burn-in are these, (B,)."""
         return index.span(ids)
 
+    def oldest(self, span: Span) -> Ids:
+        """The ids of the windows' oldest steps, those of the burn-in among them: int64 (B,)."""
+        return span.steps.at(-np.minimum(span.oldest, self._burn_in)[:, None])[:, 0]
+
     def fetch(
         self, columns: Mapping[str, Column], span: Span, out: SequenceBatch | None = None
     ) -> SequenceBatch:

@@ -35,6 +35,10 @@ class TransitionGatherer(BatchGatherer[Batch]):
         """Take what is needed from the index, so that `fetch` does without it."""
         return index.steps(ids, self.settings.n_step, back=self._k > 1)
 
+    def oldest(self, steps: Steps) -> Ids:
+        """The ids of the oldest steps that a batch tells of: int64 (B,)."""
+        return steps.ids
+
     def fetch(self, columns: Mapping[str, Column], steps: Steps, out: Batch | None = None) -> Batch:
         """Read transitions, from `steps` of `locate` and the columns as they were then.
 

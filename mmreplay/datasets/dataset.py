@@ -22,7 +22,8 @@ from mmreplay.arguments import is_reproducible, whole_number, whole_number_or_no
 from mmreplay.batches.batch import Batch
 from mmreplay.batches.sequences import SequenceBatch, SequenceGatherer
 from mmreplay.batches.settings import Settings
-from mmreplay.datasets.draws import draw_seed, errors_with_path
+from mmreplay.datasets.ahead import Ahead
+from mmreplay.datasets.draws import Draw, draw_seed, errors_with_path
 from mmreplay.episode_index import Index
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.ids import Ids
@@ -57,7 +58,8 @@ class Dataset:
         generator: draws the samples.
     """
 
-    def __init__(self, store: Store, settings: Settings, seed: Seed) -> None:
+    def __init__(self, store: Store, settings: Settings, seed: Seed, prefetch: int = 0) -> None:
+        self.ahead = Ahead(prefetch)
         self._read_from(store, settings)
         self.generator = np.random.default_rng(seed)
         # A generator, say, may differ in each process, and nothing tells.
@@ -99,6 +101,11 @@ class Dataset:
         self.generator = np.random.default_rng(bits)
         self._begin_sums()  # a thread may have been in those of the parent
 
+    @property
+    def prefetch(self) -> int:
+        """Most batches that are read ahead; see `load`."""
+        return self.ahead.n
+
     def __len__(self) -> int:
         """Transitions that can be sampled."""
         return len(self.store)
@@ -116,14 +123,22 @@ class Dataset:
             SchemaError: without replacement, and there are fewer than `batch_size`.
         """
         size = whole_number("batch_size", batch_size)
-        # Once, however often the store has to read again.
+        return self.ahead.next(
+            self.store.live, self.generator, self.begin_sample, (size, replace), out
+        )
+
+    def begin_sample(
+        self, generator: np.random.Generator, size: int, replace: bool = True
+    ) -> Draw[Batch]:
+        """Draw the numbers of a batch of `sample`: once, however often the store is read again."""
+        path = self.store.path
         if replace:
-            draws = self.generator.random(size)
-            draw = errors_with_path(self.store.path, lambda index: uniform_ids(index, draws))
+            draws = generator.random(size)
+            choose = errors_with_path(path, lambda index: uniform_ids(index, draws))
         else:
-            seed = draw_seed(self.generator)
-            draw = errors_with_path(self.store.path, lambda index: distinct_ids(index, size, seed))
-        return self.store.live.gather(draw, self._gatherer, out)
+            seed = draw_seed(generator)
+            choose = errors_with_path(path, lambda index: distinct_ids(index, size, seed))
+        return Draw(choose, self._gatherer)
 
     def batches(
         self,
@@ -204,9 +219,12 @@ class Dataset:
             )
             if drop_last:
                 ids = ids[: total // world_size // size * size]
-            for start in range(0, len(ids), size):
-                kept = _not_evicted(ids[start : start + size])
-                batch = self.store.live.gather(kept, self._gatherer)
+            draws = (
+                Draw(_not_evicted(ids[start : start + size]), self._gatherer)
+                for start in range(0, len(ids), size)
+            )
+            # Not across epochs: the next one begins when its first batch is asked for.
+            for batch in self.ahead.each(self.store.live, draws):
                 if len(batch):
                     yield batch
 
@@ -291,11 +309,17 @@ class Dataset:
         """
         windows = Windows(length, burn_in, boundary, stride)
         size = whole_number("batch_size", batch_size)
-        draws = self.generator.random(size)
+        return self.ahead.next(
+            self.store.live, self.generator, self._begin_sequences, (windows, size), out
+        )
+
+    def _begin_sequences(
+        self, generator: np.random.Generator, windows: Windows, size: int
+    ) -> Draw[SequenceBatch]:
+        draws = generator.random(size)
         sampler = self._window_sampler(windows)
-        draw = errors_with_path(self.store.path, lambda index: sampler.draw(index, draws))
-        gatherer = self._sequence_gatherer(windows.length, windows.burn_in)
-        return self.store.live.gather(draw, gatherer, out)
+        choose = errors_with_path(self.store.path, lambda index: sampler.draw(index, draws))
+        return Draw(choose, self._sequence_gatherer(windows.length, windows.burn_in))
 
     def sequence_batches(
         self,
@@ -341,8 +365,11 @@ class Dataset:
                 ids = np.random.default_rng([self._epoch_seed, self._epoch]).permutation(ids)
             self._epoch += 1
             done += 1
-            for start in range(0, len(ids), size):
-                yield self.store.live.gather_ids(ids[start : start + size], gatherer)
+            draws = (
+                Draw(self.store.live.valid_ids(ids[start : start + size]), gatherer)
+                for start in range(0, len(ids), size)
+            )
+            yield from self.ahead.each(self.store.live, draws)
 
     def sample_portions(self, batch_size: int, length: int) -> SequenceBatch:
         """Draw windows of whole episodes: an episode by its length, then a window in it.
@@ -359,13 +386,17 @@ class Dataset:
             SchemaError: a value out of its range.
         """
         size = whole_number("batch_size", batch_size)
-        windows = Windows(length)
-        sampler = self._portion_sampler(windows)
-        draws = self.generator.random((2, size))
-        draw = errors_with_path(self.store.path, lambda index: sampler.draw(index, draws))
-        return self.store.live.gather(
-            draw, self._sequence_gatherer(windows.length, windows.burn_in)
+        return self.ahead.next(
+            self.store.live, self.generator, self._begin_portions, (Windows(length), size)
         )
+
+    def _begin_portions(
+        self, generator: np.random.Generator, windows: Windows, size: int
+    ) -> Draw[SequenceBatch]:
+        draws = generator.random((2, size))
+        sampler = self._portion_sampler(windows)
+        choose = errors_with_path(self.store.path, lambda index: sampler.draw(index, draws))
+        return Draw(choose, self._sequence_gatherer(windows.length, windows.burn_in))
 
     def sample_trajectories(self, n: int, *, replace: bool = True) -> list[LazyTrajectory]:
         """Draw whole episodes uniformly; their columns are read when they are first asked for.
@@ -406,13 +437,18 @@ class Dataset:
         return self.store.episodes
 
     def refresh(self) -> Self:
-        """Take the newest rows, and lanes, of live stores; see `Store.refresh`."""
+        """Take the newest rows, and lanes, of live stores; see `Store.refresh`.
+
+        Batches that were read ahead are forgotten, so that the next one is of what is there now.
+        """
         self.store.refresh()
+        self.ahead.drop()
         return self
 
     def close(self) -> None:
         """Close the store."""
         self.store.close()
+        self.ahead.close()  # after it, so that no other thread begins to read ahead once more
 
     def __enter__(self) -> Self:
         return self

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from mmreplay.batches.batch import Batch
 from mmreplay.batches.combine import Source, fill, schema_of, unshared
 from mmreplay.batches.settings import Settings
+from mmreplay.datasets.draws import draw_seed
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Ids
 from mmreplay.schema import Schema
@@ -30,9 +31,11 @@ class Decorated:
         data: what to sample from.
         functions: called in this order as ``function(batch, generator)``; each returns a batch.
             They may write into the arrays that they are given. To put other arrays into their
-            place, use `dataclasses.replace`. What is random in them comes from `generator`, the
-            data's, so that the same seed gives the same batches, also after resuming. A function
-            with a method ``check(settings)`` is asked to raise if it does not fit the settings.
+            place, use `dataclasses.replace`. What is random in them comes from `generator`: one for
+            each batch, seeded by a number of the data's, so that the same seed gives the same
+            batches, also after resuming. A function with a method ``check(settings)`` is asked to
+            raise if it does not fit the settings. They are called when a batch is asked for, also
+            where the data reads ahead.
 
     Raises:
         SchemaError: something that is no function, or does not fit the data.
@@ -138,8 +141,11 @@ class Decorated:
     def _decorated(self, batch: Batch, out: Batch | None) -> Batch:
         """A new batch passed through all functions, in `out` if given."""
         batch = unshared(batch)
+        # One number of the data's, however many the functions take: batches that the data reads
+        # ahead are then drawn from where its generator will stand.
+        generator = np.random.default_rng(draw_seed(self.generator))
         for function in self.functions:
-            result: object = function(batch, self.generator)
+            result: object = function(batch, generator)
             if not isinstance(result, Batch) or len(result) != len(batch):
                 raise SchemaError(
                     f"{function!r}: expected to get a batch of {len(batch)} back, found "

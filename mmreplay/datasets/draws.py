@@ -1,4 +1,4 @@
-"""What all draws from a store share: a seed for each, and errors that name the store.
+"""What all draws from a store share: `Draw`, a seed for each, and errors that name the store.
 
 Invariant: all numbers that a draw needs are taken from the generator once, before the store is
 read, however often that has to be done again.
@@ -6,16 +6,37 @@ read, however often that has to be done again.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from mmreplay.episode_index import Index
 from mmreplay.errors import EmptyBufferError, SchemaError
+from mmreplay.ids import Ids
+from mmreplay.reading.located import LateRebuilder
 
 T = TypeVar("T")
+Read = TypeVar("Read")
+
+
+@dataclasses.dataclass(slots=True, eq=False)  # not frozen: that takes longer for each batch
+class Draw(Generic[Read]):
+    """One batch, for which all random numbers are drawn.
+
+    Attributes:
+        choose: the ids, from the index as it is when it is called; the same numbers give the same
+            ids of the same index. It must not hold the dataset, or the two would keep each other,
+            and the store's maps, alive.
+        gatherer: rebuilds them.
+        finish: called with the batch once it is given, in the thread that gets it.
+    """
+
+    choose: Callable[[Index], Ids]
+    gatherer: LateRebuilder[Any, Read]
+    finish: Callable[[Read], None] | None = None
 
 
 def draw_seed(generator: np.random.Generator) -> int:

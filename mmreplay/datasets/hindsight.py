@@ -20,11 +20,11 @@ from mmreplay.batches.relabel import STRATEGIES, GoalFunction, Relabelling, Task
 from mmreplay.batches.settings import Settings
 from mmreplay.batches.transitions import TransitionGatherer
 from mmreplay.datasets.dataset import Dataset
-from mmreplay.datasets.draws import errors_with_path
+from mmreplay.datasets.draws import Draw
+from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer
 from mmreplay.errors import InvalidIdError, SchemaError
 from mmreplay.ids import Ids
 from mmreplay.reading.store import Store
-from mmreplay.sampling.uniform import uniform_ids
 from mmreplay.schema import Field, Schema
 
 _ATTEMPTS = 100
@@ -124,7 +124,7 @@ class Hindsight:
         )
         self._gatherer = TransitionGatherer(self.schema, data.settings)
         # Whoever draws in a way of its own is asked for a batch of its own, for the ids in it.
-        self._uniform = type(data).sample is Dataset.sample
+        self._is_known = type(data).sample in {Dataset.sample, PrioritizedReplayBuffer.sample}
         if hasattr(data, "update_priorities"):
             self.update_priorities = data.update_priorities
 
@@ -163,15 +163,16 @@ class Hindsight:
             EmptyBufferError: there is no transition yet.
         """
         size = whole_number("batch_size", batch_size)
-        if self._uniform:
-            draws = self.generator.random(size)
-
-            draw = errors_with_path(self.store.path, lambda index: uniform_ids(index, draws))
-            return self.store.live.gather(draw, self._relabelling(size), out)
+        if self._is_known:
+            return self.data.ahead.next(self.store.live, self.generator, self._begin, (size,), out)
         for _ in range(_ATTEMPTS - 1):
             with contextlib.suppress(InvalidIdError):  # evicted since it was drawn
                 return self._relabelled_draw(size, out)
         return self._relabelled_draw(size, out)
+
+    def _begin(self, generator: np.random.Generator, size: int) -> Draw[Batch]:
+        draw = self.data.begin_sample(generator, size)
+        return dataclasses.replace(draw, gatherer=self._relabelling(generator, size))
 
     def _relabelled_draw(self, size: int, out: Batch | None) -> Batch:
         drawn = self.data.sample(size)
@@ -189,7 +190,7 @@ class Hindsight:
         Raises:
             InvalidIdError: an id that is no valid transition, named.
         """
-        return self.store.live.gather_ids(ids, self._relabelling(np.size(ids)), out)
+        return self.store.live.gather_ids(ids, self._relabelling(self.generator, np.size(ids)), out)
 
     def batches(
         self,
@@ -214,8 +215,8 @@ class Hindsight:
         )
         return (self.relabel(batch.id) for batch in batches)
 
-    def _relabelling(self, size: int) -> Relabelling:
-        chances, draws = self.generator.random((2, size))
+    def _relabelling(self, generator: np.random.Generator, size: int) -> Relabelling:
+        chances, draws = generator.random((2, size))
         some = chances < self._probability
         return Relabelling(self._gatherer, self._task, self._strategy, some, draws)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmreplay.arguments import check_seed
+from mmreplay.arguments import check_seed, whole_number
 from mmreplay.batches.settings import Settings
 from mmreplay.datasets.dataset import Dataset, Seed
 from mmreplay.errors import SchemaError, StoreNotFoundError
@@ -30,6 +30,7 @@ def load(
     padding: str | None = None,
     stack_axis: int = 0,
     clip_reward: tuple[float, float] | None = None,
+    prefetch: int = 0,
 ) -> Dataset:
     """Open stores for training, read-only.
 
@@ -43,15 +44,21 @@ def load(
         stack_axis: 0 puts the frames in front, -1 last.
         clip_reward: (low, high), to which each reward is clipped before it goes into a return;
             None takes them as they are.
+        prefetch: batches to read ahead in threads, for `sample`, `sample_sequences`,
+            `sample_portions`, `batches` and `sequence_batches`: the same batches as without, while
+            you train on the one before. Each takes the memory of a batch. For compressed frames, or
+            those that are not in memory; raw ones in memory are not worth it. See
+            docs/semantics.md for what it means of a live store.
 
     Raises:
         StoreNotFoundError: nothing there, or nothing that the pattern matches.
         SchemaError: stores whose rows differ, a store named twice, or a setting out of its range.
     """
     check_seed(seed)
+    whole_number("prefetch", prefetch, 0)
     store = Store(_matching(path), padding=padding)
     settings = Settings(stack, n_step, gamma, store.padding, stack_axis, clip_reward)
-    return Dataset(store, settings, seed)
+    return Dataset(store, settings, seed, prefetch)
 
 
 def _matching(path: Any) -> list[Path]:

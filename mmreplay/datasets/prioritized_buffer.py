@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.arguments import whole_number
 from mmreplay.batches.batch import Batch
 from mmreplay.datasets.dataset import Seed
-from mmreplay.datasets.draws import errors_with_path
+from mmreplay.datasets.draws import Draw, errors_with_path
 from mmreplay.datasets.replay_buffer import ReplayBuffer
 from mmreplay.episode_index import Index
 from mmreplay.errors import ClosedError, SchemaError
@@ -43,7 +42,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         alpha, beta, betasteps, epsilon, error_clip, variant, stratified, normalize: see
             `mmreplay.sampling.prioritized.Prioritization`; each opening may give others.
         frame, action, codec, extras, reward_dtype, env, lanes, padding, stack_axis,
-            clip_reward, metadata, flush_s: as for `ReplayBuffer`.
+            clip_reward, metadata, flush_s, prefetch: as for `ReplayBuffer`. A batch that is read
+            ahead is drawn by the priorities as they were then.
 
     Raises:
         SchemaError, LockedError, DiskFullError, FormatError, CorruptStoreError: as `ReplayBuffer`.
@@ -52,7 +52,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     """
 
     _sampler: PrioritizedSampler | None = None
-    _n_batches = 0
 
     def __init__(
         self,
@@ -83,6 +82,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         clip_reward: tuple[float, float] | None = None,
         metadata: Mapping[str, Any] | None = None,
         flush_s: float = FLUSH_S,
+        prefetch: int = 0,
     ) -> None:
         self._how = Prioritization(
             alpha, beta, betasteps, epsilon, error_clip, variant, stratified, normalize
@@ -106,6 +106,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             clip_reward=clip_reward,
             metadata=metadata,
             flush_s=flush_s,
+            prefetch=prefetch,
         )
         try:
             self.store.live.look(self._begin)
@@ -126,19 +127,19 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         kept = self.stored_state.get("sampler")
         kept = kept if isinstance(kept, dict) else {}
         largest, n_batches = kept.get("largest"), kept.get("batches")
-        # As JSON has it, which anybody may have written.
-        self._n_batches = max(n_batches, 0) if isinstance(n_batches, int) else 0
         is_sound = isinstance(largest, float) and 0 < largest <= MAX_PRIORITY
         self._sampler = PrioritizedSampler(
             self._column, self._how, index, largest if is_sound else None
         )
+        # As JSON has it, which anybody may have written.
+        self._sampler.n_batches = max(n_batches, 0) if isinstance(n_batches, int) else 0
 
     def _saved_state(self) -> dict[str, Any]:
         """See `ReplayBuffer.saved_state`; makes the priorities durable, too."""
         if self._sampler is None:
             return super()._saved_state()
         self._column.sync()
-        kept = {"largest": self._sampler.largest, "batches": self._n_batches}
+        kept = {"largest": self._sampler.largest, "batches": self._sampler.n_batches}
         return {**super()._saved_state(), "sampler": kept}
 
     def after_fork_in_child(self) -> None:
@@ -163,7 +164,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     @property
     def beta(self) -> float:
         """The beta of the next batch's weights."""
-        return self._how.beta_at(self._n_batches)
+        return self._how.beta_at(self.sampler.n_batches)
 
     @property
     def n_late_updates(self) -> int:
@@ -182,25 +183,32 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             EmptyBufferError: there is no transition yet.
             SchemaError: without replacement.
         """
+        return super().sample(batch_size, out, replace=replace)
+
+    def begin_sample(
+        self, generator: np.random.Generator, size: int, replace: bool = True
+    ) -> Draw[Batch]:
+        """See `Dataset.begin_sample`; raises SchemaError without replacement."""
         if not replace:
             raise SchemaError(
                 "replace: priorities are drawn with replacement, to which the weights belong; for "
                 "a wider spread use stratified=True"
             )
-        draws = self.generator.random(whole_number("batch_size", batch_size))
-        sampler, beta = self.sampler, self.beta
-        weights = np.empty(0)
+        sampler, how = self.sampler, self._how
+        draws = generator.random(size)
+        weights: Callable[[float], npt.NDArray[np.float64]]
 
-        def draw(index: Index) -> Ids:
+        def choose(index: Index) -> Ids:
             nonlocal weights
             ids, probabilities = sampler.draw(index, draws)
-            weights = sampler.weights(probabilities, beta)
+            weights = sampler.weights(probabilities)
             return ids
 
-        batch = self.store.live.gather(errors_with_path(self.store.path, draw), self._gatherer, out)
-        batch.weight[:] = weights
-        self._n_batches += 1
-        return batch
+        def finish(batch: Batch) -> None:
+            batch.weight[:] = weights(how.beta_at(sampler.n_batches))
+            sampler.n_batches += 1
+
+        return Draw(errors_with_path(self.store.path, choose), self._gatherer, finish)
 
     def update_priorities(self, ids: npt.ArrayLike, errors: npt.ArrayLike) -> None:
         """Give transitions the priority |error| + epsilon.

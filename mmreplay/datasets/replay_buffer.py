@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.arguments import check_seed
+from mmreplay.arguments import check_seed, whole_number
 from mmreplay.batches.settings import Settings
 from mmreplay.datasets.dataset import Dataset, Seed
 from mmreplay.errors import CorruptStoreError, SchemaError
@@ -51,6 +51,8 @@ class ReplayBuffer(Dataset):
             matching, when the store exists.
         lanes: that many environments, which step together.
         flush_s: seconds between flushes by the clock; 0 for none.
+        prefetch: batches to read ahead in threads; see `load`. A batch then shows the buffer as it
+            was up to so many samples before, but nothing that was evicted since.
 
     Raises:
         SchemaError, LockedError, DiskFullError, FormatError, CorruptStoreError: as `create`.
@@ -82,10 +84,12 @@ class ReplayBuffer(Dataset):
         clip_reward: tuple[float, float] | None = None,
         metadata: Mapping[str, Any] | None = None,
         flush_s: float = FLUSH_S,
+        prefetch: int = 0,
     ) -> None:
         settings = Settings(stack, n_step, gamma, padding or "reset", stack_axis, clip_reward)
         settings.check_evicting(evicts=capacity is not None)
         check_seed(seed)  # before anything is made
+        whole_number("prefetch", prefetch, 0)
         self.writer = create(
             path,
             frame,
@@ -105,7 +109,8 @@ class ReplayBuffer(Dataset):
         try:
             # By its directory and not by its path: the buffer stays with what its writer writes.
             store = Store([HeldDirectory(files.path).root], padding=padding)
-            super().__init__(store, dataclasses.replace(settings, padding=store.padding), seed)
+            settings = dataclasses.replace(settings, padding=store.padding)
+            super().__init__(store, settings, seed, prefetch)
             saved = files.generator()
             self.stored_state = {} if saved is None else _restore(self.generator, saved, store.path)
             files.on_flush = _saver(self)
@@ -186,7 +191,7 @@ class ReplayBuffer(Dataset):
         try:
             self.writer.close()
         finally:
-            self.store.close()
+            super().close()
 
     def __repr__(self) -> str:
         return f"<mmreplay.ReplayBuffer {self.writer.path}>"

@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from mmreplay.errors import ClosedError, CorruptStoreError, InvalidIdError, Sche
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.reading.joined_lanes import AnyReader, JoinedLanes
 from mmreplay.reading.lane_reader import LaneReader
+from mmreplay.reading.located import LateRebuilder, Located, Places, Read, Rebuilder
 from mmreplay.reading.trajectories import LazyTrajectory
 from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.schema import Schema, as_array
@@ -34,22 +35,10 @@ from mmreplay.system.forks import after_fork_in_child
 from mmreplay.system.held_directories import AnyPath
 
 T = TypeVar("T")
-Places = TypeVar("Places")
-Read = TypeVar("Read")
 
 _LOG = logging.getLogger("mmreplay")
 _ATTEMPTS = 100
 _LOOK_S = 1.0
-
-
-class Rebuilder(Protocol[Places, Read]):
-    """What makes something to train with of ids: a `TransitionGatherer`, or one of sequences."""
-
-    def locate(self, index: Index, ids: Ids, /) -> Places:
-        """Look up in the index what is needed of it."""
-
-    def fetch(self, columns: Mapping[str, Any], places: Places, out: Read | None, /) -> Read:
-        """Read what lies there."""
 
 
 class LiveLanes:
@@ -241,10 +230,32 @@ class LiveLanes:
 
         return self.retrying(read)
 
+    def locate(
+        self, draw: Callable[[Index], Ids], gatherer: LateRebuilder[Places, Read]
+    ) -> Located[Places, Read]:
+        """The first half of `gather`: what `draw` chooses from the index as it is now."""
+
+        def located(index: Index) -> Located[Places, Read]:
+            lanes = self._joined  # whose index it is: `look` holds the lock
+            places = gatherer.locate(index, draw(index))
+            n_remaps = lanes.remaps.count
+            return Located(lanes, lanes.columns, gatherer, places, index.version, n_remaps)
+
+        return self.look(located)
+
+    def renewed(self, located: Located[Places, Read]) -> Located[Places, Read] | None:
+        """The same with the lanes as they are now; see `Located.renewed`."""
+        with self._lock:
+            return located.renewed(self._follow())
+
     def gather_ids(
         self, ids: npt.ArrayLike, gatherer: Rebuilder[Places, Read], out: Read | None = None
     ) -> Read:
         """The transitions with these ids, each checked."""
+        return self.gather(self.valid_ids(ids), gatherer, out)
+
+    def valid_ids(self, ids: npt.ArrayLike) -> Callable[[Index], Ids]:
+        """What draws these ids; raises InvalidIdError for one that is no transition."""
         wanted = self.checked_ids(ids)
 
         def valid(index: Index) -> Ids:
@@ -253,7 +264,7 @@ class LiveLanes:
                 raise self._invalid(int(wanted[wrong][0]))
             return wanted
 
-        return self.gather(valid, gatherer, out)
+        return valid
 
     def checked_ids(self, ids: npt.ArrayLike) -> Ids:
         """Ids as the user gave them, as int64 (B,); raises SchemaError if they are none."""

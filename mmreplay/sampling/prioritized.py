@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -119,14 +120,15 @@ class PrioritizedSampler:
     other writers that came to the store since have no priorities here, and are not drawn.
 
     `largest` is the largest priority ever given, 1 until one was; if it is not told, that of the
-    column. `n_late` counts updates that came too late: their transitions had been evicted.
+    column. `n_late` counts updates that came too late: their transitions had been evicted;
+    `n_batches` those that were given.
     """
 
     def __init__(
         self, column: PriorityColumn, how: Prioritization, index: Index, largest: float | None
     ) -> None:
         self.how = how
-        self.n_late = 0
+        self.n_late = self.n_batches = 0
         self._column = column
         self._masses: Masses = (
             Proportional(how.alpha) if how.variant == "proportional" else RankBased(how.alpha)
@@ -204,14 +206,17 @@ class PrioritizedSampler:
         positions, probabilities = self._masses.draw(draws)
         return self._column.ids(positions), probabilities
 
-    def weights(self, probabilities: Doubles, beta: float) -> Doubles:
-        """Importance weights, (B,), of the last batch: (N * P) ** -beta, by the largest one."""
-        out: Doubles = (self._n * probabilities) ** -beta
-        if self.how.normalize == "batch":
-            out /= out.max()
-        else:
-            out /= (self._n * self._masses.least()) ** -beta
-        return out
+    def weights(self, probabilities: Doubles) -> Callable[[float], Doubles]:
+        """Importance weights, (B,), of the last draw by beta: (N * P) ** -beta, by the largest."""
+        products = self._n * probabilities
+        least = self._n * self._masses.least() if self.how.normalize == "buffer" else None
+
+        def by_beta(beta: float) -> Doubles:
+            out: Doubles = products**-beta
+            out /= out.max() if least is None else least**-beta
+            return out
+
+        return by_beta
 
     # ------------------------------------------------------------ updating
 

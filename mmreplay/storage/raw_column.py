@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids, distinct
-from mmreplay.storage import prefetch
+from mmreplay.storage import page_advice
 from mmreplay.storage.chunk_files import LaneFiles, chunk_path, file_places, read_rows
 from mmreplay.storage.side_by_side import SideBySide
 from mmreplay.system import memory_maps
@@ -59,7 +59,7 @@ class RawColumn:
         self._whole_pages = all(s.chunk_bytes % memory_maps.GRANULARITY == 0 for s in self._specs)
         # Replaced whole, for threads that read meanwhile; None: the files are mapped one by one.
         self._files: SideBySide | None = None
-        self._pager = prefetch.Pager()
+        self._pager = page_advice.Pager()
         self._finished = [0] * len(lanes)  # chunk after the last one that the pager knows
         self._bases = [0] * len(lanes)  # as of the last look for evicted maps
         self._cache: collections.OrderedDict[tuple[int, int], Array] = collections.OrderedDict()
@@ -113,7 +113,7 @@ class RawColumn:
             return
         for number, stop in enumerate(stops):
             self._map(files, number, stop)
-        self._pager, self._finished = prefetch.Pager(), first
+        self._pager, self._finished = page_advice.Pager(), first
         for number in range(len(pairs)):
             self._tell_pager(files, number)
         self._remaps.count += 1  # before other rows can be found where evicted ones were
@@ -205,5 +205,5 @@ class RawColumn:
             first, last = index.min(axis=1), index.max(axis=1)
             if (last - first >= index.shape[1]).any():  # what lies between is of others
                 first = last = distinct(index.ravel())
-            ranges = prefetch.ranges(first, last, self._row_bytes)
+            ranges = page_advice.ranges(first, last, self._row_bytes)
             memory_maps.advise_needed(files.data, ranges)

@@ -65,6 +65,7 @@ def shown(arguments):
 
 OWN = {
     "Dataset.after_fork_in_child",
+    "Dataset.begin_sample",
     "Field.coerce",
     "Field.coerce_loosely",
     "Field.coerce_many",
@@ -72,6 +73,7 @@ OWN = {
     "Field.same_data",
     "LazyFrames.is_first",
     "PrioritizedReplayBuffer.after_fork_in_child",
+    "PrioritizedReplayBuffer.begin_sample",
     "PrioritizedReplayBuffer.sampler",
     "ReplayBuffer.stored_state",
     "Settings.check_evicting",

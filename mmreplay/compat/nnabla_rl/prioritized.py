@@ -104,14 +104,14 @@ class Prioritized(ReplayBuffer):
             if not wrong.size:
                 return
             drawn, chances = sampler.draw(index, self._buffer.generator.random(wrong.size))
-            ids[wrong], weights[wrong] = drawn, sampler.weights(chances, beta)
+            ids[wrong], weights[wrong] = drawn, sampler.weights(chances)(beta)
         # Few begin a run: take all masses, which takes time in proportion to their number.
         wrong = (~runs.begin(ids)).nonzero()[0]
         every = index.ids()
         chances = sampler.probabilities(index, every)
         begins = np.where(runs.begin(every), chances, 0)
         chosen = self._buffer.generator.choice(len(every), wrong.size, p=begins / begins.sum())
-        ids[wrong], weights[wrong] = every[chosen], sampler.weights(chances[chosen], beta)
+        ids[wrong], weights[wrong] = every[chosen], sampler.weights(chances[chosen])(beta)
 
     def sample_indices(
         self, indices: Sequence[int], num_steps: int = 1
@@ -124,7 +124,7 @@ class Prioritized(ReplayBuffer):
 
         def look(index: Index) -> tuple[Ids, npt.NDArray[Any]]:
             ids = index.at(numbers % index.n_transitions)
-            return ids, sampler.weights(sampler.probabilities(index, ids), beta)
+            return ids, sampler.weights(sampler.probabilities(index, ids))(beta)
 
         return self._given(found, *self._buffer.store.live.look(look))
 

@@ -20,7 +20,7 @@ from mmreplay.compat.nnabla_rl.recorder import EARLIER_SCREENS, TRAJECTORY_BEGIN
 from mmreplay.episode_index import Index, RowIndex, Steps
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Ids
-from mmreplay.reading.live_lanes import Rebuilder
+from mmreplay.reading.located import Rebuilder
 from mmreplay.reading.store import Store
 from mmreplay.schema import as_array
 

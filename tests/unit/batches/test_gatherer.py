@@ -131,3 +131,28 @@ def test_a_dict_out_with_other_keys_is_refused():
         batch = fetched(other, TransitionGatherer(other, Settings(stack=3)), [0, 1])
         with pytest.raises(SchemaError, match="out: expected a batch of 2"):
             fetched(rows, gatherer, [0, 1], batch)
+
+
+@pytest.mark.parametrize("settings", KINDS.values(), ids=KINDS)
+def test_a_batch_is_copied_into_another_whole(settings):
+    rows = Rows(SCALARS, extras={"x": Column(np.arange(12), "float32")})
+    gatherer = TransitionGatherer(rows, Settings(**settings))
+    out, batch = fetched(rows, gatherer, [0, 1, 2]), fetched(rows, gatherer, [10, 9, 4])
+    known = arrays(out)
+    for one in known:
+        one[...] = 77
+    assert gatherer.copy(batch, out) is out
+    for one, other, before in zip(arrays(out), arrays(batch), known, strict=True):
+        assert one is before
+        assert one.tobytes() == other.tobytes()
+    batch.id[:] = 5
+    assert out.id.tolist() == [10, 9, 4]
+
+
+def test_a_batch_is_not_copied_into_one_that_does_not_fit():
+    rows = Rows(SCALARS)
+    gatherer = TransitionGatherer(rows, Settings(stack=3))
+    batch, other = fetched(rows, gatherer, [0, 1, 2]), gathered([0, 1, 2], rows=rows, stack=2)
+    for wrong in (other, fetched(rows, gatherer, [0, 1]), object()):
+        with pytest.raises(SchemaError, match="out: expected a batch of 3"):
+            gatherer.copy(batch, wrong)

@@ -219,7 +219,7 @@ def test_a_plain_buffer_in_between_keeps_what_was_given(prioritized_of, end):
     assert len(found) == ROWS
     assert found == {i: given.get(i, 300.0) for i in found}
     assert buffer.sampler.largest == 300
-    assert buffer._n_batches == 1
+    assert buffer.sampler.n_batches == 1
     # And one that lets go of all rows that had any.
     buffer.close()
     plain = prioritized_of(kind=ReplayBuffer)

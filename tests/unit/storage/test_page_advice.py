@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from mmreplay.storage import prefetch
+from mmreplay.storage import page_advice
 from mmreplay.system import memory_maps
 
 
 @pytest.fixture
 def pager():
     """A pager that knows of three large chunks, and the chunks."""
-    one = prefetch.Pager()
+    one = page_advice.Pager()
     data = {(0, n): np.zeros(1 << 20, np.uint8) for n in range(3)}
     for chunk, values in data.items():
         one.add(chunk, values)
@@ -28,7 +28,7 @@ def advice(monkeypatch):
 
 
 def test_small_chunks_are_left_to_themselves():
-    pager = prefetch.Pager()
+    pager = page_advice.Pager()
     pager.add((0, 0), np.zeros((1 << 20) - 1, np.uint8))
     assert not pager.active
 
@@ -68,5 +68,5 @@ def test_two_threads_may_ask_for_the_same_chunks(pager, advice, monkeypatch):
     assert not pager.active
 
 
-def test_prefetch_asks_for_every_row_between_the_first_and_the_last():
-    assert prefetch.ranges([3, 10], [5, 10], 7) == [(21, 21), (70, 7)]
+def test_the_advice_covers_every_row_between_the_first_and_the_last():
+    assert page_advice.ranges([3, 10], [5, 10], 7) == [(21, 21), (70, 7)]

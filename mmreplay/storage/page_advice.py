@@ -1,4 +1,4 @@
-"""Page in mapped chunk files ahead of reads, according to what is in memory already.
+"""Advise the kernel which pages of mapped chunk files to bring in, by what is in memory already.
 
 Invariant: nothing here changes what is read, only when its pages come. A file that is in the page
 cache gets its page tables filled at once, and not by one fault for each few rows; of one that is

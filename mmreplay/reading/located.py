@@ -1,0 +1,92 @@
+"""`Located`: what was drawn from the index and looked up in it, to be read by any thread.
+
+Invariant: what is read later is what would have been read at once, or nothing; it does not depend
+on when, or how fast, a thread reads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from mmreplay.episode_index import Index
+from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
+from mmreplay.reading.joined_lanes import JoinedLanes
+from mmreplay.storage.chunk_files import EvictedError
+
+Places = TypeVar("Places")
+Read = TypeVar("Read")
+
+
+class Rebuilder(Protocol[Places, Read]):
+    """What makes something to train with of ids."""
+
+    def locate(self, index: Index, ids: Ids, /) -> Places:
+        """Look up in the index what is needed of it."""
+
+    def fetch(self, columns: Mapping[str, Any], places: Places, out: Read | None, /) -> Read:
+        """Read what lies there."""
+
+
+class LateRebuilder(Rebuilder[Places, Read], Protocol[Places, Read]):
+    """One that may read long after it has looked up: a `BatchGatherer`."""
+
+    def oldest(self, places: Places, /) -> Ids:
+        """The ids of the oldest steps that are read there."""
+
+    def copy(self, read: Read, out: Read, /) -> Read:
+        """Fill `out` with what was read; raises SchemaError if it does not fit."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)  # not frozen: that takes longer for each batch
+class Located(Generic[Places, Read]):
+    """Where something lies in the lanes as they were when it was looked up.
+
+    Args:
+        lanes: that it lies in.
+        columns: theirs.
+        gatherer: what reads it.
+        places: of the gatherer.
+        version: of the index then.
+        n_remaps: of the columns then.
+    """
+
+    lanes: JoinedLanes
+    columns: Mapping[str, Any]
+    gatherer: LateRebuilder[Places, Read]
+    places: Places
+    version: int
+    n_remaps: int
+
+    def fetch(self, out: Read | None = None) -> Read | None:
+        """Read it, without a lock; None if rows or sessions may have gone away meanwhile."""
+        lanes = self.lanes
+        try:
+            read = self.gatherer.fetch(self.columns, self.places, out)
+        except EvictedError:
+            return None
+        except IndexError:
+            if lanes.remaps.count == self.n_remaps:
+                raise
+            return None
+        return read if lanes.remaps.count == self.n_remaps and lanes.same_session() else None
+
+    def renewed(self, lanes: JoinedLanes) -> Located[Places, Read] | None:
+        """The same as of now; None if the lanes are others, or a step that is read was evicted.
+
+        The caller holds the lock of the lanes. Rows that can still be sampled are still there, with
+        the frames before them that their stacks show.
+        """
+        if lanes is not self.lanes:
+            return None
+        index = lanes.index
+        if index.version == self.version and lanes.remaps.count == self.n_remaps:
+            return self
+        oldest = self.gatherer.oldest(self.places)
+        firsts = np.array([index.window(lane)[1] for lane in range(index.n_lanes)])
+        if (oldest & ROW_MASK < firsts[oldest >> LANE_SHIFT]).any():
+            return None
+        return dataclasses.replace(self, version=index.version, n_remaps=lanes.remaps.count)

@@ -1,0 +1,51 @@
+"""Batches that are read ahead of any store that grows are those of their draws."""
+
+import functools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mmreplay
+from tests.support.disks.scratch import scratch_directory
+from tests.support.effort import THOROUGH, by_effort
+from tests.support.oracle.drawn_ahead import DrawnAhead
+from tests.support.oracle.pair import Pair
+from tests.support.oracle.strategies import gather_settings, layouts
+
+pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
+
+TURNS = st.tuples(
+    st.sampled_from([0, 1, 1, 2, 5, 30, 130]),  # steps
+    st.sampled_from([0.0, 0.1, 0.5]),  # how likely each ends an episode
+    st.sampled_from(["", "", "flush", "refresh"]),
+    st.integers(1, 4),  # batches
+)
+
+
+@settings(max_examples=by_effort(5, 60, 600))
+@given(
+    layout=layouts(),
+    given=gather_settings(longest=9),
+    n=st.integers(1, 4),
+    turns=st.lists(TURNS, min_size=1, max_size=by_effort(6, 12, 12)),
+)
+def test_what_is_read_ahead_is_what_the_oracle_says_of_its_draw(layout, given, n, turns):
+    model = layout.model()
+    with scratch_directory() as folder:
+        with layout.create_buffer(
+            folder / "s.zarr", mmreplay.ReplayBuffer, **given, seed=n, prefetch=n
+        ) as buffer:
+            pair = Pair(buffer, model, np.random.default_rng(n))
+            batch = functools.partial(model.batch, **given)
+            expected = DrawnAhead(buffer, n, 3, model.ids, batch)
+            for n_steps, end, what, n_batches in turns:
+                pair.together(n_steps, end)
+                if what == "flush":
+                    buffer.flush()
+                elif what == "refresh":
+                    buffer.refresh()
+                    expected.forget()
+                for _ in range(n_batches):
+                    expected.check_next()

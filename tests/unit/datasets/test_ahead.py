@@ -1,0 +1,812 @@
+"""Batches that are read ahead: the same as without, whatever happens between two of them."""
+
+import copy
+import dataclasses
+import pickle
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import (
+    ClosedError,
+    CorruptStoreError,
+    Decorated,
+    EmptyBufferError,
+    Field,
+    Hindsight,
+    InvalidIdError,
+    Mixture,
+    PrioritizedReplayBuffer,
+    ReplayBuffer,
+    SchemaError,
+)
+from mmreplay.reading.located import Located
+from mmreplay.storage.chunk_files import chunk_path
+from tests.support import prioritized
+from tests.support.effort import by_effort
+from tests.support.oracle.drawn_ahead import DrawnAhead, check_equal
+from tests.support.processes.threads import BackgroundThreads
+
+CODECS = {
+    "raw": Field((3,), "uint8", "raw", chunk=8),
+    "lz4": Field((3,), "uint8", "lz4", chunk=4, shard=8),
+    "zstd": Field((3,), "uint8", "zstd", chunk=4, shard=16),
+}
+LANES = ("one environment", "vector", "named lanes")
+ACTION = Field((), "int64", chunk=8)
+
+
+def play(target, n_steps, width=None, *, reset=True, first=0, ends=True):
+    """Steps whose values tell which they are; an episode ends after each seventh."""
+    here = np.arange(width or 1)
+
+    def frame(t):
+        numbers = (first + t) * 8 + here
+        rows = np.stack([numbers % 251, numbers // 251, numbers % 7], 1).astype("uint8")
+        return rows if width else rows[0]
+
+    def all_of(value):
+        return np.full(width, value) if width else value
+
+    if reset:
+        target.reset(frame(0))
+    for t in range(1, n_steps + 1):
+        is_last = ends and t % 7 == 0
+        target.step(
+            all_of(t % 5),
+            all_of(t / 4),
+            frame(t),
+            all_of(is_last and t % 2 == 0),
+            all_of(is_last and t % 2 == 1),
+        )
+        if is_last and t < n_steps:
+            target.reset(frame(t))
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory):
+    """The path of a closed store, by codec and kind of lanes."""
+    folder, known = tmp_path_factory.mktemp("closed"), {}
+
+    def path(codec, lanes):
+        name = folder / f"{codec} {lanes}.zarr"
+        if name not in known:
+            known[name] = True
+            given = {"frame": CODECS[codec], "action": ACTION, "flush_s": 0}
+            more = {"vector": [{"lanes": 3}], "named lanes": [{"lane": "a"}, {"lane": "b"}]}
+            for number, extra in enumerate(more.get(lanes, [{}])):
+                with mmreplay.create(name, **given, **extra) as writer:
+                    play(writer, 40 - 9 * number, extra.get("lanes"))
+        return name
+
+    return path
+
+
+@pytest.fixture
+def readers(monkeypatch):
+    """The names of the threads that read what was drawn ahead."""
+    names, fetch = [], Located.fetch
+
+    def noted(located, out=None):
+        names.append(threading.current_thread().name)
+        return fetch(located, out)
+
+    monkeypatch.setattr(Located, "fetch", noted)
+    return names
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    """An event without which no thread reads ahead."""
+    opened, fetch = threading.Event(), Located.fetch
+    opened.set()
+
+    def waiting(located, out=None):
+        if threading.current_thread().name.startswith("mmreplay-ahead"):
+            opened.wait()
+        return fetch(located, out)
+
+    monkeypatch.setattr(Located, "fetch", waiting)
+    yield opened
+    opened.set()
+
+
+def shifted(batch, generator):
+    return dataclasses.replace(batch, reward=batch.reward + generator.random(len(batch), "f4"))
+
+
+def state_of(data):
+    return data.generator.bit_generator.state
+
+
+def read_ahead(readers):
+    """How many batches threads have read since this was asked."""
+    count = sum(name.startswith("mmreplay-ahead") for name in readers)
+    readers.clear()
+    return count
+
+
+CALLS = {
+    "sample": lambda data: data.sample(5),
+    "without replacement": lambda data: data.sample(5, replace=False),
+    "sequences": lambda data: data.sample_sequences(3, 4, burn_in=2, boundary="pad"),
+    "portions": lambda data: data.sample_portions(3, 4),
+}
+
+
+@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("settings", [{}, {"n_step": 3, "stack": 2, "stack_axis": -1}])
+def test_every_stream_of_batches_is_that_without_prefetch(closed, codec, lanes, settings, readers):
+    path = closed(codec, lanes)
+    with mmreplay.load(path, seed=3, **settings) as plain:
+        with mmreplay.load(path, seed=3, prefetch=2, **settings) as ahead:
+            for call in CALLS.values():
+                for _ in range(6):
+                    check_equal(call(ahead), call(plain))
+                    assert state_of(ahead) == state_of(plain)
+            for kind in ({"shuffle": True, "epochs": 2}, {"shuffle": False, "drop_last": True}):
+                pairs = zip(ahead.batches(7, **kind), plain.batches(7, **kind), strict=True)
+                for found, expected in pairs:
+                    check_equal(found, expected)
+            windows = {"batch_size": 4, "length": 3, "burn_in": 1, "boundary": "shift", "epochs": 2}
+            pairs = zip(
+                ahead.sequence_batches(**windows), plain.sequence_batches(**windows), strict=True
+            )
+            for found, expected in pairs:
+                check_equal(found, expected)
+    assert {name.rpartition("_")[0] for name in readers} == {"mmreplay-ahead"}
+
+
+def test_out_is_filled_and_returned(closed, readers):
+    path = closed("lz4", "one environment")
+    with mmreplay.load(path) as plain, mmreplay.load(path, prefetch=2) as ahead:
+        batch, windows = ahead.sample(5), None
+        seen = batch.observation
+        check_equal(batch, plain.sample(5))
+        for _ in range(5):
+            assert ahead.sample(5, out=batch) is batch
+            assert batch.observation is seen
+            check_equal(batch, plain.sample(5))
+        for _ in range(5):
+            windows = ahead.sample_sequences(3, 4, out=windows)
+            check_equal(windows, plain.sample_sequences(3, 4))
+        assert read_ahead(readers) >= 8
+        with pytest.raises(SchemaError, match="out: expected a batch of 4"):
+            for _ in range(4):
+                ahead.sample(4, out=batch)
+
+
+def test_batches_that_were_given_share_no_memory(closed):
+    with mmreplay.load(closed("lz4", "one environment"), prefetch=3) as data:
+        batches = [data.sample(4) for _ in range(6)] + list(data.batches(4))
+    for number, one in enumerate(batches):
+        for other in batches[:number]:
+            assert not np.shares_memory(one.observation, other.observation)
+            assert not np.shares_memory(one.id, other.id)
+
+
+def test_calls_of_several_kinds_in_turns_are_foreseen(closed, readers):
+    path = closed("zstd", "vector")
+    calls = [CALLS["sample"], CALLS["sequences"], lambda data: data.sample(3)]
+    with mmreplay.load(path) as plain, mmreplay.load(path, prefetch=2) as ahead:
+        for turn in range(8):
+            for call in calls:
+                check_equal(call(ahead), call(plain))
+            if turn == 3:
+                readers.clear()
+        assert read_ahead(readers) >= 4 * len(calls) - 2
+
+
+def test_calls_that_nobody_can_foresee_are_not_read_ahead(closed, readers):
+    path, sizes = closed("lz4", "one environment"), np.random.default_rng(0).permutation(40) + 1
+    with mmreplay.load(path) as plain, mmreplay.load(path, prefetch=2) as ahead:
+        for size in sizes.tolist():
+            check_equal(ahead.sample(size), plain.sample(size))
+        assert read_ahead(readers) <= 4
+        for number in range(40):
+            plain.generator.random(number % 13 * 3), ahead.generator.random(number % 13 * 3)
+            check_equal(ahead.sample(5), plain.sample(5))
+        assert read_ahead(readers) <= 12
+
+
+def test_a_generator_that_is_set_or_exchanged_counts_at_once(closed):
+    path = closed("lz4", "one environment")
+    with mmreplay.load(path) as plain, mmreplay.load(path, prefetch=2) as ahead:
+        for kind in (np.random.PCG64, np.random.MT19937, np.random.Philox, np.random.SFC64):
+            for data in (plain, ahead):
+                data.generator = np.random.Generator(kind(7))
+            for _ in range(4):
+                check_equal(ahead.sample(5), plain.sample(5))
+        start = state_of(plain)
+        check_equal(ahead.sample(5), plain.sample(5))
+        for data in (plain, ahead):
+            data.generator.bit_generator.state = start
+        check_equal(ahead.sample(5), plain.sample(5))
+
+
+# ---------------------------------------------------------------- around a dataset
+
+
+def test_a_decorated_dataset_reads_ahead(closed, readers):
+    path = closed("lz4", "one environment")
+    with mmreplay.load(path) as plain, mmreplay.load(path, prefetch=2) as ahead:
+        around = [Decorated(Decorated(one, shifted), shifted) for one in (plain, ahead)]
+        for _ in range(6):
+            expected, found = (one.sample(5) for one in around)
+            check_equal(found, expected)
+        assert read_ahead(readers) >= 4
+        for found, expected in zip(around[1].batches(7), around[0].batches(7), strict=True):
+            check_equal(found, expected)
+        assert read_ahead(readers) >= 4
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_the_sources_of_a_mixture_read_ahead(closed, readers, exact):
+    paths = [closed("lz4", kind) for kind in LANES]
+
+    def mixture(prefetch):
+        data = [mmreplay.load(path, seed=n, prefetch=prefetch) for n, path in enumerate(paths)]
+        return Decorated(Mixture(data, [2, 1, 1], exact=exact), shifted)
+
+    ahead, plain = mixture(2), mixture(0)
+    for _ in range(8):
+        check_equal(ahead.sample(8), plain.sample(8))
+    n_read = read_ahead(readers)
+    assert n_read >= 15 if exact else n_read < 40
+    for one in ahead.data.data:
+        one.close()
+
+
+GOAL = Field((2,), "uint8", "lz4", chunk=4, shard=8)
+
+
+@pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer])
+@pytest.mark.parametrize("width", [None, 3])
+def test_hindsight_reads_ahead(tmp_path, quick_disk, readers, kind, width):
+    def fill(name, **more):
+        frame = {"achieved_goal": GOAL, "desired_goal": GOAL}
+        given = {"frame": frame, "action": ACTION, "stack": 2, "n_step": 2, "flush_s": 0}
+        buffer = kind(tmp_path / name, lanes=width, seed=4, **given, **more)
+        buffers.append(buffer)
+        for t in range(60):
+            goals = np.full((width or 1, 2), t % 250, "uint8") + np.arange(width or 1)[:, None]
+            goals = goals.astype("uint8") if width else goals[0].astype("uint8")
+            both = {"achieved_goal": goals, "desired_goal": goals * 0}
+            if t % 9 == 0:
+                buffer.reset(both)
+            else:
+                zeros = np.zeros(width, int) if width else 0
+                buffer.step(zeros, zeros, both, zeros == 1, zeros == 1)
+        return Hindsight(buffer, reward, "episode", 0.7)
+
+    def reward(achieved, desired, info):
+        return (achieved == desired).all(-1).astype("f4") - 1
+
+    buffers = []
+    plain, ahead = fill("plain.zarr"), fill("ahead.zarr", prefetch=2)
+    for _ in range(6):
+        check_equal(ahead.sample(9), plain.sample(9))
+    assert read_ahead(readers) >= 5
+    for _ in range(2):
+        for found, expected in zip(ahead.batches(20), plain.batches(20), strict=True):
+            check_equal(found, expected)
+        check_equal(ahead.sample(9), plain.sample(9))
+        check_equal(buffers[1].sample(9), buffers[0].sample(9))
+    for one in buffers:
+        one.close()
+
+
+# ---------------------------------------------------------------- a store that grows
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize(("width", "capacity"), [(None, None), (None, 40), (3, 60)])
+def test_a_batch_is_as_old_as_its_draw_and_holds_nothing_that_was_evicted(
+    tmp_path, quick_disk, monkeypatch, codec, width, capacity, is_late
+):
+    if is_late:  # as if rows went away under every thread
+        fetch = Located.fetch
+        monkeypatch.setattr(
+            Located,
+            "fetch",
+            lambda located, out=None: (
+                fetch(located, out) if threading.current_thread().name == "MainThread" else None
+            ),
+        )
+    random, given = np.random.default_rng(5), {"frame": CODECS[codec], "action": ACTION}
+    with ReplayBuffer(
+        tmp_path / "s.zarr", capacity, 3, 3, seed=6, lanes=width, flush_s=0, prefetch=2, **given
+    ) as buffer:
+        play(buffer, 7, width)
+        expected = DrawnAhead(buffer, 6, 5, lambda: buffer.ids, buffer.transitions)
+        for turn in range(by_effort(25, 100, 400)):
+            expected.check_next()
+            play(buffer, int(random.integers(0, 9)), width, first=turn * 9)
+            if random.random() < 0.3:
+                buffer.flush()
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_rows_that_are_evicted_while_a_thread_reads_are_never_given(
+    tmp_path, quick_disk, gate, codec
+):
+    given = {"frame": CODECS[codec], "action": ACTION, "flush_s": 0, "prefetch": 1}
+    with ReplayBuffer(tmp_path / "s.zarr", 50, 2, seed=1, **given) as buffer:
+        play(buffer, 90)
+        expected = DrawnAhead(buffer, 1, 4, lambda: buffer.ids, buffer.transitions)
+        for turn, n_steps in enumerate([0, 3, 20, 30, 200, 40, 400, 5, 600]):
+            gate.clear()
+            expected.check_next()  # one more is drawn, and waits
+            play(buffer, n_steps, first=turn)
+            buffer.flush()  # the files of what was evicted are gone
+            gate.set()
+            expected.check_next()
+            buffer.refresh()
+            expected.forget()
+
+
+def test_neither_goals_nor_a_burn_in_are_given_that_were_evicted(tmp_path, quick_disk):
+    frame = {"achieved_goal": GOAL, "desired_goal": GOAL}
+
+    def reward(achieved, desired, info):
+        return (achieved == desired).all(-1).astype("f4")
+
+    def step(t):
+        goals = np.array([t % 256, t // 256], "uint8")
+        return {"achieved_goal": goals, "desired_goal": goals * 0}
+
+    with ReplayBuffer(
+        tmp_path / "s.zarr", 30, 1, frame=frame, action=ACTION, flush_s=0, prefetch=2
+    ) as buffer:
+        hindsight = Hindsight(buffer, reward, "episode", 1.0)
+        buffer.reset(step(0))
+        n_goals = 0
+        for t in range(1, 200):
+            buffer.step(0, 0.0, step(t))
+            first = int(buffer.ids[0])
+            if t < 60:
+                continue
+            batch = hindsight.sample(4)
+            goals = batch.extras["hindsight"]
+            assert goals.min() >= first
+            n_goals += int((goals < batch.id).sum())
+            values = np.stack([goals % 256, goals // 256], 1)
+            assert batch.observation["desired_goal"][:, 0].tolist() == values.tolist()
+        assert n_goals > 100
+        for t in range(200, 300):
+            buffer.step(0, 0.0, step(t))
+            windows = buffer.sample_sequences(4, 3, burn_in=8, boundary="pad")
+            assert windows.id[windows.mask].min() >= int(buffer.ids[0])
+
+
+def test_a_dataset_beside_a_writer_reads_ahead_and_draws_again_when_that_closes(make):
+    writer, numbers = make(frame=CODECS["lz4"]), np.random.default_rng(9)
+    play(writer, 7)
+    with mmreplay.load(writer.path, seed=9, prefetch=2) as data:
+
+        def check_next(ids):
+            chosen = (numbers.random(4) * len(ids)).astype(int)
+            check_equal(data.sample(4), data.transitions(ids[chosen]))
+
+        early = data.ids
+        check_next(early)
+        play(writer, 9)
+        check_next(early)
+        assert len(data) > len(early)
+        writer.close()
+        check_next(data.ids)
+
+
+def test_after_a_refresh_the_next_batch_is_of_what_is_there_then(buffer_of):
+    buffer = buffer_of(prefetch=3)
+    play(buffer, 1, ends=False)
+    assert set(buffer.sample(50).id.tolist()) == {0}
+    play(buffer, 1, reset=False)
+    assert set(buffer.sample(50).id.tolist()) == {0}  # drawn before that
+    buffer.refresh()
+    assert set(buffer.sample(50).id.tolist()) == {0, 1}
+
+
+def test_what_is_drawn_ahead_of_an_empty_buffer_is_drawn_once_there_is_something(buffer_of):
+    buffer, plain = buffer_of(prefetch=2, seed=8), buffer_of("plain.zarr", seed=8)
+    for one in (buffer, plain):
+        for _ in range(3):
+            with pytest.raises(EmptyBufferError):
+                one.sample(4)
+        play(one, 5)
+    for _ in range(4):
+        check_equal(buffer.sample(4), plain.sample(4))
+
+
+def test_a_window_of_an_epoch_that_was_evicted_is_named_when_it_is_due(tmp_path, quick_disk):
+    with ReplayBuffer(
+        tmp_path / "s.zarr", 20, frame=CODECS["raw"], action=ACTION, flush_s=0, prefetch=3
+    ) as buffer:
+        play(buffer, 20)
+        windows = buffer.sequence_batches(2, 1, shuffle=False)
+        assert next(windows).id[:, 0].tolist() == [0, 1]
+        play(buffer, 4)
+        with pytest.raises(InvalidIdError, match="id 2 "):
+            next(windows)
+        epoch = buffer.batches(5, shuffle=False)
+        first = buffer.ids[:5].tolist()
+        assert next(epoch).id.tolist() == first
+        later = buffer.ids[5:10].tolist()
+        play(buffer, 8)
+        assert next(epoch).id.tolist() == [one for one in later if one in buffer.ids]
+
+
+# ---------------------------------------------------------------- by priority
+
+
+def test_batches_by_priority_are_those_without_prefetch_with_their_weights(prioritized_of):
+    given = {"beta": 0.1, "betasteps": 9, "normalize": "buffer", "stratified": True, "seed": 3}
+    plain = prioritized_of("plain.zarr", **given)
+    ahead = prioritized_of("ahead.zarr", prefetch=2, **given)
+    for one in (plain, ahead):
+        prioritized.play(one, 40)
+        one.update_priorities(one.ids, np.arange(40) / 7)
+    for turn in range(12):
+        check_equal(ahead.sample(6), plain.sample(6))
+        assert ahead.beta == plain.beta
+        if turn % 4 == 3:
+            check_equal(ahead.sample_sequences(2, 3), plain.sample_sequences(2, 3))
+
+
+def test_a_call_that_is_refused_now_and_then_leaves_the_others_alone(prioritized_of):
+    plain, ahead = prioritized_of("plain.zarr"), prioritized_of("ahead.zarr", prefetch=2)
+    for one in (plain, ahead):
+        prioritized.play(one, 20)
+    for _ in range(6):
+        check_equal(ahead.sample(4), plain.sample(4))
+        for one in (plain, ahead):
+            with pytest.raises(SchemaError, match="with replacement"):
+                one.sample(4, replace=False)
+
+
+def test_updates_of_priorities_count_from_the_next_draw(prioritized_of):
+    buffer = prioritized_of(prefetch=2, alpha=1.0, epsilon=0.0)
+    prioritized.play(buffer, 30)
+    buffer.sample(50)
+    buffer.update_priorities(buffer.ids, np.where(buffer.ids == 7, 1.0, 0.0))
+    assert [len(set(buffer.sample(50).id.tolist())) > 1 for _ in range(4)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert buffer.n_late_updates == 0
+
+
+# ---------------------------------------------------------------- failures
+
+
+def test_what_a_thread_fails_with_is_raised_by_the_call_that_it_read_for(closed, tmp_path):
+    path = tmp_path / "damaged.zarr"
+    with mmreplay.create(path, CODECS["lz4"], ACTION, flush_s=0) as writer:
+        play(writer, 60)
+    shard = chunk_path(path, writer.specs["frames"], 2)
+    data = bytearray(shard.read_bytes())
+    data[5] ^= 255
+    shard.write_bytes(data)
+
+    def outcomes(**more):
+        found = []
+        with mmreplay.load(path, seed=2, **more) as loaded:
+            for _ in range(40):
+                try:
+                    found.append(loaded.sample(2).id.tolist())
+                except CorruptStoreError as error:
+                    found.append(str(error))
+        return found
+
+    expected = outcomes()
+    assert outcomes(prefetch=3) == expected
+    assert 1 < sum(isinstance(one, str) for one in expected) < 39
+
+
+def test_what_a_reward_raises_in_a_thread_is_raised_once_and_the_next_batch_comes(
+    tmp_path, quick_disk
+):
+    calls = []
+
+    def reward(achieved, desired, info):
+        calls.append(threading.current_thread().name)
+        if len(calls) == 4:
+            raise ZeroDivisionError("the fourth")
+        return np.zeros(len(achieved))
+
+    frame = {"achieved_goal": GOAL, "desired_goal": GOAL}
+    with ReplayBuffer(
+        tmp_path / "s.zarr", frame=frame, action=ACTION, flush_s=0, prefetch=1, seed=2
+    ) as buffer:
+        buffer.reset({name: np.zeros(2, "uint8") for name in frame})
+        for _ in range(20):
+            buffer.step(0, 0.0, {name: np.zeros(2, "uint8") for name in frame})
+        hindsight, found = Hindsight(buffer, reward, "episode", 1.0), []
+        for _ in range(6):
+            try:
+                found.append(hindsight.sample(4).id.tolist())
+            except ZeroDivisionError as error:
+                found.append(str(error))
+    assert found[3] == "the fourth"
+    numbers, expected = np.random.default_rng(2), []
+    for _ in range(6):
+        expected.append((numbers.random(4) * 20).astype(int).tolist())
+        numbers.random((2, 4))
+    assert found[:3] + found[4:] == expected[:3] + expected[4:]
+    assert sum(name.startswith("mmreplay-ahead") for name in calls) == len(calls) - 1
+
+
+def test_what_goes_away_at_each_read_is_read_as_without_prefetch(closed, monkeypatch):
+    path = closed("lz4", "one environment")
+    monkeypatch.setattr(Located, "fetch", lambda located: None)
+    with mmreplay.load(path) as plain, mmreplay.load(path, prefetch=2) as ahead:
+        for _ in range(5):
+            check_equal(ahead.sample(5), plain.sample(5))
+
+
+def test_without_threads_to_be_had_batches_are_read_when_asked_for(closed, monkeypatch):
+    def none(thread):
+        raise RuntimeError("can't start new thread")
+
+    path = closed("lz4", "one environment")
+    with mmreplay.load(path) as plain, mmreplay.load(path, prefetch=2) as ahead:
+        monkeypatch.setattr(threading.Thread, "start", none)
+        for _ in range(5):
+            check_equal(ahead.sample(5), plain.sample(5))
+        for found, expected in zip(ahead.batches(9), plain.batches(9), strict=True):
+            check_equal(found, expected)
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, True, "two", None])
+def test_an_invalid_prefetch_is_refused_before_anything_is_made(closed, tmp_path, wrong):
+    fields = {"frame": Field((3,)), "action": Field((), "int64")}
+    for call in (
+        lambda: mmreplay.load(closed("raw", "vector"), prefetch=wrong),
+        lambda: ReplayBuffer(tmp_path / "new.zarr", prefetch=wrong, **fields),
+        lambda: PrioritizedReplayBuffer(tmp_path / "new.zarr", prefetch=wrong, **fields),
+    ):
+        with pytest.raises(SchemaError, match="prefetch: expected a whole number, 0 or more"):
+            call()
+    assert not (tmp_path / "new.zarr").exists()
+
+
+# ---------------------------------------------------------------- closing, forks, pickles, threads
+
+
+@pytest.fixture
+def reading_threads():
+    """The threads that read ahead and were started since the test began."""
+    before = set(threading.enumerate())
+    return lambda: [
+        one for one in set(threading.enumerate()) - before if one.name.startswith("mmreplay-ahead")
+    ]
+
+
+def test_threads_end_with_close_and_nothing_is_given_after_it(closed, reading_threads):
+    data = mmreplay.load(closed("lz4", "one environment"), prefetch=4)
+    epoch = data.batches(3)
+    for _ in range(3):
+        data.sample(5)
+        next(epoch)
+    assert reading_threads()
+    data.close()
+    assert not reading_threads()
+    for call in (*CALLS.values(), lambda data: next(epoch)):
+        with pytest.raises(ClosedError):
+            call(data)
+    data.close()
+    assert not reading_threads()
+
+
+def test_threads_end_with_a_dataset_that_nobody_closes(closed, reading_threads):
+    data = mmreplay.load(closed("lz4", "one environment"), prefetch=2)
+    data.sample(5)
+    epoch = data.batches(3)
+    next(epoch)
+    threads = reading_threads()
+    assert threads
+    del epoch, data
+    for one in threads:  # without the garbage collector: no cycle keeps the dataset
+        one.join(60)
+    assert not reading_threads()
+
+
+def test_a_batch_that_is_waited_for_while_another_thread_closes(closed, gate, reading_threads):
+    data = mmreplay.load(closed("lz4", "one environment"), prefetch=8)
+    gate.clear()
+    data.sample(5)
+    failures = []
+
+    def wait():
+        try:
+            for _ in range(9):
+                data.sample(5)
+        except ClosedError as error:
+            failures.append(error)
+
+    waiting, closing = (threading.Thread(target=call) for call in (wait, data.close))
+    waiting.start()
+    closing.start()
+    gate.set()
+    for one in (waiting, closing):
+        one.join(60)
+        assert not one.is_alive()
+    assert not reading_threads()
+
+
+# Later Pythons warn of any fork beside threads.
+WARNINGS = ("-W", "error", "-W", "ignore:This process:DeprecationWarning")
+
+
+def run(code, *arguments):
+    return subprocess.run(
+        [sys.executable, *WARNINGS, "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_a_process_that_ends_without_close_ends(closed):
+    code = """
+import sys, mmreplay
+data = mmreplay.load(sys.argv[1], prefetch=5)
+epoch = data.batches(2)
+print(len(data.sample(4)), len(next(epoch)))
+"""
+    done = run(code, closed("zstd", "named lanes"))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "4 2\n", "")
+
+
+KILLED = """
+import os, signal, sys, numpy as np, mmreplay
+with mmreplay.ReplayBuffer(sys.argv[1], 50, seed=3, prefetch=3, flush_s=0,
+        frame=mmreplay.Field((3,), "uint8", "lz4", chunk=4, shard=8),
+        action=mmreplay.Field((), "int64")) as buffer:
+    buffer.reset(np.zeros(3, "uint8"))
+    for t in range(100):
+        buffer.step(t, 1.0, np.full(3, t, "uint8"))
+        buffer.sample(4)
+        if t == 80:
+            buffer.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_kill_loses_nothing_and_the_random_state_is_that_of_the_last_flush(tmp_path):
+    path = tmp_path / "killed.zarr"
+    assert run(KILLED, path).returncode == -9
+    twin = np.random.default_rng(3)
+    for _ in range(81):
+        twin.random(4)
+    with ReplayBuffer(path, flush_s=0) as buffer:
+        assert len(buffer) == 50
+        assert state_of(buffer) == twin.bit_generator.state
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_the_saved_random_state_is_that_after_the_last_batch_given(buffer_of, kill, prefetch):
+    plain = buffer_of("plain.zarr", seed=4)
+    play(plain, 60)
+    expected = [plain.sample(5).id.tolist() for _ in range(12)]
+    found = []
+    for end in ("close", "kill", "close", "kill"):
+        buffer = buffer_of(seed=4, prefetch=prefetch)
+        if not found:
+            play(buffer, 60)
+        found += [buffer.sample(5).id.tolist() for _ in range(3)]
+        if end == "close":
+            buffer.close()
+        else:
+            buffer.flush()
+            kill(buffer.writer)
+            buffer.store.close()
+    assert found == expected
+
+
+def test_a_pickle_goes_on_after_the_last_batch_given(closed):
+    path = closed("lz4", "named lanes")
+    with mmreplay.load(path, seed=6) as plain, mmreplay.load(path, seed=6, prefetch=2) as data:
+        for _ in range(3):
+            check_equal(data.sample(5), plain.sample(5))
+        copies = [pickle.loads(pickle.dumps(data)), copy.deepcopy(data)]
+        expected = [plain.sample(5) for _ in range(3)]
+        for one in (*copies, data):
+            assert one.prefetch == 2
+            for batch in expected:
+                check_equal(one.sample(5), batch)
+        for one in copies:
+            one.close()
+
+
+FORKED = """
+import os, sys, mmreplay
+data = mmreplay.load(sys.argv[1], seed=int(sys.argv[2]), prefetch=int(sys.argv[3]))
+epoch = data.batches(4)
+print(data.sample(5).id.tolist(), next(epoch).id.tolist(), flush=True)
+if os.fork() == 0:
+    for _ in range(3):
+        print("child", data.sample(5).id.tolist(), next(epoch).id.tolist())
+    data.close()
+    sys.stdout.flush()
+    os._exit(0)
+os.wait()
+for _ in range(3):
+    print("parent", data.sample(5).id.tolist(), next(epoch).id.tolist())
+"""
+
+
+def test_a_forked_child_and_its_parent_go_on_as_without_prefetch(closed):
+    path = closed("lz4", "one environment")
+    plain, ahead = run(FORKED, path, 3, 0), run(FORKED, path, 3, 3)
+    assert (ahead.returncode, ahead.stderr) == (0, "")
+    assert ahead.stdout == plain.stdout
+    assert len(plain.stdout.splitlines()) == 7
+
+
+FORKED_WHILE_READING = """
+import os, signal, sys, threading, mmreplay
+from mmreplay.reading.located import Located
+gate, fetch = threading.Event(), Located.fetch
+def waiting(located, out=None):
+    if threading.current_thread().name.startswith("mmreplay-ahead"):
+        gate.wait()
+    return fetch(located, out)
+Located.fetch = waiting
+gate.set()
+data = mmreplay.load(sys.argv[1], prefetch=1)
+epoch = data.batches(4, shuffle=False)
+next(epoch)
+data.ahead._threads.submit(int).result()  # after the second batch, by the only thread
+gate.clear()
+next(epoch)  # the third one waits
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    print(next(epoch).id.tolist(), flush=True)
+    gate.set()
+    print(next(epoch).id.tolist(), flush=True)
+    data.close()
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+gate.set()
+print(next(epoch).id.tolist())
+"""
+
+
+def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(closed):
+    path = closed("lz4", "one environment")
+    with mmreplay.load(path) as data:
+        batches = [one.id.tolist() for one in data.batches(4, shuffle=False)]
+    done = run(FORKED_WHILE_READING, path)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [*map(str, batches[2:4]), "0", str(batches[2])]
+
+
+def test_threads_that_sample_together_get_each_batch_of_the_stream_once(closed):
+    path = closed("lz4", "one environment")
+    with mmreplay.load(path, seed=1) as plain, mmreplay.load(path, seed=1, prefetch=3) as data:
+        expected = [plain.sample(6) for _ in range(60)]
+        found = []
+
+        def sample(going):
+            for _ in range(20):
+                found.append(data.sample(6))
+
+        with BackgroundThreads(sample, sample, sample):
+            pass
+    by_ids = {tuple(one.id.tolist()): one for one in expected}
+    assert len(by_ids) == 60
+    assert {tuple(one.id.tolist()) for one in found} == by_ids.keys()
+    for one in found:
+        check_equal(one, by_ids[tuple(one.id.tolist())])
