@@ -21,7 +21,9 @@ from mmreplay.batches.transitions import TransitionGatherer
 from mmreplay.episode_index import Index
 from mmreplay.errors import ClosedError, CorruptStoreError, InvalidIdError, SchemaError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
+from mmreplay.reading.frame_chunks import FrameChunks
 from mmreplay.reading.joined_lanes import AnyReader, JoinedLanes
+from mmreplay.reading.kept_frames import KeptFrames
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.trajectories import LazyTrajectory
 from mmreplay.reading.vector_reader import VectorReader
@@ -169,6 +171,11 @@ class LiveLanes:
         return self._joined.columns
 
     @property
+    def frame_chunks(self) -> FrameChunks:
+        """How frames are stored together; those of the index, for a function that is given it."""
+        return self._joined.frame_chunks
+
+    @property
     def readers(self) -> Sequence[AnyReader]:
         """The lanes' files."""
         return self._joined.readers
@@ -230,19 +237,28 @@ class LiveLanes:
         draw: Callable[[Index], Ids],
         gatherer: Rebuilder[Places, Read],
         out: Read | None = None,
+        kept: KeptFrames | None = None,
     ) -> Read:
-        """What `draw` chooses from the index as it is now, rebuilt by `gatherer`."""
+        """What `draw` chooses from the index as it is now, rebuilt by `gatherer`.
+
+        Frames that are decoded for it stay with those that are `kept`.
+        """
 
         def read() -> tuple[JoinedLanes, Read]:
             with self._lock:
                 lanes = self._follow()
                 places = gatherer.locate(lanes.index, draw(lanes.index))
-            return lanes, gatherer.fetch(lanes.columns, places, out)
+            columns = lanes.columns if kept is None else kept.columns(lanes.columns)
+            return lanes, gatherer.fetch(columns, places, out)
 
         return self.retrying(read)
 
     def gather_ids(
-        self, ids: npt.ArrayLike, gatherer: Rebuilder[Places, Read], out: Read | None = None
+        self,
+        ids: npt.ArrayLike,
+        gatherer: Rebuilder[Places, Read],
+        out: Read | None = None,
+        kept: KeptFrames | None = None,
     ) -> Read:
         """The transitions with these ids, each checked."""
         wanted = self.checked_ids(ids)
@@ -253,7 +269,7 @@ class LiveLanes:
                 raise self._invalid(int(wanted[wrong][0]))
             return wanted
 
-        return self.gather(valid, gatherer, out)
+        return self.gather(valid, gatherer, out, kept)
 
     def checked_ids(self, ids: npt.ArrayLike) -> Ids:
         """Ids as the user gave them, as int64 (B,); raises SchemaError if they are none."""

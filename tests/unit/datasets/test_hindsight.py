@@ -170,7 +170,7 @@ class Surprising(mmreplay.ReplayBuffer):
 
     updates: tuple = ()
 
-    def sample(self, batch_size, out=None, *, replace=True):
+    def sample(self, batch_size, out=None, *, replace=True, group=None):
         batch = self.transitions([self.ids[-1]] * batch_size)
         batch.weight[:] = 0.25
         return batch
@@ -196,7 +196,7 @@ def test_ids_and_weights_of_a_prioritized_buffer_stay_its_own(tmp_path, quick_di
 
 def test_a_draw_evicted_before_it_is_read_is_drawn_again(tmp_path, quick_disk):
     class Late(Surprising):
-        def sample(self, batch_size, out=None, *, replace=True):
+        def sample(self, batch_size, out=None, *, replace=True, group=None):
             batch = super().sample(batch_size)
             for _ in range(3 - len(self.updates)):  # fewer each time
                 play(self, 2)
