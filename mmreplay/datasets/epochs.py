@@ -7,6 +7,7 @@ there when it began, so that its place in it, a number, is all that is needed to
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sized
 from typing import Any, TypeVar
 
@@ -154,6 +155,8 @@ class Epochs:
                 kept = KeptFrames(epoch.kept_rows)
             for start in range(begin.position, len(epoch.ids), size):
                 ids = epoch.ids[start : start + size]
+                for pool in epoch.pools_within(start, start + size):
+                    live.request_frames(pool)
                 batch = gather(ids, kept)
                 self._place = _Place(number, start + len(ids), epoch.order)
                 if len(batch):
@@ -185,24 +188,39 @@ class Epochs:
         blocks = chunks.blocks(*_frames_around(settings, windows))
         pool_rows = given.shuffle_rows or _default_rows(chunks.row_bytes)
         n_rows = sum(stop - start for start, stop in lanes)
+        pools = np.empty(0, np.int64)
         if given.shuffle == "full":
             mine = shuffled_ids(ids, shares)
         elif given.shuffle:
-            mine, _ = block_shuffled_ids(ids, shares, blocks, pool_rows)
+            mine, pools = block_shuffled_ids(ids, shares, blocks, pool_rows)
         else:
             mine = ordered_ids(ids, shares)
         if given.drop_last:
             mine = mine[: ids.size // given.world_size // given.batch_size * given.batch_size]
-        return _Epoch(mine, order, min(pool_rows + int(blocks.rows.max()), n_rows))
+        return _Epoch(mine, pools, order, min(pool_rows + int(blocks.rows.max()), n_rows))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class _Epoch:
-    """The ids of this rank's share in their order, what decided on it, and rows to keep decoded."""
+    """This rank's share of an epoch.
+
+    `ids` are in their order, on which `order` decided; `pools` begin at these places of them, if
+    they were shuffled in pools. `kept_rows` are worth keeping decoded.
+    """
 
     ids: Ids
+    pools: Ids
     order: dict[str, Any]
     kept_rows: int
+
+    def pools_within(self, start: int, stop: int) -> list[Ids]:
+        """The ids of the pools that begin there."""
+        begins = [*self.pools.tolist(), len(self.ids)]
+        return [
+            self.ids[begin:end]
+            for begin, end in itertools.pairwise(begins)
+            if start <= begin < stop
+        ]
 
 
 def _order(given: EpochArguments, settings: Settings, windows: Windows | None) -> dict[str, Any]:

@@ -253,6 +253,13 @@ class LiveLanes:
 
         return self.retrying(read)
 
+    def request_frames(self, ids: Ids) -> None:
+        """Ask for the frames of these steps that are on the disk only, before they are gathered."""
+        for path in self.schema.frame_paths.values():
+            column = self.columns[path]
+            if isinstance(column, RawColumn):
+                column.request(ids)
+
     def gather_ids(
         self,
         ids: npt.ArrayLike,
