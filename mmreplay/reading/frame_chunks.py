@@ -15,8 +15,9 @@ from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.sampling.blocks import Blocks
 
 _RAW_ROWS = 16
+"""What of uncompressed frames counts as a chunk; of a block at least"""
 _RAW_BYTES = 16 << 10
-"""What of uncompressed frames counts as a chunk, at least: four pages."""
+"""that much: four pages."""
 _CHUNKS_FOR_EACH = 4
 """Chunks in a block, for each one beside it whose frames it needs."""
 
@@ -26,7 +27,7 @@ class FrameChunks:
 
     def __init__(self, readers: Sequence[LaneReader | VectorReader], paths: Sequence[str]) -> None:
         """`paths` are those of the columns of frames."""
-        rows, widths, strides, lags = [], [], [], []
+        chunks, rows, widths, strides, lags = [], [], [], [], []
         self.row_bytes = 0
         for reader in readers:
             is_vector = isinstance(reader, VectorReader)
@@ -36,13 +37,14 @@ class FrameChunks:
             row_bytes = [spec.row_bytes for spec in specs]
             self.row_bytes = sum(row_bytes)
             width = max(spec.width for spec in compressed or specs)
-            inner = [spec.inner_rows for spec in compressed]
-            rows.append(max(inner or [_RAW_ROWS, _RAW_BYTES // max(row_bytes)]))
+            chunks.append(max([spec.inner_rows for spec in compressed], default=_RAW_ROWS))
+            least = 1 if compressed else _RAW_BYTES // max(row_bytes)
+            rows.append(max(chunks[-1], least))
             widths.append(width)
             strides.append(reader.width // width)
             lags.append(int(is_vector))
-        self._rows, self._widths, self._strides, self._lags = (
-            np.array(one, np.int64) for one in (rows, widths, strides, lags)
+        self._chunks, self._rows, self._widths, self._strides, self._lags = (
+            np.array(one, np.int64) for one in (chunks, rows, widths, strides, lags)
         )
 
     def blocks(self, behind: int, ahead: int) -> Blocks:
@@ -57,4 +59,4 @@ class FrameChunks:
 
     def at_least(self, n_rows: int) -> Blocks:
         """Single chunks, or as many as it takes for so many rows."""
-        return Blocks(self._rows * -(-n_rows // self._rows), self._widths)
+        return Blocks(self._chunks * -(-n_rows // self._chunks), self._widths)

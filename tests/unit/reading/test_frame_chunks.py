@@ -61,7 +61,7 @@ def test_of_a_dict_the_longest_chunks_count_and_none_that_are_raw(chunks):
 
 
 @pytest.mark.parametrize(
-    ("frame", "lanes", "block", "width"),
+    ("frame", "lanes", "chunk", "width"),
     [
         (Field((84, 84), "uint8", "raw"), None, 16, 1),
         (Field((64,), "uint8", "raw"), None, 256, 1),
@@ -69,12 +69,14 @@ def test_of_a_dict_the_longest_chunks_count_and_none_that_are_raw(chunks):
         (Field((64, 64), "uint8", "raw"), 3, 16, 3),  # and environment by environment
     ],
 )
-def test_of_raw_frames_four_pages_count_as_a_chunk(chunks, frame, lanes, block, width):
+def test_of_raw_frames_a_block_has_four_pages_for_each_one_that_it_shows(
+    chunks, frame, lanes, chunk, width
+):
     found = chunks((frame, lanes))
-    assert rows(found.at_least(1)) == ([block], [width])
-    assert rows(found.at_least(block + 1)) == ([2 * block], [width])
-    assert (found.blocks(3, 1).rows % block).tolist() == [0]
-    assert found.blocks(3, 1).rows[0] <= 8 * block
+    assert rows(found.blocks(0, 0 if lanes else 1)) == ([4 * chunk], [width])
+    assert rows(found.blocks(3, 1)) == ([4 * chunk if lanes else 8 * chunk], [width])
+    assert rows(found.at_least(16)) == ([16], [width])
+    assert rows(found.at_least(17)) == ([32], [width])
 
 
 def test_blocks_of_a_store_begin_where_its_chunks_do(make, story):
