@@ -7,6 +7,7 @@ seed and the number of the epoch alone, so that all ranks agree on it.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 
@@ -38,8 +39,9 @@ def block_shuffled_ids(ids: Ids, shares: Shares, blocks: Blocks, pool_rows: int)
     """One rank's share of all ids, so that its blocks are read once, with few rows in memory.
 
     The blocks come in random order. The first of them, of `pool_rows` rows together, are the first
-    pool, and so on; in a pool, the ids come in random order. Where a rank's share ends within a
-    block, the next one goes on with the rest of it, which is drawn.
+    pool, and so on. In a pool, each id may come anywhere, but those of one block are spread over
+    it: a block of n ids has one in each n-th of the pool. Where a rank's share ends within a block,
+    the next one goes on with the rest of it, which is drawn.
 
     Args:
         ids: (n,) all there are, distinct.
@@ -58,20 +60,31 @@ def block_shuffled_ids(ids: Ids, shares: Shares, blocks: Blocks, pool_rows: int)
     stop = ids.size * (shares.rank + 1) // shares.world_size
     first = int(bounds.searchsorted(start, "right")) - 1
     last = int(bounds.searchsorted(stop, "left"))
-    mine = order[first:last]
-    bounds = bounds[first : last + 1] - start  # of the blocks, seen from the beginning of the share
+    mine, bounds = order[first:last], bounds[first : last + 1]
     out = _joined(ids, begins[mine], bounds)
-    for place in {0, mine.size - 1} if mine.size else set():
-        low, high = int(bounds[place] - bounds[0]), int(bounds[place + 1] - bounds[0])
-        if bounds[place] < 0 or bounds[place + 1] > stop - start:  # as all of its ranks draw it
-            np.random.default_rng([shares.seed, shares.epoch, int(mine[place])]).shuffle(
-                out[low:high]
-            )
-    out = out[-int(bounds[0]) :][: stop - start]
-    begins = np.maximum(bounds[_pools(rows[mine], pool_rows)], 0)
-    for low, high in zip(begins.tolist(), [*begins.tolist()[1:], out.size], strict=True):
-        random.shuffle(out[low:high])
-    return out, begins
+    for place in {0, mine.size - 1} if mine.size else ():
+        low, high = int(bounds[place]), int(bounds[place + 1])
+        if low < start or high > stop:  # in the same way by all ranks that share it
+            shared = np.random.default_rng([shares.seed, shares.epoch, int(mine[place])])
+            shared.shuffle(out[low - bounds[0] : high - bounds[0]])
+    out = out[start - bounds[0] :][: stop - start]
+    bounds = np.clip(bounds, start, stop) - start
+    pools = _pools(rows[mine], pool_rows)
+    for low, high in itertools.pairwise([*pools.tolist(), mine.size]):
+        part = out[bounds[low] : bounds[high]]
+        part[:] = part[_spread(np.diff(bounds[low : high + 1]), random)]
+    return out, bounds[pools]
+
+
+def _spread(sizes: Ids, random: np.random.Generator) -> Ids:
+    """An order of the places of blocks of these sizes, which lie one after the other."""
+    numbers = np.repeat(np.arange(sizes.size), sizes)
+    # The blocks keep their order, and their own places come in any.
+    places = (numbers + random.random(numbers.size)).argsort(kind="stable")
+    within = np.arange(numbers.size) - np.repeat(sizes.cumsum() - sizes, sizes)
+    when = (within + random.random(numbers.size)) / sizes[numbers]
+    out: Ids = places[when.argsort(kind="stable")]
+    return out
 
 
 def _by_block(ids: Ids, blocks: Blocks) -> tuple[Ids, Ids, Ids, Ids]:
@@ -89,7 +102,7 @@ def _by_block(ids: Ids, blocks: Blocks) -> tuple[Ids, Ids, Ids, Ids]:
 def _joined(ids: Ids, begins: Ids, bounds: Ids) -> Ids:
     """The ids of blocks, one block after the other, each of as many as its bounds tell."""
     sizes = np.diff(bounds)
-    places = np.repeat(begins - (bounds[:-1] - bounds[:1]), sizes)
+    places = np.repeat(begins - (bounds[:-1] - bounds[0]), sizes)
     places += np.arange(places.size)
     out: Ids = ids[places]
     return out

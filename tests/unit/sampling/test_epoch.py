@@ -129,3 +129,15 @@ def test_a_pool_smaller_than_a_block_is_one_block():
     order, begins = block_shuffled_ids(np.arange(40), shares(), blocks_of(8), 1)
     assert begins.tolist() == [0, 8, 16, 24, 32]
     assert [len(set((part // 8).tolist())) for part in np.split(order, begins[1:])] == [1] * 5
+
+
+@pytest.mark.parametrize("pool_rows", [40, 1000])
+def test_the_ids_of_a_block_are_spread_over_their_pool(pool_rows):
+    blocks = blocks_of(8)
+    ids, begins = block_shuffled_ids(np.arange(160), shares(), blocks, pool_rows)
+    for pool in np.split(ids, begins[1:]):
+        keys = blocks.keys(pool)
+        for key in set(keys.tolist()):
+            places = (keys == key).nonzero()[0]
+            # One in each eighth of the pool, but for where one ends.
+            assert np.abs(places * 8 // pool.size - np.arange(8)).max() <= 1
