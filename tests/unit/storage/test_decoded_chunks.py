@@ -1,6 +1,7 @@
 """Chunks that stay decoded: each once while there is room, none changed under a reader."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -30,6 +31,11 @@ def chunks(n=4):
 
 def values(kept, slots):
     return kept.rows.reshape(kept.n_chunks, 6)[slots].tolist()
+
+
+def until_called(decoder, key):
+    while key not in decoder.calls:
+        time.sleep(0.001)
 
 
 def held(kept, keys, decoder):
@@ -100,12 +106,11 @@ def test_two_threads_decode_a_chunk_once_and_neither_reads_it_before(decoder):
         with kept.hold([1, 2], decoder) as slots:
             found.append(values(kept, slots))
 
-    threads = [threading.Thread(target=one) for one in (first, second)]
+    threads = [threading.Thread(target=one, daemon=True) for one in (first, second)]
     threads[0].start()
     begun.wait()
     threads[1].start()
-    while 2 not in decoder.calls:  # it goes on with what nobody decodes yet
-        pass
+    until_called(decoder, 2)  # it goes on with what nobody decodes yet
     assert found == []
     go.set()
     for one in threads:
@@ -130,13 +135,12 @@ def test_who_waited_for_a_chunk_that_failed_tries_itself(decoder):
         except ValueError as error:
             failed.append(error)
 
-    threads = [threading.Thread(target=first)]
+    threads = [threading.Thread(target=first, daemon=True)]
     threads[0].start()
     begun.wait()
-    threads.append(threading.Thread(target=held, args=(kept, [1, 2], decoder)))
+    threads.append(threading.Thread(target=held, args=(kept, [1, 2], decoder), daemon=True))
     threads[1].start()
-    while 2 not in decoder.calls:
-        pass
+    until_called(decoder, 2)
     go.set()
     for one in threads:
         one.join()
