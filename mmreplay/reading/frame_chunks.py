@@ -14,12 +14,9 @@ from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.sampling.blocks import Blocks
 
-_RAW_ROWS = 16
-"""What of uncompressed frames counts as a chunk; of a block at least"""
-_RAW_BYTES = 16 << 10
-"""that much: four pages."""
-_CHUNKS_FOR_EACH = 4
-"""Chunks in a block, for each one beside it whose frames it needs."""
+_RAW_ROWS = 16  # of uncompressed frames, that count as a chunk
+_RAW_BYTES = 16 << 10  # of a chunk of theirs, where blocks are concerned: four pages
+_CHUNKS_FOR_EACH = 4  # in a block, for each one beside it whose frames it shows
 
 
 class FrameChunks:
@@ -58,5 +55,5 @@ class FrameChunks:
         return Blocks(self._rows * np.maximum(_CHUNKS_FOR_EACH * beside.sum(0), 1), self._widths)
 
     def at_least(self, n_rows: int) -> Blocks:
-        """Single chunks, or as many as it takes for so many rows."""
+        """Single chunks, or as many as it takes for so many rows; of raw frames, 16 rows each."""
         return Blocks(self._chunks * -(-n_rows // self._chunks), self._widths)

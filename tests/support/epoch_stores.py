@@ -26,7 +26,7 @@ KINDS: dict[str, dict[str, Any]] = {
             "place": Field((2,), "float32", "raw"),
         }
     },
-    "raw": {"frame": Field((4, 4), "uint8", "raw")},
+    "raw": {"frame": Field((32, 32), "uint8", "raw", chunk=64)},
     "raw, many environments": {"frame": Field((64, 64), "uint8", "raw", chunk=64), "lanes": 3},
     "vectors": {"frame": Field((3,), "float32")},
 }

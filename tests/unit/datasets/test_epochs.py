@@ -165,6 +165,56 @@ def test_windows_are_divided_over_ranks(stores):
                 assert sorted(found) == [tuple(ids) for ids in whole]
 
 
+@pytest.mark.parametrize("kind", ["raw", "raw, many environments"])
+def test_the_raw_frames_of_a_pool_are_asked_for_when_it_begins(stores, monkeypatch, kind):
+    asked, given = [], []
+    with stores(kind) as data:
+        live = data.store.live
+        request = live.request_frames
+        monkeypatch.setattr(live, "request_frames", lambda ids: (asked.append(ids), request(ids)))
+        for batch in data.batches(100, shuffle_rows=256):
+            given += batch.id.tolist()
+            known = np.concatenate(asked).tolist()
+            assert given == known[: len(given)]
+            assert len(known) - len(given) < max(map(len, asked))
+    assert len(asked) > 4
+    assert given == known
+
+
+# ---------------------------------------------------------------- groups
+
+
+def test_a_group_decodes_its_chunk_once(stores, decoded):
+    with stores("one lane") as data:
+        batch = data.sample(64, group=8)
+        groups = batch.id.reshape(8, 8)
+        assert (groups // 16 == groups[:, :1] // 16).all()
+        assert all(len(set(ids)) == 8 for ids in groups.tolist())
+        assert len(decoded) <= 3 * 8
+        decoded.clear()
+        data.sample(64)
+        assert len(decoded) > 3 * 8
+
+
+def test_a_batch_of_groups_is_what_the_store_gives(stores, same):
+    for kind in epoch_stores.KINDS:
+        with stores(kind, n_step=2, seed=1) as data, stores(kind, n_step=2, seed=1) as twin:
+            batch = data.sample(32, group=16)
+            assert same(batch, data.transitions(batch.id))
+            assert same(batch, twin.sample(32, group=16))
+            assert data.sample(32, out=batch, group=4) is batch
+            assert same(batch, data.transitions(batch.id))
+
+
+def test_a_batch_is_a_whole_number_of_groups_drawn_with_replacement(stores):
+    with stores("one lane") as data:
+        for size, given in ((10, {"group": 4}), (8, {"group": 4, "replace": False})):
+            with pytest.raises(SchemaError, match="group: expected groups of which"):
+                data.sample(size, **given)
+        with pytest.raises(SchemaError, match="group: expected a whole number, 1 or more"):
+            data.sample(8, group=0)
+
+
 # ---------------------------------------------------------------- going on
 
 

@@ -165,6 +165,13 @@ def test_epochs_hold_each_transition_once(buffer):
     assert (marks == -1).any()
 
 
+def test_epochs_are_shuffled_as_the_data_is(buffer):
+    for given in ({"shuffle_rows": 8}, {"shuffle": "full"}):
+        plain = [batch.id.tolist() for batch in buffer.batches(7, epoch=1, **given)]
+        found = Hindsight(buffer, sparse).batches(7, epoch=1, **given)
+        assert [batch.id.tolist() for batch in found] == plain
+
+
 class Surprising(mmreplay.ReplayBuffer):
     """Draws the newest transition, with a weight, and keeps what it is told."""
 
