@@ -93,12 +93,13 @@ class Epochs:
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was taken; raises SchemaError if it is none."""
         try:
-            seed, order = whole_number("seed", state["seed"], 0), state["order"]
+            seed = whole_number("seed", state["seed"], 0)
             place = _Place(
                 whole_number("epoch", state["epoch"], 0),
                 whole_number("position", state["position"], 0),
-                order if order is None else {**order, "lanes": _extents(order["lanes"])},
             )
+            if place.position:
+                place.order = _checked_order(state["order"])
         except (KeyError, TypeError, ValueError) as error:
             raise SchemaError(
                 f"state: expected what state_dict() returned, found another: {error!s:.200}"
@@ -253,8 +254,10 @@ def _default_rows(row_bytes: int) -> int:
     return min(max(_POOL_BYTES // row_bytes, _LEAST_ROWS), _MOST_ROWS)
 
 
-def _extents(lanes: Any) -> list[list[int]]:
-    return [[whole_number("lanes", row, 0) for row in (start, stop)] for start, stop in lanes]
+def _checked_order(order: Mapping[str, Any]) -> dict[str, Any]:
+    """As `_Place` has it, of a state; raises as `Epochs.load` expects."""
+    lanes = [[whole_number("lanes", row, 0) for row in (one, two)] for one, two in order["lanes"]]
+    return {**order, "lanes": lanes, "size": whole_number("size", order["size"], 0)}
 
 
 def _as_it_was(ids: Ids, order: Mapping[str, Any], path: object) -> Ids:
