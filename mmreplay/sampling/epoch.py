@@ -11,7 +11,7 @@ import itertools
 
 import numpy as np
 
-from mmreplay.ids import Ids
+from mmreplay.ids import Ids, distinct
 from mmreplay.sampling.blocks import Blocks
 
 
@@ -114,4 +114,4 @@ def _pools(rows: Ids, pool_rows: int) -> Ids:
     total = int(before[-1])
     n_pools = max(-(-total // pool_rows), 1)
     first = before.searchsorted(np.arange(n_pools) * total // n_pools, "left")
-    return np.unique(np.minimum(first, max(rows.size - 1, 0)))
+    return distinct(np.minimum(first, max(rows.size - 1, 0)))
