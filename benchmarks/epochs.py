@@ -182,13 +182,12 @@ def _orders(result: Result, path: Path, scale: Scale) -> None:
                     for batch in opened.batches(BATCH, **how):
                         near.append(_near(opened, batch.id))
                         learner.learn(batch.id)
-                        if len(near) % -(-len(opened) // BATCH // 4) == 0:
-                            losses[-1].append(learner.loss())
+                    losses[-1].append(learner.loss())
         result.details[f"losses, {name}"] = losses
         result.add(f"{name}: others of the batch within {NEAR} steps", np.mean(near), "")
-        middle = scale.learner_epochs * 2
-        result.add(f"{name}: loss half way", spread([one[middle] for one in losses]), "")
-        result.add(f"{name}: loss in the end", spread([one[-1] for one in losses]), "")
+        for number in range(1, scale.learner_epochs + 1):
+            after = spread([one[number] for one in losses])
+            result.add(f"{name}: loss after {number} epochs", after, "")
 
 
 def _near(opened: mmreplay.Dataset, ids: Any) -> float:
