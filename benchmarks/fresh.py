@@ -185,6 +185,20 @@ def sample(path: str, batches: int, batch: int) -> dict[str, Any]:
     return {"taken": watch.taken}
 
 
+def epoch(path: str, batch: int) -> dict[str, Any]:
+    """Go through a closed store once, shuffled, and watch."""
+    import mmreplay
+
+    with mmreplay.load(path) as data:
+        n_batches = -(-len(data) // batch)
+        data.sample(batch)
+        watch = _Watch(n_batches)
+        watch.at(0)
+        for number, _ in enumerate(data.batches(batch), 1):
+            watch.at(number)
+    return {"taken": watch.taken}
+
+
 def train(path: str, frames: str, steps: int, capacity: int, codec: str) -> dict[str, Any]:
     """Step a buffer that evicts, sample from it all along, and watch."""
     import numpy as np
@@ -284,7 +298,7 @@ def pace(root: str, path: str, memory: str, frames: str, steps: int) -> dict[str
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    one.__name__: one for one in (load, reopen, write_and_die, record, sample, train, pace)
+    one.__name__: one for one in (load, reopen, write_and_die, record, sample, epoch, train, pace)
 }
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ SUBJECTS = {  # title, and which part of a figure's name is the head of its colu
     "vectors": ("Sampling vectors", r"(?:, beside )?(?P<column>stack=\w+)(?:, )?"),
     "sequences": ("Sampling sequences", _GAMES),
     "ahead": ("Reading ahead", _GAMES),
+    "epochs": ("Epochs", _GAMES),
     "prioritized": (
         "Prioritized sampling",
         r", (?P<column>100,000 rows|10,000,000 rows|many by few)$",

@@ -31,6 +31,7 @@ class Scale:
         record_steps: of each run with and without recording.
         memory_steps: recorded while memory is watched.
         memory_batches: sampled while memory is watched.
+        learner_epochs: of a learner that is given batches in several orders.
         before: the commit that this code is held against.
         pairs: of processes, one of each of the two.
         pace_steps: appended by each process, of each codec.
@@ -55,6 +56,7 @@ class Scale:
     record_steps: int
     memory_steps: int
     memory_batches: int
+    learner_epochs: int
     before: str
     pairs: int
     pace_steps: int
@@ -80,6 +82,7 @@ FULL = Scale(
     record_steps=16_000,
     memory_steps=200_000,
     memory_batches=20_000,
+    learner_epochs=4,
     before="c2bd43d",
     pairs=31,
     pace_steps=12_000,
@@ -105,6 +108,7 @@ QUICK = Scale(
     record_steps=80,
     memory_steps=200,
     memory_batches=40,
+    learner_epochs=2,
     before="HEAD",
     pairs=2,
     pace_steps=200,

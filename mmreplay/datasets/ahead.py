@@ -112,7 +112,7 @@ class Ahead:
         """
         if not self.n:
             draw = begin(generator, *arguments)
-            return _finished(draw, live.gather(draw.choose, draw.gatherer, out))
+            return _finished(draw, live.gather(draw.choose, draw.gatherer, out, draw.kept))
         request = _Request(weakref.WeakMethod(begin), arguments)
         with self._lock:
             job, is_expected = self._take(generator, request)
@@ -207,7 +207,7 @@ class Ahead:
         """Look it up, and have it read by a thread. The caller holds the lock."""
         job = _Job(draw)
         try:
-            job.located = live.locate(draw.choose, draw.gatherer)
+            job.located = live.locate(draw.choose, draw.gatherer, draw.kept)
         except Exception:  # noqa: BLE001 (raised, if it still is so, when the batch is asked for)
             return job
         if self._threads is None:
@@ -241,7 +241,7 @@ class Ahead:
                     batch = draw.gatherer.copy(batch, out)
                 return _finished(draw, batch)
             batch = located.fetch()
-        return _finished(draw, live.gather(draw.choose, draw.gatherer, out))
+        return _finished(draw, live.gather(draw.choose, draw.gatherer, out, draw.kept))
 
     # ------------------------------------------------------------ forgetting
 

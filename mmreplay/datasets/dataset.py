@@ -10,10 +10,10 @@ import copy
 import dataclasses
 import functools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import EllipsisType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +24,13 @@ from mmreplay.batches.sequences import SequenceBatch, SequenceGatherer
 from mmreplay.batches.settings import Settings
 from mmreplay.datasets.ahead import Ahead
 from mmreplay.datasets.draws import Draw, draw_seed, errors_with_path
+from mmreplay.datasets.epochs import EpochArguments, Epochs, Part
 from mmreplay.episode_index import Index
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.ids import Ids
 from mmreplay.reading.store import Store
 from mmreplay.reading.trajectories import LazyTrajectory, Trajectory
-from mmreplay.sampling.epoch import epoch_ids
+from mmreplay.sampling.grouped import grouped_ids
 from mmreplay.sampling.trajectories import TrajectorySampler
 from mmreplay.sampling.uniform import uniform_ids
 from mmreplay.sampling.windows import PortionSampler, Windows, WindowSampler
@@ -63,9 +64,9 @@ class Dataset:
         self._read_from(store, settings)
         self.generator = np.random.default_rng(seed)
         # A generator, say, may differ in each process, and nothing tells.
-        self._unshared_seed = None if is_reproducible(seed) else type(seed).__name__
-        self._epoch_seed = int(np.random.default_rng(seed).integers(1 << 62))
-        self._epoch = 0
+        unshared_seed = None if is_reproducible(seed) else type(seed).__name__
+        epoch_seed = int(np.random.default_rng(seed).integers(1 << 62))
+        self._epochs = Epochs(epoch_seed, unshared_seed)
 
     def _read_from(self, store: Store, settings: Settings) -> None:
         self.store = store
@@ -97,7 +98,7 @@ class Dataset:
 
     def after_fork_in_child(self) -> None:
         """In a forked child: draw from a stream of its own, not once more what the parent draws."""
-        bits = np.random.SeedSequence(self._epoch_seed, spawn_key=forks.lineage())
+        bits = np.random.SeedSequence(self._epochs.seed, spawn_key=forks.lineage())
         self.generator = np.random.default_rng(bits)
         self._begin_sums()  # a thread may have been in those of the parent
 
@@ -110,29 +111,47 @@ class Dataset:
         """Transitions that can be sampled."""
         return len(self.store)
 
-    def sample(self, batch_size: int, out: Batch | None = None, *, replace: bool = True) -> Batch:
+    def sample(
+        self,
+        batch_size: int,
+        out: Batch | None = None,
+        *,
+        replace: bool = True,
+        group: int | None = None,
+    ) -> Batch:
         """Draw transitions uniformly.
 
         Args:
             batch_size: B.
             out: a batch that this object returned for the same B; overwritten and returned.
             replace: whether a transition may come twice in a batch.
+            group: m draws groups of m transitions, one after the other, each group out of one
+                decoded chunk of consecutive steps: some times as fast, and correlated. Each
+                transition is still equally likely.
 
         Raises:
             EmptyBufferError: there is no transition yet.
-            SchemaError: without replacement, and there are fewer than `batch_size`.
+            SchemaError: without replacement, and there are fewer than `batch_size`, or groups are
+                drawn; `batch_size` is no multiple of `group`.
         """
         size = whole_number("batch_size", batch_size)
+        group = whole_number_or_none("group", group)
         return self.ahead.next(
-            self.store.live, self.generator, self.begin_sample, (size, replace), out
+            self.store.live, self.generator, self.begin_sample, (size, replace, group), out
         )
 
     def begin_sample(
-        self, generator: np.random.Generator, size: int, replace: bool = True
+        self,
+        generator: np.random.Generator,
+        size: int,
+        replace: bool = True,
+        group: int | None = None,
     ) -> Draw[Batch]:
         """Draw the numbers of a batch of `sample`: once, however often the store is read again."""
         path = self.store.path
-        if replace:
+        if group is not None:
+            choose = self._draw_groups(generator, size, group, replace=replace)
+        elif replace:
             draws = generator.random(size)
             choose = errors_with_path(path, lambda index: uniform_ids(index, draws))
         else:
@@ -140,12 +159,28 @@ class Dataset:
             choose = errors_with_path(path, lambda index: distinct_ids(index, size, seed))
         return Draw(choose, self._gatherer)
 
+    def _draw_groups(
+        self, generator: np.random.Generator, size: int, group: int, *, replace: bool
+    ) -> Callable[[Index], Ids]:
+        if size % group or not replace:
+            raise SchemaError(
+                f"group: expected groups of which {size:,} transitions are a whole number, drawn "
+                f"with replacement; found group={group:,}, replace={replace}"
+            )
+        seed, live = draw_seed(generator), self.store.live
+
+        def draw(index: Index) -> Ids:
+            return grouped_ids(index, live.frame_chunks.at_least(group), size // group, group, seed)
+
+        return errors_with_path(self.store.path, draw)
+
     def batches(
         self,
         batch_size: int,
         epochs: int | None = 1,
         *,
-        shuffle: bool = True,
+        shuffle: bool | Literal["full"] = True,
+        shuffle_rows: int | None = None,
         rank: int = 0,
         world_size: int = 1,
         drop_last: bool = False,
@@ -155,12 +190,18 @@ class Dataset:
 
         Each call goes on with the next epoch's order, so that a loop over calls shuffles again. The
         order follows from the seed and the epoch's number: ranks must be in the same epoch, so
-        each calls this equally often, or says which one with `epoch`.
+        each calls this equally often, or says which one with `epoch`. The first call after
+        `load_state_dict` goes on in the epoch of that state, after the batches that were given.
 
         Args:
             batch_size: B; an epoch's last batch may be smaller.
-            epochs: how many; None for no end.
-            shuffle: False keeps the order of the ids.
+            epochs: how many; None for no end. What is left of one counts as one.
+            shuffle: True takes stretches of consecutive steps in random order, and shuffles those
+                that fit into a pool, so that compressed frames are decoded about once an epoch.
+                ``full`` puts every transition anywhere, and decodes a chunk for almost each of
+                them. False keeps the order of the ids.
+            shuffle_rows: rows of such a pool; None for as many as 192 MiB of frames are, at least
+                1,024 and at most 1,048,576. A third more than that is kept in memory, decoded.
             rank: this process's number, of `world_size`.
             world_size: processes that share each epoch; each transition goes to one of them. If
                 they shuffle, they must have been given the same seed.
@@ -171,62 +212,54 @@ class Dataset:
 
         Raises:
             SchemaError: a value out of its range; several ranks whose seed is no
-                whole number, nor a sequence of them.
+                whole number, nor a sequence of them; a loaded state that was saved with other
+                arguments, or, with the first batch, some of whose transitions are gone.
             EmptyBufferError: there is no transition.
         """
-        size = whole_number("batch_size", batch_size)
-        world_size = whole_number("world_size", world_size)
-        rank = whole_number("rank", rank, 0, world_size - 1)
-        if world_size > 1 and shuffle and self._unshared_seed is not None:
-            raise SchemaError(
-                f"seed: expected one that all {world_size:,} ranks share, a whole number or a "
-                f"sequence of them; found {self._unshared_seed}, with which each rank may shuffle "
-                f"in its own way; give every rank the same, such as seed=0"
-            )
-        epochs = whole_number_or_none("epochs", epochs, 0)
-        epoch = whole_number_or_none("epoch", epoch, 0)
+        given = EpochArguments(
+            batch_size, epochs, shuffle, shuffle_rows, rank, world_size, drop_last, epoch
+        )
+        self._epochs.check(given, self.settings, None)
         if not len(self.store):
             raise EmptyBufferError(
                 f"{self.store.path}: there is no transition yet; record a reset and a step first"
             )
-        return self._batches(size, epochs, shuffle, rank, world_size, drop_last, epoch)
+        live = self.store.live
 
-    def _batches(
-        self,
-        size: int,
-        epochs: int | None,
-        shuffle: bool,
-        rank: int,
-        world_size: int,
-        drop_last: bool,
-        first: int | None,
-    ) -> Iterator[Batch]:
-        done = 0
-        while epochs is None or done < epochs:
-            number = self._epoch if first is None else first + done
-            self._epoch = number + 1
-            done += 1
-            # Listed once: another thread may take new rows between two looks at the index.
-            every = self.store.ids
-            total = len(every)
-            ids = epoch_ids(
-                every,
-                seed=self._epoch_seed,
-                epoch=number,
-                shuffle=shuffle,
-                rank=rank,
-                world_size=world_size,
-            )
-            if drop_last:
-                ids = ids[: total // world_size // size * size]
-            draws = (
-                Draw(_not_evicted(ids[start : start + size]), self._gatherer)
-                for start in range(0, len(ids), size)
-            )
-            # Not across epochs: the next one begins when its first batch is asked for.
-            for batch in self.ahead.each(self.store.live, draws):
-                if len(batch):
-                    yield batch
+        def read_each(parts: Iterable[Part]) -> Iterator[Batch]:
+            draws = (Draw(_not_evicted(ids), self._gatherer, kept=kept) for ids, kept in parts)
+            return self.ahead.each(live, draws)
+
+        return self._epochs.read(given, self.settings, None, live, _every_id, read_each)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this object's batches are: random state, seed, epoch and position; no ids.
+
+        Taken between two batches, it is the state after the one that was given last.
+        """
+        bits = self.generator.bit_generator
+        with bits.lock:
+            return {"generator": copy.deepcopy(bits.state), **self._epochs.state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was called, of this object or of one of the same store.
+
+        Draws go on with the next one. `batches`, or `sequence_batches`, called as then, goes on in
+        the middle of the epoch, also if rows have come since.
+
+        Raises:
+            SchemaError: something that `state_dict` did not return.
+        """
+        generator = copy.deepcopy(self.generator)
+        try:
+            generator.bit_generator.state = state["generator"]
+        except (TypeError, ValueError, KeyError, OverflowError) as error:
+            raise SchemaError(
+                f"state: expected what state_dict() returned of a dataset with a "
+                f"{type(generator.bit_generator).__name__} generator, found another: {error!s:.200}"
+            ) from error
+        self._epochs.load(state)
+        self.generator.bit_generator.state = generator.bit_generator.state
 
     def transitions(
         self,
@@ -330,7 +363,12 @@ class Dataset:
         stride: int = 1,
         epochs: int | None = 1,
         *,
-        shuffle: bool = True,
+        shuffle: bool | Literal["full"] = True,
+        shuffle_rows: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        drop_last: bool = False,
+        epoch: int | None = None,
     ) -> Iterator[SequenceBatch]:
         """Every window once an epoch; an epoch's last batch may be smaller.
 
@@ -340,36 +378,33 @@ class Dataset:
             burn_in: steps before them.
             boundary: ``drop``, ``pad`` or ``shift``.
             stride: steps from one window to the next.
-            epochs: how many; None for no end.
-            shuffle: False keeps the order of the ids.
+            epochs: as of `batches`, and so are those that follow.
+            shuffle: True, False or ``full``.
+            shuffle_rows: rows of a pool.
+            rank: this process's number.
+            world_size: processes that share each epoch.
+            drop_last: leave out batches that not every rank can fill.
+            epoch: the number of the first epoch.
 
         Raises:
             EmptyBufferError: no episode has such a window.
-            SchemaError: a value out of its range.
+            SchemaError: as of `batches`.
         """
-        size = whole_number("batch_size", batch_size)
+        given = EpochArguments(
+            batch_size, epochs, shuffle, shuffle_rows, rank, world_size, drop_last, epoch
+        )
         windows = Windows(length, burn_in, boundary, stride)
-        epochs = whole_number_or_none("epochs", epochs, 0)
-        self.store.live.look(errors_with_path(self.store.path, self._window_sampler(windows).total))
-        return self._sequence_batches(size, windows, epochs, shuffle)
-
-    def _sequence_batches(
-        self, size: int, windows: Windows, epochs: int | None, shuffle: bool
-    ) -> Iterator[SequenceBatch]:
+        self._epochs.check(given, self.settings, windows)
+        sampler, live = self._window_sampler(windows), self.store.live
+        live.look(errors_with_path(self.store.path, sampler.total))
         gatherer = self._sequence_gatherer(windows.length, windows.burn_in)
-        every = errors_with_path(self.store.path, self._window_sampler(windows).every)
-        done = 0
-        while epochs is None or done < epochs:
-            ids = self.store.live.look(every)
-            if shuffle:
-                ids = np.random.default_rng([self._epoch_seed, self._epoch]).permutation(ids)
-            self._epoch += 1
-            done += 1
-            draws = (
-                Draw(self.store.live.valid_ids(ids[start : start + size]), gatherer)
-                for start in range(0, len(ids), size)
-            )
-            yield from self.ahead.each(self.store.live, draws)
+        every = errors_with_path(self.store.path, sampler.every)
+
+        def read_each(parts: Iterable[Part]) -> Iterator[SequenceBatch]:
+            draws = (Draw(live.valid_ids(ids), gatherer, kept=kept) for ids, kept in parts)
+            return self.ahead.each(live, draws)
+
+        return self._epochs.read(given, self.settings, windows, live, every, read_each)
 
     def sample_portions(self, batch_size: int, length: int) -> SequenceBatch:
         """Draw windows of whole episodes: an episode by its length, then a window in it.
@@ -458,6 +493,10 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"<mmreplay.Dataset {self.store.path} transitions={len(self)}>"
+
+
+def _every_id(index: Index) -> Ids:
+    return index.ids()
 
 
 def _not_evicted(ids: Ids) -> Callable[[Index], Ids]:

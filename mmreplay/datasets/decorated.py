@@ -7,7 +7,7 @@ caller's `out`, and the next observation not to the observation.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -114,7 +114,8 @@ class Decorated:
         batch_size: int,
         epochs: int | None = 1,
         *,
-        shuffle: bool = True,
+        shuffle: bool | Literal["full"] = True,
+        shuffle_rows: int | None = None,
         rank: int = 0,
         world_size: int = 1,
         drop_last: bool = False,
@@ -125,6 +126,7 @@ class Decorated:
             batch_size,
             epochs,
             shuffle=shuffle,
+            shuffle_rows=shuffle_rows,
             rank=rank,
             world_size=world_size,
             drop_last=drop_last,

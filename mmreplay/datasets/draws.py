@@ -16,6 +16,7 @@ import numpy as np
 from mmreplay.episode_index import Index
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.ids import Ids
+from mmreplay.reading.kept_frames import KeptFrames
 from mmreplay.reading.located import LateRebuilder
 
 T = TypeVar("T")
@@ -32,11 +33,13 @@ class Draw(Generic[Read]):
             and the store's maps, alive.
         gatherer: rebuilds them.
         finish: called with the batch once it is given, in the thread that gets it.
+        kept: with which the frames stay that are decoded for it; None if they do not.
     """
 
     choose: Callable[[Index], Ids]
     gatherer: LateRebuilder[Any, Read]
     finish: Callable[[Read], None] | None = None
+    kept: KeptFrames | None = None
 
 
 def draw_seed(generator: np.random.Generator) -> int:

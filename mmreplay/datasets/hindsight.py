@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -197,7 +197,8 @@ class Hindsight:
         batch_size: int,
         epochs: int | None = 1,
         *,
-        shuffle: bool = True,
+        shuffle: bool | Literal["full"] = True,
+        shuffle_rows: int | None = None,
         rank: int = 0,
         world_size: int = 1,
         drop_last: bool = False,
@@ -208,6 +209,7 @@ class Hindsight:
             batch_size,
             epochs,
             shuffle=shuffle,
+            shuffle_rows=shuffle_rows,
             rank=rank,
             world_size=world_size,
             drop_last=drop_last,

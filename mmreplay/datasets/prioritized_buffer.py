@@ -171,28 +171,45 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Updates since opening that came after their transition had been evicted."""
         return self.sampler.n_late
 
-    def sample(self, batch_size: int, out: Batch | None = None, *, replace: bool = True) -> Batch:
+    def sample(
+        self,
+        batch_size: int,
+        out: Batch | None = None,
+        *,
+        replace: bool = True,
+        group: int | None = None,
+    ) -> Batch:
         """Draw transitions by priority, with replacement; `Batch.weight` makes up for it.
 
         Args:
             batch_size: B.
             out: a batch that this object returned for the same B; overwritten and returned.
             replace: True, as the weights are those of draws with replacement.
+            group: None, as each transition is drawn by its own priority.
 
         Raises:
             EmptyBufferError: there is no transition yet.
-            SchemaError: without replacement.
+            SchemaError: without replacement, or in groups.
         """
-        return super().sample(batch_size, out, replace=replace)
+        return super().sample(batch_size, out, replace=replace, group=group)
 
     def begin_sample(
-        self, generator: np.random.Generator, size: int, replace: bool = True
+        self,
+        generator: np.random.Generator,
+        size: int,
+        replace: bool = True,
+        group: int | None = None,
     ) -> Draw[Batch]:
-        """See `Dataset.begin_sample`; raises SchemaError without replacement."""
+        """See `Dataset.begin_sample`; raises SchemaError without replacement, or in groups."""
         if not replace:
             raise SchemaError(
                 "replace: priorities are drawn with replacement, to which the weights belong; for "
                 "a wider spread use stratified=True"
+            )
+        if group is not None:
+            raise SchemaError(
+                f"group: expected None, as priorities draw each transition by itself; found "
+                f"{group!r:.80}"
             )
         sampler, how = self.sampler, self._how
         draws = generator.random(size)

@@ -16,6 +16,7 @@ from mmreplay.format.columns import lane_columns
 from mmreplay.format.layout import STARTS, TICKS, ArraySpec
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.reading import episodes
+from mmreplay.reading.frame_chunks import FrameChunks
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.lane_ticks import LaneTicks
 from mmreplay.reading.vector_reader import VectorReader
@@ -47,7 +48,7 @@ class JoinedLanes:
 
     `ticks` are the vector lanes, by number. In `columns` rows are steps: of a vector lane they are
     its cells. Columns of frames have a further part for the first observations of each vector lane,
-    in their order: see `frame_places`.
+    in their order: see `frame_places`. `frame_chunks` says how they are stored together.
     """
 
     def __init__(self, paths: Sequence[AnyPath]) -> None:
@@ -73,6 +74,7 @@ class JoinedLanes:
             self.columns[path] = self._column(path, frames if _is_of_frames(path) else files)
         if 0 < len(vectors) < len(files):
             self.columns["resets"] = RawColumn(self._rows("resets"), "resets", self.remaps)
+        self.frame_chunks = FrameChunks(self.readers, [*schema.frame_paths.values()])
         self.heads = [reader.head for reader in self.readers]
         self.index = self._load_index()
 

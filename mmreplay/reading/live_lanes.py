@@ -21,7 +21,9 @@ from mmreplay.batches.transitions import TransitionGatherer
 from mmreplay.episode_index import Index
 from mmreplay.errors import ClosedError, CorruptStoreError, InvalidIdError, SchemaError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
+from mmreplay.reading.frame_chunks import FrameChunks
 from mmreplay.reading.joined_lanes import AnyReader, JoinedLanes
+from mmreplay.reading.kept_frames import KeptFrames
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.located import LateRebuilder, Located, Places, Read, Rebuilder
 from mmreplay.reading.trajectories import LazyTrajectory
@@ -158,6 +160,11 @@ class LiveLanes:
         return self._joined.columns
 
     @property
+    def frame_chunks(self) -> FrameChunks:
+        """How frames are stored together; those of the index, for a function that is given it."""
+        return self._joined.frame_chunks
+
+    @property
     def readers(self) -> Sequence[AnyReader]:
         """The lanes' files."""
         return self._joined.readers
@@ -219,27 +226,35 @@ class LiveLanes:
         draw: Callable[[Index], Ids],
         gatherer: Rebuilder[Places, Read],
         out: Read | None = None,
+        kept: KeptFrames | None = None,
     ) -> Read:
-        """What `draw` chooses from the index as it is now, rebuilt by `gatherer`."""
+        """What `draw` chooses from the index as it is now, rebuilt by `gatherer`.
+
+        Frames that are decoded for it stay with those that are `kept`.
+        """
 
         def read() -> tuple[JoinedLanes, Read]:
             with self._lock:
                 lanes = self._follow()
                 places = gatherer.locate(lanes.index, draw(lanes.index))
-            return lanes, gatherer.fetch(lanes.columns, places, out)
+            columns = lanes.columns if kept is None else kept.columns(lanes.columns)
+            return lanes, gatherer.fetch(columns, places, out)
 
         return self.retrying(read)
 
     def locate(
-        self, draw: Callable[[Index], Ids], gatherer: LateRebuilder[Places, Read]
+        self,
+        draw: Callable[[Index], Ids],
+        gatherer: LateRebuilder[Places, Read],
+        kept: KeptFrames | None = None,
     ) -> Located[Places, Read]:
         """The first half of `gather`: what `draw` chooses from the index as it is now."""
 
         def located(index: Index) -> Located[Places, Read]:
             lanes = self._joined  # whose index it is: `look` holds the lock
             places = gatherer.locate(index, draw(index))
-            n_remaps = lanes.remaps.count
-            return Located(lanes, lanes.columns, gatherer, places, index.version, n_remaps)
+            columns = lanes.columns if kept is None else kept.columns(lanes.columns)
+            return Located(lanes, columns, gatherer, places, index.version, lanes.remaps.count)
 
         return self.look(located)
 
@@ -248,8 +263,18 @@ class LiveLanes:
         with self._lock:
             return located.renewed(self._follow())
 
+    def request_frames(self, ids: Ids) -> None:
+        """Ask for the frames of these steps that are on the disk only, before they are gathered."""
+        for path in self.schema.frame_paths.values():
+            column = self.columns[path]
+            if isinstance(column, RawColumn):
+                column.request(ids)
+
     def gather_ids(
-        self, ids: npt.ArrayLike, gatherer: Rebuilder[Places, Read], out: Read | None = None
+        self,
+        ids: npt.ArrayLike,
+        gatherer: Rebuilder[Places, Read],
+        out: Read | None = None,
     ) -> Read:
         """The transitions with these ids, each checked."""
         return self.gather(self.valid_ids(ids), gatherer, out)

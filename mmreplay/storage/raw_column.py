@@ -152,6 +152,19 @@ class RawColumn:
         # The ids are checked before: without mode="clip" numpy would buffer the whole output.
         return files.rows.take(index, axis=0, out=out, mode="clip")
 
+    def request(self, ids: Ids) -> None:
+        """Ask for rows that are on the disk only, (n,), all of them at once, as they lie there."""
+        files = self._files
+        if files is None or not self._pager.active or not ids.size:
+            return
+        index = np.sort(files.index(ids))
+        index = index[(index >= 0) & (index < len(files.rows))]  # some may be gone by now
+        if self._pager.before(self._chunks_of(ids)):
+            ends = (np.diff(index) > 1).nonzero()[0]
+            first, last = index[np.append(0, ends + 1)], index[np.append(ends, -1)]
+            ranges = page_advice.ranges(first, last, self._row_bytes)
+            memory_maps.advise_needed(files.data, ranges)
+
     def _take_one_by_one(self, ids: Ids, out: Array | None) -> Array:
         if out is None:
             out = np.empty((*ids.shape, *self.row_shape), self.dtype)
@@ -199,11 +212,15 @@ class RawColumn:
 
     def _page_in(self, files: SideBySide, ids: Ids, index: Ids) -> None:
         """Let the pager know which chunk files a batch of windows is about to read."""
-        lanes = ids[:, -1] >> LANE_SHIFT
-        chunks = (ids[:, -1] & ROW_MASK) // self._chunk_rows[lanes]
-        if self._pager.before(set(zip(lanes.tolist(), chunks.tolist(), strict=True))):
+        if self._pager.before(self._chunks_of(ids[:, -1])):
             first, last = index.min(axis=1), index.max(axis=1)
             if (last - first >= index.shape[1]).any():  # what lies between is of others
                 first = last = distinct(index.ravel())
             ranges = page_advice.ranges(first, last, self._row_bytes)
             memory_maps.advise_needed(files.data, ranges)
+
+    def _chunks_of(self, ids: Ids) -> set[tuple[int, int]]:
+        """The chunk files of ids, (n,): lane and number."""
+        lanes = ids >> LANE_SHIFT
+        keys = distinct((ids & ROW_MASK) // self._chunk_rows[lanes] | lanes << LANE_SHIFT).tolist()
+        return {(key >> LANE_SHIFT, key & ROW_MASK) for key in keys}

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from mmreplay.format import compression
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.storage.chunk_files import chunk_path
+from mmreplay.storage.decoded_chunks import DecodedChunks
 from mmreplay.storage.shard_file import Bytes, Shard
 from mmreplay.storage.tail_file import TailFiles
 from mmreplay.system import platform
@@ -23,6 +24,8 @@ from mmreplay.system import platform
 _SCRATCH_BYTES = 16 << 20
 _LEAST_RUN = 2  # rows that follow each other, on average, for which slices are worth it
 _MAX_SHARDS = 4096  # maps kept open for each column
+_NEIGHBOURS = 1.25  # chunks that blocks read, and those beside them, by those that blocks have
+_LEAST_CHUNKS = 64  # besides, for the first frames of episodes, and blocks that end in a chunk
 
 
 class ShardColumn:
@@ -62,8 +65,14 @@ class ShardColumn:
         """In a forked child: another thread of the parent may have held the lock."""
         self._lock = threading.Lock()
 
-    def take(self, ids: Ids, out: Array | None = None) -> Array:
-        """Rows by id; each inner chunk is decoded once.
+    def room_for(self, n_rows: int) -> DecodedChunks:
+        """Room to keep decoded what blocks of so many rows need, to be given to `take`."""
+        n_chunks = int(n_rows * _NEIGHBOURS / self._inner.min()) + _LEAST_CHUNKS
+        items = self._row_bytes // self.dtype.itemsize
+        return DecodedChunks(n_chunks, self._longest_inner, items, self.dtype)
+
+    def take(self, ids: Ids, out: Array | None = None, kept: DecodedChunks | None = None) -> Array:
+        """Rows by id; each inner chunk is decoded once, or not at all if it is among those `kept`.
 
         `out` is C-contiguous, (*ids.shape, *row_shape). Raises EvictedError if a row went in the
         meantime, CorruptStoreError if a shard is missing or damaged.
@@ -75,13 +84,30 @@ class ShardColumn:
         wanted = ids.ravel()
         filled = out.reshape(-1, self._row_bytes // self.dtype.itemsize)
         todo = self._take_from_tails(wanted, filled)
+        if todo is not None:
+            wanted = wanted[todo]
+        if not wanted.size or (kept is not None and self._take_kept(wanted, filled, todo, kept)):
+            return out
         long = ids.shape[-1] >= 2 * self._longest_inner
         decode = self._decode_runs if long else self._decode
-        if todo is None:
-            decode(wanted, filled, None)
-        elif todo.size:
-            decode(wanted[todo], filled, todo)
+        decode(wanted, filled, todo)
         return out
+
+    def _take_kept(
+        self, wanted: Ids, filled: Array, places: Ids | None, kept: DecodedChunks
+    ) -> bool:
+        """Copy rows from chunks that stay decoded; False if there is no room for all of them."""
+        keys, within = self._locate(wanted)
+        unique, inverse = np.unique(keys, return_inverse=True)
+        with kept.hold(unique.tolist(), self._decode_key) as slots:
+            if slots is None:
+                return False
+            source = slots[inverse] * self._longest_inner + within
+            if places is None:
+                kept.rows.take(source, axis=0, out=filled, mode="clip")
+            else:
+                filled[places] = kept.rows.take(source, axis=0)
+        return True
 
     def _take_from_tails(self, wanted: Ids, filled: Array) -> Ids | None:
         """Copy what is in the tails; returns the positions left to do, None for all of them."""
@@ -205,9 +231,13 @@ class ShardColumn:
         """Decode inner chunks into the places of the scratch, in order."""
         parts: list[Bytes] = self._local.parts
         for part, key in zip(parts, keys, strict=False):
-            number, chunk = key >> LANE_SHIFT, key & ROW_MASK
-            size = self._specs[number].inner_rows * self._row_bytes
-            self._decode_chunk(number, chunk, part if size == part.size else part[:size])
+            self._decode_key(key, part)
+
+    def _decode_key(self, key: int, part: Bytes) -> None:
+        """Decode the inner chunk that a key of `_locate` names into room for the longest one."""
+        number, chunk = key >> LANE_SHIFT, key & ROW_MASK
+        size = self._specs[number].inner_rows * self._row_bytes
+        self._decode_chunk(number, chunk, part if size == part.size else part[:size])
 
     def _decode_chunk(self, number: int, chunk: int, out: Bytes) -> None:
         shard, inner = divmod(chunk, self._per_shard[number])
@@ -232,3 +262,15 @@ class ShardColumn:
         """A copy of rows [start, stop) of one lane."""
         first = number << LANE_SHIFT
         return self.take(np.arange(first + start, first + stop, dtype=np.int64))
+
+
+class KeptColumn:
+    """A column of shards that keeps decoded what blocks of `n_rows` rows need."""
+
+    def __init__(self, column: ShardColumn, n_rows: int) -> None:
+        self.row_shape, self.dtype = column.row_shape, column.dtype
+        self._column, self._kept = column, column.room_for(n_rows)
+
+    def take(self, ids: Ids, out: Array | None = None) -> Array:
+        """As of `ShardColumn`."""
+        return self._column.take(ids, out, self._kept)

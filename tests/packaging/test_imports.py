@@ -70,9 +70,12 @@ with mmreplay.load({str(tmp_path / "s.zarr")!r}) as data, mmreplay.PrioritizedRe
     {str(tmp_path / "p.zarr")!r}, frame=mmreplay.Field((2,)), action=mmreplay.Field((), "int64")
 ) as buffer:
     before = set(sys.modules)
-    data.sample(8), data.sample(8, replace=False), data.sample_sequences(4, 8)
+    data.sample(8), data.sample(8, replace=False), data.sample(8, group=4)
+    data.sample_sequences(4, 8)
     data.sample_portions(4, 8), data.sample_trajectories(2)
-    next(iter(data.batches(8))), next(iter(data.sequence_batches(4, 8)))
+    next(iter(data.sequence_batches(4, 8))), next(iter(data.batches(8)))
+    data.load_state_dict(data.state_dict())
+    next(iter(data.batches(8))), next(iter(data.batches(8, shuffle="full")))
     buffer.reset(numpy.zeros(2, "uint8"))
     for number in range(30):
         buffer.step(0, 1.0, numpy.zeros(2, "uint8"))

@@ -112,6 +112,13 @@ def test_epochs_are_decorated(data):
     assert np.array_equal(np.concatenate([b.reward for b in batches]), np.tile(plain + 1, 2))
 
 
+def test_epochs_of_decorated_data_are_shuffled_as_the_data_is(data):
+    for given in ({"shuffle_rows": 8}, {"shuffle": "full"}):
+        plain = [batch.id.tolist() for batch in data.batches(7, epoch=1, **given)]
+        found = Decorated(data, plus_one).batches(7, epoch=1, **given)
+        assert [batch.id.tolist() for batch in found] == plain
+
+
 def test_a_decorated_dataset_shares_ids_generator_and_settings_with_its_data(data):
     decorated = Decorated(data, plus_one)
     assert len(decorated) == len(data)

@@ -165,12 +165,19 @@ def test_epochs_hold_each_transition_once(buffer):
     assert (marks == -1).any()
 
 
+def test_epochs_are_shuffled_as_the_data_is(buffer):
+    for given in ({"shuffle_rows": 8}, {"shuffle": "full"}):
+        plain = [batch.id.tolist() for batch in buffer.batches(7, epoch=1, **given)]
+        found = Hindsight(buffer, sparse).batches(7, epoch=1, **given)
+        assert [batch.id.tolist() for batch in found] == plain
+
+
 class Surprising(mmreplay.ReplayBuffer):
     """Draws the newest transition, with a weight, and keeps what it is told."""
 
     updates: tuple = ()
 
-    def sample(self, batch_size, out=None, *, replace=True):
+    def sample(self, batch_size, out=None, *, replace=True, group=None):
         batch = self.transitions([self.ids[-1]] * batch_size)
         batch.weight[:] = 0.25
         return batch
@@ -196,7 +203,7 @@ def test_ids_and_weights_of_a_prioritized_buffer_stay_its_own(tmp_path, quick_di
 
 def test_a_draw_evicted_before_it_is_read_is_drawn_again(tmp_path, quick_disk):
     class Late(Surprising):
-        def sample(self, batch_size, out=None, *, replace=True):
+        def sample(self, batch_size, out=None, *, replace=True, group=None):
             batch = super().sample(batch_size)
             for _ in range(3 - len(self.updates)):  # fewer each time
                 play(self, 2)

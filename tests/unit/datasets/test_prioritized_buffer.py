@@ -578,6 +578,11 @@ def test_a_draw_without_replacement_is_refused(prioritized_of):
         buffer.sample(2, replace=False)
 
 
+def test_a_draw_in_groups_is_refused(prioritized_of):
+    with pytest.raises(SchemaError, match="group: expected None, as priorities draw each"):
+        prioritized_of().sample(2, group=2)
+
+
 @pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer])
 def test_a_chunk_of_priorities_whose_maker_died_before_it_had_its_blocks(
     prioritized_of, kill, kind

@@ -1,37 +1,143 @@
-"""Epochs: every transition once, over all ranks."""
+"""Epochs: every transition once, over all ranks; block by block, few of them at a time."""
 
 import numpy as np
 import pytest
 
 from mmreplay.episode_index import RowIndex
-from mmreplay.sampling.epoch import epoch_ids
+from mmreplay.ids import LANE_SHIFT
+from mmreplay.sampling.blocks import Blocks
+from mmreplay.sampling.epoch import Shares, block_shuffled_ids, ordered_ids, shuffled_ids
+from tests.support.chance import goodness
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
+def blocks_of(rows, width=1, lanes=2):
+    return Blocks(np.full(lanes, rows), np.full(lanes, width))
+
+
+def shares(rank=0, world_size=1, seed=3, epoch=5):
+    return Shares(seed, epoch, rank, world_size)
+
+
+def by_blocks(ids, share, blocks=None, pool_rows=16):
+    return block_shuffled_ids(ids, share, blocks or blocks_of(4), pool_rows)[0]
+
+
+HOW = {"in order": ordered_ids, "full": shuffled_ids, "blocks": by_blocks}
+
+
+@pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 7, 100])
-def test_over_all_ranks_an_epoch_holds_each_transition_exactly_once(index, shuffle, world_size):
-    parts = [
-        epoch_ids(index.ids(), seed=3, epoch=5, shuffle=shuffle, rank=rank, world_size=world_size)
-        for rank in range(world_size)
-    ]
+def test_over_all_ranks_an_epoch_holds_each_transition_exactly_once(index, how, world_size):
+    parts = [HOW[how](index.ids(), shares(rank, world_size)) for rank in range(world_size)]
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
     assert sorted(np.concatenate(parts).tolist()) == index.ids().tolist()
 
 
-def test_the_order_depends_on_the_seed_and_the_number_of_the_epoch_alone(index):
-    def order(seed, epoch, **changes):
-        given = {"shuffle": True, "rank": 0, "world_size": 1, **changes}
-        return epoch_ids(index.ids(), seed=seed, epoch=epoch, **given).tolist()
+@pytest.mark.parametrize("how", ["full", "blocks"])
+def test_the_order_depends_on_the_seed_and_the_number_of_the_epoch_alone(index, how):
+    def order(seed, epoch):
+        return HOW[how](index.ids(), shares(seed=seed, epoch=epoch)).tolist()
 
     assert order(1, 0) == order(1, 0)
     assert len({tuple(order(seed, epoch)) for seed in range(3) for epoch in range(3)}) == 9
-    whole = order(1, 4)
-    assert order(1, 4, rank=1, world_size=3) == whole[1::3]
-    assert order(1, 0, shuffle=False) == order(2, 7, shuffle=False) == index.ids().tolist()
 
 
-def test_an_epoch_of_nothing_is_empty():
-    assert (
-        epoch_ids(RowIndex(1).ids(), seed=0, epoch=0, shuffle=True, rank=0, world_size=1).tolist()
-        == []
-    )
+def test_ranks_take_turns_in_a_full_permutation_and_in_order(index):
+    for how in (shuffled_ids, ordered_ids):
+        whole = how(index.ids(), shares()).tolist()
+        assert how(index.ids(), shares(1, 3)).tolist() == whole[1::3]
+    assert ordered_ids(index.ids(), shares()).tolist() == index.ids().tolist()
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_an_epoch_of_nothing_is_empty(how):
+    for rank in (0, 1):
+        assert HOW[how](RowIndex(1).ids(), shares(rank, 2)).tolist() == []
+
+
+# ---------------------------------------------------------------- blocks
+
+
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("world_size", [1, 2, 5])
+def test_a_pool_holds_whole_blocks_and_no_block_is_in_two(index, world_size, width):
+    blocks = blocks_of(4, width)
+    for rank in range(world_size):
+        ids, begins = block_shuffled_ids(index.ids(), shares(rank, world_size), blocks, 16)
+        pools = [set(blocks.keys(part).tolist()) for part in np.split(ids, begins[1:])]
+        assert begins[0] == 0
+        assert len(pools) >= (2 if world_size < 3 else 1)
+        assert sum(map(len, pools)) == len(set.union(*pools))
+        assert max(map(len, pools)) <= 16 // 4 + 1
+
+
+def test_ranks_share_no_block_but_where_a_share_ends(index):
+    blocks = blocks_of(4)
+    kinds = [
+        set(blocks.keys(by_blocks(index.ids(), shares(rank, 3))).tolist()) for rank in range(3)
+    ]
+    n_blocks = len(set(blocks.keys(index.ids()).tolist()))
+    assert sum(map(len, kinds)) <= n_blocks + 2
+
+
+def test_in_one_pool_each_transition_may_come_anywhere():
+    ids = np.arange(12)
+    counts = np.zeros((12, 12))
+    for epoch in range(800):
+        order, begins = block_shuffled_ids(ids, shares(epoch=epoch), blocks_of(4), 100)
+        assert begins.tolist() == [0]
+        counts[order, np.arange(12)] += 1
+    assert abs(goodness(counts, counts.mean())) < 5
+
+
+@pytest.mark.parametrize("pool_rows", [4, 8])
+def test_in_many_pools_too_each_transition_comes_equally_often_at_each_place(pool_rows):
+    ids = np.arange(24)
+    counts = np.zeros((24, 24))
+    for epoch in range(800):
+        counts[by_blocks(ids, shares(epoch=epoch), pool_rows=pool_rows), np.arange(24)] += 1
+    assert abs(goodness(counts, counts.mean())) < 5
+
+
+def test_who_gets_what_of_a_block_that_ranks_share_is_drawn():
+    counts = np.zeros((3, 4))
+    for epoch in range(800):
+        parts = [by_blocks(np.arange(4), shares(rank, 3, epoch=epoch)) for rank in range(3)]
+        assert sorted(np.concatenate(parts).tolist()) == [0, 1, 2, 3]
+        for rank, part in enumerate(parts):
+            counts[rank, part] += 1
+    for row in counts:
+        assert abs(goodness(row, row.mean())) < 5
+
+
+def test_pools_have_about_as_many_rows_each():
+    ids, begins = block_shuffled_ids(np.arange(1000), shares(), blocks_of(10), 300)
+    assert np.diff(begins, append=ids.size).tolist() == [250] * 4
+
+
+def test_blocks_of_lanes_of_different_lengths_fill_a_pool_by_their_rows():
+    blocks = Blocks(np.array([2, 8]), np.array([1, 1]))
+    ids = np.append(np.arange(40), np.arange(160) + (1 << LANE_SHIFT))
+    order, begins = block_shuffled_ids(ids, shares(), blocks, 50)
+    assert sorted(order.tolist()) == ids.tolist()
+    sizes = np.diff(begins, append=ids.size)
+    assert len(sizes) == 4
+    assert sizes.max() <= 50 + 8
+
+
+def test_a_pool_smaller_than_a_block_is_one_block():
+    order, begins = block_shuffled_ids(np.arange(40), shares(), blocks_of(8), 1)
+    assert begins.tolist() == [0, 8, 16, 24, 32]
+    assert [len(set((part // 8).tolist())) for part in np.split(order, begins[1:])] == [1] * 5
+
+
+@pytest.mark.parametrize("pool_rows", [40, 1000])
+def test_the_ids_of_a_block_are_spread_over_their_pool(pool_rows):
+    blocks = blocks_of(8)
+    ids, begins = block_shuffled_ids(np.arange(160), shares(), blocks, pool_rows)
+    for pool in np.split(ids, begins[1:]):
+        keys = blocks.keys(pool)
+        for key in set(keys.tolist()):
+            places = (keys == key).nonzero()[0]
+            # One in each eighth of the pool, but for where one ends.
+            assert np.abs(places * 8 // pool.size - np.arange(8)).max() <= 1

@@ -330,3 +330,25 @@ def test_a_view_is_of_the_files_where_they_lie_side_by_side(tmp_path, mode):
         copy = column.read(number, 5, lane.head)
         assert copy.tolist() == rows.tolist()
         assert copy.flags.owndata
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_rows_that_are_needed_soon_are_asked_for_as_they_lie(tmp_path, monkeypatch, width):
+    spec = ArraySpec("x", (64,), np.dtype("uint8"), 1 << 14, width=width)
+    lane = RawLane(tmp_path, ArraySpec("x", (64,), np.dtype("uint8"), 1 << 14), (2 << 14) + 5)
+    lane.specs["x"] = spec
+    asked = []
+    monkeypatch.setattr(memory_maps, "advise_needed", lambda array, ranges: asked.extend(ranges))
+    column = column_of(lane)
+    wanted = np.array([20_004, 16, 12, 20_000, 8])
+    monkeypatch.setattr(memory_maps, "resident", lambda data: 0.0)
+    column.request(wanted)
+    if width == 1:
+        assert asked == [(row * 64, 64) for row in (8, 12, 16, 20_000, 20_004)]
+    else:  # environment 0, whose cells follow one another
+        assert asked == [(2 * 64, 3 * 64), (((1 << 14) + 904) * 64, 2 * 64)]
+    asked.clear()
+    column.request(wanted[:0])
+    monkeypatch.setattr(column._pager, "active", False)  # all of it is in memory
+    column.request(wanted)
+    assert asked == []

@@ -9,7 +9,7 @@ from mmreplay.errors import CorruptStoreError
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.storage import shard_column
 from mmreplay.storage.chunk_files import EvictedError
-from mmreplay.storage.shard_column import ShardColumn
+from mmreplay.storage.shard_column import KeptColumn, ShardColumn
 from mmreplay.storage.shard_file import Shard
 from mmreplay.system import platform
 from tests.support.oracle.handmade_lanes import LZ4, ZSTD, CompressedLane, compressed_spec, ids_of
@@ -382,3 +382,49 @@ def test_two_threads_decode_at_once(tmp_path):
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+# ---------------------------------------------------------------- chunks that stay decoded
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """The inner chunks that were decoded, in order."""
+    out, real = [], Shard.decode
+
+    def decode(shard, chunk, rows):
+        out.append(chunk)
+        return real(shard, chunk, rows)
+
+    monkeypatch.setattr(Shard, "decode", decode)
+    return out
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_column_that_keeps_its_chunks_decodes_each_once(tmp_path, decoded, width):
+    spec = compressed_spec(24, 4, width=width)
+    lanes = [CompressedLane(tmp_path / str(n), spec, head, 48) for n, head in enumerate((70, 60))]
+    column = ShardColumn(lanes, "frames")
+    kept = KeptColumn(column, 130)
+    assert (kept.row_shape, kept.dtype) == (column.row_shape, column.dtype)
+    for seed in range(20):
+        ids, expected = ids_of(lanes, 60, seed)
+        assert kept.take(ids.reshape(20, 3)).tobytes() == expected.tobytes()
+        assert kept.take(ids).tobytes() == expected.tobytes()
+    assert len(decoded) <= 2 * 48 // 4
+    every = np.arange(48)
+    out = np.zeros((48, 3), np.uint8)
+    assert kept.take(every, out) is out
+    assert out.tobytes() == lanes[0].rows[:48].tobytes()
+
+
+def test_what_there_is_no_room_for_is_decoded_without_being_kept(tmp_path, decoded, monkeypatch):
+    monkeypatch.setattr(shard_column, "_LEAST_CHUNKS", 1)
+    lane = CompressedLane(tmp_path, compressed_spec(12, 4), 120)
+    kept = KeptColumn(ShardColumn([lane], "frames"), 8)  # three chunks
+    ids, expected = ids_of([lane], 200)
+    assert kept.take(ids).tobytes() == expected.tobytes()
+    decoded.clear()
+    for _ in range(3):
+        assert kept.take(np.array([3, 4, 9])).tobytes() == lane.rows[[3, 4, 9]].tobytes()
+    assert decoded == [0, 1, 2]

@@ -1,0 +1,59 @@
+"""`FrameChunks`: how the frames of each lane are stored together, and blocks made after that.
+
+Invariant: where frames are compressed, a block begins and ends with a chunk of the column that has
+the longest ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mmreplay.reading.lane_reader import LaneReader
+from mmreplay.reading.vector_reader import VectorReader
+from mmreplay.sampling.blocks import Blocks
+
+_RAW_ROWS = 16  # of uncompressed frames, that count as a chunk
+_RAW_BYTES = 16 << 10  # of a chunk of theirs, where blocks are concerned: four pages
+_CHUNKS_FOR_EACH = 4  # in a block, for each one beside it whose frames it shows
+
+
+class FrameChunks:
+    """The lanes of a store: rows of a chunk, and where its frames are seen from its steps."""
+
+    def __init__(self, readers: Sequence[LaneReader | VectorReader], paths: Sequence[str]) -> None:
+        """`paths` are those of the columns of frames."""
+        chunks, rows, widths, strides, lags = [], [], [], [], []
+        self.row_bytes = 0
+        for reader in readers:
+            is_vector = isinstance(reader, VectorReader)
+            files = reader.cells if isinstance(reader, VectorReader) else reader
+            specs = [files.specs[path] for path in paths]
+            compressed = [spec for spec in specs if not spec.is_raw]
+            row_bytes = [spec.row_bytes for spec in specs]
+            self.row_bytes = sum(row_bytes)
+            width = max(spec.width for spec in compressed or specs)
+            chunks.append(max([spec.inner_rows for spec in compressed], default=_RAW_ROWS))
+            least = 1 if compressed else _RAW_BYTES // max(row_bytes)
+            rows.append(max(chunks[-1], least))
+            widths.append(width)
+            strides.append(reader.width // width)
+            lags.append(int(is_vector))
+        self._chunks, self._rows, self._widths, self._strides, self._lags = (
+            np.array(one, np.int64) for one in (chunks, rows, widths, strides, lags)
+        )
+
+    def blocks(self, behind: int, ahead: int) -> Blocks:
+        """Blocks for steps that show so many frames before, and after, that of their own row.
+
+        They are the longer the more of that lies in the chunks beside a block, so that only a
+        quarter more is decoded than a block has.
+        """
+        seen = np.stack((behind + self._lags, np.maximum(ahead - self._lags, 0)))
+        beside = -(-seen * self._strides // self._rows)
+        return Blocks(self._rows * np.maximum(_CHUNKS_FOR_EACH * beside.sum(0), 1), self._widths)
+
+    def at_least(self, n_rows: int) -> Blocks:
+        """Single chunks, or as many as it takes for so many rows; of raw frames, 16 rows each."""
+        return Blocks(self._chunks * -(-n_rows // self._chunks), self._widths)

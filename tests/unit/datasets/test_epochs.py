@@ -1,0 +1,390 @@
+"""Epochs: each transition once, each chunk decoded about once, and going on where one was left."""
+
+import copy
+import itertools
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay.errors import SchemaError
+from mmreplay.storage.shard_file import Shard
+from tests.support import epoch_stores
+from tests.support.effort import by_effort
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+SMALL = {"shuffle_rows": 512}
+COMPRESSED = [
+    kind for kind in epoch_stores.KINDS if kind != "vectors" and not kind.startswith("raw")
+]
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory):
+    """Load the stores of a kind, made once: `stores(kind, **settings)`."""
+    made = {}
+
+    def load(kind, **settings):
+        if kind not in made:
+            folder = tmp_path_factory.mktemp("epochs")
+            made[kind] = epoch_stores.record(folder, kind, by_effort(1500, 6000, 20_000))
+        return mmreplay.load(made[kind], **settings)
+
+    return load
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """Of each chunk that is decoded, its shard and number."""
+    out, real = [], Shard.decode
+
+    def decode(shard, chunk, rows):
+        out.append((id(shard), chunk))
+        return real(shard, chunk, rows)
+
+    monkeypatch.setattr(Shard, "decode", decode)
+    return out
+
+
+def ids_of(batches):
+    return [batch.id.tolist() for batch in batches]
+
+
+def flat(batches):
+    return [one for ids in ids_of(batches) for one in ids]
+
+
+# ---------------------------------------------------------------- batches
+
+
+@pytest.mark.parametrize("kind", epoch_stores.KINDS)
+@pytest.mark.parametrize("given", [SMALL, {}, {"shuffle": False}, {"shuffle": "full"}], ids=str)
+def test_batches_are_what_the_store_gives_for_their_ids(stores, same, kind, given):
+    with stores(kind, n_step=2) as data:
+        seen = []
+        for number, batch in enumerate(data.batches(100, **given)):
+            seen.append(batch.id)
+            if number % 5 == 0:
+                assert same(batch, data.transitions(batch.id))
+        assert np.array_equal(np.sort(np.concatenate(seen)), data.ids)
+
+
+@pytest.mark.parametrize("kind", COMPRESSED)
+@pytest.mark.parametrize("given", [SMALL, {}, {"shuffle": False}], ids=str)
+def test_an_epoch_decodes_each_chunk_about_once(stores, decoded, kind, given):
+    with stores(kind) as data:
+        assert len(flat(data.batches(64, **given))) == len(data)
+        assert len(decoded) <= 1.3 * epoch_stores.n_chunks(data)
+
+
+@pytest.mark.parametrize("settings", [{"stack": None}, {"stack": 2, "n_step": 5}, {"stack": 20}])
+@pytest.mark.parametrize("kind", ["one lane", "many environments"])
+def test_it_does_with_other_stacks_and_returns_too(stores, decoded, kind, settings):
+    with stores(kind, **settings) as data:
+        assert len(flat(data.batches(64, **SMALL))) == len(data)
+        assert len(decoded) <= 1.3 * epoch_stores.n_chunks(data)
+
+
+@pytest.mark.parametrize("kind", ["one lane", "many environments"])
+def test_ranks_decode_their_own_chunks_alone(stores, decoded, kind):
+    with stores(kind) as data:
+        for rank in range(4):
+            flat(data.batches(64, rank=rank, world_size=4, epoch=0, **SMALL))
+        assert len(decoded) <= 1.3 * epoch_stores.n_chunks(data) + 4 * 6  # where shares meet
+
+
+@pytest.mark.parametrize("stride", [1, 7])
+@pytest.mark.parametrize("kind", ["one lane", "many environments"])
+def test_epochs_of_windows_decode_each_chunk_about_once(stores, decoded, same, kind, stride):
+    with stores(kind) as data:
+        batches = list(data.sequence_batches(16, 30, 10, stride=stride, shuffle_rows=1024))
+        assert len(decoded) <= 1.3 * epoch_stores.n_chunks(data)
+        found = [one for batch in batches for one in batch.id[:, 10].tolist()]
+        every = data.sequence_batches(1000, 30, 10, stride=stride, shuffle=False)
+        assert sorted(found) == [one for batch in every for one in batch.id[:, 10].tolist()]
+        windows = {
+            tuple(batch.id[n]): batch.observation[n].tobytes()
+            for batch in data.sequence_batches(1000, 30, 10, stride=stride, shuffle="full")
+            for n in range(0, len(batch), 50)
+        }
+        shown = [
+            batch.observation[n].tobytes() == windows[tuple(ids)]
+            for batch in batches
+            for n, ids in enumerate(batch.id)
+            if tuple(ids) in windows
+        ]
+        assert len(shown) == len(windows)
+        assert all(shown)
+
+
+def test_a_batch_has_steps_of_few_blocks_only_where_the_pool_is_small(stores):
+    with stores("one lane") as data:
+        small = [np.unique(batch.id // 128).size for batch in data.batches(64, shuffle_rows=256)]
+        large = [np.unique(batch.id // 128).size for batch in data.batches(64)]
+        assert np.median(small) <= 2
+        assert np.median(large) >= 8
+
+
+def test_full_is_the_permutation_of_all_transitions_by_seed_and_epoch(stores):
+    with stores("one lane", seed=5) as data:
+        seed = int(np.random.default_rng(5).integers(1 << 62))
+        expected = np.random.default_rng([seed, 3]).permutation(data.ids)
+        assert flat(data.batches(100, shuffle="full", epoch=3)) == expected.tolist()
+
+
+@pytest.mark.parametrize("shuffle", ["Full", None, 2, "True"])
+def test_shuffle_is_one_of_three(stores, shuffle):
+    with stores("one lane") as data:
+        for call in (data.batches, lambda *given, **more: data.sequence_batches(*given, 2, **more)):
+            with pytest.raises(SchemaError, match="shuffle: expected True, False or 'full'"):
+                call(4, shuffle=shuffle)
+        with pytest.raises(SchemaError, match="shuffle_rows: expected a whole number, 1 or more"):
+            data.batches(4, shuffle_rows=0)
+
+
+def test_windows_are_divided_over_ranks(stores):
+    with stores("one lane") as data:
+        whole = flat(data.sequence_batches(50, 5, shuffle=False))
+        for drop_last in (False, True):
+            parts = [
+                list(
+                    data.sequence_batches(
+                        16, 5, rank=rank, world_size=3, epoch=2, drop_last=drop_last, **SMALL
+                    )
+                )
+                for rank in range(3)
+            ]
+            found = [tuple(ids) for part in parts for batch in part for ids in batch.id]
+            assert len(set(found)) == len(found)
+            if drop_last:
+                assert {len(part) for part in parts} == {len(whole) // 3 // 16}
+            else:
+                assert sorted(found) == [tuple(ids) for ids in whole]
+
+
+@pytest.mark.parametrize("kind", ["raw", "raw, many environments"])
+def test_the_raw_frames_of_a_pool_are_asked_for_when_it_begins(stores, monkeypatch, kind):
+    asked, given = [], []
+    with stores(kind) as data:
+        live = data.store.live
+        request = live.request_frames
+        monkeypatch.setattr(live, "request_frames", lambda ids: (asked.append(ids), request(ids)))
+        for batch in data.batches(100, shuffle_rows=256):
+            given += batch.id.tolist()
+            known = np.concatenate(asked).tolist()
+            assert given == known[: len(given)]
+            assert len(known) - len(given) < max(map(len, asked))
+    assert len(asked) > 4
+    assert given == known
+
+
+# ---------------------------------------------------------------- groups
+
+
+def test_a_group_decodes_its_chunk_once(stores, decoded):
+    with stores("one lane") as data:
+        batch = data.sample(64, group=8)
+        groups = batch.id.reshape(8, 8)
+        assert (groups // 16 == groups[:, :1] // 16).all()
+        assert all(len(set(ids)) == 8 for ids in groups.tolist())
+        assert len(decoded) <= 3 * 8
+        decoded.clear()
+        data.sample(64)
+        assert len(decoded) > 3 * 8
+
+
+def test_a_batch_of_groups_is_what_the_store_gives(stores, same):
+    for kind in epoch_stores.KINDS:
+        with stores(kind, n_step=2, seed=1) as data, stores(kind, n_step=2, seed=1) as twin:
+            batch = data.sample(32, group=16)
+            assert same(batch, data.transitions(batch.id))
+            assert same(batch, twin.sample(32, group=16))
+            assert data.sample(32, out=batch, group=4) is batch
+            assert same(batch, data.transitions(batch.id))
+
+
+def test_a_batch_is_a_whole_number_of_groups_drawn_with_replacement(stores):
+    with stores("one lane") as data:
+        for size, given in ((10, {"group": 4}), (8, {"group": 4, "replace": False})):
+            with pytest.raises(SchemaError, match="group: expected groups of which"):
+                data.sample(size, **given)
+        with pytest.raises(SchemaError, match="group: expected a whole number, 1 or more"):
+            data.sample(8, group=0)
+
+
+# ---------------------------------------------------------------- going on
+
+
+def begun(data, n_batches, **given):
+    """The ids of so many batches, and the state after them, as a file would have it."""
+    some = ids_of(itertools.islice(data.batches(64, **given), n_batches))
+    return some, json.loads(json.dumps(data.state_dict()))
+
+
+@pytest.mark.parametrize("given", [SMALL, {}, {"shuffle": False}, {"shuffle": "full"}], ids=str)
+@pytest.mark.parametrize("kind", ["one lane", "many environments"])
+def test_an_epoch_goes_on_where_it_was_left(stores, kind, given):
+    with stores(kind, seed=3) as data, stores(kind, seed=3) as twin:
+        flat(data.batches(64, **given))
+        flat(twin.batches(64, **given))
+        whole = ids_of(twin.batches(64, epochs=2, **given))
+        some, state = begun(data, 9, epochs=2, **given)
+        assert len(json.dumps(state)) < 1000
+    with stores(kind, seed=99) as again:
+        again.load_state_dict(state)
+        assert some + ids_of(again.batches(64, epochs=2, **given)) == whole
+        with stores(kind, seed=3) as twin:
+            third = ids_of(twin.batches(64, epoch=3, **given))
+        assert ids_of(again.batches(64, **given)) == third
+
+
+def test_random_draws_go_on_too(stores, same):
+    with stores("one lane", seed=3) as data, stores("one lane") as again:
+        data.sample(5)
+        again.load_state_dict(data.state_dict())
+        assert same(data.sample(9), again.sample(9))
+
+
+def test_a_state_between_epochs_begins_the_next_one(stores):
+    with stores("one lane", seed=3) as data, stores("one lane") as again:
+        again.load_state_dict(data.state_dict())
+        assert ids_of(again.batches(64)) == ids_of(data.batches(64))
+        again.load_state_dict(data.state_dict())
+        assert ids_of(again.batches(64)) == ids_of(data.batches(64))
+
+
+def test_a_state_after_the_last_batch_has_nothing_left_of_its_epoch(stores):
+    with stores("one lane", seed=3) as data, stores("one lane") as again:
+        state = [data.state_dict() for _ in data.batches(64)][-1]
+        again.load_state_dict(state)
+        assert flat(again.batches(64)) == []
+        assert flat(again.batches(64)) == flat(data.batches(64))
+
+
+def test_an_epoch_of_windows_goes_on(stores):
+    given = {"length": 20, "burn_in": 4, "stride": 3, **SMALL}
+    with stores("many environments", seed=3) as data, stores("many environments") as again:
+        whole = ids_of(data.sequence_batches(8, epoch=0, **given))
+        some = ids_of(itertools.islice(data.sequence_batches(8, epoch=0, **given), 7))
+        again.load_state_dict(json.loads(json.dumps(data.state_dict())))
+        assert some + ids_of(again.sequence_batches(8, **given)) == whole
+
+
+def test_each_rank_goes_on_at_the_same_place(stores):
+    with stores("one lane", seed=3) as data:
+        given = {"world_size": 3, **SMALL}
+        _, state = begun(data, 4, epoch=1, rank=0, **given)
+        for rank in range(3):
+            with stores("one lane", seed=4) as again:
+                whole = ids_of(data.batches(64, epoch=1, rank=rank, **given))
+                again.load_state_dict(copy.deepcopy(state))
+                assert ids_of(again.batches(64, rank=rank, **given)) == whole[4:]
+
+
+def test_an_epoch_that_is_named_again_goes_on_and_another_one_begins(stores):
+    with stores("one lane", seed=3) as data, stores("one lane") as again:
+        some, state = begun(data, 3, epoch=5)
+        whole = ids_of(data.batches(64, epoch=5))
+        again.load_state_dict(state)
+        assert some + ids_of(again.batches(64, epoch=5)) == whole
+        again.load_state_dict(state)
+        assert ids_of(again.batches(64, epoch=6)) == ids_of(data.batches(64, epoch=6))
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"shuffle": "full"}, "shuffle: expected True, as when the state .*, found 'full'"),
+        ({"shuffle_rows": 1024}, "shuffle_rows: expected 512, .*, found 1024"),
+        ({"world_size": 2}, "world_size: expected 1, .*, found 2"),
+    ],
+)
+def test_what_the_order_depends_on_may_not_change_within_an_epoch(stores, changes, match):
+    with stores("one lane", seed=3) as data, stores("one lane", seed=3) as again:
+        _, state = begun(data, 3, **SMALL)
+        again.load_state_dict(state)
+        with pytest.raises(SchemaError, match=match):
+            again.batches(64, **{**SMALL, **changes})
+        with pytest.raises(SchemaError, match=r"windows: expected None, .*, found"):
+            again.sequence_batches(64, 2, **SMALL)
+        assert len(flat(again.batches(10, **SMALL))) == len(again) - 3 * 64  # other sizes may
+    with stores("one lane", stack=2) as again:
+        again.load_state_dict(state)
+        with pytest.raises(SchemaError, match=r"stack: expected 4, .*, found 2"):
+            again.batches(64, **SMALL)
+
+
+def test_an_epoch_goes_on_after_rows_have_come_but_not_after_some_have_gone(make, story):
+    writer = make(capacity=40)
+    story.play(writer, 20, "terminated")
+    story.play(writer, 10)
+    with mmreplay.load(writer.path) as data:
+        some = flat(itertools.islice(data.batches(8), 2))
+        whole, state = flat(data.batches(8, epoch=0)), None
+        assert some == whole[:16]
+        next(data.batches(16, epoch=0))
+        state = data.state_dict()
+    story.play(writer, 5, reset=False)
+    with mmreplay.load(writer.path, seed=9) as again:
+        again.load_state_dict(state)
+        assert flat(again.batches(8)) == whole[16:]
+        assert len(flat(again.batches(8))) == 35
+    story.play(writer, 20, reset=False)
+    with mmreplay.load(writer.path) as again:
+        again.load_state_dict(state)
+        with pytest.raises(SchemaError, match=r"expected the 30 transitions .* found 15 of them"):
+            next(again.batches(8))
+        assert len(flat(again.batches(8))) == 40
+
+
+def test_a_buffer_has_a_state_as_well(buffer_of, story, same):
+    buffer = buffer_of(seed=6)
+    story.play(buffer.writer, 30)
+    buffer.sample(4)
+    first = next(iter(buffer.batches(8))).id.tolist()
+    state, expected = buffer.state_dict(), buffer.sample(5)
+    with mmreplay.load(buffer.writer.path) as data:
+        data.load_state_dict(state)
+        assert same(data.sample(5), expected)
+        assert sorted(first + flat(data.batches(8))) == buffer.ids.tolist()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        None,
+        [1],
+        {"generator": 3},
+        {"seed": -1},
+        {"epoch": "a"},
+        {"position": 1.5},
+        {"order": 7},
+        {"order": None},
+        {"order": {"lanes": [[0, 9]]}},
+        {"order": {"lanes": [[0, -1]], "size": 4}},
+        {"order": {"lanes": [[1]]}},
+        {"generator": np.random.MT19937(0).state},
+    ],
+    ids=str,
+)
+def test_what_is_no_state_is_refused_and_changes_nothing(stores, wrong):
+    with stores("one lane", seed=3) as data, stores("one lane", seed=3) as twin:
+        begun(twin, 1)
+        state = twin.state_dict() | wrong if isinstance(wrong, dict) and wrong else wrong
+        with pytest.raises(SchemaError, match=r"state: |seed: |epoch: |position: |lanes: "):
+            data.load_state_dict(state)
+        with stores("one lane", seed=3) as other:
+            assert data.sample(9).id.tolist() == other.sample(9).id.tolist()
+            assert ids_of(data.batches(64)) == ids_of(other.batches(64))
+
+
+def test_a_pickle_of_a_loaded_state_goes_on(stores):
+    with stores("one lane", seed=3) as data, stores("one lane") as again:
+        some, state = begun(data, 3)
+        again.load_state_dict(state)
+        with pickle.loads(pickle.dumps(again)) as copied:
+            assert some + ids_of(copied.batches(64)) == ids_of(data.batches(64, epoch=0))

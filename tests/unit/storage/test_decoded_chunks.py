@@ -1,0 +1,171 @@
+"""Chunks that stay decoded: each once while there is room, none changed under a reader."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from mmreplay.storage.decoded_chunks import DecodedChunks
+
+
+class Decoder:
+    """Fills a chunk with its key, and counts."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __call__(self, key, part):
+        self.calls.append(key)
+        part[:] = key
+
+
+@pytest.fixture
+def decoder():
+    return Decoder()
+
+
+def chunks(n=4):
+    return DecodedChunks(n, 2, 3, np.uint8)
+
+
+def values(kept, slots):
+    return kept.rows.reshape(kept.n_chunks, 6)[slots].tolist()
+
+
+def until_called(decoder, key):
+    while key not in decoder.calls:
+        time.sleep(0.001)
+
+
+def held(kept, keys, decoder):
+    with kept.hold(keys, decoder) as slots:
+        assert values(kept, slots) == [[key] * 6 for key in keys]
+
+
+def test_a_chunk_is_decoded_once_while_there_is_room(decoder):
+    kept = chunks(4)
+    for keys in ([1, 2], [2, 3], [1, 2, 3, 4], [4]):
+        held(kept, keys, decoder)
+    assert decoder.calls == [1, 2, 3, 4]
+
+
+def test_the_chunk_used_longest_ago_makes_place(decoder):
+    kept = chunks(3)
+    for keys in ([1], [2], [3], [1], [4], [1, 3, 4], [2]):
+        held(kept, keys, decoder)
+    assert decoder.calls == [1, 2, 3, 4, 2]
+
+
+def test_there_is_no_room_for_more_than_fit(decoder):
+    kept = chunks(3)
+    with kept.hold([1, 2, 3, 4], decoder) as slots:
+        assert slots is None
+    held(kept, [1, 2, 3], decoder)
+
+
+def test_what_somebody_reads_stays(decoder):
+    kept = chunks(3)
+    with kept.hold([1, 2], decoder) as slots:
+        with kept.hold([3, 4], decoder) as others:
+            assert others is None
+        held(kept, [3], decoder)
+        held(kept, [4], decoder)
+        assert values(kept, slots) == [[1] * 6, [2] * 6]
+    held(kept, [5, 6, 7], decoder)
+
+
+def test_a_chunk_that_cannot_be_decoded_is_not_kept(decoder):
+    kept = chunks(4)
+
+    def fail(key, part):
+        part[:] = 9
+        if key == 2:
+            raise ValueError(key)
+
+    with pytest.raises(ValueError, match="2"), kept.hold([1, 2], fail):
+        pass
+    held(kept, [1, 2, 3, 4], decoder)
+    assert decoder.calls == [1, 2, 3, 4]
+
+
+def test_two_threads_decode_a_chunk_once_and_neither_reads_it_before(decoder):
+    kept, begun, go = chunks(4), threading.Event(), threading.Event()
+    found = []
+
+    def slow(key, part):
+        begun.set()
+        go.wait()
+        decoder(key, part)
+
+    def first():
+        with kept.hold([1], slow) as slots:
+            found.append(values(kept, slots))
+
+    def second():
+        with kept.hold([1, 2], decoder) as slots:
+            found.append(values(kept, slots))
+
+    threads = [threading.Thread(target=one, daemon=True) for one in (first, second)]
+    threads[0].start()
+    begun.wait()
+    threads[1].start()
+    until_called(decoder, 2)  # it goes on with what nobody decodes yet
+    assert found == []
+    go.set()
+    for one in threads:
+        one.join()
+    assert sorted(found) == [[[1] * 6], [[1] * 6, [2] * 6]]
+    assert sorted(decoder.calls) == [1, 2]
+
+
+def test_who_waited_for_a_chunk_that_failed_tries_itself(decoder):
+    kept, begun, go = chunks(4), threading.Event(), threading.Event()
+    failed = []
+
+    def slow(key, part):
+        begun.set()
+        go.wait()
+        raise ValueError(key)
+
+    def first():
+        try:
+            with kept.hold([1], slow):
+                pass
+        except ValueError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=first, daemon=True)]
+    threads[0].start()
+    begun.wait()
+    threads.append(threading.Thread(target=held, args=(kept, [1, 2], decoder), daemon=True))
+    threads[1].start()
+    until_called(decoder, 2)
+    go.set()
+    for one in threads:
+        one.join()
+    assert len(failed) == 1
+    assert decoder.calls == [2, 1]
+    held(kept, [1, 2], decoder)
+
+
+def test_threads_with_little_room_read_what_they_asked_for():
+    kept, wrong = chunks(6), []
+
+    def fill(key, part):
+        part[:] = key % 251
+
+    def work(seed):
+        random = np.random.default_rng(seed)
+        for _ in range(300):
+            keys = np.unique(random.integers(0, 30, 3)).tolist()
+            with kept.hold(keys, fill) as slots:
+                if slots is not None and values(kept, slots) != [[key % 251] * 6 for key in keys]:
+                    wrong.append(keys)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert wrong == []
