@@ -2,7 +2,6 @@
 
 import errno
 from functools import partial
-from typing import ClassVar
 
 import gymnasium
 import numpy as np
@@ -381,7 +380,9 @@ def test_arrays_that_a_same_step_environment_tells_are_of_the_step(lengths, tmp_
 
 def test_what_cannot_be_recorded_makes_no_store(tmp_path):
     class NoMode(VectorWrapper):
-        metadata: ClassVar = {}
+        def __init__(self, env):
+            super().__init__(env)
+            self.metadata = {}
 
         @property
         def unwrapped(self):
