@@ -76,6 +76,7 @@ class JoinedLanes:
             self.columns["resets"] = RawColumn(self._rows("resets"), "resets", self.remaps)
         self.frame_chunks = FrameChunks(self.readers, [*schema.frame_paths.values()])
         self.heads = [reader.head for reader in self.readers]
+        self._bases = [reader.base for reader in self.readers]
         self.index = self._load_index()
 
     def _column(self, path: str, lanes: Sequence[TailFiles]) -> AnyColumn:
@@ -139,7 +140,9 @@ class JoinedLanes:
         for number, reader in enumerate(self.readers):
             if not reader.poll():
                 return False
-            if reader.head != self.heads[number]:
+            # A base moves without the head where a flush evicts: the columns may forget those rows
+            # when another lane grows, so that the index must not have them, either.
+            if (reader.head, reader.base) != (self.heads[number], self._bases[number]):
                 self._grow(number, reader)
         return True
 
@@ -148,7 +151,7 @@ class JoinedLanes:
         if old < reader.base:  # so far behind that rows came and went unseen
             raise EvictedError(str(reader.path))
         self._refresh_columns()
-        self.heads[number] = head
+        self.heads[number], self._bases[number] = head, reader.base
         if number in self.ticks:
             self._tick_indices[number].extend(reader.base, head, self.ticks[number].starts)
             return
@@ -161,8 +164,8 @@ class JoinedLanes:
         return all(reader.poll() and head >= reader.base for reader, head in pairs)
 
     def same_session(self) -> bool:
-        """Whether every lane is still in the session that was opened."""
-        return all(reader.poll() for reader in self.readers)
+        """Whether every lane is still in the session that was opened; takes no newer rows."""
+        return all(reader.in_session() for reader in self.readers)
 
     def after_fork_in_child(self) -> None:
         """In a forked child: another thread of the parent may have held the locks."""

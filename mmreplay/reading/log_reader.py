@@ -174,15 +174,16 @@ class LogReader:
         if platform.barrier is not None:
             platform.barrier()
 
+    def in_session(self) -> bool:
+        """Whether the session that was loaded goes on."""
+        return self._state is None or self._state.words[SESSION] == self._session
+
     def poll(self) -> bool:
         """Take the newest head of a live log; False if its session is over: it must be loaded."""
-        state = self._state
-        if state is None:
-            return True
-        words = state.words
-        if words[SESSION] != self._session:
+        if not self.in_session():
             return False
-        if self.is_live:
+        if self.is_live and self._state is not None:
+            words = self._state.words
             head = words[COMMITTED]
             if head != self.head:
                 self._reach(head)

@@ -116,6 +116,10 @@ class VectorReader:
         """Take the newest heads of a live lane; False if a session is over: it must be loaded."""
         return self.ticks.poll() and self.starts.poll()
 
+    def in_session(self) -> bool:
+        """Whether the sessions that were loaded go on."""
+        return self.ticks.in_session() and self.starts.in_session()
+
     def leave_session(self) -> None:
         """Let `poll` say of a lane that is not closed that it must be loaded again."""
         self.ticks.leave_session()

@@ -157,7 +157,11 @@ def final_info(name: str, infos: Infos, over: Mask | None) -> npt.NDArray[Any] |
         (N, ...) a value for each environment; None if the infos have no such name.
     """
     value = infos.get(name)
-    return value if over is None else _merged(value, infos.get("final_info", {}).get(name), over)
+    if over is None:
+        return value
+    final = infos.get("final_info", {}).get(name)
+    # Where all episodes ended, the resets may tell less than the steps.
+    return final if value is None else _merged(value, final, over)
 
 
 def lanes_of(env: VectorEnv[Any, Any, Any], fields: EnvFields) -> Lanes:
@@ -253,9 +257,11 @@ def _lane(frames: Frame, i: int) -> Frame:
 
 
 def _merged(
-    lives: npt.NDArray[Any] | None, after: npt.NDArray[Any] | None, over: Mask
+    values: npt.NDArray[Any] | None, after: npt.NDArray[Any] | None, over: Mask
 ) -> npt.NDArray[Any] | None:
-    if lives is None or after is None:
-        return lives
-    merged: npt.NDArray[Any] = np.where(over, after, lives)
+    """(N, ...) those after in the environments that are over."""
+    if values is None or after is None:
+        return values
+    columns = over.reshape(-1, *[1] * (np.ndim(values) - 1))
+    merged: npt.NDArray[Any] = np.where(columns, after, values)
     return merged

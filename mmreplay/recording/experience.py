@@ -36,7 +36,8 @@ class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
     resets while it runs ends as truncated.
 
     After a `DiskFullError`, or a `FailedStoreError` of a limit that was reached, what could not be
-    written is written before the next step. After any other error in a step, `reset` comes next.
+    written is written before the next step. After any other error, of the environment too, `reset`
+    comes next: nobody knows how far its step went.
 
     Args:
         env: an environment, or a vector environment in any autoreset mode.
@@ -66,7 +67,7 @@ class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
         self, env: gymnasium.Env[Any, Any], to: Any, *, life_loss: bool = False, **options: Any
     ) -> None:
         super().__init__(env)
-        self._log = _Log(env, to, options, life_loss=life_loss)
+        self._log = _Log(env, env_fields(env), to, options, life_loss=life_loss)
         self.writer = self._log.writer
         self._lives = 0
 
@@ -78,7 +79,6 @@ class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
         log.write()
         with log:
             observation, info = self.env.reset(seed=seed, options=options)
-            log.stepping = True
             if log.life_loss:
                 self._lives = lives_of_one(info.get("lives"))
             log.write((log.writer.reset, (log.fields.to_frame(observation),), {}))
@@ -90,7 +90,6 @@ class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
         log.check()
         with log:
             observation, reward, terminated, truncated, info = self.env.step(action)
-            log.stepping = True
             more = log.extras(info)
             if log.life_loss:
                 before, self._lives = self._lives, lives_of_one(info.get("lives"))
@@ -114,9 +113,10 @@ class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
         self, env: VectorEnv[Any, Any, Any], to: Any, *, life_loss: bool = False, **options: Any
     ) -> None:
         super().__init__(env)
-        self._log = _Log(env, to, options, life_loss=life_loss)
+        fields = env_fields(env)
+        self._reader = StepReader(env, fields)
+        self._log = _Log(env, fields, to, options, life_loss=life_loss)
         self.writer = self._log.writer
-        self._reader = StepReader(env, self._log.fields)
         self._lives: npt.NDArray[Any] = np.zeros(env.num_envs, np.int64)
 
     def reset(
@@ -133,7 +133,6 @@ class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
             log.check()
         with log:
             observations, infos = self.env.reset(seed=seed, options=options)
-            log.stepping = True
             self._reader.reset(mask)
             if log.life_loss:
                 lives = lives_of_all(infos.get("lives"))
@@ -151,7 +150,6 @@ class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
         log.check()
         with log:
             result = self.env.step(actions)
-            log.stepping = True
             *_, infos = result
             step = self._reader.read(*result)
             more = log.extras(infos, step.started if self._reader.same_step else None)
@@ -185,13 +183,17 @@ class _Log:
     """
 
     def __init__(
-        self, env: AnyEnv, to: Any, options: Mapping[str, Any], *, life_loss: bool
+        self,
+        env: AnyEnv,
+        fields: EnvFields,
+        to: Any,
+        options: Mapping[str, Any],
+        *,
+        life_loss: bool,
     ) -> None:
-        self.fields: EnvFields = env_fields(env)
+        self.fields = fields
         self.life_loss = life_loss
-        self.stepping = False
-        """Whether the environment has made a step that is not written."""
-        self._has_gap = self._had_gap = False
+        self._has_gap = False
         self._unwritten: list[_Call] = []
         if getattr(env.unwrapped, "is_async", False) is True:
             raise SchemaError(
@@ -202,6 +204,7 @@ class _Log:
             warn_caller(advice)
         self._owned = isinstance(to, (str, os.PathLike))
         if self._owned:
+            self._check_lanes(env, options.get("lanes", fields.lanes), to)
             self.writer = _create(env, to, options, life_loss=life_loss)
         elif options:
             raise SchemaError(
@@ -217,15 +220,22 @@ class _Log:
                 f"to: expected a ReplayBuffer, a writer of mmreplay.create, or a path, found "
                 f"{to!r:.80}"
             )
-        expected = len(inner) if hasattr(inner, "__len__") else None
-        if expected != self.fields.lanes:
+        lanes = len(inner) if hasattr(inner, "__len__") else None
+        try:
+            self._check_lanes(env, lanes, inner.path)
+        except SchemaError:
+            self.close()  # what was there at the path is of another kind
+            raise
+        self._names = tuple(schema.extras)
+        if lanes is not None:
+            inner._advice = None  # noqa: SLF001 (it was about a loop without this wrapper)
+
+    def _check_lanes(self, env: AnyEnv, found: int | None, path: object) -> None:
+        if found != self.fields.lanes:
             raise SchemaError(
                 f"to: expected a store of {_words(self.fields.lanes)}, as {env} is one, found one "
-                f"of {_words(expected)} at {inner.path}"
+                f"of {_words(found)} at {path}"
             )
-        self._names = tuple(schema.extras)
-        if expected is not None:
-            inner._advice = None  # noqa: SLF001 (it was about a loop without this wrapper)
 
     def extras(self, info: Mapping[str, Any], ended: Mask | None = None) -> dict[str, Any]:
         """The declared extras, by name, from what a step told."""
@@ -252,26 +262,24 @@ class _Log:
                 function, values, named = self._unwritten[0]
                 function(*values, **named)
                 del self._unwritten[0]
-        except (DiskFullError, FailedStoreError):
+        except (DiskFullError, FailedStoreError):  # the same calls may work later
             # The environment may hand out the same arrays again and again.
             self._unwritten = [
                 (function, copy.deepcopy(values), copy.deepcopy(named))
                 for function, values, named in self._unwritten
             ]
-            self.stepping = False
             raise
-        self.stepping = False
+        except BaseException:
+            self._unwritten.clear()
+            self._has_gap = True
+            raise
 
     def __enter__(self) -> None:
-        self._had_gap, self._has_gap = self._has_gap, True
+        self._has_gap = True
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # An error of the environment's own is its affair, and so is whether one may step on.
-        of_environment = kind is not None and issubclass(kind, Exception) and not self.stepping
-        self._has_gap = self._had_gap if of_environment else kind is not None
-        if self._has_gap:
-            self._unwritten.clear()
-        self.stepping = False
+        # What could not be written waits for the next call, with nothing missing before it.
+        self._has_gap = kind is not None and not self._unwritten
 
     def close(self) -> None:
         """Close the store if it was made here."""

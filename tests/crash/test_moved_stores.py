@@ -177,10 +177,8 @@ class Order:
         """The store goes; B's comes, at once or a while later."""
         with self.turn:
             if not self.place.moved:
-                self.place.move()
-                # What a repair has just put aside was not there to be moved: it would come back.
-                put_aside = self.place.first is not None and "damaged" in self.place.first.name
-                if self.luck.random() < 0.7 or put_aside:
+                was_there = self.place.move()
+                if self.luck.random() < 0.7 or not was_there:
                     self.come()
 
     def come(self):

@@ -40,9 +40,13 @@ class Place:
             self.first = folder / "first.zarr"
             self.path.symlink_to(self.first.name)
 
-    def move(self) -> None:
-        """Take the first store away from the path."""
+    def move(self) -> bool:
+        """Take the first store away from the path; whether it was there.
+
+        A repair that exchanges it takes it away itself for a moment, and would put it back.
+        """
         self.moved = True
+        was_there = self.path.exists()
         if self.way == "link turned":
             turned = self.folder / "turned"
             turned.symlink_to(self.second.name)
@@ -50,13 +54,15 @@ class Place:
         elif self.way == "renamed":
             try:
                 self.first = self.path.rename(self.folder / "moved.zarr")
-            except FileNotFoundError:  # a repair is exchanging it, and has given it no name yet
-                self.first = self.folder / "store.zarr.damaged"
+            except FileNotFoundError:
+                was_there = False
+                self.first = self.folder / "store.zarr.damaged"  # as the repair will name it
         else:
             self.first = None
             while self.path.exists():  # a thread may be making a file in it
                 with contextlib.suppress(OSError):
                     shutil.rmtree(self.path)
+        return was_there
 
     def put_second(self) -> None:
         """Let the second store, made elsewhere and closed, be at the path."""

@@ -1,5 +1,6 @@
 """The lanes of a store as one: numbered on, followed together, with their episodes."""
 
+import numpy as np
 import pytest
 
 import mmreplay
@@ -128,3 +129,29 @@ def test_a_life_lost_in_mid_episode_ends_no_episode(make, story):
     story.reset(writer)
     with opened(writer) as store:
         assert store.episodes[["length", "terminated", "truncated"]].tolist() == [(5, False, True)]
+
+
+def test_rows_that_a_flush_evicts_are_gone_although_their_lane_does_not_grow(make):
+    """Another lane that grows maps the files anew, without them: they read as zeros, and as gone."""
+    frame = Field((64, 64), codec="raw", chunk=16)  # whole pages
+    lanes = make("s.zarr", n_lanes=2, frame=frame, capacity=80)
+    images = np.full((400, 2, 64, 64), 7, np.uint8)
+    over = np.zeros(2, bool)
+    lanes.reset(images[0])
+    for n in range(1, 196):
+        lanes.step([0, 0], [0, 0], images[n], over, over)
+    for writer in lanes.writers:
+        writer.flush()
+    for _ in range(3):  # too few to evict a chunk file before the next flush
+        lanes.step([0, 0], [0, 0], images[0], over, over)
+    with mmreplay.open(lanes.path) as store:
+        first = store.lanes[0]
+        before = first.base
+        lanes.flush()
+        assert first.frames[198].max() == 7
+        for n in range(60):
+            lanes.writers[1].step(0, 0.0, images[n, 0], False, False)
+            assert len(store) == 80
+        shown = first.frames[:]
+        assert first.base > before
+        assert [int(one.max()) for one in shown] == [0] * first.base + [7] * (199 - first.base)

@@ -315,19 +315,96 @@ def interrupted(*_, **__):
     raise KeyboardInterrupt
 
 
-def test_an_error_of_the_environment_is_its_own(tmp_path):
-    inner = Counter()
-    env = RecordExperience(inner, tmp_path / "s.zarr")
+@pytest.mark.parametrize("mode", [None, *MODES])
+def test_after_an_error_of_the_environment_comes_a_reset(mode, tmp_path):
+    """Others of a vector may have stepped, or begun an episode, before it was raised."""
+    inner = Fragile(20)
+    made = inner if mode is None else SyncVectorEnv([Counter, lambda: inner], autoreset_mode=mode)
+    env = RecordExperience(made, tmp_path / "s.zarr")
+    actions = 0 if mode is None else np.zeros(2, np.int64)
     env.reset()
     inner.fails_at = (0, 2)
-    env.step(0)
+    env.step(actions)
     with pytest.raises(RuntimeError, match="simulator broke"):
-        env.step(0)
+        env.step(actions)
     inner.fails_at = None
-    env.step(0)  # whether one may step on is the environment's affair
+    with pytest.raises(MmreplayError, match=r"call reset\(\)"):
+        env.step(actions)
+    inner.broken = True
+    with pytest.raises(RuntimeError, match="no game"):
+        env.reset()
+    inner.broken = False
+    with pytest.raises(MmreplayError, match=r"call reset\(\)"):
+        env.step(actions)
+    env.reset()
+    env.step(actions)
     env.close()
     with mmreplay.open(tmp_path / "s.zarr") as store:
-        assert store.episodes["length"].tolist() == [2]
+        assert store.episodes["length"].tolist() == [1, 1] * (1 if mode is None else 2)
+
+
+class Fragile(Counter):
+    """Cannot always be reset."""
+
+    broken = False
+
+    def reset(self, **options):
+        if self.broken:
+            raise RuntimeError("no game")
+        return super().reset(**options)
+
+
+class Telling(Counter):
+    """What a step tells is an array; what a reset tells is nothing."""
+
+    def info(self):
+        return {"x": np.array([self.n, self.length], np.float32)} if self.n else {}
+
+
+@pytest.mark.parametrize("lengths", [(3,), (3, 3), (3, 4)])
+def test_arrays_that_a_same_step_environment_tells_are_of_the_step(lengths, tmp_path):
+    makes = [partial(Telling, n) for n in lengths]
+    inner = SyncVectorEnv(makes, autoreset_mode=AutoresetMode.SAME_STEP)
+    extras = {"x": Field((2,), "float32")}
+    env = RecordExperience(inner, tmp_path / "s.zarr", extras=extras)
+    env.reset()
+    for _ in range(9):
+        env.step(np.zeros(len(lengths), np.int64))
+    env.close()
+    with mmreplay.open(tmp_path / "s.zarr") as store:
+        for number in range(len(store.episodes)):
+            one = store.trajectory(number)
+            n = lengths[int(one.ids[0]) % len(lengths)]
+            assert one.extras["x"].tolist() == [[t, n] for t in range(1, len(one.ids) + 1)]
+
+
+def test_what_cannot_be_recorded_makes_no_store(tmp_path):
+    class NoMode(VectorWrapper):
+        def __init__(self, env):
+            super().__init__(env)
+            self.metadata = {}
+
+        @property
+        def unwrapped(self):
+            return self
+
+    envs = SyncVectorEnv([Counter] * 2)
+    with pytest.raises(SchemaError, match="autoreset_mode"):
+        RecordExperience(NoMode(envs), tmp_path / "s.zarr")
+    with pytest.raises(SchemaError, match="found one of a vector environment of 3"):
+        RecordExperience(envs, tmp_path / "s.zarr", lanes=3)
+    assert not list(tmp_path.iterdir())
+    mmreplay.create(tmp_path / "s.zarr", env=Counter()).close()
+    for _ in range(2):
+        with pytest.raises(SchemaError):
+            RecordExperience(envs, tmp_path / "s.zarr", append=True)
+    RecordExperience(Counter(), tmp_path / "s.zarr", append=True).close()
+    make_lanes(
+        tmp_path / "l.zarr", n_lanes=2, frame=Field((2,), "float32"), action=Field((), "int64")
+    ).close()
+    for _ in range(2):  # and not: is locked
+        with pytest.raises(SchemaError, match="found one of a vector environment of 2"):
+            RecordExperience(Counter(), tmp_path / "l.zarr", append=True)
 
 
 class Pool(VectorWrapper):
