@@ -23,14 +23,13 @@ from mmreplay.batches.batch import Batch
 from mmreplay.batches.sequences import SequenceBatch, SequenceGatherer
 from mmreplay.batches.settings import Settings
 from mmreplay.datasets.ahead import Ahead
-from mmreplay.datasets.draws import Draw, draw_seed, errors_with_path
+from mmreplay.datasets.draws import Draw, draw_groups, draw_seed, errors_with_path
 from mmreplay.datasets.epochs import EpochArguments, Epochs, Part
 from mmreplay.episode_index import Index
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.ids import Ids
 from mmreplay.reading.store import Store
 from mmreplay.reading.trajectories import LazyTrajectory, Trajectory
-from mmreplay.sampling.grouped import grouped_ids
 from mmreplay.sampling.trajectories import TrajectorySampler
 from mmreplay.sampling.uniform import uniform_ids
 from mmreplay.sampling.windows import PortionSampler, Windows, WindowSampler
@@ -150,7 +149,9 @@ class Dataset:
         """Draw the numbers of a batch of `sample`: once, however often the store is read again."""
         path = self.store.path
         if group is not None:
-            choose = self._draw_groups(generator, size, group, replace=replace)
+            choose = errors_with_path(
+                path, draw_groups(generator, self.store.live, size, group, replace=replace)
+            )
         elif replace:
             draws = generator.random(size)
             choose = errors_with_path(path, lambda index: uniform_ids(index, draws))
@@ -158,21 +159,6 @@ class Dataset:
             seed = draw_seed(generator)
             choose = errors_with_path(path, lambda index: distinct_ids(index, size, seed))
         return Draw(choose, self._gatherer)
-
-    def _draw_groups(
-        self, generator: np.random.Generator, size: int, group: int, *, replace: bool
-    ) -> Callable[[Index], Ids]:
-        if size % group or not replace:
-            raise SchemaError(
-                f"group: expected groups of which {size:,} transitions are a whole number, drawn "
-                f"with replacement; found group={group:,}, replace={replace}"
-            )
-        seed, live = draw_seed(generator), self.store.live
-
-        def draw(index: Index) -> Ids:
-            return grouped_ids(index, live.frame_chunks.at_least(group), size // group, group, seed)
-
-        return errors_with_path(self.store.path, draw)
 
     def batches(
         self,

@@ -17,7 +17,9 @@ from mmreplay.episode_index import Index
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.ids import Ids
 from mmreplay.reading.kept_frames import KeptFrames
+from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.reading.located import LateRebuilder
+from mmreplay.sampling.grouped import grouped_ids
 
 T = TypeVar("T")
 Read = TypeVar("Read")
@@ -45,6 +47,23 @@ class Draw(Generic[Read]):
 def draw_seed(generator: np.random.Generator) -> int:
     """A seed for one draw of which it is not known beforehand how many numbers it takes."""
     return int(generator.integers(1 << 62))
+
+
+def draw_groups(
+    generator: np.random.Generator, live: LiveLanes, size: int, group: int, *, replace: bool
+) -> Callable[[Index], Ids]:
+    """Draw groups of `group` transitions of a chunk; SchemaError if `size` is none of these."""
+    if size % group or not replace:
+        raise SchemaError(
+            f"group: expected groups of which {size:,} transitions are a whole number, drawn with "
+            f"replacement; found group={group:,}, replace={replace}"
+        )
+    seed = draw_seed(generator)
+
+    def draw(index: Index) -> Ids:
+        return grouped_ids(index, live.frame_chunks.at_least(group), size // group, group, seed)
+
+    return draw
 
 
 def errors_with_path(path: Path, draw: Callable[[Index], T]) -> Callable[[Index], T]:
