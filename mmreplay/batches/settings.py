@@ -20,7 +20,7 @@ class Settings:
 
     Args:
         stack: frames an observation; None for one frame without an axis of its own.
-        n_step: most steps of a return, up to 65,536: each takes memory for each transition of a batch.
+        n_step: most steps of a return, at most 65,536: each takes memory for each transition.
         gamma: discount a step, in [0, 1].
         padding: ``reset`` repeats an episode's first frame in front of it, ``zero`` pads with 0.
         stack_axis: 0 puts the frames in front, -1 last.
