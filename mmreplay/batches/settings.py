@@ -11,6 +11,8 @@ from mmreplay.arguments import whole_number, whole_number_or_none
 from mmreplay.errors import SchemaError
 from mmreplay.format.layout import MAX_STACK
 
+MAX_N_STEP = 1 << 16
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
@@ -18,7 +20,7 @@ class Settings:
 
     Args:
         stack: frames an observation; None for one frame without an axis of its own.
-        n_step: most steps of a return.
+        n_step: most steps of a return, at most 65,536: each takes memory for each transition.
         gamma: discount a step, in [0, 1].
         padding: ``reset`` repeats an episode's first frame in front of it, ``zero`` pads with 0.
         stack_axis: 0 puts the frames in front, -1 last.
@@ -40,7 +42,7 @@ class Settings:
         gamma: Any = self.gamma
         padding, stack_axis = self.padding, self.stack_axis
         object.__setattr__(self, "stack", whole_number_or_none("stack", self.stack))
-        object.__setattr__(self, "n_step", whole_number("n_step", self.n_step))
+        object.__setattr__(self, "n_step", whole_number("n_step", self.n_step, 1, MAX_N_STEP))
         if not isinstance(gamma, (int, float, np.number)) or not 0 <= gamma <= 1:
             raise SchemaError(f"gamma: expected a number in [0, 1], found {gamma!r}")
         if padding not in ("reset", "zero"):

@@ -20,6 +20,7 @@ from mmreplay.format.layout import MAX_STACK
         ({"stack": "4"}, "stack"),
         ({"n_step": 0}, "n_step: expected a whole number"),
         ({"n_step": None}, "n_step"),
+        ({"n_step": 10**9}, "n_step: expected a whole number, 1 to 65,536; found"),
         ({"n_step": True}, "n_step"),
         ({"gamma": -0.1}, "gamma: expected a number in"),
         ({"gamma": 1.1}, "gamma"),
