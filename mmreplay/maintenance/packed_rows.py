@@ -1,0 +1,236 @@
+"""Rows of closed lanes as a packed log has them: all under their numbers, or those of episodes.
+
+Invariant: the lanes are only read, and their raw chunk files are believed only after `check_file`
+has compared them with their checksums. What is open for one file is forgotten after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from mmreplay.format import compression
+from mmreplay.format.layout import ArraySpec
+from mmreplay.ids import Array, Ids
+from mmreplay.maintenance.copy_lane import damaged_file, is_intact
+from mmreplay.reading.lane_reader import LaneReader
+from mmreplay.reading.log_reader import LogReader
+from mmreplay.reading.vector_reader import Cells, VectorReader
+from mmreplay.storage import chunk_files
+from mmreplay.storage.raw_column import RawColumn
+from mmreplay.storage.shard_column import ShardColumn
+from mmreplay.storage.shard_file import Shard
+
+__all__ = ["ChosenRows", "ChosenSteps", "Column", "Rows", "StoredRows", "check_file"]
+
+
+class Column(Protocol):
+    """One array of the rows to be written."""
+
+    def take(self, start: int, stop: int) -> Array:
+        """Rows [start, stop), (n, *row_shape)."""
+
+    def encoded(self, spec: ArraySpec, start: int, stop: int) -> list[bytes] | None:
+        """The inner chunks of rows [start, stop), if they stand somewhere as `spec` wants them."""
+
+
+class Rows(Protocol):
+    """The rows of a log to be written, those in [base, head)."""
+
+    base: int
+    head: int
+
+    def stored(self, spec: ArraySpec) -> LogReader | None:
+        """The log whose chunk files of this array are those that are wanted, byte for byte."""
+
+    def open(self, path: str) -> Column:
+        """An array, for one chunk file."""
+
+
+def check_file(reader: LogReader, spec: ArraySpec, chunk: int) -> None:
+    """Raise CorruptStoreError unless a raw chunk file of a closed log matches its checksum."""
+    path = chunk_files.chunk_path(reader.path, spec, chunk)
+    try:
+        intact = is_intact(reader, spec, chunk, strict=True)
+    except FileNotFoundError as error:
+        raise reader.missing(path, (chunk + 1) * spec.chunk_rows) from error
+    if not intact:
+        raise damaged_file(reader, path)
+
+
+class StoredRows:
+    """All rows of a closed log, under the numbers that they have there."""
+
+    def __init__(self, reader: LogReader) -> None:
+        self._reader = reader
+        self.base, self.head = reader.base, reader.head
+
+    def stored(self, spec: ArraySpec) -> LogReader | None:
+        """See `Rows`."""
+        return self._reader if self._reader.specs[spec.path] == spec else None
+
+    def open(self, path: str) -> Column:
+        """See `Rows`."""
+        return _Picked(self._reader, path, np.arange)
+
+
+class ChosenRows:
+    """Some episodes of a lane of one environment, one after the other, from row 0 on.
+
+    `starts` and `lengths`, (n,) each, are the first rows of the episodes, ascending, and their
+    rows, the final one included.
+    """
+
+    base = 0
+
+    def __init__(self, reader: LaneReader, starts: Ids, lengths: Ids) -> None:
+        self._reader = reader
+        self._shifts = starts - (np.cumsum(lengths) - lengths)
+        self._begins = np.cumsum(lengths) - lengths
+        self.head = int(lengths.sum())
+
+    def stored(self, spec: ArraySpec) -> LogReader | None:
+        """None: a chunk file may have rows of others."""
+
+    def open(self, path: str) -> Column:
+        """See `Rows`."""
+        return _Picked(self._reader, path, self._rows)
+
+    def _rows(self, start: int, stop: int) -> Ids:
+        rows = np.arange(start, stop)
+        out: Ids = rows + self._shifts[self._begins.searchsorted(rows, "right") - 1]
+        return out
+
+
+class _Picked:
+    """An array of which some rows are wanted, by number: those that `rows` gives for a range."""
+
+    def __init__(self, reader: LogReader, path: str, rows: Callable[[int, int], Ids]) -> None:
+        self._reader, self._rows = reader, rows
+        self._spec = spec = reader.specs[path]
+        # What has parts of its own for each environment of a tick is read as cells.
+        self._width = spec.width
+        files = reader if spec.width == 1 else Cells(reader, spec.width)
+        self._column = _column(files, path, is_raw=spec.is_raw)
+        self._shards: dict[int, Shard] = {}
+
+    def take(self, start: int, stop: int) -> Array:
+        rows = self._rows(start, stop)
+        if self._width > 1:
+            rows = (rows[:, None] * self._width + np.arange(self._width)).ravel()
+        return self._column.take(rows).reshape(-1, *self._spec.row_shape)
+
+    def encoded(self, spec: ArraySpec, start: int, stop: int) -> list[bytes] | None:
+        own, rows = self._spec, self._rows(start, stop)
+        first, inner = int(rows[0]), own.inner_rows
+        if (own.codec, own.width, inner) != (spec.codec, spec.width, spec.inner_rows):
+            return None
+        # Whole, or as far as the log goes: past that a chunk has zeros.
+        whole = stop - start == inner or first + stop - start == self._reader.head
+        if not whole or first % inner or int(rows[-1]) - first != stop - start - 1:
+            return None
+        chunk, row = divmod(first, own.chunk_rows)
+        shard = self._shards.get(chunk)
+        if shard is None:
+            path = chunk_files.chunk_path(self._reader.path, own, chunk)
+            try:
+                shard = Shard(path, own, compression.make_codec(own.codec or {}))
+            except FileNotFoundError as error:
+                raise self._reader.missing(path, (chunk + 1) * own.chunk_rows) from error
+            self._shards = {chunk: shard}
+        numbers = range(row // inner * own.width, (row // inner + 1) * own.width)
+        return [shard.encoded(number) for number in numbers]
+
+
+def _column(files: LogReader | Cells, path: str, *, is_raw: bool) -> RawColumn | ShardColumn:
+    if not is_raw:
+        return ShardColumn([files], path)
+    column = RawColumn([files], path)
+    column.refresh()
+    return column
+
+
+class ChosenSteps:
+    """Some episodes of a vector lane as rows of a lane of one environment, one after the other.
+
+    `numbers`, `cells` and `lengths`, (n,) each, are the rows of the episodes in the log of starts,
+    their first steps, and how many steps they have.
+    """
+
+    base = 0
+
+    def __init__(self, reader: VectorReader, numbers: Ids, cells: Ids, lengths: Ids) -> None:
+        self._reader = reader
+        self._numbers, self._cells, self._lengths = numbers, cells, lengths
+        self._begins = np.cumsum(lengths + 1) - (lengths + 1)
+        self.head = int((lengths + 1).sum())
+
+    def stored(self, spec: ArraySpec) -> LogReader | None:
+        """None: ticks are no rows."""
+
+    def open(self, path: str) -> Column:
+        """See `Rows`."""
+        if path in self._reader.schema.frame_paths.values():
+            return _Frames(self._reader, path, self._places)
+        return _Values(self._reader, path, self._places)
+
+    def _places(self, start: int, stop: int) -> tuple[Ids, Ids, Ids, Ids]:
+        """Of rows: the start of their episode, its first step, its steps, and how many before."""
+        rows = np.arange(start, stop)
+        episodes = self._begins.searchsorted(rows, "right") - 1
+        steps = rows - self._begins[episodes]
+        return self._numbers[episodes], self._cells[episodes], self._lengths[episodes], steps
+
+
+_Places = Callable[[int, int], tuple[Ids, Ids, Ids, Ids]]
+
+
+class _Frames:
+    """The first observation of an episode is that of its start, the others are those of ticks."""
+
+    def __init__(self, reader: VectorReader, path: str, places: _Places) -> None:
+        self._places, self._width = places, reader.width
+        starts, cells = reader.starts, reader.cells
+        self._starts = _column(starts, path, is_raw=starts.specs[path].is_raw)
+        self._cells = _column(cells, path, is_raw=cells.specs[path].is_raw)
+
+    def take(self, start: int, stop: int) -> Array:
+        numbers, cells, _, steps = self._places(start, stop)
+        out = np.empty((stop - start, *self._cells.row_shape), self._cells.dtype)
+        first = steps == 0
+        out[first] = self._starts.take(numbers[first])
+        out[~first] = self._cells.take((cells + (steps - 1) * self._width)[~first])
+        return out
+
+    def encoded(self, spec: ArraySpec, start: int, stop: int) -> list[bytes] | None:  # noqa: ARG002
+        """None: where an episode begins in a chunk is another place here."""
+        return None
+
+
+class _Values:
+    """What a step gave, and what its final row has: zeros, and the flag of the row before."""
+
+    def __init__(self, reader: VectorReader, path: str, places: _Places) -> None:
+        self._path, self._places, self._width = path, places, reader.width
+        self._cells = None
+        if path != "resets":
+            self._cells = _column(reader.cells, path, is_raw=True)
+
+    def take(self, start: int, stop: int) -> Array:
+        _, cells, lengths, steps = self._places(start, stop)
+        if self._cells is None:
+            resets: Array = (steps == 0).astype(np.uint8)
+            return resets
+        final = steps == lengths
+        if self._path == "non_terminals":
+            flags: Array = self._cells.take(cells + (steps - final) * self._width)
+            return flags
+        out = np.zeros((stop - start, *self._cells.row_shape), self._cells.dtype)
+        out[~final] = self._cells.take((cells + steps * self._width)[~final])
+        return out
+
+    def encoded(self, spec: ArraySpec, start: int, stop: int) -> list[bytes] | None:  # noqa: ARG002
+        """None: these are raw."""
+        return None
