@@ -110,7 +110,7 @@ def pack(
             a store.
         EmptyBufferError: no episode is wanted.
         DiskFullError: no room; nothing is left behind.
-        FailedStoreError: a write or fsync failed.
+        FailedStoreError: a write or fsync failed, or a source was removed meanwhile.
         CorruptStoreError: rows that cannot be read, or do not match their checksum.
     """
     wanted = FrameLayout.of(codec, chunk_frames, shard_frames)

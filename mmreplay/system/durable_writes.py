@@ -81,7 +81,7 @@ def write_new(path: AnyPath, data: bytes) -> None:
 def write_pieces(
     path: AnyPath, size: int, pieces: Iterable[tuple[int, bytes]], *, overwritten: bool = False
 ) -> None:
-    """As `write_new`, of (offset, bytes), with a hole wherever none of them stands.
+    """As `write_new`, of ascending (offset, bytes), with holes where none of them stands.
 
     `overwritten` as of `write_file`.
     """
@@ -90,10 +90,14 @@ def write_pieces(
         try:
             if overwritten:
                 _keep_in_place(descriptor)
+            end = 0
             for offset, data in pieces:
                 os.lseek(descriptor, offset, os.SEEK_SET)
                 _write_all(descriptor, data)
-            os.ftruncate(descriptor, size)
+                end = offset + len(data)
+            if end < size:
+                os.lseek(descriptor, size - 1, os.SEEK_SET)
+                _write_all(descriptor, b"\0")
         finally:
             os.close(descriptor)
 
