@@ -119,7 +119,8 @@ def pack(
         raise SchemaError("sources: expected a store or more, found none")
     named = [user_paths.as_path(path, "sources") for path in paths]
     n_workers = whole_number_or_none("workers", workers) or os.cpu_count() or 1
-    where = user_paths.path_to_create(target, "target")
+    where = user_paths.as_path(target, "target")
+    user_paths.path_to_create(target, "target")
     if os.path.lexists(where):
         raise StoreExistsError(f"{where}: there is something already; choose another path")
     user_paths.check_parent(where)

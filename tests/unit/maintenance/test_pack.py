@@ -303,7 +303,7 @@ def test_a_source_that_is_opened_meanwhile_is_packed_as_it_is_then(store, story,
 
 def test_a_source_that_is_removed_meanwhile_is_missed(store, tmp_path):
     path = store()
-    with pytest.raises(MmreplayError, match="was removed while it was open|no store here"):
+    with pytest.raises(MmreplayError, match=r"was removed while it was open|no store here"):
         pack(path, tmp_path / "packed.zarr", progress=lambda *_: shutil.rmtree(path, True))
     assert names(tmp_path) == []
 
