@@ -162,34 +162,31 @@ def _inner_chunks(file: LogFile, column: Column, start: int, stop: int) -> list[
     """The inner chunks of rows [start, stop) of a shard, in their order."""
     spec, inner, base = file.spec, file.spec.inner_rows, file.rows.base
     codec = compression.make_codec(spec.codec or {})
-    step = inner * max(_PIECE_BYTES // (inner * spec.row_bytes), 1)
+    # One for each environment, and used again: they stay in the processor's cache.
+    parts = np.empty((spec.width, spec.inner_bytes), np.uint8)
+    frame_shape = spec.row_shape[spec.width > 1 :]
+    cells = parts.view(spec.dtype).reshape(spec.width, inner, *frame_shape)
+    n_rows = max(_PIECE_BYTES // spec.row_bytes, inner)
+    each = list(parts)
+    taken, known = np.empty((0, *spec.row_shape), spec.dtype), start
     out: list[bytes] = []
-    for row in range(start, stop, step):
-        last = min(row + step, stop)
-        blocks = range(row, last, inner)
-        parts = [
-            column.encoded(spec, block, min(block + inner, stop)) if block >= base else None
-            for block in blocks
-        ]
-        if None in parts:
-            values = np.zeros((len(blocks) * inner, *spec.row_shape), spec.dtype)
-            if last > base:
-                low = max(row, base)
-                values[low - row : last - row] = column.take(low, last)
-            parts = [
-                _encode(codec, spec, values[block - row : block - row + inner])
-                if part is None
-                else part
-                for block, part in zip(blocks, parts, strict=True)
-            ]
-        out += [chunk for part in parts for chunk in part or ()]
+    for row, place in zip(range(start, stop, inner), column.places(spec, start, stop), strict=True):
+        low, last = max(row, base), min(row + inner, stop)
+        if low == row and place is not None:
+            shard, first = place
+            numbers = range(first, first + spec.width)
+            if column.codec == spec.codec:
+                out += [shard.encoded(number) for number in numbers]
+                continue
+            for number, part in zip(numbers, each, strict=True):
+                shard.decode(number, part)
+        else:
+            if last > max(known + len(taken), low):
+                taken, known = column.take(low, min(low + n_rows, stop)), low
+            rows = taken[low - known : max(last - known, 0)]
+            cells[:] = 0
+            cells[:, low - row : low - row + len(rows)] = (
+                rows[None] if spec.width == 1 else rows.swapaxes(0, 1)
+            )
+        out += [compression.encode(codec, part) for part in each]
     return out
-
-
-def _encode(codec: compression.ChunkCodec, spec: ArraySpec, rows: Array) -> list[bytes]:
-    """The inner chunks of `inner_rows` rows, one for each environment of a tick."""
-    parts = [rows] if spec.width == 1 else [rows[:, env] for env in range(spec.width)]
-    return [
-        compression.encode(codec, np.ascontiguousarray(part).reshape(-1).view(np.uint8))
-        for part in parts
-    ]

@@ -7,13 +7,13 @@ has compared them with their checksums. What is open for one file is forgotten a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from mmreplay.format import compression
 from mmreplay.format.layout import ArraySpec
-from mmreplay.ids import Array, Ids
+from mmreplay.ids import Array, Ids, distinct
 from mmreplay.maintenance.copy_lane import damaged_file, is_intact
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.log_reader import LogReader
@@ -23,7 +23,11 @@ from mmreplay.storage.raw_column import RawColumn
 from mmreplay.storage.shard_column import ShardColumn
 from mmreplay.storage.shard_file import Shard
 
-__all__ = ["ChosenRows", "ChosenSteps", "Column", "Rows", "StoredRows", "check_file"]
+__all__ = ["ChosenRows", "ChosenSteps", "Column", "Place", "Rows", "StoredRows", "check_file"]
+
+
+Place = tuple[Shard, int]
+"""An inner chunk by its number in a shard; of ticks the first one, of environment 0."""
 
 
 class Column(Protocol):
@@ -32,8 +36,15 @@ class Column(Protocol):
     def take(self, start: int, stop: int) -> Array:
         """Rows [start, stop), (n, *row_shape)."""
 
-    def encoded(self, spec: ArraySpec, start: int, stop: int) -> list[bytes] | None:
-        """The inner chunks of rows [start, stop), if they stand somewhere as `spec` wants them."""
+    def places(self, spec: ArraySpec, start: int, stop: int) -> list[Place | None]:
+        """Where the inner chunks of `spec` with rows [start, stop) stand, each of the same rows.
+
+        None: nowhere; its rows are to be taken.
+        """
+
+    @property
+    def codec(self) -> dict[str, Any] | None:
+        """Of what stands there."""
 
 
 class Rows(Protocol):
@@ -114,7 +125,7 @@ class _Picked:
         self._width = spec.width
         files = reader if spec.width == 1 else Cells(reader, spec.width)
         self._column = _column(files, path, is_raw=spec.is_raw)
-        self._shards: dict[int, Shard] = {}
+        self.codec = spec.codec
 
     def take(self, start: int, stop: int) -> Array:
         rows = self._rows(start, stop)
@@ -122,26 +133,33 @@ class _Picked:
             rows = (rows[:, None] * self._width + np.arange(self._width)).ravel()
         return self._column.take(rows).reshape(-1, *self._spec.row_shape)
 
-    def encoded(self, spec: ArraySpec, start: int, stop: int) -> list[bytes] | None:
-        own, rows = self._spec, self._rows(start, stop)
-        first, inner = int(rows[0]), own.inner_rows
-        if (own.codec, own.width, inner) != (spec.codec, spec.width, spec.inner_rows):
-            return None
+    def places(self, spec: ArraySpec, start: int, stop: int) -> list[Place | None]:
+        own, inner = self._spec, spec.inner_rows
+        starts = np.arange(start, stop, inner)
+        if own.is_raw or (own.width, own.inner_rows) != (spec.width, inner):
+            return [None] * len(starts)
+        rows, stops = self._rows(start, stop), np.minimum(starts + inner, stop)
+        firsts, lasts = rows[starts - start], rows[stops - start - 1]
+        there = (firsts % inner == 0) & (lasts - firsts == stops - starts - 1)
+        there &= firsts >= self._reader.base
         # Whole, or as far as the log goes: past that a chunk has zeros.
-        whole = stop - start == inner or first + stop - start == self._reader.head
-        if not whole or first % inner or int(rows[-1]) - first != stop - start - 1:
-            return None
-        chunk, row = divmod(first, own.chunk_rows)
-        shard = self._shards.get(chunk)
-        if shard is None:
-            path = chunk_files.chunk_path(self._reader.path, own, chunk)
-            try:
-                shard = Shard(path, own, compression.make_codec(own.codec or {}))
-            except FileNotFoundError as error:
-                raise self._reader.missing(path, (chunk + 1) * own.chunk_rows) from error
-            self._shards = {chunk: shard}
-        numbers = range(row // inner * own.width, (row // inner + 1) * own.width)
-        return [shard.encoded(number) for number in numbers]
+        there &= (stops - starts == inner) | (lasts + 1 == self._reader.head)
+        chunks, blocks = np.divmod(firsts // inner, own.chunk_rows // inner)
+        shards = {chunk: self._shard(chunk) for chunk in distinct(chunks[there]).tolist()}
+        return [
+            (shards[chunk], block * own.width) if known else None
+            for chunk, block, known in zip(
+                chunks.tolist(), blocks.tolist(), there.tolist(), strict=True
+            )
+        ]
+
+    def _shard(self, chunk: int) -> Shard:
+        spec = self._spec
+        path = chunk_files.chunk_path(self._reader.path, spec, chunk)
+        try:
+            return Shard(path, spec, compression.make_codec(spec.codec or {}))
+        except FileNotFoundError as error:
+            raise self._reader.missing(path, (chunk + 1) * spec.chunk_rows) from error
 
 
 def _column(files: LogReader | Cells, path: str, *, is_raw: bool) -> RawColumn | ShardColumn:
@@ -190,6 +208,8 @@ _Places = Callable[[int, int], tuple[Ids, Ids, Ids, Ids]]
 class _Frames:
     """The first observation of an episode is that of its start, the others are those of ticks."""
 
+    codec = None
+
     def __init__(self, reader: VectorReader, path: str, places: _Places) -> None:
         self._places, self._width = places, reader.width
         starts, cells = reader.starts, reader.cells
@@ -204,13 +224,15 @@ class _Frames:
         out[~first] = self._cells.take((cells + (steps - 1) * self._width)[~first])
         return out
 
-    def encoded(self, spec: ArraySpec, start: int, stop: int) -> list[bytes] | None:  # noqa: ARG002
-        """None: where an episode begins in a chunk is another place here."""
-        return None
+    def places(self, spec: ArraySpec, start: int, stop: int) -> list[Place | None]:
+        """None of any: where an episode begins in a chunk is another place here."""
+        return [None] * -(-(stop - start) // spec.inner_rows)
 
 
 class _Values:
     """What a step gave, and what its final row has: zeros, and the flag of the row before."""
+
+    codec = None
 
     def __init__(self, reader: VectorReader, path: str, places: _Places) -> None:
         self._path, self._places, self._width = path, places, reader.width
@@ -231,6 +253,6 @@ class _Values:
         out[~final] = self._cells.take((cells + steps * self._width)[~final])
         return out
 
-    def encoded(self, spec: ArraySpec, start: int, stop: int) -> list[bytes] | None:  # noqa: ARG002
-        """None: these are raw."""
-        return None
+    def places(self, spec: ArraySpec, start: int, stop: int) -> list[Place | None]:
+        """None of any: these are raw."""
+        return [None] * -(-(stop - start) // spec.inner_rows)
