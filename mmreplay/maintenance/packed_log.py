@@ -28,7 +28,8 @@ from mmreplay.writing import build_lane
 __all__ = ["LogFile", "log_files", "write_checksums", "write_documents"]
 
 _PIECE_BYTES = 4 << 20
-_COPY_BYTES = 1 << 20
+_COPY_BYTES = 1 << 18  # stays in the cache between reading, the checksum and writing
+_PAGE = bytes(4096)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -116,7 +117,8 @@ def _copy(source: LogReader, spec: ArraySpec, chunk: int, target: AnyPath) -> in
         for offset, data in _read(source, spec, chunk, path, size):
             value = compression.crc32c(data, compression.crc32c_of_zeros(offset - end, value))
             end = offset + len(data)
-            yield offset, data.rstrip(b"\0") if spec.is_raw else data  # what ends in a hole does
+            # What ends in a hole does so in the copy.
+            yield offset, data.rstrip(b"\0") if spec.is_raw and data.endswith(_PAGE) else data
 
     try:
         size = spec.chunk_bytes if spec.is_raw else shard_file.file_size(path, spec)
