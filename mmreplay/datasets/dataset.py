@@ -125,6 +125,27 @@ class Dataset:
             draw = errors_with_path(self.store.path, lambda index: distinct_ids(index, size, seed))
         return self.store.live.gather(draw, self._gatherer, out)
 
+    def sample_times(
+        self, batch_size: int, out: Batch | None = None
+    ) -> tuple[Batch, dict[str, float]]:
+        """Draw transitions uniformly, and time the parts of that.
+
+        Args:
+            batch_size: B.
+            out: as of `sample`.
+
+        Returns:
+            the batch, and seconds by part: ``index``, to draw and to find the rows; ``io``, until
+            their pages had come, from the disk or into the page tables; ``decode``, of compressed
+            chunks; ``copy``, of rows into the batch; ``other``, returns and all else.
+
+        Raises:
+            As `sample`.
+        """
+        draws = self.generator.random(whole_number("batch_size", batch_size))
+        draw = errors_with_path(self.store.path, lambda index: uniform_ids(index, draws))
+        return self.store.live.gather_timed(draw, self._gatherer, out)
+
     def batches(
         self,
         batch_size: int,

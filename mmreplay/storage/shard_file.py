@@ -113,6 +113,12 @@ class Shard:
         except CorruptStoreError as error:
             raise self._damaged(chunk, error) from error
 
+    def touch(self, chunk: int) -> None:
+        """Read a byte of each page of an inner chunk."""
+        place = self.slices[chunk]
+        if place is not None:
+            self._data[place[0] : place[1] : memory_maps.GRANULARITY].max()
+
     def _stored(self, chunk: int) -> Bytes:
         place = self.slices[chunk]
         if place is None:

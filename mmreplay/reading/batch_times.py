@@ -1,0 +1,77 @@
+"""Where the time of a batch goes: the real columns, timed while they are read.
+
+Invariant: what is read is what the columns give; only how long it takes is another matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import perf_counter
+
+from mmreplay.ids import Array, Ids
+from mmreplay.storage.raw_column import RawColumn
+from mmreplay.storage.shard_column import ShardColumn
+from mmreplay.storage.shard_file import Bytes, Shard
+
+__all__ = ["TimedColumn", "timed"]
+
+
+def timed(columns: Mapping[str, RawColumn | ShardColumn]) -> dict[str, TimedColumn]:
+    """Columns as a gatherer takes them, each with a clock."""
+    return {path: TimedColumn(column) for path, column in columns.items()}
+
+
+class TimedColumn:
+    """A column of a store, and what reading it took since this was made.
+
+    What comes from the disk, or only into the page tables, comes when a byte of each page is read
+    first: that is timed apart, less what the same takes a second time.
+
+    Attributes:
+        io_s: seconds in which pages came.
+        decode_s: in which chunks were checked and decoded.
+        copy_s: in which rows were looked up and copied.
+        spent_s: of all of that, and of the looking.
+    """
+
+    def __init__(self, column: RawColumn | ShardColumn) -> None:
+        self._column = column
+        self.row_shape, self.dtype = column.row_shape, column.dtype
+        self.io_s = self.decode_s = self.copy_s = self.spent_s = 0.0
+        self._within_s = 0.0
+
+    def take(self, ids: Ids, out: Array | None = None) -> Array:
+        """Rows by id, as the column gives them."""
+        column, started = self._column, perf_counter()
+        if isinstance(column, RawColumn):
+            column.touch(ids)
+            between = perf_counter()
+            column.touch(ids)
+            begun = perf_counter()
+            self.io_s += max(2 * between - started - begun, 0.0)
+            found = column.take(ids, out)
+            stopped = perf_counter()
+            self.copy_s += stopped - begun
+        else:
+            self._within_s = 0.0
+            column.decoder = self._decode
+            try:
+                found = column.take(ids, out)
+            finally:
+                column.decoder = None
+            stopped = perf_counter()
+            self.copy_s += stopped - started - self._within_s
+        self.spent_s += stopped - started
+        return found
+
+    def _decode(self, shard: Shard, chunk: int, out: Bytes) -> None:
+        started = perf_counter()
+        shard.touch(chunk)
+        between = perf_counter()
+        shard.touch(chunk)
+        begun = perf_counter()
+        shard.decode(chunk, out)
+        stopped = perf_counter()
+        self.io_s += max(2 * between - started - begun, 0.0)
+        self.decode_s += stopped - begun
+        self._within_s += stopped - started
