@@ -1,5 +1,7 @@
 """Rows of closed lanes, under their numbers or as chosen, in any pieces."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -42,24 +44,33 @@ def test_chosen_rows_follow_one_another(lane):
         assert rows.stored(reader.specs[path]) is None
 
 
-def test_inner_chunks_as_they_are_stored(lane):
+def test_where_inner_chunks_stand(lane):
     reader, _ = lane
     spec = reader.specs["frames"]
-    column = StoredRows(reader).open("frames")
-    first, second, last = (column.encoded(spec, start, start + 4) for start in (0, 4, 12))
-    assert all(len(one) == 1 for one in (first, second, last))
-    assert len({first[0], second[0], last[0]}) == 3
-    (newest,) = column.encoded(spec, 36, 37)
-    shifted = ChosenRows(reader, np.array([4]), np.array([33])).open("frames")
-    assert shifted.encoded(spec, 0, 4) == second
-    assert shifted.encoded(spec, 32, 33) == [newest]
-    odd = ChosenRows(reader, np.array([10]), np.array([12])).open("frames")
-    assert odd.encoded(spec, 0, 4) is None  # another place in its chunk
-    parts = ChosenRows(reader, np.array([0, 23]), np.array([10, 14])).open("frames")
-    assert parts.encoded(spec, 0, 4) == first
-    assert parts.encoded(spec, 8, 12) is None  # of two episodes
-    short = ChosenRows(reader, np.array([0]), np.array([10])).open("frames")
-    assert short.encoded(spec, 8, 10) is None  # what was behind it would come along
+
+    def places(rows):
+        """(shard, inner chunk) of each inner chunk of the new lane that stands somewhere whole."""
+        found = rows.open("frames").places(spec, 0, rows.head)
+        assert rows.open("frames").codec == spec.codec
+        return [one and (one[0]._path.name, one[1]) for one in found]
+
+    def chosen(*episodes):
+        return ChosenRows(reader, *(np.array(part) for part in zip(*episodes, strict=True)))
+
+    stored = places(StoredRows(reader))
+    assert stored == [(f"c.{n // 2}.0", n % 2) for n in range(10)]
+    assert places(chosen((4, 33))) == stored[1:]  # the last one has as few rows
+    assert places(chosen((10, 12))) == [None] * 3  # other places in their chunks
+    # The third is of two episodes; what follows the last would come along with it.
+    assert places(chosen((0, 10), (22, 14))) == [*stored[:2], None, *stored[6:9]]
+    assert places(chosen((0, 10))) == [*stored[:2], None]
+
+
+def test_other_lengths_stand_nowhere(lane):
+    reader, _ = lane
+    longer = dataclasses.replace(reader.specs["frames"], inner_rows=8)
+    assert StoredRows(reader).open("frames").places(longer, 0, 37) == [None] * 5
+    assert StoredRows(reader).open("rewards").places(longer, 0, 37) == [None] * 5
 
 
 def test_steps_of_many_environments_become_rows(vector):
@@ -90,7 +101,7 @@ def test_steps_of_many_environments_become_rows(vector):
         column = rows.open(path)
         assert np.array_equal(column.take(0, rows.head), values), path
         assert np.array_equal(column.take(1, rows.head - 1), values[1:-1]), path
-        assert column.encoded(reader.ticks.specs["frames"], 0, 4) is None
+        assert column.places(reader.starts.specs["frames"], 0, 5) == [None, None]
 
 
 def test_raw_files_are_compared_with_their_checksums(lane):
