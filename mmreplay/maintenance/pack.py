@@ -10,6 +10,7 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import os
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -114,7 +115,9 @@ def pack(
         CorruptStoreError: rows that cannot be read, or do not match their checksum.
     """
     wanted = FrameLayout.of(codec, chunk_frames, shard_frames)
-    paths = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
+    paths: list[object] = [sources]
+    if isinstance(sources, Iterable) and not isinstance(sources, str):
+        paths = list(sources)
     if not paths:
         raise SchemaError("sources: expected a store or more, found none")
     named = [user_paths.as_path(path, "sources") for path in paths]
@@ -189,12 +192,18 @@ class _Pack:
             return
         with Store([lane.reader.path for lane in self.lanes]) as store:
             table = store.episodes
+        self._check_in_place()  # or they may be of rows that came meanwhile
         widths = [lane.reader.width for lane in self.lanes]
         chosen = choose(table, widths, min_return=min_return, episodes=episodes, envs=envs)
         self.left_out = len(table) - len(chosen)
         numbers = chosen["id"] >> LANE_SHIFT
         for number, lane in enumerate(self.lanes):
             lane.choice = chosen[numbers == number]
+
+    def _check_in_place(self) -> None:
+        for lane in self.lanes:
+            if lane.is_replaced():
+                raise EvictedError(str(lane.reader.path))
 
     def build(self, built: AnyPath, n_workers: int) -> None:
         """Write the store, durably.
@@ -223,8 +232,7 @@ class _Pack:
             write_checksums(log, [sums[id(file)] for file in log])
         for lane, path in zip(self.lanes, paths, strict=True):
             lane.copy_priorities(path)
-            if lane.is_replaced():
-                raise EvictedError(str(lane.reader.path))
+        self._check_in_place()
         durable_writes.sync_tree(built)
         done.finish()
 
@@ -289,10 +297,11 @@ def _write(
     The first error ends it. Compressing and reading leave the interpreter to the other threads.
     """
     sums: dict[int, int] = {}
+    stop = threading.Event()
     with concurrent.futures.ThreadPoolExecutor(n_workers, "mmreplay-pack") as pool:
         try:
             checking = [pool.submit(check) for check in checks]
-            writing = {pool.submit(file.write): file for file in files}
+            writing = {pool.submit(file.write, stop): file for file in files}
             for future in concurrent.futures.as_completed(writing):
                 file = writing[future]
                 sums[id(file)] = future.result()
@@ -300,6 +309,7 @@ def _write(
             for check in checking:
                 check.result()
         except BaseException:
+            stop.set()
             pool.shutdown(cancel_futures=True)
             raise
     return sums

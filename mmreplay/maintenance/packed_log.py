@@ -7,7 +7,9 @@ thread, and its checksum is that of the bytes that belong in it.
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
 from typing import Any
 
 import numpy as np
@@ -48,10 +50,11 @@ class LogFile:
         n_rows = min(self.rows.head, start + self.spec.chunk_rows) - max(self.rows.base, start)
         return n_rows * self.spec.row_bytes
 
-    def write(self) -> int:
+    def write(self, stop: threading.Event) -> int:
         """Write it, not yet durably; returns its checksum.
 
-        Raises CorruptStoreError for damaged rows, EvictedError if the source was replaced.
+        Raises CorruptStoreError for damaged rows, EvictedError if the source was replaced, and
+        CancelledError once `stop` is set, if a shard was still being made.
         """
         path = chunk_files.chunk_path(self.target, self.spec, self.chunk)
         source = self.rows.stored(self.spec)
@@ -59,12 +62,12 @@ class LogFile:
             return _copy(source, self.spec, self.chunk, path)
         column = self.rows.open(self.spec.path)
         start = self.chunk * self.spec.chunk_rows
-        stop = min(start + self.spec.chunk_rows, self.rows.head)
+        end = min(start + self.spec.chunk_rows, self.rows.head)
         if not self.spec.is_raw:
-            data = shard_file.assemble(self.spec, _inner_chunks(self, column, start, stop))
+            data = shard_file.assemble(self.spec, _inner_chunks(self, column, start, end, stop))
             durable_writes.write_new(path, data)
             return compression.crc32c(data) or 1
-        pieces = _raw_pieces(self, column, max(start, self.rows.base), stop)
+        pieces = _raw_pieces(self, column, max(start, self.rows.base), end)
         durable_writes.write_pieces(path, self.spec.chunk_bytes, pieces, overwritten=True)
         return crc32c_of_file(path, self.spec.chunk_bytes)
 
@@ -160,7 +163,9 @@ def _raw_pieces(
             done += length
 
 
-def _inner_chunks(file: LogFile, column: Column, start: int, stop: int) -> list[bytes]:
+def _inner_chunks(
+    file: LogFile, column: Column, start: int, stop: int, stopped: threading.Event
+) -> list[bytes]:
     """The inner chunks of rows [start, stop) of a shard, in their order."""
     spec, inner, base = file.spec, file.spec.inner_rows, file.rows.base
     codec = compression.make_codec(spec.codec or {})
@@ -173,6 +178,8 @@ def _inner_chunks(file: LogFile, column: Column, start: int, stop: int) -> list[
     taken, known = np.empty((0, *spec.row_shape), spec.dtype), start
     out: list[bytes] = []
     for row, place in zip(range(start, stop, inner), column.places(spec, start, stop), strict=True):
+        if stopped.is_set():
+            raise CancelledError
         low, last = max(row, base), min(row + inner, stop)
         if low == row and place is not None:
             shard, first = place

@@ -217,6 +217,8 @@ def test_targets_and_sources_that_cannot_be(store, tmp_path):
         pack([path, tmp_path / "nothing.zarr"], tmp_path / "packed.zarr")
     with pytest.raises(SchemaError, match="expected a store or more, found none"):
         pack([], tmp_path / "packed.zarr")
+    with pytest.raises(SchemaError, match="sources: expected a path"):
+        pack(None, tmp_path / "packed.zarr")
     with pytest.raises(SchemaError, match="workers"):
         pack(path, tmp_path / "packed.zarr", workers=0)
     assert names(tmp_path) == before

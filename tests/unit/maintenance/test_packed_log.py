@@ -1,5 +1,8 @@
 """Chunk files of a packed log: copied, or written from rows, with the checksums they must have."""
 
+import threading
+from concurrent.futures import CancelledError
+
 import numpy as np
 import pytest
 
@@ -11,6 +14,7 @@ from mmreplay.reading.joined_lanes import open_lane
 from mmreplay.storage.checksums import crc32c_of_file, stored_checksum
 from tests.support.disks.trees import flip
 
+GO_ON = threading.Event()
 LZ4 = Field((3,), "uint8", "lz4", chunk=4, shard=8)
 
 
@@ -29,7 +33,7 @@ def test_each_file_and_its_checksum(reader, tmp_path, codec):
     write_documents(target, {}, specs, rows)
     files = log_files(target, rows, specs)
     assert sum(file.weight for file in files) == 37 * sum(s.row_bytes for s in specs.values())
-    values = [file.write() for file in files]
+    values = [file.write(GO_ON) for file in files]
     write_checksums(files, values)
     for file, value in zip(files, values, strict=True):
         path = target / file.spec.path / file.spec.key(file.chunk)
@@ -48,12 +52,22 @@ def test_what_is_copied_must_match_its_checksum(reader, tmp_path):
         spec = reader.specs[name]
         flip(reader.path / name / spec.key(1))
         with pytest.raises(CorruptStoreError, match="does not match its checksum"):
-            LogFile(tmp_path / "packed", rows, spec, 1).write()
+            LogFile(tmp_path / "packed", rows, spec, 1).write(GO_ON)
         (reader.path / name / spec.key(0)).unlink()
         with pytest.raises(CorruptStoreError, match="missing"):
-            LogFile(tmp_path / "packed", rows, spec, 0).write()
+            LogFile(tmp_path / "packed", rows, spec, 0).write(GO_ON)
 
 
 def test_files_of_a_log_without_rows(reader, tmp_path):
     none = ChosenRows(reader, np.empty(0, np.int64), np.empty(0, np.int64))
     assert log_files(tmp_path / "packed", none, reader.specs) == []
+
+
+def test_a_shard_is_given_up_where_that_is_asked_for(reader, tmp_path):
+    stop, rows = threading.Event(), StoredRows(reader)
+    specs = FrameLayout.of("zstd", None, None).same_kind(reader)[""]
+    write_documents(tmp_path / "packed", {}, specs, rows)
+    stop.set()
+    with pytest.raises(CancelledError):
+        LogFile(tmp_path / "packed", rows, specs["frames"], 0).write(stop)
+    assert not list((tmp_path / "packed" / "frames").glob("c.*"))
