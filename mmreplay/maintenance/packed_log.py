@@ -176,20 +176,20 @@ def _inner_chunks(
     n_rows = max(_PIECE_BYTES // spec.row_bytes, inner)
     each = list(parts)
     taken, known = np.empty((0, *spec.row_shape), spec.dtype), start
+    same = column.codec == spec.codec
     out: list[bytes] = []
     for row, place in zip(range(start, stop, inner), column.places(spec, start, stop), strict=True):
         if stopped.is_set():
             raise CancelledError
-        low, last = max(row, base), min(row + inner, stop)
-        if low == row and place is not None:
+        if place is not None and row >= base:
             shard, first = place
-            numbers = range(first, first + spec.width)
-            if column.codec == spec.codec:
-                out += [shard.encoded(number) for number in numbers]
+            if same:
+                out += [shard.encoded(first + env) for env in range(spec.width)]
                 continue
-            for number, part in zip(numbers, each, strict=True):
+            for number, part in enumerate(each, first):
                 shard.decode(number, part)
         else:
+            low, last = max(row, base), min(row + inner, stop)
             if last > max(known + len(taken), low):
                 taken, known = column.take(low, min(low + n_rows, stop)), low
             rows = taken[low - known : max(last - known, 0)]
