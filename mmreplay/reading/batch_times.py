@@ -44,9 +44,9 @@ class TimedColumn:
         """Rows by id, as the column gives them."""
         column, started = self._column, perf_counter()
         if isinstance(column, RawColumn):
-            column.touch(ids)
+            column.fetch_pages(ids)
             between = perf_counter()
-            column.touch(ids)
+            column.fetch_pages(ids)
             begun = perf_counter()
             self.io_s += max(2 * between - started - begun, 0.0)
             found = column.take(ids, out)
@@ -66,9 +66,9 @@ class TimedColumn:
 
     def _decode(self, shard: Shard, chunk: int, out: Bytes) -> None:
         started = perf_counter()
-        shard.touch(chunk)
+        shard.fetch_pages(chunk)
         between = perf_counter()
-        shard.touch(chunk)
+        shard.fetch_pages(chunk)
         begun = perf_counter()
         shard.decode(chunk, out)
         stopped = perf_counter()

@@ -152,7 +152,7 @@ class RawColumn:
         # The ids are checked before: without mode="clip" numpy would buffer the whole output.
         return files.rows.take(index, axis=0, out=out, mode="clip")
 
-    def touch(self, ids: Ids) -> None:
+    def fetch_pages(self, ids: Ids) -> None:
         """Read a byte of each page of rows, as `take` would, where they are mapped as one array."""
         files = self._files
         if files is None or not ids.size:

@@ -113,7 +113,7 @@ class Shard:
         except CorruptStoreError as error:
             raise self._damaged(chunk, error) from error
 
-    def touch(self, chunk: int) -> None:
+    def fetch_pages(self, chunk: int) -> None:
         """Read a byte of each page of an inner chunk."""
         place = self.slices[chunk]
         if place is not None:
