@@ -16,7 +16,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mmreplay.arguments import whole_number_or_none
+from mmreplay.episode_index import EPISODE_DTYPE
 from mmreplay.errors import CorruptStoreError, SchemaError, StoreExistsError
 from mmreplay.format import layout
 from mmreplay.format.layout import ArraySpec
@@ -190,8 +193,12 @@ class _Pack:
         """Choose episodes, if anything was asked for; raises as `choose`."""
         if min_return is None and episodes is None and envs is None:
             return
-        with Store([lane.reader.path for lane in self.lanes]) as store:
-            table = store.episodes
+        tables = [np.empty(0, EPISODE_DTYPE)]
+        for number, lane in enumerate(self.lanes):  # together they may be raw and compressed
+            with Store([lane.reader.path]) as store:
+                tables.append(store.episodes)
+            tables[-1]["id"] += number << LANE_SHIFT
+        table = np.concatenate(tables)
         self._check_in_place()  # or they may be of rows that came meanwhile
         widths = [lane.reader.width for lane in self.lanes]
         chosen = choose(table, widths, min_return=min_return, episodes=episodes, envs=envs)

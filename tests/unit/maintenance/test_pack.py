@@ -159,6 +159,17 @@ def test_sources_stand_side_by_side_with_one_layout(store, make, story, tmp_path
         story.check(copy)
 
 
+def test_episodes_of_raw_and_of_compressed_frames(store, tmp_path):
+    raw = Field((3,), "uint8", "raw", chunk=8)
+    made = pack(
+        [store("a.zarr", frame=raw), store("b.zarr")], tmp_path / "packed.zarr", episodes=[1, 5]
+    )
+    assert (made.lanes, made.episodes, made.left_out) == (2, 2, 4)
+    with mmreplay.open(tmp_path / "packed.zarr") as copy:
+        assert copy.episodes["length"].tolist() == [11, 13]
+        assert copy.info()["fields"]["frames"]["codec"] == "raw"
+
+
 def test_a_packed_store_can_be_written(store, story, tmp_path):
     path = store(capacity=30)
     pack(path, tmp_path / "packed.zarr", "zstd:3", shard_frames=16)
