@@ -159,6 +159,24 @@ def test_sources_stand_side_by_side_with_one_layout(store, make, story, tmp_path
         story.check(copy)
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"shard_frames": 64}, {"codec": "zstd"}, {"codec": "raw"}], ids=str
+)
+def test_what_was_evicted_stays_away(make, story, tmp_path, options):
+    writer = make(frame=LZ4, action=ACTION, capacity=40)
+    story.play(writer, 200, "terminated")
+    writer.close()
+    base, target = writer.base, tmp_path / "packed.zarr"
+    pack(writer.path, target, **options)
+    assert base > 64
+    assert verify(target).findings == []
+    story.copy(writer.path, target)
+    with mmreplay.open(target) as copy, mmreplay.open(writer.path) as source:
+        assert copy.lanes[0].base == base
+        assert np.array_equal(copy.ids, source.ids)
+        story.check(copy, start=base)
+
+
 def test_episodes_of_raw_and_of_compressed_frames(store, tmp_path):
     raw = Field((3,), "uint8", "raw", chunk=8)
     made = pack(
