@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import functools
+import itertools
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ from mmreplay.maintenance.chosen_episodes import EpisodeNumbers, choose
 from mmreplay.maintenance.copy_lane import KEPT
 from mmreplay.maintenance.packed_lane import PackedLane
 from mmreplay.maintenance.packed_layout import FrameLayout, Logs
-from mmreplay.maintenance.packed_log import LogFile, log_files, write_checksums
+from mmreplay.maintenance.packed_log import PackedLog
 from mmreplay.maintenance.progress import ByteCount
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.store import Store
@@ -40,6 +42,8 @@ from mmreplay.system.held_directories import AnyPath
 from mmreplay.system.staging import staging_directory
 
 _ATTEMPTS = 20
+_AHEAD = 4
+"""Chunk files that wait for each worker."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -218,8 +222,8 @@ class _Pack:
         Raises EvictedError if a source is another by now.
         """
         plans, common = self._plans()
-        checks: list[Callable[[], None]] = []
-        logs: list[list[LogFile]] = []
+        checks: list[Iterator[Callable[[], None]]] = []
+        logs: list[PackedLog] = []
         names = _names(lane.reader.metadata.get("name") for lane in self.lanes)
         paths = [
             built if self._is_lane else built / layout.lane_name(number)
@@ -228,15 +232,14 @@ class _Pack:
         for lane, path, specs, name in zip(self.lanes, paths, plans, names, strict=True):
             rows, only = lane.rows(), len(self.lanes) == 1
             lane.write_documents(path, rows, specs, name=name, generator=only)
-            checks += lane.checks(rows, specs)
-            logs += [log_files(path / log, rows[log], specs[log]) for log in specs]
+            checks.append(lane.checks(rows, specs))
+            logs += [PackedLog(path / log, rows[log], specs[log]) for log in specs]
         if not self._is_lane:
             self._write_root(built, common)
-        files = [file for log in logs for file in log]
-        done = ByteCount(self._progress, lambda: sum(file.weight for file in files))
-        sums = _write(checks, files, n_workers, done)
+        done = ByteCount(self._progress, lambda: sum(log.weight for log in logs))
+        _write(itertools.chain.from_iterable(checks), logs, n_workers, done)
         for log in logs:
-            write_checksums(log, [sums[id(file)] for file in log])
+            log.write_checksums()
         for lane, path in zip(self.lanes, paths, strict=True):
             lane.copy_priorities(path)
         self._check_in_place()
@@ -284,42 +287,54 @@ def _difference(first: Schema, other: Schema) -> str | None:
 def _names(given: Iterable[str | None]) -> list[str | None]:
     """The names of lanes; one that another lane has already gets a number behind."""
     out: list[str | None] = []
+    known: set[str] = set()
     for name in given:
         new, n = name, 1
-        while new is not None and new in out:
+        while new in known:
             n += 1
             new = f"{name}-{n}"
+        known |= {new} if new is not None else set()
         out.append(new)
     return out
 
 
 def _write(
-    checks: Sequence[Callable[[], None]],
-    files: Sequence[LogFile],
+    checks: Iterable[Callable[[], None]],
+    logs: Sequence[PackedLog],
     n_workers: int,
     done: ByteCount,
-) -> dict[int, int]:
-    """Make all checks and write all files, in threads; the checksum of each file by its id.
+) -> None:
+    """Make all checks and write all chunk files, in threads; the first error ends it.
 
-    The first error ends it. Compressing and reading leave the interpreter to the other threads.
+    Compressing, reading and writing leave the interpreter to the other threads.
     """
-    sums: dict[int, int] = {}
     stop = threading.Event()
+    writing = (
+        (functools.partial(log.write, spec, chunk, stop), log.weight_of(spec, chunk))
+        for log in logs
+        for spec, chunk in log.files()
+    )
+    todo: Iterator[tuple[Callable[[], None], int]]
+    todo = itertools.chain(((check, 0) for check in checks), writing)
+    running: dict[concurrent.futures.Future[None], int] = {}
     with concurrent.futures.ThreadPoolExecutor(n_workers, "mmreplay-pack") as pool:
         try:
-            checking = [pool.submit(check) for check in checks]
-            writing = {pool.submit(file.write, stop): file for file in files}
-            for future in concurrent.futures.as_completed(writing):
-                file = writing[future]
-                sums[id(file)] = future.result()
-                done.add(file.weight)
-            for check in checking:
-                check.result()
+            while True:
+                # A few ahead: metadata may speak of more files than there are.
+                for call, weight in itertools.islice(todo, _AHEAD * n_workers - len(running)):
+                    running[pool.submit(call)] = weight
+                if not running:
+                    return
+                ended, _ = concurrent.futures.wait(
+                    running, return_when=concurrent.futures.FIRST_COMPLETED
+                )
+                for future in ended:
+                    future.result()
+                    done.add(running.pop(future))
         except BaseException:
             stop.set()
             pool.shutdown(cancel_futures=True)
             raise
-    return sums
 
 
 def _describe(where: Path, work: _Pack) -> Packed:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -73,15 +73,15 @@ class PackedLane:
             return {"": ChosenRows(reader, ids, lengths + 1)}
         return {name: StoredRows(log) for name, log in _logs(reader).items()}
 
-    def checks(self, rows: Mapping[str, Rows], specs: Logs) -> list[Callable[[], None]]:
+    def checks(self, rows: Mapping[str, Rows], specs: Logs) -> Iterator[Callable[[], None]]:
         """Calls that compare raw chunk files with their checksums: those not copied as they are."""
-        return [
+        return (
             functools.partial(check_file, log, spec, chunk)
             for name, log in _logs(self.reader).items()
             for path, spec in log.specs.items()
             if spec.is_raw and (self.choice is not None or not rows[name].stored(specs[name][path]))
             for chunk in range(log.base // spec.chunk_rows, -(-log.head // spec.chunk_rows))
-        ]
+        )
 
     def write_documents(
         self,

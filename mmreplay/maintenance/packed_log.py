@@ -6,9 +6,8 @@ thread, and its checksum is that of the bytes that belong in it.
 
 from __future__ import annotations
 
-import dataclasses
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import CancelledError
 from typing import Any
 
@@ -27,58 +26,75 @@ from mmreplay.system import checked_reads, durable_writes
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing import build_lane
 
-__all__ = ["LogFile", "log_files", "write_checksums", "write_documents"]
+__all__ = ["PackedLog", "write_documents"]
 
 _PIECE_BYTES = 4 << 20
 _COPY_BYTES = 1 << 18  # stays in the cache between reading, the checksum and writing
 _PAGE = bytes(4096)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class LogFile:
-    """One chunk file of a log in `target` that is to be written from `rows`."""
+class PackedLog:
+    """A log in `target` with the arrays of `specs`, whose documents are there already."""
 
-    target: AnyPath
-    rows: Rows
-    spec: ArraySpec
-    chunk: int
+    def __init__(self, target: AnyPath, rows: Rows, specs: Mapping[str, ArraySpec]) -> None:
+        self._target, self._rows, self._specs = target, rows, specs
+        self._sums: dict[tuple[str, int], int] = {}
 
     @property
     def weight(self) -> int:
         """Bytes of its rows, uncompressed."""
-        start = self.chunk * self.spec.chunk_rows
-        n_rows = min(self.rows.head, start + self.spec.chunk_rows) - max(self.rows.base, start)
-        return n_rows * self.spec.row_bytes
+        n_rows = self._rows.head - self._rows.base
+        return n_rows * sum(spec.row_bytes for spec in self._specs.values())
 
-    def write(self, stop: threading.Event) -> int:
-        """Write it, not yet durably; returns its checksum.
+    def weight_of(self, spec: ArraySpec, chunk: int) -> int:
+        """Bytes of the rows of one chunk file."""
+        start = chunk * spec.chunk_rows
+        stop = min(self._rows.head, start + spec.chunk_rows)
+        return (stop - max(self._rows.base, start)) * spec.row_bytes
+
+    def files(self) -> Iterator[tuple[ArraySpec, int]]:
+        """Every chunk file."""
+        base, head = self._rows.base, self._rows.head
+        for spec in self._specs.values():
+            for chunk in range(base // spec.chunk_rows, -(-head // spec.chunk_rows)):
+                yield spec, chunk
+
+    def write(self, spec: ArraySpec, chunk: int, stop: threading.Event) -> None:
+        """Write a chunk file, not yet durably; any thread may.
 
         Raises CorruptStoreError for damaged rows, EvictedError if the source was replaced, and
         CancelledError once `stop` is set, if a shard was still being made.
         """
-        path = chunk_files.chunk_path(self.target, self.spec, self.chunk)
-        source = self.rows.stored(self.spec)
+        path = chunk_files.chunk_path(self._target, spec, chunk)
+        source = self._rows.stored(spec)
         if source is not None:
-            return _copy(source, self.spec, self.chunk, path)
-        column = self.rows.open(self.spec.path)
-        start = self.chunk * self.spec.chunk_rows
-        end = min(start + self.spec.chunk_rows, self.rows.head)
-        if not self.spec.is_raw:
-            data = shard_file.assemble(self.spec, _inner_chunks(self, column, start, end, stop))
+            self._sums[spec.path, chunk] = _copy(source, spec, chunk, path)
+            return
+        column, start = self._rows.open(spec.path), chunk * spec.chunk_rows
+        end = min(start + spec.chunk_rows, self._rows.head)
+        if spec.is_raw:
+            pieces = _raw_pieces(spec, column, start, max(start, self._rows.base), end)
+            durable_writes.write_pieces(path, spec.chunk_bytes, pieces, overwritten=True)
+            value = crc32c_of_file(path, spec.chunk_bytes)
+        else:
+            chunks = _inner_chunks(spec, column, range(start, end), self._rows.base, stop)
+            data = shard_file.assemble(spec, chunks)
             durable_writes.write_new(path, data)
-            return compression.crc32c(data) or 1
-        pieces = _raw_pieces(self, column, max(start, self.rows.base), end)
-        durable_writes.write_pieces(path, self.spec.chunk_bytes, pieces, overwritten=True)
-        return crc32c_of_file(path, self.spec.chunk_bytes)
+            value = compression.crc32c(data) or 1
+        self._sums[spec.path, chunk] = value
 
-
-def log_files(target: AnyPath, rows: Rows, specs: Mapping[str, ArraySpec]) -> list[LogFile]:
-    """Every chunk file of a log."""
-    return [
-        LogFile(target, rows, spec, chunk)
-        for spec in specs.values()
-        for chunk in range(rows.base // spec.chunk_rows, -(-rows.head // spec.chunk_rows))
-    ]
+    def write_checksums(self) -> None:
+        """Write the checksums of the chunk files, all of which are there."""
+        tables: dict[AnyPath, Array] = {}
+        for (name, chunk), value in self._sums.items():
+            sums = layout.checksum_spec(name)
+            number, entry = divmod(chunk, sums.chunk_rows)
+            path = chunk_files.chunk_path(self._target, sums, number)
+            table = tables.setdefault(path, np.zeros(sums.chunk_rows, sums.dtype))
+            table[entry] = value
+        for path, table in tables.items():
+            pieces = [(0, table.tobytes())]
+            durable_writes.write_pieces(path, table.nbytes, pieces, overwritten=True)
 
 
 def write_documents(
@@ -95,19 +111,6 @@ def write_documents(
         for spec in specs.values()
     ]
     build_lane.write_documents(target, own, [*arrays, *((spec, 0) for spec in more)])
-
-
-def write_checksums(files: Sequence[LogFile], values: Sequence[int]) -> None:
-    """Write the checksums of chunk files, all of the same log."""
-    tables: dict[AnyPath, Array] = {}
-    for file, value in zip(files, values, strict=True):
-        sums = layout.checksum_spec(file.spec.path)
-        number, entry = divmod(file.chunk, sums.chunk_rows)
-        path = chunk_files.chunk_path(file.target, sums, number)
-        table = tables.setdefault(path, np.zeros(sums.chunk_rows, sums.dtype))
-        table[entry] = value
-    for path, table in tables.items():
-        durable_writes.write_pieces(path, table.nbytes, [(0, table.tobytes())], overwritten=True)
 
 
 def _copy(source: LogReader, spec: ArraySpec, chunk: int, target: AnyPath) -> int:
@@ -147,10 +150,9 @@ def _read(
 
 
 def _raw_pieces(
-    file: LogFile, column: Column, start: int, stop: int
+    spec: ArraySpec, column: Column, first: int, start: int, stop: int
 ) -> Iterator[tuple[int, bytes]]:
-    """(offset in the file, bytes) of rows [start, stop)."""
-    spec, first = file.spec, file.chunk * file.spec.chunk_rows
+    """(offset, bytes) of rows [start, stop) in a file that begins with row `first`."""
     step = max(_PIECE_BYTES // max(spec.row_bytes, 1), 1)
     for row in range(start, stop, step):
         last = min(row + step, stop)
@@ -164,10 +166,10 @@ def _raw_pieces(
 
 
 def _inner_chunks(
-    file: LogFile, column: Column, start: int, stop: int, stopped: threading.Event
+    spec: ArraySpec, column: Column, shard_rows: range, base: int, stopped: threading.Event
 ) -> list[bytes]:
-    """The inner chunks of rows [start, stop) of a shard, in their order."""
-    spec, inner, base = file.spec, file.spec.inner_rows, file.rows.base
+    """The inner chunks of the rows of a shard, in their order; rows below `base` are zeros."""
+    start, stop, inner = shard_rows.start, shard_rows.stop, spec.inner_rows
     codec = compression.make_codec(spec.codec or {})
     # One for each environment, and used again: they stay in the processor's cache.
     parts = np.empty((spec.width, spec.inner_bytes), np.uint8)
