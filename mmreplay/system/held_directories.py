@@ -7,6 +7,7 @@ had when it was opened.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from pathlib import Path
@@ -159,6 +160,10 @@ class HeldPath:
             return os.stat(name, dir_fd=folder, follow_symlinks=follow_symlinks).st_mode
         except (FileNotFoundError, NotADirectoryError):
             return 0
+        except OSError as error:
+            if error.errno == errno.ELOOP:  # a link to itself leads nowhere
+                return 0
+            raise
 
     def __str__(self) -> str:
         """What it was opened as; see `shown` for where it is now."""
