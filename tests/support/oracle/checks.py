@@ -259,7 +259,7 @@ _ZARR_KEYS = {
         "attributes",
     },
 }
-_CODECS = {"bytes", "sharding_indexed", "blosc", "zstd", "gzip", "crc32c"}
+_CODECS = {"bytes", "transpose", "sharding_indexed", "blosc", "zstd", "gzip", "crc32c"}
 
 
 def check_plain_zarr(path: Path) -> None:
