@@ -16,6 +16,7 @@ from mmreplay import (
     CorruptStoreError,
     DiskFullError,
     EmptyBufferError,
+    FailedStoreError,
     Field,
     MmreplayError,
     PrioritizedReplayBuffer,
@@ -25,7 +26,7 @@ from mmreplay import (
     pack,
     verify,
 )
-from tests.support.disks.faults import ALLOCATING, faulty_disk
+from tests.support.disks.faults import ALLOCATING, SYNCING, faulty_disk
 from tests.support.disks.trees import contents, names
 from tests.support.writers import attributes
 
@@ -301,6 +302,25 @@ def test_a_full_disk_leaves_nothing(store, tmp_path, options):
     assert n_failed > 5
     assert contents(path) == before
     assert verify(tmp_path / "packed.zarr").findings == []
+
+
+def test_a_failing_disk_leaves_nothing(store, tmp_path):
+    path, n_failed = store(), 0
+    for at in range(1, 1000, 11):
+        with faulty_disk() as disk:
+            disk.fail({"write", "mkdir", "rename"} | SYNCING, errno.EIO, at=at)
+            try:
+                pack(path, tmp_path / "packed.zarr")
+            except FailedStoreError:
+                n_failed += 1
+            failed = disk.hits
+        # What the last sync is for has its name already.
+        assert "packed.zarr" not in names(tmp_path) or verify(tmp_path / "packed.zarr").sound
+        shutil.rmtree(tmp_path / "packed.zarr", ignore_errors=True)
+        assert names(tmp_path) == ["store.zarr"]
+        if not failed:
+            break
+    assert n_failed > 3
 
 
 def test_interrupted_it_leaves_nothing(store, tmp_path):
