@@ -124,7 +124,7 @@ class _Picked:
         # What has parts of its own for each environment of a tick is read as cells.
         self._width = spec.width
         files = reader if spec.width == 1 else Cells(reader, spec.width)
-        self._column = _column(files, path, is_raw=spec.is_raw)
+        self._column = _column(files, path)
         self.codec = spec.codec
 
     def take(self, start: int, stop: int) -> Array:
@@ -162,12 +162,35 @@ class _Picked:
             raise self._reader.missing(path, (chunk + 1) * spec.chunk_rows) from error
 
 
-def _column(files: LogReader | Cells, path: str, *, is_raw: bool) -> RawColumn | ShardColumn:
-    if not is_raw:
-        return ShardColumn([files], path)
-    column = RawColumn([files], path)
-    column.refresh()
-    return column
+def _column(files: LogReader | Cells, path: str) -> _RawRows | ShardColumn:
+    if files.specs[path].is_raw:
+        return _RawRows(files, path)
+    return ShardColumn([files], path)
+
+
+class _RawRows:
+    """A raw column that maps no chunk files but those between the rows that are asked for.
+
+    Each thread has columns of its own, and a process not as many maps as there may be files.
+    """
+
+    is_live = False
+
+    def __init__(self, files: LogReader | Cells, path: str) -> None:
+        self._name = path
+        self.path, self.specs = files.path, files.specs
+        self.missing, self.check_in_place = files.missing, files.check_in_place
+        spec = self.specs[path]
+        self.row_shape, self.dtype = spec.row_shape, spec.dtype
+        self.base = self.head = 0
+
+    def take(self, rows: Ids) -> Array:
+        if not rows.size:
+            return np.empty((0, *self.row_shape), self.dtype)
+        self.base, self.head = int(rows.min()), int(rows.max()) + 1
+        column = RawColumn([self], self._name)
+        column.refresh()
+        return column.take(rows)
 
 
 class ChosenSteps:
@@ -212,9 +235,7 @@ class _Frames:
 
     def __init__(self, reader: VectorReader, path: str, places: _Places) -> None:
         self._places, self._width = places, reader.width
-        starts, cells = reader.starts, reader.cells
-        self._starts = _column(starts, path, is_raw=starts.specs[path].is_raw)
-        self._cells = _column(cells, path, is_raw=cells.specs[path].is_raw)
+        self._starts, self._cells = _column(reader.starts, path), _column(reader.cells, path)
 
     def take(self, start: int, stop: int) -> Array:
         numbers, cells, _, steps = self._places(start, stop)
@@ -236,9 +257,7 @@ class _Values:
 
     def __init__(self, reader: VectorReader, path: str, places: _Places) -> None:
         self._path, self._places, self._width = path, places, reader.width
-        self._cells = None
-        if path != "resets":
-            self._cells = _column(reader.cells, path, is_raw=True)
+        self._cells = None if path == "resets" else _column(reader.cells, path)
 
     def take(self, start: int, stop: int) -> Array:
         _, cells, lengths, steps = self._places(start, stop)
