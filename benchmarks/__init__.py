@@ -9,6 +9,7 @@ One module a subject, each with ``run(result, scale, data)``:
     record    what recording costs while environments step
     open      opening a store, closed and after kill -9
     memory    resident memory while recording and sampling
+    pack      copying and compressing a store again
 
 Around them: `experience` makes the stores, `naive` says what a batch must be, `fresh` holds what is
 measured in a process of its own, `timing` and `results` keep the figures, `report` the table.

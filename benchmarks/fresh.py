@@ -199,6 +199,23 @@ def epoch(path: str, batch: int) -> dict[str, Any]:
     return {"taken": watch.taken}
 
 
+def pack(path: str, target: str, codec: str | None) -> dict[str, float]:
+    """Pack a store; resident memory before and at the peak, in MB."""
+    import mmreplay
+    from mmreplay.maintenance import pack as _  # noqa: F401 (imported before it is looked at)
+    from tests.support.processes.usage import resident
+
+    before, peak = sum(resident().values()), 0
+
+    def look(_done: int, _total: int) -> None:
+        nonlocal peak
+        peak = max(peak, sum(resident().values()))
+
+    made = mmreplay.pack(path, target, codec, progress=look)
+    assert not made.left_out
+    return {"before": before / 1e6, "peak": peak / 1e6}
+
+
 def train(path: str, frames: str, steps: int, capacity: int, codec: str) -> dict[str, Any]:
     """Step a buffer that evicts, sample from it all along, and watch."""
     import numpy as np
@@ -298,7 +315,8 @@ def pace(root: str, path: str, memory: str, frames: str, steps: int) -> dict[str
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    one.__name__: one for one in (load, reopen, write_and_die, record, sample, epoch, train, pace)
+    one.__name__: one
+    for one in (load, reopen, write_and_die, record, sample, epoch, pack, train, pace)
 }
 
 if __name__ == "__main__":

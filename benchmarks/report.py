@@ -32,6 +32,7 @@ SUBJECTS = {  # title, and which part of a figure's name is the head of its colu
     "disk": ("Disk", _GAMES),
     "open": ("Opening", r"^(?P<column>(?:closed|killed), \w+, \w+ (?:lanes?|environments)): "),
     "memory": ("Memory", _CODECS),
+    "pack": ("Packing", _GAMES),
     "before": ("Before and after", r", (?P<column>before|now|now by before)$"),
 }
 _CALLED = {"mspacman": "Ms. Pac-Man", "breakout": "Breakout"}

@@ -24,6 +24,7 @@ _COMMANDS = {
     "verify": "Read everything, check every checksum and rule.",
     "repair": "Make a damaged store sound again.",
     "snapshot": "Copy a store as it is now, while it is written.",
+    "pack": "Copy, join, filter and compress again.",
     "bench": "Sample from a store for a second and say how fast it was.",
 }
 """Name -> help in the list of commands: importing them all for it would be slow."""

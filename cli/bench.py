@@ -1,7 +1,8 @@
 """``mmreplay bench``: how fast this machine samples from this store.
 
 The yardstick is one ``np.take`` of the same number of frames, as a batch's stacks need them, from
-an array in memory into a kept array. Both are timed in turns, in the same run.
+an array in memory into a kept array. Both are timed in turns, in the same run, and so are batches
+whose parts are timed one by one: where the time goes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .whole_number import WholeNumber
-from .wording import amount, count, echo_json, echo_table, grid, size
+from .wording import amount, count, echo_json, echo_table, grid, size, table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,6 +30,8 @@ _INDICES = 128
 """Different frames to take; always the same ones would lie in the cache."""
 _TURN = 8
 _WARM_UP_BATCHES = 16
+_PARTS = {"index": "index", "io": "I/O", "decode": "decode", "copy": "copy", "other": "other"}
+"""Of a batch, as `Dataset.sample_times` calls them and as people do."""
 
 
 def _seconds(_context: click.Context, _parameter: click.Parameter, value: float) -> float:
@@ -63,7 +66,9 @@ def bench(
     """Sample uniformly from the store at PATH for a second and say how fast it was.
 
     Batches are written into the same arrays again and again. As a yardstick, one np.take of as many
-    frames from an array in memory is timed in turns with them.
+    frames from an array in memory is timed in turns with them. The parts of a batch are timed in
+    others of the same run: finding the rows (index), getting their pages or chunks (I/O), decoding,
+    copying, and other.
     """
     import mmreplay
 
@@ -76,12 +81,12 @@ def bench(
 
 
 def measure(data: mmreplay.Dataset, batch_size: int, seconds: float) -> dict[str, Any]:
-    """Time batches and the yardstick in turns.
+    """Time batches, the yardstick and the parts of batches in turns.
 
     Args:
         data: with the settings to use.
         batch_size: B.
-        seconds: of both together, about; a batch of each is timed in any case.
+        seconds: of all together, about; a batch of each is timed in any case.
 
     Raises:
         EmptyBufferError: there is nothing to sample.
@@ -91,17 +96,25 @@ def measure(data: mmreplay.Dataset, batch_size: int, seconds: float) -> dict[str
     batch = data.sample(batch_size)
     ours: list[int] = []
     takes: list[int] = []
+    parts: list[list[float]] = []
 
     def sample() -> None:
         data.sample(batch_size, out=batch)
 
+    def time_parts() -> None:
+        _, seconds = data.sample_times(batch_size, out=batch)
+        parts.append([seconds[name] * 1e6 for name in _PARTS])
+
     _time(sample, [], _WARM_UP_BATCHES, seconds)
+    time_parts()
+    parts.clear()  # what the first one takes longer is no part of a batch
     take = _reference(data, batch)
     take()  # its arrays get their memory now
     stop = time.perf_counter() + seconds
     while not takes or time.perf_counter() < stop:
         for call, into in ((sample, ours), (take, takes)):
             _time(call, into, _TURN, (stop - time.perf_counter()) / 2)
+        _time(time_parts, [], _TURN, (stop - time.perf_counter()) / 2)
     times = np.array(ours) / 1e3
     median, low, high = (float(np.percentile(times, at)) for at in (50, 10, 90))
     reference = float(np.median(takes)) / 1e3
@@ -121,6 +134,7 @@ def measure(data: mmreplay.Dataset, batch_size: int, seconds: float) -> dict[str
         "take_us": reference,
         "ratio": median / reference,
         "frame_bytes_per_s": per_s * _frame_bytes(batch),
+        "parts_us": dict(zip(_PARTS, np.median(np.array(parts), axis=0).tolist(), strict=True)),
     }
 
 
@@ -209,12 +223,20 @@ def _print(result: Mapping[str, Any]) -> None:
         ("np.take in RAM", f"{reference}; a batch takes {amount(result['ratio'])} times that"),
         ("frames", f"{size(result['frame_bytes_per_s'])}/s as observation and next observation"),
     ]
+    parts = result["parts_us"]
+    whole = sum(parts.values()) or 1.0
+    shares = [
+        (words, _us(parts[name]), f"{100 * parts[name] / whole:.0f} %")
+        for name, words in _PARTS.items()
+    ]
     steps = count(result["n_step"], "step")
     echo_table(
         f"{result['path']}: {result['transitions']:,} transitions, frames {result['codec']}",
         f"batches of {result['batch_size']}, stacks of {result['stack']}, returns of {steps}",
         "",
         grid(rows),
+        "",
+        table(("where it goes", "a batch", "share"), shares, right=(1, 2)),
     )
 
 

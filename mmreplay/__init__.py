@@ -48,6 +48,7 @@ from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
 
 if TYPE_CHECKING:
+    from mmreplay.maintenance.pack import Packed, pack
     from mmreplay.maintenance.repair.store import LaneRepair, Repair, repair
     from mmreplay.maintenance.snapshot import Snapshot, snapshot
     from mmreplay.maintenance.verify.report import Finding, Report
@@ -82,6 +83,7 @@ __all__ = [
     "MissingExtraError",
     "Mixture",
     "MmreplayError",
+    "Packed",
     "PrioritizedReplayBuffer",
     "RecordExperience",
     "RecordProgress",
@@ -105,6 +107,7 @@ __all__ = [
     "create",
     "load",
     "open",
+    "pack",
     "record",
     "repair",
     "snapshot",
@@ -133,6 +136,8 @@ _LAZY = {
     "repair": "mmreplay.maintenance.repair.store",
     "Repair": "mmreplay.maintenance.repair.store",
     "LaneRepair": "mmreplay.maintenance.repair.store",
+    "pack": "mmreplay.maintenance.pack",
+    "Packed": "mmreplay.maintenance.pack",
     "snapshot": "mmreplay.maintenance.snapshot",
     "Snapshot": "mmreplay.maintenance.snapshot",
 }

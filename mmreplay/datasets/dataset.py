@@ -10,7 +10,7 @@ import copy
 import dataclasses
 import functools
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import EllipsisType
 from typing import Any, Literal, Self
@@ -23,11 +23,19 @@ from mmreplay.batches.batch import Batch
 from mmreplay.batches.sequences import SequenceBatch, SequenceGatherer
 from mmreplay.batches.settings import Settings
 from mmreplay.datasets.ahead import Ahead
-from mmreplay.datasets.draws import Draw, draw_groups, draw_seed, errors_with_path
+from mmreplay.datasets.draws import (
+    Draw,
+    draw_groups,
+    draw_seed,
+    errors_with_path,
+    every_id,
+    not_evicted,
+    state_of_bits,
+)
 from mmreplay.datasets.epochs import EpochArguments, Epochs, Part
-from mmreplay.episode_index import Index
-from mmreplay.errors import EmptyBufferError, SchemaError
+from mmreplay.errors import EmptyBufferError
 from mmreplay.ids import Ids
+from mmreplay.reading.batch_times import gather_timed
 from mmreplay.reading.store import Store
 from mmreplay.reading.trajectories import LazyTrajectory, Trajectory
 from mmreplay.sampling.trajectories import TrajectorySampler
@@ -160,6 +168,20 @@ class Dataset:
             choose = errors_with_path(path, lambda index: distinct_ids(index, size, seed))
         return Draw(choose, self._gatherer)
 
+    def sample_times(
+        self, batch_size: int, out: Batch | None = None
+    ) -> tuple[Batch, dict[str, float]]:
+        """Draw transitions uniformly as `sample`, and time the parts of that.
+
+        Returns:
+            the batch, and seconds by part: ``index``, to draw and to find the rows; ``io``, until
+            their pages had come, from the disk or into the page tables; ``decode``, of compressed
+            chunks; ``copy``, of rows into the batch; ``other``, returns and all else.
+        """
+        draws = self.generator.random(whole_number("batch_size", batch_size))
+        draw = errors_with_path(self.store.path, lambda index: uniform_ids(index, draws))
+        return gather_timed(self.store.live, draw, self._gatherer, out)
+
     def batches(
         self,
         batch_size: int,
@@ -213,10 +235,10 @@ class Dataset:
         live = self.store.live
 
         def read_each(parts: Iterable[Part]) -> Iterator[Batch]:
-            draws = (Draw(_not_evicted(ids), self._gatherer, kept=kept) for ids, kept in parts)
+            draws = (Draw(not_evicted(ids), self._gatherer, kept=kept) for ids, kept in parts)
             return self.ahead.each(live, draws)
 
-        return self._epochs.read(given, self.settings, None, live, _every_id, read_each)
+        return self._epochs.read(given, self.settings, None, live, every_id, read_each)
 
     def state_dict(self) -> dict[str, Any]:
         """Where this object's batches are: random state, seed, epoch and position; no ids.
@@ -236,16 +258,9 @@ class Dataset:
         Raises:
             SchemaError: something that `state_dict` did not return.
         """
-        generator = copy.deepcopy(self.generator)
-        try:
-            generator.bit_generator.state = state["generator"]
-        except (TypeError, ValueError, KeyError, OverflowError) as error:
-            raise SchemaError(
-                f"state: expected what state_dict() returned of a dataset with a "
-                f"{type(generator.bit_generator).__name__} generator, found another: {error!s:.200}"
-            ) from error
+        bits = state_of_bits(state, self.generator)
         self._epochs.load(state)
-        self.generator.bit_generator.state = generator.bit_generator.state
+        self.generator.bit_generator.state = bits
 
     def transitions(
         self,
@@ -479,19 +494,6 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"<mmreplay.Dataset {self.store.path} transitions={len(self)}>"
-
-
-def _every_id(index: Index) -> Ids:
-    return index.ids()
-
-
-def _not_evicted(ids: Ids) -> Callable[[Index], Ids]:
-    """Those of the ids that no capacity has evicted since they were listed."""
-
-    def valid(index: Index) -> Ids:
-        return np.asarray(ids[~index.invalid(ids)])
-
-    return valid
 
 
 _DATASETS: weakref.WeakSet[Dataset] = weakref.WeakSet()

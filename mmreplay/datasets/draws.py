@@ -6,8 +6,9 @@ read, however often that has to be done again.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -64,6 +65,33 @@ def draw_groups(
         return grouped_ids(index, live.frame_chunks.at_least(group), size // group, group, seed)
 
     return draw
+
+
+def every_id(index: Index) -> Ids:
+    """All transitions, ascending."""
+    return index.ids()
+
+
+def not_evicted(ids: Ids) -> Callable[[Index], Ids]:
+    """Those of the ids that no capacity has evicted since they were listed."""
+
+    def valid(index: Index) -> Ids:
+        return np.asarray(ids[~index.invalid(ids)])
+
+    return valid
+
+
+def state_of_bits(state: Mapping[str, Any], generator: np.random.Generator) -> Any:
+    """The random state of a `state_dict`; SchemaError if it is none of this kind of generator."""
+    trial = copy.deepcopy(generator).bit_generator
+    try:
+        trial.state = state["generator"]
+    except (TypeError, ValueError, KeyError, OverflowError) as error:
+        raise SchemaError(
+            f"state: expected what state_dict() returned of a dataset with a "
+            f"{type(trial).__name__} generator, found another: {error!s:.200}"
+        ) from error
+    return trial.state
 
 
 def errors_with_path(path: Path, draw: Callable[[Index], T]) -> Callable[[Index], T]:

@@ -86,7 +86,7 @@ def check(codec: ChunkCodec, stored: Bytes, size: int) -> None:
     if stored.size <= _CRC.size:
         raise CorruptStoreError(f"expected a compressed chunk, found {stored.size} bytes")
     payload = stored[: -_CRC.size]
-    expected = int.from_bytes(stored[-_CRC.size :].tobytes(), "little")
+    (expected,) = _CRC.unpack_from(stored.data, payload.size)
     found = crc32c(payload)
     if found != expected:
         raise CorruptStoreError(f"expected crc32c {expected:08x}, found {found:08x}")
@@ -135,7 +135,7 @@ class _Blosc:
     def check(self, payload: Bytes, size: int) -> None:
         if payload.size < _BLOSC_HEADER.size:
             raise CorruptStoreError(f"expected a blosc header, found {payload.size} bytes")
-        header = _BLOSC_HEADER.unpack(payload[: _BLOSC_HEADER.size].tobytes())
+        header = _BLOSC_HEADER.unpack_from(payload.data)
         version, _, flags, typesize, n_bytes, block, c_bytes = header
         if version != 2 or n_bytes != size or c_bytes != payload.size or typesize < 1:  # noqa: PLR2004
             raise CorruptStoreError(
@@ -154,8 +154,9 @@ class _Blosc:
         start = _BLOSC_HEADER.size + 4 * n_blocks
         if start > c_bytes:
             raise CorruptStoreError("blosc header: the table of blocks does not fit")
-        table = np.frombuffer(payload, "<i4", n_blocks, _BLOSC_HEADER.size)
-        if table.min() < start or table.max() >= c_bytes:
+        # Of a few blocks as a rule, for which an array would take longer.
+        table = struct.unpack_from(f"<{n_blocks}i", payload.data, _BLOSC_HEADER.size)
+        if min(table) < start or max(table) >= c_bytes:
             raise CorruptStoreError("blosc header: a block lies outside the chunk")
 
     def decompress(self, payload: Bytes, out: Bytes) -> None:

@@ -73,7 +73,7 @@ def copy_lane(
             raise EvictedError(str(reader.path))
         stop = reader.head if stop is None else stop
         _copy(reader, target, stop, to_rewrite, wrong_sums, moved, strict=strict)
-        _copy_side_data(reader, target, side_data)
+        copy_side_data(reader, target, side_data)
         if reader.replaced():
             raise EvictedError(str(reader.path))
         durable_writes.sync_tree(target)
@@ -126,7 +126,7 @@ def copy_vector(
                 strict=strict,
             )
         ticks = target / layout.TICKS
-        _copy_side_data(reader.ticks, ticks, side_data, reader.width)
+        copy_side_data(reader.ticks, ticks, side_data, reader.width)
         if reader.replaced():
             raise EvictedError(str(reader.path))
         durable_writes.sync_tree(target)
@@ -295,7 +295,7 @@ def _share_sums(
             data = b""
         values = np.frombuffer(data or bytes(sums.chunk_bytes), sums.dtype).copy()
         if strict and not values[here].all():
-            raise _damaged(
+            raise damaged_file(
                 reader, path, "expected a checksum of each chunk file, found none of some"
             )
         if not data:
@@ -334,7 +334,7 @@ def _copy_rows(
         except FileNotFoundError as error:
             raise reader.missing(path, (chunk + 1) * spec.chunk_rows) from error
         if not intact:  # the copy would have a checksum that fits
-            raise _damaged(reader, path)
+            raise damaged_file(reader, path)
         window = chunk_files.open_window(target, spec, chunk)
         first, last = max(window.start, start), min(window.start + spec.chunk_rows, stop)
         for row, rows in read_rows(reader, spec, first, last):
@@ -342,7 +342,7 @@ def _copy_rows(
             yield rows.nbytes
 
 
-def _damaged(reader: LogReader, path: AnyPath, *what: str) -> Exception:
+def damaged_file(reader: LogReader, path: AnyPath, *what: str) -> Exception:
     """What to raise: a lane that was just opened again has forgotten its newest checksums."""
     return EvictedError(str(path)) if reader.replaced() else damaged(path, *what)
 
@@ -388,7 +388,7 @@ def _stored_generator(reader: LogReader) -> str | None:
     return build_lane.read_generator(reader.path)
 
 
-def _copy_side_data(
+def copy_side_data(
     reader: LogReader, target: AnyPath, wanted: Collection[str], width: int | None = None
 ) -> None:
     """Copy the random state and the priorities, as far as they are wanted and can be read."""

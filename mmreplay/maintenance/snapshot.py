@@ -93,13 +93,13 @@ def snapshot(
     with staging_directory(copy) as folder:
         built = folder / copy.name  # a lane is locked itself while it is being closed
         if lanes == [source]:
-            _copy_lane(source, built, done)
+            copy_now(source, built, done)
         else:
             durable_writes.make_directory(built)
             root = checked_reads.read_bytes(source / "zarr.json", layout.MAX_METADATA_BYTES)
             durable_writes.write_file(built / "zarr.json", root)
             for lane in lanes:
-                _copy_lane(lane, built / lane.name, done)
+                copy_now(lane, built / lane.name, done)
         durable_writes.sync_tree(built)
         if not durable_writes.replace_directory(built, folder.with_name(copy.name)):
             raise StoreExistsError(f"{copy}: somebody else made it at this moment")
@@ -107,8 +107,11 @@ def snapshot(
     return _describe(copy)
 
 
-def _copy_lane(source: AnyPath, target: AnyPath, done: ByteCount) -> None:
-    """Copy a lane, again if rows of it were evicted meanwhile."""
+def copy_now(source: AnyPath, target: AnyPath, done: ByteCount) -> None:
+    """Make a closed lane of one as it is now; again if rows of it were evicted meanwhile.
+
+    Raises as `snapshot`.
+    """
     for _ in range(_ATTEMPTS):
         reader = open_lane(source, 0)
         try:

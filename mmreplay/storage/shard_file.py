@@ -101,16 +101,35 @@ class Shard:
 
     def decode(self, chunk: int, out: Bytes) -> None:
         """Fill `out` with an inner chunk, checked the first time; raises CorruptStoreError."""
-        place = self.slices[chunk]
         try:
-            if place is None:
-                raise CorruptStoreError("expected a chunk, found none in the index")
-            stored = self._data[place[0] : place[1]]
-            if not self._checked[chunk]:
-                compression.check(self._codec, stored, self._inner_bytes)
-                self._checked[chunk] = 1
-            compression.decode(self._codec, stored, out)
+            compression.decode(self._codec, self._stored(chunk), out)
         except CorruptStoreError as error:
-            raise CorruptStoreError(
-                f"{self._path}: inner chunk {chunk}: {error}; run `mmreplay verify`"
-            ) from error
+            raise self._damaged(chunk, error) from error
+
+    def encoded(self, chunk: int) -> bytes:
+        """An inner chunk as it stands in the file, checked; raises CorruptStoreError."""
+        try:
+            return self._stored(chunk).tobytes()
+        except CorruptStoreError as error:
+            raise self._damaged(chunk, error) from error
+
+    def fetch_pages(self, chunk: int) -> None:
+        """Read a byte of each page of an inner chunk."""
+        place = self.slices[chunk]
+        if place is not None:
+            self._data[place[0] : place[1] : memory_maps.GRANULARITY].max()
+
+    def _stored(self, chunk: int) -> Bytes:
+        place = self.slices[chunk]
+        if place is None:
+            raise CorruptStoreError("expected a chunk, found none in the index")
+        stored = self._data[place[0] : place[1]]
+        if not self._checked[chunk]:
+            compression.check(self._codec, stored, self._inner_bytes)
+            self._checked[chunk] = 1
+        return stored
+
+    def _damaged(self, chunk: int, error: CorruptStoreError) -> CorruptStoreError:
+        return CorruptStoreError(
+            f"{self._path}: inner chunk {chunk}: {error}; run `mmreplay verify`"
+        )

@@ -140,7 +140,10 @@ def _next_filled(descriptor: int, offset: int) -> int | None:
 
 def _read_exactly(descriptor: int, path: AnyPath, offset: int, length: int) -> bytes:
     os.lseek(descriptor, offset, os.SEEK_SET)
-    out = bytearray()
+    first = os.read(descriptor, length)
+    if len(first) == length:  # as a rule; not copied once more then
+        return first
+    out = bytearray(first)
     while len(out) < length:
         piece = os.read(descriptor, length - len(out))
         if not piece:

@@ -78,6 +78,30 @@ def write_new(path: AnyPath, data: bytes) -> None:
             os.close(descriptor)
 
 
+def write_pieces(
+    path: AnyPath, size: int, pieces: Iterable[tuple[int, bytes]], *, overwritten: bool = False
+) -> None:
+    """As `write_new`, of ascending (offset, bytes), with holes where none of them stands.
+
+    `overwritten` as of `write_file`.
+    """
+    with writing(f"writing {path.name}", path):
+        descriptor = _open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            if overwritten:
+                _keep_in_place(descriptor)
+            end = 0
+            for offset, data in pieces:
+                os.lseek(descriptor, offset, os.SEEK_SET)
+                _write_all(descriptor, data)
+                end = offset + len(data)
+            if end < size:
+                os.lseek(descriptor, size - 1, os.SEEK_SET)
+                _write_all(descriptor, b"\0")
+        finally:
+            os.close(descriptor)
+
+
 def _open(path: AnyPath, flags: int) -> int:
     name, folder = at(path)
     flags |= platform.BINARY | platform.CLOEXEC | platform.NOFOLLOW

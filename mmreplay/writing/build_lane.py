@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FailedStoreError, FormatError
 from mmreplay.format import layout
 from mmreplay.format.layout import ArraySpec
+from mmreplay.ids import Ids
 from mmreplay.schema import Schema
-from mmreplay.storage import tail_file
+from mmreplay.storage import chunk_files, tail_file
 from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.state_page import State
 from mmreplay.system import checked_reads, durable_writes
@@ -24,6 +25,8 @@ __all__ = [
     "generator_path",
     "read_generator",
     "unmade",
+    "write_documents",
+    "write_index",
     "write_metadata",
 ]
 
@@ -86,15 +89,37 @@ def _build_log(
 ) -> None:
     """The directory of an empty, live log, with its arrays of rows and more of another length."""
     arrays = (*specs.values(), *(layout.checksum_spec(name) for name in specs), *more)
-    for spec in arrays:
+    write_documents(path, own, [(spec, 0) for spec in arrays])
+    # So that whoever opens it first knows that nobody has before.
+    build_live(path, own["uuid"], specs, head=0, tail_start=0, base=0).name_files()
+
+
+def write_documents(
+    path: AnyPath, own: Mapping[str, Any], arrays: Sequence[tuple[ArraySpec, int]]
+) -> None:
+    """The directories of a log that nobody knows yet, with every zarr.json.
+
+    `own` are the attributes of its root, `arrays` each one and its rows.
+    """
+    for spec, rows in arrays:
         durable_writes.make_directory(path / spec.path)
-        durable_writes.write_new(path / spec.path / "zarr.json", layout.array_json(spec, 0))
-    names = [spec.path.split("/") for spec in arrays]
+        durable_writes.write_new(path / spec.path / "zarr.json", layout.array_json(spec, rows))
+    names = [spec.path.split("/") for spec, _ in arrays]
     for group in {"/".join(parts[:n]) for parts in names for n in range(1, len(parts))}:
         durable_writes.write_new(path / group / "zarr.json", layout.group_json())
     durable_writes.write_new(path / "zarr.json", layout.group_json(own))
-    # So that whoever opens it first knows that nobody has before.
-    build_live(path, own["uuid"], specs, head=0, tail_start=0, base=0).name_files()
+
+
+def write_index(path: AnyPath, starts: Ids) -> None:
+    """Write the index of a lane that is closed, of its rows with a reset; replaces another."""
+    spec = layout.index_spec(len(starts))
+    for chunk in chunk_files.chunk_files(path, spec):
+        durable_writes.unlink(chunk_files.chunk_path(path, spec, chunk))
+    for chunk in range(-(-len(starts) // spec.chunk_rows)):
+        part = starts[chunk * spec.chunk_rows : (chunk + 1) * spec.chunk_rows]
+        data = part.astype("<i8").tobytes().ljust(spec.chunk_bytes, b"\0")
+        durable_writes.write_file(chunk_files.chunk_path(path, spec, chunk), data)
+    durable_writes.write_file(path / spec.path / "zarr.json", layout.array_json(spec, len(starts)))
 
 
 def build_live(

@@ -8,10 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from mmreplay import episode_index
-from mmreplay.format import layout
 from mmreplay.ids import Ids
 from mmreplay.storage import chunk_files
-from mmreplay.system import durable_writes
+from mmreplay.writing import build_lane
 from mmreplay.writing.log import Log
 
 __all__ = ["LaneRows", "StartRows", "TickRows"]
@@ -45,17 +44,8 @@ class LaneRows:
     def finish(self, head: int) -> None:
         """Write the index of the rows with a reset."""
         log = self._log
-        starts = np.array([row for row in self.starts if log.base <= row < head], "<i8")
-        spec = layout.index_spec(len(starts))
-        for chunk in chunk_files.chunk_files(log.path, spec):
-            durable_writes.unlink(chunk_files.chunk_path(log.path, spec, chunk))
-        for chunk in range(-(-len(starts) // spec.chunk_rows)):
-            part = starts[chunk * spec.chunk_rows : (chunk + 1) * spec.chunk_rows]
-            data = part.tobytes().ljust(spec.chunk_bytes, b"\0")
-            durable_writes.write_file(chunk_files.chunk_path(log.path, spec, chunk), data)
-        durable_writes.write_file(
-            log.path / spec.path / "zarr.json", layout.array_json(spec, len(starts))
-        )
+        kept = [row for row in self.starts if log.base <= row < head]
+        build_lane.write_index(log.path, np.array(kept, np.int64))
 
 
 class TickRows:

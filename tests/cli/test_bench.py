@@ -13,7 +13,7 @@ from mmreplay_cli import bench
 
 KEYS = set(
     "path transitions batch_size stack n_step codec batches batches_per_s transitions_per_s "
-    "median_us p10_us p90_us take_us ratio frame_bytes_per_s".split()
+    "median_us p10_us p90_us take_us ratio frame_bytes_per_s parts_us".split()
 )
 
 
@@ -30,6 +30,7 @@ def test_json(command, store):
     assert (about["batch_size"], about["stack"], about["n_step"]) == (32, 4, 1)
     assert about["batches"] >= 24
     assert 0 < about["p10_us"] <= about["median_us"] <= about["p90_us"]
+    assert list(about["parts_us"]) == ["index", "io", "decode", "copy", "other"]
 
 
 def test_a_batch_slower_than_the_time_limit_ends_the_benchmark(command, store):
@@ -52,7 +53,7 @@ def test_the_figures_agree_with_each_other(command, store):
 def test_the_text_output(command, store):
     out = command("bench", store, "--seconds", "0.05", "--batch-size", "4").out
     number = r"[\d,]+"
-    time = r"\d[\d.]* (us|ms)"
+    time = r"\d[\d.]* (?:us|ms)"
     assert re.fullmatch(
         rf"""store\.zarr: 30 transitions, frames raw
 batches of 4, stacks of 4, returns of 1 step
@@ -62,6 +63,13 @@ batches/s        {number}
 a batch          {time} median, {time} to {time} for 8 of 10
 np\.take in RAM   {time} for as many frames; a batch takes [\d.,]+ times that
 frames           [\d.]+ .?B/s as observation and next observation
+
+where it goes +a batch +share
+index            +{time} +\d+ %
+I/O              +{time} +\d+ %
+decode           +0 us +0 %
+copy             +{time} +\d+ %
+other            +{time} +\d+ %
 """,
         out,
     )
@@ -75,7 +83,9 @@ def test_compressed_frames_and_dicts(command, folder, codec):
         writer.reset(row)
         for _ in range(40):
             writer.step(0, 1.0, row, False, False)
-    assert measured(command, "store.zarr")["codec"] == ", ".join(sorted([codec, "raw"]))
+    about = measured(command, "store.zarr")
+    assert about["codec"] == ", ".join(sorted([codec, "raw"]))
+    assert all(about["parts_us"][part] > 0 for part in ("index", "decode", "copy", "other"))
 
 
 def test_a_live_and_a_crashed_store_and_one_of_many_lanes(command, write, play, die):

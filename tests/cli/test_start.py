@@ -31,6 +31,7 @@ Commands:
   verify    Read everything, check every checksum and rule.
   repair    Make a damaged store sound again.
   snapshot  Copy a store as it is now, while it is written.
+  pack      Copy, join, filter and compress again.
   bench     Sample from a store for a second and say how fast it was.
 """
 
@@ -45,7 +46,7 @@ def test_version(command):
     assert command("--version").out == f"mmreplay {mmreplay.__version__}\n"
 
 
-@pytest.mark.parametrize("name", ["record", "repair", "snapshot", *COMMANDS])
+@pytest.mark.parametrize("name", ["record", "repair", "snapshot", "pack", *COMMANDS])
 def test_each_command_has_help(command, name):
     result = command(name, "--help")
     assert result.status == 0

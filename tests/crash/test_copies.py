@@ -1,4 +1,4 @@
-"""The power goes off just after a snapshot or a repair has returned: it is there, and whole.
+"""The power goes off just after a snapshot, a pack or a repair has returned: it is there, and whole.
 
 Invariant: what has the name of a store is durable before it has it, the names included.
 """
@@ -58,6 +58,22 @@ def test_a_snapshot_survives_a_power_cut_that_its_source_does_not(tmp_path, layo
         for image in images(disk, tmp_path):
             checks.check_verified(image / "copy.zarr")
             with mmreplay.open(image / "copy.zarr") as store:
+                stores.check(store, model, live=False)
+        writer.close()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("codec", [None, pytest.param("zstd", marks=pytest.mark.deep(only=True))])
+def test_a_packed_store_survives_a_power_cut(tmp_path, layout, codec):
+    root = tmp_path / "root"
+    root.mkdir()
+    with power_disk(root, lambda number: None) as disk:
+        writer, model = write(root / "store.zarr", layout)
+        mmreplay.pack(root / "store.zarr", root / "packed.zarr", codec, workers=1)
+        stores.end_session(model)
+        for image in images(disk, tmp_path):
+            checks.check_verified(image / "packed.zarr")
+            with mmreplay.open(image / "packed.zarr") as store:
                 stores.check(store, model, live=False)
         writer.close()
 

@@ -283,7 +283,16 @@ class Ordeal:
         if self._call("snapshot", call, _WRITING) is not None:
             self._call("open, copied", functools.partial(_look, target), _READING)
 
-    _CHANGING = (_append, _prioritized, _repair, _snapshot)
+    def _pack(self, path: Path) -> None:
+        for n, how in enumerate(
+            ({}, {"codec": "zstd"}, {"episodes": lambda all_: all_["id"] >= 0})
+        ):
+            target = path.with_name(f"packed-{n}.zarr")
+            call = functools.partial(mmreplay.pack, path, target, workers=1, **how)
+            if self._call("pack", call, _WRITING) is not None:
+                self._call("open, packed", functools.partial(_look, target), _READING)
+
+    _CHANGING = (_append, _prioritized, _repair, _snapshot, _pack)
 
     # ------------------------------------------------------------ the command
 

@@ -1,10 +1,14 @@
 """What the tests of datasets share."""
 
+import threading
+
 import numpy as np
 import pytest
 
 import mmreplay
 from mmreplay import Field
+from mmreplay.reading.located import Located
+from tests.support.numbered_steps import ACTION, CODECS, play
 
 
 @pytest.fixture(scope="module")
@@ -19,3 +23,51 @@ def loaded(tmp_path_factory):
             for step in range(1, 7):
                 writer.step(row, row / 4 + step, frame + row + step, terminated=step == 6)
     return lambda **settings: mmreplay.load(path, **settings)
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory):
+    """The path of a closed store, by codec and kind of lanes."""
+    folder, known = tmp_path_factory.mktemp("closed"), {}
+
+    def path(codec, lanes):
+        name = folder / f"{codec} {lanes}.zarr"
+        if name not in known:
+            known[name] = True
+            given = {"frame": CODECS[codec], "action": ACTION, "flush_s": 0}
+            more = {"vector": [{"lanes": 3}], "named lanes": [{"lane": "a"}, {"lane": "b"}]}
+            for number, extra in enumerate(more.get(lanes, [{}])):
+                with mmreplay.create(name, **given, **extra) as writer:
+                    play(writer, 40 - 9 * number, extra.get("lanes"))
+        return name
+
+    return path
+
+
+@pytest.fixture
+def readers(monkeypatch):
+    """The names of the threads that read what was drawn ahead."""
+    names, fetch = [], Located.fetch
+
+    def noted(located, out=None):
+        names.append(threading.current_thread().name)
+        return fetch(located, out)
+
+    monkeypatch.setattr(Located, "fetch", noted)
+    return names
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    """An event without which no thread reads ahead."""
+    opened, fetch = threading.Event(), Located.fetch
+    opened.set()
+
+    def waiting(located, out=None):
+        if threading.current_thread().name.startswith("mmreplay-ahead"):
+            opened.wait()
+        return fetch(located, out)
+
+    monkeypatch.setattr(Located, "fetch", waiting)
+    yield opened
+    opened.set()

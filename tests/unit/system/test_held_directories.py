@@ -77,6 +77,9 @@ def test_a_path_has_what_the_package_needs_of_pathlib(held, tmp_path):
     assert str(held.root.parent) == str(tmp_path)
     assert held.root / "" == held.root
     assert (held.root / "..").exists()
+    (tmp_path / "a" / "loop").symlink_to("loop")
+    assert (held.root / "loop").is_symlink()
+    assert ((held.root / "loop").exists(), (held.root / "loop").is_dir()) == (False, False)
 
 
 def test_links_are_followed_once_when_it_is_opened(held, tmp_path):

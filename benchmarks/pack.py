@@ -1,0 +1,149 @@
+"""Packing: a store copied beside ``cp``, and compressed again beside the codec alone.
+
+In turns and in one process. ``cp -r`` is followed by the syncs that a pack makes, too. The codec
+alone decodes the inner chunks of the same store and encodes them again, all of them in memory, in
+as many threads as the machine has cores. Memory is that of a fresh process.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import zarr
+
+import mmreplay
+from benchmarks import fresh
+from benchmarks.experience import read_tape, recorded, repeated
+from benchmarks.results import Result
+from benchmarks.scale import Scale
+from benchmarks.timing import Clock, spread
+from mmreplay.format import compression
+from mmreplay.format.layout import ArraySpec
+from mmreplay.reading.lane_reader import LaneReader
+from mmreplay.storage import chunk_files
+from mmreplay.storage.shard_file import Bytes, Shard
+from mmreplay.system import durable_writes
+
+__all__ = ["run"]
+
+_COPIED = 0.7
+_COMPRESSED = 0.8
+_MEMORY_MB = 300.0
+
+
+def run(result: Result, scale: Scale, data: Path) -> None:
+    """Of each game; memory of the first."""
+    for game in scale.games:
+        tape = read_tape(recorded(data, game, "raw", scale))
+        large = repeated(data, game, "lz4", tape, scale.open_rows, 1)
+        small = repeated(data, game, "lz4", tape, min(scale.steps, scale.open_rows), 1)
+        del tape
+        _copied(result, game, large, scale)
+        _compressed(result, game, small, scale)
+    for codec in (None, "zstd"):
+        taken = fresh.call("pack", path=large, target=data / "packed.zarr", codec=codec)
+        shutil.rmtree(data / "packed.zarr")
+        what = "copying" if codec is None else "compressing again"
+        result.add(
+            f"{what} {scale.open_rows:,} rows: more memory at the peak",
+            taken["peak"] - taken["before"],
+            "MB",
+            at_most=_MEMORY_MB,
+        )
+
+
+def _copied(result: Result, game: str, path: Path, scale: Scale) -> None:
+    target, clock = path.with_name("packed.zarr"), Clock()
+    for number in range(scale.runs):
+        clock.new_run()
+        for what in ("cp", "pack") if number % 2 else ("pack", "cp"):
+            clock.time(what, functools.partial(_COPIES[what], path, target))
+            _check(path, target, deep=not number)
+            shutil.rmtree(target)
+    ratio = spread(clock.by_run("cp") / clock.by_run("pack"))
+    size = sum(one.stat().st_blocks * 512 for one in path.rglob("*")) / 1e6
+    result.add(f"{game}: a copy of shards", spread(size / clock.by_run("pack")), "MB/s")
+    result.add(f"{game}: a copy's speed by that of cp", ratio, "times", at_least=_COPIED)
+
+
+def _cp(path: Path, target: Path) -> None:
+    subprocess.run(["cp", "-r", path, target], check=True)
+    durable_writes.sync_tree(target)
+
+
+_COPIES: dict[str, Callable[[Path, Path], object]] = {"cp": _cp, "pack": mmreplay.pack}
+
+
+def _compressed(result: Result, game: str, path: Path, scale: Scale) -> None:
+    chunks, spec = _inner_chunks(path)
+    target, clock = path.with_name("packed.zarr"), Clock()
+    n_frames = len(chunks) * spec.inner_rows
+    for codec in ("zstd", "zstd:9"):
+        mmreplay.pack(path, target, codec)  # to warm up
+        _check(path, target, deep=True)
+        packed = LaneReader(target).specs["frames"]
+        shutil.rmtree(target)
+        for number in range(scale.runs):
+            clock.new_run()
+            for what in ("alone", "pack") if number % 2 else ("pack", "alone"):
+                if what == "alone":
+                    clock.time(f"{codec}, alone", functools.partial(_alone, spec, packed, chunks))
+                    continue
+                call = functools.partial(mmreplay.pack, path, target, codec)
+                clock.time(f"{codec}, pack", call)
+                shutil.rmtree(target)
+        seconds = clock.by_run(f"{codec}, pack")
+        result.add(f"{game}: lz4 to {codec}", spread(n_frames / seconds), "frames/s")
+        ratio = spread(clock.by_run(f"{codec}, alone") / seconds)
+        words = f"{game}: lz4 to {codec}, speed by that of the codec alone"
+        result.add(words, ratio, "times", at_least=_COMPRESSED if codec == "zstd" else None)
+
+
+def _inner_chunks(path: Path) -> tuple[list[Bytes], ArraySpec]:
+    """All inner chunks of a store's frames, in memory."""
+    reader = LaneReader(path)
+    spec = reader.specs["frames"]
+    codec = compression.make_codec(spec.codec or {})
+    out: list[Bytes] = []
+    for chunk in chunk_files.chunk_files(path, spec):
+        shard = Shard(chunk_files.chunk_path(path, spec, chunk), spec, codec)
+        there = [number for number, place in enumerate(shard.slices) if place is not None]
+        out += [np.frombuffer(shard.encoded(number), np.uint8) for number in there]
+    return out, spec
+
+
+def _alone(old: ArraySpec, new: ArraySpec, chunks: list[Bytes]) -> None:
+    """Decode all, and encode them again, in a thread for each core."""
+    n_threads = os.cpu_count() or 1
+    decoder, encoder = (compression.make_codec(spec.codec or {}) for spec in (old, new))
+
+    def work(part: int) -> None:
+        buffer = np.empty(old.inner_bytes, np.uint8)
+        for chunk in chunks[part::n_threads]:
+            decoder.decompress(chunk[:-4], buffer)
+            encoder.compress(buffer, fast=False)
+
+    with ThreadPoolExecutor(n_threads) as pool:
+        list(pool.map(work, range(n_threads)))
+
+
+def _check(path: Path, target: Path, *, deep: bool) -> None:
+    """The rows of two stores are the same, as zarr-python reads them."""
+    with mmreplay.open(path) as source, mmreplay.open(target) as copy:
+        assert np.array_equal(source.ids, copy.ids)
+    if not deep:
+        return
+    assert not mmreplay.verify(target).findings
+    groups = [zarr.open_group(one, mode="r") for one in (path, target)]
+    n_rows = groups[0]["rewards"].shape[0]
+    for name in ("frames", "rewards", "actions", "resets"):
+        for start in range(0, n_rows, 4096):
+            first, second = (group[name][start : start + 4096] for group in groups)
+            assert np.array_equal(first, second), (name, start)

@@ -1,0 +1,93 @@
+"""Which episodes of some lanes are wanted: by return, by number, by environment.
+
+Invariant: an episode is wanted whole or not at all, and the order of episodes stays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.errors import EmptyBufferError, SchemaError
+from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
+
+__all__ = ["Choice", "EpisodeNumbers", "choose"]
+
+Choice = npt.NDArray[np.void]
+EpisodeNumbers = npt.ArrayLike | Callable[[npt.NDArray[np.void]], npt.ArrayLike]
+"""Numbers of episodes, a mask over all of them, or a function of the table that gives either."""
+
+
+def choose(
+    table: npt.NDArray[np.void],
+    widths: Sequence[int],
+    *,
+    min_return: float | None,
+    episodes: EpisodeNumbers | None,
+    envs: Iterable[int] | None,
+) -> Choice:
+    """The episodes that are wanted, in the order of the table.
+
+    Args:
+        table: (n,) of all, as `Store.episodes` gives them.
+        widths: environments of each lane.
+        min_return: least return.
+        episodes: which of them.
+        envs: which environments, counted over all lanes.
+
+    Raises:
+        SchemaError: there is no such episode or environment, or what was given is none.
+        EmptyBufferError: none is wanted.
+    """
+    mask = np.ones(len(table), np.bool_)
+    if min_return is not None:
+        mask &= table["return"] >= _number(min_return)  # NaN is not
+    if episodes is not None:
+        given = episodes(table) if callable(episodes) else episodes
+        mask &= _mask(given, len(table), "episodes", "episodes")
+    if envs is not None:
+        wanted = _mask(list(envs), sum(widths), "envs", "environments")
+        lanes, rows = table["id"] >> LANE_SHIFT, table["id"] & ROW_MASK
+        width = np.array(widths, np.int64)
+        mask &= wanted[(np.cumsum(width) - width)[lanes] + rows % width[lanes]]
+    if not mask.any():
+        best = np.nanmax(table["return"], initial=-math.inf)
+        more = f"; the greatest return is {best:g}" if best > -math.inf else ""
+        raise EmptyBufferError(
+            f"none of {len(table):,} whole episodes is wanted{more}: ask for others"
+        )
+    out: Choice = table[mask]
+    return out
+
+
+def _number(value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if math.isnan(number):
+        raise SchemaError(f"min_return: expected a number, found {value!r:.80}")
+    return number
+
+
+def _mask(given: Any, n: int, argument: str, what: str) -> npt.NDArray[np.bool_]:
+    """(n,) bool of a mask or of numbers; negative ones count from the end."""
+    array = np.asarray(given)
+    if array.dtype == np.bool_ and array.shape == (n,):
+        return array
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise SchemaError(
+            f"{argument}: expected whole numbers, or a bool for each of {n:,} {what}; found "
+            f"{array.dtype} {array.shape}"
+        )
+    numbers: Ids = array.astype(np.int64)
+    odd = numbers[(numbers < -n) | (numbers >= n)]
+    if odd.size:
+        raise SchemaError(f"{argument}: {odd[0]}: there are {n:,} {what}, from 0 on")
+    out = np.zeros(n, np.bool_)
+    out[numbers] = True
+    return out

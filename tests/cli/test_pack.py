@@ -1,0 +1,80 @@
+"""``mmreplay pack``: one line about the new store."""
+
+import json
+import re
+
+import pytest
+
+import mmreplay
+
+
+def test_one_store(command, store):
+    result = command("pack", store, "packed.zarr")
+    assert (result.status, result.err) == (0, "")
+    assert re.fullmatch(
+        r"packed\.zarr: 30 transitions in 1 lane, 5 episodes; [\d.]+ kB, the source [\d.]+ kB\n",
+        result.out,
+    )
+    assert mmreplay.verify("packed.zarr").sound
+
+
+def test_a_choice_of_two_stores(command, store, write, play):
+    with write("other.zarr") as writer:
+        for _ in range(3):
+            play(writer, 4, "terminated")
+    result = command(
+        "pack", store, "other.zarr", "packed.zarr", "--episodes", "0-2, 5,7", "--codec", "zstd:3"
+    )
+    assert (result.status, result.err) == (0, "")
+    assert result.out.startswith("packed.zarr: 25 transitions in 2 lanes, 5 episodes, 3 left out; ")
+    with mmreplay.open("packed.zarr") as packed:
+        assert packed.episodes["length"].tolist() == [4, 9, 4, 4, 4]
+        assert packed.info()["fields"]["frames"]["codec"] == "zstd"
+
+
+@pytest.mark.parametrize(
+    ("options", "n_episodes"),
+    [(("--min-return", "5"), 3), (("--min-return", "-1"), 5), (("--env", "0"), 5)],
+)
+def test_by_return_and_environment(command, store, options, n_episodes):
+    assert command("pack", store, "packed.zarr", *options).status == 0
+    assert len(mmreplay.open("packed.zarr").episodes) == n_episodes
+
+
+def test_environments_of_many(command, vector_store):
+    result = command("pack", vector_store, "packed.zarr", "--env", "1", "--json")
+    assert (result.status, result.err) == (0, "")
+    made = json.loads(result.out)
+    assert list(made) == [
+        *("path", "lanes", "rows", "transitions", "episodes", "left_out"),
+        *("source_bytes", "bytes_on_disk"),
+    ]
+    assert list(made.values())[:6] == ["packed.zarr", 1, 33, 30, 3, 3]
+
+
+@pytest.mark.parametrize("text", ["", "1-", "3-1", "x", "1,,2", "-1", "0-999999999"])
+def test_numbers_that_are_none(command, store, text):
+    result = command("pack", store, "packed.zarr", f"--episodes={text}")
+    assert (result.status, result.out) == (2, "")
+    assert "Invalid value for '--episodes': expected" in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("store.zarr", "store.zarr"), "store.zarr: there is something already; choose another"),
+        (
+            ("store.zarr", "store.zarr/packed"),
+            "store.zarr/packed: lies within the store store.zarr",
+        ),
+        (("nothing.zarr", "packed.zarr"), "nothing.zarr: there is no store here; check the path"),
+        (("store.zarr", "packed.zarr", "--codec", "png"), "codec 'raw', 'lz4', 'zstd' or"),
+        (("store.zarr", "packed.zarr", "--episodes", "5"), "episodes: 5: there are 5 episodes"),
+        (("store.zarr", "packed.zarr", "--min-return", "99"), "the greatest return is 11"),
+    ],
+)
+def test_what_is_refused(command, store, folder, arguments, text):
+    result = command("pack", *arguments)
+    assert (result.status, result.out) == (1, "")
+    assert text in result.err
+    assert [one.name for one in folder.iterdir()] == ["store.zarr"]

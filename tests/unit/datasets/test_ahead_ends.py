@@ -1,0 +1,250 @@
+"""Batches that are read ahead, when a dataset ends: closing, forks, pickles and threads."""
+
+import copy
+import pickle
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import (
+    ClosedError,
+    ReplayBuffer,
+)
+from tests.support.numbered_steps import play, state_of
+from tests.support.oracle.drawn_ahead import check_equal
+from tests.support.processes.threads import BackgroundThreads
+
+
+@pytest.fixture
+def reading_threads():
+    """The threads that read ahead and were started since the test began."""
+    before = set(threading.enumerate())
+    return lambda: [
+        one for one in set(threading.enumerate()) - before if one.name.startswith("mmreplay-ahead")
+    ]
+
+
+def test_threads_end_with_close_and_nothing_is_given_after_it(closed, reading_threads):
+    data = mmreplay.load(closed("lz4", "one environment"), prefetch=4)
+    epoch = data.batches(3)
+    for _ in range(3):
+        data.sample(5)
+        next(epoch)
+    assert reading_threads()
+    data.close()
+    assert not reading_threads()
+    calls = (lambda data: data.sample(5), lambda data: data.sample_sequences(3, 4))
+    for call in (*calls, lambda data: next(epoch)):
+        with pytest.raises(ClosedError):
+            call(data)
+    data.close()
+    assert not reading_threads()
+
+
+def test_threads_end_with_a_dataset_that_nobody_closes(closed, reading_threads):
+    data = mmreplay.load(closed("lz4", "one environment"), prefetch=2)
+    data.sample(5)
+    epoch = data.batches(3)
+    next(epoch)
+    threads = reading_threads()
+    assert threads
+    del epoch, data
+    for one in threads:  # without the garbage collector: no cycle keeps the dataset
+        one.join(60)
+    assert not reading_threads()
+
+
+def test_a_batch_that_is_waited_for_while_another_thread_closes(closed, gate, reading_threads):
+    data = mmreplay.load(closed("lz4", "one environment"), prefetch=8)
+    gate.clear()
+    data.sample(5)
+    failures = []
+
+    def wait():
+        try:
+            for _ in range(9):
+                data.sample(5)
+        except ClosedError as error:
+            failures.append(error)
+
+    waiting, closing = (threading.Thread(target=call) for call in (wait, data.close))
+    waiting.start()
+    closing.start()
+    gate.set()
+    for one in (waiting, closing):
+        one.join(60)
+        assert not one.is_alive()
+    assert not reading_threads()
+
+
+# Later Pythons warn of any fork beside threads.
+WARNINGS = ("-W", "error", "-W", "ignore:This process:DeprecationWarning")
+
+
+def run(code, *arguments):
+    return subprocess.run(
+        [sys.executable, *WARNINGS, "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_a_process_that_ends_without_close_ends(closed):
+    code = """
+import sys, mmreplay
+data = mmreplay.load(sys.argv[1], prefetch=5)
+epoch = data.batches(2)
+print(len(data.sample(4)), len(next(epoch)))
+"""
+    done = run(code, closed("zstd", "named lanes"))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "4 2\n", "")
+
+
+KILLED = """
+import os, signal, sys, numpy as np, mmreplay
+with mmreplay.ReplayBuffer(sys.argv[1], 50, seed=3, prefetch=3, flush_s=0,
+        frame=mmreplay.Field((3,), "uint8", "lz4", chunk=4, shard=8),
+        action=mmreplay.Field((), "int64")) as buffer:
+    buffer.reset(np.zeros(3, "uint8"))
+    for t in range(100):
+        buffer.step(t, 1.0, np.full(3, t, "uint8"))
+        buffer.sample(4)
+        if t == 80:
+            buffer.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_kill_loses_nothing_and_the_random_state_is_that_of_the_last_flush(tmp_path):
+    path = tmp_path / "killed.zarr"
+    assert run(KILLED, path).returncode == -9
+    twin = np.random.default_rng(3)
+    for _ in range(81):
+        twin.random(4)
+    with ReplayBuffer(path, flush_s=0) as buffer:
+        assert len(buffer) == 50
+        assert state_of(buffer) == twin.bit_generator.state
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_the_saved_random_state_is_that_after_the_last_batch_given(buffer_of, kill, prefetch):
+    plain = buffer_of("plain.zarr", seed=4)
+    play(plain, 60)
+    expected = [plain.sample(5).id.tolist() for _ in range(12)]
+    found = []
+    for end in ("close", "kill", "close", "kill"):
+        buffer = buffer_of(seed=4, prefetch=prefetch)
+        if not found:
+            play(buffer, 60)
+        found += [buffer.sample(5).id.tolist() for _ in range(3)]
+        if end == "close":
+            buffer.close()
+        else:
+            buffer.flush()
+            kill(buffer.writer)
+            buffer.store.close()
+    assert found == expected
+
+
+def test_a_pickle_goes_on_after_the_last_batch_given(closed):
+    path = closed("lz4", "named lanes")
+    with mmreplay.load(path, seed=6) as plain, mmreplay.load(path, seed=6, prefetch=2) as data:
+        for _ in range(3):
+            check_equal(data.sample(5), plain.sample(5))
+        copies = [pickle.loads(pickle.dumps(data)), copy.deepcopy(data)]
+        expected = [plain.sample(5) for _ in range(3)]
+        for one in (*copies, data):
+            assert one.prefetch == 2
+            for batch in expected:
+                check_equal(one.sample(5), batch)
+        for one in copies:
+            one.close()
+
+
+FORKED = """
+import os, sys, mmreplay
+data = mmreplay.load(sys.argv[1], seed=int(sys.argv[2]), prefetch=int(sys.argv[3]))
+epoch = data.batches(4)
+print(data.sample(5).id.tolist(), next(epoch).id.tolist(), flush=True)
+if os.fork() == 0:
+    for _ in range(3):
+        print("child", data.sample(5).id.tolist(), next(epoch).id.tolist())
+    data.close()
+    sys.stdout.flush()
+    os._exit(0)
+os.wait()
+for _ in range(3):
+    print("parent", data.sample(5).id.tolist(), next(epoch).id.tolist())
+"""
+
+
+def test_a_forked_child_and_its_parent_go_on_as_without_prefetch(closed):
+    path = closed("lz4", "one environment")
+    plain, ahead = run(FORKED, path, 3, 0), run(FORKED, path, 3, 3)
+    assert (ahead.returncode, ahead.stderr) == (0, "")
+    assert ahead.stdout == plain.stdout
+    assert len(plain.stdout.splitlines()) == 7
+
+
+FORKED_WHILE_READING = """
+import os, signal, sys, threading, mmreplay
+from mmreplay.reading.located import Located
+gate, fetch = threading.Event(), Located.fetch
+def waiting(located, out=None):
+    if threading.current_thread().name.startswith("mmreplay-ahead"):
+        gate.wait()
+    return fetch(located, out)
+Located.fetch = waiting
+gate.set()
+data = mmreplay.load(sys.argv[1], prefetch=1)
+epoch = data.batches(4, shuffle=False)
+next(epoch)
+data.ahead._threads.submit(int).result()  # after the second batch, by the only thread
+gate.clear()
+next(epoch)  # the third one waits
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    print(next(epoch).id.tolist(), flush=True)
+    gate.set()
+    print(next(epoch).id.tolist(), flush=True)
+    data.close()
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+gate.set()
+print(next(epoch).id.tolist())
+"""
+
+
+def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(closed):
+    path = closed("lz4", "one environment")
+    with mmreplay.load(path) as data:
+        batches = [one.id.tolist() for one in data.batches(4, shuffle=False)]
+    done = run(FORKED_WHILE_READING, path)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [*map(str, batches[2:4]), "0", str(batches[2])]
+
+
+def test_threads_that_sample_together_get_each_batch_of_the_stream_once(closed):
+    path = closed("lz4", "one environment")
+    with mmreplay.load(path, seed=1) as plain, mmreplay.load(path, seed=1, prefetch=3) as data:
+        expected = [plain.sample(6) for _ in range(60)]
+        found = []
+
+        def sample(going):
+            for _ in range(20):
+                found.append(data.sample(6))
+
+        with BackgroundThreads(sample, sample, sample):
+            pass
+    by_ids = {tuple(one.id.tolist()): one for one in expected}
+    assert len(by_ids) == 60
+    assert {tuple(one.id.tolist()) for one in found} == by_ids.keys()
+    for one in found:
+        check_equal(one, by_ids[tuple(one.id.tolist())])
