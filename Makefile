@@ -4,7 +4,7 @@
 
 VENV ?= .venv
 BIN := $(VENV)/bin
-PEERS := benchmarks/peers/.venv
+PEERS := .venv-peers
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
 # Without its bytecode each of the hundreds of processes that the tests start compiles the package

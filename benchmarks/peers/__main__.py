@@ -1,4 +1,4 @@
-"""``python -m benchmarks.peers [--quick] [--data DIR] [--results DIR]``."""
+"""``python -m benchmarks.peers [--quick] [--report] [--data DIR] [--results DIR]``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from benchmarks.peers import measure, plots
 from benchmarks.results import Result, load
 
 ROOT = Path(__file__).parents[2]
+KEPT = ROOT / "benchmarks" / "results"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -24,9 +25,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--results", type=Path, help="where the results go; quick ones go nowhere by default"
     )
+    parser.add_argument("--report", action="store_true", help="only show the newest results again")
     options = parser.parse_args(arguments)
-    kept = ROOT / "benchmarks" / "results"
-    results = options.results or (None if options.quick else kept)
+    results = options.results or (None if options.quick else KEPT)
+    if options.report:
+        _show(results or KEPT)
+        return 0
     sizes = measure.QUICK if options.quick else measure.FULL
     data = options.data / f"peers-{sizes.name}"
     data.mkdir(parents=True, exist_ok=True)
@@ -34,12 +38,16 @@ def main(arguments: list[str] | None = None) -> int:
     measure.run(result, sizes, data)
     if results is None:
         return 0
-    path = result.write(results, data)
-    print(path)
-    plots.write(load(path), results)
-    if results.resolve() == kept.resolve():
-        (ROOT / "benchmarks" / "README.md").write_text(report.render(kept), encoding="utf-8")
+    print(result.write(results, data))
+    _show(results)
     return 0
+
+
+def _show(results: Path) -> None:
+    """Draw the plots, and write the page if these are the results that it shows."""
+    plots.write(load(results / "peers.json"), results)
+    if results.resolve() == KEPT.resolve():
+        (ROOT / "benchmarks" / "README.md").write_text(report.render(KEPT), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.peers.peer import Peer, Setup
 
-__all__ = ["ENTRIES", "MISSING", "Entry", "entries", "named"]
+__all__ = ["ENTRIES", "Entry", "entries", "named"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -288,12 +288,6 @@ ENTRIES = (
         extends=False,
     ),
 )
-
-MISSING = (
-    ("dm-reverb", "has no build for the Python and the torch of the others"),
-    ("d4rl", "reads files that must be downloaded"),
-)
-"""Left out, and why."""
 
 
 def entries(*, ahead: bool) -> tuple[Entry, ...]:

@@ -39,6 +39,8 @@ GAME = "breakout"
 BATCHES = (32, 256)
 CONSUMERS_MS = (1, 5)
 _FRAMES, _VECTORS = "frames", "vectors"
+_LEAST_BYTES = 64 << 20
+"""With less memory a process could not even work."""
 # What is to be shown of mmreplay, by the others.
 _RAW_FASTER = 1.7
 _RAW_BYTES = 0.25
@@ -61,8 +63,7 @@ class Sizes:
         after: steps between the save and the kill.
         n_envs: that give vectors together.
         ticks: steps of all of them.
-        ratios: raw frames, in units of the memory that a process may take for them.
-        slack_mb: memory beside that, for the process itself.
+        ratios: raw frames, in units of the memory that a process may take more.
         limited_s: of sampling with that limit.
     """
 
@@ -77,7 +78,6 @@ class Sizes:
     n_envs: int
     ticks: int
     ratios: tuple[float, ...]
-    slack_mb: int
     limited_s: float
 
 
@@ -93,7 +93,6 @@ FULL = Sizes(
     n_envs=256,
     ticks=400,
     ratios=(0.5, 1, 2, 4),
-    slack_mb=48,
     limited_s=4,
 )
 QUICK = Sizes(
@@ -108,7 +107,6 @@ QUICK = Sizes(
     n_envs=256,
     ticks=32,
     ratios=(1,),
-    slack_mb=64,
     limited_s=0.1,
 )
 
@@ -265,7 +263,7 @@ class _Frames:
     def _limits(self, entry: Entry) -> None:
         """Sampling while the process may have so much memory; what is in files begins uncached."""
         for ratio in self._sizes.ratios:
-            limit = int(self._raw_bytes / ratio) + (self._sizes.slack_mb << 20)
+            limit = max(int(self._raw_bytes / ratio), _LEAST_BYTES)
             what = f"{entry.name}: limit, {ratio:g} times the memory"
             try:
                 rate = self._limited(entry, limit)

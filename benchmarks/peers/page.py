@@ -6,9 +6,10 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import Any
 
-from benchmarks.peers.catalogue import MISSING, Entry, named
+from benchmarks.peers.catalogue import Entry, named
 from benchmarks.report import cell, row_lines
 
 __all__ = ["PLOTS", "digest", "section"]
@@ -23,10 +24,10 @@ PLOTS = {
 _INTRODUCTION = """\
 Each library works in a process of its own, set up as its own documents say for the least memory, on
 the same steps of Breakout: every batch that was checked holds the bytes of those steps, but for the
-differences listed below. They take turns, run by run. "By hand" is a replay buffer of forty lines
-around a library that has arrays or files and no replay buffer. "Ahead" makes two batches ahead.
-Nobody reuses the arrays of a batch. `make bench-peers` installs and runs all of it, for twenty
-minutes; with `ARGS=--quick` it shows that it works.
+differences listed below. They take turns, run by run. "By hand" is a replay buffer that the
+benchmark has written around a library of arrays or files; "ahead" makes two batches ahead. Nobody
+reuses the arrays of a batch. `make bench-peers` installs and runs all of it, for twenty minutes;
+with `ARGS=--quick` it shows that it works.
 """
 _TABLES: tuple[tuple[str, str, tuple[tuple[str, str], ...], str], ...] = (
     (
@@ -101,15 +102,18 @@ def section(document: Mapping[str, Any], heading: Sequence[str]) -> str:
     for name, words in PLOTS.values():
         lines += [f"![{words}](results/{name})", ""]
     for title, words, columns, why in _TABLES:
-        lines += [f"### {title}", "", words, ""]
+        lines += [f"### {title}", "", fill(words, 100), ""]
         lines += [*_table(figures, libraries, columns, why), ""]
     lines += [*_limits(document, figures, libraries)]
     lines += ["### In what batches differ", ""]
     told: dict[str, list[str]] = {}
     for one in libraries:
         told.setdefault(one.differs, []).append(one.name)
-    lines += [f"- {', '.join(names)}: {words}." for words, names in told.items() if words]
-    lines += [f"- {name} is left out: it {reason}." for name, reason in MISSING]
+    lines += [
+        fill(f"- {', '.join(names)}: {words}.", 100, subsequent_indent="  ")
+        for words, names in told.items()
+        if words
+    ]
     shown = {name: {"": one} for name, one in figures.items() if not _is_of(name, libraries)}
     lines += ["", "### What is to be shown", "", *row_lines(shown), ""]
     return "\n".join(lines)
@@ -155,14 +159,13 @@ def _limits(
             f"Not measured: {document['details'].get('limits', 'it was left out')}.",
             "",
         ]
-    settings = document["settings"]
     words = (
-        "Batches of 32 a second, in a process that may take as much more memory as the raw frames "
-        f"divided by the number above the column, and {settings['slack_mb']} MiB. What is in files "
+        "Batches of 32 a second, in a process that may take as much memory, beside that of its "
+        "imports, as the raw frames divided by the number above the column. What is in files "
         "begins outside the page cache."
     )
     columns = [(f"limit, {ratio} times the memory", f"data / memory {ratio}") for ratio in ratios]
-    return [*lines, words, "", *_table(figures, libraries, columns, ""), ""]
+    return [*lines, fill(words, 100), "", *_table(figures, libraries, columns, ""), ""]
 
 
 def digest(document: Mapping[str, Any]) -> str:

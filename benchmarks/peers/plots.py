@@ -12,6 +12,7 @@ from benchmarks.peers.page import PLOTS, digest
 __all__ = ["write"]
 
 _COLOURS = {"ours": "#c2185b", "buffer": "#1565c0", "by hand": "#616161"}
+_WIDE, _HIGH = 150, 15  # of a name, in dots
 _DASHES = ("-", "--", ":", "-.")
 
 
@@ -36,6 +37,27 @@ def _save(figure: Any, document: Mapping[str, Any], path: Path) -> None:
     path.write_text("\n".join(map(str.rstrip, text.splitlines())) + "\n", encoding="utf-8")
 
 
+def _name(axes: Any, labels: Mapping[str, tuple[float, float]]) -> None:
+    """Write names right of their points, lower where another one stands in the way."""
+    low, high = axes.get_xlim()
+    axes.set_xlim(low, high * (high / low) ** 0.3)  # room for them
+    taken: list[tuple[float, float]] = []
+    for name, point in sorted(labels.items(), key=lambda one: -one[1][1]):
+        x, y = axes.transData.transform(point)
+        place = y
+        while any(abs(x - other) < _WIDE and abs(place - at) < _HIGH for other, at in taken):
+            place -= 1
+        taken.append((x, place))
+        axes.annotate(
+            name,
+            point,
+            (8, (place - y) * 72 / axes.figure.dpi - 3),
+            textcoords="offset points",
+            color=_COLOURS[named(name).kind],
+            arrowprops={"arrowstyle": "-", "lw": 0.4, "shrinkA": 0, "shrinkB": 2},
+        )
+
+
 def _speed(document: Mapping[str, Any], folder: Path) -> None:
     """Batches a second against bytes a transition."""
     import matplotlib.pyplot as plt
@@ -43,15 +65,15 @@ def _speed(document: Mapping[str, Any], folder: Path) -> None:
     name, title = PLOTS["speed"]
     found = _medians(document)
     figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+    labels = {}
     for library in document["details"]["libraries"]:
         x, y = found[f"{library}: bytes a transition"], 1e6 / found[f"{library}: sample 32"]
-        colour = _COLOURS[named(library).kind]
-        axes.plot(x, y, "o", color=colour)
-        axes.annotate(library, (x, y), (4, 3), textcoords="offset points", color=colour)
+        axes.plot(x, y, "o", color=_COLOURS[named(library).kind])
+        labels[library] = x, y
     axes.set(xscale="log", yscale="log", title=title)
     axes.set(xlabel="bytes a transition", ylabel="batches of 32 a second")
-    axes.margins(x=0.2)
     axes.grid(visible=True, alpha=0.3)
+    _name(axes, labels)
     _save(figure, document, folder / name)
 
 
@@ -63,6 +85,7 @@ def _limits(document: Mapping[str, Any], folder: Path) -> None:
     found = _medians(document)
     ratios = document["settings"]["ratios"]
     figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+    labels = {}
     for number, library in enumerate(document["details"]["libraries"]):
         points = [
             (ratio, rate)
@@ -73,11 +96,11 @@ def _limits(document: Mapping[str, Any], folder: Path) -> None:
             continue
         colour, dashes = _COLOURS[named(library).kind], _DASHES[number % len(_DASHES)]
         axes.plot(*zip(*points, strict=True), "o", linestyle=dashes, color=colour)
-        axes.annotate(
-            library, points[-1], (4, 3), textcoords="offset points", color=colour, fontsize=8
-        )
+        labels[library] = points[-1]
     axes.set(xscale="log", yscale="log", title=title)
     axes.set(xlabel="raw frames / memory", ylabel="batches of 32 a second")
-    axes.margins(x=0.25)
+    axes.set_xticks(ratios, [f"{ratio:g}" for ratio in ratios])
+    axes.set_xticks([], minor=True)
     axes.grid(visible=True, alpha=0.3)
+    _name(axes, labels)
     _save(figure, document, folder / name)

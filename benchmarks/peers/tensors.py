@@ -25,24 +25,31 @@ class TorchRL:
         torch.set_num_threads(1)
         self._is_frames = setup.is_frames
         self._saved = setup.folder / "saved"
+        # In the storage's own folder a dump is no copy.
+        scratch = self._saved / "storage"
         # A step more than transitions for each episode: its final frame.
         rows = setup.capacity + setup.capacity // 20 if setup.is_frames else setup.capacity
         kept: Any = (
             LazyTensorStorage(rows)
             if storage == "tensor"
-            else LazyMemmapStorage(rows, scratch_dir=setup.folder / "scratch", existsok=True)
+            else LazyMemmapStorage(rows, scratch_dir=scratch, existsok=True)
         )
         self._buffer: Any = ReplayBuffer(
             storage=kept,
+            # Marks of where a slice begins and ends are not needed, and cost two reads more.
             sampler=SliceSampler(
-                slice_len=STACK + 1, traj_key="episode", cache_values=True, truncated_key=None
+                slice_len=STACK + 1,
+                traj_key="episode",
+                cache_values=True,
+                truncated_key=None,
+                init_key=None,
             )
             if setup.is_frames
             else RandomSampler(),
             transform=_stacks if setup.is_frames else None,
         )
         self._episode, self._ends = -1, 0
-        if self._saved.exists():
+        if (self._saved / "buffer_metadata.json").exists():
             self._buffer.loads(self._saved)
             if setup.is_frames:
                 self._episode = int(self._buffer.storage[:]["episode"].max())

@@ -127,6 +127,20 @@ def test_the_plots_are_made_of_the_results():
         assert page.digest(document) in (RESULTS / name).read_text(encoding="utf-8")
 
 
+def test_the_page_shows_the_figures_of_each_library():
+    document = results.load(RESULTS / "peers.json")
+    for one in document["figures"].values():
+        if one["what"] == "cpprb: sample 32":
+            one.update(median=123456.0, low=123456.0, high=123456.0)
+        if one["what"] == "tianshou: limit, 1 times the memory":
+            one.update(median=0.0, low=0.0, high=0.0, note="killed by the kernel")
+    shown = page.section(document, ["## Others"])
+    assert "| cpprb | 123,456 | " in shown
+    assert "0; killed by the kernel" in shown
+    for name in document["details"]["libraries"]:
+        assert f"| {name} | " in shown
+
+
 def test_each_library_has_a_maker_and_a_reason_for_each_table():
     assert {one.name for one in catalogue.ENTRIES} == set(catalogue._MAKERS)
     for one in catalogue.ENTRIES:
