@@ -23,7 +23,7 @@ help:
 	@echo 'make lint       check style and the order of rooms; make format repairs what can be repaired'
 	@echo 'make types      check types (mypy)'
 	@echo 'make bench      measure, and write benchmarks/results'
-	@echo 'make bench-peers  measure other libraries beside it: a GB of packages, twenty minutes'
+	@echo 'make bench-peers  measure other libraries beside it: 2.5 GB of packages, twenty minutes'
 	@echo 'make clean      remove the environment, builds, caches and the demo'
 
 demo: $(VENV)/.extras-atari

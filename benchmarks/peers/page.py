@@ -26,8 +26,8 @@ Each library works in a process of its own, set up as its own documents say for 
 the same steps of Breakout: every batch that was checked holds the bytes of those steps, but for the
 differences listed below. They take turns, run by run. "By hand" is a replay buffer that the
 benchmark has written around a library of arrays or files; "ahead" makes two batches ahead. Nobody
-reuses the arrays of a batch. `make bench-peers` installs and runs all of it, for twenty minutes;
-with `ARGS=--quick` it shows that it works.
+reuses the arrays of a batch. `make bench-peers` installs and runs all of it, for twenty minutes
+and with some 5 GB of disk; with `ARGS=--quick` it shows that it works.
 """
 _TABLES: tuple[tuple[str, str, tuple[tuple[str, str], ...], str], ...] = (
     (
@@ -43,7 +43,10 @@ _TABLES: tuple[tuple[str, str, tuple[tuple[str, str], ...], str], ...] = (
     ),
     (
         "Adding to other libraries",
-        "us a step of one environment with frames, and of 256 environments with vectors.",
+        (
+            "us a step of one environment with frames, and of 256 environments with vectors, timed "
+            "once while each library is filled."
+        ),
         (
             ("append, median", "median"),
             ("append, mean", "mean"),
@@ -80,7 +83,8 @@ _TABLES: tuple[tuple[str, str, tuple[tuple[str, str], ...], str], ...] = (
         "Saving, being killed, opening again",
         (
             "A save (s), more steps, `kill -9`, and a new process that opens what is left (ms) and "
-            "samples for the first time (ms). Lost is what was added and is not there."
+            "samples for the first time (ms). Only the saves of mmreplay and numpy.memmap wait for "
+            "the disk. Lost is what was added and cannot be sampled."
         ),
         (
             ("save", "save"),

@@ -49,13 +49,13 @@ class Consumer:
             np.matmul(self._a, self._b, out=self._out)
 
     def amount(self, seconds: float) -> int:
-        """How much work takes so long on this machine, when it is alone."""
+        """How much work takes so long on this machine, when nothing else runs."""
         times = []
         for _ in range(50):
             started = perf_counter()
             self.work(20)
             times.append(perf_counter() - started)
-        return max(1, round(seconds / (float(np.median(times)) / 20)))
+        return max(1, round(seconds / (min(times) / 20)))
 
 
 class _Worker:
@@ -118,8 +118,8 @@ class _Worker:
                 yield lambda step=step: self._peer.append(step)
 
     def skip(self, n: int) -> None:
-        """So many steps are in the files already."""
-        self._done = n
+        """So many steps were added before, of which the last ones may be lost."""
+        self._done = n if self._peer.promise.has_newest else len(self._peer)
 
     def check(self) -> int:
         """Compare batches with the steps; returns how many transitions there are."""
@@ -131,6 +131,12 @@ class _Worker:
             else:
                 self._source.check(plain, self._peer.promise, self._done)
         return len(self._peer)
+
+    def first(self, n: int) -> float:
+        """Milliseconds of the first batch."""
+        started = perf_counter()
+        self._peer.sample(n)
+        return (perf_counter() - started) * 1e3
 
     def sample(self, n: int, rounds: int, most_s: float) -> list[float]:
         """Seconds of each of so many batches, fewer if that takes too long."""
