@@ -42,7 +42,7 @@ def is_installed() -> bool:
 
 
 def replay_buffer(size: int, observation: Any, action: Any, n_envs: int = 1) -> Any:
-    """stable-baselines3's for `size` transitions of these spaces, that of one frame stack small."""
+    """stable-baselines3's for `size` transitions; of one environment each observation once."""
     import torch
     from stable_baselines3.common.buffers import ReplayBuffer
 

@@ -150,7 +150,8 @@ class _Worker:
         return seconds
 
     def batches(self, n: int, seconds: float) -> float:
-        """Batches a second, over so many seconds."""
+        """Batches a second, over so many seconds after the first."""
+        self._peer.sample(n)
         count, started = 0, perf_counter()
         while (taken := perf_counter() - started) < seconds:
             self._peer.sample(n)
