@@ -84,8 +84,8 @@ _TABLES: tuple[tuple[str, str, tuple[tuple[str, str], ...], str], ...] = (
         (
             "A save (s), more steps, `kill -9`, and a new process that opens what is left (ms) and "
             "samples for the first time (ms). Only the saves of mmreplay and numpy.memmap wait for "
-            "the disk; flashbax compiles before the first batch. Lost is what was added and cannot be "
-            "sampled."
+            "the disk; flashbax compiles before its first batch. Lost is what was added and cannot "
+            "be sampled."
         ),
         (
             ("save", "save"),
