@@ -4,6 +4,7 @@
 
 VENV ?= .venv
 BIN := $(VENV)/bin
+PEERS := .venv-peers
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
 # Without its bytecode each of the hundreds of processes that the tests start compiles the package
@@ -11,7 +12,7 @@ WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep crash lint format types bench clean
+.PHONY: help demo test test-deep crash lint format types bench bench-peers clean
 .NOTPARALLEL:  # two pips in one environment break it
 
 help:
@@ -22,6 +23,7 @@ help:
 	@echo 'make lint       check style and the order of rooms; make format repairs what can be repaired'
 	@echo 'make types      check types (mypy)'
 	@echo 'make bench      measure, and write benchmarks/results'
+	@echo 'make bench-peers  measure other libraries beside it: 2.5 GB of packages, twenty minutes'
 	@echo 'make clean      remove the environment, builds, caches and the demo'
 
 demo: $(VENV)/.extras-atari
@@ -68,8 +70,11 @@ types: $(VENV)/.extras-dev
 bench: $(VENV)/.extras-test
 	$(BIN)/python -m benchmarks $(ARGS)
 
+bench-peers: $(PEERS)/.installed
+	$(PEERS)/bin/python -m benchmarks.peers $(ARGS)
+
 clean:
-	rm -rf .venv build dist demo *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv $(PEERS) build dist demo *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find mmreplay cli tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 # The stamp of an extra that holds others sets theirs too: dev holds test, test holds atari.
@@ -89,6 +94,18 @@ $(VENV)/.extras-dev: pyproject.toml | $(BIN)/python
 	@echo "Installing mmreplay[dev] into $(VENV): about a minute the first time"
 	$(INSTALL) '.[dev]'
 	@touch $@ $(VENV)/.extras-test $(VENV)/.extras-atari
+
+# torch alone and first, so that what is there of it is kept; d3rlpy without its dependencies, of
+# which requirements.txt says why.
+$(PEERS)/.installed: benchmarks/peers/requirements.txt pyproject.toml
+	@$(MAKE) --no-print-directory VENV=$(PEERS) $(PEERS)/bin/python
+	@echo "Installing other libraries into $(PEERS): some minutes"
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    $$(grep '^torch==' $<)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    --requirement $< --editable .
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps d3rlpy==2.8.1
+	@touch $@
 
 # PYTHON=... chooses another interpreter than the first of these that is new enough.
 $(BIN)/python:

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 import mmreplay
-from benchmarks import peers
 from benchmarks.experience import Tape, made, play, read_tape, recorded
 from benchmarks.naive import check_batch
+from benchmarks.peers import installed as peers
 from benchmarks.results import Result
 from benchmarks.scale import Scale
 from benchmarks.timing import Clock, one_core

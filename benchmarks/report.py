@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.results import load
 
-__all__ = ["SUBJECTS", "documents", "quoted", "render", "table"]
+__all__ = ["SUBJECTS", "cell", "documents", "quoted", "render", "row_lines", "table"]
 
 _GAMES = r"^(?P<column>mspacman|breakout)[:,] "
 _CODECS = r"(?:^|, )(?P<column>raw|lz4|zstd)(?P<keep>: )"
@@ -50,6 +50,7 @@ right.
     python -m benchmarks sample append    some of it
     python -m benchmarks --quick          seconds: shows that they work, measures nothing
     python -m benchmarks report           writes this page, and the figures in other documents
+    make bench-peers                      other libraries, in an environment of their own
 
 R is the time of one `np.take` of a batch's (32, 5) frames of 84x84 bytes from an array in memory
 into an array that is kept: no sampler can be faster than that. "A by B" is A divided by B. Games
@@ -61,8 +62,14 @@ def render(results: Path) -> str:
     """The page of all results in a folder."""
     found = [load(path) for subject in SUBJECTS if (path := results / f"{subject}.json").exists()]
     shared = _setup(found[0]) | {key: at for one in found for key, at in _setup(one).items()}
-    parts = [_HEAD, _verdict(found), f"Measured on: {_listed(shared)}.\n"]
-    return "\n".join([*parts, *(_section(one, shared) for one in found)])
+    parts = [_section(one, shared) for one in found]
+    if (path := results / "peers.json").exists():
+        from benchmarks.peers import page  # which makes tables as this module does
+
+        document = load(path)
+        parts.append(page.section(document, _heading("Beside other libraries", document, shared)))
+        found.append(document)
+    return "\n".join([_HEAD, _verdict(found), f"Measured on: {_listed(shared)}.\n", *parts])
 
 
 def _setup(document: Mapping[str, Any]) -> dict[str, str]:
@@ -102,14 +109,7 @@ def _verdict(found: list[dict[str, Any]]) -> str:
 
 def _section(document: Mapping[str, Any], shared: Mapping[str, str]) -> str:
     title, column_of = SUBJECTS[document["subject"]]
-    where = f"`results/{document['subject']}.json`, {document['date']}."
-    if others := document["percent_used_by_others"]:
-        where += f" Others used {others:.0f} % of the machine meanwhile."
-    if other := {key: at for key, at in _setup(document).items() if at != shared[key]}:
-        where += f" Measured on: {_listed(other)}."
-    lines = [f"## {title}", "", where, ""]
-    if document["settings"].get("name") != "full":
-        lines += ["**Quick: these figures mean nothing.**", ""]
+    lines = _heading(title, document, shared)
     side_by_side: dict[str, dict[str, dict[str, Any]]] = {}
     alone: dict[str, dict[str, dict[str, Any]]] = {}
     for one in document["figures"].values():
@@ -119,11 +119,24 @@ def _section(document: Mapping[str, Any], shared: Mapping[str, str]) -> str:
         else:
             alone[one["what"]] = {"": one}
     for rows in filter(None, (side_by_side, alone)):
-        lines += [*_rows(rows), ""]
+        lines += [*row_lines(rows), ""]
     return "\n".join(lines)
 
 
-def _rows(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
+def _heading(title: str, document: Mapping[str, Any], shared: Mapping[str, str]) -> list[str]:
+    """Of the part about one result: when and where it was measured."""
+    where = f"`results/{document['subject']}.json`, {document['date']}."
+    if others := document["percent_used_by_others"]:
+        where += f" Others used {others:.0f} % of the machine meanwhile."
+    if other := {key: at for key, at in _setup(document).items() if at != shared.get(key)}:
+        where += f" Measured on: {_listed(other)}."
+    lines = [f"## {title}", "", where, ""]
+    if document["settings"].get("name") != "full":
+        lines += ["**Quick: these figures mean nothing.**", ""]
+    return lines
+
+
+def row_lines(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
     """A table; a column for each name that figures of a row are told apart by.
 
     What holds for all figures of a row stands at its end, and what does not in their cells.
@@ -134,12 +147,13 @@ def _rows(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
     for what, row in rows.items():
         remarks = [[one["unit"], _bound(one), one["note"]] for one in row.values()]
         shared = [texts[0] if len(set(texts)) == 1 else "" for texts in zip(*remarks, strict=True)]
-        cells = [_cell(row[name], shared) if name in row else "" for name in columns]
+        cells = [cell(row[name], shared) if name in row else "" for name in columns]
         lines.append(f"| {' | '.join([what, *cells, '; '.join(filter(None, shared))])} |")
     return lines
 
 
-def _cell(one: Mapping[str, Any], shared: list[str]) -> str:
+def cell(one: Mapping[str, Any], shared: list[str]) -> str:
+    """A figure, with its unit, bound and note unless they are among `shared`."""
     unit, bound, note = (
         "" if text in shared else text for text in (one["unit"], _bound(one), one["note"])
     )

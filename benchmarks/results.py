@@ -31,6 +31,15 @@ _PACKAGES = (
     "stable-baselines3",
     "cpprb",
     "torch",
+    "tianshou",
+    "torchrl",
+    "tensordict",
+    "flashbax",
+    "jax",
+    "d3rlpy",
+    "tensorstore",
+    "h5py",
+    "minari",
 )
 
 

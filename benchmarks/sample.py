@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 import mmreplay
-from benchmarks import peers
 from benchmarks.experience import (
     CODECS,
     ENVIRONMENT_SPEED,
@@ -34,6 +33,7 @@ from benchmarks.experience import (
     recorded,
 )
 from benchmarks.naive import check_batch
+from benchmarks.peers import installed as peers
 from benchmarks.results import Result
 from benchmarks.scale import Scale
 from benchmarks.timing import Clock, Spread, one_core, spread

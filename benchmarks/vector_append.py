@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 import mmreplay
-from benchmarks import peers
+from benchmarks.peers import installed as peers
 from benchmarks.results import Result
 from benchmarks.scale import Scale
 from benchmarks.timing import Clock, spread

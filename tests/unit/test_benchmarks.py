@@ -116,7 +116,9 @@ def test_a_figure_is_the_median_of_the_runs_medians():
 def test_a_result_in_the_repository_is_a_full_one_and_names_no_machine(path):
     text = path.read_text(encoding="utf-8")
     document = json.loads(text)
-    if path.parent == RESULTS:  # those of tests/crash are written by thorough runs alone
+    # Those of tests/crash are written by thorough runs alone; that of other libraries may be a quick
+    # one, which its page says.
+    if path.parent == RESULTS and path.stem != "peers":
         assert document["settings"]["name"] == "full"
     assert path.stem == document["subject"]
     assert set(document["machine"]) == {

@@ -1,7 +1,7 @@
-"""Replay buffers of others, where they are installed, for comparison.
+"""Replay buffers of others where they stand in the same environment, for the other benchmarks.
 
 That of stable-baselines3 keeps stacks, each frame four times, in RAM; `optimize_memory_usage` saves
-it the second copy for the next observation. cpprb's prioritized one keeps single frames in RAM.
+it the second copy for the next observation. Those of cpprb keep single frames in RAM.
 """
 
 from __future__ import annotations
@@ -16,7 +16,16 @@ import numpy.typing as npt
 
 from benchmarks.experience import Tape
 
-__all__ = ["StackedBuffer", "is_cpprb_installed", "is_installed", "prioritized_stacks", "tree"]
+__all__ = [
+    "StackedBuffer",
+    "compressed",
+    "fill_vectors",
+    "is_cpprb_installed",
+    "is_installed",
+    "prioritized_stacks",
+    "replay_buffer",
+    "tree",
+]
 
 NAME = "stable-baselines3 ReplayBuffer"
 CPPRB = "cpprb"
@@ -32,25 +41,36 @@ def is_installed() -> bool:
     return True
 
 
+def replay_buffer(size: int, observation: Any, action: Any, n_envs: int = 1) -> Any:
+    """stable-baselines3's for `size` transitions; of one environment each observation once."""
+    import torch
+    from stable_baselines3.common.buffers import ReplayBuffer
+
+    torch.set_num_threads(1)
+    return ReplayBuffer(
+        size,
+        observation,
+        action,
+        device="cpu",
+        n_envs=n_envs,
+        optimize_memory_usage=n_envs == 1,
+        handle_timeout_termination=False,
+    )
+
+
 class StackedBuffer:
     """A buffer for `rows` transitions with stacks of the frames of a tape."""
 
     def __init__(self, tape: Tape, rows: int, stack: int) -> None:
         """An empty one."""
-        import torch
         from gymnasium import spaces
-        from stable_baselines3.common.buffers import ReplayBuffer
 
-        torch.set_num_threads(1)
         self._tape, self._stack = tape, stack
         self.rows = min(rows, len(tape) - stack - 1)
-        self._buffer: Any = ReplayBuffer(
+        self._buffer = replay_buffer(
             self.rows,
             spaces.Box(0, 255, (stack, *tape.frames.shape[1:]), np.uint8),
             spaces.Discrete(18),
-            device="cpu",
-            optimize_memory_usage=True,
-            handle_timeout_termination=False,
         )
 
     def fill(self, clock: Any) -> npt.NDArray[np.float64]:
@@ -86,18 +106,13 @@ def fill_vectors(
 
     `calls` are (observations, next observations, actions, rewards, dones) of each step.
     """
-    import torch
     from gymnasium import spaces
-    from stable_baselines3.common.buffers import ReplayBuffer
 
-    torch.set_num_threads(1)
-    buffer: Any = ReplayBuffer(
+    buffer = replay_buffer(
         len(calls) * n_envs,
         spaces.Box(-np.inf, np.inf, (observation,), np.float32),
         spaces.Box(-1, 1, (action,), np.float32),
-        device="cpu",
-        n_envs=n_envs,
-        handle_timeout_termination=False,
+        n_envs,
     )
     infos: list[dict[str, Any]] = [{} for _ in range(n_envs)]
     seconds = np.zeros(len(calls))
@@ -129,19 +144,25 @@ def tree(n: int, alpha: float) -> Any:
     return buffer
 
 
-@contextmanager
-def prioritized_stacks(tape: Tape, stack: int, alpha: float) -> Iterator[Any]:
-    """cpprb's prioritized buffer of the transitions of a tape, each frame kept once."""
-    from cpprb import PrioritizedReplayBuffer
+def compressed(size: int, shape: tuple[int, ...], stack: int, **priorities: Any) -> Any:
+    """cpprb's buffer of stacks, each frame kept once; a prioritized one if it is given `alpha`."""
+    import cpprb
 
-    n, *shape = tape.frames.shape
+    kind = cpprb.PrioritizedReplayBuffer if priorities else cpprb.ReplayBuffer
     fields = {
         "obs": {"shape": (*shape, stack), "dtype": np.uint8},
         "act": {"dtype": np.int64},
         "rew": {"dtype": np.float32},
         "done": {"dtype": np.uint8},
     }
-    buffer = PrioritizedReplayBuffer(n, fields, alpha=alpha, next_of="obs", stack_compress="obs")
+    return kind(size, fields, next_of="obs", stack_compress="obs", **priorities)
+
+
+@contextmanager
+def prioritized_stacks(tape: Tape, stack: int, alpha: float) -> Iterator[Any]:
+    """cpprb's prioritized buffer of the transitions of a tape, each frame kept once."""
+    n, *shape = tape.frames.shape
+    buffer = compressed(n, tuple(shape), stack, alpha=alpha)
     frames = np.moveaxis(tape.frames, 0, -1)
     for row in range(stack - 1, n - 1):
         buffer.add(
