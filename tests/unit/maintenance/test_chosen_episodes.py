@@ -37,7 +37,6 @@ def chosen(table, **how):
         ({"envs": range(1, 3)}, [2, 4]),
         ({"envs": [3, 0], "min_return": 2, "episodes": range(3, 5)}, [3]),
     ],
-    ids=str,
 )
 def test_what_is_wanted(table, how, expected):
     assert chosen(table, **how) == expected
@@ -53,7 +52,6 @@ def test_what_is_wanted(table, how, expected):
         ({"min_return": "much"}, "min_return: expected a number, found 'much'"),
         ({"min_return": float("nan")}, "min_return: expected a number, found nan"),
     ],
-    ids=str,
 )
 def test_what_cannot_be_wanted_is_refused(table, how, text):
     with pytest.raises(SchemaError, match=text):
