@@ -62,8 +62,9 @@ def open_lanes(
     paths = lane_paths(store)
     if any(read_metadata(path)["kind"] != "lane" for path in paths):
         raise SchemaError(
-            f"{store}: it has lanes of many environments, each written by a process of its own; "
-            f"name one (lane=...)"
+            f"{store}: its lanes are of many environments, each written by a process of its own, "
+            f"and cannot be written together; mmreplay.load(path) reads and "
+            f"samples them all, mmreplay.create(path, lane=NAME) writes one"
         )
     if lanes is not None and lanes != len(paths):
         raise SchemaError(f"{store}: expected {lanes} lanes, found {len(paths)}")

@@ -410,7 +410,10 @@ def test_lanes_of_many_and_of_one_share_a_store(make):
     assert len(make(lane="many", frame=None, action=None)) == 3
     one.close()
     other.close()
-    with pytest.raises(SchemaError, match="lanes of many environments"):
+    advice = (
+        r"mmreplay\.load\(path\) reads and samples them all, mmreplay\.create\(path, lane=NAME\)"
+    )
+    with pytest.raises(SchemaError, match=advice):
         make(append=True)
 
 
