@@ -128,8 +128,8 @@ class Field:
             return array
         if array.shape == self.shape:
             raise SchemaError(
-                f"{name}: expected {count} rows of shape {self.shape}, one for each lane, found "
-                f"one row; to write one lane, call the step and reset of its own writer"
+                f"{name}: expected {count} rows of shape {self.shape}, one for each environment, "
+                f"found one row; rows of those that do not step may be anything, with mask="
             )
         return Field((count, *self.shape), self.dtype).coerce(values, name)
 

@@ -91,7 +91,7 @@ def _open_one(
     width = read_metadata(path).get("width")
     if lanes is not None and lanes != width:
         what = "of one environment" if width is None else f"of {width} environments"
-        raise SchemaError(f"{path}: a lane {what}, expected {lanes} lanes")
+        raise SchemaError(f"{path}: a lane {what}, expected {lanes}")
     check_capacity(capacity, width)
     _check(request, path)
     if path is not store:

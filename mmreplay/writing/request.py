@@ -29,7 +29,8 @@ def check_capacity(capacity: int | None, lanes: int | None) -> None:
     """Raise SchemaError for a capacity that is less than one step of all of `lanes`."""
     if capacity is not None and lanes is not None and capacity < lanes:
         raise SchemaError(
-            f"capacity: expected one transition or more for each of {lanes} lanes, found {capacity}"
+            f"capacity: expected one transition or more for each of {lanes} environments, found "
+            f"{capacity}"
         )
 
 

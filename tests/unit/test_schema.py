@@ -359,5 +359,7 @@ def test_rows_of_many_lanes_given_to_one_lane_are_refused():
     ) as found:
         one.coerce(np.zeros((4, 2), np.uint8), "frame")
     assert "lanes" not in str(found.value)
-    with pytest.raises(SchemaError, match=r"frames: expected 4 rows .*, one for each lane, found"):
+    with pytest.raises(
+        SchemaError, match=r"frames: expected 4 rows .*, one for each environment, found"
+    ):
         one.coerce_many(np.zeros(3, np.uint8), 4, "frames")
