@@ -66,6 +66,11 @@ def open_lanes(
             f"and cannot be written together; mmreplay.load(path) reads and "
             f"samples them all, mmreplay.create(path, lane=NAME) writes one"
         )
+    if request.of_one:
+        raise SchemaError(
+            f"{store}: a store of {len(paths)} lanes that are written together, expected one of a "
+            f"single environment, as env is"
+        )
     if lanes is not None and lanes != len(paths):
         raise SchemaError(f"{store}: expected {lanes} lanes, found {len(paths)}")
     for path in paths:
@@ -92,6 +97,11 @@ def _open_one(
     if lanes is not None and lanes != width:
         what = "of one environment" if width is None else f"of {width} environments"
         raise SchemaError(f"{path}: a lane {what}, expected {lanes}")
+    if width is not None and request.of_one:
+        raise SchemaError(
+            f"{path}: a lane of {width} environments, expected one of a single environment, as "
+            f"env is"
+        )
     check_capacity(capacity, width)
     _check(request, path)
     if path is not store:

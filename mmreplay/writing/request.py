@@ -56,6 +56,7 @@ class Request:
     metadata: Mapping[str, Any] | None
     flush_s: float
     stack_padding: str | None = None  # of the environment's stacks; counts in a new store
+    of_one: bool = False  # it is said to be of one environment, and not left open
 
     def __post_init__(self) -> None:
         """Check what no other part checks."""
