@@ -342,6 +342,11 @@ def test_schemas_hold_the_same_data_by_names_shapes_and_dtypes_alone():
     ):
         assert not one.same_data(other)
         assert not other.same_data(one)
+        assert one.differences(other)
+    assert one.differences(one) == ""
+    assert one.differences(other) == (
+        "frames none and not (2,) uint8, frames/frame (2,) uint8 and not none"
+    )
 
 
 @pytest.mark.parametrize("codec", [5, b"lz4", ["lz4"], lambda: "lz4"])
