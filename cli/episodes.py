@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _LARGEST_FIRST = ("return", "length")
-_HEADS = ("#", "id", "lane", "row", "length", "return", "end")
+_ROW = ("row",)
+_TICK = ("tick", "env")
+"""Where an episode begins, in a lane of one environment, and in one of many."""
 
 
 @click.command("episodes")
@@ -33,8 +35,8 @@ def episodes(path: str, sort: str, reverse: bool, limit: int | None, as_json: bo
     """List the trajectories of the store at PATH.
 
     Those that are kept whole: # is the number that Store.trajectory takes, id that of the first
-    transition. An episode ends terminated or truncated; one that is still running is open, and its
-    return is what it has collected so far.
+    transition, and row, or tick and environment, where that is. An episode ends terminated or
+    truncated; one that is still running is open, and its return is what it has collected so far.
     """
     import numpy as np
 
@@ -43,6 +45,7 @@ def episodes(path: str, sort: str, reverse: bool, limit: int | None, as_json: bo
     with mmreplay.open(path) as store:
         found = store.episodes
         ends = store.endings(found)
+        widths = [lane.environments for lane in store.lanes]
     keys = ends if sort == "end" else found[sort]
     if sort in _LARGEST_FIRST:
         # NaN counts as the smallest. Stable: equal ones stay in the order of their ids.
@@ -53,10 +56,12 @@ def episodes(path: str, sort: str, reverse: bool, limit: int | None, as_json: bo
         order = np.argsort(keys, kind="stable")
     order = (order[::-1] if reverse else order)[:limit]
     if as_json:
-        rows = [_as_json(number_, found[number_], ends[number_]) for number_ in order.tolist()]
+        rows = [
+            _as_json(number_, found[number_], ends[number_], widths) for number_ in order.tolist()
+        ]
         echo_json({"path": path, "total": len(found), "episodes": rows})
         return
-    click.echo("\n".join(_lines(found, ends, order)))
+    click.echo("\n".join(_lines(found, ends, order, widths)))
 
 
 def _place(episode: np.void) -> tuple[int, int]:
@@ -66,16 +71,18 @@ def _place(episode: np.void) -> tuple[int, int]:
     return int(episode["id"]) >> LANE_SHIFT, int(episode["id"]) & ((1 << LANE_SHIFT) - 1)
 
 
-def _as_json(number_: int, episode: np.void, end: str) -> dict[str, Any]:
+def _as_json(number_: int, episode: np.void, end: str, widths: list[int]) -> dict[str, Any]:
     import math
 
     lane, row = _place(episode)
     total = float(episode["return"])
+    tick, env = divmod(row, widths[lane])
     return {
         "number": number_,
         "id": int(episode["id"]),
         "lane": lane,
         "row": row,
+        **({"tick": tick, "environment": env} if widths[lane] > 1 else {}),
         "length": int(episode["length"]),
         "return": total if math.isfinite(total) else None,
         "terminated": str(end) == "terminated",
@@ -85,25 +92,31 @@ def _as_json(number_: int, episode: np.void, end: str) -> dict[str, Any]:
 
 
 def _lines(
-    found: npt.NDArray[np.void], ends: npt.NDArray[np.str_], order: npt.NDArray[np.intp]
+    found: npt.NDArray[np.void],
+    ends: npt.NDArray[np.str_],
+    order: npt.NDArray[np.intp],
+    lane_widths: list[int],
 ) -> list[str]:
     """Aligned columns by hand: a table of rich takes seconds for some ten thousand rows."""
-    rows = [_HEADS]
+    of_many = max(lane_widths, default=1) > 1
+    heads = ("#", "id", "lane", *(_TICK if of_many else _ROW), "length", "return", "end")
+    rows = [heads]
     for place in order.tolist():
         one = found[place]
         lane, row = _place(one)
+        begin = divmod(row, lane_widths[lane]) if of_many else (row,)
         rows.append(
             (
                 str(place),
                 str(int(one["id"])),
                 str(lane),
-                str(row),
+                *map(str, begin),
                 f"{int(one['length']):,}",
                 number(float(one["return"])),
                 str(ends[place]),
             )
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS) - 1)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(heads) - 1)]
     lines = []
     for *numbers, end in rows:
         cells = [f"{text:>{width}}" for text, width in zip(numbers, widths, strict=True)]

@@ -59,13 +59,16 @@ def _parts(done: Repair) -> list[Any]:
     if len(done.lanes) > 1:
         rows = [(one.lane, f"{one.kept:,}", _brief(one), _about(one)) for one in done.lanes]
         parts += [table(("lane", "kept", "lost", ""), rows, right=(1, 2)), ""]
+    unit = "row" if done.left_out is None else "tick"
     if done.at_least:
-        end = f"{count(done.kept, 'row')} kept; how many are lost is not known"
+        end = f"{count(done.kept, unit)} kept; how many are lost is not known"
         if done.lost:
             end += f", but at least {done.lost:,}"
     else:
-        before = count(done.kept + done.lost, "row")
+        before = count(done.kept + done.lost, unit)
         end = f"{done.kept:,} of {before} kept, {done.lost:,} lost"
+    if done.left_out:
+        end += f"; of ticks that are kept, {count(done.left_out, 'transition')} lost"
     if done.untrusted:
         end += f"; {_untrusted(done)}"
     parts += [f"{done.path}: repaired; {end}", *done.notes]
@@ -75,7 +78,7 @@ def _parts(done: Repair) -> list[Any]:
     if done.beyond:
         store, before = quoted(done.path), quoted(done.before)
         parts.append(
-            f"{done.beyond:,} of the lost rows lie in whole episodes after the damage; to keep "
+            f"{done.beyond:,} of the lost {unit}s lie in whole episodes after the damage; to keep "
             f"these, too, with new ids: `rm -r {store} && mv {before} {store} && "
             f"mmreplay repair --skip-damaged {store}`"
         )

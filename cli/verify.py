@@ -34,9 +34,12 @@ def verify(path: str, as_json: bool) -> None:
         _print(report)
     if not report.sound:
         found = count(len(report.findings), "finding")
-        raise click.ClickException(
-            f"{path}: {found}: not sound; `mmreplay repair {quoted(path)}` keeps the sound rows"
-        )
+        advice = f"`mmreplay repair {quoted(path)}` keeps the sound rows"
+        # Without some of the documents nobody knows what the other files hold.
+        documents = any(one.file.endswith("zarr.json") for one in report.findings)
+        if documents:
+            advice += ", or says which file has to come back from a copy"
+        raise click.ClickException(f"{path}: {found}: not sound; {advice}")
 
 
 def _print(report: Report) -> None:

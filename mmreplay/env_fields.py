@@ -55,6 +55,7 @@ class EnvFields:
         lanes: the number of environments of a vector environment, None for a single one.
         paths: where each frame field lies in the observation; empty for a plain array.
         padding: how the environment pads the stacks that it returns; None if it returns frames.
+        is_stack_of_one: whether an observation has an axis of 1 in front that its frame has not.
     """
 
     frame: Field | dict[str, Field]
@@ -62,6 +63,7 @@ class EnvFields:
     lanes: int | None
     paths: Mapping[str, tuple[Any, ...]]
     padding: str | None = None
+    is_stack_of_one: bool = False
 
     def to_frame(self, observation: Observation) -> Frame:
         """An observation, or a batch of them with one more axis in front, as frames.
@@ -71,7 +73,10 @@ class EnvFields:
         space has.
         """
         if not isinstance(self.frame, dict):
-            return _frame(observation, self.frame.dtype)
+            frame = _frame(observation, self.frame.dtype)
+            # A view: the axis is there in one observation and in a batch of them.
+            n_axes = len(self.frame.shape) + 1
+            return frame.squeeze(-n_axes) if self.is_stack_of_one else frame
         out = {}
         for name, field in self.frame.items():
             value = observation
@@ -91,8 +96,9 @@ def env_fields(env: AnyEnv) -> EnvFields:
     """The fields of an environment's rows, or of those of one environment of a vector.
 
     Of a `FrameStack`, also below wrappers that leave the observation alone, the fields are those of
-    one frame. Raises SchemaError for spaces whose values are no arrays of a fixed shape and dtype,
-    and for an action of several arrays.
+    one frame; of ale-py's vector environment with ``stack_num=1`` they are without the axis of 1
+    that its observations have. Raises SchemaError for spaces whose values are no arrays of a fixed
+    shape and dtype, and for an action of several arrays.
     """
     if not hasattr(env, "action_space"):
         raise SchemaError(
@@ -114,7 +120,16 @@ def env_fields(env: AnyEnv) -> EnvFields:
     action_field = field_of(action, "action_space")
     if not isinstance(observation, (spaces.Dict, spaces.Tuple)):
         field = field_of(observation, "observation_space")
-        return EnvFields(field, action_field, lanes, {}, padding)
+        inner: Any = env.unwrapped
+        is_stack_of_one = (
+            lanes is not None
+            and _is_of_ale_py(inner)
+            and field.shape[:1] == (1,)
+            and field.shape == inner.single_observation_space.shape
+        )
+        if is_stack_of_one:
+            field = Field(field.shape[1:], field.dtype)
+        return EnvFields(field, action_field, lanes, {}, padding, is_stack_of_one)
     frame: dict[str, Field] = {}
     paths: dict[str, tuple[Any, ...]] = {}
     for path, space in _leaves(observation, ()):
@@ -129,6 +144,11 @@ def env_fields(env: AnyEnv) -> EnvFields:
     if not frame:
         raise SchemaError("observation_space: it has no parts, so there is nothing to store")
     return EnvFields(frame, action_field, lanes, paths, padding)
+
+
+def _is_of_ale_py(env: Any) -> bool:
+    """Whether it is ale-py's vector environment, which gives stacks of `stack_num` frames."""
+    return type(env).__name__ == "AtariVectorEnv"
 
 
 def _unstacked(env: Env[Any, Any]) -> tuple[Space[Any], str | None]:
@@ -153,7 +173,12 @@ def advice_on_stacks(env: AnyEnv) -> str | None:
     other processes are asked.
     """
     layer: Any = env
-    while not isinstance(layer, FrameStackObservation):
+    how = ""
+    # A vector environment makes whole arrays of the `LazyFrames` of its environments.
+    is_joined = isinstance(env, VectorEnv)
+    while not (
+        isinstance(layer, FrameStackObservation) or (is_joined and hasattr(layer, "frame_space"))
+    ):
         if isinstance(layer, (Wrapper, VectorWrapper)):
             layer = layer.env
         elif isinstance(layer, SyncVectorEnv):
@@ -162,9 +187,11 @@ def advice_on_stacks(env: AnyEnv) -> str | None:
             break
     if isinstance(layer, FrameStackObservation):
         stack, space = layer.stack_size, layer.observation_space
-    elif type(layer).__name__ == "AtariVectorEnv":  # of ale-py, which stacks 4 unless told not to
+    elif hasattr(layer, "frame_space"):
+        stack, space = layer.stack, layer.observation_space
+    elif _is_of_ale_py(layer):  # which stacks 4 unless told not to
         space = layer.single_observation_space
-        stack = space.shape[0]
+        stack, how = space.shape[0], " (stack_num=1)"
     elif isinstance(layer, AsyncVectorEnv):
         stack, space = _stack_size(layer), layer.single_observation_space
     else:
@@ -173,10 +200,15 @@ def advice_on_stacks(env: AnyEnv) -> str | None:
     # A wrapper around it may take the newest frame out again.
     if stack == 1 or spaces.flatdim(stored) < spaces.flatdim(space):
         return None
+    for_policies = (
+        "a policy that needs stacks keeps the newest frames of each environment itself"
+        if is_joined
+        else "for a policy that needs stacks take mmreplay.FrameStack, of which single frames are "
+        "stored"
+    )
     return (
         f"{env}: its observations are stacks of {stack} frames, so that each frame would be stored "
-        f"{stack} times; make it without them, and sample with stack={stack}; for a policy that "
-        f"needs stacks take mmreplay.FrameStack, of which single frames are stored"
+        f"{stack} times; make it without them{how}, and sample with stack={stack}; {for_policies}"
     )
 
 
@@ -187,6 +219,8 @@ def _stack_size(env: AsyncVectorEnv) -> int:
         # Only what is there may be asked for: any error ends the process that has it.
         if all(env.call("has_wrapper_attr", "stack_size")):
             stack = env.get_attr("stack_size")[0]
+        elif all(env.call("has_wrapper_attr", "frame_space")):
+            stack = env.get_attr("stack")[0]
     parts = [part.shape or () for _, part in _leaves(env.single_observation_space, ())]
     # A wrapper around it may have changed them.
     return stack if isinstance(stack, int) and all(one[:1] == (stack,) for one in parts) else 1

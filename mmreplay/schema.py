@@ -128,8 +128,8 @@ class Field:
             return array
         if array.shape == self.shape:
             raise SchemaError(
-                f"{name}: expected {count} rows of shape {self.shape}, one for each lane, found "
-                f"one row; to write one lane, call the step and reset of its own writer"
+                f"{name}: expected {count} rows of shape {self.shape}, one for each environment, "
+                f"found one row; rows of those that do not step may be anything, with mask="
             )
         return Field((count, *self.shape), self.dtype).coerce(values, name)
 
@@ -236,6 +236,16 @@ class Schema:
         mine, theirs = self.columns(), other.columns()
         return mine.keys() == theirs.keys() and all(mine[k].same_data(theirs[k]) for k in mine)
 
+    def differences(self, other: Schema) -> str:
+        """The columns in which rows of `other` are not as these, in words; empty if in none."""
+        mine, theirs = self.columns(), other.columns()
+        pairs = {path: (theirs.get(path), mine.get(path)) for path in {**mine, **theirs}}
+        return ", ".join(
+            f"{path} {_in_words(found)} and not {_in_words(expected)}"
+            for path, (found, expected) in pairs.items()
+            if found is None or expected is None or not found.same_data(expected)
+        )
+
     @property
     def frame_paths(self) -> dict[str, str]:
         """The frame columns' paths in the store, by key; one of key FRAME if not a dict."""
@@ -282,6 +292,10 @@ def as_array(value: object, name: str) -> npt.NDArray[Any]:
         return np.asarray(value)
     except (ValueError, TypeError) as error:
         raise SchemaError(f"{name}: cannot be made an array: {error}") from error
+
+
+def _in_words(field: Field | None) -> str:
+    return "none" if field is None else f"{field.shape} {field.dtype}"
 
 
 def _kind_rank(dtype: np.dtype[Any]) -> int:

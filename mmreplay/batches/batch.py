@@ -13,7 +13,7 @@ from mmreplay.ids import Array, Ids
 Observation = Array | dict[str, Array]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Batch:
     """Transitions as arrays, the batch axis first.
 
@@ -43,6 +43,9 @@ class Batch:
     def __len__(self) -> int:
         return len(self.id)
 
+    def __repr__(self) -> str:
+        return shapes_of(self)
+
 
 class Column(Protocol):
     """Rows by id."""
@@ -64,3 +67,12 @@ def arrays_of(batch: Any) -> dict[str, Any]:
         else:
             out[field.name] = value
     return out
+
+
+def shapes_of(batch: Any) -> str:
+    """A batch in a line: the shape and dtype of each of its arrays, and what is no array."""
+    parts = [
+        f"{name}={one.dtype}{list(one.shape)}" if isinstance(one, np.ndarray) else f"{name}={one!r}"
+        for name, one in arrays_of(batch).items()
+    ]
+    return f"{type(batch).__name__}({', '.join(parts)})"

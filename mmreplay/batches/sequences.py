@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.batches.batch import Column, Observation
+from mmreplay.batches.batch import Column, Observation, shapes_of
 from mmreplay.batches.gatherer import BatchGatherer
 from mmreplay.batches.settings import Settings
 from mmreplay.episode_index import UNKNOWN, Index, Span
@@ -21,7 +21,7 @@ from mmreplay.lazy_frames import joined_shape, parted
 from mmreplay.schema import FRAME, Schema
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SequenceBatch:
     """Windows of T = burn_in + length steps as arrays, batch and time in front.
 
@@ -63,6 +63,9 @@ class SequenceBatch:
 
     def __len__(self) -> int:
         return len(self.id)
+
+    def __repr__(self) -> str:
+        return shapes_of(self)
 
 
 class SequenceGatherer(BatchGatherer[SequenceBatch]):

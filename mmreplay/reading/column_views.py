@@ -109,6 +109,9 @@ class LaneView:
             path: ColumnView(lanes, number, path) for path in reader.log.specs if path != "count"
         }
 
+    def __repr__(self) -> str:
+        return f"<mmreplay.LaneView {self.path} environments={self.environments}>"
+
     def _window(self) -> tuple[int, int, int]:
         base, first, head = self._lanes.look(lambda index: index.window(self._number))
         width = self.environments

@@ -58,8 +58,8 @@ class JoinedLanes:
         for reader in self.readers[1:]:
             if not reader.schema.same_data(schema):
                 raise SchemaError(
-                    f"{reader.path}: expected rows as in {paths[0]}, found another schema; "
-                    f"load them apart"
+                    f"{reader.path}: expected rows as in {paths[0]}, found "
+                    f"{schema.differences(reader.schema)}; load them apart"
                 )
         self.remaps = Remaps()
         vectors = [reader for reader in self.readers if isinstance(reader, VectorReader)]

@@ -14,6 +14,7 @@ from typing import Any, Protocol, SupportsIndex, overload
 import numpy as np
 import numpy.typing as npt
 
+from mmreplay.batches.batch import shapes_of
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.schema import FRAME, Schema
 
@@ -43,7 +44,7 @@ class Step:
     extras: dict[str, Array]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Trajectory:
     """One episode of T steps; a sequence of `Step`, whose slices are lists.
 
@@ -69,6 +70,9 @@ class Trajectory:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def __repr__(self) -> str:
+        return shapes_of(self)
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> Step: ...

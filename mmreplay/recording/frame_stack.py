@@ -55,8 +55,8 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         if isinstance(env, VectorEnv):
             raise SchemaError(
                 "FrameStack: expected a single environment, found a vector environment; give its "
-                "frames to a buffer as they are, which stacks them when it samples, or wrap each "
-                "environment on its own"
+                "frames to a buffer as they are, which stacks them when it samples; a policy that "
+                "needs stacks keeps the newest frames of each environment itself"
             )
         RecordConstructorArgs.__init__(self, stack=stack, stack_axis=stack_axis, padding=padding)
         super().__init__(env)

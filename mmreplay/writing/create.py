@@ -128,6 +128,7 @@ def create(
         _checked_metadata(metadata),
         _checked_flush_s(flush_s),
         stack_padding,
+        of_one=env is not None and lanes is None,
     )
     writer = _open_or_make(request, capacity, lanes, lane, append=append)
     if not isinstance(writer, Writer):

@@ -62,8 +62,14 @@ def open_lanes(
     paths = lane_paths(store)
     if any(read_metadata(path)["kind"] != "lane" for path in paths):
         raise SchemaError(
-            f"{store}: it has lanes of many environments, each written by a process of its own; "
-            f"name one (lane=...)"
+            f"{store}: its lanes are of many environments, each written by a process of its own, "
+            f"and cannot be written together; mmreplay.load(path) reads and "
+            f"samples them all, mmreplay.create(path, lane=NAME) writes one"
+        )
+    if request.of_one:
+        raise SchemaError(
+            f"{store}: a store of {len(paths)} lanes that are written together, expected one of a "
+            f"single environment, as env is"
         )
     if lanes is not None and lanes != len(paths):
         raise SchemaError(f"{store}: expected {lanes} lanes, found {len(paths)}")
@@ -90,7 +96,12 @@ def _open_one(
     width = read_metadata(path).get("width")
     if lanes is not None and lanes != width:
         what = "of one environment" if width is None else f"of {width} environments"
-        raise SchemaError(f"{path}: a lane {what}, expected {lanes} lanes")
+        raise SchemaError(f"{path}: a lane {what}, expected {lanes}")
+    if width is not None and request.of_one:
+        raise SchemaError(
+            f"{path}: a lane of {width} environments, expected one of a single environment, as "
+            f"env is"
+        )
     check_capacity(capacity, width)
     _check(request, path)
     if path is not store:

@@ -29,7 +29,8 @@ def check_capacity(capacity: int | None, lanes: int | None) -> None:
     """Raise SchemaError for a capacity that is less than one step of all of `lanes`."""
     if capacity is not None and lanes is not None and capacity < lanes:
         raise SchemaError(
-            f"capacity: expected one transition or more for each of {lanes} lanes, found {capacity}"
+            f"capacity: expected one transition or more for each of {lanes} environments, found "
+            f"{capacity}"
         )
 
 
@@ -55,6 +56,7 @@ class Request:
     metadata: Mapping[str, Any] | None
     flush_s: float
     stack_padding: str | None = None  # of the environment's stacks; counts in a new store
+    of_one: bool = False  # it is said to be of one environment, and not left open
 
     def __post_init__(self) -> None:
         """Check what no other part checks."""

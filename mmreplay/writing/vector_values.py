@@ -128,7 +128,9 @@ class VectorValues:
         return out
 
     def _unfit(self, name: str, found: object) -> SchemaError:
-        return SchemaError(f"{name}: expected one for each of {self._n} lanes, found shape {found}")
+        return SchemaError(
+            f"{name}: expected one for each of {self._n} environments, found shape {found}"
+        )
 
 
 def has_stacks(frames: Any) -> bool:

@@ -324,13 +324,13 @@ class VectorWriter:
             if chosen[number]:
                 raise SchemaError(
                     f"{self.path}: step() at tick {self._head:,}, but no episode is running in "
-                    f"lane {number}; call reset(frames, mask) first, or leave it out (mask=). "
-                    f"Where the environment resets itself (autoreset), let "
+                    f"environment {number}; call reset(frames, mask) first, or leave it out "
+                    f"(mask=). Where the environment resets itself (autoreset), let "
                     f"mmreplay.RecordExperience(env, buffer) write what happens"
                 )
             raise SchemaError(
-                f"{self.path}: step() at tick {self._head:,}: lane {number} is left out, but its "
-                f"episode is running, and has no gaps; give its step, or reset it first"
+                f"{self.path}: step() at tick {self._head:,}: environment {number} is left out, "
+                f"but its episode is running, and has no gaps; give its step, or reset it first"
             )
         return None if self._all_running else chosen
 
@@ -397,7 +397,7 @@ class VectorWriter:
         """(N, *frame): the newest frames of `LazyFrames`, as far as they are asked for."""
         out = np.zeros((self._n, *field.shape), field.dtype)
         for e in which.tolist():
-            name, frame = f"{path} of lane {e}", stacks[e]
+            name, frame = f"{path} of environment {e}", stacks[e]
             if isinstance(frame, LazyFrames):
                 overlap = self._overlaps.setdefault(e, Overlap())
                 if begins:

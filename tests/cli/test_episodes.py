@@ -97,6 +97,21 @@ def test_lanes(command, write, play):
     )
 
 
+def test_many_environments(command, vector_store):
+    lines = command("episodes", vector_store, "--limit", "3").out.splitlines()
+    assert lines[0].split() == ["#", "id", "lane", "tick", "env", "length", "return", "end"]
+    assert [line.split()[:5] for line in lines[1:4]] == [
+        ["0", "0", "0", "0", "0"],
+        ["1", "1", "0", "0", "1"],
+        ["2", "20", "0", "10", "0"],
+    ]
+    rows = json.loads(command("episodes", vector_store, "--json").out)["episodes"]
+    assert [(one["row"], one["tick"], one["environment"]) for one in rows[1:3]] == [
+        (1, 0, 1),
+        (20, 10, 0),
+    ]
+
+
 def test_an_empty_store(command, write):
     write().close()
     result = command("episodes", "store.zarr")

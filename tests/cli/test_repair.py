@@ -3,7 +3,10 @@
 import json
 import shutil
 
+import numpy as np
+
 import mmreplay
+from mmreplay import Field
 
 
 def test_a_sound_store(command, store, folder):
@@ -141,10 +144,27 @@ def test_many_environments(command, vector_store, folder):
         "damaged                rows      what\n"
         "ticks/frames/c.1.0.0   8 to 15   expected this chunk file, found none\n"
         "\n"
-        "store.zarr: repaired; 8 of 30 rows kept, 22 lost\n"
+        "store.zarr: repaired; 8 of 30 ticks kept, 22 lost\n"
     )
-    assert "\n10 of the lost rows lie in whole episodes after the damage" in result.out
+    assert "\n10 of the lost ticks lie in whole episodes after the damage" in result.out
     assert mmreplay.verify(vector_store).sound
+
+
+def test_steps_that_are_left_out_of_ticks_are_counted(command, write, folder):
+    frames, none = np.zeros((2, 3), np.uint8), np.zeros(2, bool)
+    frame = Field((3,), "uint8", "lz4", chunk=2, shard=8)
+    with write(lanes=2, frame=frame, action=Field((), "int64", chunk=8)) as writer:
+        writer.reset(frames)
+        for _ in range(8):
+            writer.step([1, 2], [1.0, 0.5], frames, none, none)
+    shard = folder / "store.zarr" / "ticks" / "frames" / "c.0.0.0"
+    data = bytearray(shard.read_bytes())
+    data[0] ^= 255  # of the first two steps of the first environment
+    shard.write_bytes(data)
+    result = command("repair", "store.zarr")
+    text = "repaired; 8 of 8 ticks kept, 0 lost; of ticks that are kept, 8 transitions lost\n"
+    assert text in result.out
+    assert "store.zarr.damaged: the damaged store, unchanged" in result.out
 
 
 def test_attributes_that_are_lost_are_reported(command, write, folder, play, die):
@@ -177,6 +197,7 @@ def test_json(command, store, folder):
         "lost": 27,
         "at_least": False,
         "beyond": 15,
+        "left_out": None,
         "untrusted": 0,
         "notes": [],
         "findings": findings,
@@ -192,6 +213,7 @@ def test_json(command, store, folder):
                 "at_least": False,
                 "untrusted": 0,
                 "notes": [],
+                "left_out": None,
             }
         ],
     }

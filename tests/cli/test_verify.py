@@ -50,6 +50,16 @@ def test_findings_are_a_table(command, store, folder):
     )
 
 
+def test_a_lost_document_may_have_to_come_back_from_a_copy(command, vector_store, folder):
+    (folder / vector_store / "zarr.json").unlink()
+    result = command("verify", vector_store)
+    copy = ", or says which file has to come back from a copy\n"
+    assert result.err == f"Error: store.zarr: 1 finding: not sound; {ADVICE}{copy}"
+    assert (
+        "back from a backup or a snapshot, and repair again" in command("repair", vector_store).err
+    )
+
+
 def test_findings_in_json(command, store, folder):
     flip(folder / store / "rewards" / "c.1")
     result = command("verify", store, "--json")

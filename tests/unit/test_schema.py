@@ -342,6 +342,11 @@ def test_schemas_hold_the_same_data_by_names_shapes_and_dtypes_alone():
     ):
         assert not one.same_data(other)
         assert not other.same_data(one)
+        assert one.differences(other)
+    assert one.differences(one) == ""
+    assert one.differences(other) == (
+        "frames none and not (2,) uint8, frames/frame (2,) uint8 and not none"
+    )
 
 
 @pytest.mark.parametrize("codec", [5, b"lz4", ["lz4"], lambda: "lz4"])
@@ -359,5 +364,7 @@ def test_rows_of_many_lanes_given_to_one_lane_are_refused():
     ) as found:
         one.coerce(np.zeros((4, 2), np.uint8), "frame")
     assert "lanes" not in str(found.value)
-    with pytest.raises(SchemaError, match=r"frames: expected 4 rows .*, one for each lane, found"):
+    with pytest.raises(
+        SchemaError, match=r"frames: expected 4 rows .*, one for each environment, found"
+    ):
         one.coerce_many(np.zeros(3, np.uint8), 4, "frames")

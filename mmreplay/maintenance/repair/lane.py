@@ -42,6 +42,8 @@ class LaneRepair:
         untrusted: rows after the last flush of a writer that died, which were not kept, as they
             cannot be trusted in this place or after a restart; not among `lost`.
         notes: what else is not what it was, or may not be, a sentence each.
+        left_out: of a lane of many environments, whose rows are ticks: the transitions that were
+            left out of ticks that are kept. None of a lane of one environment.
     """
 
     lane: str
@@ -54,6 +56,7 @@ class LaneRepair:
     at_least: bool = False
     untrusted: int = 0
     notes: tuple[str, ...] = ()
+    left_out: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The attributes as a dict of JSON values."""

@@ -81,6 +81,13 @@ class Repair:
         return sum(lane.lost for lane in self.lanes)
 
     @property
+    def left_out(self) -> int | None:
+        """Transitions left out of ticks that are kept; None if some rows are no ticks."""
+        found = [lane.left_out for lane in self.lanes]
+        numbers = [one for one in found if one is not None]
+        return sum(numbers) if numbers and len(numbers) == len(found) else None
+
+    @property
     def at_least(self) -> bool:
         """Whether more rows than `lost` may be lost, as nothing tells how many there were."""
         return any(lane.at_least for lane in self.lanes)
@@ -106,6 +113,7 @@ class Repair:
             "lost": self.lost,
             "at_least": self.at_least,
             "beyond": self.beyond,
+            "left_out": self.left_out,
             "untrusted": self.untrusted,
             "notes": self.notes,
             "findings": [finding.to_json() for finding in self.findings],

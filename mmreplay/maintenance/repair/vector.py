@@ -45,8 +45,8 @@ _LOST_PRIORITIES = (
     "transition counts as a new one"
 )
 _LEFT_OUT = (
-    "ticks/frames: {:,} steps are lost, of environments of which inner chunks are damaged: each "
-    "episode from there on; they are left out of their ticks, and all other steps keep their ids"
+    "ticks/frames: {:,} transitions are lost, of environments of which inner chunks are damaged: "
+    "each episode from there on; they are left out of their ticks, and all others keep their ids"
 )
 _UNSURE = (
     "zarr.json does not match its crc32c: capacity, padding and env are kept as they stand there, "
@@ -92,7 +92,7 @@ class DamagedVector:
                     f"{'' if 'repair again' in text else f'{advice} again'}"
                 ) from error
         of_ticks = [_of_log(one, TICKS) for one in findings if _is_of(one, TICKS)]
-        n_left_out = leave_out(self._reader, of_ticks, spare)
+        self._n_left_out = n_left_out = leave_out(self._reader, of_ticks, spare)
         if n_left_out:
             self._reader, findings = VectorReader(spare), verify(str(spare)).findings
         self._side_data = set(SIDE_DATA)
@@ -187,14 +187,16 @@ class DamagedVector:
             skip_damaged and bool(whole),
             untrusted=reader.untrusted,
             notes=(*self._notes, *self._more_notes(lost, stop, spans)),
+            left_out=self._n_left_out,
         )
 
     def _more_notes(self, lost: Sequence[Span], stop: int, spans: Sequence[Span]) -> Iterator[str]:
         if lost:
             rows = ", ".join(f"{start:,} to {end - 1:,}" for start, end in lost[:4])
             yield (
-                f"starts: rows {rows} are damaged; ticks are kept up to {stop:,}, the first of an "
-                f"episode that begins there or later"
+                f"starts: rows {rows} are damaged; ticks before {stop:,} are kept, as that is the "
+                f"first of an episode that begins there or later, and after them whole episodes "
+                f"{'with new ids' if len(spans) > 1 else 'only with skip_damaged'}"
             )
         reader = self._reader
         for path in notes.unchecked_notes(self._unchecked[TICKS], spans, reader.ticks):

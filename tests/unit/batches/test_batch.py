@@ -45,3 +45,13 @@ def test_no_transitions_are_a_batch_of_none():
         assert len(batch) == 0
         assert batch.reward.shape == (0,)
     assert gathered([], stack=3).observation.shape == (0, 3)
+
+
+def test_a_batch_is_shown_by_the_shapes_of_its_arrays():
+    rows = Rows(SCALARS, extras={"x": Column(np.arange(24).reshape(12, 2), "float16")})
+    batch = dataclasses.replace(gathered(IDS, rows=rows, stack=3), next_observation=None)
+    assert repr(batch) == (
+        "Batch(observation=uint8[9, 3], next_observation=None, action=int64[9], "
+        "reward=float32[9], discount=float32[9], non_terminal=bool[9], id=int64[9], "
+        "weight=float32[9], extras['x']=float16[9, 2])"
+    )

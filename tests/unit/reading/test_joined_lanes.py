@@ -37,9 +37,12 @@ def test_lanes_of_several_stores_are_numbered_on(make, story):
 @pytest.mark.parametrize(
     ("other", "match"),
     [
-        ({"frame": Field((4,), codec="raw")}, "found another schema; load them apart"),
-        ({"action": Field((2,), "int64")}, "found another schema"),
-        ({"extras": {"x": Field()}}, "found another schema"),
+        (
+            {"frame": Field((4,), codec="raw")},
+            r"found frames \(4,\) uint8 and not \(3,\) uint8; load them apart",
+        ),
+        ({"action": Field((2,), "int64")}, r"found actions \(2,\) int64 and not \(\) int64;"),
+        ({"extras": {"x": Field()}}, r"found extras/x \(\) uint8 and not none;"),
         (
             {"frame": Field((3,), codec="lz4")},
             r"a\.zarr/frames is raw, \S*b\.zarr/frames is compressed \(lz4\)",

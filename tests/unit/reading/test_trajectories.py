@@ -212,3 +212,16 @@ def test_a_trajectory_of_a_closed_store_cannot_be_read(make, story):
         [one] = data.sample_trajectories(1)
     with pytest.raises(ClosedError):
         _ = one.action
+
+
+def test_what_holds_arrays_is_shown_in_a_line(store):
+    shown = repr(store.trajectory(0))
+    assert shown.startswith(
+        "Trajectory(observation=uint8[5, 3], action=int64[4], reward=float32[4]"
+    )
+    assert "terminated=True, truncated=False, ids=int64[4], extras['x']=float32[4, 2])" in shown
+    windows = repr(store.sample_sequences(2, 1))
+    assert windows.startswith("SequenceBatch(observation=uint8[2, 1, 3], ")
+    assert windows.endswith("weight=float32[2], burn_in=0)")
+    lane = store.store.lanes[0]
+    assert repr(lane) == f"<mmreplay.LaneView {lane.path} environments=1>"

@@ -273,9 +273,34 @@ def test_a_missing_package_is_reported_with_the_command_that_installs_it(child, 
 
 def test_stacks_made_by_ale_py_give_a_warning(tmp_path):
     envs = AtariVectorEnv("pong", 1)
-    with pytest.warns(UserWarning, match="AtariVectorEnv.* stacks of 4 frames"):
+    with pytest.warns(UserWarning, match=r"stacks of 4 frames.*without them \(stack_num=1\)"):
         record(envs, tmp_path / "stacks.zarr", 4)
     envs.close()
     envs = AtariVectorEnv("pong", 1, stack_num=1)
     record(envs, tmp_path / "frames.zarr", 4)
     envs.close()
+
+
+def test_a_recording_goes_on_in_a_loop_with_ale_pys_vector_environment(tmp_path):
+    """Stacks of one are frames, also the final ones of each autoreset mode."""
+    record("ALE/Pong-v5", tmp_path / "s.zarr", 6, envs=2)
+    for mode in ("NextStep", "SameStep"):
+        envs = gymnasium.make_vec(
+            "ALE/Pong-v5",
+            num_envs=2,
+            stack_num=1,
+            autoreset_mode=mode,
+            max_num_frames_per_episode=24,  # six steps, so that episodes end within these
+        )
+        with mmreplay.ReplayBuffer(tmp_path / "s.zarr") as buffer:
+            env = mmreplay.RecordExperience(envs, buffer)
+            env.reset(seed=0)
+            ends = 0
+            for _ in range(9):
+                seen, _, terminated, truncated, _ = env.step(np.zeros(2, np.int64))
+                ends += int((terminated | truncated).sum())
+            assert ends > 0
+            assert buffer.sample(2).observation.shape == (2, 4, 84, 84)
+        env.close()
+        with mmreplay.open(tmp_path / "s.zarr") as store:
+            assert store.frames[-1].tobytes() == seen.tobytes()

@@ -239,6 +239,13 @@ def test_what_it_cannot_write_to_is_refused(tmp_path):
             RecordExperience(SyncVectorEnv([Counter] * 2), writer)
         with pytest.raises(SchemaError, match="capacity: of a store that is made at a path"):
             RecordExperience(Counter(), writer, capacity=5)
+    mmreplay.create(tmp_path / "v.zarr", env=SyncVectorEnv([Counter] * 3)).close()
+    make_lanes(
+        tmp_path / "l.zarr", n_lanes=2, frame=Field((2,), "float32"), action=Field((), "int64")
+    ).close()
+    for name, found in (("v", "a lane of 3 environments"), ("l", "a store of 2 lanes")):
+        with pytest.raises(SchemaError, match=f"{found}.*, expected one of a single environment"):
+            mmreplay.ReplayBuffer(tmp_path / f"{name}.zarr", stack=None, env=Counter())
     pool = SyncVectorEnv([Counter] * 2)
     pool.is_async = True  # as EnvPool's are that return some of their environments
     with pytest.raises(SchemaError, match="batch_size equal to num_envs"):

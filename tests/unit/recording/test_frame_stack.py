@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import (
     FlattenObservation,
     FrameStackObservation,
@@ -203,7 +203,7 @@ def test_settings_and_environments_without_a_stack_are_refused():
     ):
         with pytest.raises(SchemaError, match=message):
             FrameStack(env, **settings)
-    with pytest.raises(SchemaError, match="found a vector environment"):
+    with pytest.raises(SchemaError, match=r"found a vector .* keeps the newest frames"):
         FrameStack(SyncVectorEnv([OneScreen]))
     with pytest.raises(SchemaError, match=r"observation_space\['word'\]: a Text space"):
         FrameStack(SpacesEnv(spaces.Dict({"word": spaces.Text(3)})))
@@ -327,6 +327,11 @@ def stacked():
     return TimeLimit(FrameStackObservation(OneScreen(), 3), 9)
 
 
+def joined():
+    """Of which a vector environment makes whole arrays."""
+    return TimeLimit(FrameStack(OneScreen(), 3), 9)
+
+
 @pytest.mark.parametrize(
     "env",
     [
@@ -337,12 +342,24 @@ def stacked():
             SyncVectorEnv([stacked] * 2, autoreset_mode=AutoresetMode.DISABLED), np.float32
         ),
         lambda: AsyncVectorEnv([stacked] * 2, autoreset_mode=AutoresetMode.DISABLED),
+        lambda: SyncVectorEnv([joined] * 2, autoreset_mode=AutoresetMode.DISABLED),
+        lambda: AsyncVectorEnv([joined] * 2, autoreset_mode=AutoresetMode.DISABLED),
     ],
-    ids=["wrapped", "stacked twice", "flattened", "vector", "other processes"],
+    ids=[
+        "wrapped",
+        "stacked twice",
+        "flattened",
+        "vector",
+        "other processes",
+        "ours in a vector",
+        "ours in other processes",
+    ],
 )
 def test_stacks_stored_whole_give_a_warning(tmp_path, env):
     made = env()
-    with pytest.warns(UserWarning, match=r"stacks of 3 frames, .* mmreplay\.FrameStack"):
+    one = "mmreplay.FrameStack, of which single frames are stored"
+    advice = "keeps the newest frames of each" if isinstance(made, VectorEnv) else one
+    with pytest.warns(UserWarning, match=rf"stacks of 3 frames, .* {advice}"):
         mmreplay.ReplayBuffer(tmp_path / "buffer", env=made).close()
     made.close()
     with pytest.warns(UserWarning, match="sample with stack=3"):

@@ -86,7 +86,7 @@ def test_the_path_above_must_be_a_directory(make, tmp_path):
         ({"lanes": 0}, "lanes: expected a whole number, 1 to 4,096, or None; found 0"),
         ({"lanes": 100_000}, "lanes: expected a whole number, 1 to 4,096, or None; found 100000"),
         ({"lanes": "2"}, "lanes: expected a whole number, 1 to 4,096, or None; found '2'"),
-        ({"lanes": 3, "capacity": 2}, "for each of 3 lanes"),
+        ({"lanes": 3, "capacity": 2}, "for each of 3 environments"),
         ({"flush_s": -1}, "flush_s: expected seconds"),
         ({"frame": Field((3,)), "codec": "lz5"}, "expected codec"),
         ({"reward_dtype": "int32"}, "reward_dtype"),

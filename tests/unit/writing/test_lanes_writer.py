@@ -100,12 +100,12 @@ def test_lanes_that_the_mask_leaves_out_are_left_alone(vector):
 @pytest.mark.parametrize(
     ("wrong", "match"),
     [
-        ({"actions": [1, 2]}, "actions: expected one for each of 3 lanes"),
-        ({"actions": 1}, "actions: expected one for each of 3 lanes"),
+        ({"actions": [1, 2]}, "actions: expected one for each of 3 environments"),
+        ({"actions": 1}, "actions: expected one for each of 3 environments"),
         ({"actions": [1, 2, 1.5]}, "actions"),
         ({"actions": [1, 2, None]}, "actions"),
         ({"actions": [[1], [1, 2], [3]]}, "actions"),
-        ({"rewards": [1.0]}, "rewards: expected one for each of 3 lanes"),
+        ({"rewards": [1.0]}, "rewards: expected one for each of 3 environments"),
         ({"rewards": ["a", "b", "c"]}, "rewards"),
         ({"rewards": [1.0, 2.0, None]}, "rewards"),
         ({"rewards": [[1.0], [1.0, 2.0], []]}, "rewards"),

@@ -25,7 +25,9 @@ def test_a_capacity_is_divided_evenly_and_exactly(capacity, n_lanes):
 
 def test_no_capacity_is_none_in_every_lane_and_one_below_the_lanes_is_refused():
     assert split_capacity(None, 3) == [None] * 3
-    with pytest.raises(SchemaError, match="one transition or more for each of 3 lanes, found 2"):
+    with pytest.raises(
+        SchemaError, match="one transition or more for each of 3 environments, found 2"
+    ):
         split_capacity(2, 3)
 
 

@@ -198,7 +198,7 @@ def test_a_stack_that_does_not_go_on_in_one_lane_is_written_in_none(make):
     for bad in ([one[1], two[2]], [one[1], LazyFrames.first(np.zeros(2, "uint8"))]):
         with pytest.raises(SchemaError, match=r"do not go on|expected shape"):
             writer.step([1, 1], [1.0, 1.0], bad, [False] * 2, [False] * 2)
-    with pytest.raises(SchemaError, match="expected one for each of 2 lanes"):
+    with pytest.raises(SchemaError, match="expected one for each of 2 environments"):
         writer.step([1, 1], [1.0, 1.0], [one[1]], [False] * 2, [False] * 2)
     assert stored(writer) == [[1], [11]]
 
@@ -236,7 +236,7 @@ def test_a_vector_writer_takes_the_stacks_of_each_environment(make, fields):
         writer.step([1, 1], [1.0, 1.0], [one[t], second], none, [False, t == 19])
     other = stacks_of(5, 6)
     writer.reset([None, other[0]], [False, True])
-    with pytest.raises(SchemaError, match=r"lane 0.* do not go on from row 18"):
+    with pytest.raises(SchemaError, match=r"environment 0.* do not go on from row 18"):
         writer.step([1, 1], [1.0, 1.0], [one[3], other[1]], none, none)
     writer.step([1, 1], [1.0, 1.0], [one[19].followed_by(pixel(20)), other[1]], none, none)
     ticks, starts = ticks_of(writer)

@@ -55,5 +55,5 @@ def test_stacks_are_left_to_who_asks_for_them(values):
     assert values.frames(frames)["frames"] is frames
     asked = values.frames(frames, lambda given, path, field: (given, path, field.shape))
     assert asked["frames"] == (frames, "frames", (2,))
-    with pytest.raises(SchemaError, match="frames: expected one for each of 3 lanes"):
+    with pytest.raises(SchemaError, match="frames: expected one for each of 3 environments"):
         values.frames(frames[1:])

@@ -198,12 +198,12 @@ def test_a_reset_in_a_running_episode_ends_it_with_the_newest_tick(vector):
 def test_only_an_environment_without_an_episode_may_be_left_out(vector):
     model = vector(3)
     values = ([1] * 3, [0] * 3, model.frames(), [False] * 3, [False] * 3)
-    with pytest.raises(SchemaError, match="no episode is running in lane 0; call reset"):
+    with pytest.raises(SchemaError, match="no episode is running in environment 0; call reset"):
         model.writer.step(*values, x=[0] * 3)
     model.reset([0, 1])
-    with pytest.raises(SchemaError, match="no episode is running in lane 2"):
+    with pytest.raises(SchemaError, match="no episode is running in environment 2"):
         model.writer.step(*values, x=[0] * 3)
-    with pytest.raises(SchemaError, match="lane 1 is left out, but its episode is running"):
+    with pytest.raises(SchemaError, match="environment 1 is left out, but its episode is running"):
         model.writer.step(*values, mask=[True, False, False], x=[0] * 3)
     model.step()
     assert model.writer.running.tolist() == [True, True, False]
@@ -286,10 +286,10 @@ def test_an_interrupted_call_leaves_episodes_that_fit_the_ticks(vector, call):
 @pytest.mark.parametrize(
     ("wrong", "match"),
     [
-        ({"actions": [1, 2]}, "actions: expected one for each of 3 lanes"),
+        ({"actions": [1, 2]}, "actions: expected one for each of 3 environments"),
         ({"actions": [1, 2, 1.5]}, "actions"),
         ({"actions": [[1], [1, 2], [3]]}, "actions"),
-        ({"rewards": [1.0]}, "rewards: expected one for each of 3 lanes"),
+        ({"rewards": [1.0]}, "rewards: expected one for each of 3 environments"),
         ({"rewards": ["a", "b", "c"]}, "rewards"),
         ({"frames": np.zeros((2, 3), "f4")}, "frames: expected shape"),
         ({"frames": np.zeros((3, 3), "i2")}, "frames: expected dtype"),
@@ -379,11 +379,11 @@ def test_a_lane_of_many_is_opened_as_what_it_is(vector, make, impatient):
         make(append=True)
     writers = [mmreplay.create(path.parent / "other.zarr", RAW, FIELDS["action"], lanes=2)]
     writers[0].close()
-    with pytest.raises(SchemaError, match="a lane of 2 environments, expected 3 lanes"):
+    with pytest.raises(SchemaError, match="a lane of 2 environments, expected 3"):
         make("other.zarr", append=True, lanes=3)
     with pytest.raises(SchemaError, match="expected codec 'raw'"):
         make("other.zarr", append=True, codec="lz4")
-    with pytest.raises(SchemaError, match="for each of 2 lanes, found 1"):
+    with pytest.raises(SchemaError, match="for each of 2 environments, found 1"):
         make("other.zarr", append=True, capacity=1)
     again = make("other.zarr", append=True, capacity=77, metadata={"seed": 4}, padding="zero")
     assert isinstance(again, VectorWriter)
@@ -405,12 +405,15 @@ def test_lanes_of_many_and_of_one_share_a_store(make):
     ]
     assert other.files.log.specs["frames"].codec_name == "zstd"
     many.close()
-    with pytest.raises(SchemaError, match="of 3 environments, expected 2 lanes"):
+    with pytest.raises(SchemaError, match="of 3 environments, expected 2"):
         make(lane="many", lanes=2)
     assert len(make(lane="many", frame=None, action=None)) == 3
     one.close()
     other.close()
-    with pytest.raises(SchemaError, match="lanes of many environments"):
+    advice = (
+        r"mmreplay\.load\(path\) reads and samples them all, mmreplay\.create\(path, lane=NAME\)"
+    )
+    with pytest.raises(SchemaError, match=advice):
         make(append=True)
 
 

@@ -49,7 +49,8 @@ def test_a_damaged_inner_chunk_costs_its_environment_steps_and_no_other(
     done = repair(path, skip_damaged=skip)
     assert (done.kept, done.lost) == (70, 0)
     assert not done.lanes[0].renumbered
-    assert f"{len(lost)} steps are lost" in done.notes[0]
+    assert f"{len(lost)} transitions are lost" in done.notes[0]
+    assert (done.left_out, done.lanes[0].left_out) == (len(lost), len(lost))
     with mmreplay.open(original) as store:
         expected = [one for one in store.ids.tolist() if one not in lost]
     assert lost

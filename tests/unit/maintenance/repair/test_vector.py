@@ -93,8 +93,9 @@ def test_a_lost_start_costs_its_episode_or_the_ticks_from_there_on(vector, kill,
     numbers = model.columns("ticks")["episode"]
     stop = int(np.argmax((numbers >= lost).any(1)))
     done = repair(path, skip_damaged=skip)
-    note = f"starts: rows {lost} to {lost} are damaged; ticks are kept up to {stop}, the first of "
-    assert any(one.startswith(note) for one in done.notes)
+    note = f"starts: rows {lost} to {lost} are damaged; ticks before {stop} are kept, as "
+    later = "whole episodes with new ids" if skip else "whole episodes only with skip_damaged"
+    assert any(one.startswith(note) and one.endswith(later) for one in done.notes)
     assert verify(path).findings == []
     if not skip:
         assert (done.kept, done.lost) == (stop, 70 - stop)
