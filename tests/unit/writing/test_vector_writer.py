@@ -233,13 +233,14 @@ def test_all_episodes_are_over_after_an_opening(vector, make, kill, codec):
 
 
 class _Interrupt:
-    """A trace function that raises KeyboardInterrupt at the n-th line of the writing room."""
+    """A trace function that raises KeyboardInterrupt at the n-th line of some modules."""
 
-    def __init__(self, n_lines):
+    def __init__(self, n_lines, modules="/mmreplay/writing/"):
         self._left = n_lines
+        self._modules = modules
 
     def __call__(self, frame, event, _):
-        if event == "line" and "/mmreplay/writing/" in frame.f_code.co_filename:
+        if event == "line" and self._modules in frame.f_code.co_filename:
             self._left -= 1
             if self._left == 0:
                 raise KeyboardInterrupt
@@ -278,6 +279,40 @@ def test_an_interrupted_call_leaves_episodes_that_fit_the_ticks(vector, call):
         assert np.array_equal(goes_on, (ends == 0) & (episode >= 0))
         model.end([e for e in range(3) if writer._current[e] < 0])
     assert 10 < n_lines < 199
+
+
+def test_step_that_is_interrupted_at_a_chunk_border_can_be_repeated(vector):
+    """Ctrl-C at each line of a step that needs new chunk files; every row is where it belongs."""
+    frame, action = Field((1,), "uint8", "raw", chunk=4), Field((), "int64", chunk=4)
+    writer = vector(3, frame=frame, action=action, extras={}).writer
+    none = np.zeros(3, bool)
+
+    def step():
+        row = writer.rows
+        writer.step([row] * 3, none, np.full((3, 1), row % 251, np.uint8), none, none)
+
+    writer.reset(np.zeros((3, 1), np.uint8))
+    for n_lines in range(1, 300):
+        while writer.rows % 4 or writer.rows == 0:
+            step()
+        interrupted = True
+        sys.settrace(_Interrupt(n_lines, "/mmreplay/writing/vector_writer"))
+        try:
+            step()
+            interrupted = False
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        step()
+        if not interrupted:
+            break
+    assert 40 < n_lines < 299
+    writer.close()
+    with mmreplay.open(writer.path) as store:
+        rows = np.arange(writer.rows)[:, None]
+        assert (store.actions[:] == rows).all()
+        assert (store.frames[:][..., 0] == rows % 251).all()
 
 
 # ---------------------------------------------------------------- refusals
