@@ -206,6 +206,8 @@ class LanesWriter:
 class _LanesFiles:
     """What the rest of the package needs of all lanes, as `LockedLane` has it of one."""
 
+    is_new = False  # such a store gets its lanes one by one
+
     def __init__(self, lanes: Sequence[LockedLane]) -> None:
         self._lanes = lanes
 
