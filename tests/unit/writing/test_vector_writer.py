@@ -164,18 +164,31 @@ def test_bytes_of_a_flag_that_are_neither_0_nor_1_count_as_1(vector):
     assert group["ticks/non_terminals"][0].tolist() == [1, 0]
 
 
-def test_rewards_of_float64_are_rounded_and_too_large_ones_refused(vector):
-    model = vector(2)
-    model.reset()
-    none = [False] * 2
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(SchemaError, match="rewards"):
-            model.writer.step([1, 1], [0, 1e300], model.frames(), none, none, x=[0, 0])
-        model.writer.step([1, 1], np.array([0.1, np.inf]), model.frames(), none, none, x=[0, 0])
-    model.writer.close()
-    group = zarr.open_group(str(model.writer.path), mode="r")
-    assert group["ticks/rewards"][0].tolist() == [np.float32(0.1), np.inf]
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_rewards_are_stored_as_a_writer_of_one_environment_stores_them(make, dtype):
+    odd = [0.1, -1e300, 1e39, np.inf, np.nan, (1 << 60) + (1 << 36) + 1, 3, True]
+    of_one = [[reward] for reward in odd]
+    arrays = [np.array([-1e300]), np.array([(1 << 60) + (1 << 36) + 1]), np.array([7], "float16")]
+    stored = []
+    for name, lanes in (("many", 1), ("one", None)):
+        writer = make(name, **(FIELDS | {"lanes": lanes, "reward_dtype": dtype}))
+        frame, no = np.zeros((lanes or 1, 3), "f4"), [False]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            if lanes:
+                writer.reset(frame)
+                for reward in of_one + arrays:
+                    writer.step([1], reward, frame, no, no, x=[0])
+            else:
+                writer.reset(frame[0])
+                for reward in of_one + arrays:
+                    writer.step(1, reward[0], frame[0], x=0)
+        n_steps = writer.n_steps
+        writer.close()
+        with mmreplay.open(writer.path) as store:
+            stored.append(store.rewards[:n_steps].tobytes())
+    assert stored[0] == stored[1]
+    assert len(stored[0]) == (len(odd) + 3) * np.dtype(dtype).itemsize
 
 
 # ---------------------------------------------------------------- episodes
