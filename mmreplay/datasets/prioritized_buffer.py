@@ -25,8 +25,7 @@ from mmreplay.sampling.priority_variants import MAX_PRIORITY
 from mmreplay.schema import Field
 from mmreplay.storage.priority_column import PriorityColumn
 from mmreplay.system.held_directories import AnyPath, HeldDirectory
-from mmreplay.writing.create import FLUSH_S
-from mmreplay.writing.open_lanes import release_all
+from mmreplay.writing.create import FLUSH_S, give_up
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -111,8 +110,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         try:
             self.store.live.look(self._begin)
         except BaseException:
-            release_all([self.writer])
             self.store.close()
+            give_up(self.writer)
             raise
 
     def _begin(self, index: Index) -> None:

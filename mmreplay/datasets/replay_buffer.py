@@ -25,8 +25,7 @@ from mmreplay.errors import CorruptStoreError, SchemaError
 from mmreplay.reading.store import Store
 from mmreplay.schema import Field
 from mmreplay.system.held_directories import HeldDirectory
-from mmreplay.writing.create import FLUSH_S, create
-from mmreplay.writing.open_lanes import release_all
+from mmreplay.writing.create import FLUSH_S, create, give_up
 
 _NAME = "PCG64"
 """The bit generator that is saved."""
@@ -115,7 +114,7 @@ class ReplayBuffer(Dataset):
             self.stored_state = {} if saved is None else _restore(self.generator, saved, store.path)
             files.on_flush = _saver(self)
         except BaseException:
-            release_all([writer])
+            give_up(writer)
             raise
         # The writer's own methods: one call less in what is called millions of times.
         if type(self).step is ReplayBuffer.step:

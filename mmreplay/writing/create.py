@@ -6,6 +6,7 @@ one does and the other opens it, or is told.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
 from collections.abc import Mapping
@@ -15,22 +16,29 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.arguments import whole_number_or_none
-from mmreplay.errors import DiskFullError, FailedStoreError, SchemaError, StoreExistsError
+from mmreplay.errors import (
+    DiskFullError,
+    FailedStoreError,
+    MmreplayError,
+    SchemaError,
+    StoreExistsError,
+)
 from mmreplay.format import layout, parse, plan
 from mmreplay.format.layout import MAX_LANES
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.schema import Field, Schema
-from mmreplay.storage.lane_metadata import hold_store, store_around
+from mmreplay.storage.lane_metadata import hold_store, read_metadata, store_around
 from mmreplay.system import durable_writes, user_paths
 from mmreplay.system.held_directories import AnyPath, HeldDirectory
 from mmreplay.system.limits import ReachedLimitError
+from mmreplay.system.locks import DirectoryLock
 from mmreplay.system.staging import remove_atomically, staging_directory
 from mmreplay.writing import build_lane
-from mmreplay.writing.open_lanes import AnyWriter, open_lanes
+from mmreplay.writing.open_lanes import AnyWriter, open_lanes, release_all
 from mmreplay.writing.request import Request, check_capacity
 from mmreplay.writing.writer import Writer
 
-__all__ = ["FLUSH_S", "create"]
+__all__ = ["FLUSH_S", "create", "give_up"]
 
 FLUSH_S = 30.0
 """Seconds between flushes by the clock."""
@@ -154,11 +162,32 @@ def _open_or_make(
     if made is None and lane is None and not append:
         raise StoreExistsError(f"{where}: somebody else made it at this moment")
     try:
-        return open_lanes(request, made or hold_store(where), capacity, lanes, lane)
+        writer = open_lanes(request, made or hold_store(where), capacity, lanes, lane)
     except (DiskFullError, ReachedLimitError):
         if made is not None and lane is None:  # it holds no row yet, and this call shall work again
             remove_atomically(made)
         raise
+    if made is not None and lane is None:
+        writer.files.is_new = True
+    return writer
+
+
+def give_up(writer: AnyWriter) -> None:
+    """Close a writer that nobody will use, and remove the store if it was made for it.
+
+    It holds no row, and the call that failed shall work again.
+    """
+    is_new, uuid_of_it = writer.files.is_new, writer.metadata["uuid"]
+    release_all([writer])
+    if not is_new:
+        return
+    with contextlib.suppress(MmreplayError, OSError):  # the error that led here comes first
+        lock = DirectoryLock(writer.path, patience_s=0, who=lambda: "")
+        try:
+            if read_metadata(lock.directory.root)["uuid"] == uuid_of_it:
+                remove_atomically(lock.directory)
+        finally:
+            lock.release()
 
 
 def _make(

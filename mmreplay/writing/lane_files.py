@@ -64,6 +64,7 @@ class LockedLane:
         starts: of a lane of one environment, the rows from the log's base on with a reset; its
             writer appends to it.
         released: whether there is nothing left to flush.
+        is_new: whether the call that opened it has made the store, too.
     """
 
     def __init__(self, path: AnyPath, changes: Mapping[str, Any], kind: str = "lane") -> None:
@@ -83,7 +84,7 @@ class LockedLane:
     def _open(self, changes: Mapping[str, Any], kind: str) -> None:
         metadata = _check_kind(self.path, kind)
         self.schema = parse.schema_from_json(metadata.get("schema"), str(self.path / "zarr.json"))
-        self.released = False
+        self.released = self.is_new = False
         self.starts: list[int] = []
         self.failure: FailedStoreError | None = None
         self.flush_lock = threading.Lock()

@@ -108,20 +108,21 @@ class LanesWriter:
         Raises:
             As `Writer.step`; then no lane was changed.
         """
-        lanes = len(self.writers)
         rows = self._rows(frames)
         acts = self._values.actions(actions)
         acts = acts if self.schema.action.shape else acts.tolist()
-        gains, ends, cuts, lost = (
-            self._values.numbers(name, value).tolist()
+        gains = self._values.numbers("rewards", rewards).tolist()
+        chosen = self._chosen(mask)
+        stepping = np.zeros(len(self.writers), bool)
+        stepping[chosen] = True
+        ends, cuts, lost = (
+            self._values.flags(name, value, stepping).tolist()
             for name, value in (
-                ("rewards", rewards),
                 ("terminated", terminated),
                 ("truncated", truncated),
-                ("life_lost", np.zeros(lanes, bool) if life_lost is None else life_lost),
+                ("life_lost", np.zeros_like(stepping) if life_lost is None else life_lost),
             )
         )
-        chosen = self._chosen(mask)
         more = self._extras(extras, chosen) if extras or self.schema.extras else None
         for number in chosen:
             self.writers[number]._prepare()
@@ -133,10 +134,10 @@ class LanesWriter:
                 acts[n], gains[n], rows[n], ends[n], cuts[n], life_lost=lost[n], **one
             )
 
-    def _chosen(self, mask: npt.ArrayLike | None) -> Sequence[int]:
+    def _chosen(self, mask: npt.ArrayLike | None) -> list[int]:
         if mask is None:
-            return range(len(self.writers))
-        return np.flatnonzero(self._values.numbers("mask", mask)).tolist()
+            return list(range(len(self.writers)))
+        return np.flatnonzero(self._values.flags("mask", mask)).tolist()
 
     def _rows(self, frames: Any) -> Any:
         """Frames lane by lane, each checked as far as a whole array can be."""
@@ -204,6 +205,8 @@ class LanesWriter:
 
 class _LanesFiles:
     """What the rest of the package needs of all lanes, as `LockedLane` has it of one."""
+
+    is_new = False  # such a store gets its lanes one by one
 
     def __init__(self, lanes: Sequence[LockedLane]) -> None:
         self._lanes = lanes

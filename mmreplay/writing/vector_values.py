@@ -25,7 +25,6 @@ class VectorValues:
     def __init__(self, schema: Schema, n: int) -> None:
         self._schema, self._n = schema, n
         self._paths = schema.frame_paths
-        self._reward = Field((n,), schema.reward_dtype)
         self._action = Field((n, *schema.action.shape), schema.action.dtype)
 
     def frames(
@@ -70,8 +69,11 @@ class VectorValues:
         return self._action.coerce_loosely(whole, "actions")
 
     def rewards(self, rewards: npt.ArrayLike) -> Array:
-        """(n,) of the rewards' dtype."""
-        return self._reward.coerce_loosely(self.numbers("rewards", rewards), "rewards")
+        """(n,) of the rewards' dtype; one that is too large for it becomes infinite."""
+        # As Python's floats, which are of 64 bits, are stored one at a time: also rounded twice.
+        numbers = self.numbers("rewards", rewards).astype(np.float64)
+        with np.errstate(over="ignore"):
+            return numbers.astype(self._schema.reward_dtype)
 
     def check_extras(self, extras: Mapping[str, Any]) -> None:
         """Make sure that all that were declared are there, and have one value for each."""

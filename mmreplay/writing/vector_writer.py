@@ -66,7 +66,7 @@ class VectorWriter:
         self.path = Path(str(path))
         self._advice: str | None = None  # at the first masked reset
         self._background = background
-        self._border = 0
+        self._border = self._rows_stop = 0
         self._session = Session(path, background, changes or {}, "vector", self._stop)
         self.files = self._session.files
         try:
@@ -98,8 +98,7 @@ class VectorWriter:
         self._shape = (n,)
         self._words = ticks.words
         self._head = ticks.head
-        self._n_transitions = self._last_count()
-        self._n_before = self._n_transitions
+        self._n_transitions = self._n_before = self._last_count()
         # By environment, the number of the episode that runs, or -1.
         self._current = np.full(n, -1, np.int64)
         self._all_running = False
@@ -421,7 +420,7 @@ class VectorWriter:
         """Do what may fail in the next step."""
         self._session.guard()
         self._settle()
-        if self._head >= self._ticks.border:
+        if self._head >= self._rows_stop:
             with self._session.failing():
                 self._ticks.make_room(self._head)
             self._cache_columns()
@@ -443,6 +442,7 @@ class VectorWriter:
             counts.new.items[t - counts.new.start :],
             t,
         )
+        self._rows_stop = self._ticks.border
 
     def _from(self, path: str, t: int) -> Array:
         """The rows of a column from tick t on, as far as they lie one after the other."""
@@ -450,7 +450,7 @@ class VectorWriter:
         return rows[t - start :]
 
     def _cache_border(self) -> None:
-        self._border = self._ticks.border
+        self._border = self._rows_stop
         if self._session.is_over:  # set by another thread in the meantime
             self._border = 0
 

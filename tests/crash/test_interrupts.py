@@ -26,6 +26,8 @@ SETTINGS = {
     "raw": {"frame": Field((4,), "uint8", "raw", 8)},
     "lz4": {"frame": Field((4,), "uint8", "lz4", 2, 4)},
     "evicting": {"frame": Field((4,), "uint8", "lz4", 2, 4), "capacity": 30},
+    "vector-raw": {"frame": Field((4,), "uint8", "raw", 8), "lanes": 2},
+    "vector-evicting": {"frame": Field((4,), "uint8", "lz4", 2, 4), "lanes": 2, "capacity": 60},
 }
 ROWS = 120
 EVERY = by_effort(53, 7, 1)
@@ -53,10 +55,22 @@ def frame(row):
 def write(writer, stop):
     """Append rows up to `stop`, from wherever an interrupt has left it."""
     while writer.rows < stop:
-        if writer.running:
-            writer.step(writer.rows, 1.0, frame(writer.rows))
+        row = writer.rows
+        if isinstance(writer, mmreplay.VectorWriter):
+            write_tick(writer, row)
+        elif writer.running:
+            writer.step(row, 1.0, frame(row))
         else:
-            writer.reset(frame(writer.rows))
+            writer.reset(frame(row))
+
+
+def write_tick(writer, row):
+    """Append the step of all environments that is this row."""
+    frames = np.tile(frame(row), (len(writer), 1))
+    if not writer.running.all():
+        writer.reset(frames)
+    zeros = np.zeros(len(writer), bool)
+    writer.step([row] * len(writer), zeros, frames, zeros, zeros)
 
 
 def trial(root, settings, what, at):
@@ -103,7 +117,8 @@ def trial(root, settings, what, at):
         with mmreplay.open(path) as store:
             rows = np.arange(store.lanes[0].base, n_rows)
             assert store.live.rows(0) == n_rows
-            assert (store.lanes[0].frames[rows[0] :] == (rows % 251)[:, None]).all()
+            frames = store.lanes[0].frames[rows[0] :].reshape(len(rows), -1)
+            assert (frames == (rows % 251)[:, None]).all()
         checks.check_verified(path)
         opened().close()
     return came

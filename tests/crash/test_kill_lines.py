@@ -395,6 +395,14 @@ ELSEWHERE = {
         writing/build_lane write_metadata | data = layout.group_json(new)
         system/disk_errors writing | raise
     """,
+    "no room for a new buffer's reader or priorities, after its store was made": """
+        writing/create give_up | with contextlib.suppress(MmreplayError, OSError):
+        writing/create give_up | lock = DirectoryLock(writer.path, patience_s=0, who=lambda: "")
+        writing/create give_up | try:
+        writing/create give_up | if read_metadata(lock.directory.root)["uuid"] == uuid_of_it:
+        writing/create give_up | remove_atomically(lock.directory)
+        writing/create give_up | lock.release()
+    """,
     "an error that is none of ours: no memory": """
         writing/seal Sealer.wait | raise job.error
         writing/session Session.close | except BaseException:

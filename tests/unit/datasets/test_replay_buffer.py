@@ -12,7 +12,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import mmreplay
-from mmreplay import Dataset, Field, ReplayBuffer
+from mmreplay import Dataset, Field, PrioritizedReplayBuffer, ReplayBuffer
 from mmreplay.batches.batch import Batch
 from mmreplay.errors import (
     ClosedError,
@@ -510,3 +510,32 @@ def test_a_random_state_with_wrong_values_is_refused(buffer_of, story, name, val
     with_state(buffer.writer.path, lambda text: json.dumps({**json.loads(text), name: value}))
     with pytest.raises(CorruptStoreError, match="the saved random state cannot be read"):
         buffer_of()
+
+
+@pytest.mark.parametrize("lanes", [None, 2])
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [
+        (ReplayBuffer, "replay_buffer.Store"),
+        (PrioritizedReplayBuffer, "prioritized_buffer.PriorityColumn"),
+    ],
+    ids=["uniform", "prioritized"],
+)
+def test_buffer_that_cannot_be_had_leaves_no_store_unless_it_was_there(
+    tmp_path, monkeypatch, kind, part, lanes
+):
+    fields = {"frame": Field((2,)), "action": Field((), "int64")}
+    new, old = tmp_path / "new", tmp_path / "old"
+    kind(old, lanes=lanes, flush_s=0, **fields).close()
+
+    def full(*_, **__):
+        raise DiskFullError("no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(f"mmreplay.datasets.{part}", full)
+        for path in (old, new):
+            with pytest.raises(DiskFullError, match="no room"):
+                kind(path, lanes=lanes, flush_s=0, **fields)
+    assert list(tmp_path.iterdir()) == [old]
+    mmreplay.create(new, lanes=lanes, **fields).close()
+    assert mmreplay.verify(old).sound

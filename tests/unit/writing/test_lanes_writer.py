@@ -120,6 +120,10 @@ def test_lanes_that_the_mask_leaves_out_are_left_alone(vector):
         ({"truncated": [None] * 3}, "truncated"),
         ({"life_lost": [True]}, "life_lost: expected one for each"),
         ({"mask": [True]}, "mask: expected one for each"),
+        *(
+            ({name: [0, 0, np.nan]}, f"{name}: expected bools, found NaN")
+            for name in ("terminated", "truncated", "life_lost", "mask")
+        ),
         ({"x": [1, 2, 300]}, "x: expected dtype int8"),
         ({"x": [1, 2, "a"]}, "x"),
         ({"x": [1, 2]}, "x: expected one for each"),
@@ -150,6 +154,8 @@ def test_a_reset_is_checked_for_all_lanes_before_the_first_one_is_written(vector
         vector.reset(wrong)
     with pytest.raises(SchemaError, match="mask"):
         vector.reset(frames_of(1), mask=[True])
+    with pytest.raises(SchemaError, match="mask"):
+        vector.reset(frames_of(1), mask=[1, 0, np.nan])
     assert rows(vector) == [1, 1, 1]
 
 

@@ -164,18 +164,31 @@ def test_bytes_of_a_flag_that_are_neither_0_nor_1_count_as_1(vector):
     assert group["ticks/non_terminals"][0].tolist() == [1, 0]
 
 
-def test_rewards_of_float64_are_rounded_and_too_large_ones_refused(vector):
-    model = vector(2)
-    model.reset()
-    none = [False] * 2
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(SchemaError, match="rewards"):
-            model.writer.step([1, 1], [0, 1e300], model.frames(), none, none, x=[0, 0])
-        model.writer.step([1, 1], np.array([0.1, np.inf]), model.frames(), none, none, x=[0, 0])
-    model.writer.close()
-    group = zarr.open_group(str(model.writer.path), mode="r")
-    assert group["ticks/rewards"][0].tolist() == [np.float32(0.1), np.inf]
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_rewards_are_stored_as_a_writer_of_one_environment_stores_them(make, dtype):
+    odd = [0.1, -1e300, 1e39, np.inf, np.nan, (1 << 60) + (1 << 36) + 1, 3, True]
+    of_one = [[reward] for reward in odd]
+    arrays = [np.array([-1e300]), np.array([(1 << 60) + (1 << 36) + 1]), np.array([7], "float16")]
+    stored = []
+    for name, lanes in (("many", 1), ("one", None)):
+        writer = make(name, **(FIELDS | {"lanes": lanes, "reward_dtype": dtype}))
+        frame, no = np.zeros((lanes or 1, 3), "f4"), [False]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            if lanes:
+                writer.reset(frame)
+                for reward in of_one + arrays:
+                    writer.step([1], reward, frame, no, no, x=[0])
+            else:
+                writer.reset(frame[0])
+                for reward in of_one + arrays:
+                    writer.step(1, reward[0], frame[0], x=0)
+        n_steps = writer.n_steps
+        writer.close()
+        with mmreplay.open(writer.path) as store:
+            stored.append(store.rewards[:n_steps].tobytes())
+    assert stored[0] == stored[1]
+    assert len(stored[0]) == (len(odd) + 3) * np.dtype(dtype).itemsize
 
 
 # ---------------------------------------------------------------- episodes
@@ -233,13 +246,14 @@ def test_all_episodes_are_over_after_an_opening(vector, make, kill, codec):
 
 
 class _Interrupt:
-    """A trace function that raises KeyboardInterrupt at the n-th line of the writing room."""
+    """A trace function that raises KeyboardInterrupt at the n-th line of some modules."""
 
-    def __init__(self, n_lines):
+    def __init__(self, n_lines, modules="/mmreplay/writing/"):
         self._left = n_lines
+        self._modules = modules
 
     def __call__(self, frame, event, _):
-        if event == "line" and "/mmreplay/writing/" in frame.f_code.co_filename:
+        if event == "line" and self._modules in frame.f_code.co_filename:
             self._left -= 1
             if self._left == 0:
                 raise KeyboardInterrupt
@@ -278,6 +292,40 @@ def test_an_interrupted_call_leaves_episodes_that_fit_the_ticks(vector, call):
         assert np.array_equal(goes_on, (ends == 0) & (episode >= 0))
         model.end([e for e in range(3) if writer._current[e] < 0])
     assert 10 < n_lines < 199
+
+
+def test_step_that_is_interrupted_at_a_chunk_border_can_be_repeated(vector):
+    """Ctrl-C at each line of a step that needs new chunk files; every row is where it belongs."""
+    frame, action = Field((1,), "uint8", "raw", chunk=4), Field((), "int64", chunk=4)
+    writer = vector(3, frame=frame, action=action, extras={}).writer
+    none = np.zeros(3, bool)
+
+    def step():
+        row = writer.rows
+        writer.step([row] * 3, none, np.full((3, 1), row % 251, np.uint8), none, none)
+
+    writer.reset(np.zeros((3, 1), np.uint8))
+    for n_lines in range(1, 300):
+        while writer.rows % 4 or writer.rows == 0:
+            step()
+        interrupted = True
+        sys.settrace(_Interrupt(n_lines, "/mmreplay/writing/vector_writer"))
+        try:
+            step()
+            interrupted = False
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        step()
+        if not interrupted:
+            break
+    assert 40 < n_lines < 299
+    writer.close()
+    with mmreplay.open(writer.path) as store:
+        rows = np.arange(writer.rows)[:, None]
+        assert (store.actions[:] == rows).all()
+        assert (store.frames[:][..., 0] == rows % 251).all()
 
 
 # ---------------------------------------------------------------- refusals
