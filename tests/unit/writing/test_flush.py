@@ -1,6 +1,7 @@
 """The order of a flush, and what it evicts."""
 
 import errno
+import json
 import os
 import threading
 
@@ -15,7 +16,8 @@ from mmreplay.errors import (
 from mmreplay.storage.state_page import BASE
 from mmreplay.system import durable_writes
 from mmreplay.writing import build_lane, flush, kept_rows
-from tests.support.writers import checkpoint, chunks, drain
+from tests.support.oracle.vector_pair import FIELDS, of_writer
+from tests.support.writers import attributes, checkpoint, chunks, drain
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -397,3 +399,16 @@ def test_a_flush_that_cannot_open_a_file_gives_up_no_row(make, story, kill, code
     assert again.rows == len(story.lanes[again.path])
     with mmreplay.open(again.path) as store:
         story.check(store)
+
+
+def test_random_state_is_kept_with_the_ticks(make, kill):
+    model = of_writer(make(**FIELDS, lanes=2))
+    model.play(3)
+    model.writer.files.on_flush = lambda: json.dumps({"state": 7})
+    model.writer.flush()
+    kill(model.writer)
+    model.reopened(make(append=True))
+    assert model.writer.files.generator() == '{"state": 7}'
+    model.writer.close()
+    assert attributes(model.writer.path / "ticks")["generator"] == '{"state": 7}'
+    assert "generator" not in attributes(model.writer.path / "starts")

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import json
 import sys
 import uuid
 import warnings
@@ -694,16 +693,3 @@ def test_a_failed_fsync_of_starts_gives_up_ticks_as_well(vector, make, monkeypat
     with contextlib.suppress(mmreplay.FailedStoreError):
         model.writer.close()
     assert make(append=True).rows == 5
-
-
-def test_random_state_is_kept_with_the_ticks(vector, make, kill):
-    model = vector(2)
-    model.play(3)
-    model.writer.files.on_flush = lambda: json.dumps({"state": 7})
-    model.writer.flush()
-    kill(model.writer)
-    model.reopened(make(append=True))
-    assert model.writer.files.generator() == '{"state": 7}'
-    model.writer.close()
-    assert attributes(model.writer.path / "ticks")["generator"] == '{"state": 7}'
-    assert "generator" not in attributes(model.writer.path / "starts")
