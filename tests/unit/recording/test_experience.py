@@ -410,7 +410,9 @@ def test_what_cannot_be_recorded_makes_no_store(tmp_path):
         tmp_path / "l.zarr", n_lanes=2, frame=Field((2,), "float32"), action=Field((), "int64")
     ).close()
     for _ in range(2):  # and not: is locked
-        with pytest.raises(SchemaError, match="found one of a vector environment of 2"):
+        with pytest.raises(
+            SchemaError, match="2 lanes that are written together, expected one of a single"
+        ):
             RecordExperience(Counter(), tmp_path / "l.zarr", append=True)
 
 
