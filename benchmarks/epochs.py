@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import mmreplay
-from benchmarks import fresh, naive, peers
+from benchmarks import fresh, naive
 from benchmarks.experience import (
     CODECS,
     ENVIRONMENT_SPEED,
@@ -29,6 +29,7 @@ from benchmarks.experience import (
     recorded,
 )
 from benchmarks.learner import Learner, examples
+from benchmarks.peers import installed as peers
 from benchmarks.results import Result
 from benchmarks.scale import Scale
 from benchmarks.timing import Clock, one_core, spread
