@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FailedStoreError, FormatError
-from mmreplay.format import layout
+from mmreplay.format import consolidated, layout
 from mmreplay.format.layout import ArraySpec
 from mmreplay.schema import Schema
 from mmreplay.storage import tail_file
@@ -89,8 +89,7 @@ def _build_log(
     for spec in arrays:
         durable_writes.make_directory(path / spec.path)
         durable_writes.write_new(path / spec.path / "zarr.json", layout.array_json(spec, 0))
-    names = [spec.path.split("/") for spec in arrays]
-    for group in {"/".join(parts[:n]) for parts in names for n in range(1, len(parts))}:
+    for group in layout.group_paths(spec.path for spec in arrays):
         durable_writes.write_new(path / group / "zarr.json", layout.group_json())
     durable_writes.write_new(path / "zarr.json", layout.group_json(own))
     # So that whoever opens it first knows that nobody has before.
@@ -119,8 +118,17 @@ def build_live(
     return State.create(live / "state")
 
 
-def write_metadata(path: AnyPath, metadata: dict[str, Any], **changes: Any) -> dict[str, Any]:
+def write_metadata(
+    path: AnyPath,
+    metadata: dict[str, Any],
+    documents: consolidated.Documents | None = None,
+    /,
+    **changes: Any,
+) -> dict[str, Any]:
     """Replace attributes.mmreplay of a lane, durably; returns them.
+
+    `documents` are those of a closed lane, of which a copy comes along if there is room for it;
+    else there is none.
 
     Raises:
         FormatError: they would be longer than anybody reads; nothing was changed.
@@ -138,6 +146,8 @@ def write_metadata(path: AnyPath, metadata: dict[str, Any], **changes: Any) -> d
             f"{layout.MAX_METADATA_BYTES:,} bytes, found {len(data):,} as they would be written; "
             f"it stays as it is: give a smaller metadata="
         )
+    if documents is not None:
+        data = consolidated.root_json(new, documents) or data
     durable_writes.write_file(path / "zarr.json", data)
     return new
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from mmreplay import episode_index
 from mmreplay.format import layout
+from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Ids
 from mmreplay.storage import chunk_files
 from mmreplay.system import durable_writes
@@ -42,7 +43,7 @@ class LaneRows:
             kept += 1
         del self.starts[:kept]
 
-    def finish(self, head: int) -> None:
+    def finish(self, head: int) -> list[tuple[ArraySpec, int]]:
         """Write the index of the rows with a reset."""
         log = self._log
         starts = np.array([row for row in self.starts if log.base <= row < head], "<i8")
@@ -56,6 +57,7 @@ class LaneRows:
         durable_writes.write_file(
             log.path / spec.path / "zarr.json", layout.array_json(spec, len(starts))
         )
+        return [(spec, len(starts))]
 
 
 class TickRows:
@@ -74,8 +76,9 @@ class TickRows:
     def forget(self, base: int) -> None:
         """Nothing of them is in memory."""
 
-    def finish(self, head: int) -> None:
+    def finish(self, head: int) -> list[tuple[ArraySpec, int]]:  # noqa: ARG002
         """Nothing stands beside them."""
+        return []
 
 
 class StartRows:
@@ -104,5 +107,6 @@ class StartRows:
     def forget(self, base: int) -> None:
         """Nothing of them is in memory."""
 
-    def finish(self, head: int) -> None:
+    def finish(self, head: int) -> list[tuple[ArraySpec, int]]:  # noqa: ARG002
         """Nothing stands beside them."""
+        return []
