@@ -16,6 +16,7 @@ from mmreplay.storage import chunk_files, priority_column, tail_file
 from mmreplay.storage.state_page import BASE
 from mmreplay.system import durable_writes
 from mmreplay.system.disk_errors import FailedSyncError
+from mmreplay.system.held_directories import check_there
 from mmreplay.system.limits import ReachedLimitError
 from mmreplay.writing import build_lane
 from mmreplay.writing.lane_files import LockedLane
@@ -65,6 +66,7 @@ def in_turn(lane: LockedLane, call: Callable[[LockedLane], None]) -> None:
     """One flush at a time, and none after one that failed: its fsyncs would say all is well."""
     with lane.flush_lock:
         if lane.failure is not None:
+            check_there(lane.path, lane.failure)
             raise FailedStoreError(str(lane.failure)) from lane.failure
         try:
             call(lane)

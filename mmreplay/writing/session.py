@@ -13,7 +13,7 @@ from typing import Any
 
 from mmreplay.errors import ClosedError, DiskFullError, FailedStoreError, MmreplayError
 from mmreplay.system.forks import after_fork_in_child
-from mmreplay.system.held_directories import AnyPath
+from mmreplay.system.held_directories import AnyPath, check_there
 from mmreplay.system.limits import ReachedLimitError
 from mmreplay.writing import close, flush
 from mmreplay.writing.background import Background
@@ -78,6 +78,8 @@ class Session:
                 f"open the store again to write"
             )
         if self.failure is not None:
+            # What it met first may have been a part that was missing already.
+            check_there(self.files.path, self.failure)
             raise FailedStoreError(
                 str(self.failure)
                 if isinstance(self.failure, MmreplayError)

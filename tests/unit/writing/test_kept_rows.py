@@ -91,3 +91,17 @@ def test_a_vector_lane_that_was_removed_says_so(vector):
     with pytest.raises(FailedStoreError, match="was removed while it was open"):
         model.writer.flush()
     model.writer.close()
+
+
+def test_a_writer_that_met_a_missing_part_says_so_once_all_was_removed(vector):
+    """As when a flush in the background runs in the middle of `rm -rf`."""
+    model = vector(2, capacity=6)
+    model.play(30)
+    shutil.rmtree(model.writer.path / "ticks" / "count")
+    with pytest.raises(FailedStoreError, match=r"ticks/count/c.0: missing"):
+        model.writer.flush()
+    shutil.rmtree(model.writer.path)
+    for call in (model.writer.flush, lambda: model.play(1)):
+        with pytest.raises(FailedStoreError, match="was removed while it was open"):
+            call()
+    model.writer.close()
