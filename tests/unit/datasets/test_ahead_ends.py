@@ -205,7 +205,9 @@ gate.set()
 data = mmreplay.load(sys.argv[1], prefetch=1)
 epoch = data.batches(4, shuffle=False)
 next(epoch)
-data.ahead._threads.submit(int).result()  # after the second batch, by the only thread
+read = threading.Event()
+data.ahead._threads.hand_over(read.set)
+read.wait()  # after the second batch, by the only thread
 gate.clear()
 next(epoch)  # the third one waits
 child = os.fork()

@@ -1,5 +1,6 @@
 """The same call for many things at once."""
 
+import _thread
 import threading
 
 import pytest
@@ -9,13 +10,13 @@ from mmreplay.system.threads import run_in_threads
 
 @pytest.mark.parametrize("n_threads", [0, 1, 9])
 def test_each_is_called_once_however_many_threads_there_are(monkeypatch, n_threads):
-    real, left, called = threading.Thread.start, [n_threads], []
+    real, left, called = _thread.start_new_thread, [n_threads], []
 
-    def start(thread):
+    def start(*arguments):
         left[0] -= 1
         if left[0] < 0:
             raise RuntimeError("can't start new thread")
-        real(thread)
+        return real(*arguments)
 
     def call(one):
         called.append(one)
@@ -23,7 +24,7 @@ def test_each_is_called_once_however_many_threads_there_are(monkeypatch, n_threa
             raise ValueError(one)
         return -one
 
-    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(_thread, "start_new_thread", start)
     out, failures = run_in_threads(call, range(20))
     assert sorted(called) == list(range(20))
     assert out == [-one for one in range(20) if one != 3]
