@@ -57,7 +57,7 @@ class Flag:
 
 
 class Thread:
-    """A daemon thread that is started once it is needed, and ended before the process is.
+    """A daemon thread that is started once it is needed, and ended before the process if it can be.
 
     Args:
         run: what it does; keeps nobody alive who is to end it when dropped.
@@ -72,7 +72,10 @@ class Thread:
     def __init__(self, run: Task, name: str, stop: Task | None = None) -> None:
         self._run, self._name, self._stop = run, name, stop
         self._begin_again()
-        _LIVING.add(self)
+        # Not those that come and go: who drops one runs code of `WeakSet`, in which an interrupt
+        # gets lost.
+        if stop is not None:
+            _LIVING.add(self)
 
     def _begin_again(self) -> None:
         self.is_started = self.is_over = False
@@ -140,9 +143,12 @@ class Workers:
 
     def __init__(self, n: int, name: str) -> None:
         self._lock = threading.Lock()
-        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
-        run = functools.partial(_do_tasks, self._tasks)
-        stop = functools.partial(self._tasks.put, None)
+        self._tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
+        # The last task comes from the queue itself when this is dropped: no code in Python runs
+        # then, in which an interrupt could get lost.
+        last = weakref.ref(self, self._tasks.put)
+        run = functools.partial(_do_tasks, self._tasks, last)
+        stop = functools.partial(self._tasks.put, last)
         self._threads = [Thread(run, f"{name}_{number}", stop) for number in range(n)]
 
     @property
@@ -176,17 +182,13 @@ class Workers:
         for thread in self._threads:
             thread.end()
 
-    def __del__(self) -> None:
-        """Nobody will hand anything over."""
-        self._tasks.put(None)
 
-
-def _do_tasks(tasks: queue.SimpleQueue[Task | None]) -> None:
-    while (task := tasks.get()) is not None:
+def _do_tasks(tasks: queue.SimpleQueue[Task], last: Task) -> None:
+    while (task := tasks.get()) is not last:
         with contextlib.suppress(BaseException):  # a task tells its errors to who waits for it
             task()
         del task  # and what it holds, before the next one comes
-    tasks.put(None)  # for the other threads
+    tasks.put(last)  # for the other threads
 
 
 def run_in_threads(

@@ -42,10 +42,11 @@ class Background:
         self._lock = threading.Lock()
         self._stop = self._due = False
         self._sealing = Workers(1, "mmreplay-seal")
-        wake = self._wake = queue.SimpleQueue[bool]()
+        wake: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._wake = wake
         # The loop holds no reference to a lane while it waits, so a writer that was dropped
         # without close goes, and its lock with it; the thread is woken to see that, and ends.
-        owner = weakref.ref(self, lambda _: wake.put(False))
+        owner = weakref.ref(self, wake.put)
         run, stop = functools.partial(_flush_loop, owner, wake), functools.partial(wake.put, False)
         self._flushing = Thread(run, "mmreplay-flush", stop)
 
@@ -109,7 +110,8 @@ class Background:
         return not self._stop
 
 
-def _flush_loop(owner: weakref.ref[Background], wake: queue.SimpleQueue[bool]) -> None:
+def _flush_loop(owner: weakref.ref[Background], wake: queue.SimpleQueue[object]) -> None:
+    """Flush at each True that comes; what else comes ends it."""
     while True:
         background = owner()
         if background is None:
@@ -119,9 +121,9 @@ def _flush_loop(owner: weakref.ref[Background], wake: queue.SimpleQueue[bool]) -
         is_woken = goes_on = True
         try:
             # An hour is as good as never to wait.
-            goes_on = wake.get(timeout=min(interval or 3600.0, 3600.0))
+            goes_on = wake.get(timeout=min(interval or 3600.0, 3600.0)) is True
             while not wake.empty():
-                goes_on &= wake.get()
+                goes_on &= wake.get() is True
         except queue.Empty:
             is_woken = False
         background = owner()

@@ -437,7 +437,7 @@ ELSEWHERE = {
         system/locks DirectoryLock.__init__ | raise
         system/locks DirectoryLock.__init__ | deadline = max(deadline, time.monotonic() + patience_s)
         system/locks DirectoryLock.is_on | return False
-        writing/background _flush_loop | goes_on &= wake.get()
+        writing/background _flush_loop | goes_on &= wake.get() is True
         writing/seal SealJob.work | except IndexError:
         writing/seal SealJob.work | return
         system/threads run_in_threads | except IndexError:
