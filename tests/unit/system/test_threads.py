@@ -1,6 +1,7 @@
 """Threads that an interrupt cannot harm, and the same call for many things at once."""
 
 import _thread
+import functools
 import subprocess
 import sys
 import threading
@@ -71,7 +72,7 @@ def test_an_interrupt_while_others_call_is_raised_once_they_have_ended():
 def test_workers_do_tasks_in_order_and_end_when_they_are_dropped():
     workers, done, names, all_done = Workers(1, "mine"), [], set(), Flag()
     for number in range(50):
-        assert workers.hand_over(lambda number=number: done.append(number))
+        assert workers.hand_over(functools.partial(done.append, number))
     workers.hand_over(lambda: names.add(threading.current_thread().name))
     workers.hand_over(all_done.set)
     all_done.wait()
