@@ -12,7 +12,6 @@ compressed, is done by the threads.
 from __future__ import annotations
 
 import collections
-import concurrent.futures
 import copy
 import threading
 import weakref
@@ -27,6 +26,7 @@ from mmreplay.datasets.draws import Draw
 from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.reading.located import Located
 from mmreplay.system import forks
+from mmreplay.system.threads import Flag, Workers
 
 __all__ = ["Ahead"]
 
@@ -40,14 +40,44 @@ _KINDS = 64  # kinds of batches of which it is remembered what came after them
 _MOST_SKIPPED = 8  # numbers that others may draw from the generator between two batches
 
 
+class _Reading:
+    """A batch that a thread reads, unless nobody wants it any more by then.
+
+    Attributes:
+        threads: those to read it.
+        is_dropped: whether nobody wants it; it was not read, if that was so in time.
+        done: set when it was read, or will not be.
+        batch, error: what was read, None if it is there no more; or what went wrong.
+    """
+
+    __slots__ = ("batch", "done", "error", "fetch", "is_dropped", "threads")
+
+    def __init__(self, fetch: Callable[[], Any], threads: Workers) -> None:
+        self.fetch, self.threads = fetch, threads
+        self.is_dropped = False
+        self.done = Flag()
+        self.batch: Any = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """In a thread: read it."""
+        try:
+            self.is_dropped |= self.threads.is_over
+            if not self.is_dropped:
+                self.batch = self.fetch()
+        except BaseException as error:  # noqa: BLE001 (raised where the batch is asked for)
+            self.error = error
+        finally:
+            self.done.set()
+
+
 @dataclass(slots=True)
 class _Job:
-    """A batch that is drawn. `located` is None if that failed, `future` if no thread reads it."""
+    """A batch that is drawn. `located` is None if that failed, `reading` if no thread reads it."""
 
     draw: Draw[Any]
     located: Located[Any, Any] | None = None
-    future: concurrent.futures.Future[Any] | None = None
-    threads: concurrent.futures.ThreadPoolExecutor | None = None
+    reading: _Reading | None = None
 
 
 class _Request(NamedTuple):
@@ -83,7 +113,7 @@ class Ahead:
 
     def _begin_again(self) -> None:
         self._lock = threading.Lock()
-        self._threads: concurrent.futures.ThreadPoolExecutor | None = None
+        self._threads: Workers | None = None
         self._expected: collections.deque[_Prediction] = collections.deque()
         self._copy: np.random.Generator | None = None  # stands after the last expected draw
         self._after: Any = None  # where the generator stood after the last draw that was given
@@ -211,27 +241,26 @@ class Ahead:
         except Exception:  # noqa: BLE001 (raised, if it still is so, when the batch is asked for)
             return job
         if self._threads is None:
-            self._threads = concurrent.futures.ThreadPoolExecutor(
-                min(self.n, _THREADS), thread_name_prefix="mmreplay-ahead"
-            )
+            self._threads = Workers(min(self.n, _THREADS), "mmreplay-ahead")
         # Without a thread, as at a limit of the process or when the interpreter ends, it is read
         # when it is asked for.
-        try:
-            job.future = self._threads.submit(job.located.fetch)
-            job.threads = self._threads
-        except RuntimeError:
-            pass
+        reading = _Reading(job.located.fetch, self._threads)
+        if self._threads.hand_over(reading.run):
+            job.reading = reading
         return job
 
     def _give(self, live: LiveLanes, job: _Job, out: Any) -> Any:
         """The batch of a job, of now: what was evicted since it was drawn is drawn again."""
         batch, draw, located = None, job.draw, job.located
+        reading = job.reading
         # Those of the parent of a forked process run there, and not here.
-        if job.future is not None and job.threads is self._threads:
-            try:
-                batch = job.future.result()
-            except concurrent.futures.CancelledError:
-                located = None  # closed meanwhile, as is noticed below
+        if reading is not None and reading.threads is self._threads:
+            reading.done.wait()
+            if reading.error is not None:
+                raise reading.error
+            batch = reading.batch
+            if batch is None and reading.is_dropped:  # closed meanwhile, as is noticed below
+                located = None
         for _ in range(_ATTEMPTS):
             located = None if located is None else live.renewed(located)
             if located is None:
@@ -264,7 +293,7 @@ class Ahead:
             self._cancel()
             threads, self._threads = self._threads, None
         if threads is not None:
-            threads.shutdown(cancel_futures=True)
+            threads.end()
 
     def after_fork_in_child(self) -> None:
         """In a forked child: the threads are the parent's."""
@@ -278,8 +307,8 @@ def _finished(draw: Draw[Read], batch: Read) -> Read:
 
 
 def _cancel(job: _Job) -> None:
-    if job.future is not None:
-        job.future.cancel()
+    if job.reading is not None:
+        job.reading.is_dropped = True
 
 
 def _same(state: Any, other: Any) -> bool:

@@ -27,22 +27,28 @@ def stop_on_signals() -> Iterator[Callable[[], bool]]:
         A function that says whether a signal came; give it to `record` as `stop`. Outside of the
         main thread, where Python handles no signals, it stays False.
     """
-    stopped = threading.Event()
+    is_stopped = False
+
+    def stopped() -> bool:
+        return is_stopped
+
     if threading.current_thread() is not threading.main_thread():
-        yield stopped.is_set
+        yield stopped
         return
     before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
     hangup = {s: signal.getsignal(s) for s in _HANGUPS}
     hangup = {s: handler for s, handler in hangup.items() if handler is not signal.SIG_IGN}
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
-        stopped.set()
+        # No Event: two signals at once, as a terminal sends them, would wait for its lock.
+        nonlocal is_stopped
+        is_stopped = True
         _restore(before)
 
     for number in (*before, *hangup):
         signal.signal(number, on_signal)
     try:
-        yield stopped.is_set
+        yield stopped
     finally:
         _restore(before)
         _restore(hangup)

@@ -1,19 +1,194 @@
-"""The same call for many things at once, where the disk takes many as fast as one.
+"""Threads that an interrupt cannot harm, and the same call for many things at once.
 
-Invariant: every call has ended, or was never begun, when the caller goes on.
+Invariant: whatever a signal interrupts (Ctrl-C), nobody waits for ever afterwards.
+
+Python handles signals in the main thread, whenever a function begins, a call returns or a loop goes
+round: inside `Event`, `Condition`, `Semaphore`, `Future` and `Thread.start` too, which are written
+in Python and stay locked if it raises there. So threads share locks and a `SimpleQueue`, which are
+written in C. Between taking a lock and having to give it back, `with lock` handles no signal (in
+Python 3.14 it did until that was mended: python/cpython#148874); `lock.acquire()` and a `try` do.
 """
 
 from __future__ import annotations
 
+import _thread
+import atexit
+import collections
+import contextlib
+import functools
+import queue
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-__all__ = ["run_in_threads"]
+from mmreplay.system import forks
+
+__all__ = ["Flag", "Thread", "Workers", "run_in_threads"]
 
 T = TypeVar("T")
+Task = Callable[[], object]
 
 _THREADS = 8
+
+
+class Flag:
+    """Something that happens once; one thread at a time may wait for it.
+
+    Attributes:
+        is_set: whether it has happened.
+    """
+
+    __slots__ = ("_wake", "is_set")
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def set(self) -> None:
+        """It has happened."""
+        self.is_set = True
+        self._wake.put(None)
+
+    def wait(self) -> None:
+        """Return once it has happened."""
+        while not self.is_set:  # set before the wake-up comes: one that was taken is not missed
+            self._wake.get()
+
+
+class Thread:
+    """A daemon thread that is started once it is needed, and ended before the process if it can be.
+
+    Args:
+        run: what it does; keeps nobody alive who is to end it when dropped.
+        name: its name.
+        stop: makes `run` return soon, if it does not by itself; may be called again.
+
+    Attributes:
+        is_started: whether it was started; it may have ended since.
+        is_over: whether it was told to end, or will never be started.
+    """
+
+    def __init__(self, run: Task, name: str, stop: Task | None = None) -> None:
+        self._run, self._name, self._stop = run, name, stop
+        self._begin_again()
+        # Not those that come and go: who drops one runs code of `WeakSet`, in which an interrupt
+        # gets lost.
+        if stop is not None:
+            _LIVING.add(self)
+
+    def _begin_again(self) -> None:
+        self.is_started = self.is_over = False
+        self._starting = threading.Lock()
+        self._ended = Flag()
+        self._ident: int | None = None
+        self._named: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start it, unless it was started.
+
+        Raises:
+            RuntimeError: there is no thread to be had, or the interpreter is ending.
+        """
+        with self._starting:
+            if self.is_started or self.is_over:
+                return
+            try:
+                # No signal is handled between these two lines. Interrupted after them, it was
+                # started, and it is known that it was.
+                self.is_started = True
+                _thread.start_new_thread(self._start_named, ())
+            except (RuntimeError, MemoryError):
+                self.is_started = False
+                raise
+
+    def _start_named(self) -> None:
+        """In a thread, as `Thread.start` waits for an Event."""
+        self._named = threading.Thread(target=self._work, name=self._name, daemon=True)
+        try:
+            self._named.start()
+        except RuntimeError:  # at a limit: this one, then, which has no name
+            self._named = None
+            self._work()
+
+    def _work(self) -> None:
+        self._ident = threading.get_ident()
+        try:
+            self._run()
+        finally:
+            self._ended.set()
+
+    def end(self) -> None:
+        """Have it end, and wait until it has; a second call does the rest of the first."""
+        self.is_over = True
+        if self._stop is not None:
+            self._stop()
+        self.wait()
+
+    def wait(self) -> None:
+        """Return once it has ended, if it was started; at once in the thread itself."""
+        if self.is_started and self._ident != threading.get_ident():
+            self._ended.wait()
+            if self._named is not None:
+                self._named.join()  # it has nothing left to do but to go
+
+    def after_fork_in_child(self) -> None:
+        """In a forked child: it is the parent's."""
+        self._begin_again()
+        self.is_over = True
+
+
+class Workers:
+    """Up to `n` threads that do tasks in the order in which these come, until it is dropped."""
+
+    def __init__(self, n: int, name: str) -> None:
+        self._lock = threading.Lock()
+        self._tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
+        # The last task comes from the queue itself when this is dropped: no code in Python runs
+        # then, in which an interrupt could get lost.
+        last = weakref.ref(self, self._tasks.put)
+        run = functools.partial(_do_tasks, self._tasks, last)
+        stop = functools.partial(self._tasks.put, last)
+        self._threads = [Thread(run, f"{name}_{number}", stop) for number in range(n)]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether they were told to end."""
+        return self._threads[0].is_over
+
+    def hand_over(self, task: Task) -> bool:
+        """Have a thread do a task, which keeps its own errors, after those before it.
+
+        Returns:
+            False if there is no thread for it; those that were told to end have ended then.
+        """
+        if self.is_over:
+            self.end()  # again: it may have been interrupted
+            return False
+        with self._lock:
+            for thread in self._threads:
+                if not thread.is_started:
+                    try:
+                        thread.start()
+                    except (RuntimeError, MemoryError):
+                        if thread is self._threads[0]:
+                            return False
+                    break
+            self._tasks.put(task)
+        return True
+
+    def end(self) -> None:
+        """Wait until all that was handed over is done, and the threads have ended."""
+        for thread in self._threads:
+            thread.end()
+
+
+def _do_tasks(tasks: queue.SimpleQueue[Task], last: Task) -> None:
+    while (task := tasks.get()) is not last:
+        with contextlib.suppress(BaseException):  # a task tells its errors to who waits for it
+            task()
+        del task  # and what it holds, before the next one comes
+    tasks.put(last)  # for the other threads
 
 
 def run_in_threads(
@@ -21,20 +196,21 @@ def run_in_threads(
 ) -> tuple[list[T], list[Exception]]:
     """Call for each of these, in threads: most of it is waiting for the disk.
 
+    Every call has ended when the caller goes on. An interrupt is raised then.
+
     Returns:
         what came back, in order, and what was raised.
     """
-    todo = enumerate(zip(*arguments, strict=True))
+    todo = collections.deque(enumerate(zip(*arguments, strict=True)))
     out: dict[int, T] = {}
     failures: list[Exception] = []
     ended: list[BaseException] = []
-    lock = threading.Lock()
 
     def work() -> None:
-        while True:
-            with lock:
-                number, each = next(todo, (-1, ()))
-            if number < 0:
+        while todo:
+            try:
+                number, each = todo.popleft()
+            except IndexError:  # another thread has taken it
                 return
             try:
                 out[number] = call(*each)
@@ -44,19 +220,35 @@ def run_in_threads(
                 ended.append(error)
                 return
 
-    threads: list[threading.Thread] = []
-    for _ in range(min(_THREADS, len(arguments[0])) - 1):
-        thread = threading.Thread(target=work, name="mmreplay-disk")
-        try:
-            thread.start()
-        except RuntimeError:  # no more are to be had, or the interpreter is ending: with fewer then
-            break
-        threads.append(thread)
-    try:
-        work()
-    finally:
-        for thread in threads:
-            thread.join()
+    threads = [Thread(work, "mmreplay-disk") for _ in range(min(_THREADS, len(arguments[0])) - 1)]
+    steps: list[Task] = [functools.partial(_start_all, threads), work]
+    steps += (thread.wait for thread in threads)
+    for step in steps:
+        while True:
+            try:
+                step()
+                break
+            except BaseException as error:  # noqa: BLE001 (an interrupt, raised below)
+                ended.append(error)
     if ended:
         raise ended[0]
     return [out[number] for number in sorted(out)], failures
+
+
+def _start_all(threads: list[Thread]) -> None:
+    for thread in threads:
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError):  # no more are to be had, or the interpreter is ending
+            return
+
+
+def _end_all() -> None:
+    # Before the interpreter freezes them in whatever they do, with the locks that they hold.
+    for thread in list(_LIVING):
+        thread.end()
+
+
+_LIVING: weakref.WeakSet[Thread] = weakref.WeakSet()
+forks.after_fork_in_child(_LIVING, Thread.after_fork_in_child)
+atexit.register(_end_all)

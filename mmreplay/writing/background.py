@@ -1,19 +1,22 @@
 """The two threads of a writer: one seals and checksums, one flushes by the clock.
 
 Invariant: nothing that waits for the disk runs in the thread that steps the environment, unless
-the disk is so far behind that there is no room left to write to.
+the disk is so far behind that there is no room left to write to. And nothing waits in that thread
+that an interrupt could keep waiting (see `mmreplay.system.threads`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import queue
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 from mmreplay.system.limits import starting_threads
+from mmreplay.system.threads import Flag, Thread, Workers
 
 __all__ = ["Background"]
 
@@ -36,32 +39,24 @@ class Background:
         """Start nothing yet."""
         self.flush_s = flush_s
         self._lanes: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="mmreplay-seal")
-        self._wake = threading.Event()
         self._lock = threading.Lock()
         self._stop = self._due = False
-        self._thread: threading.Thread | None = None
+        self._sealing = Workers(1, "mmreplay-seal")
+        wake: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._wake = wake
+        # The loop holds no reference to a lane while it waits, so a writer that was dropped
+        # without close goes, and its lock with it; the thread is woken to see that, and ends.
+        owner = weakref.ref(self, wake.put)
+        run, stop = functools.partial(_flush_loop, owner, wake), functools.partial(wake.put, False)
+        self._flushing = Thread(run, "mmreplay-flush", stop)
 
     def attach(self, lane: Flushable) -> None:
         """Flush this lane from now on."""
         with self._lock:
             self._lanes.add(lane)
-            if self._thread is None and self.flush_s > 0:
-                with starting_threads():
-                    self._start()
-
-    def _start(self) -> None:
-        # The loop holds no reference to a lane while it waits, so a writer that was dropped
-        # without close goes, and its lock with it; the thread is woken to see that, and ends.
-        wake = self._wake
-        thread = threading.Thread(
-            target=_flush_loop,
-            args=(weakref.ref(self, lambda _: wake.set()), wake),
-            daemon=True,
-            name="mmreplay-flush",
-        )
-        thread.start()
-        self._thread = thread
+        if self.flush_s > 0:
+            with starting_threads():
+                self._flushing.start()
 
     def detach(self, lane: Flushable) -> None:
         """Leave this lane alone, once its tasks have ended; the last to go ends the threads."""
@@ -70,42 +65,38 @@ class Background:
             last = not self._lanes
         if last:
             self._stop = True
-            self._wake.set()
-            self._executor.shutdown(wait=True)
-            if self._thread is not None and self._thread is not threading.current_thread():
-                self._thread.join()
+            self._sealing.end()
+            self._flushing.end()
         else:
             self.finish_tasks()
 
     def finish_tasks(self) -> None:
         """Wait until the tasks that were submitted before have ended."""
-        self.submit(lambda: None).result()
+        ended = Flag()
+        self.submit(ended.set)
+        ended.wait()
 
-    def submit(self, task: Callable[[], None]) -> Future[None]:
-        """Run a task in the sealing thread, after those before it."""
-        once = _Once(task)
-        try:
-            return self._executor.submit(once)
-        except RuntimeError:  # no thread to be had, or the interpreter is ending
-            done: Future[None] = Future()
-            once()
-            done.set_result(None)
-            return done
+    def submit(self, task: Callable[[], None]) -> None:
+        """Run a task in the sealing thread, after those before it; it keeps its own errors.
+
+        Here and now, if no thread is to be had, or the interpreter is ending.
+        """
+        if not self._sealing.hand_over(task):
+            task()
 
     def wake(self) -> None:
         """Let the flushing thread see whether eviction needs a flush."""
-        with self._lock:
-            if self._thread is None:
-                # None to be had: the next call may find one.
-                with contextlib.suppress(RuntimeError):
-                    self._start()
-        self._wake.set()
+        # None to be had: the next call may find one.
+        with contextlib.suppress(RuntimeError, MemoryError):
+            self._flushing.start()
+        if self._wake.empty():
+            self._wake.put(True)
 
     def flush_soon(self) -> None:
         """Flush all lanes as if the time had come, unless nothing is flushed by the clock."""
         if self.flush_s > 0:
             self._due = True
-            self._wake.set()
+            self._wake.put(True)
 
     def tick(self, *, timer: bool) -> bool:
         """One round of the flushing thread; False when it is over."""
@@ -119,32 +110,22 @@ class Background:
         return not self._stop
 
 
-class _Once:
-    """A task that is done once: a pool that finds no thread for it keeps it for its next one."""
-
-    __slots__ = ("_left",)
-
-    def __init__(self, task: Callable[[], None]) -> None:
-        self._left = [task]
-
-    def __call__(self) -> None:
-        try:
-            task = self._left.pop()  # of two threads, one gets it
-        except IndexError:
-            return
-        task()
-
-
-def _flush_loop(owner: weakref.ref[Background], wake: threading.Event) -> None:
+def _flush_loop(owner: weakref.ref[Background], wake: queue.SimpleQueue[object]) -> None:
+    """Flush at each True that comes; what else comes ends it."""
     while True:
         background = owner()
         if background is None:
             return
         interval = background.flush_s
         del background
-        # An hour is as good as never to wait.
-        woken = wake.wait(min(interval or 3600.0, 3600.0))
-        wake.clear()
+        is_woken = goes_on = True
+        try:
+            # An hour is as good as never to wait.
+            goes_on = wake.get(timeout=min(interval or 3600.0, 3600.0)) is True
+            while not wake.empty():
+                goes_on &= wake.get() is True
+        except queue.Empty:
+            is_woken = False
         background = owner()
-        if background is None or not background.tick(timer=not woken):
+        if not goes_on or background is None or not background.tick(timer=not is_woken):
             return

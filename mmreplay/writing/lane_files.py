@@ -175,11 +175,9 @@ class LockedLane:
     def release(self) -> None:
         """Let other writers in, once what runs here has ended."""
         self.released = True  # a flush that waits for its turn does nothing any more
-        try:
-            with self.flush_lock:
-                pass
-        finally:
-            self._lock.release()
+        with self.flush_lock:
+            pass
+        self._lock.release()
 
 
 def _check_kind(path: AnyPath, kind: str) -> dict[str, Any]:

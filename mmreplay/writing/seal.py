@@ -6,6 +6,7 @@ a checkpoint says that its rows are in a shard.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import threading
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from mmreplay.storage import chunk_files, shard_file, tail_file
 from mmreplay.storage.chunk_files import Window
 from mmreplay.storage.state_page import TAIL_START
 from mmreplay.system import durable_writes
+from mmreplay.system.threads import Flag
 from mmreplay.writing.background import Background
 from mmreplay.writing.log import Log
 
@@ -46,12 +48,9 @@ class SealJob:
         self._encode = encode
         self._finish = finish
         self._parts: list[bytes | None] = [None] * n_parts
-        self._todo = iter(range(n_parts))
-        self._lock = threading.Lock()
-        self._left = n_parts
+        self._todo = collections.deque(range(n_parts))
         self._hurry = False
-        self._encoded = threading.Event()
-        self.done = threading.Event()
+        self.done = Flag()
         self.error: BaseException | None = None
 
     def work(self, *, fast: bool) -> None:
@@ -60,34 +59,31 @@ class SealJob:
         Once the writer has to help, the sealing thread hurries too.
         """
         self._hurry |= fast
-        try:
-            while True:
-                with self._lock:
-                    part = next(self._todo, None)
-                if part is None:
-                    return
-                self._parts[part] = self._encode(part, self._hurry)
-                with self._lock:
-                    self._left -= 1
-                    if not self._left:
-                        self._encoded.set()
-        except BaseException as error:  # the writer raises it at its next border
-            self.error = error
-            self._encoded.set()  # nobody may wait for a part that was begun, and will not come
-            if not isinstance(error, Exception):  # a KeyboardInterrupt in a writer that helps
-                raise
+        while self._todo:
+            try:
+                part = self._todo.popleft()
+            except IndexError:  # the other thread has taken it
+                return
+            self._parts[part] = self._encode(part, self._hurry)
 
     def run(self) -> None:
-        """The sealing thread's part: encode, wait for the writer's share, finish."""
+        """The sealing thread's part: encode, and finish. Nothing, if that is done."""
+        if self.done.is_set:
+            return
         try:
             self.work(fast=False)
-            self._encoded.wait()
-            if self.error is None:
-                self._finish([part for part in self._parts if part is not None])
-        except BaseException as error:  # noqa: BLE001 (the writer raises it at its next border)
-            self.error = error
-        finally:
-            self.done.set()
+            # A part that the writer is at is done here too: it may have been interrupted in it.
+            parts = [
+                self._encode(number, self._hurry) if part is None else part
+                for number, part in enumerate(self._parts)
+            ]
+            self._finish(parts)
+        except BaseException as error:
+            is_here = threading.current_thread() is threading.main_thread()
+            if is_here and not isinstance(error, Exception):
+                raise  # an interrupt where no thread was to be had: the writer has it run again
+            self.error = error  # the writer raises it at its next border
+        self.done.set()
 
 
 def seal_job(log: Log, start: int, stop: int | None = None) -> SealJob:
@@ -175,19 +171,26 @@ class Sealer:
         job = self._job
         if job is None:
             return
-        if not job.done.is_set():
-            job.work(fast=True)
-            job.done.wait()
+        self._help(job)
         if job.error is not None and not isinstance(job.error, FailedStoreError):
             # There may be room, or memory, by now; a failed fsync is the end.
             job = self._submit(seal_job(self._log, self._log.tail_start))
-            job.work(fast=True)
-            job.done.wait()
+            self._help(job)
         if isinstance(job.error, MmreplayError):
             raise type(job.error)(str(job.error)) from job.error
         if job.error is not None:
             raise job.error
         self._job = None
+
+    def _help(self, job: SealJob) -> None:
+        """Have a job done."""
+        if job.done.is_set:
+            return
+        # A part that fails here is left to the sealing thread, which tells why if it fails again.
+        with contextlib.suppress(Exception):
+            job.work(fast=True)
+        self._background.submit(job.run)  # again: an interrupt may have kept it from getting there
+        job.done.wait()
 
     def _submit(self, job: SealJob) -> SealJob:
         self._job = job

@@ -15,6 +15,7 @@ from mmreplay.errors import ClosedError, DiskFullError, FailedStoreError, Mmrepl
 from mmreplay.system.forks import after_fork_in_child
 from mmreplay.system.held_directories import AnyPath, check_there
 from mmreplay.system.limits import ReachedLimitError
+from mmreplay.system.threads import Thread
 from mmreplay.writing import close, flush
 from mmreplay.writing.background import Background
 from mmreplay.writing.lane_files import LockedLane
@@ -147,11 +148,21 @@ class Session:
 
     def release_unclosed(self) -> None:
         """Leave the lane as it is; the next opening recovers it, if it is not closed."""
-        self.abandon()
         try:
-            self._background.detach(self._timed_flush)
-        finally:
-            self.files.release()
+            self.abandon()
+            self._let_go()
+        except BaseException:
+            # An interrupt while it waited: others are let in later, but not before what runs ends.
+            self.files.abandon()
+            try:
+                Thread(self._let_go, "mmreplay-release").start()
+            except RuntimeError:  # no thread to be had
+                self._let_go()
+            raise
+
+    def _let_go(self) -> None:
+        self._background.detach(self._timed_flush)
+        self.files.release()
 
     def abandon(self) -> None:
         """In a forked child: this writer is the parent's."""

@@ -334,15 +334,20 @@ ELSEWHERE = {
     """,
     "in a forked child, which writes nothing": """
         writing/session Session.abandon
+        system/threads Thread.after_fork_in_child
     """,
     "when the interpreter is ending": """
-        writing/background Background.submit | except RuntimeError:
-        writing/background Background.submit | done: Future[None] = Future()
-        writing/background Background.submit | once()
-        writing/background Background.submit | done.set_result(None)
-        writing/background Background.submit | return done
-        system/threads run_in_threads | except RuntimeError:
-        system/threads run_in_threads | break
+        writing/background Background.submit | task()
+        system/threads Thread.start | except (RuntimeError, MemoryError):
+        system/threads Thread.start | self.is_started = False
+        system/threads Thread.start | raise
+        system/threads Workers.hand_over | self.end()
+        system/threads Workers.hand_over | return False
+        system/threads Workers.hand_over | except (RuntimeError, MemoryError):
+        system/threads Workers.hand_over | if thread is self._threads[0]:
+        system/threads _start_all | except (RuntimeError, MemoryError):
+        system/threads _start_all | return
+        system/threads _end_all
     """,
     "other systems or processors": """
         writing/writer Writer.step | _publish()
@@ -408,18 +413,11 @@ ELSEWHERE = {
         writing/session Session.close | except BaseException:
         writing/session Session.close | self.release_unclosed()
         writing/session Session.close | raise
-        system/threads run_in_threads | except BaseException as error:
-        system/threads run_in_threads | ended.append(error)
-        system/threads run_in_threads | return
         system/threads run_in_threads | raise ended[0]
         writing/vector_writer VectorWriter.__init__ | except BaseException:
         writing/vector_writer VectorWriter.__init__ | self.files.release()
         writing/vector_writer VectorWriter.__init__ | raise
-        writing/seal SealJob.work | except BaseException as error:
-        writing/seal SealJob.work | self.error = error
-        writing/seal SealJob.work | self._encoded.set()
-        writing/seal SealJob.work | if not isinstance(error, Exception):
-        writing/seal SealJob.work | raise
+        writing/seal SealJob.run | raise
     """,
     "a race of two threads or processes within one statement": """
         writing/writer Writer._cache_for_step | self._border = 0
@@ -439,8 +437,25 @@ ELSEWHERE = {
         system/locks DirectoryLock.__init__ | raise
         system/locks DirectoryLock.__init__ | deadline = max(deadline, time.monotonic() + patience_s)
         system/locks DirectoryLock.is_on | return False
-        writing/background _Once.__call__ | except IndexError:
-        writing/background _Once.__call__ | return
+        writing/background _flush_loop | goes_on &= wake.get() is True
+        writing/seal SealJob.work | except IndexError:
+        writing/seal SealJob.work | return
+        system/threads run_in_threads | except IndexError:
+        system/threads run_in_threads | return
+    """,
+    "starts a thread, in one that nobody traces": """
+        system/threads Thread._start_named
+    """,
+    "an interrupt; see tests/crash/test_ctrl_c.py": """
+        system/threads run_in_threads | except BaseException as error:
+        system/threads run_in_threads | ended.append(error)
+        writing/session Session.release_unclosed | except BaseException:
+        writing/session Session.release_unclosed | self.files.abandon()
+        writing/session Session.release_unclosed | try:
+        writing/session Session.release_unclosed | Thread(self._let_go, "mmreplay-release").start()
+        writing/session Session.release_unclosed | except RuntimeError:
+        writing/session Session.release_unclosed | self._let_go()
+        writing/session Session.release_unclosed | raise
     """,
     "a copy made of hard links; see the simulator": """
         storage/state_page State.make_own

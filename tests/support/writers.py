@@ -114,4 +114,4 @@ def rows_of(store: Store, env: int) -> SimpleNamespace:
 
 def drain(writer: Writer) -> None:
     """Wait for what the sealing thread has to do."""
-    writer._background.submit(lambda: None).result(30)
+    writer._background.finish_tasks()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import queue
 import signal
 import threading
 from collections.abc import Callable, Collection, Iterator
@@ -16,6 +17,7 @@ from typing import Any
 
 from mmreplay.datasets.replay_buffer import ReplayBuffer
 from mmreplay.system import durable_writes, platform
+from mmreplay.writing.background import Background
 from mmreplay.writing.lanes_writer import LanesWriter
 from mmreplay.writing.open_lanes import AnyWriter
 from mmreplay.writing.vector_writer import VectorWriter
@@ -28,6 +30,7 @@ __all__ = [
     "SYNCING",
     "Disk",
     "faulty_disk",
+    "forget_tasks",
     "kill",
     "lanes_of",
     "quiet",
@@ -221,10 +224,9 @@ def kill(writer: AnyWriter | ReplayBuffer) -> None:
     lanes = writers_of(writer)
     background = lanes[0]._background
     background._stop = True
-    background._wake.set()
-    background._executor.shutdown(wait=True, cancel_futures=True)
-    if background._thread is not None:
-        background._thread.join()
+    forget_tasks(background)
+    background._sealing.end()
+    background._flushing.end()
     for lane in lanes:
         lane._session.abandon()
         lane.files.release()
@@ -232,11 +234,19 @@ def kill(writer: AnyWriter | ReplayBuffer) -> None:
         writer.store.close()
 
 
+def forget_tasks(background: Background) -> None:
+    """What the sealing thread has not begun never happens."""
+    tasks = background._sealing._tasks
+    with contextlib.suppress(queue.Empty):
+        while True:
+            tasks.get_nowait()
+
+
 @contextlib.contextmanager
 def quiet(writer: AnyWriter | ReplayBuffer) -> Iterator[None]:
     """Hold the background threads still, so that the directory can be copied as of one moment."""
     lanes = writers_of(writer)
-    lanes[0]._background.submit(lambda: None).result()
+    lanes[0]._background.finish_tasks()
     with contextlib.ExitStack() as stack:
         for lane in lanes:
             stack.enter_context(lane.files.flush_lock)

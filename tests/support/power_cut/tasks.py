@@ -21,19 +21,14 @@ class _Done:
 
     def __init__(self, tasks: Tasks) -> None:
         self._tasks = tasks
-        self._set = False
+        self.is_set = False
 
     def set(self) -> None:
-        self._set = True
-
-    def is_set(self) -> bool:
-        return self._set
+        self.is_set = True
 
     def wait(self) -> None:
-        while not self._set:
+        while not self.is_set:
             self._tasks.run_one()
-
-    result = wait
 
 
 class Tasks:
@@ -45,7 +40,7 @@ class Tasks:
         attached: Callable[[Any], None],
     ) -> None:
         self._busy, self._attached = busy, attached
-        self._queue: collections.deque[tuple[Callable[[], None], _Done]] = collections.deque()
+        self._queue: collections.deque[Callable[[], None]] = collections.deque()
 
     def attach(self, flushes: TimedFlush) -> None:
         fail = flushes._fail()
@@ -66,19 +61,18 @@ class Tasks:
 
     flush_soon = wake
 
-    def submit(self, task: Callable[[], None]) -> _Done:
-        done = _Done(self)
+    def submit(self, task: Callable[[], None]) -> None:
         job = getattr(task, "__self__", None)
         if isinstance(job, SealJob):
-            job.done = done  # type: ignore[assignment]
-        self._queue.append((task, done))
-        return done
+            if isinstance(job.done, _Done):  # a writer that waits for it makes sure that it is here
+                return
+            job.done = _Done(self)  # type: ignore[assignment]
+        self._queue.append(task)
 
     def __bool__(self) -> bool:
         return bool(self._queue)
 
     def run_one(self) -> None:
-        task, done = self._queue.popleft()
+        task = self._queue.popleft()
         with self._busy("seal"):
             task()
-        done.set()

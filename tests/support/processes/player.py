@@ -182,8 +182,7 @@ class Player:
         """Leave the store as a death would."""
         self._report[PHASE] = CLOSING
         if self._writer is not None:
-            executor = self._lanes[0]._background._executor
-            executor.shutdown(wait=False, cancel_futures=True)
+            faults.forget_tasks(self._lanes[0]._background)
             self._go_on.set()
             faults.kill(self._writer)
 
@@ -216,7 +215,7 @@ class Player:
 
     def settle(self) -> None:
         """Let the sealing thread come to the end of what it has to do."""
-        self._lanes[0]._background.submit(lambda: None).result()
+        self._lanes[0]._background.finish_tasks()
 
     def no_holes(self) -> None:
         """Write to a file system that can give no blocks back."""

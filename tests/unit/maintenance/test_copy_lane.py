@@ -100,7 +100,7 @@ def test_a_live_lane(writer, story, tmp_path):
 
 def test_a_live_lane_whose_shard_is_not_written_yet(lz4_writer, story, tmp_path):
     holds = threading.Event()
-    waiting = lz4_writer._background.submit(holds.wait)
+    lz4_writer._background.submit(holds.wait)
     story.play(lz4_writer, 13)
     reader = LaneReader(lz4_writer.path)
     try:
@@ -108,7 +108,7 @@ def test_a_live_lane_whose_shard_is_not_written_yet(lz4_writer, story, tmp_path)
         copy_lane(reader, tmp_path / "copy", 14)
     finally:
         holds.set()
-        waiting.result()
+        lz4_writer._background.finish_tasks()
     check(story, lz4_writer.path, tmp_path / "copy", 14)
 
 

@@ -51,7 +51,7 @@ def test_a_live_lane_is_followed(make, story, lz4):
     assert lane.head == 0
     assert lane.poll()
     assert lane.head == 13
-    writer._background.submit(lambda: None).result(30)
+    writer._background.finish_tasks()
     assert lane.tail_start() == 8
     assert lane.tails["frames"].shape == (16, 3)
     assert not lane.tails["frames"].flags.writeable
@@ -78,7 +78,7 @@ def test_after_a_power_cut_the_rules_of_recovery_hold_in_memory(
     story.play(writer, 4)
     writer.flush()
     story.play(writer, sealed, reset=False)
-    writer._background.submit(lambda: None).result(30)
+    writer._background.finish_tasks()
     kill(writer)
     now = uuid.uuid4().bytes
     monkeypatch.setattr(platform, "boot_id", lambda: now)
@@ -117,7 +117,7 @@ def test_the_newest_row_of_a_crashed_lane_reads_as_a_final_row(make, story, kill
 def test_reading_takes_no_lock_and_writes_nothing(make, story, kill, lz4, how):
     writer = make(**lz4)
     story.play(writer, 20)
-    writer._background.submit(lambda: None).result(30)
+    writer._background.finish_tasks()
     if how == "closed":
         writer.close()
     if how == "killed":

@@ -1,9 +1,9 @@
 """Limits of a process, as errors that say which was reached."""
 
+import _thread
 import errno
 import os
 import resource
-import threading
 
 import numpy as np
 import pytest
@@ -71,16 +71,16 @@ def test_too_many_open_files_lose_nothing_and_the_same_call_works_later(tmp_path
 def test_without_a_thread_to_be_had_a_writer_says_so_or_does_without(
     tmp_path, monkeypatch, n_threads
 ):
-    real, path, left = threading.Thread.start, tmp_path / "s.zarr", [n_threads]
+    real, path, left = _thread.start_new_thread, tmp_path / "s.zarr", [n_threads]
 
-    def start(thread):
+    def start(*arguments):
         left[0] -= 1
         if left[0] < 0:
             raise RuntimeError("can't start new thread")
-        real(thread)
+        return real(*arguments)
 
     frame = Field((3,), "uint8", "lz4", chunk=4, shard=8)
-    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(_thread, "start_new_thread", start)
     if not n_threads:
         with pytest.raises(FailedStoreError, match="no thread can be started"):
             mmreplay.create(path, frame, Field((), "int64"))

@@ -1,21 +1,28 @@
-"""The same call for many things at once."""
+"""Threads that an interrupt cannot harm, and the same call for many things at once."""
 
+import _thread
+import functools
+import subprocess
+import sys
 import threading
+import time
 
 import pytest
 
-from mmreplay.system.threads import run_in_threads
+from mmreplay.system.threads import Flag, Thread, Workers, run_in_threads
+
+WAIT = 300  # seconds, for what comes at once: only a hang takes as long
 
 
 @pytest.mark.parametrize("n_threads", [0, 1, 9])
 def test_each_is_called_once_however_many_threads_there_are(monkeypatch, n_threads):
-    real, left, called = threading.Thread.start, [n_threads], []
+    real, left, called = _thread.start_new_thread, [n_threads], []
 
-    def start(thread):
+    def start(*arguments):
         left[0] -= 1
         if left[0] < 0:
             raise RuntimeError("can't start new thread")
-        real(thread)
+        return real(*arguments)
 
     def call(one):
         called.append(one)
@@ -23,7 +30,7 @@ def test_each_is_called_once_however_many_threads_there_are(monkeypatch, n_threa
             raise ValueError(one)
         return -one
 
-    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(_thread, "start_new_thread", start)
     out, failures = run_in_threads(call, range(20))
     assert sorted(called) == list(range(20))
     assert out == [-one for one in range(20) if one != 3]
@@ -44,3 +51,80 @@ def test_what_ends_a_call_in_a_thread_ends_the_caller_once_all_have_ended():
         run_in_threads(call, range(20))
     assert sorted(ended) == [0, *range(2, 20)]
     assert run_in_threads(call, []) == ([], [])
+
+
+def test_an_interrupt_while_others_call_is_raised_once_they_have_ended():
+    mine, begun, ended = threading.current_thread(), threading.Barrier(2, timeout=60), []
+
+    def call(one):
+        begun.wait()
+        if threading.current_thread() is not mine:
+            for _ in range(3):  # also while it waits again
+                _thread.interrupt_main()
+                time.sleep(0.01)
+            ended.append(one)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_in_threads(call, range(2))
+    assert len(ended) == 1
+
+
+def test_workers_do_tasks_in_order_and_end_when_they_are_dropped():
+    workers, done, names, all_done = Workers(1, "mine"), [], set(), Flag()
+    for number in range(50):
+        assert workers.hand_over(functools.partial(done.append, number))
+    workers.hand_over(lambda: names.add(threading.current_thread().name))
+    workers.hand_over(all_done.set)
+    all_done.wait()
+    assert (done, names) == (list(range(50)), {"mine_0"})
+    thread = workers._threads[0]
+    del workers
+    thread.wait()
+    assert not [one for one in threading.enumerate() if one.name == "mine_0"]
+
+
+def test_workers_that_have_ended_take_nothing():
+    workers, done = Workers(3, "mine"), []
+    workers.hand_over(lambda: (time.sleep(0.05), done.append("before")))
+    workers.end()
+    assert done == ["before"]
+    assert not workers.hand_over(lambda: done.append("after"))
+    workers.end()
+    assert done == ["before"]
+
+
+def test_a_thread_that_gets_no_second_one_works_without_a_name(monkeypatch):
+    def start(_):
+        raise RuntimeError("can't start new thread")
+
+    names = []
+    thread = Thread(lambda: names.append(_thread.get_ident()), "mine")
+    monkeypatch.setattr(threading.Thread, "start", start)
+    thread.start()
+    thread.wait()
+    assert names != [_thread.get_ident()]
+    assert len(names) == 1
+
+
+ENDING = """
+import os, sys, time
+from mmreplay.system.threads import Workers
+workers = Workers(1, "mine")
+for number in range(3):
+    workers.hand_over(lambda number=number: (time.sleep(0.05), print(number, flush=True)))
+child = os.fork() if sys.argv[1] == "forked" else -1
+if child == 0:
+    print(workers.hand_over(print), flush=True)  # its parent's thread is not waited for
+    sys.exit()
+if child > 0:
+    os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.parametrize("how", ["plain", "forked"])
+def test_what_was_handed_over_is_done_before_the_process_ends(how):
+    code = [sys.executable, "-W", "ignore", "-c", ENDING, how]
+    done = subprocess.run(code, capture_output=True, text=True, timeout=WAIT, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    expected = ["0", "1", "2", *["False"] * (how == "forked")]
+    assert sorted(done.stdout.split()) == expected

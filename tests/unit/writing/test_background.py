@@ -53,7 +53,9 @@ def test_nothing_runs_before_it_is_needed():
     assert not threads_named("mmreplay")
     lane = Clocked()
     background.attach(lane)
-    assert len(threads_named("mmreplay-flush")) == 1
+    background.flush_soon()
+    assert lane.called.acquire(timeout=WAIT)
+    assert len(threads_named("mmreplay")) == len(threads_named("mmreplay-flush")) == 1
     background.detach(lane)
     assert not threads_named("mmreplay")
 
@@ -120,7 +122,7 @@ def test_a_lane_may_be_detached_by_the_flushing_thread_itself():
 def test_threads_end_when_the_writer_is_dropped_without_a_close():
     background, lane = Background(0.02), Clocked()
     background.attach(lane)
-    background.submit(lambda: None).result()
+    background.finish_tasks()
     assert lane.called.acquire(timeout=WAIT)
     known = weakref.ref(lane)
     del lane
@@ -137,10 +139,10 @@ def test_tasks_run_one_after_the_other_in_a_thread_of_their_own():
     background.submit(
         lambda: (first.wait(WAIT), order.append(("first", threading.current_thread().name)))
     )
-    second = background.submit(lambda: order.append(("second", threading.current_thread().name)))
+    background.submit(lambda: order.append(("second", threading.current_thread().name)))
     assert order == []
     first.set()
-    second.result(WAIT)
+    background.finish_tasks()
     assert [name for name, _ in order] == ["first", "second"]
     assert all(thread.startswith("mmreplay-seal") for _, thread in order)
     background.submit(lambda: order.append(("third", "")))
@@ -170,8 +172,19 @@ def test_without_a_clock_nothing_is_flushed_soon():
     background.detach(lane)
 
 
-def test_task_runs_in_place_once_the_pool_is_shut_down():
-    background, done = Background(0), []
-    background._executor.shutdown()
-    background.submit(lambda: done.append(1)).result(0)
-    assert done == [1]
+def test_a_task_runs_in_place_once_the_threads_have_ended():
+    background, lane, order = Background(0), Clocked(), []
+    background.attach(lane)
+    background.submit(lambda: order.append(threading.current_thread().name))
+    background.detach(lane)
+    background.submit(lambda: order.append(threading.current_thread().name))
+    assert order == ["mmreplay-seal_0", threading.current_thread().name]
+
+
+def test_a_task_that_fails_ends_neither_the_thread_nor_who_waits_for_it():
+    background, lane = Background(0), Clocked()
+    background.attach(lane)
+    background.submit(lambda: 1 / 0)
+    background.finish_tasks()
+    assert len(threads_named("mmreplay-seal")) == 1
+    background.detach(lane)

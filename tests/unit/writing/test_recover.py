@@ -82,7 +82,7 @@ def test_the_short_shard_is_unpacked_and_stays_until_the_whole_one_replaces_it(m
     story.play(writer, 3)
     assert shard.read_bytes() == short
     story.play(writer, 9)
-    writer._background.submit(lambda: None).result()
+    writer._background.finish_tasks()
     assert shard.read_bytes() != short
     with mmreplay.open(writer.path) as store:
         story.check(store)
@@ -185,7 +185,7 @@ def test_after_a_power_cut_what_was_flushed_is_there_and_no_more(
     story.play(writer, length - 1)
     writer.flush()
     story.play(writer, more, reset=False)
-    writer._background.submit(lambda: None).result()
+    writer._background.finish_tasks()
     kill(writer)
     power_cut()
     cut_to(story, writer.path, length)
@@ -209,7 +209,7 @@ def test_a_tail_that_was_sealed_past_the_flushed_head_is_unpacked(
     story.play(writer, 4)
     writer.flush()
     story.play(writer, 20, reset=False)
-    writer._background.submit(lambda: None).result()
+    writer._background.finish_tasks()
     checkpoint = CheckpointFile(writer.path / ".live" / "checkpoint", writer.metadata["uuid"])
     assert (checkpoint.best.head, checkpoint.best.tail_start) == (5, 24)
     kill(writer)
@@ -348,7 +348,7 @@ def test_no_checksum_of_rows_lost_in_a_power_cut_is_left(
     story.play(writer, head - 1)
     writer.flush()
     story.play(writer, 20, reset=False)
-    writer._background.submit(lambda: None).result()
+    writer._background.finish_tasks()
     kill(writer)
     power_cut()
     make(append=True).close()
@@ -455,7 +455,7 @@ def test_no_file_is_removed_before_what_replaces_it_is_written(
     story.play(writer, 116)
     writer.flush()
     story.play(writer, 60, reset=False)
-    writer._background.submit(lambda: None).result()
+    writer._background.finish_tasks()
     live = writer.path / ".live"
     writer.log.checkpoint.write(base=40 if how == "killed" else 0)
     kill(writer)
@@ -532,7 +532,7 @@ def test_a_kill_at_any_point_leaves_a_lane_that_opens_and_has_every_row(
     story.play(writer, 12)
     writer.flush()
     story.play(writer, 8, reset=False)
-    writer._background.submit(lambda: None).result()
+    writer._background.finish_tasks()
     if how == "closed":
         writer.close()
     else:

@@ -43,7 +43,7 @@ def test_a_job_encodes_every_part_in_order_and_finishes_once():
     job, done = job_of(5)
     job.run()
     assert done == [[bytes([n]) for n in range(5)]]
-    assert job.done.is_set()
+    assert job.done.is_set
     assert job.error is None
 
 
@@ -63,9 +63,9 @@ def test_two_threads_share_the_parts_and_none_is_encoded_twice():
     sealing = in_thread(job.run)
     assert begun.wait(WAIT)
     job.work(fast=True)
-    assert not job.done.is_set()
+    assert not job.done.is_set
     held.set()
-    assert job.done.wait(WAIT)
+    job.done.wait()
     sealing.join()
     assert done == [[bytes([n]) for n in range(6)]]
     me = threading.current_thread().name
@@ -89,24 +89,21 @@ def test_the_sealing_thread_encodes_fast_once_the_writer_has_to_help():
     assert ways == [False, True, True]
 
 
-def test_finishing_waits_for_the_writers_share():
+def test_finishing_does_not_wait_for_the_writers_share():
     begun, held = threading.Event(), threading.Event()
 
     def encode(part, fast):
-        if fast:
+        if threading.current_thread() is not threading.main_thread():
             begun.set()
             assert held.wait(WAIT)
+            return b"late"
         return bytes([part])
 
     job, done = job_of(1, encode)
     writer = in_thread(lambda: job.work(fast=True))
     assert begun.wait(WAIT)
-    sealing = in_thread(job.run)
-    sealing.join(0.05)
-    assert not job.done.is_set()
-    assert done == []
+    job.run()
     held.set()
-    assert job.done.wait(WAIT)
     writer.join()
     assert done == [[b"\0"]]
 
@@ -120,7 +117,7 @@ def test_an_encoding_that_fails_is_kept_as_the_jobs_error_and_nothing_is_finishe
 
     job, done = job_of(5, encode)
     job.run()
-    assert job.done.is_set()
+    assert job.done.is_set
     assert str(job.error) == "no memory"
     assert done == []
 
@@ -138,9 +135,10 @@ def test_an_encoding_that_fails_in_the_writers_thread_ends_the_job_too():
     job, done = job_of(3, encode)
     sealing = in_thread(job.run)
     assert begun.wait(WAIT)
-    job.work(fast=True)
+    with pytest.raises(RuntimeError, match="in the writer"):
+        job.work(fast=True)
     held.set()
-    assert job.done.wait(WAIT)
+    job.done.wait()
     sealing.join()
     assert str(job.error) == "in the writer"
     assert done == []
@@ -152,30 +150,51 @@ def test_a_finish_that_fails_is_the_jobs_error():
 
     job, _ = job_of(2, None, finish)
     job.run()
-    assert job.done.is_set()
+    assert job.done.is_set
     assert isinstance(job.error, OSError)
 
 
-def test_a_writer_that_is_interrupted_while_it_helps_leaves_nobody_waiting():
-    begun, held = threading.Event(), threading.Event()
+def test_a_part_in_which_the_writer_is_interrupted_is_encoded_by_the_sealing_thread():
+    begun, held, interrupted = threading.Event(), threading.Event(), []
 
     def encode(part, fast):
-        if fast:
+        if threading.current_thread() is threading.main_thread():
+            interrupted.append(part)
             raise KeyboardInterrupt
         begun.set()
         assert held.wait(WAIT)
-        return b""
+        return bytes([part])
 
-    job, done = job_of(2, encode)
+    job, done = job_of(4, encode)
     sealing = in_thread(job.run)
     assert begun.wait(WAIT)
-    with pytest.raises(KeyboardInterrupt):
-        job.work(fast=True)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            job.work(fast=True)
     held.set()
-    assert job.done.wait(WAIT)
+    job.done.wait()
     sealing.join(WAIT)
-    assert isinstance(job.error, KeyboardInterrupt)
-    assert done == []
+    assert interrupted == [1, 2]
+    assert job.error is None
+    assert done == [[bytes([n]) for n in range(4)]]
+
+
+def test_a_job_that_is_interrupted_where_there_is_no_thread_can_be_run_again():
+    interrupts = [KeyboardInterrupt, None]
+
+    def finish(parts):
+        if (interrupt := interrupts.pop(0)) is not None:
+            raise interrupt
+        done.append(parts)
+
+    job, done = job_of(3, finish=finish)
+    with pytest.raises(KeyboardInterrupt):
+        job.run()
+    assert not job.done.is_set
+    for _ in range(2):
+        job.run()
+    assert (job.done.is_set, job.error, interrupts) == (True, None, [])
+    assert done == [[b"\0", b"\1", b"\2"]]
 
 
 # ---------------------------------------------------------------- the tail of a lane

@@ -77,7 +77,7 @@ def killed_store(open_store, kill):
         writer = open_store(*arguments, **given)
         writer.flush()
         for one in getattr(writer, "writers", (writer,)):
-            one._background.submit(lambda: None).result()
+            one._background.finish_tasks()
         kill(writer)
         return writer.path
 
@@ -132,7 +132,7 @@ def killed_half_flushed(half_flushed_writer, kill):
 
     def create(kind="lz4", **given):
         writer = half_flushed_writer(kind, **given)
-        writer._background.submit(lambda: None).result()
+        writer._background.finish_tasks()
         kill(writer)
         return writer.path
 
