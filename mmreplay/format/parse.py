@@ -105,7 +105,11 @@ def parse_root(data: bytes, where: str) -> dict[str, Any]:
     uuid; but for a log capacity and padding; of a lane or log rows, first and closed; of a vector
     lane its width.
     """
-    document = parse_json(data, where)
+    return root_attributes(parse_json(data, where), where)
+
+
+def root_attributes(document: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """As `parse_root`, of what stands in the document."""
     if document.get("zarr_format") != 3 or document.get("node_type") != "group":  # noqa: PLR2004
         raise FormatError(f"{where}: expected a zarr v3 group")
     attributes = document.get("attributes")
@@ -198,7 +202,13 @@ def parse_array(data: bytes, path: str, where: str) -> tuple[ArraySpec, int]:
 
 
 def _parse_array(data: bytes, path: str, where: str) -> tuple[ArraySpec, int]:
-    document = parse_json(data, where)
+    return array_spec(parse_json(data, where), path, where)
+
+
+def array_spec(document: object, path: str, where: str) -> tuple[ArraySpec, int]:
+    """As `parse_array`, of what stands in the document."""
+    if not isinstance(document, dict):
+        raise FormatError(f"{where}: expected a JSON object, found {type(document).__name__}")
     known = {
         "zarr_format",
         "node_type",

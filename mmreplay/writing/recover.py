@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,8 +72,12 @@ def reopen(
     *,
     capacity: int | None,  # noqa: ARG001 (as of `recover`)
     width: int | None,
+    before: Callable[[], None],
 ) -> Live:
-    """Open a closed log: everything private is built and durable before it is called open."""
+    """Open a closed log: everything private is built and durable before it is called open.
+
+    `before` is called when nothing but that is left to do.
+    """
     # Who closed it may have died before that was durable: open again, it would need its `.live`.
     durable_writes.sync_directory(path)
     durable_writes.remove_tree(path / ".live")
@@ -99,6 +103,7 @@ def reopen(
         for spec in newest:  # what the last close gave back
             file = chunk_files.chunk_path(path, spec, (head - 1) // spec.chunk_rows)
             durable_writes.allocate(file, spec.chunk_bytes)
+        before()
         is_closed = False
         metadata = build_lane.write_metadata(path, metadata, closed=False, **changes)
     except (DiskFullError, FailedStoreError) as error:

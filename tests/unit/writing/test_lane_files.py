@@ -1,5 +1,6 @@
 """The files of a lane locked for writing: windows prepared ahead, release, the lock."""
 
+import json
 import os
 import shutil
 import threading
@@ -13,9 +14,10 @@ from mmreplay.errors import (
     SchemaError,
 )
 from mmreplay.system import durable_writes, locks
-from mmreplay.writing import lane_files
+from mmreplay.writing import build_lane, lane_files
 from tests.support.disks.trees import files
 from tests.support.documents import attributes
+from tests.support.oracle import checks
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -127,3 +129,63 @@ def test_a_store_that_is_removed_as_it_is_opened_says_so(make, monkeypatch, argu
     monkeypatch.setattr(durable_writes, "sync_name", sync_name)
     with pytest.raises(FailedStoreError, match="was removed while it was open"):
         make(append=True)
+
+
+# ---------------------------------------------------------------- the copy of all documents
+
+
+def copies(path):
+    """Lanes and logs that have one."""
+    return sorted(
+        one.parent.relative_to(path).as_posix()
+        for one in path.rglob("zarr.json")
+        if "consolidated_metadata" in json.loads(one.read_bytes())
+    )
+
+
+@pytest.mark.parametrize("arguments", [{}, {"lanes": 2}], ids=["one environment", "vector lane"])
+def test_only_a_closed_lane_has_a_copy_of_its_documents(make, kill, arguments):
+    writer = make(**arguments)
+    assert copies(writer.path) == []
+    writer.close()
+    assert copies(writer.path) == ["."]
+    checks.check_copy(writer.path)
+    kill(make(append=True))
+    assert copies(writer.path) == []
+    make(append=True).close()
+    checks.check_copy(writer.path)
+
+
+def test_each_lane_of_a_store_has_a_copy_and_the_store_has_none(make):
+    writer = make(n_lanes=2)
+    writer.close()
+    assert copies(writer.path) == ["lane-00000", "lane-00001"]
+
+
+def test_the_copy_of_a_vector_lane_goes_before_a_log_is_open_and_not_if_there_is_no_room(
+    make, monkeypatch
+):
+    writer = make(lanes=2)
+    writer.close()
+    before = files(writer.path)
+
+    def full(*_, **__):
+        raise mmreplay.DiskFullError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(build_lane, "build_live", full)
+        with pytest.raises(mmreplay.DiskFullError):
+            make(append=True)
+    assert files(writer.path) == before
+    real, seen = build_lane.write_metadata, []
+
+    def write_metadata(path, metadata, *documents, **changes):
+        seen.append((metadata["kind"], changes.get("closed"), copies(writer.path)))
+        return real(path, metadata, *documents, **changes)
+
+    monkeypatch.setattr(build_lane, "write_metadata", write_metadata)
+    again = make(append=True)
+    assert seen == [("vector", None, ["."]), ("log", False, []), ("log", False, [])]
+    seen.clear()
+    again.close()
+    assert seen == [("log", True, []), ("log", True, []), ("vector", None, [])]
