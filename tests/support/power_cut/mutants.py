@@ -385,10 +385,10 @@ def _shards_of_a_closed_lane_unsynced() -> list[Change]:
 def _litter_reused() -> list[Change]:
     real = recover.reopen
 
-    def reopen(path: Path, metadata: dict[str, Any], *rest: Any, **limits: Any) -> Any:
+    def reopen(path: Path, metadata: dict[str, Any], *rest: Any, before: Any, **limits: Any) -> Any:
         if (path / ".live" / "state").exists():
             return recover.recover(path, {**metadata, "closed": False}, *rest, **limits)
-        return real(path, metadata, *rest, **limits)
+        return real(path, metadata, *rest, before=before, **limits)
 
     return [(recover, "reopen", reopen)]
 
