@@ -118,3 +118,16 @@ def test_a_copy_that_differs_does_not_count(closed_vector, ended):
     )
     assert repair(path).lost == 0
     check_ticks(closed_vector, ended, path, 70)
+
+
+def test_no_row_is_looked_for_where_a_copy_that_differs_has_it(closed_vector, ended):
+    path = closed_vector.writer.path
+
+    def change(document):
+        document["chunk_grid"]["configuration"]["chunk_shape"][0] *= 2
+
+    change_copy(path / "ticks" / "episode", change)
+    (found,) = mmreplay.verify(path).findings
+    assert "consolidated_metadata: ticks/episode.chunk_grid" in found.message
+    assert repair(path).lost == 0
+    check_ticks(closed_vector, ended, path, 70)
