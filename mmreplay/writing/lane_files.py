@@ -121,19 +121,32 @@ class LockedLane:
         if not any(one["closed"] for one in own):
             # Ticks that came after starts that are lost would name others.
             recover.distrust_after(path / layout.STARTS, path / layout.TICKS, metadata["uuid"])
-        with _Holder(path / layout.TICKS, own[1]):
-            starts = Log(
+        opened: list[Log] = []
+
+        def open_starts() -> None:
+            log = Log(
                 path / layout.STARTS,
                 start_columns(self.schema),
                 capacity=capacity,
                 before_reopening=lambda: _drop_copy(path, metadata),
             )
+            opened.append(log)
+
+        with _Holder(path / layout.TICKS, own[1]):
+            is_open = [not one["closed"] for one in own]
+            if all(is_open):
+                open_starts()
+            # What can fail of a closed one fails before the other is opened.
             ticks = Log(
                 path / layout.TICKS,
                 tick_columns(self.schema, width),
                 capacity=capacity,
                 width=width,
+                before_reopening=open_starts,
             )
+            if not opened:
+                open_starts()
+        starts = opened[0]
         _check_starts(starts, ticks)
         _begin(ticks, TickRows(ticks, self.capacity))
         _begin(starts, StartRows(starts, ticks))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay.errors import CorruptStoreError, DiskFullError, FailedStoreError, MmreplayError
+from mmreplay.errors import CorruptStoreError, FailedStoreError, MmreplayError
 from mmreplay.format import compression, layout
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Array
@@ -106,8 +106,8 @@ def reopen(
         before()
         is_closed = False
         metadata = build_lane.write_metadata(path, metadata, closed=False, **changes)
-    except (DiskFullError, FailedStoreError) as error:
-        if is_closed or isinstance(error, DiskFullError):  # else nobody knows what it is
+    except MmreplayError as error:
+        if is_closed or not isinstance(error, FailedStoreError):  # else nobody knows what it is
             _close_again(path, newest, head)
         raise
     # Not before: killed in between, a closed lane would have files without a checksum. Recovery
