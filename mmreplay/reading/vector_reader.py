@@ -17,7 +17,7 @@ from mmreplay.format.layout import STARTS, TICKS, ArraySpec, context_rows
 from mmreplay.ids import LANE_SHIFT, Array
 from mmreplay.reading.log_reader import LogReader
 from mmreplay.schema import Schema
-from mmreplay.storage.lane_metadata import Root, read_metadata, read_root
+from mmreplay.storage.lane_metadata import Root, read_document, read_metadata, read_root
 from mmreplay.system import checked_reads
 from mmreplay.system.held_directories import AnyPath
 
@@ -56,7 +56,7 @@ class VectorReader:
             self._check_codecs()
             if self.ticks.is_live and not (self.starts.is_live or self.starts.is_closed):
                 self.ticks.load(trust=False)  # the newest ones may name starts that are lost
-            if self.poll() and read_metadata(self.path) == self.metadata:
+            if self.poll() and read_document(self.path) == root.data:
                 break
         else:
             raise CorruptStoreError(

@@ -66,14 +66,19 @@ def read_root(path: AnyPath) -> Root:
 
 def read_name(path: AnyPath) -> str | None:
     """The name of a lane, None if it has none; raises as `read_metadata`."""
-    return _name(read_document(path), str(path / "zarr.json"))
+    return _kind_and_name(read_document(path), str(path / "zarr.json"))[1]
+
+
+def read_kind(path: AnyPath) -> str:
+    """What a store, lane or log is; raises as `read_metadata`."""
+    return _kind_and_name(read_document(path), str(path / "zarr.json"))[0]
 
 
 @functools.lru_cache(maxsize=512)  # those of closed lanes are long
-def _name(data: bytes, where: str) -> str | None:
+def _kind_and_name(data: bytes, where: str) -> tuple[str, str | None]:
     # Whoever adds lanes to a store looks at all that it has, for each of them.
-    name: str | None = parse.parse_root(data, where).get("name")
-    return name
+    own = parse.parse_root(data, where)
+    return own["kind"], own.get("name")
 
 
 def read_document(path: AnyPath) -> bytes:
@@ -190,7 +195,7 @@ def read_holder(lane: AnyPath, log: str = "") -> dict[str, Any] | None:
 
 def lane_paths(path: AnyPath) -> list[AnyPath]:
     """The lanes of a store, in order; the store itself if it is one lane."""
-    if read_metadata(path)["kind"] != "lanes":
+    if read_kind(path) != "lanes":
         return [path]
     lanes = [path / name for name in layout.lane_names(checked_reads.names(path))]
     checked_reads.check_directories(path, *(lane.name for lane in lanes))

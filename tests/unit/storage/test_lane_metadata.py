@@ -13,6 +13,7 @@ from mmreplay.format.columns import lane_columns
 from mmreplay.storage.lane_metadata import (
     lane_paths,
     read_holder,
+    read_kind,
     read_metadata,
     read_name,
     read_specs,
@@ -190,6 +191,9 @@ def test_the_name_of_a_lane_is_that_which_it_has_now(make):
     edit(path / "zarr.json", lambda root: root["attributes"]["mmreplay"].update(name="b"))
     assert read_name(path) == "b"
     assert read_name(make("one.zarr").path) is None
+    kinds = ["lane", "lanes", "vector", "log"]
+    many = make("many.zarr", lanes=2).path
+    assert [read_kind(one) for one in (path, path.parent, many, many / "ticks")] == kinds
     edit(path / "zarr.json", lambda root: root["attributes"]["mmreplay"].update(format=2))
     with pytest.raises(FormatError, match="expected format 1"):
         read_name(path)
