@@ -21,6 +21,8 @@ KINDS = ("lane", "lanes", "vector", "log")
 ATTRIBUTE = "mmreplay"
 DIGEST = "crc32c"
 """The key under which attributes.mmreplay have a checksum of themselves."""
+COPY = "consolidated_metadata"
+"""The key under which a closed lane's own zarr.json has a copy of those of its arrays."""
 CONTEXT_ROWS = 64
 """Rows kept below the oldest transition, so that its stack is whole."""
 CONTEXT_TICKS = CONTEXT_ROWS + 1
@@ -202,6 +204,12 @@ def lane_name(number: int) -> str:
 def lane_names(names: Iterable[str]) -> list[str]:
     """Those of some names that lanes have, ascending: five digits, as `lane_name` gives them."""
     return sorted(name for name in names if _LANE.match(name))
+
+
+def group_paths(arrays: Iterable[str]) -> list[str]:
+    """The groups inside a lane that hold the arrays at these paths."""
+    parts = [path.split("/") for path in arrays]
+    return sorted({"/".join(names[:n]) for names in parts for n in range(1, len(names))})
 
 
 def dump(document: Mapping[str, Any]) -> bytes:

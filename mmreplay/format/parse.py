@@ -6,8 +6,10 @@ a shape, a dtype, a chunk length or a codec.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import marshal
 import math
 import re
 from collections.abc import Mapping
@@ -41,6 +43,8 @@ _DTYPES = frozenset(
 )
 _SHORT_BYTES = 8192
 """Ours have some 1,500."""
+_MARSHAL_BY_VALUE = 2
+"""The newest version in which equal values give equal bytes."""
 _BLOSC_NAMES = ("lz4", "lz4hc", "zstd")
 
 
@@ -88,14 +92,19 @@ def parse_json(data: bytes, where: str) -> dict[str, Any]:
     return document
 
 
-def _depth(document: object) -> int:
+def _depth(document: Mapping[str, Any]) -> int:
     """Levels of a JSON value, without recursion: that is what a deep one would make fail later."""
-    level, values = 0, [document]
-    while values:
-        level += 1
-        nested = [one for one in values if isinstance(one, (dict, list))]
-        values = [x for one in nested for x in (one.values() if isinstance(one, dict) else one)]
-    return level
+    level, nested = 1, list[Any]([document])
+    while True:
+        deeper = [
+            value
+            for one in nested
+            for value in (one.values() if isinstance(one, dict) else one)
+            if isinstance(value, (dict, list))
+        ]
+        if not deeper:
+            return level + any(map(len, nested))
+        level, nested = level + 1, deeper
 
 
 def parse_root(data: bytes, where: str) -> dict[str, Any]:
@@ -105,7 +114,11 @@ def parse_root(data: bytes, where: str) -> dict[str, Any]:
     uuid; but for a log capacity and padding; of a lane or log rows, first and closed; of a vector
     lane its width.
     """
-    document = parse_json(data, where)
+    return root_attributes(parse_json(data, where), where)
+
+
+def root_attributes(document: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """As `parse_root`, of what stands in the document."""
     if document.get("zarr_format") != 3 or document.get("node_type") != "group":  # noqa: PLR2004
         raise FormatError(f"{where}: expected a zarr v3 group")
     attributes = document.get("attributes")
@@ -193,12 +206,36 @@ def parse_array(data: bytes, path: str, where: str) -> tuple[ArraySpec, int]:
 
     `path` is the array's in its lane, `where` the file's, for messages.
     """
-    # An opening looks twice: whether it fits, and then at it. What is long is not kept in memory.
-    return (_parse_array_once if len(data) <= _SHORT_BYTES else _parse_array)(data, path, where)
+    # Those of many lanes are equal, and an opening looks twice: whether it fits, and then at it.
+    # What is long is not kept in memory.
+    if len(data) <= _SHORT_BYTES:
+        with contextlib.suppress(FormatError):  # it would not say where
+            return _parse_array_once(data, path)
+    return _array_spec(parse_json(data, where), path, where)
 
 
-def _parse_array(data: bytes, path: str, where: str) -> tuple[ArraySpec, int]:
-    document = parse_json(data, where)
+def array_spec(document: Any, path: str, where: str) -> tuple[ArraySpec, int]:
+    """As `parse_array`, of what stands in the document, as `parse_json` gave it."""
+    data = marshal.dumps(document, _MARSHAL_BY_VALUE)
+    if len(data) <= _SHORT_BYTES:
+        with contextlib.suppress(FormatError):
+            return _array_spec_once(data, path)
+    return _array_spec(document, path, where)
+
+
+@functools.lru_cache(maxsize=4096)
+def _parse_array_once(data: bytes, path: str) -> tuple[ArraySpec, int]:
+    return _array_spec(parse_json(data, ""), path, "")
+
+
+@functools.lru_cache(maxsize=4096)
+def _array_spec_once(data: bytes, path: str) -> tuple[ArraySpec, int]:
+    return _array_spec(marshal.loads(data), path, "")  # noqa: S302 (made here, of JSON)
+
+
+def _array_spec(document: object, path: str, where: str) -> tuple[ArraySpec, int]:
+    if not isinstance(document, dict):
+        raise FormatError(f"{where}: expected a JSON object, found {type(document).__name__}")
     known = {
         "zarr_format",
         "node_type",
@@ -255,9 +292,6 @@ def _parse_array(data: bytes, path: str, where: str) -> tuple[ArraySpec, int]:
 def _may_be_transposed(path: str, chunk: tuple[int, ...]) -> bool:
     """Whether an array may be one of frames of ticks."""
     return path.startswith("frames") and len(chunk) > 1
-
-
-_parse_array_once = functools.lru_cache(maxsize=4096)(_parse_array)
 
 
 def _parse_sharding(

@@ -241,7 +241,7 @@ class _Pack:
         for log in logs:
             log.write_checksums()
         for lane, path in zip(self.lanes, paths, strict=True):
-            lane.copy_priorities(path)
+            lane.finish(path)
         self._check_in_place()
         durable_writes.sync_tree(built)
         done.finish()

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mmreplay.format import layout
+from mmreplay.format.consolidated import Documents, documents_of, documents_of_log
 from mmreplay.format.layout import STARTS, TICKS, ArraySpec
 from mmreplay.ids import ROW_MASK, Ids
 from mmreplay.maintenance.chosen_episodes import Choice
@@ -28,7 +29,6 @@ from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.log_reader import LogReader
 from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.storage import chunk_files, priority_column
-from mmreplay.system import durable_writes
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing import build_lane
 
@@ -49,6 +49,9 @@ class PackedLane:
     def __init__(self, path: AnyPath, number: int, spare: AnyPath) -> None:
         self.reader: AnyReader = open_lane(path, number)
         self.choice: Choice | None = None
+        # Attributes of the new lane; of each of its logs these, and the arrays and their rows.
+        self._own: dict[str, Any] = {}
+        self._written: dict[str, tuple[dict[str, Any], list[tuple[ArraySpec, int]]]] = {}
         self._is_own = not self.reader.is_closed
         if self._is_own:
             copy_now(path, spare, ByteCount(None, lambda: 0))
@@ -103,18 +106,18 @@ class PackedLane:
         own |= {} if name is None else {"name": name}
         if self.becomes_rows:
             state = self._state(reader.log, rows[""], generator=generator)
-            arrays = specs[""]
-            write_documents(
-                target, {**own, "kind": "lane", **state}, arrays, rows[""], layout.index_spec()
-            )
-            build_lane.write_index(target, self._starts())
+            self._own, starts = {**own, "kind": "lane", **state}, self._starts()
+            index = layout.index_spec(len(starts)), len(starts)
+            arrays = write_documents(target, self._own, specs[""], rows[""], index)
+            self._written[""] = self._own, arrays
+            build_lane.write_index(target, starts)
             return
-        of_log = {"format": layout.FORMAT, "kind": "log", "uuid": own["uuid"]}
         for log, of in _logs(reader).items():
             state = self._state(of, rows[log], generator=generator)
-            write_documents(target / log, of_log | state, specs[log], rows[log])
-        own |= {"kind": "vector", "width": reader.width}
-        durable_writes.write_new(target / "zarr.json", layout.group_json(own))
+            of_log = {"format": layout.FORMAT, "kind": "log", "uuid": own["uuid"], **state}
+            arrays = write_documents(target / log, of_log, specs[log], rows[log])
+            self._written[log] = of_log, arrays
+        self._own = own | {"kind": "vector", "width": reader.width}
 
     def _state(self, log: LogReader, rows: Rows, *, generator: bool) -> dict[str, Any]:
         """The attributes of a closed log of these rows."""
@@ -133,15 +136,20 @@ class PackedLane:
         out: Ids = np.cumsum(n_rows) - n_rows
         return out
 
-    def copy_priorities(self, target: AnyPath) -> None:
-        """Copy the priorities to the new lane, if it has all rows."""
-        if self.choice is not None:
-            return
+    def finish(self, target: AnyPath) -> None:
+        """Copy the priorities, if it has all rows, and write its own zarr.json, with all others."""
         reader = self.reader
         width = reader.width if isinstance(reader, VectorReader) else None
-        log = target if width is None else target / TICKS
-        copy_side_data(reader.log, log, {"priorities"}, width)
-        priority_column.finish(log, reader.head, width)
+        name = "" if width is None else TICKS
+        if self.choice is None:
+            log = target / name
+            copy_side_data(reader.log, log, {"priorities"}, width)
+            self._written[name][1].extend(priority_column.finish(log, reader.head, width))
+        documents: Documents = {}
+        for name, (own, arrays) in self._written.items():
+            below = documents_of(arrays)
+            documents |= documents_of_log(name, own, below) if name else below
+        build_lane.write_metadata(target, self._own, documents)
 
 
 def _logs(reader: AnyReader) -> dict[str, LogReader]:

@@ -102,15 +102,20 @@ def write_documents(
     own: Mapping[str, Any],
     specs: Mapping[str, ArraySpec],
     rows: Rows,
-    *more: ArraySpec,
-) -> None:
-    """Every zarr.json of the log, with `own` attributes of its root."""
+    *more: tuple[ArraySpec, int],
+) -> list[tuple[ArraySpec, int]]:
+    """Every zarr.json of the log, with `own` attributes of its root.
+
+    Returns the arrays, and how many rows each has; `more` are some that have another number.
+    """
     arrays = [(spec, rows.head) for spec in specs.values()]
     arrays += [
         (layout.checksum_spec(spec.path), -(-rows.head // spec.chunk_rows))
         for spec in specs.values()
     ]
-    build_lane.write_documents(target, own, [*arrays, *((spec, 0) for spec in more)])
+    arrays += more
+    build_lane.write_documents(target, own, arrays)
+    return arrays
 
 
 def _copy(source: LogReader, spec: ArraySpec, chunk: int, target: AnyPath) -> int:

@@ -21,7 +21,7 @@ from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.lane_ticks import LaneTicks
 from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.storage.chunk_files import EvictedError, LaneFiles
-from mmreplay.storage.lane_metadata import read_metadata
+from mmreplay.storage.lane_metadata import read_kind
 from mmreplay.storage.raw_column import RawColumn, Remaps
 from mmreplay.storage.shard_column import ShardColumn
 from mmreplay.storage.tail_file import TailFiles
@@ -36,7 +36,7 @@ def open_lane(path: AnyPath, number: int) -> AnyReader:
     """A lane of one environment, or of many; raises as their readers."""
     # Looked at first, as it costs less than to read the metadata twice.
     has_logs = any((path / log).exists() for log in (TICKS, STARTS))
-    if has_logs and read_metadata(path)["kind"] == "vector":
+    if has_logs and read_kind(path) == "vector":
         return VectorReader(path, number)
     return LaneReader(path, number)
 

@@ -12,11 +12,13 @@ import numpy as np
 from mmreplay.errors import CorruptStoreError, FormatError
 from mmreplay.format import layout, parse
 from mmreplay.format.columns import Column, lane_columns
+from mmreplay.format.consolidated import Copy
 from mmreplay.ids import Ids
 from mmreplay.reading.log_reader import LogReader
 from mmreplay.schema import Schema
 from mmreplay.storage import chunk_files
 from mmreplay.storage.chunk_files import EvictedError
+from mmreplay.storage.lane_metadata import Root
 from mmreplay.system import checked_reads
 from mmreplay.system.held_directories import AnyPath
 
@@ -28,6 +30,7 @@ class LaneReader(LogReader):
 
     schema: Schema
     width = 1
+    _index: tuple[layout.ArraySpec, int] | None = None  # of its beginnings, as the copy has it
 
     def __init__(self, path: AnyPath, number: int = 0) -> None:
         self.number = number
@@ -53,6 +56,11 @@ class LaneReader(LogReader):
         )
         return lane_columns(self.schema)
 
+    def _find_copy(self, root: Root) -> Copy | None:
+        copy = super()._find_copy(root)
+        self._index = None if copy is None else copy.array(layout.index_spec().path)
+        return copy
+
     def resets(self, start: int, stop: int) -> Ids:
         """Rows in [start, stop) with a reset, ascending, from the reset bits."""
         return chunk_files.nonzero_rows(self, self.specs["resets"], start, stop)
@@ -73,11 +81,7 @@ class LaneReader(LogReader):
 
     def _stored_starts(self) -> Ids:
         path = self.path / "episodes" / "starts" / "zarr.json"
-        try:
-            data = checked_reads.read_bytes(path, layout.MAX_METADATA_BYTES)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise FormatError(f"{path}: missing; a closed lane has its index") from error
-        spec, count = parse.parse_array(data, "episodes/starts", str(path))
+        spec, count = self._index or self._own_index(path)
         if count > self.head - self.base:
             raise FormatError(
                 f"{path}: expected at most {self.head - self.base:,} episodes, found {count:,}"
@@ -97,6 +101,13 @@ class LaneReader(LogReader):
             parts.append(part)
         out: Ids = np.concatenate(parts)[1:]
         return out
+
+    def _own_index(self, path: AnyPath) -> tuple[layout.ArraySpec, int]:
+        try:
+            data = checked_reads.read_bytes(path, layout.MAX_METADATA_BYTES)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise FormatError(f"{path}: missing; a closed lane has its index") from error
+        return parse.parse_array(data, layout.index_spec().path, str(path))
 
 
 _KINDS = {

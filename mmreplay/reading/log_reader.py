@@ -14,11 +14,19 @@ from typing import Any
 from mmreplay.errors import CorruptStoreError, FormatError, StoreNotFoundError
 from mmreplay.format import layout
 from mmreplay.format.columns import Column
+from mmreplay.format.compression import crc32c
+from mmreplay.format.consolidated import Copy
 from mmreplay.ids import Array
 from mmreplay.storage import tail_file
 from mmreplay.storage.checkpoint import CheckpointFile, check_rows
 from mmreplay.storage.chunk_files import EvictedError
-from mmreplay.storage.lane_metadata import read_metadata, read_specs
+from mmreplay.storage.lane_metadata import (
+    Root,
+    read_document,
+    read_metadata,
+    read_root,
+    read_specs,
+)
 from mmreplay.storage.state_page import BASE, COMMITTED, SESSION, TAIL_START, State
 from mmreplay.system import locks, platform
 from mmreplay.system.held_directories import AnyPath
@@ -63,6 +71,10 @@ class LogReader:
         """The arrays of rows, by path, from `metadata`; raises FormatError for one of others."""
         raise NotImplementedError
 
+    def _find_copy(self, root: Root) -> Copy | None:
+        """The copy of the documents of its arrays, if it is closed and there is one."""
+        return root.copy
+
     @property
     def _capacity(self) -> int | None:
         """Transitions to keep; None if no row is ever evicted."""
@@ -94,9 +106,11 @@ class LogReader:
                     break
                 time.sleep(_PATIENCE_S)
             self._stamp = file_stamp(self.path)
-            self.metadata = read_metadata(self.path)
+            root = read_root(self.path)
+            self.metadata, self._sum = root.metadata, crc32c(root.data)
             try:
-                self.specs, rows = read_specs(self.path, self._columns())
+                copy = self._find_copy(root) if self.metadata.get("closed") else None
+                self.specs, rows = read_specs(self.path, self._columns(), copy)
             except (FormatError, CorruptStoreError):
                 if file_stamp(self.path) == self._stamp:
                     raise
@@ -214,9 +228,10 @@ class LogReader:
         if not self.poll():
             return True
         try:
-            now = read_metadata(self.path)
-            return now != self.metadata or (
-                not self.is_closed and self._state is not None and not self._state.path.exists()
+            if self.is_closed:  # with all its copies it is long: not parsed again
+                return crc32c(read_document(self.path)) != self._sum
+            return read_metadata(self.path) != self.metadata or (
+                self._state is not None and not self._state.path.exists()
             )
         except (StoreNotFoundError, FormatError):
             return True

@@ -12,11 +12,12 @@ from typing import Any
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError, StoreNotFoundError
 from mmreplay.format import parse
 from mmreplay.format.columns import Column, start_columns, tick_columns
+from mmreplay.format.consolidated import Copy
 from mmreplay.format.layout import STARTS, TICKS, ArraySpec, context_rows
 from mmreplay.ids import LANE_SHIFT, Array
 from mmreplay.reading.log_reader import LogReader
 from mmreplay.schema import Schema
-from mmreplay.storage.lane_metadata import read_metadata
+from mmreplay.storage.lane_metadata import Root, read_document, read_metadata, read_root
 from mmreplay.system import checked_reads
 from mmreplay.system.held_directories import AnyPath
 
@@ -27,18 +28,21 @@ class VectorReader:
     """A lane of `width` environments, read-only; `number` is its place in the store.
 
     `ticks` and `starts` are its logs, `cells` the ticks with one row for each environment of each.
-    `base` and `head` are ticks.
+    `base` and `head` are ticks. `own_documents`: without the copy of the documents of its arrays.
     """
 
-    def __init__(self, path: AnyPath, number: int = 0) -> None:
+    def __init__(self, path: AnyPath, number: int = 0, *, own_documents: bool = False) -> None:
         self.path = path
         self.number = number
+        self._own_documents = own_documents
         self.load()
 
     def load(self) -> None:
         """Open again, from zarr.json; which errors it raises is in docs/format.md."""
         for _ in range(_ATTEMPTS):
-            self.metadata: dict[str, Any] = read_metadata(self.path)
+            root = read_root(self.path)
+            self.metadata: dict[str, Any] = root.metadata
+            copy = None if self._own_documents else root.copy
             if self.metadata["kind"] != "vector":
                 raise FormatError(
                     f"{self.path}: expected a lane of many environments, found another kind"
@@ -47,12 +51,12 @@ class VectorReader:
             self.schema: Schema = parse.schema_from_json(self.metadata.get("schema"), where)
             self.width: int = self.metadata["width"]
             checked_reads.check_directories(self.path, TICKS, STARTS)
-            self.ticks = _Log(self, TICKS, tick_columns(self.schema, self.width))
-            self.starts = _Log(self, STARTS, start_columns(self.schema))
+            self.ticks = _Log(self, TICKS, tick_columns(self.schema, self.width), copy)
+            self.starts = _Log(self, STARTS, start_columns(self.schema), copy)
             self._check_codecs()
             if self.ticks.is_live and not (self.starts.is_live or self.starts.is_closed):
                 self.ticks.load(trust=False)  # the newest ones may name starts that are lost
-            if self.poll() and read_metadata(self.path) == self.metadata:
+            if self.poll() and read_document(self.path) == root.data:
                 break
         else:
             raise CorruptStoreError(
@@ -140,8 +144,11 @@ class VectorReader:
 class _Log(LogReader):
     """One of the two logs."""
 
-    def __init__(self, lane: VectorReader, name: str, columns: Mapping[str, Column]) -> None:
+    def __init__(
+        self, lane: VectorReader, name: str, columns: Mapping[str, Column], copy: Copy | None
+    ) -> None:
         self._lane, self._own_columns = lane.path, columns
+        self._name, self._copy = name, copy
         self._kept: int | None = lane.metadata["capacity"]
         self._uuid: str = lane.metadata["uuid"]
         self._below = context_rows(lane.metadata["width"] if name == TICKS else None)
@@ -152,6 +159,10 @@ class _Log(LogReader):
                 f"{lane.path / name}: missing; a lane of many environments has its logs {TICKS} "
                 f"and {STARTS}: run `mmreplay verify`, or copy it again"
             ) from error
+        self._copy = None  # if it is loaded again, it is of another session
+
+    def _find_copy(self, root: Root) -> Copy | None:
+        return None if self._copy is None else self._copy.of_log(self._name, root.metadata)
 
     def _columns(self) -> Mapping[str, Column]:
         if self.metadata["kind"] != "log":

@@ -28,6 +28,9 @@ from mmreplay.errors import SchemaError
 Mask = npt.NDArray[np.bool_]
 Infos = Mapping[str, Any]
 
+_BOOL = np.dtype(np.bool_)
+_TRUE = b"\1"
+
 
 class Step(NamedTuple):
     """One step of all lanes; arrays have the lanes in front.
@@ -98,7 +101,7 @@ class StepReader:
     def reset(self, mask: Mask | None = None) -> None:
         """Episodes begin in all environments, or in those of a mask."""
         if self._over is not None:
-            self._over = None if mask is None else _some(self._over & ~mask)
+            self._over = None if mask is None else some(self._over & ~mask)
 
     def read(
         self, observations: Observation, rewards: Any, terminated: Any, truncated: Any, infos: Infos
@@ -107,41 +110,38 @@ class StepReader:
 
         Raises SchemaError for same-step infos without a final observation.
         """
-        # Environments on other array libraries (JAX, torch) return their own arrays.
-        terminated = np.asarray(terminated, dtype=np.bool_)
-        truncated = np.asarray(truncated, dtype=np.bool_)
-        over = _some(terminated | truncated)
-        frames = self._fields.to_frame(observations)
-        lives = infos.get("lives")
-        step = Step(
+        terminated, truncated = _flags(terminated), _flags(truncated)
+        over = some(np.logical_or(terminated, truncated))
+        start_frames = frames = self._fields.to_frame(observations)
+        start_lives = lives = infos.get("lives")
+        recorded = started = ignored = None
+        if self.same_step:
+            if over is not None:
+                # The final observation lies in the infos, the next episode's first where it would
+                # be.
+                started, frames = over, _put_final(frames, infos, over, self._fields)
+                lives = final_info("lives", infos, over)
+        else:
+            waited, self._over = self._over, over
+            recorded = None if waited is None else ~waited
+            if not self.resets_by_hand:
+                # An environment's step after its last one is its reset.
+                started, ignored = waited, over
+            elif waited is not None:
+                # Whoever is stepped before its reset makes no transition.
+                self._over = waited if over is None else waited | over
+        return Step(
             frames,
             np.asarray(rewards),
             terminated,
             truncated,
-            recorded=None,
-            started=None,
-            start_frames=frames,
-            observations=observations,
-            ignored=None,
-            lives=lives,
-            start_lives=lives,
-        )
-        if self.same_step:
-            if over is None:
-                return step
-            # The final observation lies in the infos, the next episode's first where it would be.
-            final = _put_final(frames, infos, over, self._fields)
-            return step._replace(frames=final, started=over, lives=final_info("lives", infos, over))
-        waited, self._over = self._over, over
-        if self.resets_by_hand:
-            if waited is None:
-                return step
-            # Whoever is stepped before its reset makes no transition.
-            self._over = waited if over is None else waited | over
-            return step._replace(recorded=~waited)
-        # An environment's step after its last one is its reset.
-        return step._replace(
-            recorded=None if waited is None else ~waited, started=waited, ignored=over
+            recorded,
+            started,
+            start_frames,
+            observations,
+            ignored,
+            lives,
+            start_lives,
         )
 
 
@@ -193,7 +193,7 @@ class _VectorLanes:
         step = self._reader.read(*self._env.step(self._actions))
         if not self._reader.resets_by_hand:
             return step
-        over = _some(step.terminated | step.truncated)
+        over = some(step.terminated | step.truncated)
         return step if over is None else self._reset(step, over)
 
     def _reset(self, step: Step, over: Mask) -> Step:
@@ -217,8 +217,17 @@ class _VectorLanes:
         )
 
 
-def _some(lanes: Mask) -> Mask | None:
-    return lanes if lanes.any() else None
+def _flags(values: Any) -> Mask:
+    if type(values) is np.ndarray and values.dtype is _BOOL:
+        return values
+    # Environments on other array libraries (JAX, torch) return their own arrays.
+    return np.asarray(values, dtype=np.bool_)
+
+
+def some(lanes: Mask) -> Mask | None:
+    """The lanes of a mask of any; None of none."""
+    # Far quicker than `any` of numpy for the few bytes that there are.
+    return lanes if _TRUE in lanes.tobytes() else None
 
 
 def _put_final(frames: Frame, infos: Infos, over: Mask, fields: EnvFields) -> Frame:

@@ -18,7 +18,7 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 
 from mmreplay.env_fields import AnyEnv, EnvFields, Frame, advice_on_stacks, env_fields, warn_caller
 from mmreplay.errors import DiskFullError, FailedStoreError, MmreplayError, SchemaError
-from mmreplay.recording.autoreset import Mask, StepReader, final_info
+from mmreplay.recording.autoreset import Mask, StepReader, final_info, some
 from mmreplay.recording.environments import env_name, versions
 from mmreplay.recording.lives import lives_of_all, lives_of_one
 from mmreplay.writing.create import create
@@ -150,14 +150,15 @@ class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
         log.check()
         with log:
             result = self.env.step(actions)
-            *_, infos = result
             step = self._reader.read(*result)
-            more = log.extras(infos, step.started if self._reader.same_step else None)
+            more: dict[str, Any] = {}
+            if log.names:
+                more = log.extras(result[-1], step.started if self._reader.same_step else None)
             if log.life_loss:
                 more["life_lost"] = lives_of_all(step.lives) < self._lives
                 self._lives = lives_of_all(step.start_lives)
             calls: list[_Call] = []
-            if step.recorded is None or step.recorded.any():
+            if step.recorded is None or some(step.recorded) is not None:
                 values = (
                     np.asarray(actions), step.rewards, step.frames, step.terminated, step.truncated
                 )  # fmt: skip
@@ -226,7 +227,7 @@ class _Log:
         except SchemaError:
             self.close()  # what was there at the path is of another kind
             raise
-        self._names = tuple(schema.extras)
+        self.names = tuple(schema.extras)
         if lanes is not None:
             inner._advice = None  # noqa: SLF001 (it was about a loop without this wrapper)
 
@@ -241,7 +242,7 @@ class _Log:
         """The declared extras, by name, from what a step told."""
         return {
             name: value
-            for name in self._names
+            for name in self.names
             if (value := final_info(name, info, ended)) is not None
         }
 
@@ -252,7 +253,8 @@ class _Log:
                 f"{self.writer!r}: the last call was cut off, and what it did is not recorded; "
                 f"call reset() without a mask next"
             )
-        self.write()
+        if self._unwritten:
+            self.write()
 
     def write(self, *calls: _Call) -> None:
         """Write what happened, after what could not be written before."""

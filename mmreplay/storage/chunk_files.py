@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from mmreplay.errors import CorruptStoreError
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Array, Ids
 from mmreplay.system import checked_reads, durable_writes, memory_maps
@@ -189,7 +190,11 @@ def nonzero_rows(lane: ChunkFiles, spec: ArraySpec, start: int, stop: int) -> Id
 
 def _expect_last(lane: ChunkFiles, spec: ArraySpec, stop: int) -> None:
     last = chunk_path(lane.path, spec, (stop - 1) // spec.chunk_rows)
-    if not last.exists():
+    try:
+        there = last.exists()
+    except PermissionError as error:
+        raise CorruptStoreError(f"{last}: may not be read: {error.strerror}") from error
+    if not there:
         raise lane.missing(last, stop)
 
 

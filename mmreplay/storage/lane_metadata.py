@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError, StoreNotFoundError
-from mmreplay.format import layout, parse
+from mmreplay.format import consolidated, layout, parse
 from mmreplay.format.columns import Column
+from mmreplay.format.consolidated import Copy
 from mmreplay.system import checked_reads
 from mmreplay.system.held_directories import AnyPath, HeldDirectory
 
@@ -38,24 +40,50 @@ def hold_store(path: Path) -> HeldDirectory:
 
 def read_metadata(path: AnyPath) -> dict[str, Any]:
     """attributes.mmreplay of a store or lane, checked; StoreNotFoundError if there is nothing."""
+    return parse.parse_root(read_document(path), str(path / "zarr.json"))
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """The zarr.json of a store, lane or log: its bytes, its attributes, and its copy of others.
+
+    `copy` is None if it has none, as any but a closed lane.
+    """
+
+    data: bytes
+    metadata: dict[str, Any]
+    copy: Copy | None
+
+
+def read_root(path: AnyPath) -> Root:
+    """As `read_metadata`, with all that stands there."""
     where = path / "zarr.json"
-    return parse.parse_root(_read_root(path, where), str(where))
+    data = read_document(path)
+    document = parse.parse_json(data, str(where))
+    metadata = parse.root_attributes(document, str(where))
+    return Root(data, metadata, consolidated.find_copy(document, str(where)))
 
 
 def read_name(path: AnyPath) -> str | None:
     """The name of a lane, None if it has none; raises as `read_metadata`."""
-    where = path / "zarr.json"
-    return _name(_read_root(path, where), str(where))
+    return _kind_and_name(read_document(path), str(path / "zarr.json"))[1]
 
 
-@functools.lru_cache(maxsize=4096)
-def _name(data: bytes, where: str) -> str | None:
+def read_kind(path: AnyPath) -> str:
+    """What a store, lane or log is; raises as `read_metadata`."""
+    return _kind_and_name(read_document(path), str(path / "zarr.json"))[0]
+
+
+@functools.lru_cache(maxsize=512)  # those of closed lanes are long
+def _kind_and_name(data: bytes, where: str) -> tuple[str, str | None]:
     # Whoever adds lanes to a store looks at all that it has, for each of them.
-    name: str | None = parse.parse_root(data, where).get("name")
-    return name
+    own = parse.parse_root(data, where)
+    return own["kind"], own.get("name")
 
 
-def _read_root(path: AnyPath, where: AnyPath) -> bytes:
+def read_document(path: AnyPath) -> bytes:
+    """The zarr.json of a store, lane or log; raises as `read_metadata`, if it cannot be read."""
+    where = path / "zarr.json"
     without: tuple[int, int] | None = None
     while True:
         try:
@@ -93,27 +121,19 @@ def _directory(path: AnyPath) -> tuple[int, int] | None:
 
 
 def read_specs(
-    path: AnyPath, columns: Mapping[str, Column]
+    path: AnyPath, columns: Mapping[str, Column], copy: Copy | None = None
 ) -> tuple[dict[str, layout.ArraySpec], int]:
     """Every array of a lane, or log, that holds rows, by path, and the rows that all of them say.
 
-    Raises FormatError unless they fit the columns and each other.
+    From a `copy` that has them no other file is read. Raises FormatError unless they fit the
+    columns and each other.
     """
     checked_reads.check_directories(path, ".live", "episodes/starts", *columns)
     checked_reads.check_directories(path, *(f"checksums/{name}" for name in columns))
     specs: dict[str, layout.ArraySpec] = {}
     rows: int | None = None
     for name, one in columns.items():
-        where = path.joinpath(name, "zarr.json")
-        try:
-            data = checked_reads.read_bytes(where, layout.MAX_METADATA_BYTES)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise FormatError(
-                f"{where}: missing; every column of the schema has one, so the store is damaged, "
-                f"or was copied in part: run `mmreplay verify`, then `mmreplay repair`, or copy it "
-                f"again"
-            ) from error
-        spec, found = parse.parse_array(data, name, str(where))
+        (spec, found), where = _read_array(path, name, copy)
         if (spec.row_shape, spec.dtype) != (one.row_shape, one.dtype):
             raise FormatError(
                 f"{where}: expected rows of {one.row_shape} {one.dtype}, as the schema says; found "
@@ -128,8 +148,27 @@ def read_specs(
         if not spec.is_raw and not name.startswith("frames"):
             raise FormatError(f"{where}: expected raw chunks, found {spec.codec_name}")
     for name, text in layout.odd_lengths(specs):
-        raise FormatError(f"{path / name / 'zarr.json'}: {text}")
+        raise FormatError(f"{_read_array(path, name, copy)[1]}: {text}")
     return specs, rows or 0
+
+
+def _read_array(
+    path: AnyPath, name: str, copy: Copy | None
+) -> tuple[tuple[layout.ArraySpec, int], str]:
+    """An array of a lane or log and its rows, and what to call the document that says so."""
+    copied = None if copy is None else copy.array(name)
+    if copy is not None and copied is not None:
+        return copied, copy.name(name)
+    where = path.joinpath(name, "zarr.json")
+    try:
+        data = checked_reads.read_bytes(where, layout.MAX_METADATA_BYTES)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FormatError(
+            f"{where}: missing; every column of the schema has one, so the store is damaged, "
+            f"or was copied in part: run `mmreplay verify`, then `mmreplay repair`, or copy it "
+            f"again"
+        ) from error
+    return parse.parse_array(data, name, str(where)), str(where)
 
 
 def read_holder(lane: AnyPath, log: str = "") -> dict[str, Any] | None:
@@ -156,7 +195,7 @@ def read_holder(lane: AnyPath, log: str = "") -> dict[str, Any] | None:
 
 def lane_paths(path: AnyPath) -> list[AnyPath]:
     """The lanes of a store, in order; the store itself if it is one lane."""
-    if read_metadata(path)["kind"] != "lanes":
+    if read_kind(path) != "lanes":
         return [path]
     lanes = [path / name for name in layout.lane_names(checked_reads.names(path))]
     checked_reads.check_directories(path, *(lane.name for lane in lanes))

@@ -131,19 +131,22 @@ def evict(lane: AnyPath, base: int, width: int | None = None) -> None:
         durable_writes.unlink(chunk_files.chunk_path(lane, spec, chunk))
 
 
-def finish(lane: AnyPath, head: int, width: int | None = None) -> None:
+def finish(lane: AnyPath, head: int, width: int | None = None) -> list[tuple[ArraySpec, int]]:
     """Leave a plain zarr array of as many rows as the lane has, and its checksums, durable.
 
-    `width` as for `find_spec`.
+    Returns these two, and how many rows each has; nothing if there is no column. `width` as for
+    `find_spec`.
     """
     spec = find_spec(lane, width)
     if spec is None:
         durable_writes.remove_tree(lane / _SUMS.path)  # of a column that somebody has deleted
-        return
+        return []
     _clear(lane, spec, _n_prioritized(head, width))
     durable_writes.write_file(lane / spec.path / "zarr.json", layout.array_json(spec, head))
     _sync(lane, spec)
-    _write_checksums(lane, spec, -(-head // spec.chunk_rows))
+    n_chunks = -(-head // spec.chunk_rows)
+    _write_checksums(lane, spec, n_chunks)
+    return [(spec, head), (_SUMS, n_chunks)]
 
 
 def _write_checksums(lane: AnyPath, spec: ArraySpec, n_chunks: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FailedStoreError, FormatError
-from mmreplay.format import layout
+from mmreplay.format import consolidated, layout
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Ids
 from mmreplay.schema import Schema
@@ -104,14 +104,16 @@ def write_documents(
     for spec, rows in arrays:
         durable_writes.make_directory(path / spec.path)
         durable_writes.write_new(path / spec.path / "zarr.json", layout.array_json(spec, rows))
-    names = [spec.path.split("/") for spec, _ in arrays]
-    for group in {"/".join(parts[:n]) for parts in names for n in range(1, len(parts))}:
+    for group in layout.group_paths(spec.path for spec, _ in arrays):
         durable_writes.write_new(path / group / "zarr.json", layout.group_json())
     durable_writes.write_new(path / "zarr.json", layout.group_json(own))
 
 
-def write_index(path: AnyPath, starts: Ids) -> None:
-    """Write the index of a lane that is closed, of its rows with a reset; replaces another."""
+def write_index(path: AnyPath, starts: Ids) -> tuple[ArraySpec, int]:
+    """Write the index of a lane that is closed, of its rows with a reset; replaces another.
+
+    Returns the array that it is, and its length.
+    """
     spec = layout.index_spec(len(starts))
     for chunk in chunk_files.chunk_files(path, spec):
         durable_writes.unlink(chunk_files.chunk_path(path, spec, chunk))
@@ -120,6 +122,7 @@ def write_index(path: AnyPath, starts: Ids) -> None:
         data = part.astype("<i8").tobytes().ljust(spec.chunk_bytes, b"\0")
         durable_writes.write_file(chunk_files.chunk_path(path, spec, chunk), data)
     durable_writes.write_file(path / spec.path / "zarr.json", layout.array_json(spec, len(starts)))
+    return spec, len(starts)
 
 
 def build_live(
@@ -144,8 +147,17 @@ def build_live(
     return State.create(live / "state")
 
 
-def write_metadata(path: AnyPath, metadata: dict[str, Any], **changes: Any) -> dict[str, Any]:
+def write_metadata(
+    path: AnyPath,
+    metadata: dict[str, Any],
+    documents: consolidated.Documents | None = None,
+    /,
+    **changes: Any,
+) -> dict[str, Any]:
     """Replace attributes.mmreplay of a lane, durably; returns them.
+
+    `documents` are those of a closed lane, of which a copy comes along if there is room for it;
+    else there is none.
 
     Raises:
         FormatError: they would be longer than anybody reads; nothing was changed.
@@ -163,6 +175,8 @@ def write_metadata(path: AnyPath, metadata: dict[str, Any], **changes: Any) -> d
             f"{layout.MAX_METADATA_BYTES:,} bytes, found {len(data):,} as they would be written; "
             f"it stays as it is: give a smaller metadata="
         )
+    if documents is not None:
+        data = consolidated.root_json(new, documents) or data
     durable_writes.write_file(path / "zarr.json", data)
     return new
 

@@ -9,6 +9,7 @@ import contextlib
 
 from mmreplay.errors import CorruptStoreError, FormatError
 from mmreplay.format import layout
+from mmreplay.format.consolidated import Documents, documents_of, documents_of_log
 from mmreplay.format.layout import ArraySpec
 from mmreplay.storage import chunk_files, priority_column, shard_file
 from mmreplay.storage.checksums import crc32c_of_file
@@ -36,15 +37,29 @@ def _close(lane: LockedLane) -> None:
         # A step that failed since the last flush has touched the newest row.
         log.flushed = min(log.flushed, log.head - 1)
     flush.flush_rows(lane)
+    is_vector = len(lane.logs) > 1
     for log in lane.logs:
         if not log.closed:  # otherwise only what was private is still there
-            _finish(log)
+            _finish(log, with_copy=not is_vector)
         durable_writes.remove_tree(log.path / ".live")
         durable_writes.sync_directory(log.path)
+    if is_vector:
+        _write_copy(lane)
 
 
-def _finish(log: Log) -> None:
-    """Everything that a closed log has, and last of all the word that it is closed."""
+def _write_copy(lane: LockedLane) -> None:
+    """The copy of all documents of a vector lane, in its own; both its logs are closed."""
+    documents: Documents = {}
+    for log in lane.logs:
+        documents |= documents_of_log(log.path.name, log.metadata, log.documents)
+    build_lane.write_metadata(lane.path, lane.metadata, documents)
+
+
+def _finish(log: Log, *, with_copy: bool) -> None:
+    """Everything that a closed log has, and last of all the word that it is closed.
+
+    `with_copy`: with the copy of its documents, as it is a lane.
+    """
     head = log.head
     if log.half:
         start = log.tail_start
@@ -56,14 +71,20 @@ def _finish(log: Log) -> None:
     flush.evict(log)
     _zero_unused(log, head)
     _finish_checksums(log, head)
-    log.kept.finish(head)
-    _write_shapes(log, head)
+    arrays = [*log.kept.finish(head), *_write_shapes(log, head)]
     with contextlib.suppress(FormatError, CorruptStoreError):
-        priority_column.finish(log.path, head, log.width)
+        arrays += priority_column.finish(log.path, head, log.width)
+    log.documents = documents_of(arrays)
     generator = build_lane.read_generator(log.path)
     more = {} if generator is None else {"generator": generator}
     log.metadata = build_lane.write_metadata(
-        log.path, log.metadata, rows=head, first=log.first, closed=True, **more
+        log.path,
+        log.metadata,
+        log.documents if with_copy else None,
+        rows=head,
+        first=log.first,
+        closed=True,
+        **more,
     )
     log.closed = True
     log.state.end()
@@ -109,7 +130,8 @@ def _finish_checksums(log: Log, head: int) -> None:
     )
 
 
-def _write_shapes(log: Log, head: int) -> None:
+def _write_shapes(log: Log, head: int) -> list[tuple[ArraySpec, int]]:
+    """Write how many rows those arrays have, and those of checksums; returns all of these."""
     shapes: list[tuple[ArraySpec, int]] = []
     for spec in log.specs.values():
         n_chunks = -(-head // spec.chunk_rows)
@@ -117,3 +139,4 @@ def _write_shapes(log: Log, head: int) -> None:
     durable_writes.write_files(
         {log.path / spec.path / "zarr.json": layout.array_json(spec, rows) for spec, rows in shapes}
     )
+    return shapes

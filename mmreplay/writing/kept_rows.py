@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from mmreplay import episode_index
+from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Ids
 from mmreplay.storage import chunk_files
 from mmreplay.writing import build_lane
@@ -41,11 +42,11 @@ class LaneRows:
             kept += 1
         del self.starts[:kept]
 
-    def finish(self, head: int) -> None:
+    def finish(self, head: int) -> list[tuple[ArraySpec, int]]:
         """Write the index of the rows with a reset."""
         log = self._log
         kept = [row for row in self.starts if log.base <= row < head]
-        build_lane.write_index(log.path, np.array(kept, np.int64))
+        return [build_lane.write_index(log.path, np.array(kept, np.int64))]
 
 
 class TickRows:
@@ -64,8 +65,9 @@ class TickRows:
     def forget(self, base: int) -> None:
         """Nothing of them is in memory."""
 
-    def finish(self, head: int) -> None:
+    def finish(self, head: int) -> list[tuple[ArraySpec, int]]:  # noqa: ARG002
         """Nothing stands beside them."""
+        return []
 
 
 class StartRows:
@@ -94,5 +96,6 @@ class StartRows:
     def forget(self, base: int) -> None:
         """Nothing of them is in memory."""
 
-    def finish(self, head: int) -> None:
+    def finish(self, head: int) -> list[tuple[ArraySpec, int]]:  # noqa: ARG002
         """Nothing stands beside them."""
+        return []

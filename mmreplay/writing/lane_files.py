@@ -24,7 +24,7 @@ from mmreplay.errors import (
 from mmreplay.format import layout, parse
 from mmreplay.format.columns import lane_columns, start_columns, tick_columns
 from mmreplay.storage import chunk_files
-from mmreplay.storage.lane_metadata import read_holder, read_metadata
+from mmreplay.storage.lane_metadata import read_holder, read_metadata, read_root
 from mmreplay.system import checked_reads, durable_writes
 from mmreplay.system.held_directories import AnyPath, check_there
 from mmreplay.system.locks import DirectoryLock, holder
@@ -121,14 +121,32 @@ class LockedLane:
         if not any(one["closed"] for one in own):
             # Ticks that came after starts that are lost would name others.
             recover.distrust_after(path / layout.STARTS, path / layout.TICKS, metadata["uuid"])
+        opened: list[Log] = []
+
+        def open_starts() -> None:
+            log = Log(
+                path / layout.STARTS,
+                start_columns(self.schema),
+                capacity=capacity,
+                before_reopening=lambda: _drop_copy(path, metadata),
+            )
+            opened.append(log)
+
         with _Holder(path / layout.TICKS, own[1]):
-            starts = Log(path / layout.STARTS, start_columns(self.schema), capacity=capacity)
+            is_open = [not one["closed"] for one in own]
+            if all(is_open):
+                open_starts()
+            # What can fail of a closed one fails before the other is opened.
             ticks = Log(
                 path / layout.TICKS,
                 tick_columns(self.schema, width),
                 capacity=capacity,
                 width=width,
+                before_reopening=open_starts,
             )
+            if not opened:
+                open_starts()
+        starts = opened[0]
         _check_starts(starts, ticks)
         _begin(ticks, TickRows(ticks, self.capacity))
         _begin(starts, StartRows(starts, ticks))
@@ -198,6 +216,12 @@ def _log_metadata(path: AnyPath, root: Mapping[str, Any]) -> dict[str, Any]:
     if (metadata["kind"], metadata["uuid"]) != ("log", root["uuid"]):
         raise FormatError(f"{path}: expected a log of the lane that it is in, {root['uuid']}")
     return metadata
+
+
+def _drop_copy(path: AnyPath, metadata: dict[str, Any]) -> None:
+    """The copy of its documents is of a closed lane; before the first of its logs is open."""
+    if read_root(path).copy is not None:
+        build_lane.write_metadata(path, metadata)
 
 
 def _begin(log: Log, kept: Kept) -> None:

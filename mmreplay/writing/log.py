@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ from typing import Any, Protocol
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
 from mmreplay.format import compression
 from mmreplay.format.columns import Column
+from mmreplay.format.consolidated import Documents
 from mmreplay.format.layout import ArraySpec, checksum_spec
 from mmreplay.storage import chunk_files
 from mmreplay.storage.checksums import Checksums
@@ -39,8 +41,11 @@ class Kept(Protocol):
     def forget(self, base: int) -> None:
         """Rows below `base` were evicted."""
 
-    def finish(self, head: int) -> None:
-        """Write durably what a closed log of that many rows has besides its arrays of rows."""
+    def finish(self, head: int) -> list[tuple[ArraySpec, int]]:
+        """Write durably the arrays that a closed log of that many rows has besides those of rows.
+
+        Returns them, and how many rows each has.
+        """
 
 
 class Log:
@@ -52,6 +57,7 @@ class Log:
         changes: attributes to change, such as the capacity.
         capacity: transitions that its lane keeps, so far.
         width: environments of a tick; None if a row is none.
+        before_reopening: called before a closed one is made an open one.
 
     Raises:
         FormatError, CorruptStoreError: it is no sound log.
@@ -74,6 +80,7 @@ class Log:
         flushed: rows below it are durable.
         first: the oldest row to be sampled, as of the last flush.
         closed: whether it is a plain zarr group by now.
+        documents: once it is closed, what stands in the zarr.json of its arrays and groups.
         kept: which rows are kept; set by who makes the log.
     """
 
@@ -88,6 +95,7 @@ class Log:
         *,
         capacity: int | None,
         width: int | None = None,
+        before_reopening: Callable[[], None] = lambda: None,
     ) -> None:
         self.path, self.width = path, width
         metadata = read_metadata(path)
@@ -105,9 +113,11 @@ class Log:
         self.sums = Checksums(path, self.specs, self.fresh)
         self._ready: dict[str, Window] = {}
         self.closed = False
+        self.documents: Documents = {}
         self.checkpoint_lock, self._window_lock = threading.Lock(), threading.Lock()
-        begin: Callable[..., recover.Live]
-        begin = recover.reopen if metadata["closed"] else recover.recover
+        begin: Callable[..., recover.Live] = recover.recover
+        if metadata["closed"]:
+            begin = functools.partial(recover.reopen, before=before_reopening)
         live = begin(
             path, metadata, self.specs, self.sums, changes or {}, capacity=capacity, width=width
         )

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from mmreplay.errors import CorruptStoreError, DiskFullError, FailedStoreError, MmreplayError
+from mmreplay.errors import CorruptStoreError, FailedStoreError, MmreplayError
 from mmreplay.format import compression, layout
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import Array
@@ -72,8 +72,12 @@ def reopen(
     *,
     capacity: int | None,  # noqa: ARG001 (as of `recover`)
     width: int | None,
+    before: Callable[[], None],
 ) -> Live:
-    """Open a closed log: everything private is built and durable before it is called open."""
+    """Open a closed log: everything private is built and durable before it is called open.
+
+    `before` is called when nothing but that is left to do.
+    """
     # Who closed it may have died before that was durable: open again, it would need its `.live`.
     durable_writes.sync_directory(path)
     durable_writes.remove_tree(path / ".live")
@@ -99,10 +103,11 @@ def reopen(
         for spec in newest:  # what the last close gave back
             file = chunk_files.chunk_path(path, spec, (head - 1) // spec.chunk_rows)
             durable_writes.allocate(file, spec.chunk_bytes)
+        before()
         is_closed = False
         metadata = build_lane.write_metadata(path, metadata, closed=False, **changes)
-    except (DiskFullError, FailedStoreError) as error:
-        if is_closed or isinstance(error, DiskFullError):  # else nobody knows what it is
+    except MmreplayError as error:
+        if is_closed or not isinstance(error, FailedStoreError):  # else nobody knows what it is
             _close_again(path, newest, head)
         raise
     # Not before: killed in between, a closed lane would have files without a checksum. Recovery

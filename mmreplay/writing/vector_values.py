@@ -71,9 +71,8 @@ class VectorValues:
     def rewards(self, rewards: npt.ArrayLike) -> Array:
         """(n,) of the rewards' dtype; one that is too large for it becomes infinite."""
         # As Python's floats, which are of 64 bits, are stored one at a time: also rounded twice.
-        numbers = self.numbers("rewards", rewards).astype(np.float64)
-        with np.errstate(over="ignore"):
-            return numbers.astype(self._schema.reward_dtype)
+        numbers = self.numbers("rewards", rewards).astype(np.float64, copy=False)
+        return _rounded(numbers, self._schema.reward_dtype)
 
     def check_extras(self, extras: Mapping[str, Any]) -> None:
         """Make sure that all that were declared are there, and have one value for each."""
@@ -133,6 +132,11 @@ class VectorValues:
         return SchemaError(
             f"{name}: expected one for each of {self._n} environments, found shape {found}"
         )
+
+
+@np.errstate(over="ignore")  # in half the time that it takes as a context
+def _rounded(numbers: Array, dtype: npt.DTypeLike) -> Array:
+    return numbers.astype(dtype)
 
 
 def has_stacks(frames: Any) -> bool:

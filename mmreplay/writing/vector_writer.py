@@ -169,20 +169,19 @@ class VectorWriter:
         if chosen is not None and self._advice is not None:
             warnings.warn(self._advice, stacklevel=2)
             self._advice = None
-        which = self._everyone if chosen is None else np.flatnonzero(chosen)
-
-        def newest(stacks: Any, path: str, field: Field) -> Array:
-            return self._newest_frames(stacks, path, field, which, begins=True)
-
+        which = self._everyone if chosen is None else chosen.nonzero()[0]
+        newest = functools.partial(self._newest_frames, which=which, begins=True)
         values = self._values.frames(frames, newest)
         if not which.size:
             return
-        with self._session.failing():
-            first = self._append_starts(values, which)
+        first = self._append_starts(values, which)
+        # Mostly no episode of theirs runs, and the newest tick stays as it is.
+        is_settled = self._border > 0 and _TRUE not in (self._current[which] >= 0).tobytes()
         # Interrupted from here on, the next call has to go through `_settle`, which tidies up.
         self._border = 0
         self._current[which] = np.arange(first, first + which.size)
-        self._settle()
+        if not is_settled:
+            self._settle()
         self._cache_border()
 
     def step(  # noqa: C901, PLR0912 (one function: it is called millions of times)
@@ -284,7 +283,6 @@ class VectorWriter:
         self._n_transitions = count
         if any_ended:
             self._current[ends] = -1
-            self._all_running = False
             self._cache_border()
 
     # ------------------------------------------------------------ episodes
@@ -311,14 +309,13 @@ class VectorWriter:
             goes_on = episodes == self._current
             self._current[goes_on & (ends != 0)] = -1
             ends[(episodes >= 0) & ~goes_on] = 1
-        self._all_running = bool(self._current.min() >= 0)
 
     def _chosen(self, mask: npt.ArrayLike | None) -> Mask | None:
         """The environments that step; None for all of them."""
         running = self._current >= 0
         chosen = np.ones(self._n, bool) if mask is None else self._values.flags("mask", mask)
         odd = chosen != running
-        if odd.any():
+        if _TRUE in odd.tobytes():
             number = int(odd.argmax())
             if chosen[number]:
                 raise SchemaError(
@@ -339,14 +336,15 @@ class VectorWriter:
         So that a draw needs no search, the absent cells below that number name the present ones
         from there on, in order.
         """
-        for path in self._ticks.log.specs:
-            if path not in ("episode", "count"):
-                rows, start = self._ticks.place(path, t)
-                rows[t - start][absent] = 0
-        n = self._n - int(np.count_nonzero(absent))
-        episodes = self._current.copy()
-        episodes[absent] = -1
-        episodes[np.flatnonzero(absent[:n])] = -1 - n - np.flatnonzero(~absent[n:])
+        gone = absent.nonzero()[0]
+        i = t - self._rows[-1]
+        for rows in self._cells:
+            rows[i][gone] = 0
+        n = self._n - gone.size
+        episodes = self._current.copy()  # -1 where none runs
+        low = gone[: gone.searchsorted(n)]
+        if low.size:
+            episodes[low] = -1 - n - (~absent[n:]).nonzero()[0]
         return n, episodes
 
     # ------------------------------------------------------------ rows
@@ -359,14 +357,13 @@ class VectorWriter:
         out, done = self._starts.log.head, 0
         while done < which.size:
             s = out + done
-            self._starts.make_room(s)
+            if s >= self._starts.border:
+                with self._session.failing():
+                    self._starts.make_room(s)
             stop = min(out + which.size, self._starts.border)
             part = which[done : done + stop - s]
-            for path, value in (
-                *((path, frames[part]) for path, frames in values.items()),
-                ("env", part),
-                ("tick", self._head),
-            ):
+            new = {path: frames[part] for path, frames in values.items()}
+            for path, value in (new | {"env": part, "tick": self._head}).items():
                 rows, start = self._starts.place(path, s)
                 rows[s - start : stop - start] = value
             if _publish is not None:
@@ -377,10 +374,7 @@ class VectorWriter:
 
     def _put_frames(self, t: int, frames: Any, chosen: Mask | None) -> None:
         which = self._everyone if chosen is None else np.flatnonzero(chosen)
-
-        def newest(stacks: Any, path: str, field: Field) -> Array:
-            return self._newest_frames(stacks, path, field, which, begins=False)
-
+        newest = functools.partial(self._newest_frames, which=which, begins=False)
         for path, value in self._values.frames(frames, newest).items():
             rows, start = self._ticks.place(path, t)
             rows[t - start] = value
@@ -442,6 +436,9 @@ class VectorWriter:
             counts.new.items[t - counts.new.start :],
             t,
         )
+        # What is zero where an environment is left out.
+        names = self._ticks.log.specs.keys() - {"episode", "count"}
+        self._cells = [self._from(path, t) for path in names]
         self._rows_stop = self._ticks.border
 
     def _from(self, path: str, t: int) -> Array:
@@ -450,6 +447,7 @@ class VectorWriter:
         return rows[t - start :]
 
     def _cache_border(self) -> None:
+        self._all_running = _TRUE not in (self._current < 0).tobytes()
         self._border = self._rows_stop
         if self._session.is_over:  # set by another thread in the meantime
             self._border = 0

@@ -10,6 +10,7 @@ import pytest
 import zarr
 
 import mmreplay
+from tests.support.documents import drop_copy
 
 COMMANDS = ("info", "episodes", "verify", "bench")
 
@@ -169,6 +170,7 @@ def test_a_corrupt_document_is_a_message(command, store, folder, name):
 
 
 def test_a_missing_column_is_a_message(command, store, folder):
+    drop_copy(folder / store)
     (folder / store / "resets" / "zarr.json").unlink()
     result = command("info", store)
     assert (result.status, result.out) == (1, "")

@@ -4,6 +4,7 @@ Invariant: every array of a closed store has, for every reader, exactly `rows` r
 there is nothing else in the store.
 """
 
+import json
 import warnings
 from pathlib import Path
 
@@ -176,10 +177,46 @@ def check_members(path):
         nodes = dict(group.members(max_depth=None))
         for node in nodes.values():
             assert isinstance(node, zarr.Array | zarr.Group)
-        assert group.metadata.consolidated_metadata is None
+        for lane in [*path.glob("lane-*")] or [path]:
+            check_copied_members(lane)
     assert [str(one.message) for one in caught] == []
     found = {str(Path(one).parent.relative_to(path)) for one in path.rglob("zarr.json")} - {"."}
     assert set(nodes) == found
+
+
+def check_copied_members(lane):
+    """zarr-python sees the same with the copy of all documents, and without it."""
+    groups = [
+        zarr.open_group(lane, mode="r", zarr_format=3, use_consolidated=one)
+        for one in (True, False)
+    ]
+    assert [one.metadata.consolidated_metadata is None for one in groups] == [False, True]
+    copied, own = (dict(one.members(max_depth=None)) for one in groups)
+    assert copied.keys() == own.keys()
+    for name, node in own.items():
+        if isinstance(node, zarr.Array):
+            assert copied[name].metadata == node.metadata
+            checks.check_same(copied[name][:], node[:], f"{lane}: {name}")
+        else:
+            assert dict(copied[name].attrs) == dict(node.attrs)
+            assert {*copied[name].keys()} == {*node.keys()}
+
+
+def test_the_copy_has_the_documents_that_zarr_itself_would_consolidate(tmp_path):
+    for path, kind in ((tmp_path / "v.zarr", {"lanes": 3}), (tmp_path / "l.zarr", {})):
+        mmreplay.create(path, **FIELDS, **kind).close()
+        ours = zarr.open_group(path, mode="r", use_consolidated=True).metadata
+        keys = list(copied_documents(path))
+        with pytest.warns(UserWarning, match="not part in the Zarr format 3"):
+            zarr.consolidate_metadata(path)
+        theirs = zarr.open_group(path, mode="r", use_consolidated=True).metadata
+        assert ours.consolidated_metadata == theirs.consolidated_metadata
+        assert keys == list(copied_documents(path))
+        checks.check_verified(path)  # in other words, it says the same
+
+
+def copied_documents(path):
+    return json.loads((path / "zarr.json").read_bytes())["consolidated_metadata"]["metadata"]
 
 
 def is_quick(name):

@@ -24,6 +24,7 @@ from click.testing import CliRunner
 import mmreplay
 from mmreplay_cli import main
 from tests.support.disks import faults
+from tests.support.documents import drop_copy, edit
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.tampering import abuse
 from tests.support.tampering.fixtures import Victim, pristine_stores
@@ -195,12 +196,6 @@ def set_words(path, words):
         file.write(data)
 
 
-def edit(path, change):
-    document = json.loads(path.read_bytes())
-    change(document)
-    path.write_text(json.dumps(document))
-
-
 def own(change):
     return lambda document: change(document["attributes"]["mmreplay"])
 
@@ -367,11 +362,16 @@ def test_only_names_of_dtypes_reach_numpy(store, reward):
 
 @pytest.mark.parametrize("depth", [101, 500, 900, 980])
 def test_json_that_is_too_deep_to_be_shown_is_refused(store, depth):
-    text = (store / "rewards" / "zarr.json").read_text()
     deep = "[" * depth + "]" * depth
-    (store / "rewards" / "zarr.json").write_text(text.replace(": 0.0", f": {deep}", 1))
-    with pytest.raises(mmreplay.FormatError, match=r"levels|JSON"):
-        mmreplay.open(store)
+    for name in ("zarr.json", "rewards/zarr.json"):  # with the copy of it, and without one
+        text = (store / name).read_text()
+        assert ": 0.0" in text
+        (store / name).write_text(text.replace(": 0.0", f": {deep}", 1))
+        with pytest.raises(mmreplay.FormatError, match=r"levels|JSON"):
+            mmreplay.open(store)
+        if name == "zarr.json":
+            (store / name).write_text(text)
+            drop_copy(store)
 
 
 def test_metadata_that_could_not_be_read_again_is_not_written(tmp_path):

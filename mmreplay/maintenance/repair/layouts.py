@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
 from mmreplay.format import compression, layout, parse, plan
+from mmreplay.format.consolidated import find_copy
 from mmreplay.format.layout import ArraySpec
 from mmreplay.schema import Field, Schema
 from mmreplay.storage import chunk_files
@@ -39,6 +41,24 @@ def read_documents(lane: AnyPath) -> Documents:
             path = lane / name / "zarr.json"
             data = checked_reads.read_bytes(path, layout.MAX_METADATA_BYTES)
             documents[name] = parse.parse_array(data, name, str(path))
+    return documents
+
+
+def copied_documents(lane: AnyPath, log: str = "") -> Documents:
+    """The same of the copies in the lane's own zarr.json; `log`: of a vector lane, of that log."""
+    documents: Documents = {}
+    path = lane / "zarr.json"
+    with contextlib.suppress(MmreplayError, OSError):
+        data = checked_reads.read_bytes(path, layout.MAX_METADATA_BYTES)
+        copy = find_copy(parse.parse_json(data, str(path)), str(path))
+        if copy is None:
+            return documents
+        copy = dataclasses.replace(copy, log=log)
+        for full in copy.documents():
+            name = full.removeprefix(f"{log}/")
+            with contextlib.suppress(FormatError):
+                found = copy.array(name)
+                documents |= {} if found is None else {name: found}
     return documents
 
 
@@ -97,9 +117,10 @@ def find_specs(
     lane: AnyPath,
     schema: Schema,
     documents: Documents,
+    copied: Documents,
     root: Mapping[str, Any] | None,
 ) -> Specs:
-    """How each array is laid out: by its document, by those of others, or by its files.
+    """How each array is laid out: by its document, by the copy of it, by others, or by its files.
 
     Raises CorruptStoreError if nothing tells, or they cannot be arrays of one lane.
     """
@@ -110,8 +131,8 @@ def find_specs(
             common = plan.plan_from_layout(schema, root.get("layout"), str(lane))
     specs: Specs = {}
     for path, (shape, dtype) in kinds.items():
-        known = documents.get(path, (None, 0))[0]
-        for spec in (common.get(path), known):
+        known = (one.get(path, (None, 0))[0] for one in (documents, copied))
+        for spec in (common.get(path), *known):
             if spec is None or (spec.row_shape, spec.dtype) != (shape, dtype):
                 continue
             if fits(lane, spec):

@@ -16,7 +16,6 @@ from mmreplay.maintenance.copy_lane import copy_priorities
 from mmreplay.maintenance.repair import layouts
 from mmreplay.maintenance.repair.attributes import Attributes, read_attributes
 from mmreplay.maintenance.repair.extent import Extent, durable_head, find_extent, find_uuid
-from mmreplay.maintenance.verify import directory_names
 from mmreplay.schema import Schema
 from mmreplay.storage import chunk_files, tail_file
 from mmreplay.storage.checkpoint import PAGE_BYTES, CheckpointFile
@@ -65,8 +64,9 @@ def stand_in(
     """
     old = read_attributes(lane)
     documents = layouts.read_documents(lane)
-    schema = layouts.find_schema((old.own, root), documents, lane, sure=old.sure)
-    specs = layouts.find_specs(lane, schema, documents, root)
+    copied = layouts.copied_documents(lane)
+    schema = layouts.find_schema((old.own, root), copied | documents, lane, sure=old.sure)
+    specs = layouts.find_specs(lane, schema, documents, copied, root)
     store = find_uuid(lane, old.own)
     extent = find_extent(lane, old, documents, specs, store)
     closed = extent.closed
@@ -93,7 +93,7 @@ def stand_in(
         durable_writes.write_file(
             target / spec.path / "zarr.json", layout.array_json(spec, count), durable=False
         )
-    for group in directory_names.group_paths([spec.path for spec, _ in arrays]):
+    for group in layout.group_paths([spec.path for spec, _ in arrays]):
         durable_writes.write_file(target / group / "zarr.json", layout.group_json(), durable=False)
     durable_writes.write_file(target / "zarr.json", layout.group_json(new), durable=False)
     # As far as a writer might go back, and write again: there the stand-in has files of its own.

@@ -24,6 +24,7 @@ from mmreplay.maintenance.repair.lane import LaneRepair
 from mmreplay.maintenance.repair.left_out import leave_out
 from mmreplay.maintenance.repair.spans import Span, merged
 from mmreplay.maintenance.repair.vector_documents import make_documents, was_closed
+from mmreplay.maintenance.verify.documents import OWN_DIGEST
 from mmreplay.maintenance.verify.report import Finding
 from mmreplay.maintenance.verify.steps import PRIORITY_OF_NOBODY
 from mmreplay.maintenance.verify.store import verify
@@ -74,14 +75,15 @@ class DamagedVector:
         self.name = name
         given, made = findings, list[str]()
         try:
-            self._reader = VectorReader(lane)
+            self._reader = VectorReader(lane, own_documents=True)
         except MmreplayError as error:
             whole = spare.with_name(f"{spare.name}-documents")
             try:
                 if not was_closed(lane):
                     raise CorruptStoreError(str(error).partition("; ")[0]) from error
                 made = make_documents(lane, whole)
-                self._reader, findings = VectorReader(whole), verify(str(whole)).findings
+                self._reader = VectorReader(whole, own_documents=True)
+                findings = verify(str(whole)).findings
             except (CorruptStoreError, FormatError) as reason:
                 text = str(reason).replace(str(whole), str(lane))
                 advice = (
@@ -94,7 +96,8 @@ class DamagedVector:
         of_ticks = [_of_log(one, TICKS) for one in findings if _is_of(one, TICKS)]
         self._n_left_out = n_left_out = leave_out(self._reader, of_ticks, spare)
         if n_left_out:
-            self._reader, findings = VectorReader(spare), verify(str(spare)).findings
+            self._reader = VectorReader(spare, own_documents=True)
+            findings = verify(str(spare)).findings
         self._side_data = set(SIDE_DATA)
         if any("generator" in finding.message for finding in findings):
             self._side_data.remove("generator")
@@ -109,7 +112,11 @@ class DamagedVector:
             log: notes.unchecked_rows(reader, own[log]) for log, reader in logs.items()
         }
         self._notes = (
-            *([_UNSURE] if any("crc32c" in one.message for one in _of_root(findings)) else ()),
+            *(
+                [_UNSURE]
+                if any(one.message.startswith(OWN_DIGEST) for one in _of_root(findings))
+                else ()
+            ),
             *made,
             *([_LEFT_OUT.format(n_left_out)] if n_left_out else ()),
             *notes.duplicate_notes(lane, given),

@@ -19,7 +19,7 @@ from mmreplay.ids import Ids
 from mmreplay.maintenance.repair import layouts
 from mmreplay.maintenance.repair.layouts import Documents, Specs
 from mmreplay.storage import chunk_files
-from mmreplay.storage.lane_metadata import read_metadata
+from mmreplay.storage.lane_metadata import read_metadata, read_root
 from mmreplay.system import checked_reads, durable_writes
 from mmreplay.system.held_directories import AnyPath
 
@@ -48,20 +48,23 @@ def make_documents(lane: AnyPath, target: AnyPath) -> list[str]:
     notes = list[str]()
     for name, wanted in columns.items():
         log = lane / name
-        documents = _read_documents(log, wanted)
+        documents = _fitting(log, wanted, _read_documents(log, wanted))
+        copied = _fitting(log, wanted, layouts.copied_documents(lane, name))
+        known = copied | documents
         specs = {
-            path: documents[path][0] if path in documents else _lost_spec(log, path, one)
+            path: known[path][0] if path in known else _lost_spec(log, path, one)
             for path, one in wanted.items()
         }
-        rows = _rows(log, documents)
+        rows = _rows(log, documents or copied)
         for path in wanted.keys() - documents.keys():
             made[target / name / path / "zarr.json"] = layout.array_json(specs[path], rows)
         if _log_document(log) is None:
             first = _first(log, specs, rows, own["capacity"], width if name == TICKS else None)
             about = {"format": layout.FORMAT, "kind": "log", "uuid": own["uuid"]}
             about |= {"rows": rows, "first": first, "closed": True}
-            made[target / name / "zarr.json"] = layout.group_json(about)
-            if name == TICKS:
+            whole = _copied_attributes(lane, name, about)
+            made[target / name / "zarr.json"] = layout.group_json(whole or about)
+            if name == TICKS and whole is None:
                 notes.append(f"{TICKS}/zarr.json is made again, without the sampler's random state")
     share_tree(lane, target)
     for document, data in made.items():
@@ -81,18 +84,27 @@ def share_tree(source: AnyPath, target: AnyPath) -> None:
 
 
 def _read_documents(log: AnyPath, columns: Mapping[str, Column]) -> Documents:
-    """The arrays of a log whose zarr.json can be read and is not contradicted, and their rows."""
+    """The arrays of a log whose zarr.json can be read, and their rows."""
     out: Documents = {}
-    for path, one in columns.items():
+    for path in columns:
         with contextlib.suppress(MmreplayError, OSError):
             checked_reads.check_directories(log, path)
             where = log / path / "zarr.json"
             data = checked_reads.read_bytes(where, layout.MAX_METADATA_BYTES)
-            spec, rows = parse.parse_array(data, path, str(where))
-            fits = (spec.row_shape, spec.dtype) == (one.row_shape, one.dtype)
-            if fits and layouts.fits(log, spec):
-                out[path] = spec, rows
+            out[path] = parse.parse_array(data, path, str(where))
     return out
+
+
+def _fitting(log: AnyPath, columns: Mapping[str, Column], documents: Documents) -> Documents:
+    """Those documents that neither the schema nor the chunk files contradict."""
+    return {
+        path: documents[path]
+        for path, one in columns.items()
+        if path in documents
+        and (documents[path][0].row_shape, documents[path][0].dtype) == (one.row_shape, one.dtype)
+        and not layout.width_problem(documents[path][0], one.width)
+        and layouts.fits(log, documents[path][0])
+    }
 
 
 def _lost_spec(log: AnyPath, path: str, column: Column) -> ArraySpec:
@@ -109,6 +121,17 @@ def _log_document(log: AnyPath) -> dict[str, Any] | None:
     """attributes.mmreplay of a log; None if they cannot be read."""
     with contextlib.suppress(MmreplayError):
         return read_metadata(log)
+    return None
+
+
+def _copied_attributes(lane: AnyPath, name: str, known: Mapping[str, Any]) -> dict[str, Any] | None:
+    """attributes.mmreplay of a log, as the lane's own zarr.json has them; None if not for sure."""
+    with contextlib.suppress(MmreplayError):
+        copy = read_root(lane).copy
+        document = None if copy is None else copy.documents().get(name)
+        if isinstance(document, dict):
+            own = parse.root_attributes(document, "")
+            return own if own.items() >= known.items() else None
     return None
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from mmreplay.errors import CorruptStoreError
-from mmreplay.format.layout import LOGS, ArraySpec
+from mmreplay.format.layout import LOGS, ArraySpec, group_paths
 from mmreplay.system import checked_reads
 
 Entry = tuple[str, str, bool]
@@ -18,12 +18,6 @@ Entry = tuple[str, str, bool]
 
 _LITTER = "left by a write that was cut off; the next writer removes it"
 _PRIVATE = ("state", "checkpoint", "writer", "generator")
-
-
-def group_paths(arrays: Iterable[str]) -> list[str]:
-    """The groups inside a lane that hold these arrays."""
-    out = {str(parent) for path in arrays for parent in Path(path).parents if str(parent) != "."}
-    return sorted(out)
 
 
 def foreign_in_lane(

@@ -16,6 +16,7 @@ import numpy as np
 
 from mmreplay.errors import FormatError
 from mmreplay.format import layout, parse
+from mmreplay.format.consolidated import EMPTY, find_copy
 from mmreplay.format.layout import ArraySpec
 from mmreplay.maintenance.verify.report import reason
 from mmreplay.schema import Schema
@@ -28,6 +29,7 @@ _KEYS = {
     "log": frozenset("format kind uuid rows first closed".split()),
 }
 _ROOT_KEYS = {"zarr_format", "node_type", "attributes"}
+_WITH_COPY = ("lane", "vector")
 _OPTIONAL = {
     "lane": {"name", "generator"},
     "lanes": set[str](),
@@ -37,6 +39,9 @@ _OPTIONAL = {
 OWN_DIGEST = "attributes.mmreplay: expected crc32c"
 """How the finding begins of attributes that are not what was written."""
 
+_USERS = ("attributes", "dimension_names")
+_MAY_BE_DELETED = ("priorities", layout.checksum_spec("priorities").path)
+"""By a user who wants new ones."""
 _FEW = 8
 # Of arrays whose chunk files are read whole.
 _MOST_ROWS = {"episodes/starts": 65_536, "priorities": 1 << 20}
@@ -48,8 +53,9 @@ def root_problems(data: bytes, own: Mapping[str, Any], path: str) -> Iterator[st
     `own` is attributes.mmreplay in it.
     """
     document = parse.parse_json(data, path)
-    yield from _key_problems(document, _ROOT_KEYS, set(), "zarr.json")
     kind = own["kind"]
+    copy = {layout.COPY} if kind in _WITH_COPY else set[str]()
+    yield from _key_problems(document, _ROOT_KEYS, copy, "zarr.json")
     yield from _key_problems(own, _KEYS[kind], _OPTIONAL[kind], "attributes.mmreplay")
     for name in ("env", "versions"):
         if not isinstance(own.get(name, {}), dict):
@@ -102,6 +108,55 @@ def layout_problems(specs: Mapping[str, ArraySpec], document: Any) -> Iterator[s
     yield from _differences(layout.layout_json(specs), document, (), "layout")
 
 
+def copy_problems(document: bytes, own: Mapping[str, bytes | None], path: str) -> Iterator[str]:
+    """Where the copy in a closed lane's zarr.json differs from the documents themselves.
+
+    `own` are these, by path below the lane, None where one is damaged. A zarr library may
+    have written the copy.
+    """
+    copy = find_copy(parse.parse_json(document, path), path)
+    try:
+        copied = {} if copy is None else copy.documents()
+    except FormatError as error:
+        yield reason(error, path)
+        return
+    if copy is not None:
+        yield from _few(_copy_problems(copied, own))
+
+
+def _copy_problems(copied: Mapping[str, Any], own: Mapping[str, bytes | None]) -> Iterator[str]:
+    for path in sorted(own.keys() | copied.keys()):
+        where = f"{layout.COPY}: {path:.200}"
+        if path not in own:
+            if path.removeprefix(f"{layout.TICKS}/") not in _MAY_BE_DELETED:
+                yield f"{where}: expected arrays and groups of the lane only"
+        elif path not in copied:
+            yield f"{where}: missing"
+        elif own[path] is not None:
+            expected, found = _bare(parse.parse_json(own[path] or b"", path)), _bare(copied[path])
+            for text in _difference(expected, found, _USERS, where):
+                yield f"{text}, unlike its own zarr.json"
+            if path in layout.LOGS and _attributes(found) != _attributes(expected):
+                yield f"{where}: expected the attributes in its own zarr.json, found others"
+
+
+def _bare(document: Any) -> Any:
+    """A document without what a zarr library writes that says nothing."""
+    empty = {"storage_transformers": [], layout.COPY: EMPTY}
+    if not isinstance(document, dict):
+        return document
+    return {
+        key: value for key, value in document.items() if key not in empty or value != empty[key]
+    }
+
+
+def _attributes(document: Any) -> Any:
+    """attributes.mmreplay in a document, as text; None if there are none."""
+    with contextlib.suppress(KeyError, TypeError):
+        return json.dumps(document["attributes"][layout.ATTRIBUTE], sort_keys=True)
+    return None
+
+
 def group_problems(data: bytes, path: str) -> list[str]:
     """What is wrong with the zarr.json of a group inside a lane."""
     try:
@@ -128,7 +183,7 @@ def array_problems(
         return None, 0, [text]
     document = parse.parse_json(data, path)
     canonical = json.loads(layout.array_json(spec, n_rows))
-    problems = list(_differences(canonical, document, ("attributes", "dimension_names")))
+    problems = list(_differences(canonical, document, _USERS))
     if rows is not None and n_rows != rows:
         problems.append(f"shape: expected {rows:,} rows, found {n_rows:,}")
     return spec, n_rows, problems
@@ -155,7 +210,10 @@ def _differences(
     expected: Any, found: Any, ignored: tuple[str, ...], at: str = ""
 ) -> Iterator[str]:
     """The first places in which two JSON values differ, and how many more there are."""
-    texts = _difference(expected, found, ignored, at)
+    yield from _few(_difference(expected, found, ignored, at))
+
+
+def _few(texts: Iterator[str]) -> Iterator[str]:
     yield from itertools.islice(texts, _FEW)
     more = sum(1 for _ in texts)
     if more:
@@ -177,7 +235,7 @@ def _difference(expected: Any, found: Any, ignored: tuple[str, ...], at: str) ->
             yield from _difference(*pair, (), f"{at}[{number}]")
     # 1 == 1.0 == True in Python, but not in a shape.
     elif expected != found or isinstance(expected, bool) != isinstance(found, bool):
-        yield f"{at}: expected {expected!r}, found {found!r:.80}"
+        yield f"{at}: expected {expected!r:.200}, found {found!r:.80}"
 
 
 def _key_problems(

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from mmreplay.errors import CorruptStoreError, LockedError, MmreplayError
 from mmreplay.format.columns import lane_columns, start_columns, tick_columns
 from mmreplay.format.layout import STARTS, TICKS
-from mmreplay.maintenance.verify import directory_names, metadata
+from mmreplay.maintenance.verify import directory_names, documents, metadata
 from mmreplay.maintenance.verify.log import LogExamination
 from mmreplay.maintenance.verify.metadata import Arrays
 from mmreplay.maintenance.verify.report import Finding, Tally
@@ -79,6 +80,7 @@ class Examination:
         path = self.watch.path
         log = LogExamination(self.watch, lane_columns(schema))
         self.arrays = log.arrays
+        self._check_copy([self.watch])
         log.run(lambda: LaneReader(path), path)
         self._take(log)
 
@@ -98,6 +100,8 @@ class Examination:
             if metadata.read_root(watch, ("log",)) and self._check_uuid(watch):
                 of_ticks = width if name == TICKS else None
                 logs[name] = LogExamination(watch, columns[name], of_ticks)
+        if len(logs) == len(columns):
+            self._check_copy(list(watches.values()))
         complete = len(logs) == len(columns) and all(log.arrays.complete for log in logs.values())
         lane = self._open(watches) if complete else None
         rules = StepRules(self.watch, lane, watches) if isinstance(lane, VectorReader) else None
@@ -117,7 +121,7 @@ class Examination:
     def _open(self, watches: dict[str, Watch]) -> VectorReader | Exception:
         """Open the lane; if it cannot be, why, which is a finding if nothing else will say so."""
         try:
-            lane = VectorReader(self.watch.path)
+            lane = VectorReader(self.watch.path, own_documents=True)
         except (MmreplayError, OSError) as error:
             if all(watch.closed for watch in watches.values()):
                 text = str(error).removeprefix(f"{self.watch.path}: ")
@@ -127,6 +131,31 @@ class Examination:
             if log.metadata != watches[log.path.name].metadata:
                 raise WriterChangedError
         return lane
+
+    def _check_copy(self, logs: Sequence[Watch]) -> None:
+        """The copy of all documents, in the lane's own, says what they say.
+
+        That of a lane that is not closed is of no use to anybody, and the next opening removes it.
+        `logs` are those that were read; the lane's own watch, if it is of one environment.
+        """
+        watch, own = self.watch, dict[str, bytes | None]()
+        for log in logs:
+            below = log.path.relative_to(watch.path).as_posix()
+            prefix = "" if log is watch else f"{below}/"
+            own |= {} if log is watch else {below: log.document}
+            own |= {f"{prefix}{path}": data for path, data in log.documents.items()}
+        file = watch.path / "zarr.json"
+        if not all(log.closed for log in logs):
+            return
+        texts = list(documents.copy_problems(watch.document, own, str(file)))
+        if not texts:
+            return
+        for log in logs:
+            log.check_same_writer()
+        # Of a vector lane opened and closed since it was read, only this has changed in there.
+        if metadata.read(watch, "zarr.json") != watch.document:
+            raise WriterChangedError
+        watch.note([watch.finding("zarr.json", text) for text in texts])
 
     def _check_uuid(self, watch: Watch) -> bool:
         """Whether a log is of this lane."""
@@ -153,7 +182,7 @@ def _log_of(lane: VectorReader | Exception | None, path: Path, name: str) -> Log
     if isinstance(lane, Exception):
         raise lane
     if lane is None:
-        lane = VectorReader(path)
+        lane = VectorReader(path, own_documents=True)
     for log in lane.logs:
         if log.path.name == name:
             return log

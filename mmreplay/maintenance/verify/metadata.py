@@ -14,7 +14,7 @@ from mmreplay.errors import MmreplayError
 from mmreplay.format import layout, parse
 from mmreplay.format.columns import Column
 from mmreplay.format.layout import ArraySpec
-from mmreplay.maintenance.verify import directory_names, documents
+from mmreplay.maintenance.verify import documents
 from mmreplay.maintenance.verify.report import Finding, reason
 from mmreplay.maintenance.verify.second_look import Watch
 from mmreplay.schema import Schema
@@ -59,7 +59,7 @@ def read_root(watch: Watch, kinds: tuple[str, ...] = ("lane", "vector")) -> bool
     def check() -> tuple[list[Finding], bool]:
         watch.metadata, watch.document = None, b""
         try:
-            watch.document = data = _read(watch, "zarr.json")
+            watch.document = data = read(watch, "zarr.json")
             own = parse.parse_root(data, str(path))
             watch.metadata = own
             if own["kind"] not in kinds:
@@ -127,7 +127,7 @@ def read_arrays(watch: Watch, columns: Mapping[str, Column], width: int | None =
         array = _array(watch, sums, n_chunks)
         if array is not None:
             out.sums[priorities.path] = array[0]
-    for path in directory_names.group_paths(array_paths(columns)):
+    for path in layout.group_paths(array_paths(columns)):
         _check(watch, path, "", documents.group_problems)
     return out
 
@@ -154,8 +154,11 @@ def _check(
     file = f"{path}/zarr.json"
 
     def check() -> tuple[list[Finding], None]:
+        watch.documents[path] = None
         try:
-            texts = problems(_read(watch, file), str(watch.path / file))
+            data = read(watch, file)
+            texts = problems(data, str(watch.path / file))
+            watch.documents[path] = None if texts else data
         except FileNotFoundError:
             texts = ["missing"]
         except (MmreplayError, OSError) as error:
@@ -165,7 +168,7 @@ def _check(
     watch.confirm(check)
 
 
-def _read(watch: Watch, file: str) -> bytes:
+def read(watch: Watch, file: str) -> bytes:
     """The bytes of a zarr.json of the lane."""
     checked_reads.check_directories(watch.path, str(Path(file).parent))
     data = checked_reads.read_bytes(watch.path / file, layout.MAX_METADATA_BYTES)

@@ -43,6 +43,7 @@ class Watch:
         lane: the directory's name in a store of many lanes; empty in a store of one.
         tally: as given.
         document: the bytes of the lane's zarr.json.
+        documents: those of its arrays and groups, by path; None of one that is damaged.
         metadata: attributes.mmreplay in them; None if they cannot be read.
         reader: follows a lane that is not closed.
         findings: what is damaged.
@@ -55,6 +56,7 @@ class Watch:
         self.lane = "" if path == root else path.name
         self.tally = tally
         self.document = b""
+        self.documents: dict[str, bytes | None] = {}
         self.metadata: dict[str, Any] | None = None
         self.reader: LogReader | None = None
         self.findings: list[Finding] = []

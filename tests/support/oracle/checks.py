@@ -27,6 +27,7 @@ from tests.support.oracle.model import LaneModel, Model
 __all__ = [
     "check_batch",
     "check_columns",
+    "check_copy",
     "check_disk",
     "check_episodes",
     "check_ids",
@@ -262,18 +263,27 @@ _ZARR_KEYS = {
 _CODECS = {"bytes", "transpose", "sharding_indexed", "blosc", "zstd", "gzip", "crc32c"}
 
 
-def check_plain_zarr(path: Path) -> None:
+def check_plain_zarr(path: Path, *, copied: bool = True) -> None:
     """A closed store is plain zarr v3: standard keys and codecs, and no file of any other kind.
 
+    Each lane has a copy of all documents below it in its own, word for word, if it must have one
+    (`copied`).
+
     Raises:
-        AssertionError: a private file, a directory that is no node, a key or codec of our own.
+        AssertionError: a private file, a directory that is no node, a key or codec of our own; a
+            copy that is missing, or differs.
     """
+    if copied:
+        for lane in [*path.glob("lane-*")] or [path]:
+            check_copy(lane)
     for folder, _, names in os.walk(path):
         where = Path(folder)
         if "zarr.json" not in names:
             raise AssertionError(f"{where}: no zarr.json")
         document = json.loads((where / "zarr.json").read_bytes())
         kind = document["node_type"]
+        if document.get("attributes", {}).get("mmreplay", {}).get("kind") in ("lane", "vector"):
+            document.pop("consolidated_metadata", None)
         if document.keys() != _ZARR_KEYS[kind] or document["zarr_format"] != 3:
             raise AssertionError(f"{where}: keys {sorted(document)} are not those of zarr v3")
         strangers = set(names) - {"zarr.json"}
@@ -286,6 +296,26 @@ def check_plain_zarr(path: Path) -> None:
                 raise AssertionError(f"{where}: codecs {document['codecs']}")
         if strangers:
             raise AssertionError(f"{where}: {sorted(strangers)} belong to no zarr v3 {kind}")
+
+
+def check_copy(lane: Path) -> None:
+    """What a closed lane's zarr.json says of all others is what these say, in zarr's order.
+
+    Raises:
+        AssertionError: it is not.
+    """
+    root = json.loads((lane / "zarr.json").read_bytes())
+    files = {one.parent.relative_to(lane).as_posix(): one for one in lane.rglob("zarr.json")}
+    del files["."]
+    order = sorted(files, key=lambda name: (name.count("/"), name))
+    expected = {name: json.loads(files[name].read_bytes()) for name in order}
+    copy = root.get("consolidated_metadata", {})
+    found = copy.get("metadata", {})
+    if list(found) != order or found != expected:
+        wrong = [name for name in order if found.get(name) != expected[name]]
+        raise AssertionError(f"{lane}: expected a copy of {order}, found {list(found)}: {wrong}")
+    if (copy["kind"], copy["must_understand"]) != ("inline", False):
+        raise AssertionError(f"{lane}: {copy}")
 
 
 def _codec_names(codecs: Sequence[dict[str, Any]]) -> set[str]:

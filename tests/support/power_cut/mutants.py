@@ -316,7 +316,7 @@ def _context_evicted() -> list[Change]:
 
 @_breaks("close: everything durable, then closed = true")
 def _closed_too_early() -> list[Change]:
-    def say_closed(lane: Log) -> None:
+    def say_closed(lane: Log, **_: Any) -> None:
         build_lane.write_metadata(
             lane.path,
             lane.metadata,
@@ -329,12 +329,12 @@ def _closed_too_early() -> list[Change]:
 
 
 def _closing(metadata: dict[str, Any], **changes: Any) -> bool:
-    return bool({**metadata, **changes}["closed"])
+    return bool({**metadata, **changes}.get("closed"))
 
 
 @_breaks("close: closed = true, then remove .live")
 def _live_removed_too_early() -> list[Change]:
-    def remove(path: Path, metadata: dict[str, Any], **changes: Any) -> None:
+    def remove(path: Path, metadata: dict[str, Any], *_: Any, **changes: Any) -> None:
         if _closing(metadata, **changes):
             durable_writes.remove_tree(path / ".live")
 
@@ -385,10 +385,10 @@ def _shards_of_a_closed_lane_unsynced() -> list[Change]:
 def _litter_reused() -> list[Change]:
     real = recover.reopen
 
-    def reopen(path: Path, metadata: dict[str, Any], *rest: Any, **limits: Any) -> Any:
+    def reopen(path: Path, metadata: dict[str, Any], *rest: Any, before: Any, **limits: Any) -> Any:
         if (path / ".live" / "state").exists():
             return recover.recover(path, {**metadata, "closed": False}, *rest, **limits)
-        return real(path, metadata, *rest, **limits)
+        return real(path, metadata, *rest, before=before, **limits)
 
     return [(recover, "reopen", reopen)]
 

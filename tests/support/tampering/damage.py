@@ -55,6 +55,8 @@ class LaneDamage:
         self.head: int = own["rows"]
         self.base: int = max(own["first"] - self.context, 0)
         self._is_log = own["kind"] == "log"
+        lane = self.path.parent if self._is_log else self.path
+        self._has_copy = "consolidated_metadata" in _document(lane)
         self.arrays: dict[str, _Array] = {}
         for one in sorted(self.path.rglob("zarr.json")):
             name = str(one.parent.relative_to(self.path))
@@ -204,12 +206,13 @@ class LaneDamage:
         name = luck.choice(names)
         file = self.path / name / "zarr.json"
         self._touched.add(name)
-        # The zarr.json of a store of many lanes says how they are laid out, too.
+        # The zarr.json of a store of many lanes says how they are laid out, too, and so does that of
+        # a closed lane; but a document that can still be read counts, whatever has become of it.
         only_copy = not self.path.name.startswith("lane-") and (
             self.arrays[name].inner_rows > 0 or self.arrays[name].n_parts > 1
         )
         if luck.random() < 0.5:
-            self.layout_lost |= only_copy
+            self.layout_lost |= only_copy and not self._has_copy
             file.unlink()
         else:
             self.layout_changed |= only_copy or self._is_log  # they must agree on their rows

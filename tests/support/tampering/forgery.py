@@ -1,11 +1,10 @@
 """Changes to a store that its checksums do not show."""
 
-import json
-
 import numpy as np
 
 from mmreplay.format.compression import crc32c
 from mmreplay.format.layout import digest
+from tests.support import documents
 
 
 def forge(lane, array, chunk, change):
@@ -21,10 +20,12 @@ def forge(lane, array, chunk, change):
 
 
 def edit(path, change):
-    """Change a zarr.json."""
-    document = json.loads(path.read_text())
-    change(document)
-    own = document["attributes"].get("mmreplay")
-    if own is not None:  # as by somebody who knows of its checksum
-        own["crc32c"] = digest(own)
-    path.write_text(json.dumps(document))
+    """Change a zarr.json, and the copy of it, as somebody who knows of its checksum."""
+
+    def change_it(document):
+        change(document)
+        own = document["attributes"].get("mmreplay")
+        if own is not None:
+            own["crc32c"] = digest(own)
+
+    documents.edit(path, change_it)

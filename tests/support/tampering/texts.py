@@ -56,7 +56,10 @@ def spoil_json(data: bytes, random_: random.Random) -> tuple[bytes, str] | None:
         document = json.loads(data)
     except (ValueError, RecursionError):  # as it is after an earlier change
         return None
-    words = [spoil_node(document, random_) for _ in range(random_.choice((1, 1, 1, 2, 3)))]
+    part = document
+    if isinstance(document, dict) and "consolidated_metadata" in document and chance(random_, 0.5):
+        part = document.get("attributes")  # few nodes beside those of the copy
+    words = [spoil_node(part, random_) for _ in range(random_.choice((1, 1, 1, 2, 3)))]
     if chance(random_, 0.2):
         words.append(_mark(document, random_))
     try:

@@ -125,6 +125,28 @@ def test_no_long_document_is_kept_in_memory():
     assert parse._parse_array_once.cache_info().misses == before + 1
 
 
+def test_equal_documents_of_many_lanes_are_parsed_once_and_a_wrong_one_says_where_it_is():
+    spec = ArraySpec("extras/of_this_test", (3,), np.dtype("float32"), 8)
+    data = layout.array_json(spec, 5)
+    caches = parse._parse_array_once, parse._array_spec_once
+    before = [cache.cache_info().misses for cache in caches]
+    for where in ("one lane", "another"):
+        assert parse.parse_array(data, spec.path, where) == (spec, 5)
+        assert parse.array_spec(parse.parse_json(data, where), spec.path, where) == (spec, 5)
+    assert [cache.cache_info().misses for cache in caches] == [one + 1 for one in before]
+    wrong = data.replace(b'"zarr_format": 3', b'"zarr_format": 2')
+    for where in ("one lane", "another"):
+        with pytest.raises(FormatError, match=f"^{where}: zarr_format: expected 3, found 2"):
+            parse.parse_array(wrong, spec.path, where)
+        with pytest.raises(FormatError, match=f"^{where}: zarr_format: expected 3, found 2"):
+            parse.array_spec(json.loads(wrong), spec.path, where)
+    # In Python 1 == True: what differs in that only must not be taken for the other.
+    wrong = json.loads(data.replace(b'"zarr_format": 3', b'"zarr_format": 3.0'))
+    wrong["shape"][0] = True
+    with pytest.raises(FormatError, match="shape"):
+        parse.array_spec(wrong, spec.path, "here")
+
+
 # ---------------------------------------------------------------- refusals of parse_array
 
 

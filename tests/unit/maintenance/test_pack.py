@@ -28,6 +28,7 @@ from mmreplay import (
 )
 from tests.support.disks.faults import ALLOCATING, SYNCING, faulty_disk
 from tests.support.disks.trees import contents, names
+from tests.support.oracle.checks import check_copy
 from tests.support.writers import attributes
 
 ACTION = Field((), "int64", chunk=8)
@@ -98,6 +99,8 @@ def test_attributes_are_kept(make, story, tmp_path):
     assert own == source
     lanes = [tmp_path / "twice.zarr" / name for name in ("lane-00000", "lane-00001")]
     assert [attributes(lane)["name"] for lane in lanes] == ["actor-3", "actor-3-2"]
+    for lane in lanes:
+        check_copy(lane)
     root = attributes(tmp_path / "packed.zarr")
     assert (root["kind"], root["env"], root["padding"]) == ("lanes", about, "zero")
     with mmreplay.create(tmp_path / "packed.zarr", lane="actor-3", append=True) as again:
@@ -127,6 +130,8 @@ def test_priorities_and_random_state_stay_with_all_rows(tmp_path, quick_disk):
     assert not (tmp_path / "some.zarr" / "priorities").exists()
     assert "generator" not in attributes(tmp_path / "some.zarr")
     assert verify(tmp_path / "all.zarr").findings == []
+    for name in ("all.zarr", "some.zarr"):
+        check_copy(tmp_path / name)
 
 
 def test_many_environments_and_their_priorities(vector, tmp_path):
@@ -138,6 +143,7 @@ def test_many_environments_and_their_priorities(vector, tmp_path):
     pack(model.writer.path, tmp_path / "packed.zarr")
     assert chunks(tmp_path / "packed.zarr") == chunks(model.writer.path)
     assert verify(tmp_path / "packed.zarr").findings == []
+    check_copy(tmp_path / "packed.zarr")
 
 
 def test_sources_stand_side_by_side_with_one_layout(store, make, story, tmp_path):

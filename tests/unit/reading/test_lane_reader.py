@@ -8,7 +8,7 @@ import pytest
 import mmreplay
 from mmreplay.errors import CorruptStoreError, FormatError
 from mmreplay.reading.lane_reader import LaneReader
-from tests.support.documents import edit
+from tests.support.documents import drop_copy, edit
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -48,6 +48,7 @@ def test_an_index_of_another_kind_is_refused(closed_lane, change, match):
 
 
 def test_an_index_that_is_missing_is_named(closed_lane):
+    drop_copy(closed_lane.path)
     (closed_lane.path / "episodes" / "starts" / "zarr.json").unlink()
     with pytest.raises(FormatError, match="a closed lane has its index"):
         mmreplay.open(closed_lane.path)

@@ -1,6 +1,8 @@
 """Read-only view of a log: closed, live or crashed; and what it notices when that changes."""
 
 import contextlib
+import json
+import os
 import shutil
 import struct
 import uuid
@@ -17,6 +19,8 @@ from mmreplay.storage import chunk_files, tail_file
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.state_page import SESSION, State
 from mmreplay.system import durable_writes, locks, platform
+from tests.support.documents import drop_copy
+from tests.support.oracle import checks
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -216,7 +220,7 @@ def test_a_lane_that_is_opened_between_any_two_reads_of_the_opening_opens(
     writer = make(**lz4)
     story.play(writer, 20)
     writer.close()
-    with between_reads(writer.path, min(at, 8), lambda: story.play(make(append=True), 3)) as store:
+    with between_reads(writer.path, min(at, 3), lambda: story.play(make(append=True), 3)) as store:
         store.refresh()
         story.check(store)
 
@@ -360,6 +364,7 @@ def test_a_checkpoint_that_claims_far_too_many_rows_is_an_mmreplay_error(
 def test_a_store_exchanged_while_it_is_opened_is_opened_again(tmp_path, monkeypatch):
     path, read = tmp_path / "s.zarr", log_reader.read_specs
     mmreplay.create(path, Field((2,)), Field(())).close()
+    drop_copy(path)  # or all is read at once
 
     def exchange(*arguments):
         monkeypatch.setattr(log_reader, "read_specs", read)
@@ -379,3 +384,57 @@ def test_a_live_lane_whose_private_files_may_not_be_read_says_so(tmp_path, monke
     monkeypatch.setattr(log_reader, "State", refuse)
     with pytest.raises(CorruptStoreError, match=r"\.live: may not be read: Permission denied"):
         LaneReader(writer.path)
+
+
+# ---------------------------------------------------------------- the copy of all documents
+
+
+@pytest.fixture
+def documents_read(monkeypatch):
+    """The zarr.json files that were read, by the path that they were opened by."""
+    seen, real = [], os.open
+
+    def open_(path, *args, **kwargs):
+        if str(path).endswith("zarr.json"):
+            seen.append(str(path))
+        return real(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", open_)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("arguments", "own"), [({}, ["."]), ({"lanes": 2}, [".", "starts", "ticks"])]
+)
+def test_opening_a_closed_lane_reads_no_document_of_an_array(make, documents_read, arguments, own):
+    writer = make(**arguments)
+    writer.close()
+    documents_read.clear()
+    with mmreplay.open(writer.path) as store:
+        assert len(store.episodes) == 0
+    assert {*documents_read} == {str(writer.path / name / "zarr.json") for name in own}
+    drop_copy(writer.path)
+    documents_read.clear()
+    mmreplay.open(writer.path).close()
+    n_arrays = len(schema_arrays(writer.path))
+    assert len({*documents_read}) >= len(own) + n_arrays // 2
+
+
+def schema_arrays(path):
+    """Every array that holds rows."""
+    return [one for one in path.rglob("zarr.json") if b'"array"' in one.read_bytes()]
+
+
+@pytest.mark.parametrize("arguments", [{}, {"lanes": 2}])
+def test_a_copy_that_was_left_in_an_open_lane_is_not_read(make, kill, arguments):
+    writer = make(**arguments)
+    writer.close()
+    old = (writer.path / "zarr.json").read_bytes()
+    kill(make(append=True))
+    document = json.loads((writer.path / "zarr.json").read_bytes())
+    document["consolidated_metadata"] = json.loads(old)["consolidated_metadata"]
+    document["consolidated_metadata"]["metadata"] = {"rewards": 3, "ticks/rewards": 3}
+    (writer.path / "zarr.json").write_text(json.dumps(document))
+    mmreplay.open(writer.path).close()
+    make(append=True).close()
+    checks.check_copy(writer.path)

@@ -3,6 +3,7 @@
 import pytest
 
 from mmreplay import repair, verify
+from tests.support.documents import change_copy, drop_copy
 from tests.support.tampering.repairs import assert_refused, columns, repaired
 
 
@@ -12,6 +13,7 @@ def test_repair_refuses_when_the_only_layout_of_compressed_frames_is_lost(closed
     known = columns(path)
     lost = path / "frames" / "pixels" / "zarr.json"
     document = lost.read_text()
+    drop_copy(path)
     lost.unlink() if how == "missing" else lost.write_text("{")
     assert_refused(
         path, r"frames/pixels/zarr\.json: lost, and it was the only copy .* put this file"
@@ -35,3 +37,35 @@ def test_the_layout_of_compressed_frames_is_also_in_the_store_of_their_lane(clos
     (path / "lane-00001" / "frames" / "pixels" / "zarr.json").unlink()
     done = repair(path)
     assert (done.kept, done.lost) == (170, 0)
+
+
+@pytest.mark.parametrize("how", ["missing", "cut", "another shape"])
+def test_the_layout_of_compressed_frames_is_also_in_the_copy_in_their_lane(
+    closed_half_flushed, how
+):
+    path = closed_half_flushed("dict")
+    known = columns(path)
+    lost = path / "frames" / "pixels" / "zarr.json"
+    if how == "missing":
+        lost.unlink()
+    else:
+        text = lost.read_text()
+        lost.write_text("{" if how == "cut" else text.replace("uint8", "int8"))
+    assert (repaired(path, known).lost, verify(path).sound) == (0, True)
+
+
+@pytest.mark.parametrize("given", [{}, {"n_lanes": 2}])
+def test_a_copy_that_differs_does_not_count(closed_half_flushed, given):
+    path = closed_half_flushed("lz4", **given)
+    lane = path / "lane-00001" if given else path
+    expected = (lane / "frames" / "zarr.json").read_bytes()
+
+    def change(document):
+        document["chunk_grid"]["configuration"]["chunk_shape"][0] *= 2
+
+    change_copy(lane / "frames", change)
+    (found,) = verify(path).findings
+    assert found.file == (f"{lane.name}/zarr.json" if given else "zarr.json")
+    assert "consolidated_metadata: frames.chunk_grid" in found.message
+    assert repair(path).lost == 0
+    assert (lane / "frames" / "zarr.json").read_bytes() == expected

@@ -8,11 +8,10 @@ import pytest
 
 import mmreplay
 from mmreplay import Field, verify
-from mmreplay.format import layout
 from tests.support.disks.trees import flip
 from tests.support.oracle.vector_pair import FIELDS, of_writer
 from tests.support.tampering.findings import texts
-from tests.support.tampering.forgery import forge
+from tests.support.tampering.forgery import edit, forge
 
 LZ4 = Field((3,), "float32", "lz4", chunk=2, shard=8)
 
@@ -144,9 +143,7 @@ def test_a_priority_that_is_none(tmp_path, quick_disk):
 
 
 def change(path, **changes):
-    document = json.loads((path / "zarr.json").read_bytes())
-    own = {k: v for k, v in document["attributes"]["mmreplay"].items() if k != "crc32c"} | changes
-    (path / "zarr.json").write_bytes(layout.group_json(own))
+    edit(path / "zarr.json", lambda d: d["attributes"]["mmreplay"].update(changes))
 
 
 def test_a_log_of_another_lane(closed):

@@ -1,0 +1,83 @@
+"""The copy of all documents of a closed lane: how it is put together, and how it is read."""
+
+import json
+
+import numpy as np
+import pytest
+
+from mmreplay.errors import FormatError
+from mmreplay.format import consolidated, layout
+from mmreplay.format.layout import ArraySpec
+
+ARRAYS = [
+    (ArraySpec("rewards", (), np.dtype("float32"), 8), 5),
+    (ArraySpec("extras/x", (2,), np.dtype("int8"), 8), 5),
+    (layout.checksum_spec("extras/x"), 1),
+]
+OWN = {"format": 1, "kind": "log", "uuid": "0" * 32, "rows": 5, "first": 0, "closed": True}
+
+
+def document(**changes):
+    data = consolidated.root_json({"kind": "lane"}, consolidated.documents_of(ARRAYS))
+    out = json.loads(data)
+    out[layout.COPY].update(changes)
+    return out
+
+
+def test_every_array_and_group_is_in_it_as_in_its_own_file():
+    copied = document()[layout.COPY]["metadata"]
+    assert list(copied) == [
+        "checksums",
+        "extras",
+        "rewards",
+        "checksums/extras",
+        "extras/x",
+        "checksums/extras/x",
+    ]
+    for spec, rows in ARRAYS:
+        assert copied[spec.path] == json.loads(layout.array_json(spec, rows))
+    assert copied["checksums/extras"] == json.loads(layout.group_json())
+
+
+def test_an_array_is_read_as_from_its_own_file():
+    copy = consolidated.find_copy(document(), "s/zarr.json")
+    assert [copy.array(spec.path) for spec, _ in ARRAYS] == ARRAYS
+    assert copy.array("actions") is None
+    assert consolidated.find_copy({layout.COPY: None}, "") is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"kind": "other"}, "kind: expected 'inline', found 'other'"),
+        ({"must_understand": True}, "must_understand: expected False, found True"),
+        ({"must_understand": 0}, "must_understand: expected False, found 0"),
+        ({"metadata": []}, "expected metadata in it"),
+        ({"metadata": {"rewards": 3}}, "rewards: expected a JSON object, found int"),
+        ({"metadata": {"rewards": {"shape": [1]}}}, "rewards: zarr_format: expected 3, found None"),
+    ],
+)
+def test_what_is_no_copy_of_ours_is_refused(changes, text):
+    copy = consolidated.find_copy(document(**changes), "s/zarr.json")
+    with pytest.raises(FormatError) as caught:
+        copy.array("rewards")
+    assert str(caught.value).startswith(f"s/zarr.json: consolidated_metadata: {text}")
+
+
+def test_a_copy_of_a_log_counts_only_with_the_attributes_that_the_log_has():
+    below = consolidated.documents_of(ARRAYS)
+    documents = consolidated.documents_of_log("ticks", OWN, below)
+    root = json.loads(consolidated.root_json({"kind": "vector"}, documents))
+    copy = consolidated.find_copy(root, "v/zarr.json")
+    assert copy.of_log("ticks", OWN).array("rewards") == ARRAYS[0]
+    assert copy.of_log("ticks", OWN | {"rows": 6}) is None  # closed again since
+    assert copy.of_log("starts", OWN) is None
+
+
+@pytest.mark.parametrize(
+    "env",
+    [{"note": "x" * (layout.MAX_METADATA_BYTES - 500)}, json.loads('{"a":' * 97 + "1" + "}" * 97)],
+)
+def test_there_is_none_where_it_would_make_the_document_too_long_or_too_deep(env):
+    documents = consolidated.documents_of_log("ticks", OWN | {"env": env}, {})
+    assert consolidated.root_json({"kind": "vector"}, documents) is None
