@@ -3,8 +3,8 @@
 What changes the code and not its behaviour may not make it slower: the earlier commit is the last
 one before the modules moved into rooms. Its package is taken out of the repository, and each of the
 two is timed in fresh processes, one after the other, the order turned round each time. A ratio is
-taken within each pair. Flush and close are timed in memory, where fsync costs nothing: both make
-the same fsyncs, and what a disk takes for these differs from one to the next by more than all else.
+taken within each pair. Flush and close have the disk's fsyncs in them, several at once by now.
+Opening has more to look at by now (whose directory it is, a copy of all documents): no bound.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from pathlib import Path
 
 from benchmarks import fresh
 from benchmarks.experience import read_tape, recorded, saved_frames
-from benchmarks.results import Result, machine
+from benchmarks.results import Result
 from benchmarks.scale import Scale
 from benchmarks.timing import spread
-from tests.support.disks.scratch import scratch_directory
 
 __all__ = ["run"]
 
@@ -38,26 +37,22 @@ def run(result: Result, scale: Scale, data: Path) -> None:
     result.details["commit"] = scale.before
     sides = {"before": earlier, "now": ROOT}
     pairs: list[dict[str, dict[str, float]]] = []
-    with scratch_directory() as scratch:
-        memory = machine(scratch)["filesystem"]
-        for number in range(scale.pairs):
-            pair = {}
-            for side in sorted(sides, reverse=number % 2 == 1):
-                store = data / "pace.zarr"
-                arguments = {"root": sides[side], "path": store, "memory": scratch / "pace.zarr"}
-                pair[side] = fresh.call("pace", **arguments, frames=frames, steps=scale.pace_steps)
-                shutil.rmtree(store)
-            pairs.append(pair)
+    store = data / "pace.zarr"
+    for number in range(scale.pairs):
+        pair = {}
+        for side in sorted(sides, reverse=number % 2 == 1):
+            arguments = {"root": sides[side], "path": store, "frames": frames}
+            pair[side] = fresh.call("pace", **arguments, steps=scale.pace_steps)
+            shutil.rmtree(store, ignore_errors=True)
+        pairs.append(pair)
+        print(f"pair {number + 1} of {scale.pairs}", flush=True)
     for what in pairs[0]["now"]:
-        note = (
-            f"after {fresh.FLUSHED_STEPS} steps, on {memory}"
-            if what.endswith(("flush", "close"))
-            else ""
-        )
+        note = f"after {fresh.FLUSHED_STEPS} steps" if what.endswith(("flush", "close")) else ""
+        at_most = None if what.endswith("open") else _RATIO
         for side in sides:
             result.add(f"{what}, {side}", spread([one[side][what] for one in pairs]), "us")
         ratios = spread([one["now"][what] / one["before"][what] for one in pairs])
-        result.add(f"{what}, now by before", ratios, "times", at_most=_RATIO, note=note)
+        result.add(f"{what}, now by before", ratios, "times", at_most=at_most, note=note)
 
 
 def _take_out(commit: str, target: Path) -> None:
