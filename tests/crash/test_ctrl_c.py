@@ -18,6 +18,7 @@ from tests.support.effort import THOROUGH, by_effort
 pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
 
 N_INTERRUPTS = by_effort(100, 4_000, 100_000)
+ONE_OF = by_effort(5, 1, 1)
 
 INTERRUPTS = """
 import faulthandler, random, signal, sys
@@ -53,7 +54,7 @@ def interrupted(call):
 signal.signal(signal.SIGALRM, interrupt)
 """
 
-WRITING = """
+APPENDING = """
 width = 3 if kind == "vector" else None
 given = dict(frame=Field((4,), "uint8", "lz4", 2, 4), action=Field((), "int64", chunk=4),
              capacity=200 if kind != "lane" else None, lanes=width, flush_s=0.005, append=True)
@@ -73,6 +74,9 @@ def append(writer):
             writer.reset(frames)
         writer.step([row] * width, zeros, frames, zeros, zeros)
 
+"""
+
+WRITING = """
 def write():
     global n_rows
     while armed:
@@ -99,6 +103,49 @@ interrupted(write)
 print(writer.rows)
 """
 """Prints how many rows there are, and leaves the store open."""
+
+EACH_MOMENT = """
+import dis, itertools, sys, threading
+
+# Where Python looks for a signal: before the instruction that comes after one of these.
+AFTER = {"RESUME", "CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BACKWARD"} & dis.opmap.keys()
+AFTER = {dis.opmap[name] for name in AFTER}
+FILES = ("threading.py", "thread.py", "_base.py", "threads.py", "background.py", "seal.py")
+before = {}
+
+def trace(frame, event, _):
+    global left
+    if event == "call" and not frame.f_code.co_filename.endswith(FILES):
+        return None
+    frame.f_trace_opcodes, frame.f_trace_lines = True, False
+    if event == "opcode":
+        last, before[frame] = before.get(frame), frame.f_code.co_code[frame.f_lasti]
+        if last in AFTER:
+            left -= 1
+            if left < 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+    return trace
+
+given["flush_s"] = 0
+writer = mmreplay.create(path, **given)
+for left in itertools.count(luck.randrange(n_left), n_left):
+    faulthandler.dump_traceback_later(60, exit=True)
+    try:
+        sys.settrace(trace)
+        for _ in range(9):
+            append(writer)
+    except KeyboardInterrupt:
+        pass
+    sys.settrace(None)
+    before.clear()
+    for _ in range(9):
+        append(writer)
+    if left > 0:
+        break
+print(writer.rows)
+"""
+"""Of what hands work over; one moment of so many, in a step each."""
 
 READING = """
 def read():
@@ -132,18 +179,21 @@ data.sample(8)
 """
 
 
-def run(code, path, kind):
+def run(code, path, kind, n):
     """What a process prints in which calls are interrupted, and that ends by itself."""
-    command = [sys.executable, "-c", INTERRUPTS + code, path, kind, N_INTERRUPTS]
+    command = [sys.executable, "-c", INTERRUPTS + code, path, kind, n]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
+@pytest.mark.parametrize(
+    ("code", "n"), [(WRITING, N_INTERRUPTS), (EACH_MOMENT, ONE_OF)], ids=["by a clock", "in turn"]
+)
 @pytest.mark.parametrize("kind", ["lane", "evicting", "vector"])
-def test_interrupts_lose_no_row_and_keep_no_writer_waiting(tmp_path, kind):
+def test_interrupts_lose_no_row_and_keep_no_writer_waiting(tmp_path, kind, code, n):
     path = tmp_path / "s.zarr"
-    n_rows = int(run(WRITING, path, kind))
+    n_rows = int(run(APPENDING + code, path, kind, n))
     mmreplay.create(path, append=True).close()
     assert mmreplay.verify(path).sound
     with mmreplay.open(path) as store:
@@ -160,4 +210,4 @@ def test_interrupts_keep_no_reader_waiting(tmp_path):
         writer.reset(np.zeros(4, np.uint8))
         for row in range(400):
             writer.step(row, 1.0, np.full(4, (row + 1) % 251, np.uint8))
-    run(READING, path, "")
+    run(READING, path, "", N_INTERRUPTS)
