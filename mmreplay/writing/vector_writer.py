@@ -25,7 +25,7 @@ from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing.appender import Appender
 from mmreplay.writing.background import Background
 from mmreplay.writing.row_values import checked_dtype
-from mmreplay.writing.session import Session
+from mmreplay.writing.session import Session, refuse_copy
 from mmreplay.writing.stacked_input import Overlap
 from mmreplay.writing.vector_values import VectorValues
 
@@ -45,6 +45,8 @@ class VectorWriter:
         path: the lane's directory.
         files: the lane's files, for the rest of the package.
     """
+
+    __getstate__ = refuse_copy
 
     def __init__(
         self,
@@ -107,11 +109,10 @@ class VectorWriter:
     def _last_count(self) -> int:
         """Transitions committed so far; raises CorruptStoreError for more than the ticks hold."""
         count = int(self._ticks.read("count", self._head - 1)) if self._head else 0
-        most = self._head * self._n
-        if not 0 <= count <= most:
+        if not 0 <= count <= self._head * self._n:
             raise CorruptStoreError(
-                f"{self._ticks.log.path}: count: expected at most {most:,} transitions, found "
-                f"{count:,}; run `mmreplay verify`"
+                f"{self._ticks.log.path}: count: expected at most {self._head * self._n:,} "
+                f"transitions, found {count:,}; run `mmreplay verify`"
             )
         return count
 
@@ -344,8 +345,7 @@ class VectorWriter:
                 rows, start = self._ticks.place(path, t)
                 rows[t - start][absent] = 0
         n = self._n - int(np.count_nonzero(absent))
-        episodes = self._current.copy()
-        episodes[absent] = -1
+        episodes = np.where(absent, -1, self._current)
         episodes[np.flatnonzero(absent[:n])] = -1 - n - np.flatnonzero(~absent[n:])
         return n, episodes
 
