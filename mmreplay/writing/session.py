@@ -185,7 +185,8 @@ def refuse_copy(writer: Any) -> NoReturn:
     raise SchemaError(
         f"{writer.path}: a {type(writer).__name__} can be neither pickled nor copied, as a lane "
         f"has one writer; another process reads and samples with "
-        f"mmreplay.load({str(writer.path)!r}), and writes a lane of its own with mmreplay.create(PATH, ..., lane=NAME)"
+        f"mmreplay.load({str(writer.path)!r}), and writes a lane of its own with "
+        f"mmreplay.create(PATH, ..., lane=NAME)"
     )
 
 
