@@ -53,6 +53,11 @@ def _advice(error: OSError) -> str:
     """What somebody can do about a write or an fsync that failed."""
     if error.errno in (errno.EACCES, errno.EPERM):
         return "it needs the right to write there"
+    if error.errno == errno.EFBIG:
+        return (
+            "no file of this process may become so large (`ulimit -f`), or none of this file "
+            "system: raise that limit and open the store again"
+        )
     return _READ_ONLY if error.errno == errno.EROFS else "check the disk and open the store again"
 
 

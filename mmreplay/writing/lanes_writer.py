@@ -16,6 +16,7 @@ from mmreplay.schema import FRAME
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.system.threads import run_in_threads
 from mmreplay.writing.lane_files import LockedLane
+from mmreplay.writing.session import refuse_copy
 from mmreplay.writing.vector_values import VectorValues, has_stacks
 from mmreplay.writing.writer import Writer
 
@@ -33,6 +34,8 @@ class LanesWriter:
         writers: one `Writer` a lane.
         files: the lanes' files, for the rest of the package.
     """
+
+    __getstate__ = refuse_copy
 
     def __init__(self, path: AnyPath, writers: Sequence[Writer]) -> None:
         """Made by `mmreplay.create`."""

@@ -9,9 +9,15 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from mmreplay.errors import ClosedError, DiskFullError, FailedStoreError, MmreplayError
+from mmreplay.errors import (
+    ClosedError,
+    DiskFullError,
+    FailedStoreError,
+    MmreplayError,
+    SchemaError,
+)
 from mmreplay.system.forks import after_fork_in_child
 from mmreplay.system.held_directories import AnyPath, check_there
 from mmreplay.system.limits import ReachedLimitError
@@ -20,7 +26,7 @@ from mmreplay.writing import close, flush
 from mmreplay.writing.background import Background
 from mmreplay.writing.lane_files import LockedLane
 
-__all__ = ["Session"]
+__all__ = ["Session", "refuse_copy"]
 
 
 class Session:
@@ -168,6 +174,20 @@ class Session:
         """In a forked child: this writer is the parent's."""
         self.closed = True
         self._tell_writer()
+
+
+def refuse_copy(writer: Any) -> NoReturn:
+    """`__getstate__` of every writer: two of a store would write over each other.
+
+    Raises:
+        SchemaError: always.
+    """
+    raise SchemaError(
+        f"{writer.path}: a {type(writer).__name__} can be neither pickled nor copied, as a lane "
+        f"has one writer; another process reads and samples with "
+        f"mmreplay.load({str(writer.path)!r}), and writes a lane of its own with "
+        f"mmreplay.create(PATH, ..., lane=NAME)"
+    )
 
 
 _SESSIONS: weakref.WeakSet[Session] = weakref.WeakSet()

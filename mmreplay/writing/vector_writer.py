@@ -25,7 +25,7 @@ from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing.appender import Appender
 from mmreplay.writing.background import Background
 from mmreplay.writing.row_values import checked_dtype
-from mmreplay.writing.session import Session
+from mmreplay.writing.session import Session, refuse_copy
 from mmreplay.writing.stacked_input import Overlap
 from mmreplay.writing.vector_values import VectorValues
 
@@ -45,6 +45,8 @@ class VectorWriter:
         path: the lane's directory.
         files: the lane's files, for the rest of the package.
     """
+
+    __getstate__ = refuse_copy
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ from mmreplay.writing.background import Background
 from mmreplay.writing.open_chunks import OpenChunks
 from mmreplay.writing.row_values import RowValues, check_flags, checked_dtype
 from mmreplay.writing.seal import Sealer
-from mmreplay.writing.session import Session
+from mmreplay.writing.session import Session, refuse_copy
 
 __all__ = ["Writer"]
 
@@ -39,6 +39,8 @@ class Writer:
         n_steps: transitions committed by this writer since it was opened.
         files, log: the lane's files, for the rest of the package.
     """
+
+    __getstate__ = refuse_copy
 
     def __init__(
         self,

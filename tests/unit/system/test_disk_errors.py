@@ -31,6 +31,14 @@ def test_any_other_failure_of_a_write_is_a_failed_store(number):
     assert isinstance(caught.value.__cause__, OSError)
 
 
+def test_a_file_that_may_not_become_so_large_names_the_limit():
+    with pytest.raises(
+        FailedStoreError, match=r"a purpose failed: .*`ulimit -f`.*raise that limit"
+    ):
+        with disk_errors.writing("a purpose", Path("/a/b")):
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+
 @pytest.mark.parametrize("failing", [disk_errors.syncing, disk_errors.opening_to_sync])
 def test_a_disk_that_became_read_only_is_told_apart_from_one_that_is_broken(failing):
     with pytest.raises(FailedStoreError, match=r"read-only, as mounted or since an error"):

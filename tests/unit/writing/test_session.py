@@ -1,15 +1,17 @@
 """What every writer has: background flushes that fail, being dropped, a forked child."""
 
+import copy
 import errno
 import gc
 import os
+import pickle
 
 import numpy as np
 import pytest
 
 import mmreplay
 from mmreplay import Field
-from mmreplay.errors import ClosedError, CorruptStoreError, FailedStoreError
+from mmreplay.errors import ClosedError, CorruptStoreError, FailedStoreError, SchemaError
 from mmreplay.system import durable_writes
 from tests.support.writers import assert_store_matches
 
@@ -94,3 +96,12 @@ def test_a_forked_child_has_no_vector_writer_and_its_parent_goes_on(make):
     assert os.waitpid(child, 0)[1] == 0
     writer.step([1, 1], [0, 0], values, none, none)
     assert writer.rows == 2
+
+
+@pytest.mark.parametrize("double", [pickle.dumps, copy.copy, copy.deepcopy])
+@pytest.mark.parametrize("width", [{}, {"lanes": 2}, {"n_lanes": 2}], ids=str)
+def test_a_writer_is_neither_pickled_nor_copied_and_says_what_to_do_instead(make, width, double):
+    writer = make(**width)
+    with pytest.raises(SchemaError, match=r"one writer; another process .*mmreplay\.load\("):
+        double(writer)
+    writer.close()
