@@ -277,6 +277,7 @@ def _metadata(
         "id": world.name,
         "n_envs": world.n_envs,
         "preprocessing": world.preprocessing,
+        **({"action_names": world.action_names} if world.action_names else {}),
         "life_loss": life_loss,
         "runs": [*runs, run],
     }
