@@ -21,7 +21,7 @@ from mmreplay.reading.trajectories import LazyTrajectory
 from mmreplay.schema import FRAME, Field
 
 _BLOCK = 64
-_BLOCK_BYTES = 64 << 20
+_BLOCK_BYTES = 16 << 20
 _SEEN = 16
 """Frames that tell the range of values that are not bytes."""
 

@@ -28,7 +28,7 @@ from mmreplay.viewer.episode import Episode, Moment
 
 MOST_TILES = 48
 _COLUMNS = 6
-_SIDE = 168
+_SIDE = 240
 _HEAD, _CAPTION = 56, 22
 _LEAST_WIDTH = 360
 
