@@ -25,6 +25,8 @@ _COMMANDS = {
     "repair": "Make a damaged store sound again.",
     "snapshot": "Copy a store as it is now, while it is written.",
     "pack": "Copy, join, filter and compress again.",
+    "render": "Draw an episode: a film, or a contact sheet.",
+    "plot": "Draw returns, lengths, rewards and actions.",
     "bench": "Sample from a store for a second and say how fast it was.",
 }
 """Name -> help in the list of commands: importing them all for it would be slow."""

@@ -10,9 +10,20 @@ from .wording import table
 if TYPE_CHECKING:
     from mmreplay import Finding
 
-__all__ = ["findings_table", "span"]
+__all__ = ["findings_table", "findings_tables", "span"]
 
 _SHOWN = 50
+
+
+def findings_tables(findings: Sequence[Finding]) -> list[Any]:
+    """What is damaged, and what lies in the store and is none of its files."""
+    parts: list[Any] = []
+    damaged = [one for one in findings if not one.is_stray]
+    strays = [one for one in findings if one.is_stray]
+    for some, heading in ((damaged, "damaged"), (strays, "stray")):
+        if some:
+            parts += [findings_table(some, heading), ""]
+    return parts
 
 
 def findings_table(findings: Sequence[Finding], heading: str) -> Any:

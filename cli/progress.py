@@ -10,15 +10,23 @@ __all__ = ["progress"]
 
 
 @contextmanager
-def progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """What shows bytes done of bytes in all; None in a pipe."""
+def progress(what: str, unit: str = "bytes") -> Iterator[Callable[[int, int], None] | None]:
+    """What shows how much is done of how much in all, in bytes or other units; None in a pipe."""
     if not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    amount = (DownloadColumn(),) if unit == "bytes" else (MofNCompleteColumn(), TextColumn(unit))
+    columns = (BarColumn(), *amount, TimeRemainingColumn())
     bar = Progress(*columns, console=Console(stderr=True), transient=True)
     with bar:
         task = bar.add_task(what, total=None)

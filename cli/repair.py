@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .findings import findings_table, span
+from .findings import findings_tables, span
 from .progress import progress
 from .wording import count, echo_json, echo_table, quoted, table
 
@@ -55,7 +55,7 @@ def _parts(done: Repair) -> list[Any]:
         if done.untrusted:
             end = _untrusted(done)
         return [f"{done.path}: sound, but left open by a crash; closed, {end}"]
-    parts: list[Any] = [findings_table(done.findings, "damaged"), ""]
+    parts = findings_tables(done.findings)
     if len(done.lanes) > 1:
         rows = [(one.lane, f"{one.kept:,}", _brief(one), _about(one)) for one in done.lanes]
         parts += [table(("lane", "kept", "lost", ""), rows, right=(1, 2)), ""]
@@ -87,10 +87,11 @@ def _parts(done: Repair) -> list[Any]:
 
 def _elsewhere(done: Repair) -> list[str]:
     """Where the rows may be that --skip-damaged finds nothing of in a sound store."""
-    if done.aside is None:
+    if done.aside is None or not done.beyond_aside:
         return []
     text = (
-        f"{done.aside}: the store from before a repair; for its whole episodes after the damage: "
+        f"{done.aside}: the store from before a repair; {count(done.beyond_aside, 'more row')} of "
+        f"it lie in whole episodes after the damage; for a store with these: "
         f"`mmreplay repair --skip-damaged {quoted(done.aside)}`"
     )
     return [text]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from .findings import findings_table
+from .findings import findings_table, findings_tables
 from .progress import progress
 from .wording import count, echo_json, echo_table, quoted, size
 
@@ -35,18 +35,22 @@ def verify(path: str, as_json: bool) -> None:
     if not report.sound:
         found = count(len(report.findings), "finding")
         advice = f"`mmreplay repair {quoted(path)}` keeps the sound rows"
-        # Without some of the documents nobody knows what the other files hold.
-        documents = any(one.file.endswith("zarr.json") for one in report.findings)
-        if documents:
+        # Without some of these nobody knows what the other files hold, or how far they go.
+        names = [one.file.rpartition("/")[2] for one in report.findings]
+        if {"zarr.json", ".live"} & {*names}:
             advice += ", or says which file has to come back from a copy"
+        if all(one.is_stray for one in report.findings):
+            advice = (
+                f"all rows are sound: move the stray files away (a copy put over another store "
+                f"leaves some), or `mmreplay repair {quoted(path)}` makes a store without them"
+            )
         raise click.ClickException(f"{path}: {found}: not sound; {advice}")
 
 
 def _print(report: Report) -> None:
-    parts: list[Any] = []
-    for one, heading in ((report.findings, "damaged"), (report.warnings, "odd, but no damage")):
-        if one:
-            parts += [findings_table(one, heading), ""]
+    parts = findings_tables(report.findings)
+    if report.warnings:
+        parts += [findings_table(report.warnings, "odd, but no damage"), ""]
     word = "sound" if report.sound else "NOT SOUND"
     parts.append(
         f"{report.path}: {word}, {report.state}; {count(report.rows, 'row')} in "

@@ -58,6 +58,8 @@ if TYPE_CHECKING:
     from mmreplay.recording.progress import RecordProgress
     from mmreplay.recording.recorder import RecordResult, record
     from mmreplay.recording.signals import stop_on_signals
+    from mmreplay.viewer.plot import plot
+    from mmreplay.viewer.render import Rendered, render
 
 __all__ = [
     "LANE_SHIFT",
@@ -89,6 +91,7 @@ __all__ = [
     "RecordProgress",
     "RecordResult",
     "RecordVectorExperience",
+    "Rendered",
     "Repair",
     "ReplayBuffer",
     "Report",
@@ -108,7 +111,9 @@ __all__ = [
     "load",
     "open",
     "pack",
+    "plot",
     "record",
+    "render",
     "repair",
     "snapshot",
     "stop_on_signals",
@@ -139,6 +144,9 @@ _LAZY = {
     "pack": "mmreplay.maintenance.pack",
     "Packed": "mmreplay.maintenance.pack",
     "snapshot": "mmreplay.maintenance.snapshot",
+    "plot": "mmreplay.viewer.plot",  # an extra
+    "render": "mmreplay.viewer.render",  # likewise
+    "Rendered": "mmreplay.viewer.render",
     "Snapshot": "mmreplay.maintenance.snapshot",
 }
 

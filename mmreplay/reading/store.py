@@ -19,7 +19,8 @@ from mmreplay.batches.settings import Settings
 from mmreplay.episode_index import Index
 from mmreplay.errors import InvalidIdError, SchemaError
 from mmreplay.ids import LANE_SHIFT, Ids
-from mmreplay.reading import info
+from mmreplay.pictures.cells import cell_html, cell_png
+from mmreplay.reading import info, store_cell
 from mmreplay.reading.column_views import ColumnView, LaneView
 from mmreplay.reading.joined_lanes import JoinedLanes
 from mmreplay.reading.live_lanes import LiveLanes
@@ -265,6 +266,12 @@ class Store:
             f"<mmreplay.Store {self.path} lanes={len(self.live.readers)} "
             f"transitions={self.index.n_transitions}>"
         )
+
+    def _repr_html_(self) -> str:
+        return cell_html(lambda: store_cell.store_cell(self.live, self.paths))
+
+    def _repr_png_(self) -> bytes | None:
+        return cell_png(lambda: store_cell.store_cell(self.live, self.paths))
 
 
 def open_store(path: str | os.PathLike[str]) -> Store:

@@ -155,6 +155,8 @@ class _Log(LogReader):
         try:
             super().__init__(lane.path / name)
         except StoreNotFoundError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise  # it is there, and may not be read
             raise FormatError(
                 f"{lane.path / name}: missing; a lane of many environments has its logs {TICKS} "
                 f"and {STARTS}: run `mmreplay verify`, or copy it again"

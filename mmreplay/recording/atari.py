@@ -90,6 +90,21 @@ def preprocessing(spec: EnvSpec, n_envs: int) -> dict[str, Any]:
     }
 
 
+def action_names(spec: EnvSpec) -> list[str] | None:
+    """What the game calls its actions, by their numbers; None if its ROM is not there."""
+    import ale_py
+    from ale_py import roms
+
+    rom = roms.get_rom_path(spec.kwargs["game"])
+    if rom is None:
+        return None
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # as its environments do
+    ale = ale_py.ALEInterface()
+    ale.loadROM(rom)
+    found = ale.getLegalActionSet() if _full(spec) else ale.getMinimalActionSet()
+    return [one.name for one in found]
+
+
 def make_one(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
     """One game; raises MissingExtraError if OpenCV is not installed."""
     env = gymnasium.make(spec, disable_env_checker=True, frameskip=1, max_num_frames_per_episode=0)

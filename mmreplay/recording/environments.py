@@ -38,6 +38,7 @@ class World:
         observation_space: of one environment, as the policy sees it.
         name: its id, or the name of what made it.
         preprocessing: what was done to an Atari game's frames, else None.
+        action_names: what the actions are called, by their numbers; None if they have no names.
         owned: whether it was made here, and is to be closed here.
     """
 
@@ -47,6 +48,7 @@ class World:
     observation_space: Space[Any]
     name: str
     preprocessing: dict[str, Any] | None
+    action_names: list[str] | None
     owned: bool
 
     @property
@@ -149,13 +151,14 @@ def _from_id(env_id: str, n_envs: int) -> World:
                 if n_envs == 1
                 else _vector(make, n_envs, name)
             )
-        done = atari.preprocessing(spec, n_envs)
+        done, names = atari.preprocessing(spec, n_envs), atari.action_names(spec)
         if n_envs == 1:
             env = atari.make_one(spec)
-            return World(env, None, env_fields(env), env.observation_space, name, done, owned=True)
+            space = env.observation_space
+            return World(env, None, env_fields(env), space, name, done, names, owned=True)
         lanes = atari.AtariLanes(spec, n_envs)
         space = lanes.observation_space
-        return World(lanes.env, lanes, lanes.fields, space, name, done, owned=True)
+        return World(lanes.env, lanes, lanes.fields, space, name, done, names, owned=True)
     except (gymnasium.error.Error, ImportError) as error:
         if isinstance(error, MmreplayError):
             raise
@@ -181,8 +184,23 @@ def _from_env(env: AnyEnv, n_envs: int | None, *, owned: bool, name: str | None 
         )
     if isinstance(env, VectorEnv):
         lanes, space = lanes_of(env, fields), env.single_observation_space
-        return World(env, lanes, fields, space, name, None, owned=owned)
-    return World(env, None, fields, env.observation_space, name, None, owned=owned)
+        return World(env, lanes, fields, space, name, None, action_names(env), owned=owned)
+    names = action_names(env)
+    return World(env, None, fields, env.observation_space, name, None, names, owned=owned)
+
+
+def action_names(env: AnyEnv) -> list[str] | None:
+    """What an environment, or the first of several, calls its actions; None if it does not tell.
+
+    Atari games and some others have ``get_action_meanings``.
+    """
+    first = env.envs[0] if isinstance(env, SyncVectorEnv) else env
+    tell = getattr(first.unwrapped, "get_action_meanings", None)
+    if not callable(tell):
+        return None
+    names = tell()
+    is_list = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
+    return list(names) if is_list else None
 
 
 def _name(factory: Callable[[], Any]) -> str:

@@ -225,6 +225,12 @@ def _earlier(path: Path) -> _Earlier | None:
             readers = store.live.readers
             own = readers[0].metadata
             is_group = readers[0].path != store.live.path  # a lane for each environment
+            if is_group and any(reader.metadata["kind"] == "vector" for reader in readers):
+                raise SchemaError(
+                    f"append: {path} has {len(readers):,} lanes of many environments, each written "
+                    f"by a process of its own; record into another path, and load both, or write "
+                    f"one of them in a loop: mmreplay.create({str(path)!r}, lane=NAME, env=...)"
+                )
             return _Earlier(
                 n_envs=len(readers) if is_group else own.get("width"),
                 rows=sum(reader.head for reader in readers),
@@ -277,6 +283,7 @@ def _metadata(
         "id": world.name,
         "n_envs": world.n_envs,
         "preprocessing": world.preprocessing,
+        **({"action_names": world.action_names} if world.action_names else {}),
         "life_loss": life_loss,
         "runs": [*runs, run],
     }

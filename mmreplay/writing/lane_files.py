@@ -149,7 +149,7 @@ class LockedLane:
         starts = opened[0]
         _check_starts(starts, ticks)
         _begin(ticks, TickRows(ticks, self.capacity))
-        _begin(starts, StartRows(starts, ticks))
+        _begin(starts, StartRows(starts, ticks), told=ticks.lost > 0)
         return starts, ticks
 
     @property
@@ -224,11 +224,12 @@ def _drop_copy(path: AnyPath, metadata: dict[str, Any]) -> None:
         build_lane.write_metadata(path, metadata)
 
 
-def _begin(log: Log, kept: Kept) -> None:
+def _begin(log: Log, kept: Kept, *, told: bool = False) -> None:
+    """Set where a log begins, and tell of lost rows, unless it is `told` of those that go along."""
     log.kept = kept
     log.first = log.base + layout.context_rows(log.width) if log.base else 0
     log.first = kept.first_row(log.head)
-    if log.lost:
+    if log.lost and not told:
         _LOG.warning(
             "%s: %d rows after the last flush are not kept: the system has restarted since, an "
             "fsync of them failed, or this is a copy, and the original has them",

@@ -88,10 +88,59 @@ def test_skip_damaged_after_a_repair_without(command, store, folder):
         kept = 8 if chunk == "c.1" else 0
         assert command("repair", store).status == (not kept)
         assert command("repair", store).out == sound
-        assert command("repair", "--skip-damaged", store).out == (
-            f"{sound}{aside}: the store from before a repair; for its whole episodes after the "
-            f"damage: `mmreplay repair --skip-damaged {aside}`\n"
+        hint = (
+            f"{aside}: the store from before a repair; 15 more rows of it lie in whole episodes "
+            f"after the damage; for a store with these: `mmreplay repair --skip-damaged {aside}`\n"
         )
+        # Of the 8 rows that the first repair has kept, none is whole after the damage.
+        end = hint if chunk == "c.1" else ""
+        before = {one.name for one in folder.iterdir()}
+        assert command("repair", "--skip-damaged", store).out == f"{sound}{end}"
+        assert {one.name for one in folder.iterdir()} == before
+
+
+def test_skip_damaged_again_has_nothing_to_give(command, store, folder):
+    (folder / store / "rewards" / "c.1").unlink()
+    assert command("repair", "--skip-damaged", store).status == 0
+    assert command("repair", "--skip-damaged", store).out == f"{store}: sound; nothing to do\n"
+
+
+def test_a_copy_of_a_store_left_by_a_crash_is_told_once(command, write, play, die, folder):
+    for path, settings in (("one.zarr", {}), ("many.zarr", {"lanes": 2})):
+        writer = write(path, **settings)
+        if settings:
+            for _ in range(2):
+                writer.flush()
+                writer.reset(np.zeros((2, 3), np.uint8))
+                writer.step([1, 1], [0, 0], np.zeros((2, 3), np.uint8), [1, 1], [0, 0])
+        else:
+            play(writer, 9)
+            writer.flush()
+            play(writer, 9)
+        die(writer)
+        shutil.copytree(path, f"copy-of-{path}")
+        told = command("verify", f"copy-of-{path}").out
+        assert told.count("last flush") == 1
+        result = command("repair", f"copy-of-{path}")
+        assert (result.status, result.err) == (0, "")
+        assert result.out.startswith(f"copy-of-{path}: sound, but left open by a crash; closed, ")
+        assert result.out.count("after the last flush") == 1
+
+
+def test_what_cannot_be_repaired_is_named_once(command, write, play, die, folder):
+    for path, settings in (("one.zarr", {}), ("many.zarr", {"lanes": 2})):
+        die(write(path, **settings))
+        for live in [*(folder / path).rglob(".live")]:
+            shutil.rmtree(live)
+        told = command("verify", path)
+        assert told.err.endswith(
+            "keeps the sound rows, or says which file has to come back from a copy\n"
+        )
+        assert "not read, as ticks cannot be opened" in " ".join(told.out.split()) or not settings
+        result = command("repair", path)
+        assert result.status == 1
+        assert result.err.startswith(f"Error: {path}: cannot be repaired: ")
+        assert result.err.count(path) == 1
 
 
 def test_rows_without_a_checksum(command, store, folder):
@@ -199,6 +248,7 @@ def test_json(command, store, folder):
         "beyond": 15,
         "left_out": None,
         "untrusted": 0,
+        "beyond_aside": 0,
         "notes": [],
         "findings": findings,
         "lanes": [

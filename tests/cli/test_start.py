@@ -33,6 +33,8 @@ Commands:
   repair    Make a damaged store sound again.
   snapshot  Copy a store as it is now, while it is written.
   pack      Copy, join, filter and compress again.
+  render    Draw an episode: a film, or a contact sheet.
+  plot      Draw returns, lengths, rewards and actions.
   bench     Sample from a store for a second and say how fast it was.
 """
 
@@ -47,7 +49,9 @@ def test_version(command):
     assert command("--version").out == f"mmreplay {mmreplay.__version__}\n"
 
 
-@pytest.mark.parametrize("name", ["record", "repair", "snapshot", "pack", *COMMANDS])
+@pytest.mark.parametrize(
+    "name", ["record", "repair", "snapshot", "pack", "render", "plot", *COMMANDS]
+)
 def test_each_command_has_help(command, name):
     result = command(name, "--help")
     assert result.status == 0

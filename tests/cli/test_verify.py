@@ -37,16 +37,18 @@ def test_findings_are_a_table(command, store, folder):
     assert result.status == 1
     assert result.err == f"Error: store.zarr: 3 findings: not sound; {ADVICE}\n"
     lines = result.out.splitlines()
-    assert lines[:5] == [
+    assert lines[:-1] == [
         "damaged       rows      what",
-        "notes.txt               expected arrays and groups of the schema only, found",
-        "                        something else",
         "actions/c.0   0 to 7    expected 64 bytes, found 5: the file was cut or replaced",
         "rewards/c.1   8 to 15   expected this chunk file, found none",
+        "",
+        "stray       rows   what",
+        "notes.txt          no part of the store: expected arrays and groups of the",
+        "                   schema only",
+        "",
     ]
-    assert lines[5] == ""
     assert re.fullmatch(
-        r"store\.zarr: NOT SOUND, closed; 35 rows in 1 lane; \d+ files, [\d.]+ kB read", lines[6]
+        r"store\.zarr: NOT SOUND, closed; 35 rows in 1 lane; \d+ files, [\d.]+ kB read", lines[-1]
     )
 
 
@@ -144,3 +146,28 @@ def test_a_progress_bar_on_a_terminal_goes_to_stderr_only(store):
     assert out.startswith("store.zarr: sound, closed;")
     assert "\x1b" not in out
     assert b"\x1b" in shown
+
+
+def test_stray_files_are_named_and_what_to_do_with_them(command, vector_store, folder):
+    store = folder / vector_store
+    for stray in (".DS_Store", "ticks/notes.txt", "ticks/rewards/c.7.0"):
+        (store / stray).write_text("")
+    result = command("verify", vector_store)
+    assert result.status == 1
+    assert result.err == (
+        "Error: store.zarr: 3 findings: not sound; all rows are sound: move the stray files away (a "
+        "copy put over another store leaves some), or `mmreplay repair store.zarr` makes a store "
+        "without them\n"
+    )
+    lines = result.out.splitlines()
+    assert lines[0].split() == ["stray", "rows", "what"]
+    assert {line.split()[0] for line in lines[1:-2] if not line.startswith(" ")} == {
+        *(".DS_Store", "ticks/notes.txt", "ticks/rewards/c.7.0")
+    }
+    (store / "ticks" / "rewards" / "c.0.0").unlink()
+    result = command("verify", vector_store)
+    assert "all rows are sound" not in result.err
+    assert "damaged" in result.out
+    assert "stray" in result.out
+    command("repair", vector_store)
+    assert mmreplay.verify(vector_store).sound

@@ -179,6 +179,23 @@ def refused_opening(folder):
     return {"told": told, "changed": before != after, "next": next_one}
 
 
+def vector_without_rights(folder):
+    """What is told of a vector lane, one log of which may not be read, and then is missing."""
+    path = folder / "v.zarr"
+    with mmreplay.create(path, mmreplay.Field((2,)), mmreplay.Field(()), lanes=2) as writer:
+        writer.reset([[1, 2], [3, 4]])
+    log = path / "ticks"
+    told = [outcome(lambda: mmreplay.open(path).info())]  # imports what it needs
+    for one in (log, log / "zarr.json"):
+        mode = one.stat().st_mode
+        one.chmod(0o600)
+        told.append(users.as_user(STRANGER, STRANGER, lambda: outcome(lambda: mmreplay.open(path))))
+        one.chmod(mode)
+    log.rename(folder / "elsewhere")
+    told.append(outcome(lambda: mmreplay.open(path)))
+    return told
+
+
 def in_a_process(*arguments):
     """No thread of the tests' own process is to be forked."""
     order = [sys.executable, __file__, *map(str, arguments)]
@@ -284,10 +301,18 @@ def test_opening_that_lacks_a_right_leaves_nothing_that_keeps_the_next_user_out(
     assert found["next"] == ""
 
 
+def test_a_log_that_may_not_be_read_is_not_told_to_be_missing(open_path):
+    sound, *refused, missing = in_a_process("vector_without_rights", open_path)
+    assert sound == ""
+    for told in refused:
+        assert re.match(r"StoreNotFoundError: .*ticks/zarr.json: may not be read: Perm", told)
+    assert re.match("FormatError: .*ticks: missing; a lane of many environments has", missing)
+
+
 if __name__ == "__main__":
     what, where, *count = sys.argv[1:]
     if what == "try_all":
         answer = try_all(Path(where), None if count == ["None"] else int(count[0]))
     else:
-        answer = refused_opening(Path(where))
+        answer = globals()[what](Path(where))
     print(json.dumps(answer))

@@ -18,7 +18,10 @@ from mmreplay import Field
 
 ROOT = Path(__file__).parents[2]
 
-EXTRAS = {"ale_py", "cv2", "gymnasium", "hypothesis", "stable_baselines3", "tensorstore", "torch"}
+EXTRAS = {
+    *("PIL", "ale_py", "av", "cv2", "gymnasium", "hypothesis", "matplotlib", "stable_baselines3"),
+    *("tensorstore", "torch"),
+}
 # Needed, but not by everyone who imports mmreplay: loaded where they are used.
 LAZY = {"click", "numcodecs", "rich", "zarr"}
 # Attributes of public objects that docs/api.md does not list.

@@ -176,6 +176,7 @@ def _open(
         return LaneReader(spare), verify(str(spare)).findings, uncertainty
     except (CorruptStoreError, FormatError) as error:
         text = str(error).replace(str(spare), str(lane))  # that will be gone, and is a copy of it
+        text = text.removeprefix(f"{lane}: ")
         raise CorruptStoreError(f"{lane}: cannot be repaired: {text}") from error
 
 

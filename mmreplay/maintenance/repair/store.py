@@ -11,9 +11,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import logging
 import os
+import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,7 @@ __all__ = ["LaneRepair", "Repair", "repair"]
 
 Progress = Callable[[int, int], None]
 
+_LOG = logging.getLogger("mmreplay")
 _ATTEMPTS = 20
 _MOST_MISSING = 1_000  # lanes; each that is missing gets an empty one in its place
 
@@ -64,6 +67,8 @@ class Repair:
         untrusted: rows of a store that a crash left open that were not kept; see `Report`.
         notes: what is not what it was, or may not be, though no row is lost by it: attributes that
             nothing tells any more, for example. A sentence each, which names the file.
+        beyond_aside: rows of `aside` that ``skip_damaged`` would keep there and that are not here;
+            looked up where it was asked for, and the store was sound.
     """
 
     path: str
@@ -74,6 +79,7 @@ class Repair:
     lanes: list[LaneRepair]
     untrusted: int = 0
     notes: list[str] = dataclasses.field(default_factory=list)
+    beyond_aside: int = 0
 
     @property
     def lost(self) -> int:
@@ -115,6 +121,7 @@ class Repair:
             "beyond": self.beyond,
             "left_out": self.left_out,
             "untrusted": self.untrusted,
+            "beyond_aside": self.beyond_aside,
             "notes": self.notes,
             "findings": [finding.to_json() for finding in self.findings],
             "lanes": [lane.to_json() for lane in self.lanes],
@@ -180,6 +187,7 @@ def repair(
                         untrusted=sum(lane.untrusted for lane in made),
                         notes=notes,
                     )
+            aside = newest_aside(root) if skip_damaged else None
             return Repair(
                 str(root),
                 changed=_close(root, lanes),
@@ -188,8 +196,24 @@ def repair(
                 findings=[],
                 lanes=[],
                 untrusted=report.untrusted,
+                beyond_aside=0 if aside is None else _beyond(aside, report.rows),
             )
     raise LockedError(f"{root}: opened and closed by a writer all the time; end it first")
+
+
+def _beyond(aside: AnyPath, n_rows: int) -> int:
+    """Rows that ``skip_damaged`` would keep of a damaged store and its repair of `n_rows` did not.
+
+    0 too if it cannot be looked at now.
+    """
+    with contextlib.suppress(MmreplayError), RepairSite(Path(str(aside))) as site:
+        report = verify(str(site.store))
+        if not report.sound:
+            made, _ = _rebuild(site, site.store, report, None, skip_damaged=False)
+            beyond = sum(lane.beyond for lane in made)
+            # As many as these: it was repaired with skip_damaged.
+            return beyond if sum(lane.kept for lane in made) + beyond != n_rows else 0
+    return 0
 
 
 def _place(path: Path) -> Path:
@@ -227,10 +251,26 @@ def _close(root: AnyPath, lanes: Sequence[AnyPath]) -> bool:
     ]
     if left_open:
         durable_writes.sync_name(root)
-    for lane in left_open:
-        kind = VectorWriter if is_vector(lane) else Writer
-        kind(lane, background=Background(0)).close()
+    with _quietly():
+        for lane in left_open:
+            kind = VectorWriter if is_vector(lane) else Writer
+            kind(lane, background=Background(0)).close()
     return bool(left_open)
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Without warnings of this thread's recoveries: what is not kept stands in the `Repair`."""
+    own = threading.get_ident()
+
+    def is_of_others(record: logging.LogRecord) -> bool:
+        return record.thread != own
+
+    _LOG.addFilter(is_of_others)
+    try:
+        yield
+    finally:
+        _LOG.removeFilter(is_of_others)
 
 
 def _log_directories(lane: AnyPath) -> list[AnyPath]:

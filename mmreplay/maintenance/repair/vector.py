@@ -85,7 +85,8 @@ class DamagedVector:
                 self._reader = VectorReader(whole, own_documents=True)
                 findings = verify(str(whole)).findings
             except (CorruptStoreError, FormatError) as reason:
-                text = str(reason).replace(str(whole), str(lane))
+                text = str(reason).replace(str(whole), str(lane)).removeprefix(f"{lane}: ")
+                text = text.removeprefix(f"{lane}/")
                 advice = (
                     "; put what is lost or damaged back from a backup or a snapshot, and repair"
                 )
@@ -193,17 +194,22 @@ class DamagedVector:
             damaged,
             skip_damaged and bool(whole),
             untrusted=reader.untrusted,
-            notes=(*self._notes, *self._more_notes(lost, stop, spans)),
+            notes=(*self._notes, *self._more_notes(lost, stop, spans, n_later)),
             left_out=self._n_left_out,
         )
 
-    def _more_notes(self, lost: Sequence[Span], stop: int, spans: Sequence[Span]) -> Iterator[str]:
+    def _more_notes(
+        self, lost: Sequence[Span], stop: int, spans: Sequence[Span], n_later: int
+    ) -> Iterator[str]:
         if lost:
             rows = ", ".join(f"{start:,} to {end - 1:,}" for start, end in lost[:4])
+            later = "and no whole episode lies after them"
+            if n_later:
+                how = "with new ids" if len(spans) > 1 else "only with skip_damaged"
+                later = f"and after them whole episodes {how}"
             yield (
                 f"starts: rows {rows} are damaged; ticks before {stop:,} are kept, as that is the "
-                f"first of an episode that begins there or later, and after them whole episodes "
-                f"{'with new ids' if len(spans) > 1 else 'only with skip_damaged'}"
+                f"first of an episode that begins there or later, {later}"
             )
         reader = self._reader
         for path in notes.unchecked_notes(self._unchecked[TICKS], spans, reader.ticks):

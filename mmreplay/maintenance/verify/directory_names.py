@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mmreplay.errors import CorruptStoreError
 from mmreplay.format.layout import LOGS, ArraySpec, group_paths
+from mmreplay.maintenance.verify.report import STRAY
 from mmreplay.system import checked_reads
 
 Entry = tuple[str, str, bool]
@@ -49,7 +50,7 @@ def foreign_in_group(root: Path, lanes: Iterable[Path]) -> Iterator[Entry]:
         elif entry.name.endswith(".tmp"):
             yield entry.name, _LITTER, True
         elif entry.name != "zarr.json":
-            yield entry.name, "expected lanes only, found something that is none", False
+            yield entry.name, f"{STRAY}: expected lanes only", False
 
 
 def foreign_in_vector(lane: Path) -> Iterator[Entry]:
@@ -61,7 +62,7 @@ def foreign_in_vector(lane: Path) -> Iterator[Entry]:
         elif entry.name.endswith(".tmp"):
             yield entry.name, _LITTER, True
         elif entry.name != "zarr.json":
-            yield entry.name, "expected the logs ticks and starts only, found something else", False
+            yield entry.name, f"{STRAY}: expected the logs ticks and starts only", False
 
 
 def _scan(root: Path, folder: str) -> list[os.DirEntry[str]]:
@@ -104,14 +105,14 @@ def _in_array(
         # An open lane has room made ahead, files that are being evicted, and an older index.
         elif chunk not in chunks and state == "closed":
             start, stop = chunk * spec.chunk_rows, (chunk + 1) * spec.chunk_rows
-            text = f"expected no chunk file for rows {start:,} to {stop - 1:,}, found one"
+            text = f"{STRAY}: expected no chunk file for rows {start:,} to {stop - 1:,}"
             yield file, text, False
 
 
 def _foreign(path: str, state: str, expected: str) -> Iterator[Entry]:
     """Something that is not known: left by a write, or foreign."""
     if not path.endswith(".tmp"):
-        yield path, f"{expected}, found something else", False
+        yield path, f"{STRAY}: {expected}", False
     elif state != "live":  # a live lane writes temporary files and renames them
         yield path, _LITTER, True
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from mmreplay.errors import CorruptStoreError, LockedError, MmreplayError
 from mmreplay.format.columns import lane_columns, start_columns, tick_columns
-from mmreplay.format.layout import STARTS, TICKS
+from mmreplay.format.layout import LOGS, STARTS, TICKS
 from mmreplay.maintenance.verify import directory_names, documents, metadata
-from mmreplay.maintenance.verify.log import LogExamination
+from mmreplay.maintenance.verify.log import UNTRUSTED, LogExamination
 from mmreplay.maintenance.verify.metadata import Arrays
 from mmreplay.maintenance.verify.report import Finding, Tally
 from mmreplay.maintenance.verify.second_look import Watch, WriterChangedError
@@ -109,6 +109,10 @@ class Examination:
             log.run(functools.partial(_log_of, lane, path, name), path)
         if rules is not None:
             rules.check(live=logs[TICKS].state == "live")
+        if TICKS in logs and logs[TICKS].untrusted:
+            watches[STARTS].warnings = [
+                one for one in watches[STARTS].warnings if UNTRUSTED not in one.message
+            ]  # for the same reason, which is told
         for watch in watches.values():
             self.watch.findings += watch.findings
             self.watch.warnings += watch.warnings
@@ -180,6 +184,9 @@ class Examination:
 def _log_of(lane: VectorReader | Exception | None, path: Path, name: str) -> LogReader:
     """A log of a lane; raises what its opening does, or did: it has looked for long enough."""
     if isinstance(lane, Exception):
+        about = next((one for one in LOGS if str(lane).startswith(f"{path / one}: ")), name)
+        if about != name:
+            raise CorruptStoreError(f"not read, as {about} cannot be opened") from lane
         raise lane
     if lane is None:
         lane = VectorReader(path, own_documents=True)

@@ -25,6 +25,9 @@ from mmreplay.storage import tail_file
 from mmreplay.system import checked_reads
 from mmreplay.writing.build_lane import generator_path
 
+UNTRUSTED = "rows after the last flush that are not trusted"
+"""In the warning about a state page that speaks of some."""
+
 
 class LogExamination:
     """One log, examined once; `width` is that of one of ticks.
@@ -106,7 +109,7 @@ class LogExamination:
             return
         self.untrusted = reader.untrusted
         text = (
-            f"speaks of {reader.untrusted:,} rows after the last flush that are not trusted: it is "
+            f"speaks of {reader.untrusted:,} {UNTRUSTED}: it is "
             f"from before a restart of the system, an fsync of them failed, or this is a copy, and "
             f"the original has them"
         )

@@ -19,6 +19,10 @@ _ADVICE = (
 )
 
 
+STRAY = "no part of the store"
+"""How messages begin about what lies in a store and is none of its files."""
+
+
 def quoted(path: str | os.PathLike[str]) -> str:
     """A path as it stands in a command for a shell, which takes it for no option either."""
     text = os.fspath(path)
@@ -55,6 +59,11 @@ class Finding:
     file: str
     rows: tuple[int, int] | None
     message: str
+
+    @property
+    def is_stray(self) -> bool:
+        """Whether it is about something that lies in the store and is none of its files."""
+        return self.message.startswith(STRAY)
 
     def to_json(self) -> dict[str, Any]:
         """The attributes as a dict of JSON values."""

@@ -1,10 +1,12 @@
 """A batch: its fields, and that nothing else can change it."""
 
 import dataclasses
+import io
 import pickle
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from mmreplay.batches.batch import Batch
 from tests.support.oracle.handmade_rows import IDS, SCALARS, Column, Rows, gathered
@@ -55,3 +57,23 @@ def test_a_batch_is_shown_by_the_shapes_of_its_arrays():
         "reward=float32[9], discount=float32[9], non_terminal=bool[9], id=int64[9], "
         "weight=float32[9], extras['x']=float16[9, 2])"
     )
+
+
+def test_a_notebook_shows_a_batch_by_its_newest_frames():
+    screens = np.arange(12 * 81, dtype=np.uint16).reshape(12, 9, 9).astype(np.uint8)
+    batch = gathered(IDS, rows=Rows(Column(screens, "uint8")), stack=4)
+    shown = batch._repr_html_()
+    assert "Batch of 9" in shown
+    assert "uint8 [9, 4, 9, 9]" in shown
+    assert shown.count("<img") == 8
+    assert f'<figcaption style="font-size:80%">reward {batch.reward[0]:.4g}<' in shown
+    with Image.open(io.BytesIO(batch._repr_png_())) as found:
+        assert np.array_equal(np.asarray(found)[:90:10, :90:10], batch.observation[0, -1])
+
+
+def test_a_notebook_shows_a_batch_of_vectors_and_one_of_none_without_pictures():
+    for ids in (IDS, []):
+        batch = gathered(ids, stack=3)
+        assert f"Batch of {len(ids)}" in batch._repr_html_()
+        assert batch._repr_png_() is None
+    assert "Batch of 9" in dataclasses.replace(gathered(IDS, stack=3), extras={})._repr_html_()

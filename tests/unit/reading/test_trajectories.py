@@ -225,3 +225,26 @@ def test_what_holds_arrays_is_shown_in_a_line(store):
     assert windows.endswith("weight=float32[2], burn_in=0)")
     lane = store.store.lanes[0]
     assert repr(lane) == f"<mmreplay.LaneView {lane.path} environments=1>"
+
+
+def test_a_notebook_shows_frames_and_rewards_of_a_trajectory(make, story):
+    writer = make(frame=Field((9, 9)))
+    story.play(writer, 20, "terminated")
+    with mmreplay.open(writer.path) as store:
+        trajectory = store.trajectory(0)
+    shown = trajectory._repr_html_()
+    assert f"Trajectory of 20 steps, return {trajectory.reward.sum():g}, terminated" in shown
+    assert (shown.count("<img"), shown.count("<polyline")) == (8, 1)
+    assert ">step 0<" in shown
+    assert ">step 20<" in shown
+    assert trajectory._repr_png_().startswith(b"\x89PNG")
+
+
+def test_a_notebook_shows_vectors_of_a_trajectory_as_lines(make, story):
+    writer = make()
+    story.play(writer, 20)
+    with mmreplay.open(writer.path) as store:
+        trajectory = store.trajectory(0)
+    assert "running" in trajectory._repr_html_()
+    assert trajectory._repr_html_().count("<polyline") == 1 + 3
+    assert trajectory._repr_png_() is None

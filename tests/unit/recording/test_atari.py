@@ -304,3 +304,12 @@ def test_a_recording_goes_on_in_a_loop_with_ale_pys_vector_environment(tmp_path)
         env.close()
         with mmreplay.open(tmp_path / "s.zarr") as store:
             assert store.frames[-1].tobytes() == seen.tobytes()
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_actions_are_called_as_gymnasium_calls_them(full):
+    spec = copy.deepcopy(resolve_id("ALE/Pong-v5")[1])
+    spec.kwargs["full_action_space"] = full
+    env = gymnasium.make(spec)
+    assert atari.action_names(spec) == env.unwrapped.get_action_meanings()
+    env.close()

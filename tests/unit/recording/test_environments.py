@@ -2,10 +2,10 @@
 
 import pytest
 
-from mmreplay import MmreplayError
+from mmreplay import MmreplayError, RecordExperience
 from mmreplay.recording.environments import resolve_id
 from mmreplay.recording.recorder import record
-from tests.support.counter_env import Counter
+from tests.support.counter_env import Counter, metadata
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -64,3 +64,29 @@ def test_an_id_without_a_version_is_the_newest_version_of_an_environment_or_game
     assert resolve_id("ALE/Breakout")[0] == "ALE/Breakout-v5"
     assert resolve_id("BreakoutNoFrameskip-v4")[0] == "BreakoutNoFrameskip-v4"
     assert resolve_id("CartPole-v0")[0] == "CartPole-v0"
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize(
+    ("meanings", "expected"), [(["a", "b"], ["a", "b"]), (("a",), ["a"]), ([1], None), (7, None)]
+)
+def test_names_of_actions_are_kept_where_the_environment_has_some(tmp_path, n, meanings, expected):
+    class Named(Counter):
+        def get_action_meanings(self):
+            return meanings
+
+    record(lambda: Named(5), tmp_path / "x.zarr", 8, envs=n)
+    assert metadata(tmp_path / "x.zarr").get("action_names") == expected
+
+
+def test_names_of_actions_are_kept_by_a_loop_of_ones_own(tmp_path):
+    class Named(Counter):
+        def get_action_meanings(self):
+            return ["a", "b"]
+
+    for name, made in (("named", Named(5)), ("other", Counter(5))):
+        env = RecordExperience(made, tmp_path / f"{name}.zarr")
+        env.reset()
+        env.close()
+    assert metadata(tmp_path / "named.zarr")["action_names"] == ["a", "b"]
+    assert "action_names" not in metadata(tmp_path / "other.zarr")

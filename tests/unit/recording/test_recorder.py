@@ -75,6 +75,15 @@ def test_appending_one_environment_to_a_recording_of_a_vector_is_refused(tmp_pat
         record(Counter, tmp_path / "s", 10, append=True)
 
 
+@pytest.mark.parametrize("envs", [None, 2, 3])
+def test_appending_to_vector_lanes_of_several_processes_says_what_the_store_is(tmp_path, envs):
+    for name, lanes in (("a", 2), ("b", 3)):
+        fields = {"frame": Field((4,), "float32"), "action": Field((), "int64")}
+        mmreplay.create(tmp_path / "s", lane=name, lanes=lanes, **fields).close()
+    with pytest.raises(SchemaError, match="has 2 lanes of many environments, each written by a"):
+        record("CartPole-v1", tmp_path / "s", 10, envs=envs, append=True)
+
+
 def test_appending_another_environment_is_refused(tmp_path):
     record("CartPole-v1", tmp_path / "s", 10)
     with pytest.raises(SchemaError, match="'CartPole-v1', found 'CartPole-v0'"):

@@ -597,6 +597,23 @@ def test_rows_that_a_copy_cannot_keep_are_reported(make, story, kill, tmp_path, 
     assert caplog.text == ""
 
 
+def test_what_a_copy_of_many_environments_cannot_keep_is_reported_once(
+    make, kill, tmp_path, caplog
+):
+    writer = make(lanes=2)
+    frames, none = np.zeros((2, 3), np.uint8), [0, 0]
+    for _ in range(2):
+        writer.flush()
+        writer.reset(frames)
+        writer.step(none, none, frames, none, none)
+    kill(writer)
+    shutil.copytree(writer.path, tmp_path / "copy.zarr")
+    mmreplay.create(tmp_path / "copy.zarr", append=True, flush_s=0).close()
+    assert [one.getMessage().partition(":")[0] for one in caplog.records] == [
+        str(tmp_path / "copy.zarr" / "ticks")
+    ]
+
+
 # ---------------------------------------------------------------- refused
 
 

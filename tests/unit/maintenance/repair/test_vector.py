@@ -108,6 +108,17 @@ def test_a_lost_start_costs_its_episode_or_the_ticks_from_there_on(vector, kill,
     assert sum(before.get(key) == values for key, values in after.items()) >= len(after) - len(cut)
 
 
+def test_skip_damaged_is_not_advised_where_no_whole_episode_lies_after_the_damage(vector, kill):
+    model = vector(frame=LZ4)
+    model.play(70)
+    kill(model.writer)
+    path, lost = model.writer.path, int(model.columns("ticks")["episode"].max())
+    np.memmap(path / "starts" / "env" / f"c.{lost // 1024}", "<i8", "r+")[lost % 1024] = 99
+    done = repair(path)
+    assert done.beyond == 0
+    assert any(one.endswith("later, and no whole episode lies after them") for one in done.notes)
+
+
 def test_a_rule_that_is_broken_costs_the_ticks_from_there_on(vector, kill):
     model = vector()
     model.play(70)

@@ -1,0 +1,30 @@
+"""``mmreplay plot``: returns, lengths, rewards and actions of stores as curves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from .progress import progress
+from .wording import count, plain, size
+
+__all__ = ["plot"]
+
+
+@click.command("plot")
+@click.argument("paths", metavar="PATH...", type=click.Path(), nargs=-1, required=True)
+@click.option("--out", type=click.Path(), required=True, help="The file to make: .svg or .png.")
+def plot(paths: tuple[str, ...], out: str) -> None:
+    """Draw returns and lengths over time, and how often rewards and actions occur.
+
+    Several stores are drawn into the same axes. Time counts the transitions that are kept.
+    """
+    import mmreplay
+
+    with progress("plot", "numbers") as show:
+        mmreplay.plot(paths, out, progress=show)
+    click.echo(
+        f"{plain(out)}: returns, lengths, rewards and actions of {count(len(paths), 'store')}, "
+        f"{size(Path(out).stat().st_size)}"
+    )

@@ -1,0 +1,54 @@
+"""``mmreplay render``: an episode as a film or a contact sheet."""
+
+from __future__ import annotations
+
+import click
+
+from .progress import progress
+from .whole_number import WholeNumber
+from .wording import count, number, plain, size
+
+__all__ = ["render"]
+
+
+@click.command("render")
+@click.argument("path", type=click.Path())
+@click.option(
+    "--out",
+    type=click.Path(),
+    required=True,
+    help="The file to make: a film (.gif, .mp4), or a contact sheet (.png).",
+)
+@click.option(
+    "--episode",
+    type=int,
+    default=-1,
+    show_default="the last",
+    help="Its number, as `mmreplay episodes` has it; a negative one counts from the end.",
+)
+@click.option("--key", help="Which frames, of dict observations of which several are pictures.")
+@click.option(
+    "--fps", type=WholeNumber(min=1), default=30, show_default=True, help="Frames a second."
+)
+@click.option(
+    "--scale",
+    type=WholeNumber(min=1),
+    help="How many times as large the frames become.  [default: what fits a screen]",
+)
+def render(path: str, out: str, episode: int, key: str | None, fps: int, scale: int | None) -> None:
+    """Draw an episode of the store at PATH.
+
+    A film shows each frame, with step, action and reward below; a contact sheet up to 48 of them,
+    those with the largest rewards among them.
+    """
+    import mmreplay
+
+    with progress("render", "frames") as show:
+        made = mmreplay.render(path, out, episode, key=key, fps=fps, scale=scale, progress=show)
+    width, height = made.size
+    ended = "still running" if made.end == "open" else made.end
+    click.echo(
+        f"{plain(str(made.path))}: {count(made.frames, 'frame')} of episode {made.episode:,} "
+        f"({count(made.steps, 'step')}, return {number(made.total)}, {ended}), "
+        f"{width}x{height} pixels, {size(made.path.stat().st_size)}"
+    )

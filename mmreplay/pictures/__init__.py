@@ -1,0 +1,1 @@
+"""Frames as images, PNG files and notebook cells, with numpy and the standard library alone."""

@@ -1,0 +1,1 @@
+"""Looking at stores: pictures, films and curves."""

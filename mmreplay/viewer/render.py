@@ -1,0 +1,125 @@
+"""`render`: an episode as a film or as a contact sheet."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from mmreplay.arguments import whole_number, whole_number_or_none
+from mmreplay.reading.store import Store, open_store
+from mmreplay.viewer import film, sheet
+from mmreplay.viewer.canvas import FilmCanvas
+from mmreplay.viewer.episode import Episode, Moment
+from mmreplay.viewer.new_file import checked_path, new_file
+
+SUFFIXES = (*film.MOST_FPS, ".png")
+MOST_SCALE = 64
+
+Progress = Callable[[int, int], None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rendered:
+    """A picture or film that was made.
+
+    Attributes:
+        path: the file.
+        episode: its number in `Store.episodes`.
+        steps: of the episode.
+        total: its return, without discount.
+        end: ``terminated``, ``truncated`` or ``open``: still running.
+        frames: in the file, of the T + 1 of the episode.
+        size: (width, height) in pixels.
+    """
+
+    path: Path
+    episode: int
+    steps: int
+    total: float
+    end: str
+    frames: int
+    size: tuple[int, int]
+
+
+def render(
+    path: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    episode: int = -1,
+    *,
+    key: str | None = None,
+    fps: int = 30,
+    scale: int | None = None,
+    progress: Progress | None = None,
+) -> Rendered:
+    """Draw one episode of a store: a film (.gif, .mp4), or a contact sheet (.png).
+
+    A film has all frames, with step, action, reward and a timeline below. A contact sheet has up to
+    48 of them: the first, the final one, and those between where the rewards are largest.
+
+    Args:
+        path: the store, closed or live.
+        out: the file to make; its name ends in .gif, .mp4 or .png.
+        episode: its number in `Store.episodes`; a negative one counts from the end.
+        key: which frames, of dict observations of which several are pictures.
+        fps: frames a second of a film: at most 100, of a GIF 50.
+        scale: how many times as large the frames become; None for what fits a screen.
+        progress: called with frames done and frames in all.
+
+    Raises:
+        SchemaError: no such episode, key, format or setting; or its frames are no pictures.
+        EmptyBufferError: there is no episode yet.
+        StoreNotFoundError: no store there, or no directory above `out`.
+        StoreExistsError: `out` exists.
+        InvalidIdError: the episode was evicted meanwhile.
+        CorruptStoreError: frames that cannot be read.
+        DiskFullError, FailedStoreError: it cannot be written. Nothing is left behind, after any
+            error.
+    """
+    target = checked_path(out, SUFFIXES)
+    suffix = target.suffix.lower()
+    fps = whole_number("fps", fps, 1, film.MOST_FPS.get(suffix))
+    scale = whole_number_or_none("scale", scale, 1, MOST_SCALE)
+    with open_store(path) as store:
+        shown = Episode(store, episode, key)
+        with new_file(target) as staged:
+            if suffix in film.MOST_FPS:
+                n_frames, size = _film(staged, suffix, shown, fps, scale, progress)
+            else:
+                numbers = sheet.chosen_steps(shown.reward)
+                moments = _told(shown.moments(numbers), len(numbers), progress)
+                size = sheet.write_sheet(staged, shown, _title(store, shown), scale, moments)
+                n_frames = len(numbers)
+        return Rendered(target, shown.number, shown.length, shown.total, shown.end, n_frames, size)
+
+
+def _film(
+    path: Path, suffix: str, shown: Episode, fps: int, scale: int | None, progress: Progress | None
+) -> tuple[int, tuple[int, int]]:
+    total = shown.length + 1
+    moments = _told(shown.moments(), total, progress)
+    first = next(moments)
+    canvas = FilmCanvas(shown, first.image.shape, scale)
+    with film.open_film(path, suffix, canvas.size, fps) as writer:
+        writer.add(canvas.draw(first))
+        for moment in moments:
+            writer.add(canvas.draw(moment))
+    return total, canvas.size
+
+
+def _told(moments: Iterator[Moment], total: int, progress: Progress | None) -> Iterator[Moment]:
+    for done, moment in enumerate(moments, start=1):
+        yield moment
+        if progress is not None:
+            progress(done, total)
+
+
+def _title(store: Store, shown: Episode) -> str:
+    env: Any = store.live.readers[0].metadata.get("env") or {}
+    name = env.get("id")
+    return (
+        f"{name if isinstance(name, str) else store.path.name}   episode {shown.number:,}   "
+        f"{shown.length:,} steps   return {shown.total:.6g}"
+    )

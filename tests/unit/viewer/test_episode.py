@@ -1,0 +1,128 @@
+"""An episode's frames and numbers, as `Store.trajectory` has them."""
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import EmptyBufferError, Field, InvalidIdError, SchemaError
+from mmreplay.viewer import episode
+from mmreplay.viewer.episode import Episode, action_names
+
+
+@pytest.mark.parametrize("name", ["one.zarr", "two.zarr"])
+@pytest.mark.parametrize("number", [0, -1])
+def test_frames_and_numbers_are_those_of_the_trajectory(games, monkeypatch, name, number):
+    monkeypatch.setattr(episode, "_BLOCK", 7)
+    with mmreplay.open(games / name) as store:
+        expected, shown = store.trajectory(number), Episode(store, number)
+        moments = list(shown.moments())
+        assert [one.number for one in moments] == [*range(len(expected) + 1)]
+        assert np.array_equal([one.image for one in moments], expected.observation)
+        assert np.array_equal(shown.reward, expected.reward)
+        assert np.array_equal(shown.action, expected.action)
+        assert shown.total == expected.reward.sum()
+        assert shown.number == number % len(store.episodes)
+        some = [0, 3, len(expected)]
+        chosen = np.array([one.image for one in shown.moments(some)])
+        assert np.array_equal(chosen, expected.observation[some])
+
+
+def test_actions_are_called_as_the_game_does(games):
+    with mmreplay.open(games / "two.zarr") as store:
+        shown = Episode(store, 0)
+        names = ["NOOP", "FIRE", "RIGHT", "LEFT"]
+        assert action_names(store) == names
+        assert shown.action_text(0) == names[shown.action[0]]
+
+
+@pytest.mark.parametrize(
+    "names", [None, "UP", {"0": "UP"}, [1, 2], ["only one"], [], [["UP"], ["DOWN"]]]
+)
+def test_names_that_are_none_are_not_used(make, story, names):
+    writer = make(frame=Field((9, 9)), metadata={"action_names": names})
+    story.play(writer, 3)
+    with mmreplay.open(writer.path) as store:
+        assert Episode(store, 0).action_text(1) == str(Episode(store, 0).action[1])
+
+
+def test_an_action_that_is_a_vector_is_shown_in_numbers(dicts):
+    with mmreplay.open(dicts.path) as store:
+        assert Episode(store, 0, "rgb").action_text(2) == "2 0.5"
+
+
+def test_how_it_ended(make, story):
+    writer = make(frame=Field((9, 9)))
+    story.play_every_end(writer)
+    with mmreplay.open(writer.path) as store:
+        assert [Episode(store, n).end for n in range(3)] == ["terminated", "truncated", "open"]
+
+
+def test_frames_of_a_key(dicts):
+    with mmreplay.open(dicts.path) as store:
+        shown = [one.image for one in Episode(store, 0, "rgb").moments()]
+        assert np.array_equal(shown, [one["rgb"] for one in dicts.shown])
+        depths = np.array([one["depth"] for one in dicts.shown])
+        low, high = depths.min(), depths.max()
+        expected = np.rint((depths.astype(float) - low) / (float(high) - float(low)) * 255)
+        shown = [one.image for one in Episode(store, 0, "depth").moments()]
+        assert np.array_equal(shown, expected)
+
+
+@pytest.mark.parametrize("key", [None, "speed", "nothing"])
+def test_a_key_that_is_none_of_the_pictures(dicts, key):
+    with mmreplay.open(dicts.path) as store:
+        found = "none" if key is None else repr(key)
+        with pytest.raises(SchemaError, match=f"expected one of 'rgb', 'depth', found {found}"):
+            Episode(store, 0, key)
+
+
+def test_the_only_picture_needs_no_key(make):
+    frames = {"view": Field((9, 9)), "speed": Field((2,))}
+    with make(frame=frames) as writer:
+        for _ in range(2):
+            writer.reset({"view": np.ones((9, 9), "uint8"), "speed": [1, 2]})
+            writer.step(0, 0.0, {"view": np.full((9, 9), 2, "uint8"), "speed": [1, 2]})
+    with mmreplay.open(writer.path) as store:
+        assert [one.image.max() for one in Episode(store, 0).moments()] == [1, 2]
+
+
+def test_no_pictures(make, story):
+    writer = make()
+    story.play(writer, 3)
+    with mmreplay.open(writer.path) as store:
+        with pytest.raises(SchemaError, match=r"are no pictures: uint8 \[3\]; `mmreplay plot`"):
+            Episode(store, 0)
+
+
+def test_a_key_where_there_are_none(games):
+    with mmreplay.open(games / "one.zarr") as store:
+        with pytest.raises(SchemaError, match="its frames have no keys; leave it out"):
+            Episode(store, 0, "rgb")
+
+
+@pytest.mark.parametrize("number", [2, -3, 1 << 70])
+def test_a_number_that_is_too_large(games, number):
+    with mmreplay.open(games / "two.zarr") as store:
+        n = len(store.episodes)
+        number = number if abs(number) > 9 else (n if number > 0 else -n - 1)
+        with pytest.raises(SchemaError, match=rf"from 0 to {n - 1}, .* down to -{n}, found"):
+            Episode(store, number)
+
+
+def test_no_episode_yet(make):
+    writer = make(frame=Field((9, 9)))
+    with mmreplay.open(writer.path) as store, pytest.raises(EmptyBufferError, match="no whole"):
+        Episode(store, 0)
+
+
+def test_an_episode_that_is_evicted_meanwhile(make, story):
+    writer = make(frame=Field((9, 9)), capacity=40)
+    story.play(writer, 30, "terminated")
+    with mmreplay.open(writer.path) as store:
+        shown = Episode(store, 0)
+        moments = shown.moments()
+        next(moments)
+        for _ in range(20):
+            story.play(writer, 30, "terminated")
+        with pytest.raises(InvalidIdError):
+            list(shown.moments())

@@ -1,0 +1,67 @@
+"""A file has its name when it is whole, and nothing is left of one that is not."""
+
+import pytest
+
+from mmreplay import SchemaError, StoreExistsError, StoreNotFoundError
+from mmreplay.viewer.new_file import checked_path, new_file
+
+SUFFIXES = (".gif", ".png")
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch, quick_disk):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_whole_file_has_its_name(tmp_path):
+    path = checked_path("x.GIF", SUFFIXES)
+    with new_file(path) as staged:
+        staged.write_bytes(b"whole")
+        assert [one.name for one in tmp_path.iterdir()] == [staged.name]
+        assert staged.name != "x.GIF"
+    assert [one.name for one in tmp_path.iterdir()] == ["x.GIF"]
+    assert path.read_bytes() == b"whole"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, SystemExit])
+def test_nothing_is_left_after_an_error(tmp_path, error):
+    with pytest.raises(error), new_file(tmp_path / "x.gif") as staged:
+        staged.write_bytes(b"half")
+        raise error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_somebody_else_makes_meanwhile_is_kept(tmp_path):
+    path = tmp_path / "x.gif"
+    with pytest.raises(StoreExistsError, match="something already"):
+        with new_file(path) as staged:
+            staged.write_bytes(b"mine")
+            path.write_bytes(b"theirs")
+    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("x.gif", b"theirs")]
+
+
+@pytest.mark.parametrize("out", ["x.avi", "x", ".gif", "x.gif.tar", 3, None, b"x.gif"])
+def test_a_name_that_says_no_format(out):
+    with pytest.raises(SchemaError, match="out: "):
+        checked_path(out, SUFFIXES)
+
+
+def test_formats_are_listed():
+    with pytest.raises(SchemaError, match=r"ends in \.gif or \.png, found \.avi"):
+        checked_path("x.avi", SUFFIXES)
+
+
+def test_what_exists_is_not_replaced(tmp_path):
+    (tmp_path / "x.gif").symlink_to("nowhere")
+    with pytest.raises(StoreExistsError, match=r"x\.gif: there is something already"):
+        checked_path("x.gif", SUFFIXES)
+
+
+def test_a_directory_that_is_missing():
+    with pytest.raises(StoreNotFoundError, match="no such directory"):
+        checked_path("nothing/x.gif", SUFFIXES)
+
+
+def test_within_a_store(games, tmp_path):
+    with pytest.raises(SchemaError, match="lies within the store"):
+        checked_path(games / "one.zarr" / "x.gif", SUFFIXES)

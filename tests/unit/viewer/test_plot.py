@@ -1,0 +1,159 @@
+"""Curves whose data are those of the stores, in files that can be read."""
+
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import mmreplay
+from mmreplay import Field, SchemaError, StoreExistsError, StoreNotFoundError
+from mmreplay.viewer.plot import plot
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch, quick_disk):
+    monkeypatch.chdir(tmp_path)
+
+
+def lines(axes):
+    return [line.get_xydata() for line in axes.get_lines()]
+
+
+def heights(axes):
+    return [bar.get_height() for bar in axes.patches]
+
+
+def labels(axes):
+    return [text.get_text() for text in axes.get_xticklabels()]
+
+
+def names(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def texts(path):
+    return [
+        "".join(one.itertext()) for one in ET.parse(path).iter("{http://www.w3.org/2000/svg}text")
+    ]
+
+
+def test_returns_and_lengths_are_those_of_the_episodes_that_ended(make, story):
+    writer = make()
+    story.play_every_end(writer)
+    returns, lengths, *_ = plot(writer.path).axes
+    with mmreplay.open(writer.path) as store:
+        ended = store.episodes[:2]
+    assert np.array_equal(lines(returns)[0], np.stack([[9, 20], ended["return"]], 1))
+    assert np.array_equal(lines(lengths)[0], [[9, 9], [20, 11]])
+    mean = (ended["return"][0] + ended["return"][1]) / 2
+    assert np.allclose(lines(returns)[1][:, 1], [ended["return"][0], mean])
+
+
+def test_lanes_are_taken_side_by_side(make, story):
+    writer = make(n_lanes=2)
+    for n_steps in (5, 3):
+        story.play(writer.writers[0], n_steps, "terminated")
+    story.play(writer.writers[1], 7, "terminated")
+    _, lengths, *_ = plot(writer.path).axes
+    assert np.array_equal(lines(lengths)[0], [[5, 5], [12, 7], [15, 3]])
+
+
+def test_rewards_and_actions_of_a_game(games):
+    *_, rewards, actions = plot(games / "one.zarr").axes
+    with mmreplay.open(games / "one.zarr") as store:
+        batch = store.transitions(store.ids, stack=None)
+    _, counts = np.unique(batch.action, return_counts=True)
+    assert labels(actions) == ["NOOP", "FIRE", "RIGHT", "LEFT"]
+    assert np.allclose(heights(actions), counts / len(batch))
+    values, counts = np.unique(batch.reward, return_counts=True)
+    assert labels(rewards) == [f"{value:g}" for value in values]
+    assert np.allclose(heights(rewards), counts / len(batch))
+
+
+def test_several_stores_are_in_the_same_axes(games, make, story):
+    writer = make("other.zarr", metadata={"action_names": ["a", "b", "c", "d"]})
+    story.play(writer, 30)
+    figure = plot([games / "one.zarr", games / "two.zarr", writer.path])
+    assert names(figure) == ["one.zarr", "two.zarr", "other.zarr"]
+    *_, actions = figure.axes
+    assert len(actions.patches) == 3  # stairs: the actions of the story are many
+
+
+def test_names_of_actions_that_differ_are_not_used(games, make):
+    writer = make("other.zarr", metadata={"action_names": ["a", "b", "c", "d"]})
+    writer.reset(np.zeros(3, np.uint8))
+    writer.step(1, 0.0, np.zeros(3, np.uint8))
+    *_, actions = plot([games / "one.zarr", writer.path]).axes
+    assert labels(actions) == ["0", "1", "2", "3"]
+
+
+def test_stores_of_the_same_name_are_told_apart(make, tmp_path, story):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    for folder in "ab":
+        story.play(make(f"{folder}/s.zarr"), 5, "terminated")
+    assert names(plot(["a/s.zarr", "b/s.zarr"])) == ["a/s.zarr", "b/s.zarr"]
+
+
+def test_a_png(games):
+    plot(games / "one.zarr", "x.png")
+    with Image.open("x.png") as found:
+        assert (found.format, found.size) == ("PNG", (1350, 900))
+
+
+@pytest.mark.deep(only=True)
+def test_an_svg_of_the_same_data_is_the_same(games):
+    plot(games / "one.zarr", "x.svg")
+    plot(games / "one.zarr", "again.svg")
+    with open("x.svg", "rb") as one, open("again.svg", "rb") as other:
+        assert one.read() == other.read()
+
+
+def test_names_that_mean_something_elsewhere_are_shown_as_they_are(make, story):
+    called = ["$x_", "<b>", "\x1b[0m\x00", "漢字"]
+    writer = make("_$a$&.zarr", metadata={"action_names": called})
+    writer.reset(np.zeros(3, np.uint8))
+    for t in range(4):
+        writer.step(t, 0.0, np.zeros(3, np.uint8))
+    plot(writer.path, "x.svg")
+    assert {"_$a$&.zarr", "$x_", "<b>", "?[0m?", "漢字"} < set(texts("x.svg"))
+
+
+def test_odd_numbers(make):
+    writer = make(action=Field((2,), "float32"), reward_dtype="float64")
+    writer.reset(np.zeros(3, np.uint8))
+    for t in range(200):
+        reward = [np.nan, np.inf, -1e308, 1e308][t] if t < 4 else t
+        writer.step([t, -t], reward, np.zeros(3, np.uint8), terminated=t % 50 == 49)
+        if t % 50 == 49:
+            writer.reset(np.zeros(3, np.uint8))
+    plot(writer.path, "x.svg")
+    assert "actions: share of transitions, all parts together" in texts("x.svg")
+
+
+def test_nothing_in_it(make):
+    figure = plot(make().path)
+    shown = [text.get_text() for axes in figure.axes for text in axes.texts]
+    assert shown == ["no episode has ended"] * 2 + ["no transition"] * 2
+
+
+def test_progress(games):
+    told = []
+    plot([games / "one.zarr", games / "two.zarr"], progress=lambda *one: told.append(one))
+    assert told[-1][0] <= told[-1][1]
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+
+
+def test_what_is_refused(games, tmp_path):
+    for paths in ([], [games / "one.zarr"] * 11):
+        with pytest.raises(SchemaError, match="expected 1 to 10 stores"):
+            plot(paths)
+    with pytest.raises(SchemaError, match=r"\.svg or \.png"):
+        plot(games / "one.zarr", "x.gif")
+    with pytest.raises(StoreNotFoundError):
+        plot([games / "one.zarr", "nothing"], "x.svg")
+    (tmp_path / "x.svg").write_text("")
+    with pytest.raises(StoreExistsError):
+        plot(games / "one.zarr", "x.svg")
+    assert [one.name for one in tmp_path.iterdir()] == ["x.svg"]
