@@ -32,6 +32,8 @@ Commands:
   repair    Make a damaged store sound again.
   snapshot  Copy a store as it is now, while it is written.
   pack      Copy, join, filter and compress again.
+  import    Make a store of another library's dataset.
+  export    Write a store as another library's dataset.
   bench     Sample from a store for a second and say how fast it was.
 """
 
