@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mmreplay.errors import SchemaError
-from mmreplay.exchange import arrays, parquet
+from mmreplay.exchange import arrays, minari, parquet
 
 __all__ = ["ExchangeFormat", "checked_options", "exchange_formats", "named"]
 
@@ -74,6 +74,15 @@ _ALL = (
         parquet.write,
         not_in="final observations, as with arrays; columns of texts or of lists of any length",
         not_out="nothing of the rows; of the store its lanes and its metadata",
+    ),
+    ExchangeFormat(
+        "minari",
+        "a Minari dataset of HDF5, Arrow or Parquet files",
+        minari.read,
+        minari.write,
+        not_in="texts in observations and infos, actions of several arrays, options of episodes "
+        "that are no numbers or not in all of them",
+        not_out="the environment, unless the store was imported from Minari; lanes",
     ),
 )
 _BY_NAME = {one.name: one for one in _ALL}
