@@ -22,7 +22,7 @@ from mmreplay.exchange.stored import Stored
 from mmreplay.exchange.tables import Block, Tables, table_rows, table_shapes
 from mmreplay.exchange.transitions import FinalObservation, check_final
 
-__all__ = ["read", "read_columns", "write"]
+__all__ = ["open_columns", "read", "read_columns", "write"]
 
 
 @contextmanager
@@ -34,17 +34,23 @@ def read(
 ) -> Iterator[Incoming]:
     """See the module's docstring."""
     check_final(final_observation)
+    where = source if isinstance(source, Path) else "src"
+    with open_columns(source) as columns:
+        yield read_columns(columns, where, losses, final_observation)
+
+
+@contextmanager
+def open_columns(source: Path | Mapping[str, Any]) -> Iterator[dict[str, Column]]:
+    """The columns of files or of a mapping; raises SchemaError for anything else."""
     with ExitStack() as stack:
         if isinstance(source, Path):
-            columns = dict(_files(source, stack))
+            yield {name: one for name, one in _files(source, stack) if one.shape}
         elif isinstance(source, Mapping):
-            columns = columns_of(source)
+            yield columns_of(source)
         else:
             raise SchemaError(
                 f"src: expected a path or a mapping of arrays, found {type(source).__name__}"
             )
-        where = source if isinstance(source, Path) else "src"
-        yield read_columns(columns, where, losses, final_observation)
 
 
 def read_columns(
@@ -52,12 +58,9 @@ def read_columns(
     where: object,
     losses: Losses,
     missing: FinalObservation,
-    *,
-    needs_rewards: bool = True,
 ) -> Incoming:
     """Columns by name as a dataset; raises FormatError if they are none."""
-    columns = {name: one for name, one in columns.items() if one.shape}
-    tables = Tables(columns, where, losses, missing, needs_rewards=needs_rewards)
+    tables = Tables(columns, where, losses, missing)
     final = {key: columns[name] for key, name in tables.frame_columns("final_observations").items()}
 
     def final_rows(_block: Block, start: int, stop: int) -> Frames:

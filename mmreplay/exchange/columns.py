@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from gzip import GzipFile
 from typing import IO, Any, Protocol
 
 import numpy as np
@@ -50,7 +51,7 @@ class NpyColumn:
     Raises FormatError if it is none, holds Python objects, or stands in columns.
     """
 
-    def __init__(self, stream: IO[bytes], name: str) -> None:
+    def __init__(self, stream: IO[bytes] | GzipFile, name: str) -> None:
         self._stream, self._name = stream, name
         self._row = 0
         try:

@@ -12,7 +12,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mmreplay.errors import SchemaError
-from mmreplay.exchange import arrays, minari, parquet
+from mmreplay.exchange import (
+    arrays,
+    d3rlpy,
+    d4rl,
+    diffusion_policy,
+    dqn_replay,
+    imitation,
+    minari,
+    ogbench,
+    parquet,
+    robomimic,
+    stable_baselines3,
+)
 
 __all__ = ["ExchangeFormat", "checked_options", "exchange_formats", "named"]
 
@@ -83,6 +95,65 @@ _ALL = (
         not_in="texts in observations and infos, actions of several arrays, options of episodes "
         "that are no numbers or not in all of them",
         not_out="the environment, unless the store was imported from Minari; lanes",
+    ),
+    ExchangeFormat(
+        "d4rl",
+        "a D4RL file of HDF5",
+        d4rl.read,
+        not_in="final observations where there are no next_observations; metadata",
+    ),
+    ExchangeFormat(
+        "ogbench",
+        "an OGBench .npz file",
+        ogbench.read,
+        not_in="rewards, which these files do not have; extra columns of final observations",
+    ),
+    ExchangeFormat(
+        "dqn_replay",
+        "DQN Replay: a directory of the gzipped arrays of Dopamine's replay buffer",
+        dqn_replay.read,
+        dqn_replay.write,
+        not_in="final observations; truncations, but for what the padding after them tells",
+        not_out="final observations, truncation flags, actions and rewards of 64 bits, dict "
+        "observations",
+    ),
+    ExchangeFormat(
+        "d3rlpy",
+        "a d3rlpy file of HDF5, version 2.1; an import takes version 1, too",
+        d3rlpy.read,
+        d3rlpy.write,
+        not_in="final observations",
+        not_out="final observations, extra columns, lost lives, names of dict observations",
+    ),
+    ExchangeFormat(
+        "robomimic",
+        "a robomimic file of HDF5",
+        robomimic.read,
+        robomimic.write,
+        not_in="final observations where there is no next_obs; model files",
+        not_out="truncation flags, other than that dones is 0 at the end",
+    ),
+    ExchangeFormat(
+        "diffusion_policy",
+        "a replay buffer of diffusion_policy: a zarr v2 directory, or a .zip of one",
+        diffusion_policy.read,
+        diffusion_policy.write,
+        not_in="rewards, flags and final observations, which it does not have",
+        not_out="final observations",
+    ),
+    ExchangeFormat(
+        "stable_baselines3",
+        "a replay buffer of Stable-Baselines3 in memory: its files are pickles, and refused",
+        stable_baselines3.read,
+        not_in="what a full buffer has overwritten; infos",
+        takes_arrays=True,
+    ),
+    ExchangeFormat(
+        "imitation",
+        "trajectories of imitation, a directory of Arrow files; older files are pickles, and "
+        "refused",
+        imitation.read,
+        not_in="infos, which are pickles; dict observations",
     ),
 )
 _BY_NAME = {one.name: one for one in _ALL}

@@ -5,6 +5,7 @@ Invariant: the header says how many rows there will be, and closing checks that 
 
 from __future__ import annotations
 
+import io
 import shutil
 import zipfile
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ import numpy as np
 
 from mmreplay.ids import Array
 
-__all__ = ["NpyFiles", "zip_members"]
+__all__ = ["NpyFiles", "header_of", "zip_members"]
 
 _COPY_BYTES = 1 << 20
 
@@ -42,12 +43,7 @@ class NpyFiles:
             path = self._folder / f"{name}.npy"
             path.parent.mkdir(parents=True, exist_ok=True)
             file = self._stack.enter_context(path.open("xb"))
-            about = {
-                "descr": np.lib.format.dtype_to_descr(np.dtype(dtype)),
-                "fortran_order": False,
-                "shape": shape,
-            }
-            np.lib.format.write_array_header_1_0(file, about)
+            file.write(header_of(shape, dtype))
             self._files[name] = file
         return self
 
@@ -67,6 +63,18 @@ class NpyFiles:
         wrong = {n: r for n, r in self._rows.items() if r != self._columns[n][0][0]}
         if kind is None and wrong:
             raise RuntimeError(f"{self._folder}: rows written {wrong}, of {self._columns}")
+
+
+def header_of(shape: tuple[int, ...], dtype: Any) -> bytes:
+    """What stands before the rows of an array."""
+    about = {
+        "descr": np.lib.format.dtype_to_descr(np.dtype(dtype)),
+        "fortran_order": False,
+        "shape": shape,
+    }
+    out = io.BytesIO()
+    np.lib.format.write_array_header_1_0(out, about)
+    return out.getvalue()
 
 
 def zip_members(folder: Path, target: Path, *, compressed: bool) -> None:

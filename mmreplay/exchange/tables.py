@@ -72,6 +72,7 @@ class Tables:
 
     Attributes:
         n_rows: steps in all.
+        extras: name and field of each further column, by its foreign name.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class Tables:
             raise FormatError(f"{where}: columns of different lengths: {lengths}")
         self.n_rows = next(iter(lengths.values()))
         self._check_frames(columns)
-        self._extras = self._extra_columns(columns, others)
+        self.extras = self._extra_columns(columns, others)
         self._fields = {
             key: field(columns[name].shape[1:], columns[name].dtype, name)
             for key, name in self.frame_columns("observations").items()
@@ -161,7 +162,7 @@ class Tables:
     def used(self) -> list[str]:
         """The columns of one row a step that are taken over."""
         roles = [name for role, name in self._roles.items() if not role.startswith("final_")]
-        return [*roles, *self._extras]
+        return [*roles, *self.extras]
 
     def incoming(
         self,
@@ -175,7 +176,7 @@ class Tables:
             self._fields[FRAME] if list(self._fields) == [FRAME] else self._fields,
             self._action,
             self._rewards,
-            dict(self._extras.values()),
+            dict(self.extras.values()),
             metadata or {},
             to_steps(tables, self._missing, self._losses),
             self.n_rows,
@@ -203,7 +204,7 @@ class Tables:
                 ),
                 terminal,
                 ends,
-                {new: block[name] for name, (new, _) in self._extras.items()},
+                {new: block[name] for name, (new, _) in self.extras.items()},
                 {key: block[name] for key, name in after.items()} or None,
                 last or None,
             )
