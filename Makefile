@@ -5,6 +5,7 @@
 VENV ?= .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
+EXCHANGE := .venv-exchange
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
 # Without its bytecode each of the hundreds of processes that the tests start compiles the package
@@ -12,13 +13,14 @@ WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep crash lint format types bench bench-peers clean
+.PHONY: help demo test test-deep test-exchange crash lint format types bench bench-peers clean
 .NOTPARALLEL:  # two pips in one environment break it
 
 help:
 	@echo 'make demo       record 20,000 steps of Breakout, look at them, verify them, sample from them'
 	@echo 'make test       run the tests'
 	@echo 'make test-deep  run those that can look deeper, deeper: some minutes more'
+	@echo 'make test-exchange  import and export with the libraries whose formats these are: 2 GB of packages'
 	@echo 'make crash      try for long to lose or tear a row, and write tests/crash/results'
 	@echo 'make lint       check style and the order of rooms; make format repairs what can be repaired'
 	@echo 'make types      check types (mypy)'
@@ -41,6 +43,9 @@ test: $(VENV)/.extras-test
 
 test-deep: $(VENV)/.extras-test
 	MMREPLAY_EFFORT=deep $(BIN)/python -m pytest -m deep $(SIDE_BY_SIDE) $(ARGS)
+
+test-exchange: $(EXCHANGE)/.installed
+	$(EXCHANGE)/bin/python -m pytest tests/exchange $(SIDE_BY_SIDE) $(ARGS)
 
 THOROUGHLY = MMREPLAY_EFFORT=thorough MMREPLAY_RESULTS=tests/crash/results $(BIN)/python -m pytest
 # These take all processors themselves, or measure how long something takes.
@@ -74,7 +79,7 @@ bench-peers: $(PEERS)/.installed
 	$(PEERS)/bin/python -m benchmarks.peers $(ARGS)
 
 clean:
-	rm -rf .venv $(PEERS) build dist demo *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv $(PEERS) $(EXCHANGE) build dist demo *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find mmreplay cli tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 # The stamp of an extra that holds others sets theirs too: dev holds test, test holds atari.
@@ -105,6 +110,18 @@ $(PEERS)/.installed: benchmarks/peers/requirements.txt pyproject.toml
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check \
 	    --requirement $< --editable .
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps d3rlpy==2.8.1
+	@touch $@
+
+# As above: torch first, and without their dependencies those that ask for what is older.
+$(EXCHANGE)/.installed: tests/exchange/requirements.txt pyproject.toml
+	@$(MAKE) --no-print-directory VENV=$(EXCHANGE) $(EXCHANGE)/bin/python
+	@echo "Installing the libraries of tests/exchange into $(EXCHANGE): about two minutes"
+	$(EXCHANGE)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    $$(grep '^torch==' $<)
+	$(EXCHANGE)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    --requirement $< --editable .
+	$(EXCHANGE)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	    d3rlpy==2.8.1 dopamine-rl==4.1.2 ogbench==1.2.2
 	@touch $@
 
 # PYTHON=... chooses another interpreter than the first of these that is new enough.

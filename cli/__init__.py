@@ -27,9 +27,14 @@ _COMMANDS = {
     "pack": "Copy, join, filter and compress again.",
     "render": "Draw an episode: a film, or a contact sheet.",
     "plot": "Draw returns, lengths, rewards and actions.",
+    "import": "Make a store of another library's dataset.",
+    "export": "Write a store as another library's dataset.",
     "bench": "Sample from a store for a second and say how fast it was.",
 }
 """Name -> help in the list of commands: importing them all for it would be slow."""
+
+_NAMES = {"import": "import_dataset", "export": "export_dataset"}
+"""What Python calls the commands whose own names are words of the language."""
 
 
 class _LazyGroup(click.Group):
@@ -47,7 +52,8 @@ class _LazyGroup(click.Group):
         """The command, from the file of its name."""
         if cmd_name not in _COMMANDS:
             return None
-        command = getattr(import_module(f".{cmd_name}", __name__), cmd_name)
+        name = _NAMES.get(cmd_name, cmd_name)
+        command = getattr(import_module(f".{name}", __name__), name)
         if not isinstance(command, click.Command):
             raise TypeError(f"{cmd_name} is no click command")
         return command

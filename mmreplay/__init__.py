@@ -48,6 +48,10 @@ from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
 
 if TYPE_CHECKING:
+    from mmreplay.exchange.export_dataset import Exported, export_dataset
+    from mmreplay.exchange.formats import ExchangeFormat, exchange_formats
+    from mmreplay.exchange.import_dataset import Imported, import_dataset
+    from mmreplay.exchange.losses import Loss
     from mmreplay.maintenance.pack import Packed, pack
     from mmreplay.maintenance.repair.store import LaneRepair, Repair, repair
     from mmreplay.maintenance.snapshot import Snapshot, snapshot
@@ -70,18 +74,22 @@ __all__ = [
     "Decorated",
     "DiskFullError",
     "EmptyBufferError",
+    "ExchangeFormat",
+    "Exported",
     "FailedStoreError",
     "Field",
     "Finding",
     "FormatError",
     "FrameStack",
     "Hindsight",
+    "Imported",
     "InvalidIdError",
     "LaneRepair",
     "LanesWriter",
     "LazyFrames",
     "LazyTrajectory",
     "LockedError",
+    "Loss",
     "MissingExtraError",
     "Mixture",
     "MmreplayError",
@@ -108,6 +116,9 @@ __all__ = [
     "Writer",
     "__version__",
     "create",
+    "exchange_formats",
+    "export_dataset",
+    "import_dataset",
     "load",
     "open",
     "pack",
@@ -143,6 +154,13 @@ _LAZY = {
     "LaneRepair": "mmreplay.maintenance.repair.store",
     "pack": "mmreplay.maintenance.pack",
     "Packed": "mmreplay.maintenance.pack",
+    "import_dataset": "mmreplay.exchange.import_dataset",
+    "Imported": "mmreplay.exchange.import_dataset",
+    "export_dataset": "mmreplay.exchange.export_dataset",
+    "Exported": "mmreplay.exchange.export_dataset",
+    "exchange_formats": "mmreplay.exchange.formats",
+    "ExchangeFormat": "mmreplay.exchange.formats",
+    "Loss": "mmreplay.exchange.losses",
     "snapshot": "mmreplay.maintenance.snapshot",
     "plot": "mmreplay.viewer.plot",  # an extra
     "render": "mmreplay.viewer.render",  # likewise

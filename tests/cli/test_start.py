@@ -35,6 +35,8 @@ Commands:
   pack      Copy, join, filter and compress again.
   render    Draw an episode: a film, or a contact sheet.
   plot      Draw returns, lengths, rewards and actions.
+  import    Make a store of another library's dataset.
+  export    Write a store as another library's dataset.
   bench     Sample from a store for a second and say how fast it was.
 """
 

@@ -1,0 +1,51 @@
+"""``mmreplay import``: a store of another library's dataset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .exchange_formats import FormatCommand, lines_of_losses, options_of, with_options
+from .progress import progress
+from .wording import count, echo_json, plain, size
+
+__all__ = ["import_dataset"]
+
+
+@click.command("import", cls=FormatCommand)
+@click.argument("format_name", metavar="FORMAT")
+@click.argument("source", metavar="SRC", type=click.Path())
+@click.argument("target", metavar="DST", type=click.Path())
+@click.option("--codec", metavar="NAME", help="How frames are kept: raw, lz4 or zstd.")
+@with_options
+@click.option("--json", "as_json", is_flag=True, help="Print what was made as one JSON object.")
+def import_dataset(
+    format_name: str,
+    source: str,
+    target: str,
+    codec: str | None,
+    options: dict[str, Any],
+    as_json: bool,
+) -> None:
+    """Make a closed store at DST of the dataset at SRC.
+
+    What could not be carried over is said in the end. Nothing is unpickled.
+    """
+    import mmreplay
+
+    given = options_of(options, "format", "src", "dst", "codec", "progress")
+    with progress("import") as show:
+        made = mmreplay.import_dataset(
+            format_name, source, target, codec=codec, progress=show, **given
+        )
+    if as_json:
+        echo_json(made.to_json())
+        return
+    click.echo(
+        f"{made.path}: {count(made.transitions, 'transition')}, {count(made.episodes, 'episode')}, "
+        f"of which {made.terminated:,} terminated and {made.truncated:,} truncated; "
+        f"{size(made.bytes_on_disk)}"
+    )
+    for line in lines_of_losses(made.losses):
+        click.echo(plain(line))

@@ -1,0 +1,1 @@
+"""Data of other libraries in and out: one module a foreign format, both directions."""

@@ -1,0 +1,93 @@
+"""Arrow arrays as numpy's and back: numbers, lists of fixed length, and frames as bytes.
+
+Invariant: a row that is missing, or of another length than the others, is refused, not filled in.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+
+from mmreplay.errors import FormatError
+from mmreplay.exchange.fields import need
+from mmreplay.ids import Array
+
+__all__ = ["KEY", "from_arrow", "shape_of", "to_arrow"]
+
+KEY = b"mmreplay"
+"""Of a field's metadata: shape and dtype of its rows, as JSON."""
+
+_IMAGE_NDIM = 2
+
+
+def to_arrow(rows: Array) -> Any:
+    """Rows (n, *shape) as an arrow array: of numbers, of lists, or of bytes if they are images."""
+    pa = need("pyarrow")
+    n, shape = len(rows), rows.shape[1:]
+    if not shape:
+        return pa.array(rows)
+    if rows.dtype == np.uint8 and len(shape) >= _IMAGE_NDIM:
+        kind = pa.binary(math.prod(shape))
+        buffer = pa.py_buffer(np.ascontiguousarray(rows))
+        return pa.Array.from_buffers(kind, n, [None, buffer])
+    flat = pa.array(np.ascontiguousarray(rows).reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(flat, math.prod(shape))
+
+
+def arrow_field(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
+    """The field of such a column, with shape and dtype in its metadata."""
+    pa = need("pyarrow")
+    about = json.dumps({"shape": list(shape), "dtype": np.dtype(dtype).name})
+    kind = to_arrow(np.zeros((0, *shape), dtype)).type
+    return pa.field(name, kind, metadata={KEY: about.encode()})
+
+
+def shape_of(field: Any, first: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+    """Shape and dtype of the rows of a column, by its metadata, or by `first`, some of its rows.
+
+    None if they are no numbers.
+    """
+    about = (field.metadata or {}).get(KEY)
+    if about is not None:
+        given = json.loads(about)
+        return tuple(given["shape"]), np.dtype(given["dtype"])
+    pa = need("pyarrow")
+    kind, shape = field.type, []
+    while pa.types.is_nested(kind):
+        if not hasattr(kind, "value_type"):
+            return None
+        if pa.types.is_fixed_size_list(kind):
+            length = kind.list_size
+        else:
+            length = len(first[0]) if len(first) and first[0].is_valid else 0
+        shape.append(length)
+        first, kind = first.flatten(), kind.value_type
+    try:
+        dtype = np.dtype(kind.to_pandas_dtype())
+    except (NotImplementedError, TypeError):
+        return None
+    return tuple(shape), dtype
+
+
+def from_arrow(array: Any, shape: tuple[int, ...], dtype: Any, name: str) -> Array:
+    """Rows (n, *shape) of an arrow array; raises FormatError if they are not of that shape."""
+    pa, n = need("pyarrow"), len(array)
+    if array.null_count:
+        raise FormatError(f"{name}: {array.null_count:,} rows are missing; fill them in first")
+    kind = array.type
+    if pa.types.is_fixed_size_binary(kind):
+        data = np.frombuffer(array.buffers()[1], np.uint8)[array.offset * kind.byte_width :]
+        rows: Array = data[: n * kind.byte_width].view(dtype).reshape(n, *shape)
+        return rows
+    while pa.types.is_nested(array.type):
+        array = array.flatten()
+    values = np.asarray(array.to_numpy(zero_copy_only=False))
+    if values.size != n * math.prod(shape):
+        raise FormatError(
+            f"{name}: expected {n:,} rows of shape {shape}, found {values.size:,} numbers in them"
+        )
+    out: Array = values.astype(dtype, copy=False).reshape(n, *shape)
+    return out

@@ -1,0 +1,302 @@
+"""DQN Replay: the gzipped arrays of Dopamine's replay buffer, one set of files a checkpoint.
+
+Rows are single frames; each episode is preceded by stack - 1 rows of zeros, which are not steps.
+Where such rows come without a terminal one before them, an episode was cut off. The file of
+``episode_end_indices`` is a pickle and never opened.
+"""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import math
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mmreplay.arguments import whole_number
+from mmreplay.errors import FormatError, SchemaError
+from mmreplay.exchange.columns import NpyColumn, row_bytes
+from mmreplay.exchange.fields import extra_field, extra_name, field, flags, reward_dtype
+from mmreplay.exchange.losses import Losses
+from mmreplay.exchange.npy_files import header_of
+from mmreplay.exchange.steps import Incoming, block_steps
+from mmreplay.exchange.stored import Stored
+from mmreplay.exchange.tables import Block
+from mmreplay.exchange.transitions import FinalObservation, Table, check_final, to_steps
+from mmreplay.ids import Array
+from mmreplay.schema import FRAME, Field
+
+__all__ = ["read", "write"]
+
+_FILE = re.compile(r"\$store\$_(\w+)_ckpt\.(\d+)\.gz\Z")
+_STEP = ("observation", "action", "reward", "terminal")
+_LEVEL = 1  # of gzip: frames are large, and higher levels several times slower
+_MOST_ROWS = 1_000_000
+
+
+@contextmanager
+def read(
+    source: Path,
+    losses: Losses,
+    *,
+    stack: int = 4,
+    final_observation: FinalObservation = "repeat",
+) -> Iterator[Incoming]:
+    """A directory of checkpoints, one after the other; `stack` as of the buffer."""
+    check_final(final_observation)
+    n_padding = whole_number("stack", stack) - 1
+    found: dict[int, set[str]] = {}
+    for path in source.iterdir():
+        if match := _FILE.match(path.name):
+            found.setdefault(int(match[2]), set()).add(match[1])
+    if not found:
+        raise FormatError(f"{source}: expected files as $store$_observation_ckpt.0.gz, found none")
+    numbers = sorted(found)
+    for number in numbers:
+        if missing := set(_STEP) - found[number]:
+            raise FormatError(f"{source}: checkpoint {number} has no {min(missing)}")
+    with ExitStack() as opened:
+        first = _open(source, numbers[0], sorted(found[numbers[0]]), opened)
+        extras: dict[str, tuple[str, Field]] = {}
+        for name in sorted(found[numbers[0]] - set(_STEP)):
+            one = extra_field(first[name].shape[1:], first[name].dtype, name, losses)
+            if one is not None:
+                extras[name] = extra_name(name), one
+        frame, action = first["observation"], first["action"]
+        rewards = reward_dtype(first["reward"].dtype, "reward")
+        fields = (
+            field(frame.shape[1:], frame.dtype, "observation"),
+            field(action.shape[1:], action.dtype, "action"),
+        )
+    if (source / f"episode_end_indices_ckpt.{numbers[0]}.gz").exists():
+        losses.add("episode_end_indices: a pickle; cut-off episodes are found by their padding")
+    names = [*_STEP, *extras]
+    rows = _rows(source, numbers, names)
+    tables = (
+        Table(
+            {FRAME: block["observation"]},
+            block["action"],
+            block["reward"].astype(rewards, copy=False),
+            flags(block["terminal"]),
+            block["ends"],
+            {new: block[name] for name, (new, _) in extras.items()},
+        )
+        for block in _without_padding(rows, n_padding, losses)
+    )
+    yield Incoming(
+        *fields,
+        rewards,
+        dict(extras.values()),
+        {},
+        to_steps(tables, final_observation, losses),
+        sum(_n_rows(source, number) for number in numbers),
+    )
+
+
+def _open(source: Path, number: int, names: list[str], opened: ExitStack) -> dict[str, NpyColumn]:
+    out = {}
+    for name in names:
+        path = source / f"$store$_{name}_ckpt.{number}.gz"
+        file = opened.enter_context(gzip.GzipFile(path))
+        out[name] = NpyColumn(file, str(path))
+    return out
+
+
+def _n_rows(source: Path, number: int) -> int:
+    """Rows ever added to the buffer of a checkpoint; more than there is room for, if it is full."""
+    path = source / f"add_count_ckpt.{number}.gz"
+    with gzip.GzipFile(path) as file:
+        count = NpyColumn(file, str(path))
+        value = np.frombuffer(file.read(count.dtype.itemsize), count.dtype)
+    if count.shape or len(value) != 1 or count.dtype.kind not in "iu":
+        raise FormatError(f"{path}: expected a whole number, found an array of {count.shape}")
+    return int(value[0])
+
+
+def _rows(source: Path, numbers: list[int], names: list[str]) -> Iterator[Block]:
+    """The rows of some checkpoints, oldest first, each row once.
+
+    If the counts grow, they are those of one buffer, whose checkpoints may overlap; else each is a
+    part by itself. A full buffer begins at its cursor.
+    """
+    seen = 0
+    for number in numbers:
+        count = _n_rows(source, number)
+        with ExitStack() as opened:
+            capacity = _open(source, number, names, opened)["reward"].shape[0]
+        n_kept = min(count, capacity)
+        n_known = max(seen - (count - n_kept), 0) if count > seen else 0
+        seen = count
+        cursor = count % capacity if count > capacity else 0
+        oldest = [(cursor, min(cursor + n_kept, capacity)), (0, cursor)]
+        for low, high in oldest:
+            start = min(low + n_known, high)
+            n_known -= start - low
+            if start < high:
+                yield from _part(source, number, names, start, high)
+
+
+def _part(source: Path, number: int, names: list[str], low: int, high: int) -> Iterator[Block]:
+    """Rows [low, high) of a checkpoint."""
+    with ExitStack() as opened:
+        columns = _open(source, number, names, opened)
+        size = block_steps(row_bytes(columns))
+        bounds = [*range(0, low, size), *range(low, high, size), high]
+        for start, stop in itertools.pairwise(bounds):
+            block = {name: one.read(start, stop) for name, one in columns.items()}
+            if start >= low:
+                yield block
+
+
+def _without_padding(rows: Iterator[Block], n_padding: int, losses: Losses) -> Iterator[Block]:
+    """Blocks without rows of padding, with ``ends``; the last rows of each wait for the next."""
+    held: Block | None = None
+    after_end = True
+    for new in rows:
+        block = new if held is None else _joined(held, new)
+        found, held, after_end = _taken(block, n_padding, losses, after_end=after_end, last=False)
+        if len(found["reward"]):
+            yield found
+    if held is not None:
+        found, _, _ = _taken(held, n_padding, losses, after_end=after_end, last=True)
+        if len(found["reward"]):
+            yield found
+
+
+def _joined(first: Block, second: Block) -> Block:
+    return {name: np.concatenate((first[name], rows)) for name, rows in second.items()}
+
+
+def _taken(
+    block: Block, n_padding: int, losses: Losses, *, after_end: bool, last: bool
+) -> tuple[Block, Block | None, bool]:
+    """Rows that are steps, rows for which the next ones are needed, and if an episode ended."""
+    n = len(block["reward"])
+    terminal = flags(block["terminal"])
+    zero = ~terminal & _is_zero(block)
+    ends = terminal.copy()
+    keep = np.ones(n, np.bool_)
+    for start, stop in _runs(zero):
+        if stop == n and not last:
+            break  # how long it is, the next rows tell
+        before = after_end if start == 0 else bool(terminal[start - 1])
+        length = stop - start
+        if n_padding and before:
+            keep[start : start + min(length, n_padding)] = False
+        elif n_padding and length == n_padding:
+            keep[start:stop] = False
+            if start:
+                ends[start - 1] = True
+            losses.add("ends of truncated episodes: found by the padding after them")
+    stop = n
+    if not last:  # the row before padding ends an episode, and padding may come next
+        while stop and zero[stop - 1]:
+            stop -= 1
+        stop = max(stop - 1, 0)
+    part = {name: rows[:stop][keep[:stop]] for name, rows in block.items()}
+    part["ends"] = ends[:stop][keep[:stop]]
+    if stop:
+        after_end = bool(terminal[stop - 1]) or (after_end and not keep[:stop].any())
+    rest = {name: rows[stop:] for name, rows in block.items()} if stop < n else None
+    return part, rest, after_end
+
+
+def _is_zero(block: Block) -> Array:
+    """(n,) bool: nothing but zeros; looked up in the frames of few rows."""
+    out = (block["reward"] == 0) & ~block["action"].reshape(len(block["action"]), -1).any(1)
+    numbers = np.flatnonzero(out)
+    frames = block["observation"][numbers]
+    out[numbers] = ~frames.reshape(len(numbers), math.prod(frames.shape[1:])).any(1)
+    return np.asarray(out)
+
+
+def _runs(mask: Array) -> Iterator[tuple[int, int]]:
+    """[start, stop) of each run of True."""
+    edges = np.flatnonzero(np.diff(mask, prepend=False, append=False))
+    yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+
+
+def write(
+    stored: Stored,
+    target: Path,
+    losses: Losses,
+    *,
+    stack: int = 4,
+    rows_per_file: int = _MOST_ROWS,
+) -> None:
+    """A directory of checkpoints of so many rows each, padding included."""
+    n_padding = whole_number("stack", stack) - 1
+    most = whole_number("rows_per_file", rows_per_file)
+    schema = stored.schema
+    if schema.is_dict:
+        raise SchemaError("dqn_replay: dict observations: expected one array an observation")
+    if clash := set(_STEP) & schema.extras.keys():
+        raise SchemaError(f"dqn_replay: extra columns {sorted(clash)} have names of its own")
+    losses.add("final observations: left out", stored.n_episodes)
+    losses.add(
+        "truncations: only the padding after them tells where they are",
+        int((~stored.terminated).sum()),
+    )
+    fields = {
+        "observation": stored.frames[FRAME],
+        "action": Field(schema.action.shape, "int32")
+        if schema.action.dtype.kind in "iu"
+        else schema.action,
+        "reward": Field((), "float32"),
+        "terminal": Field((), "uint8"),
+        **schema.extras,
+    }
+    if schema.reward_dtype != np.float32:
+        losses.add("rewards of 64 bits: 32 are kept", stored.n_steps)
+    target.mkdir()
+    n_rows = stored.n_steps + n_padding * stored.n_episodes
+    rows = _padded(stored, fields, n_padding)
+    left = next(rows, None)
+    for number, start in enumerate(range(0, n_rows, most)):
+        size = min(most, n_rows - start)
+        with ExitStack() as opened:
+            files = {}
+            for name, one in fields.items():
+                path = target / f"$store$_{name}_ckpt.{number}.gz"
+                files[name] = opened.enter_context(gzip.open(path, "xb", _LEVEL))
+                files[name].write(header_of((size, *one.shape), one.dtype))
+            while size and left is not None:
+                n = min(size, len(left["reward"]))
+                for name, file in files.items():
+                    file.write(np.ascontiguousarray(left[name][:n]).tobytes())
+                size -= n
+                rest = {name: values[n:] for name, values in left.items()}
+                left = rest if len(rest["reward"]) else next(rows, None)
+        count = min(most, n_rows - start)
+        horizon = (np.arange(-1, n_padding + 1) + count) % count
+        for name, value in (("add_count", np.array(count)), ("invalid_range", horizon)):
+            with gzip.open(target / f"{name}_ckpt.{number}.gz", "xb", _LEVEL) as file:
+                np.save(file, value, allow_pickle=False)
+
+
+def _padded(stored: Stored, fields: dict[str, Field], n_padding: int) -> Iterator[Block]:
+    """Rows of steps, each episode after its padding."""
+    padding = {name: np.zeros((n_padding, *one.shape), one.dtype) for name, one in fields.items()}
+    for run in stored.runs():
+        if run.begins and n_padding:
+            yield padding
+        values: dict[str, Any] = {
+            "observation": run.observation[FRAME][:-1],
+            "action": run.action,
+            "reward": run.reward,
+            "terminal": run.terminal,
+            **run.extras,
+        }
+        yield {name: _cast(values[name], one, name) for name, one in fields.items()}
+
+
+def _cast(values: Array, one: Field, name: str) -> Array:
+    out = values.astype(one.dtype, copy=False)
+    if one.dtype.kind in "iu" and not np.array_equal(out, values):
+        raise SchemaError(f"dqn_replay: {name}: values that {one.dtype} does not hold")
+    return out

@@ -1,0 +1,124 @@
+"""`export_dataset`: a store as a dataset that another library reads.
+
+Invariant: what is written has its name only when it is whole and durable; the store is only read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mmreplay.errors import EmptyBufferError, SchemaError, StoreExistsError
+from mmreplay.exchange.formats import checked_options, named
+from mmreplay.exchange.losses import Loss, Losses
+from mmreplay.exchange.stored import Stored
+from mmreplay.reading.store import Store
+from mmreplay.storage.lane_metadata import store_around
+from mmreplay.system import checked_reads, disk_errors, durable_writes, user_paths
+from mmreplay.system.staging import staging_directory
+
+__all__ = ["Exported", "export_dataset"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Exported:
+    """What an export wrote.
+
+    Attributes:
+        path: the file or directory.
+        format: of it.
+        transitions: that were exported.
+        episodes: that they belong to.
+        bytes_on_disk: of what was written.
+        losses: what could not be carried over as it was.
+    """
+
+    path: str
+    format: str
+    transitions: int
+    episodes: int
+    bytes_on_disk: int
+    losses: tuple[Loss, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The attributes as a dict of JSON values."""
+        return dataclasses.asdict(self) | {"losses": [one.to_json() for one in self.losses]}
+
+
+def export_dataset(
+    src: str | os.PathLike[str],
+    format: str,
+    dst: str | os.PathLike[str],
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
+) -> Exported:
+    """Write all episodes of a store as a dataset of another library.
+
+    A store that is being written is exported as of one moment; a capacity that evicts meanwhile may
+    take away what was still to be read, so `snapshot` such a store first.
+
+    Args:
+        src: the store: closed, live or left by a crash.
+        format: one of `exchange_formats`.
+        dst: a file or directory, as the format has it, that does not exist yet.
+        progress: called with bytes of rows that are done and those in all, uncompressed.
+        options: of the format; see docs/exchange.md.
+
+    Raises:
+        SchemaError: no such format or option, rows that the format cannot hold, or the target lies
+            within a store.
+        StoreNotFoundError: no store there, or no directory above the target.
+        StoreExistsError: the target exists.
+        EmptyBufferError: the store has no episode.
+        FormatError, CorruptStoreError: what is there is no store, or a damaged one.
+        InvalidIdError: steps were evicted before they were read.
+        MissingExtraError: a library that writes the format is not installed.
+        DiskFullError, FailedStoreError: no room, or a write failed; nothing is left behind.
+    """
+    chosen = named(format)
+    if chosen.write is None:
+        raise SchemaError(f"{format}: can be imported from, and not exported to")
+    checked = checked_options(chosen.write, options, format)
+    source = user_paths.absolute_path(src, "src")
+    where = user_paths.path_to_create(dst, "dst")
+    if os.path.lexists(where):
+        raise StoreExistsError(f"{where}: there is something already; choose another path")
+    user_paths.check_parent(where)
+    if (around := store_around(where)) is not None:
+        raise SchemaError(f"{where}: lies within the store {around}; choose another path")
+    losses = Losses()
+    with Store([source]) as store:
+        stored = Stored(store, losses, progress)
+        if not stored.n_steps:
+            raise EmptyBufferError(f"{source}: no step of a whole episode, so nothing to export")
+        with staging_directory(where) as folder:
+            built = folder / where.name
+            with disk_errors.writing(f"exporting to {format}", where):
+                chosen.write(stored, Path(str(built)), losses, **checked)
+            durable_writes.sync_tree(folder)
+            if built.is_dir():
+                if not durable_writes.replace_directory(built, folder.with_name(where.name)):
+                    raise StoreExistsError(f"{where}: somebody else made it at this moment")
+            else:
+                if os.path.lexists(where):
+                    raise StoreExistsError(f"{where}: somebody else made it at this moment")
+                durable_writes.rename(built, folder.with_name(where.name))
+                durable_writes.sync_directory(folder.parent)
+    return Exported(
+        str(user_paths.as_path(dst)),
+        format,
+        stored.n_steps,
+        stored.n_episodes,
+        _bytes_on_disk(where),
+        losses.all(),
+    )
+
+
+def _bytes_on_disk(where: Path) -> int:
+    if where.is_dir():
+        return sum(checked_reads.allocated_bytes(where).values())
+    return where.stat().st_blocks * 512

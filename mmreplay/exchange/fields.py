@@ -1,0 +1,82 @@
+"""Foreign columns as fields: which arrays a store can hold, and under which names.
+
+Invariant: a column keeps its dtype and its values; one that cannot is refused, or left out and
+counted, and never cast in silence.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any
+
+import numpy as np
+
+from mmreplay.errors import FormatError, MissingExtraError
+from mmreplay.exchange.losses import Losses
+from mmreplay.ids import Array
+from mmreplay.schema import Field
+
+__all__ = ["extra_field", "extra_name", "field", "need", "reward_dtype"]
+
+_UNFIT = re.compile(r"[^A-Za-z0-9_.-]")
+_ARGUMENTS = frozenset(
+    "self action actions reward rewards next_frame frames".split()
+    + "terminated truncated life_lost mask".split()
+)
+_LONGEST = 100
+_MOST_BYTES = 8
+_DOUBLES = ("float64", "int32", "uint32", "int64", "uint64")
+
+
+def need(module: str) -> Any:
+    """An optional library; raises MissingExtraError with the command that helps."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(
+            f'this format needs {module.partition(".")[0]}: pip install "mmreplay[exchange]"'
+        ) from error
+
+
+def is_numeric(dtype: Any) -> bool:
+    """Whether a store can hold it."""
+    kind = np.dtype(dtype)
+    return kind.kind in "biuf" and kind.itemsize <= _MOST_BYTES
+
+
+def field(shape: Any, dtype: Any, name: str) -> Field:
+    """The field of a foreign column of rows of this shape; raises FormatError if there is none."""
+    if not is_numeric(dtype):
+        raise FormatError(
+            f"{name}: expected numbers of at most 64 bits, found {np.dtype(dtype)}; a store cannot "
+            f"hold these"
+        )
+    return Field(tuple(shape), dtype)
+
+
+def extra_name(name: str) -> str:
+    """A foreign name as that of an extra column: ``infos/qpos`` is ``infos.qpos``."""
+    out = _UNFIT.sub("_", name.strip("/").replace("/", ".")).lstrip(".")[:_LONGEST] or "_"
+    return f"{out}_" if out in _ARGUMENTS else out
+
+
+def extra_field(shape: Any, dtype: Any, name: str, losses: Losses) -> Field | None:
+    """The field of an extra column; None, and a loss, if a store cannot hold it."""
+    if not is_numeric(dtype) or not all(shape):
+        losses.add(f"column {name}: no store holds rows of {np.dtype(dtype)} {tuple(shape)}")
+        return None
+    return Field(tuple(shape), dtype)
+
+
+def reward_dtype(dtype: Any, name: str) -> np.dtype[Any]:
+    """float32 for what it holds exactly, else float64; raises FormatError if it is no number."""
+    if not is_numeric(dtype):
+        raise FormatError(f"{name}: expected numbers, found {np.dtype(dtype)}")
+    return np.dtype("float64" if np.dtype(dtype).name in _DOUBLES else "float32")
+
+
+def flags(values: Array) -> Array:
+    """(n,) bool of flags that are bools, numbers or (n, 1) of these."""
+    out: Array = np.asarray(values).reshape(len(values)) != 0
+    return out

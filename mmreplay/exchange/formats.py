@@ -1,0 +1,185 @@
+"""The formats that stores are exchanged in: their names, and what each cannot carry.
+
+Invariant: a format is one module; importing all of them imports no library that reads one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mmreplay.errors import SchemaError
+from mmreplay.exchange import (
+    arrays,
+    d3rlpy,
+    d4rl,
+    diffusion_policy,
+    dqn_replay,
+    imitation,
+    minari,
+    ogbench,
+    parquet,
+    robomimic,
+    stable_baselines3,
+)
+
+__all__ = ["ExchangeFormat", "checked_options", "exchange_formats", "named"]
+
+Read = Callable[..., Any]
+Write = Callable[..., None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ExchangeFormat:
+    """A format of other libraries.
+
+    Attributes:
+        name: as `import_dataset` and `export_dataset` take it.
+        about: what it is.
+        not_in: what an import cannot take over; None if there is no import.
+        not_out: what an export cannot carry; None if there is no export.
+        takes_arrays: an import takes a mapping of arrays as well as a path.
+        read, write: what does it, for the rest of the package.
+    """
+
+    name: str
+    about: str
+    read: Read | None = None
+    write: Write | None = None
+    not_in: str | None = None
+    not_out: str | None = None
+    takes_arrays: bool = False
+
+    @property
+    def import_options(self) -> list[str]:
+        """The options of an import."""
+        return _options(self.read)
+
+    @property
+    def export_options(self) -> list[str]:
+        """The options of an export."""
+        return _options(self.write)
+
+
+def _options(call: Callable[..., Any] | None) -> list[str]:
+    parameters = inspect.signature(call).parameters.values() if call is not None else ()
+    return [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+
+
+_ALL = (
+    ExchangeFormat(
+        "arrays",
+        "a .npz file, or a directory of .npy files; in Python also a mapping of arrays",
+        arrays.read,
+        arrays.write,
+        not_in="final observations, unless next_observations or final_observations has them",
+        not_out="nothing of the rows; of the store its lanes and its metadata",
+        takes_arrays=True,
+    ),
+    ExchangeFormat(
+        "parquet",
+        "a Parquet file, or a directory of them, with a row a step",
+        parquet.read,
+        parquet.write,
+        not_in="final observations, as with arrays; columns of texts or of lists of any length",
+        not_out="nothing of the rows; of the store its lanes and its metadata",
+    ),
+    ExchangeFormat(
+        "minari",
+        "a Minari dataset of HDF5, Arrow or Parquet files",
+        minari.read,
+        minari.write,
+        not_in="texts in observations and infos, actions of several arrays, options of episodes "
+        "that are no numbers or not in all of them",
+        not_out="the environment, unless the store was imported from Minari; lanes",
+    ),
+    ExchangeFormat(
+        "d4rl",
+        "a D4RL file of HDF5",
+        d4rl.read,
+        not_in="final observations where there are no next_observations; metadata",
+    ),
+    ExchangeFormat(
+        "ogbench",
+        "an OGBench .npz file",
+        ogbench.read,
+        not_in="rewards, which these files do not have; extra columns of final observations",
+    ),
+    ExchangeFormat(
+        "dqn_replay",
+        "DQN Replay: a directory of the gzipped arrays of Dopamine's replay buffer",
+        dqn_replay.read,
+        dqn_replay.write,
+        not_in="final observations; truncations, but for what the padding after them tells",
+        not_out="final observations, truncation flags, actions and rewards of 64 bits, dict "
+        "observations",
+    ),
+    ExchangeFormat(
+        "d3rlpy",
+        "a d3rlpy file of HDF5, version 2.1; an import takes version 1, too",
+        d3rlpy.read,
+        d3rlpy.write,
+        not_in="final observations",
+        not_out="final observations, extra columns, lost lives, names of dict observations",
+    ),
+    ExchangeFormat(
+        "robomimic",
+        "a robomimic file of HDF5",
+        robomimic.read,
+        robomimic.write,
+        not_in="final observations where there is no next_obs; model files",
+        not_out="truncation flags, other than that dones is 0 at the end",
+    ),
+    ExchangeFormat(
+        "diffusion_policy",
+        "a replay buffer of diffusion_policy: a zarr v2 directory, or a .zip of one",
+        diffusion_policy.read,
+        diffusion_policy.write,
+        not_in="rewards, flags and final observations, which it does not have",
+        not_out="final observations",
+    ),
+    ExchangeFormat(
+        "stable_baselines3",
+        "a replay buffer of Stable-Baselines3 in memory: its files are pickles, and refused",
+        stable_baselines3.read,
+        not_in="what a full buffer has overwritten; infos",
+        takes_arrays=True,
+    ),
+    ExchangeFormat(
+        "imitation",
+        "trajectories of imitation, a directory of Arrow files; older files are pickles, and "
+        "refused",
+        imitation.read,
+        not_in="infos, which are pickles; dict observations",
+    ),
+)
+_BY_NAME = {one.name: one for one in _ALL}
+
+
+def exchange_formats() -> tuple[ExchangeFormat, ...]:
+    """The formats of `import_dataset` and `export_dataset`."""
+    return _ALL
+
+
+def named(name: object) -> ExchangeFormat:
+    """The format of this name; raises SchemaError if there is none."""
+    if isinstance(name, str) and name in _BY_NAME:
+        return _BY_NAME[name]
+    near = difflib.get_close_matches(str(name), _BY_NAME, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise SchemaError(f"format: expected one of {', '.join(_BY_NAME)}, found {name!r:.80}{hint}")
+
+
+def checked_options(
+    call: Callable[..., Any], given: Mapping[str, Any], name: str
+) -> dict[str, Any]:
+    """The options of a format; raises SchemaError for one that it does not have."""
+    known = _options(call)
+    for key in given:
+        if key not in known:
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            raise SchemaError(f"{name}: no such option as {key!r}; {has}")
+    return dict(given)

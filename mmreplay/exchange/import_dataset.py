@@ -1,0 +1,246 @@
+"""`import_dataset`: a foreign dataset as a closed store.
+
+Invariant: the store has its name only when it is whole and durable; the source is only read, and
+nothing in it is unpickled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from mmreplay.errors import (
+    FormatError,
+    MmreplayError,
+    SchemaError,
+    StoreExistsError,
+    StoreNotFoundError,
+)
+from mmreplay.exchange.formats import checked_options, named
+from mmreplay.exchange.losses import Loss, Losses
+from mmreplay.exchange.steps import Incoming, Steps
+from mmreplay.reading.store import Store
+from mmreplay.schema import FRAME
+from mmreplay.storage.lane_metadata import store_around
+from mmreplay.system import checked_reads, durable_writes, user_paths
+from mmreplay.system.staging import staging_directory
+from mmreplay.writing.create import create
+from mmreplay.writing.writer import Writer
+
+__all__ = ["Imported", "import_dataset"]
+
+_OF_READING = (
+    OSError,
+    ValueError,  # those of pyarrow are, too
+    LookupError,
+    TypeError,
+    EOFError,
+    RuntimeError,  # of h5py
+    zlib.error,
+    zipfile.BadZipFile,
+    struct.error,
+)
+"""What libraries raise for a file that is not what it should be."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Imported:
+    """What an import made.
+
+    Attributes:
+        path: the new store.
+        format: of the source.
+        transitions: that can be sampled.
+        episodes: whole ones.
+        terminated: of them.
+        truncated: of them.
+        bytes_on_disk: of the new store.
+        losses: what could not be carried over as it was.
+    """
+
+    path: str
+    format: str
+    transitions: int
+    episodes: int
+    terminated: int
+    truncated: int
+    bytes_on_disk: int
+    losses: tuple[Loss, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The attributes as a dict of JSON values."""
+        return dataclasses.asdict(self) | {"losses": [one.to_json() for one in self.losses]}
+
+
+def import_dataset(
+    format: str,
+    src: Any,
+    dst: str | os.PathLike[str],
+    *,
+    codec: Any = None,
+    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
+) -> Imported:
+    """Make a closed store of a dataset that another library wrote.
+
+    Args:
+        format: one of `exchange_formats`.
+        src: a file or directory; of ``arrays`` also a mapping of arrays by name.
+        dst: a directory that does not exist yet.
+        codec: of frames, as for `create`.
+        progress: called with bytes of rows that are done and those in all, uncompressed, as
+            far as the source says how many there are.
+        options: of the format; see docs/exchange.md.
+
+    Raises:
+        SchemaError: no such format or option, or the target lies within a store.
+        StoreNotFoundError: nothing at `src`, or no directory above the target.
+        StoreExistsError: the target exists.
+        FormatError: the source is not of that format, or holds what no store can.
+        MissingExtraError: a library that reads the format is not installed.
+        DiskFullError, FailedStoreError: as of `create`; nothing is left behind.
+    """
+    chosen = named(format)
+    if chosen.read is None:
+        raise SchemaError(f"{format}: can be exported to, and not imported from")
+    checked = checked_options(chosen.read, options, format)
+    source: Any = src
+    if not (chosen.takes_arrays and not isinstance(src, (str, os.PathLike))):
+        source = user_paths.absolute_path(src, "src")
+        if not os.path.lexists(source):
+            raise StoreNotFoundError(f"{source}: there is no such file or directory")
+    where = user_paths.path_to_create(dst, "dst")
+    if os.path.lexists(where):
+        raise StoreExistsError(f"{where}: there is something already; choose another path")
+    user_paths.check_parent(where)
+    if (store := store_around(where)) is not None:
+        raise SchemaError(f"{where}: lies within the store {store}; choose another path")
+    losses = Losses()
+    what = source if isinstance(source, Path) else "src"
+    with (
+        _reading(chosen.read(source, losses, **checked), what, format) as incoming,
+        staging_directory(where) as folder,
+    ):
+        built = Path(str(folder)) / where.name
+        writer = create(
+            built,
+            incoming.frame,
+            incoming.action,
+            extras=incoming.extras,
+            reward_dtype=incoming.reward_dtype,
+            codec=codec,
+            metadata=dict(incoming.metadata) | {"imported": {"format": format}},
+            flush_s=0,
+        )
+        if not isinstance(writer, Writer):
+            raise TypeError("a store of one environment was asked for")
+        try:
+            _write(writer, _checked(incoming.steps, what, format), incoming, progress)
+            writer.close()
+        except BaseException:
+            writer._release_unclosed()  # noqa: SLF001 (nobody shall have this store)
+            raise
+        with Store([built]) as store_made:
+            made = _describe(user_paths.as_path(dst), format, store_made, losses)
+        if not durable_writes.replace_directory(folder / where.name, folder.with_name(where.name)):
+            raise StoreExistsError(f"{where}: somebody else made it at this moment")
+    return made
+
+
+@contextmanager
+def _reading(
+    opened: AbstractContextManager[Incoming], source: object, name: str
+) -> Iterator[Incoming]:
+    """The opened source; errors of opening it as FormatError."""
+    try:
+        incoming = opened.__enter__()
+    except MmreplayError:
+        raise
+    except _OF_READING as error:
+        raise _unreadable(source, name, error) from error
+    try:
+        yield incoming
+    finally:
+        opened.__exit__(None, None, None)
+
+
+def _checked(steps: Any, source: object, name: str) -> Iterator[Steps]:
+    """The same steps; errors of reading them as FormatError."""
+    runs = iter(steps)
+    while True:
+        try:
+            run = next(runs, None)
+        except MmreplayError:
+            raise
+        except _OF_READING as error:
+            raise _unreadable(source, name, error) from error
+        if run is None:
+            return
+        yield run
+
+
+def _unreadable(source: object, name: str, error: BaseException) -> FormatError:
+    return FormatError(
+        f"{source}: cannot be read as {name}: {type(error).__name__}: {error!s:.300}; see "
+        f"`mmreplay import --help` for the formats"
+    )
+
+
+def _write(
+    writer: Writer,
+    steps: Iterator[Steps],
+    incoming: Incoming,
+    progress: Callable[[int, int], None] | None,
+) -> None:
+    row_bytes = sum(one.row_bytes for one in writer.schema.arrays().values())
+    n_steps = 0
+    for run in steps:
+        _write_run(writer, run)
+        n_steps += len(run)
+        if progress is not None:
+            progress(n_steps * row_bytes, max(incoming.n_steps, n_steps) * row_bytes)
+
+
+def _write_run(writer: Writer, run: Steps) -> None:
+    is_dict, names = writer.schema.is_dict, list(run.extras)
+    if is_dict:
+        frames: Any = [
+            dict(zip(run.observation, rows, strict=True))
+            for rows in zip(*run.observation.values(), strict=True)
+        ]
+    else:
+        frames = run.observation[FRAME]
+    if run.begins:
+        writer.reset(frames[0])
+    last = len(run) - 1 if run.ends else -1
+    step = writer.step
+    actions = run.action.tolist() if run.action.dtype.kind in "iu" else run.action
+    columns = zip(actions, run.reward.tolist(), frames[1:], run.terminal.tolist(), strict=True)
+    extras = zip(*run.extras.values(), strict=True) if names else iter(())
+    for t, (action, reward, frame, terminal) in enumerate(columns):
+        values = dict(zip(names, next(extras), strict=True)) if names else {}
+        if t == last:
+            step(action, reward, frame, terminal, not terminal, **values)
+        else:
+            step(action, reward, frame, life_lost=terminal, **values)
+
+
+def _describe(where: Path, name: str, store: Store, losses: Losses) -> Imported:
+    episodes = store.episodes
+    return Imported(
+        str(where),
+        name,
+        len(store),
+        len(episodes),
+        int(episodes["terminated"].sum()),
+        int(episodes["truncated"].sum()),
+        sum(checked_reads.allocated_bytes(store.path).values()),
+        losses.all(),
+    )

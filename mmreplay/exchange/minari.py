@@ -1,0 +1,397 @@
+"""Minari datasets: HDF5, Arrow and Parquet, both ways; the same T + 1 observations as a store has.
+
+An import keeps, beside the steps, seeds and options of episodes (extra columns ``episode.…``),
+infos (``info.…``, those of the reset ``reset_info.…``), spaces, the environment's specification and
+the rest of the metadata; an export of that store is the same dataset again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from mmreplay.errors import FormatError, SchemaError
+from mmreplay.exchange.fields import extra_field, extra_name, field, flags, reward_dtype
+from mmreplay.exchange.losses import Losses
+from mmreplay.exchange.minari_files import (
+    ArrowWriter,
+    Episodes,
+    Hdf5Writer,
+    OutColumn,
+    open_episodes,
+)
+from mmreplay.exchange.spaces import Leaf, compacted, expanded, leaves, space_of, spaces_of
+from mmreplay.exchange.steps import Incoming, Steps, block_steps
+from mmreplay.exchange.stored import Stored
+from mmreplay.ids import Array
+from mmreplay.schema import FRAME, Field
+
+__all__ = ["read", "write"]
+
+_COUNTED = {"total_episodes", "total_steps", "dataset_size", "data_format", "jpeg_encoding"}
+"""Of the metadata: what an export makes again."""
+
+_ALSO = "also_truncated"
+"""An extra column: the last step of a terminated episode was marked as truncated, too."""
+
+_MOST_METADATA, _KEPT_TEXT = 400_000, 10_000
+_NO_SEED = -1
+_VERSION = "0.5.4"
+"""Of Minari, whose layout is written."""
+
+_ID = re.compile(r"[^-_\w/]")
+
+
+@contextmanager
+def read(source: Path, losses: Losses, *, infos: bool = True) -> Iterator[Incoming]:
+    """A dataset's folder, or the ``data`` in it; `infos` False leaves these out."""
+    folder = source / "data" if (source / "data").is_dir() else source
+    raw = json.loads((folder / "metadata.json").read_bytes())
+    if not raw.get("total_episodes"):
+        raise FormatError(f"{source}: a dataset without an episode")
+    with ExitStack() as stack:
+        yield _Dataset(folder, raw, losses, stack, infos=infos).incoming()
+
+
+class _Dataset:
+    """An opened dataset."""
+
+    def __init__(
+        self, folder: Path, raw: dict[str, Any], losses: Losses, stack: ExitStack, *, infos: bool
+    ) -> None:
+        self._folder, self._raw, self._losses = folder, raw, losses
+        self._n = int(raw["total_episodes"])
+        spaces = {
+            name: json.loads(raw[f"{name}_space"])
+            for name in ("observation", "action")
+            if isinstance(raw.get(f"{name}_space"), str)
+        }
+        self._spaces = spaces
+        by_name = {
+            "/".join(map(str, (f"{name}s", *leaf.path))): leaf
+            for name, space in spaces.items()
+            for leaf in leaves(space)
+        }
+        jpegs = bool(raw.get("jpeg_encoding", True))
+        images = {name: leaf for name, leaf in by_name.items() if jpegs and leaf.is_image}
+        kind = str(raw.get("data_format", "hdf5"))
+        self._episodes: Episodes = open_episodes(folder, kind, images, by_name, stack)
+        self._first = self._episodes.columns(0)
+        self._frames = self._frame_columns()
+        if "actions" not in self._first:
+            raise FormatError(f"{folder}: actions of several arrays; a store has one")
+        self._infos = self._info_columns() if infos else {}
+        self._about = self._attributes()
+        self._about_columns = self._attribute_columns()
+        self._ends = [self._episodes.last_flags(number) for number in range(self._n)]
+        self._has_both = any(terminated and truncated for terminated, truncated in self._ends)
+
+    def _frame_columns(self) -> dict[str, str]:
+        """Columns of observations by the keys of the store."""
+        found = {name: name for name in self._first if name.partition("/")[0] == "observations"}
+        if list(found) == ["observations"]:
+            return {FRAME: "observations"}
+        if not found:
+            raise FormatError(f"{self._folder}: an episode without observations")
+        return {extra_name(name.partition("/")[2]): name for name in found}
+
+    def _info_columns(self) -> dict[str, tuple[str, Field, bool]]:
+        """Of each column of infos: name here, field, and whether it has a value of the reset."""
+        out: dict[str, tuple[str, Field, bool]] = {}
+        n_steps = self._first["rewards"].shape[0]
+        for name, one in self._first.items():
+            if not name.startswith("infos/"):
+                continue
+            if not one.shape or one.shape[0] not in (n_steps, n_steps + 1):
+                self._losses.add(f"{name}: not one row a step")
+                continue
+            found = extra_field(one.shape[1:], one.dtype, name, self._losses)
+            if found is not None:
+                out[name] = (
+                    extra_name(f"info.{name.removeprefix('infos/')}"),
+                    found,
+                    one.shape[0] > n_steps,
+                )
+        return out
+
+    def _attributes(self) -> list[dict[str, Any]]:
+        """What stands about each episode, but what its steps tell."""
+        return [
+            {
+                name: value
+                for name, value in self._episodes.attributes(number).items()
+                if name not in ("id", "total_steps")
+            }
+            for number in range(self._n)
+        ]
+
+    def _attribute_columns(self) -> dict[str, tuple[str, Field]]:
+        """Of each of these a column of that value in all steps of the episode: name and field."""
+        out: dict[str, tuple[str, Field]] = {}
+        for name in sorted({name for own in self._about for name in own}):
+            values = [np.asarray(own[name]) for own in self._about if name in own]
+            what = f"{name} of episodes"
+            if len({(one.shape, one.dtype.kind) for one in values}) > 1 or (
+                len(values) < self._n and name != "seed"
+            ):
+                self._losses.add(f"{what}: not in all of them, or of several kinds", len(values))
+                continue
+            dtype = np.result_type(*values)
+            if name == "seed" and dtype.kind in "iu":
+                if max(int(one) for one in values) > np.iinfo(np.int64).max:
+                    self._losses.add(f"{what}: of more than 63 bits", len(values))
+                    continue
+                dtype = np.dtype("int64")
+            found = extra_field(values[0].shape, dtype, what, self._losses)
+            if found is not None:
+                out[name] = extra_name(f"episode.{name}"), found
+        return out
+
+    def incoming(self) -> Incoming:
+        """Fields, metadata and steps."""
+        first = self._first
+        frames = {
+            key: field(first[name].shape[1:], first[name].dtype, name)
+            for key, name in self._frames.items()
+        }
+        actions = first["actions"]
+        extras = {name: one for name, one, _ in self._infos.values()}
+        extras |= {f"reset_{name}": one for name, one, reset in self._infos.values() if reset}
+        extras |= dict(self._about_columns.values())
+        if self._has_both:
+            extras[_ALSO] = Field((), "uint8")
+        return Incoming(
+            frames[FRAME] if list(frames) == [FRAME] else frames,
+            field(actions.shape[1:], actions.dtype, "actions"),
+            reward_dtype(first["rewards"].dtype, "rewards"),
+            extras,
+            self._metadata(),
+            self._steps(extras, sum(one.row_bytes for one in frames.values())),
+            int(self._raw.get("total_steps", 0)),
+        )
+
+    def _metadata(self) -> dict[str, Any]:
+        own = {key: value for key, value in self._raw.items() if key not in _COUNTED}
+        own |= {f"{name}_space": compacted(space) for name, space in self._spaces.items()}
+        about: dict[str, Any] = {
+            "metadata": own,
+            "infos": {
+                name: [path.removeprefix("infos/"), reset]
+                for path, (name, _, reset) in self._infos.items()
+            },
+            "episodes": {name: path for path, (name, _) in self._about_columns.items()},
+        }
+        if len(json.dumps(about)) > _MOST_METADATA:
+            self._losses.add("metadata of more than 400 kB")
+            about["metadata"] = {
+                key: value for key, value in own.items() if len(json.dumps(value)) < _KEPT_TEXT
+            }
+        spec = own.get("env_spec")
+        env_id = json.loads(spec).get("id") if isinstance(spec, str) else None
+        return {"minari": about} | ({"id": env_id} if env_id else {})
+
+    def _steps(self, extras: Mapping[str, Field], row_bytes: int) -> Iterator[Steps]:
+        size = block_steps(row_bytes + sum(one.row_bytes for one in extras.values()))
+        for number in range(self._n):
+            columns = self._episodes.columns(number)
+            n_steps = columns["rewards"].shape[0]
+            terminated, truncated = self._ends[number]
+            if not n_steps:
+                self._losses.add("episodes without a step")
+                continue
+            if not terminated and not truncated:
+                self._losses.add("episodes without a flag at their end: they end as truncated")
+            for start in range(0, n_steps, size):
+                stop = min(start + size, n_steps)
+                yield self._run(number, columns, start, stop, extras)
+
+    def _run(
+        self,
+        number: int,
+        columns: Mapping[str, Any],
+        start: int,
+        stop: int,
+        extras: Mapping[str, Field],
+    ) -> Steps:
+        n, n_steps = stop - start, columns["rewards"].shape[0]
+        values = {name: np.zeros((n, *one.shape), one.dtype) for name, one in extras.items()}
+        for path, (name, _, reset) in self._infos.items():
+            rows = columns.get(path)
+            if rows is None or rows.shape[0] != n_steps + reset:
+                self._losses.add(f"{path}: not in this episode as in the first: zeros", start == 0)
+                continue
+            values[name] = np.asarray(rows[start + reset : stop + reset])
+            if reset and start == 0:
+                values[f"reset_{name}"][0] = rows[0:1][0]
+        for path, (name, _) in self._about_columns.items():
+            values[name][:] = self._about[number].get(path, _NO_SEED)
+        truncated = flags(columns["truncations"][start:stop])
+        self._losses.add(
+            "truncations within an episode: left out",
+            int(truncated[: -1 if stop == n_steps else None].sum()),
+        )
+        if self._has_both and stop == n_steps:
+            values[_ALSO][-1] = self._ends[number] == (True, True)
+        return Steps(
+            {key: np.asarray(columns[p][start : stop + 1]) for key, p in self._frames.items()},
+            np.asarray(columns["actions"][start:stop]),
+            np.asarray(columns["rewards"][start:stop]).reshape(n),
+            flags(columns["terminations"][start:stop]),
+            values,
+            start == 0,
+            stop == n_steps,
+        )
+
+
+def write(
+    stored: Stored,
+    target: Path,
+    losses: Losses,
+    *,
+    data_format: Literal["hdf5", "arrow", "parquet"] = "hdf5",
+    dataset_id: str | None = None,
+) -> None:
+    """A folder with ``data``; `dataset_id` is ``mmreplay/NAME-v0`` if nothing else is known.
+
+    Images are kept as they are, not as JPEG. Extra columns that are not Minari's own become infos,
+    zero at the reset.
+    """
+    if data_format not in ("hdf5", "arrow", "parquet"):
+        raise SchemaError(
+            f"data_format: expected hdf5, arrow or parquet, found {data_format!r:.80}"
+        )
+    folder = target / "data"
+    folder.mkdir(parents=True)
+    out = _Out(stored, losses)
+    with ExitStack() as stack:
+        writer: Hdf5Writer | ArrowWriter
+        if data_format == "hdf5":
+            writer = Hdf5Writer(folder, out.columns, stack)
+        else:
+            writer = ArrowWriter(folder, data_format, out.columns)
+        out.write(writer)
+    about = out.metadata | {
+        "total_episodes": stored.n_episodes,
+        "total_steps": stored.n_steps,
+        "data_format": data_format,
+        "jpeg_encoding": False,
+        "dataset_size": round(sum(p.stat().st_size for p in folder.rglob("*")) / 1e6, 1),
+    }
+    name = _ID.sub("-", target.name.removesuffix(".zarr")).strip("-/") or "dataset"
+    about["dataset_id"] = dataset_id or about.get("dataset_id") or f"mmreplay/{name}-v0"
+    about.setdefault("minari_version", _VERSION)
+    (folder / "metadata.json").write_text(json.dumps(about))
+
+
+class _Out:
+    """What an export consists of."""
+
+    def __init__(self, stored: Stored, losses: Losses) -> None:
+        self._stored = stored
+        schema = stored.schema
+        known = stored.metadata.get("minari")
+        self._known: dict[str, Any] = known if isinstance(known, dict) else {}
+        self.metadata: dict[str, Any] = dict(self._known.get("metadata", {}))
+        frames, action = self._spaces()
+        if "env_spec" not in self.metadata:
+            losses.add("the specification of the environment: this store has none of Minari's")
+        kept = self._known.get("infos", {})
+        about: dict[str, str] = self._known.get("episodes", {})
+        self._attributes = {k: path for k, path in about.items() if k in schema.extras}
+        self._infos = {k: given for k, given in kept.items() if k in schema.extras}
+        resets = {f"reset_{k}" for k in self._infos}
+        for name in schema.extras:
+            if name not in {*self._infos, *self._attributes, *resets, _ALSO}:
+                self._infos[name] = [name, True]
+        self.columns: dict[str, OutColumn] = {}
+        for leaf in frames:
+            one = stored.frames[leaf.name]
+            path = ("observations", *leaf.path)
+            self.columns[leaf.name] = OutColumn(path, leaf.kind, one.shape, one.dtype, 1)
+        one = schema.action
+        self.columns["actions"] = OutColumn(("actions",), action.kind, one.shape, one.dtype, 0)
+        for name, dtype in (
+            ("rewards", schema.reward_dtype),
+            ("terminations", np.dtype(np.bool_)),
+            ("truncations", np.dtype(np.bool_)),
+        ):
+            self.columns[name] = OutColumn((name,), "Discrete", (), dtype, 0)
+        for name, (path, reset) in self._infos.items():
+            one = schema.extras[name]
+            where = ("infos", *path.split("/"))
+            self.columns[f"infos/{name}"] = OutColumn(where, "info", one.shape, one.dtype, reset)
+
+    def _spaces(self) -> tuple[list[Leaf], Leaf]:
+        """The arrays of the spaces: those that came with the store, if they are still its own."""
+        stored, action = self._stored, self._stored.schema.action
+        for name, fields in (("observation", stored.frames), ("action", {FRAME: action})):
+            found = self.metadata.get(f"{name}_space")
+            space = expanded(found) if isinstance(found, dict) else None
+            if space is None or not _fits(space, fields):
+                space = (
+                    spaces_of(fields)
+                    if name == "observation"
+                    else space_of(action, *self._range_of_actions())
+                )
+            self.metadata[f"{name}_space"] = json.dumps(space)
+        frames, actions = (
+            leaves(json.loads(self.metadata[f"{name}_space"])) for name in ("observation", "action")
+        )
+        return frames, actions[0]
+
+    def _range_of_actions(self) -> tuple[int, int] | tuple[()]:
+        """The least and the greatest action, if they are whole numbers."""
+        action = self._stored.schema.action
+        if action.shape or action.dtype.kind not in "iu":
+            return ()
+        bounds = [(int(run.action.min()), int(run.action.max())) for run in self._stored.runs()]
+        return min(low for low, _ in bounds), max(high for _, high in bounds)
+
+    def write(self, writer: Hdf5Writer | ArrowWriter) -> None:
+        """All episodes."""
+        number = 0
+        about: dict[str, Any] = {}
+        for run in self._stored.runs():
+            if run.begins:
+                n_steps = int(self._stored.lengths[number])
+                writer.begin(number, n_steps)
+                about = {"id": number, "total_steps": n_steps}
+                for name, path in self._attributes.items():
+                    value = run.extras[name][0]
+                    if path != "seed" or value != _NO_SEED:
+                        about[path] = value.item() if value.ndim == 0 else value
+            self._append(writer, run)
+            if run.ends:
+                writer.end(about)
+                number += 1
+
+    def _append(self, writer: Hdf5Writer | ArrowWriter, run: Steps) -> None:
+        for name, rows in run.observation.items():
+            writer.append(name, rows if run.ends else rows[:-1])
+        writer.append("actions", run.action)
+        writer.append("rewards", run.reward)
+        writer.append("terminations", run.terminal)
+        truncated = np.zeros(len(run), np.bool_)
+        if run.ends:
+            also = run.extras.get(_ALSO)
+            truncated[-1] = not run.terminal[-1] or (also is not None and bool(also[-1]))
+        writer.append("truncations", truncated)
+        for name, (_, reset) in self._infos.items():
+            rows = run.extras[name]
+            if reset and run.begins:
+                first = run.extras.get(f"reset_{name}")
+                zeros: Array = np.zeros_like(rows[:1])
+                rows = np.concatenate((zeros if first is None else first[:1], rows))
+            writer.append(f"infos/{name}", rows)
+
+
+def _fits(space: Mapping[str, Any], fields: Mapping[str, Field]) -> bool:
+    """Whether values of a space are those of some fields."""
+    found = {leaf.name: leaf.shape for leaf in leaves(space)}
+    return found == {key: one.shape for key, one in fields.items()}

@@ -1,0 +1,130 @@
+"""Parquet: one row a step, as `arrays` names the columns; a file, or a directory of files.
+
+A column of rows with a shape is one of flat lists, or of bytes if they are images; shape and dtype
+stand in its metadata. ``final_observations`` has a value where an episode ends. Parts of dict
+observations and extra columns have a slash in their names, as in `arrays`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mmreplay.errors import FormatError
+from mmreplay.exchange.arrow_columns import arrow_field, from_arrow, shape_of, to_arrow
+from mmreplay.exchange.fields import need
+from mmreplay.exchange.losses import Losses
+from mmreplay.exchange.steps import BLOCK_BYTES, Frames, Incoming, block_steps
+from mmreplay.exchange.stored import Stored
+from mmreplay.exchange.tables import Block, Tables, table_rows, table_shapes
+from mmreplay.exchange.transitions import FinalObservation, check_final
+from mmreplay.ids import Array
+
+__all__ = ["read", "write"]
+
+_GROUP_BYTES = 4 * BLOCK_BYTES
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Shape:
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+@contextmanager
+def read(
+    source: Path, losses: Losses, *, final_observation: FinalObservation = "repeat"
+) -> Iterator[Incoming]:
+    """See the module's docstring."""
+    check_final(final_observation)
+    pq = need("pyarrow.parquet")
+    paths = sorted(source.rglob("*.parquet")) if source.is_dir() else [source]
+    if not paths:
+        raise FormatError(f"{source}: expected .parquet files, found none")
+    with pq.ParquetFile(paths[0]) as file:
+        schema = file.schema_arrow
+        first = next(file.iter_batches(8), None)
+    n_rows = 0
+    for path in paths:
+        about = pq.read_metadata(path)
+        n_rows += about.num_rows
+    columns: dict[str, _Shape] = {}
+    for number, field in enumerate(schema):
+        found = None if first is None else shape_of(field, first.column(number))
+        if found is None:
+            losses.add(f"column {field.name}: no numbers of one shape")
+        else:
+            columns[field.name] = _Shape((n_rows, *found[0]), found[1])
+    tables = Tables(columns, source, losses, final_observation)
+    final = tables.frame_columns("final_observations")
+    row_bytes = sum(int(np.prod(one.shape[1:])) * one.dtype.itemsize for one in columns.values())
+
+    def final_rows(block: Block, _start: int, _stop: int) -> Frames:
+        return {key: block[name] for key, name in final.items()}
+
+    rows = _blocks(paths, columns, [*tables.used, *final.values()], block_steps(row_bytes))
+    yield tables.incoming(rows, final_rows if final else None)
+
+
+def _blocks(
+    paths: list[Path], columns: dict[str, _Shape], names: list[str], size: int
+) -> Iterator[Block]:
+    pq = need("pyarrow.parquet")
+    for path in paths:
+        # Without a buffer, pages are read as they are needed and not a group of rows at once.
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            if missing := set(names) - set(file.schema_arrow.names):
+                raise FormatError(f"{path}: has no column {min(missing)!r}, as others have")
+            for batch in file.iter_batches(size, columns=names):
+                yield {
+                    name: _rows(batch.column(name), columns[name], f"{path}: {name}")
+                    for name in names
+                }
+
+
+def _rows(array: Any, about: _Shape, name: str) -> Array:
+    if name.rpartition(": ")[2].startswith("final_observations"):
+        array = array.drop_null()
+    return from_arrow(array, about.shape[1:], about.dtype, name)
+
+
+def write(stored: Stored, target: Path, losses: Losses, *, compression: str = "zstd") -> None:
+    """One file; see the module's docstring."""
+    del losses  # all is carried
+    pa, pq = need("pyarrow"), need("pyarrow.parquet")
+    shapes = table_shapes(stored)
+    schema = pa.schema(
+        [arrow_field(name, shape[1:], dtype) for name, (shape, dtype) in shapes.items()]
+    )
+    most = max(1, _GROUP_BYTES // stored.row_bytes)
+    with pq.ParquetWriter(target, schema, compression=compression) as writer:
+        parts: list[Block] = []
+        n_rows = 0
+        for run in stored.runs():
+            parts.append(table_rows(run, is_dict=stored.schema.is_dict))
+            n_rows += len(run)
+            if n_rows >= most:
+                writer.write_batch(_batch(parts, schema))
+                parts, n_rows = [], 0
+        if parts:
+            writer.write_batch(_batch(parts, schema))
+
+
+def _batch(parts: list[Block], schema: Any) -> Any:
+    """Some steps as a record batch."""
+    pa = need("pyarrow")
+    ends = np.concatenate([one["terminations"] | one["truncations"] for one in parts])
+    columns = []
+    for name in schema.names:
+        rows = to_arrow(np.concatenate([one[name] for one in parts]))
+        if name.startswith("final_observations"):
+            # A value where an episode ends, and none elsewhere.
+            numbers = np.cumsum(ends) - 1
+            rows = rows.take(pa.array(numbers, mask=~ends))
+        columns.append(rows)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

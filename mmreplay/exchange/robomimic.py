@@ -1,0 +1,234 @@
+"""robomimic's HDF5 files: a group a demonstration, observations by key, and masks of names.
+
+The final observation is the last one of ``next_obs``, where that is there. A demonstration whose
+last ``done`` is set terminated, any other was cut off.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mmreplay.errors import FormatError
+from mmreplay.exchange.columns import ArrayColumn, blocks
+from mmreplay.exchange.fields import extra_field, extra_name, field, flags, need, reward_dtype
+from mmreplay.exchange.losses import Losses
+from mmreplay.exchange.steps import Incoming, Steps
+from mmreplay.exchange.stored import Stored
+from mmreplay.exchange.transitions import FinalObservation, Table, check_final, to_steps
+from mmreplay.schema import Field
+
+__all__ = ["read", "write"]
+
+_NUMBER = re.compile(r"(\d+)\Z")
+_GYM = 2
+"""robomimic's number for environments of Gym."""
+_MASK = "mask."
+_STEP = ("actions", "rewards", "dones")
+
+
+@contextmanager
+def read(
+    source: Path, losses: Losses, *, final_observation: FinalObservation = "repeat"
+) -> Iterator[Incoming]:
+    """A file."""
+    check_final(final_observation)
+    h5py = need("h5py")
+    with h5py.File(source, "r") as file:
+        demos = sorted(
+            (name for name, one in file["data"].items() if isinstance(one, h5py.Group)), key=_order
+        )
+        if not demos:
+            raise FormatError(f"{source}: data: expected demonstrations, found none")
+        yield _Demos(file, demos, losses, final_observation).incoming()
+
+
+def _order(name: str) -> tuple[int, str]:
+    found = _NUMBER.search(name)
+    return (int(found[1]) if found else -1, name)
+
+
+class _Demos:
+    """The demonstrations of a file."""
+
+    def __init__(
+        self, file: Any, demos: list[str], losses: Losses, missing: FinalObservation
+    ) -> None:
+        self._file, self._demos, self._losses, self._missing = file, demos, losses, missing
+        first = file["data"][demos[0]]
+        if "obs" not in first or "actions" not in first:
+            raise FormatError(
+                f"{file.filename}: {demos[0]}: expected obs and actions, found "
+                f"{', '.join(first) or 'nothing'}; extract observations with robomimic first"
+            )
+        self._keys = {extra_name(key): key for key in first["obs"]}
+        self._has_rewards = "rewards" in first
+        self._extras: dict[str, tuple[str, Field]] = {}
+        n = first["actions"].shape[0]
+        for name, one in first.items():
+            if name in _STEP or not hasattr(one, "shape"):
+                continue
+            if one.shape[:1] != (n,):
+                losses.add(f"{name}: not one row a step", len(demos))
+                continue
+            found = extra_field(one.shape[1:], one.dtype, name, losses)
+            if found is not None:
+                self._extras[name] = extra_name(name), found
+        if "model_file" in first.attrs:
+            losses.add("model_file of demonstrations: texts", len(demos))
+        masks = file.get("mask", {})
+        self._masks = {
+            extra_name(_MASK + name): {
+                one.decode() if isinstance(one, bytes) else str(one) for one in rows[:]
+            }
+            for name, rows in masks.items()
+        }
+        if not self._has_rewards:
+            losses.add("rewards: the source has none, so they are 0", len(demos))
+
+    def incoming(self) -> Incoming:
+        """Fields, metadata and steps."""
+        data, first = self._file["data"], self._file["data"][self._demos[0]]
+        extras = dict(self._extras.values())
+        extras |= {name: Field((), "bool") for name in self._masks}
+        rewards = first["rewards"].dtype if self._has_rewards else np.dtype("float32")
+        args = data.attrs.get("env_args")
+        about = json.loads(args) if args is not None else {}
+        return Incoming(
+            {
+                key: field(first["obs"][name].shape[1:], first["obs"][name].dtype, f"obs/{name}")
+                for key, name in self._keys.items()
+            },
+            field(first["actions"].shape[1:], first["actions"].dtype, "actions"),
+            reward_dtype(rewards, "rewards"),
+            extras,
+            ({"id": about["env_name"]} if about.get("env_name") else {})
+            | {"robomimic": {"env_args": about, "masks": sorted(self._masks)}},
+            self._steps(reward_dtype(rewards, "rewards")),
+            sum(data[name]["actions"].shape[0] for name in self._demos),
+        )
+
+    def _steps(self, rewards: np.dtype[Any]) -> Iterator[Steps]:
+        tables = (table for name in self._demos for table in self._tables(name, rewards))
+        return to_steps(tables, self._missing, self._losses)
+
+    def _tables(self, demo: str, rewards: np.dtype[Any]) -> Iterator[Table]:
+        group = self._file["data"][demo]
+        n_rows, done = group["actions"].shape[0], 0
+        columns = {f"obs/{name}": ArrayColumn(group["obs"][name]) for name in self._keys.values()}
+        for name in ("actions", *(("rewards",) if self._has_rewards else ()), *self._extras):
+            columns[name] = ArrayColumn(group[name])
+        if "dones" in group:
+            columns["dones"] = ArrayColumn(group["dones"])
+        after = group.get("next_obs")
+        for block in blocks(columns, n_rows):
+            n = len(block["actions"])
+            done += n
+            ends = np.arange(done - n, done) == n_rows - 1
+            final = None
+            if after is not None and done == n_rows:
+                final = {key: after[name][-1:] for key, name in self._keys.items()}
+            extras = {new: block[name] for name, (new, _) in self._extras.items()}
+            for name, demos in self._masks.items():
+                extras[name] = np.full(n, demo in demos)
+            yield Table(
+                {key: block[f"obs/{name}"] for key, name in self._keys.items()},
+                block["actions"],
+                block["rewards"].reshape(n).astype(rewards, copy=False)
+                if self._has_rewards
+                else np.zeros(n, rewards),
+                flags(block["dones"]) if "dones" in block else np.zeros(n, np.bool_),
+                ends,
+                extras,
+                None,
+                final,
+            )
+
+
+def write(
+    stored: Stored,
+    target: Path,
+    losses: Losses,
+    *,
+    key: str = "obs",
+    next_obs: bool = True,
+) -> None:
+    """A file; `key` names observations that are no dict, and `next_obs` writes these, too."""
+    h5py = need("h5py")
+    about: Mapping[str, Any] = stored.metadata.get("robomimic") or {}
+    masks = [name for name in about.get("masks", ()) if name in stored.schema.extras]
+    args = about.get("env_args") or {
+        "env_name": str(stored.metadata.get("id", "")),
+        "type": _GYM,
+        "env_kwargs": {},
+    }
+    if not next_obs:
+        losses.add("final observations: left out, with next_obs", stored.n_episodes)
+    if not stored.schema.action.shape:
+        losses.add("actions that are numbers: robomimic takes vectors, so each is one of one", 1)
+    with h5py.File(target, "x") as file:
+        data = file.create_group("data")
+        data.attrs["total"] = stored.n_steps
+        data.attrs["env_args"] = json.dumps(args)
+        out = _Out(data, stored, masks, key=key, next_obs=next_obs)
+        for run in stored.runs():
+            out.append(run)
+        for name, demos in out.masks.items():
+            file[f"mask/{name.removeprefix(_MASK)}"] = np.array(demos, dtype="S")
+
+
+class _Out:
+    """Demonstrations that are being written."""
+
+    def __init__(
+        self, data: Any, stored: Stored, masks: list[str], *, key: str, next_obs: bool
+    ) -> None:
+        self._data, self._stored = data, stored
+        self._names = {one: one if stored.schema.is_dict else key for one in stored.frames}
+        self._next_obs = next_obs
+        self.masks: dict[str, list[str]] = {name: [] for name in masks}
+        self._number, self._at = -1, 0
+        self._group: Any = None
+
+    def _begin(self, run: Steps) -> None:
+        self._number += 1
+        self._at = 0
+        n, schema = int(self._stored.lengths[self._number]), self._stored.schema
+        group = self._group = self._data.create_group(f"demo_{self._number}")
+        group.attrs["num_samples"] = n
+        for one, name in self._names.items():
+            field_ = self._stored.frames[one]
+            for part in ("obs", *(("next_obs",) if self._next_obs else ())):
+                group.create_dataset(f"{part}/{name}", (n, *field_.shape), field_.dtype)
+        group.create_dataset("actions", (n, *(schema.action.shape or (1,))), schema.action.dtype)
+        group.create_dataset("rewards", (n,), schema.reward_dtype)
+        group.create_dataset("dones", (n,), np.int64)
+        for name, field_ in schema.extras.items():
+            if name not in self.masks:
+                group.create_dataset(name, (n, *field_.shape), field_.dtype)
+            elif run.extras[name][0]:
+                self.masks[name].append(f"demo_{self._number}")
+
+    def append(self, run: Steps) -> None:
+        """Some steps."""
+        if run.begins:
+            self._begin(run)
+        n, start = len(run), self._at
+        self._at = stop = start + n
+        group = self._group
+        for one, name in self._names.items():
+            group[f"obs/{name}"][start:stop] = run.observation[one][:-1]
+            if self._next_obs:
+                group[f"next_obs/{name}"][start:stop] = run.observation[one][1:]
+        group["actions"][start:stop] = run.action.reshape(group["actions"][start:stop].shape)
+        group["rewards"][start:stop] = run.reward
+        group["dones"][start:stop] = run.terminal
+        for name, rows in run.extras.items():
+            if name not in self.masks:
+                group[name][start:stop] = rows

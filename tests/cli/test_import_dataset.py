@@ -1,0 +1,71 @@
+"""``mmreplay import``: what was made, what was lost, and the formats in its help."""
+
+import json
+
+import numpy as np
+import pytest
+
+import mmreplay
+
+
+@pytest.fixture
+def arrays(folder):
+    """in.npz: six steps, two of which end an episode."""
+    np.savez(
+        "in.npz",
+        observations=np.arange(6, dtype="f4"),
+        actions=np.arange(6),
+        rewards=np.ones(6),
+        terminals=np.arange(6) == 2,
+        timeouts=np.arange(6) == 5,
+    )
+    return "in.npz"
+
+
+def test_a_store_is_made_and_losses_are_said(command, arrays):
+    result = command("import", "arrays", arrays, "a.zarr")
+    assert (result.status, result.err) == (0, "")
+    first, second = result.out.splitlines()
+    assert first.startswith(
+        "a.zarr: 6 transitions, 2 episodes, of which 1 terminated and 1 truncated; "
+    )
+    assert second.startswith("not carried over, 2 times: final observations")
+    assert mmreplay.verify("a.zarr").sound
+
+
+def test_options_and_json(command, arrays):
+    result = command(
+        *("import", "arrays", arrays, "a.zarr", "--codec", "raw", "--json"),
+        *("-o", "final_observation=drop"),
+    )
+    assert (result.status, result.err) == (0, "")
+    made = json.loads(result.out)
+    assert (made["transitions"], made["path"]) == (5, "a.zarr")
+    assert sum(one["count"] for one in made["losses"]) == 2
+
+
+def test_help_lists_the_formats_and_what_each_cannot_carry(command):
+    result = command("import", "--help")
+    assert (result.status, result.err) == (0, "")
+    text = " ".join(result.out.split())
+    for one in mmreplay.exchange_formats():
+        if one.not_in is not None:
+            assert f"Not carried: {one.not_in}" in text
+    assert "Options: final_observation." in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (("array", "in.npz", "a.zarr"), 1, "did you mean 'arrays'?"),
+        (("arrays", "none.npz", "a.zarr"), 1, "there is no such file or directory"),
+        (("arrays", "in.npz", "a.zarr", "-o", "x=1"), 1, "no such option as 'x'"),
+        (("arrays", "in.npz", "a.zarr", "-o", "x"), 2, "expected KEY=VALUE"),
+        (("arrays", "in.npz", "a.zarr", "-o", "codec=raw"), 2, "codec is no option of a format"),
+        (("arrays", "in.npz"), 2, "Missing argument 'DST'"),
+    ],
+)
+def test_wrong_usage(command, arrays, arguments, status, message):
+    result = command("import", *arguments)
+    assert (result.status, result.out) == (status, "")
+    assert message in result.err

@@ -1,0 +1,302 @@
+"""Minari both ways, with datasets that Minari itself wrote and reads."""
+
+import json
+import warnings
+
+import gymnasium
+import h5py
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import mmreplay
+from mmreplay import Field, FormatError, SchemaError, export_dataset, import_dataset
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import minari
+    from minari.data_collector import EpisodeBuffer
+    from minari.utils import create_dataset_from_buffers
+
+from tests.support.played_episodes import DICT, assert_same, play, read_back, write, write_vector
+
+LENGTHS = (7, 1, 12, 5)
+
+
+@pytest.fixture(autouse=True)
+def datasets(tmp_path, monkeypatch):
+    """Minari's own folder."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    return tmp_path / "minari"
+
+
+def values(space, random, n):
+    space.seed(int(random.integers(1 << 30)))
+    if isinstance(space, spaces.Dict):
+        return {key: values(one, random, n) for key, one in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(values(one, random, n) for one in space.spaces)
+    if isinstance(space, spaces.Text):
+        return [space.sample() for _ in range(n)]
+    return np.stack([space.sample() for _ in range(n)])
+
+
+def make(name, observation_space, action_space, data_format="hdf5", infos=True, **settings):
+    """A dataset as Minari writes it: episodes of both ends, one with both flags, seeds, infos."""
+    random = np.random.default_rng(3)
+    buffers = []
+    for number, n in enumerate(LENGTHS):
+        terminations, truncations = np.zeros(n, bool), np.zeros(n, bool)
+        terminations[-1] = number in (0, 3)
+        truncations[-1] = number in (1, 2, 3)
+        given: dict = {
+            "speed": random.standard_normal((n + 1, 3)),
+            "count": random.integers(0, 9, (n + 1, 1)),
+        }
+        if infos == "nested":
+            given = {"inner": given, "mass of it": random.standard_normal((n + 1, 2, 2))}
+        buffers.append(
+            EpisodeBuffer(
+                id=number,
+                seed=100 + number if number != 2 else None,
+                options={"level": number, "inner": {"x": 0.5 * number}},
+                observations=values(observation_space, random, n + 1),
+                actions=values(action_space, random, n),
+                rewards=list(random.standard_normal(n)),
+                terminations=list(terminations),
+                truncations=list(truncations),
+                infos=given if infos else None,
+            )
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return create_dataset_from_buffers(
+            name,
+            buffers,
+            observation_space=observation_space,
+            action_space=action_space,
+            data_format=data_format,
+            algorithm_name="random",
+            author={"A", "B"},
+            author_email={"a@b.c"},
+            code_permalink="https://example.org",
+            description="a test",
+            **settings,
+        )
+
+
+def flat(tree, path=""):
+    if isinstance(tree, dict):
+        return {k: v for key, one in tree.items() for k, v in flat(one, f"{path}/{key}").items()}
+    if isinstance(tree, tuple):
+        return flat({str(number): one for number, one in enumerate(tree)}, path)
+    return {path: np.asarray(tree)}
+
+
+def assert_equal(found, expected):
+    """All of two datasets, as Minari reads them."""
+    assert (found.total_steps, found.total_episodes) == (
+        expected.total_steps,
+        expected.total_episodes,
+    )
+    assert found.observation_space == expected.observation_space
+    assert found.action_space == expected.action_space
+    assert found.env_spec == expected.env_spec
+    assert found.id == expected.id
+    names = ("author", "author_email", "algorithm_name", "code_permalink", "description")
+    for name in (*names, "minari_version"):
+        assert found.storage.metadata[name] == expected.storage.metadata[name], name
+    for one, other in zip(found.iterate_episodes(), expected.iterate_episodes(), strict=True):
+        assert one.id == other.id
+        for name in ("observations", "actions", "rewards", "terminations", "truncations", "infos"):
+            a, b = flat(getattr(one, name)), flat(getattr(other, name))
+            assert a.keys() == b.keys(), name
+            for key in a:
+                assert (a[key].dtype, a[key].shape) == (b[key].dtype, b[key].shape), (name, key)
+                assert a[key].tobytes() == b[key].tobytes(), (name, key)
+    numbers = range(expected.total_episodes)
+    for one, other in zip(
+        found.storage.get_episode_metadata(numbers),
+        expected.storage.get_episode_metadata(numbers),
+        strict=True,
+    ):
+        assert one == other
+
+
+BOX = spaces.Box(-1, 1, (3,), np.float64)
+TREE = spaces.Dict(
+    {
+        "pose": spaces.Box(-np.inf, np.inf, (2, 2), np.float32),
+        "parts": spaces.Tuple((spaces.Discrete(4, start=2), spaces.MultiBinary(3))),
+        "image": spaces.Box(0, 255, (40, 36, 3), np.uint8),
+    }
+)
+SPACES = {
+    "box": (BOX, spaces.Box(-1, np.array([1, 2], np.float32), (2,), np.float32)),
+    "discrete": (spaces.Discrete(5), spaces.Discrete(7, start=-2)),
+    "tree": (TREE, spaces.MultiDiscrete([3, 4])),
+}
+
+
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow", "parquet"])
+@pytest.mark.parametrize("kind", SPACES)
+def test_there_and_back_it_is_the_same_dataset(tmp_path, quick_disk, kind, data_format):
+    made = make("test/there-v0", *SPACES[kind], data_format, jpeg_encoding=False)
+    source = tmp_path / "minari" / "test" / "there-v0"
+    back = import_dataset("minari", source, tmp_path / "a.zarr")
+    assert (back.transitions, back.episodes) == (made.total_steps, made.total_episodes)
+    assert (back.terminated, back.truncated) == (2, 2)
+    assert back.losses == ()
+    out = export_dataset(tmp_path / "a.zarr", "minari", tmp_path / "out", data_format=data_format)
+    assert [one.what[:17] for one in out.losses] == ["the specification"]
+    found = minari.MinariDataset(tmp_path / "out" / "data")
+    assert_equal(found, made)
+
+
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
+def test_a_store_has_what_minari_says(tmp_path, quick_disk, data_format):
+    made = make("test/says-v0", *SPACES["box"], data_format)
+    import_dataset("minari", tmp_path / "minari" / "test" / "says-v0" / "data", tmp_path / "a.zarr")
+    with mmreplay.open(tmp_path / "a.zarr") as store:
+        for number, episode in enumerate(made.iterate_episodes()):
+            found = store.trajectory(number)
+            assert np.array_equal(found.observation, episode.observations)
+            assert np.array_equal(found.action, episode.actions)
+            assert np.array_equal(found.reward, episode.rewards)
+            assert found.terminated == episode.terminations[-1]
+            assert np.array_equal(found.extras["info.speed"], episode.infos["speed"][1:])
+            assert np.array_equal(found.extras["reset_info.speed"][0], episode.infos["speed"][0])
+            assert (found.extras["episode.options.level"] == number).all()
+            assert (found.extras["episode.seed"] == (-1 if number == 2 else 100 + number)).all()
+
+
+def test_an_environment_that_was_recorded(tmp_path, quick_disk):
+    env = gymnasium.make("CartPole-v1", max_episode_steps=30)
+    buffers = []
+    for seed in range(5):
+        observations, actions, rewards, ends, cuts = [env.reset(seed=seed)[0]], [], [], [], []
+        env.action_space.seed(seed)
+        while not ends or not (ends[-1] or cuts[-1]):
+            actions.append(env.action_space.sample())
+            after, reward, end, cut, _ = env.step(actions[-1])
+            observations.append(after)
+            rewards.append(reward)
+            ends.append(end)
+            cuts.append(cut)
+        buffers.append(
+            EpisodeBuffer(
+                seed=seed,
+                observations=observations,
+                actions=actions,
+                rewards=rewards,
+                terminations=ends,
+                truncations=cuts,
+            )
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = create_dataset_from_buffers("test/cartpole-v0", buffers, env=env)
+    source = tmp_path / "minari" / "test" / "cartpole-v0"
+    back = import_dataset("minari", source, tmp_path / "a.zarr")
+    assert back.losses == ()
+    out = export_dataset(tmp_path / "a.zarr", "minari", tmp_path / "out")
+    assert out.losses == ()
+    found = minari.MinariDataset(tmp_path / "out" / "data")
+    assert found.env_spec == made.env_spec
+    assert found.env_spec.max_episode_steps == 30
+    returns = [one.rewards.sum() for one in made.iterate_episodes()]
+    with mmreplay.open(tmp_path / "a.zarr") as store:
+        assert store.episodes["return"].tolist() == returns
+        assert store.info()["env"]["id"] == "CartPole-v1"
+    for one, other in zip(found.iterate_episodes(), made.iterate_episodes(), strict=True):
+        assert one.observations.tobytes() == other.observations.tobytes()
+        assert one.truncations.tolist() == other.truncations.tolist()
+
+
+def test_nested_infos(tmp_path, quick_disk):
+    made = make("test/nested-v0", *SPACES["box"], infos="nested")
+    import_dataset("minari", tmp_path / "minari" / "test" / "nested-v0", tmp_path / "a.zarr")
+    with mmreplay.open(tmp_path / "a.zarr") as store:
+        assert {"info.inner.speed", "info.mass_of_it"} <= store.extras.keys()
+    export_dataset(tmp_path / "a.zarr", "minari", tmp_path / "out")
+    assert_equal(minari.MinariDataset(tmp_path / "out" / "data"), made)
+
+
+def test_jpeg_images_are_decoded_as_minari_decodes_them(tmp_path, quick_disk):
+    space = spaces.Box(0, 255, (40, 36, 3), np.uint8)
+    for data_format in ("hdf5", "arrow"):
+        made = make(f"test/{data_format}-v0", space, spaces.Discrete(3), data_format)
+        source = tmp_path / "minari" / "test" / f"{data_format}-v0"
+        import_dataset("minari", source, tmp_path / f"{data_format}.zarr")
+        with mmreplay.open(tmp_path / f"{data_format}.zarr") as store:
+            for number, episode in enumerate(made.iterate_episodes()):
+                assert np.array_equal(store.trajectory(number).observation, episode.observations)
+
+
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
+@pytest.mark.parametrize("frames", [{"frame": Field((3,), "float32")}, DICT], ids=["array", "dict"])
+@pytest.mark.parametrize("play_into", [write, write_vector])
+def test_a_store_of_our_own(tmp_path, quick_disk, monkeypatch, data_format, frames, play_into):
+    monkeypatch.setattr("mmreplay.exchange.stored.block_steps", lambda row_bytes: 4)
+    episodes = play(frames=frames, action=Field((), "int64"))
+    store = play_into(tmp_path / "a.zarr", episodes)
+    export_dataset(store, "minari", tmp_path / "own", data_format=data_format)
+    found = minari.MinariDataset(tmp_path / "own" / "data")
+    assert found.id == "mmreplay/own-v0"
+    for episode, one in zip(found.iterate_episodes(), episodes, strict=True):
+        observed = flat(episode.observations)
+        for key, rows in one.observation.items():
+            assert np.array_equal(observed[f"/{key}" if frames is DICT else ""], rows)
+        assert np.array_equal(episode.actions, one.action)
+        assert np.array_equal(episode.rewards, one.reward)
+        assert np.array_equal(episode.terminations, one.terminal)
+        assert episode.truncations[-1] == (not one.terminated)
+        assert np.array_equal(episode.infos["log_prob"][1:].ravel(), one.extras["log_prob"])
+    back = import_dataset("minari", tmp_path / "own", tmp_path / "b.zarr", infos=False)
+    assert back.transitions == 25
+    for one in episodes:
+        one.extras = {}
+    assert_same(read_back(tmp_path / "b.zarr"), episodes)
+
+
+def test_what_no_store_holds_is_refused_or_said(tmp_path):
+    make("test/text-v0", spaces.Dict({"say": spaces.Text(5), "x": BOX}), spaces.Discrete(3))
+    with pytest.raises(FormatError, match="a space of Text"):
+        import_dataset("minari", tmp_path / "minari" / "test" / "text-v0", tmp_path / "a.zarr")
+    make("test/two-v0", BOX, spaces.Dict({"a": BOX, "b": BOX}))
+    with pytest.raises(FormatError, match="actions of several arrays"):
+        import_dataset("minari", tmp_path / "minari" / "test" / "two-v0", tmp_path / "a.zarr")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FormatError, match="cannot be read as minari"):
+        import_dataset("minari", tmp_path / "empty", tmp_path / "a.zarr")
+
+
+def test_losses_are_counted(tmp_path, quick_disk):
+    make("test/lossy-v0", *SPACES["box"])
+    path = tmp_path / "minari" / "test" / "lossy-v0"
+    with h5py.File(path / "data" / "main_data.hdf5", "a") as file:
+        file["episode_0/truncations"][2] = True
+        file["episode_1/truncations"][0] = False
+        file["episode_2/infos/text"] = ["a"] * 13
+        file["episode_0/infos/text"] = ["a"] * 8
+        del file["episode_3/infos/speed"]
+        del file["episode_0"].attrs["options/level"]
+    made = import_dataset("minari", path, tmp_path / "a.zarr")
+    assert {one.what[:34]: one.count for one in made.losses} == {
+        "column infos/text: no store holds ": 1,
+        "options/level of episodes: not in ": 3,
+        "truncations within an episode: lef": 1,
+        "episodes without a flag at their e": 1,
+        "infos/speed: not in this episode a": 1,
+    }
+
+
+def test_an_unknown_kind_of_files(tmp_path, quick_disk):
+    store = write(tmp_path / "a.zarr", play())
+    with pytest.raises(SchemaError, match="data_format: expected hdf5, arrow or parquet"):
+        export_dataset(store, "minari", tmp_path / "out", data_format="csv")
+    make("test/kind-v0", *SPACES["box"])
+    about = tmp_path / "minari" / "test" / "kind-v0" / "data" / "metadata.json"
+    about.write_text(json.dumps(json.loads(about.read_text()) | {"data_format": "csv"}))
+    with pytest.raises(FormatError, match="data_format 'csv'"):
+        import_dataset("minari", about.parent, tmp_path / "b.zarr")

@@ -1,0 +1,93 @@
+"""Parquet in and out: pyarrow reads what is written, and what it writes is read."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import mmreplay
+from mmreplay import Field, FormatError, export_dataset, import_dataset
+from tests.support.played_episodes import DICT, assert_same, play, read_back, write, write_vector
+
+
+@pytest.mark.parametrize("frames", [{"frame": Field((3,), "uint8")}, DICT], ids=["array", "dict"])
+@pytest.mark.parametrize("make", [write, write_vector])
+@pytest.mark.parametrize("group", [1, 1 << 24])
+def test_there_and_back_every_byte_is_the_same(
+    tmp_path, quick_disk, monkeypatch, frames, make, group
+):
+    monkeypatch.setattr("mmreplay.exchange.parquet._GROUP_BYTES", group)
+    extras = {"x": Field((), "float16"), "flag": Field((2,), "bool"), "n": Field((), "uint64")}
+    episodes = play(frames=frames, action=Field((), "int32"), extras=extras)
+    made = export_dataset(make(tmp_path / "a.zarr", episodes), "parquet", tmp_path / "a.parquet")
+    assert (made.transitions, made.episodes, made.losses) == (25, 4, ())
+    back = import_dataset("parquet", tmp_path / "a.parquet", tmp_path / "b.zarr")
+    assert (back.transitions, back.terminated, back.truncated, back.losses) == (25, 2, 2, ())
+    assert_same(read_back(tmp_path / "b.zarr"), episodes)
+
+
+def test_pyarrow_reads_what_is_written(tmp_path, quick_disk):
+    frames = {"frame": Field((4, 5), "uint8")}
+    episodes = play(frames=frames, lives=False)
+    store = write(tmp_path / "a.zarr", episodes)
+    export_dataset(store, "parquet", tmp_path / "a.parquet", compression="snappy")
+    table = pq.read_table(tmp_path / "a.parquet")
+    assert table.num_rows == 25
+    assert table["terminations"].to_numpy().sum() == table["truncations"].to_numpy().sum() == 2
+    assert table["rewards"].to_numpy().tolist() == [r for one in episodes for r in one.reward]
+    actions = np.stack(table["actions"].to_numpy())
+    assert np.array_equal(actions, np.concatenate([one.action for one in episodes]))
+    images = [np.frombuffer(one, "u1").reshape(4, 5) for one in table["observations"].to_pylist()]
+    assert np.array_equal(images[0], episodes[0].observation["frame"][0])
+    final = table["final_observations"].to_pylist()
+    assert [n for n, one in enumerate(final) if one is not None] == [6, 7, 19, 24]
+    assert final[24] == episodes[3].observation["frame"][-1].tobytes()
+
+
+def test_a_table_of_others_in_several_files(tmp_path, quick_disk):
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        start = number * 4
+        steps = np.arange(start, start + 4)
+        table = pa.table(
+            {
+                "observation": [[float(step), 1.0] for step in steps],
+                "action": pa.array(steps, pa.int64()),
+                "reward": pa.array(steps / 2, pa.float32()),
+                "episode_index": pa.array(steps // 3),
+                "task": ["reach"] * 4,
+                "matrix": [[[1, 2, 3], [4, 5, int(step)]] for step in steps],
+            }
+        )
+        pq.write_table(table, tmp_path / "in" / f"part-{number}.parquet", row_group_size=3)
+    made = import_dataset("parquet", tmp_path / "in", tmp_path / "a.zarr")
+    assert (made.transitions, made.episodes, made.truncated) == (12, 4, 4)
+    assert [one.what[:11] for one in made.losses] == ["column task", "final obser"]
+    with mmreplay.open(tmp_path / "a.zarr") as store:
+        assert store.transitions([0, 1], stack=None).action.tolist() == [0, 1]
+        assert store.episodes["return"].tolist() == [1.5, 6, 10.5, 15]
+        assert store.extras["matrix"][1].tolist() == [[1, 2, 3], [4, 5, 1]]
+
+
+@pytest.mark.parametrize(
+    ("observations", "message"),
+    [
+        ([[1.0, 2.0], [1.0], [2.0, 3.0]], "expected 3 rows of shape .2,., found 5 numbers"),
+        ([[1.0, 2.0], None, [2.0, 3.0]], "1 rows are missing"),
+    ],
+)
+def test_rows_that_are_not_alike_are_refused(tmp_path, observations, message):
+    table = pa.table({"observations": observations, "actions": [1, 2, 3], "rewards": [0.0] * 3})
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(FormatError, match=message):
+        import_dataset("parquet", tmp_path / "a.parquet", tmp_path / "a.zarr")
+
+
+@pytest.mark.parametrize("data", [b"", b"PAR1 and no more", b"\0" * 5000])
+def test_what_is_no_parquet_is_refused(tmp_path, data):
+    (tmp_path / "a.parquet").write_bytes(data)
+    with pytest.raises(FormatError, match="cannot be read as parquet"):
+        import_dataset("parquet", tmp_path / "a.parquet", tmp_path / "a.zarr")
+    with pytest.raises(FormatError, match=r"expected .parquet files, found none"):
+        (tmp_path / "in").mkdir()
+        import_dataset("parquet", tmp_path / "in", tmp_path / "a.zarr")

@@ -1,0 +1,69 @@
+"""Columns are read in order, a block at a time; what is cut off or a pickle is refused."""
+
+import io
+
+import numpy as np
+import pytest
+
+from mmreplay import FormatError
+from mmreplay.exchange.columns import ArrayColumn, NpyColumn, blocks, columns_of, row_bytes
+
+
+def npy(array, **settings):
+    stream = io.BytesIO()
+    np.save(stream, array, **settings)
+    return stream.getvalue()
+
+
+def column(data):
+    return NpyColumn(io.BytesIO(data), "x.npy")
+
+
+def test_an_array_comes_back_in_pieces():
+    array = np.random.default_rng(0).standard_normal((10, 3)).astype(">f4")
+    read = column(npy(array))
+    assert (read.shape, read.dtype) == ((10, 3), np.dtype(">f4"))
+    parts = [read.read(start, start + 5) for start in (0, 5)]
+    assert np.array_equal(np.concatenate(parts), array)
+    assert parts[0].dtype == np.dtype("float32")
+
+
+def test_rows_are_asked_for_in_order():
+    with pytest.raises(ValueError, match=r"x.npy: row 2 was asked for after row 0"):
+        column(npy(np.arange(9))).read(2, 4)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (npy(np.array([{}], object), allow_pickle=True), "a pickle of Python objects"),
+        (b"not an array at all", "no array of numpy"),
+        (npy(np.asfortranarray(np.ones((3, 4)))), "Fortran order"),
+        (b"", "no array of numpy"),
+    ],
+)
+def test_what_is_no_plain_array_is_refused(data, message):
+    with pytest.raises(FormatError, match=f"x.npy: .*{message}"):
+        column(data)
+
+
+def test_a_file_that_was_cut_off_is_noticed():
+    read = column(npy(np.arange(100))[:-8])
+    with pytest.raises(FormatError, match="ends within rows 0 to 100 of 100"):
+        read.read(0, 100)
+
+
+def test_blocks_have_every_row_once():
+    columns = {"a": ArrayColumn(np.arange(20_000)), "b": ArrayColumn(np.zeros((20_000, 2), "f4"))}
+    assert row_bytes(columns) == 16
+    found = list(blocks(columns, 20_000))
+    assert [len(one["a"]) for one in found] == [8192, 8192, 3616]
+    assert np.concatenate([one["a"] for one in found]).tolist() == list(range(20_000))
+    assert {one["b"].shape[1:] for one in found} == {(2,)}
+
+
+def test_lists_are_arrays_and_texts_are_refused():
+    assert columns_of({"a": [1, 2], "one number": 3})["a"].read(0, 2).tolist() == [1, 2]
+    assert list(columns_of({"one number": 3})) == []
+    with pytest.raises(FormatError, match="b: expected an array of numbers"):
+        columns_of({"b": ["x"]})

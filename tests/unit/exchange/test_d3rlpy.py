@@ -1,0 +1,82 @@
+"""d3rlpy's layout both ways; what d3rlpy itself writes and reads is in tests/exchange."""
+
+import h5py
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import Field, FormatError, SchemaError, export_dataset, import_dataset
+from tests.support.played_episodes import DICT, assert_same, play, read_back, write, write_vector
+
+
+@pytest.mark.parametrize("action", [Field((2,), "float32"), Field((), "int64")])
+@pytest.mark.parametrize("make", [write, write_vector])
+@pytest.mark.parametrize("block", [3, 1000])
+def test_there_and_back_with_final_rows(tmp_path, quick_disk, monkeypatch, action, make, block):
+    for module in ("stored", "columns"):
+        monkeypatch.setattr(f"mmreplay.exchange.{module}.block_steps", lambda row_bytes: block)
+    episodes = play(action=action, extras={}, lives=False)
+    store = make(tmp_path / "a.zarr", episodes)
+    out = export_dataset(store, "d3rlpy", tmp_path / "a.h5", final_row=True)
+    assert {one.what[:5]: one.count for one in out.losses} == {"final": 2}
+    back = import_dataset(
+        "d3rlpy", tmp_path / "a.h5", tmp_path / "b.zarr", final_observation="drop"
+    )
+    assert (back.transitions, back.terminated, back.truncated) == (25, 2, 2)
+    for one in episodes:
+        if one.terminated:  # after which no observation counts, and none is kept
+            one.observation["frame"][-1] = one.observation["frame"][-2]
+    assert_same(read_back(tmp_path / "b.zarr"), episodes)
+
+
+def test_without_final_rows_every_step_is_there(tmp_path, quick_disk):
+    episodes = play()
+    out = export_dataset(write(tmp_path / "a.zarr", episodes), "d3rlpy", tmp_path / "a.h5")
+    lost = sum(int(one.lost[:-1].sum()) for one in episodes)
+    assert {one.what.split()[0]: one.count for one in out.losses} == {
+        "final": 4,
+        "last": 2,
+        "extra": 25,
+        "lost": lost,
+    }
+    back = import_dataset("d3rlpy", tmp_path / "a.h5", tmp_path / "b.zarr")
+    assert back.transitions == 25
+    for one in episodes:
+        one.extras, one.lost = {}, np.zeros_like(one.lost)
+        one.observation["frame"][-1] = one.observation["frame"][-2]
+    assert_same(read_back(tmp_path / "b.zarr"), episodes)
+
+
+def test_dict_observations_become_tuples(tmp_path, quick_disk):
+    episodes = play(frames=DICT)
+    export_dataset(write(tmp_path / "a.zarr", episodes), "d3rlpy", tmp_path / "a.h5")
+    import_dataset("d3rlpy", tmp_path / "a.h5", tmp_path / "b.zarr")
+    with mmreplay.open(tmp_path / "b.zarr") as store:
+        found = store.trajectory(2).observation
+        assert np.array_equal(found["0"][:-1], episodes[2].observation["image"][:-1])
+        assert np.array_equal(found["1"][:-1], episodes[2].observation["pose"][:-1])
+
+
+def test_a_file_of_version_1(tmp_path, quick_disk):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["observations"] = np.arange(6, dtype="f4").reshape(6, 1)
+        file["actions"] = np.arange(6).reshape(6, 1)
+        file["rewards"] = np.ones((6, 1), "f4")
+        file["terminals"] = np.array([0, 0, 1, 0, 0, 0], "f4")
+        file["episode_terminals"] = np.array([0, 0, 1, 0, 1, 0], "f4")
+        file["discrete_action"] = True
+    made = import_dataset("d3rlpy", tmp_path / "a.h5", tmp_path / "a.zarr")
+    assert (made.transitions, made.terminated, made.truncated) == (6, 1, 2)
+    with mmreplay.open(tmp_path / "a.zarr") as store:
+        assert store.episodes["length"].tolist() == [3, 2, 1]
+        assert store.actions.shape == (9,)
+
+
+def test_what_it_cannot_hold_is_refused(tmp_path, quick_disk):
+    store = write(tmp_path / "a.zarr", play(action=Field((2, 2), "float32")))
+    with pytest.raises(SchemaError, match=r"actions of shape \(2, 2\)"):
+        export_dataset(store, "d3rlpy", tmp_path / "a.h5")
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["num_episodes"] = 0
+    with pytest.raises(FormatError, match="no episode"):
+        import_dataset("d3rlpy", tmp_path / "b.h5", tmp_path / "b.zarr")

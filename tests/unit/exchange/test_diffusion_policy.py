@@ -1,0 +1,96 @@
+"""diffusion_policy's layout both ways: zarr v2, as documented; the library is not on PyPI."""
+
+import numpy as np
+import pytest
+import zarr
+
+import mmreplay
+from mmreplay import FormatError, export_dataset, import_dataset
+from tests.support.played_episodes import DICT, assert_same, play, read_back, write, write_vector
+
+
+@pytest.mark.parametrize("make", [write, write_vector])
+@pytest.mark.parametrize("block", [3, 1000])
+def test_there_and_back(tmp_path, quick_disk, monkeypatch, make, block):
+    for module in ("stored", "columns"):
+        monkeypatch.setattr(f"mmreplay.exchange.{module}.block_steps", lambda row_bytes: block)
+    monkeypatch.setattr("mmreplay.exchange.diffusion_policy.BLOCK_BYTES", 1000)
+    episodes = play(frames=DICT)
+    store = make(tmp_path / "a.zarr", episodes)
+    out = export_dataset(store, "diffusion_policy", tmp_path / "out.zarr")
+    assert {one.what[:5]: one.count for one in out.losses} == {"final": 4}
+    back = import_dataset("diffusion_policy", tmp_path / "out.zarr", tmp_path / "b.zarr")
+    assert (back.transitions, back.terminated, back.truncated) == (25, 2, 2)
+    for one in episodes:
+        for rows in one.observation.values():
+            rows[-1] = rows[-2]
+    assert_same(read_back(tmp_path / "b.zarr"), episodes)
+
+
+def test_zarr_reads_what_is_exported(tmp_path, quick_disk):
+    episodes = play()
+    store = write(tmp_path / "a.zarr", episodes)
+    export_dataset(store, "diffusion_policy", tmp_path / "out.zarr", key="state")
+    root = zarr.open_group(tmp_path / "out.zarr", mode="r")
+    assert root.metadata.zarr_format == 2
+    assert root["meta/episode_ends"][:].tolist() == [7, 8, 20, 25]
+    assert root["meta/episode_ends"].dtype == np.int64
+    actions = np.concatenate([one.action for one in episodes])
+    assert np.array_equal(root["data/action"][:], actions)
+    observed = np.concatenate([one.observation["frame"][:-1] for one in episodes])
+    assert np.array_equal(root["data/state"][:], observed)
+
+
+@pytest.fixture
+def pusht(tmp_path):
+    """The columns that the Push-T demonstrations have."""
+
+    def make(store, **more):
+        root = zarr.open_group(store, mode="w", zarr_format=2)
+        columns = {
+            "img": np.arange(10 * 12, dtype="f4").reshape(10, 2, 2, 3),
+            "state": np.arange(50, dtype="f4").reshape(10, 5),
+            "action": np.arange(20, dtype="f4").reshape(10, 2),
+            **more,
+        }
+        for name, rows in columns.items():
+            root.create_array(f"data/{name}", data=rows)
+        root.create_array("meta/episode_ends", data=np.array([4, 10]))
+        return columns
+
+    return make
+
+
+def test_all_columns_but_the_action_are_observations(pusht, tmp_path, quick_disk):
+    columns = pusht(tmp_path / "in.zarr")
+    made = import_dataset("diffusion_policy", tmp_path / "in.zarr", tmp_path / "a.zarr")
+    assert (made.transitions, made.episodes, made.truncated) == (10, 2, 2)
+    assert {one.what[:7]: one.count for one in made.losses} == {"rewards": 10, "final o": 2}
+    with mmreplay.open(tmp_path / "a.zarr") as store:
+        batch = store.transitions(store.ids, stack=None)
+        assert np.array_equal(batch.observation["img"], columns["img"])
+        assert np.array_equal(batch.action, columns["action"])
+
+
+def test_a_zip_and_a_choice_of_observations(pusht, tmp_path, quick_disk):
+    with zarr.storage.ZipStore(tmp_path / "in.zip", mode="w") as archive:
+        columns = pusht(archive)
+    import_dataset(
+        "diffusion_policy", tmp_path / "in.zip", tmp_path / "a.zarr", observations="state"
+    )
+    with mmreplay.open(tmp_path / "a.zarr") as store:
+        batch = store.transitions(store.ids, stack=None)
+        assert np.array_equal(batch.observation, columns["state"])
+        assert np.array_equal(batch.extras["img"], columns["img"])
+
+
+def test_what_does_not_fit_is_refused(pusht, tmp_path):
+    pusht(tmp_path / "in.zarr", short=np.ones((3, 1)))
+    with pytest.raises(FormatError, match="short: 3 rows, of 10"):
+        import_dataset("diffusion_policy", tmp_path / "in.zarr", tmp_path / "a.zarr")
+    with pytest.raises(FormatError, match="no column 'pose' of observations"):
+        import_dataset(
+            "diffusion_policy", tmp_path / "in.zarr", tmp_path / "a.zarr", observations=["pose"]
+        )
+    with pytest.raises(FormatError, match="cannot be read as diffusion_policy"):
+        import_dataset("diffusion_policy", tmp_path, tmp_path / "a.zarr")

@@ -1,0 +1,173 @@
+"""DQN Replay both ways; files of Dopamine's own code are read in tests/exchange."""
+
+import gzip
+import pickle
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import Field, FormatError, SchemaError, export_dataset, import_dataset
+from tests.support.played_episodes import DICT, assert_same, play, read_back, write, write_vector
+
+FRAMES = {"frame": Field((4, 5), "uint8")}
+
+
+def save(folder, name, rows, number=0):
+    folder.mkdir(exist_ok=True)
+    with gzip.open(folder / f"{name}_ckpt.{number}.gz", "wb") as file:
+        np.save(file, rows, allow_pickle=False)
+
+
+def save_rows(folder, frames, terminal, count=None, number=0):
+    """A checkpoint of these rows; action and reward are what the frame is."""
+    frames = np.array(frames)
+    save(
+        folder,
+        "$store$_observation",
+        np.broadcast_to(frames[:, None, None].astype("u1"), (len(frames), 2, 2)),
+        number,
+    )
+    save(folder, "$store$_action", frames.astype("i4"), number)
+    save(folder, "$store$_reward", frames.astype("f4"), number)
+    save(folder, "$store$_terminal", np.array(terminal, "u1"), number)
+    save(folder, "add_count", np.array(len(frames) if count is None else count), number)
+
+
+def found(path):
+    """(first to last frame, terminated) of each episode."""
+    with mmreplay.open(path) as store:
+        return [
+            (store.trajectory(n).reward.astype(int).tolist(), bool(about["terminated"]))
+            for n, about in enumerate(store.episodes)
+        ]
+
+
+@pytest.mark.parametrize("rows_per_file", [7, 1_000_000])
+@pytest.mark.parametrize("block", [1, 4, 1000])
+@pytest.mark.parametrize("make", [write, write_vector])
+def test_there_and_back(tmp_path, quick_disk, monkeypatch, rows_per_file, block, make):
+    for module in ("stored", "dqn_replay"):
+        monkeypatch.setattr(f"mmreplay.exchange.{module}.block_steps", lambda row_bytes: block)
+    episodes = play((7, 1, 12, 5), FRAMES, Field((), "int32"), lives=False)
+    for one in episodes:
+        one.reward = one.reward.astype("f4")
+    out = export_dataset(
+        make(tmp_path / "a.zarr", episodes),
+        "dqn_replay",
+        tmp_path / "out",
+        rows_per_file=rows_per_file,
+    )
+    assert {one.what[:6]: one.count for one in out.losses} == {"final ": 4, "trunca": 2}
+    back = import_dataset("dqn_replay", tmp_path / "out", tmp_path / "b.zarr")
+    assert (back.transitions, back.terminated, back.truncated) == (25, 2, 2)
+    for one in episodes:  # which have lost their final observations
+        one.observation["frame"][-1] = one.observation["frame"][-2]
+    assert_same(read_back(tmp_path / "b.zarr"), episodes)
+
+
+def test_padding_is_dropped_and_tells_where_episodes_were_cut_off(tmp_path, quick_disk):
+    pad = [0, 0, 0]
+    frames = [*pad, 1, 2, 3, *pad, 0, 5, *pad, 6, 0, 0, 7, *pad, 8, 9]
+    terminal = [frame == 3 for frame in frames]
+    save_rows(tmp_path / "in", frames, terminal)
+    made = import_dataset("dqn_replay", tmp_path / "in", tmp_path / "a.zarr")
+    # After an end a fourth row of zeros is a step; two rows of zeros are steps anywhere.
+    assert found(tmp_path / "a.zarr") == [
+        ([1, 2, 3], True),
+        ([0, 5], False),
+        ([6, 0, 0, 7], False),
+        ([8, 9], False),
+    ]
+    counts = {one.what[:9]: one.count for one in made.losses}
+    assert counts == {"ends of t": 2, "an episod": 1, "final obs": 4}
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 5, 1000])
+def test_blocks_cut_no_padding_apart(tmp_path, quick_disk, monkeypatch, block):
+    monkeypatch.setattr("mmreplay.exchange.dqn_replay.block_steps", lambda row_bytes: block)
+    frames = [0, 0, 0, 1, 2, 0, 0, 0, 3, 4, 0, 0, 0, 5, 0, 0, 0]
+    save_rows(tmp_path / "in", frames, [frame in (2, 5) for frame in frames])
+    import_dataset("dqn_replay", tmp_path / "in", tmp_path / "a.zarr")
+    assert found(tmp_path / "a.zarr") == [([1, 2], True), ([3, 4], False), ([5], True)]
+
+
+@pytest.mark.parametrize("stack", [1, 2])
+def test_the_padding_is_as_long_as_the_stack_says(tmp_path, quick_disk, stack):
+    save_rows(tmp_path / "in", [0, 1, 0, 2], [0, 1, 0, 0])
+    import_dataset("dqn_replay", tmp_path / "in", tmp_path / "a.zarr", stack=stack)
+    assert (
+        found(tmp_path / "a.zarr")
+        == {
+            1: [([0, 1], True), ([0, 2], False)],
+            2: [([1], True), ([2], False)],
+        }[stack]
+    )
+
+
+def test_a_full_buffer_begins_at_its_cursor(tmp_path, quick_disk):
+    save_rows(tmp_path / "in", [9, 10, 5, 6, 7, 8], [False] * 6, count=14)
+    import_dataset("dqn_replay", tmp_path / "in", tmp_path / "a.zarr")
+    assert found(tmp_path / "a.zarr") == [([5, 6, 7, 8, 9, 10], False)]
+
+
+def test_a_buffer_that_is_not_full_has_fewer_rows(tmp_path, quick_disk):
+    save_rows(tmp_path / "in", [1, 2, 3, 0, 0, 0], [False] * 6, count=3)
+    import_dataset("dqn_replay", tmp_path / "in", tmp_path / "a.zarr")
+    assert found(tmp_path / "a.zarr") == [([1, 2, 3], False)]
+
+
+def test_checkpoints_of_one_buffer_are_read_once(tmp_path, quick_disk):
+    save_rows(tmp_path / "in", [1, 2, 3, 4], [False] * 4, count=4, number=2)
+    save_rows(tmp_path / "in", [5, 6, 3, 4], [False] * 4, count=6, number=10)
+    import_dataset("dqn_replay", tmp_path / "in", tmp_path / "a.zarr")
+    assert found(tmp_path / "a.zarr") == [([1, 2, 3, 4, 5, 6], False)]
+
+
+class Trap:
+    """Unpickled, it says so."""
+
+    def __reduce__(self):
+        return (pytest.fail, ("unpickled",))
+
+
+def test_the_pickle_beside_them_is_not_opened(tmp_path, quick_disk):
+    save_rows(tmp_path / "in", [1, 2], [False] * 2)
+    (tmp_path / "in" / "episode_end_indices_ckpt.0.gz").write_bytes(
+        gzip.compress(pickle.dumps(Trap()))
+    )
+    made = import_dataset("dqn_replay", tmp_path / "in", tmp_path / "a.zarr")
+    assert any("a pickle" in one.what for one in made.losses)
+    with gzip.open(tmp_path / "in" / "$store$_reward_ckpt.0.gz", "wb") as file:
+        np.save(file, np.array([Trap(), Trap()], object), allow_pickle=True)
+    with pytest.raises(FormatError, match="a pickle of Python objects"):
+        import_dataset("dqn_replay", tmp_path / "in", tmp_path / "b.zarr")
+
+
+def test_files_that_are_missing_or_cut_off_are_refused(tmp_path, quick_disk):
+    (tmp_path / "in").mkdir()
+    with pytest.raises(FormatError, match=r"expected files as \$store\$_observation_ckpt.0.gz"):
+        import_dataset("dqn_replay", tmp_path / "in", tmp_path / "a.zarr")
+    save_rows(tmp_path / "in", np.arange(1, 200), [False] * 199)
+    path = tmp_path / "in" / "$store$_reward_ckpt.0.gz"
+    data = path.read_bytes()
+    path.write_bytes(data[:-20])
+    with pytest.raises(FormatError, match="cannot be read as dqn_replay: EOFError"):
+        import_dataset("dqn_replay", tmp_path / "in", tmp_path / "a.zarr")
+    path.unlink()
+    with pytest.raises(FormatError, match="checkpoint 0 has no reward"):
+        import_dataset("dqn_replay", tmp_path / "in", tmp_path / "a.zarr")
+
+
+def test_what_it_cannot_hold_is_refused_or_said(tmp_path, quick_disk):
+    store = write(tmp_path / "a.zarr", play(frames=DICT))
+    with pytest.raises(SchemaError, match="dict observations"):
+        export_dataset(store, "dqn_replay", tmp_path / "out")
+    large = play((3,), FRAMES, Field((), "int64"))
+    large[0].action += 1 << 40
+    store = write(tmp_path / "b.zarr", large)
+    with pytest.raises(SchemaError, match="action: values that int32 does not hold"):
+        export_dataset(store, "dqn_replay", tmp_path / "out")
+    store = write(tmp_path / "c.zarr", play(frames=FRAMES))
+    losses = export_dataset(store, "dqn_replay", tmp_path / "out").losses
+    assert "rewards of 64 bits: 32 are kept" in [one.what for one in losses]

@@ -1,0 +1,62 @@
+"""Foreign columns as fields: kept as they are, refused, or left out with a word."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from mmreplay import Field, FormatError, MissingExtraError
+from mmreplay.exchange.fields import extra_field, extra_name, field, flags, need, reward_dtype
+from mmreplay.exchange.losses import Losses
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("infos/qpos", "infos.qpos"),
+        ("/agent pos/", "agent_pos"),
+        ("reward", "reward_"),
+        (".x", "x"),
+        ("/", "_"),
+        ("a" * 200, "a" * 100),
+    ],
+)
+def test_names_of_extra_columns_are_those_a_store_takes(given, expected):
+    assert extra_name(given) == expected
+
+
+def test_a_field_keeps_shape_and_dtype():
+    assert field((2, 3), ">f4", "x") == Field((2, 3), "float32")
+    with pytest.raises(FormatError, match=r"x: expected numbers .* found complex128"):
+        field((), "complex128", "x")
+
+
+def test_an_extra_column_that_no_store_holds_is_a_loss():
+    losses = Losses()
+    assert extra_field((2,), "bool", "a", losses) == Field((2,), "bool")
+    assert extra_field((), "<U5", "b", losses) is None
+    assert extra_field((0,), "int8", "c", losses) is None
+    assert [one.what[:8] for one in losses.all()] == ["column b", "column c"]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("float64", "float64"), ("float16", "float32"), ("int64", "float64"), ("uint8", "float32")],
+)
+def test_rewards_get_a_dtype_that_holds_them(given, expected):
+    assert reward_dtype(given, "rewards") == expected
+
+
+def test_rewards_that_are_no_numbers_are_refused():
+    with pytest.raises(FormatError, match="rewards: expected numbers"):
+        reward_dtype("<U3", "rewards")
+
+
+def test_flags_may_be_numbers_with_an_axis_of_one():
+    assert flags(np.array([[0.0], [1.0], [2.0]])).tolist() == [False, True, True]
+
+
+def test_a_library_that_is_not_there_is_named_with_its_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(MissingExtraError, match=r'h5py: pip install "mmreplay\[exchange\]"'):
+        need("h5py")

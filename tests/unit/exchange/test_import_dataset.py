@@ -1,0 +1,116 @@
+"""An import makes a whole store or none, wherever it is cut off."""
+
+import errno
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import (
+    DiskFullError,
+    SchemaError,
+    StoreExistsError,
+    StoreNotFoundError,
+    import_dataset,
+)
+from tests.support.disks.faults import ALLOCATING, faulty_disk
+from tests.support.disks.trees import names
+
+ARRAYS = {
+    "observations": np.zeros((20_000, 2), "float32"),
+    "actions": np.zeros(20_000, "int64"),
+    "rewards": np.ones(20_000),
+    "terminations": np.arange(20_000) % 100 == 99,
+}
+
+
+def test_what_was_made(tmp_path, quick_disk):
+    seen = []
+    made = import_dataset(
+        "arrays",
+        ARRAYS,
+        tmp_path / "a.zarr",
+        codec="raw",
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert made.path == str(tmp_path / "a.zarr")
+    assert made.to_json() == {
+        "path": made.path,
+        "format": "arrays",
+        "transitions": 20_000,
+        "episodes": 200,
+        "terminated": 200,
+        "truncated": 0,
+        "bytes_on_disk": made.bytes_on_disk,
+        "losses": [{"what": made.losses[0].what, "count": 200}],
+    }
+    assert seen[-1][0] == seen[-1][1] > 0
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    with mmreplay.open(tmp_path / "a.zarr") as store:
+        assert store.info()["state"] == "closed"
+        assert store.rewards.dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "error"),
+    [
+        ("none.npz", "a.zarr", StoreNotFoundError),
+        ("in.npz", "there.zarr", StoreExistsError),
+        ("in.npz", "none/a.zarr", StoreNotFoundError),
+        ("in.npz", "store.zarr/a.zarr", SchemaError),
+        ("in.npz", "a\0.zarr", SchemaError),
+    ],
+)
+def test_paths_that_cannot_be(tmp_path, quick_disk, source, target, error):
+    (tmp_path / "there.zarr").mkdir()
+    np.savez(tmp_path / "in.npz", **{key: rows[:100] for key, rows in ARRAYS.items()})
+    import_dataset("arrays", tmp_path / "in.npz", tmp_path / "store.zarr")
+    with pytest.raises(error):
+        import_dataset("arrays", tmp_path / source, tmp_path / target)
+    assert names(tmp_path) == ["in.npz", "store.zarr", "there.zarr"]
+
+
+CHILD = """
+import os, sys, signal, numpy, mmreplay
+left = int(sys.argv[2])
+def die(done, total):
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+mmreplay.import_dataset("arrays", sys.argv[1] + "/in.npz", sys.argv[1] + "/a.zarr", progress=die)
+"""
+
+
+@pytest.mark.parametrize("calls", [1, 150])
+def test_a_kill_leaves_no_store_and_the_next_import_tidies_up(tmp_path, quick_disk, calls):
+    np.savez(tmp_path / "in.npz", **ARRAYS)
+    command = [sys.executable, "-c", CHILD, str(tmp_path), str(calls)]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert not (tmp_path / "a.zarr").exists()
+    assert len(names(tmp_path)) == 2  # what it was building
+    made = import_dataset("arrays", tmp_path / "in.npz", tmp_path / "a.zarr")
+    assert made.transitions == 20_000
+    assert names(tmp_path) == ["a.zarr", "in.npz"]
+    assert mmreplay.verify(tmp_path / "a.zarr").sound
+
+
+def test_an_interrupt_leaves_nothing(tmp_path, quick_disk):
+    def interrupt(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        import_dataset("arrays", ARRAYS, tmp_path / "a.zarr", progress=interrupt)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", [1, 9, 12])
+def test_a_full_disk_leaves_nothing(tmp_path, number):
+    with faulty_disk() as disk:
+        disk.fail(ALLOCATING, errno.ENOSPC, at=number, forever=True)
+        with pytest.raises(DiskFullError):
+            import_dataset("arrays", ARRAYS, tmp_path / "a.zarr")
+    assert names(tmp_path) == []

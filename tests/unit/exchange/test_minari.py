@@ -1,0 +1,95 @@
+"""Minari's HDF5 both ways without Minari; with it, see tests/exchange."""
+
+import json
+
+import h5py
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import Field, FormatError, export_dataset, import_dataset
+from tests.support.played_episodes import (
+    DICT,
+    assert_same,
+    play,
+    read_back,
+    write,
+    write_vector,
+)
+
+
+@pytest.mark.parametrize("frames", [{"frame": Field((3,), "float32")}, DICT], ids=["array", "dict"])
+@pytest.mark.parametrize("make", [write, write_vector])
+@pytest.mark.parametrize("block", [3, 1000])
+def test_there_and_back_every_byte_is_the_same(
+    tmp_path, quick_disk, monkeypatch, frames, make, block
+):
+    for module in ("stored", "minari"):
+        monkeypatch.setattr(f"mmreplay.exchange.{module}.block_steps", lambda row_bytes: block)
+    episodes = play(frames=frames, action=Field((), "int64"))
+    made = export_dataset(make(tmp_path / "a.zarr", episodes), "minari", tmp_path / "out")
+    assert (made.transitions, made.episodes) == (25, 4)
+    back = import_dataset("minari", tmp_path / "out", tmp_path / "b.zarr")
+    assert (back.transitions, back.terminated, back.truncated, back.losses) == (25, 2, 2, ())
+    for one in episodes:
+        one.extras = {f"info.{key}": rows for key, rows in one.extras.items()}
+        one.extras |= {f"reset_{key}": np.zeros_like(rows) for key, rows in one.extras.items()}
+    assert_same(read_back(tmp_path / "b.zarr"), episodes)
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    """A dataset as it is documented: two episodes, one of them with both flags at its end."""
+    folder = tmp_path / "set" / "data"
+    folder.mkdir(parents=True)
+    with h5py.File(folder / "main_data.hdf5", "w") as file:
+        for number, n in enumerate((3, 4)):
+            group = file.create_group(f"episode_{number}")
+            group.attrs.update({"id": number, "total_steps": n, "seed": 7 + number})
+            group["observations"] = np.arange(n + 1, dtype="f8")[:, None]
+            group["actions"] = np.arange(n)
+            group["rewards"] = np.ones(n)
+            last = np.arange(n) == n - 1
+            group["terminations"] = last & (number == 0)
+            group["truncations"] = last
+            group["infos/x"] = np.arange(n + 1) * 10
+    about = {"total_episodes": 2, "total_steps": 7, "data_format": "hdf5", "note": "kept"}
+    (folder / "metadata.json").write_text(json.dumps(about))
+    return tmp_path / "set"
+
+
+def test_all_that_stands_in_a_dataset_comes_back(dataset, tmp_path, quick_disk):
+    made = import_dataset("minari", dataset, tmp_path / "a.zarr")
+    assert (made.terminated, made.truncated, made.losses) == (1, 1, ())
+    with mmreplay.open(tmp_path / "a.zarr") as store:
+        assert store.trajectory(0).extras["info.x"].tolist() == [10, 20, 30]
+        assert store.trajectory(1).extras["episode.seed"].tolist() == [8] * 4
+        assert store.trajectory(0).extras["also_truncated"].tolist() == [0, 0, 1]
+    export_dataset(tmp_path / "a.zarr", "minari", tmp_path / "out")
+    files = [h5py.File(one / "data" / "main_data.hdf5") for one in (dataset, tmp_path / "out")]
+    with files[0] as before, files[1] as after:
+        names = []
+        before.visit(names.append)
+        for name in names:
+            assert dict(after[name].attrs) == dict(before[name].attrs)
+            if isinstance(before[name], h5py.Dataset):
+                assert after[name].dtype == before[name].dtype, name
+                assert after[name][:].tobytes() == before[name][:].tobytes(), name
+    about = json.loads((tmp_path / "out" / "data" / "metadata.json").read_text())
+    assert (about["note"], about["total_steps"], about["dataset_id"]) == (
+        *("kept", 7),
+        "mmreplay/out-v0",
+    )
+
+
+def test_what_is_no_dataset_is_refused(dataset, tmp_path):
+    about = dataset / "data" / "metadata.json"
+    about.write_text(json.dumps({"total_episodes": 0}))
+    with pytest.raises(FormatError, match="a dataset without an episode"):
+        import_dataset("minari", dataset, tmp_path / "a.zarr")
+    about.write_text(json.dumps({"total_episodes": 3}))
+    with pytest.raises(FormatError, match="cannot be read as minari: KeyError"):
+        import_dataset("minari", dataset, tmp_path / "a.zarr")
+    (dataset / "data" / "main_data.hdf5").write_bytes(b"no HDF5")
+    with pytest.raises(FormatError, match="cannot be read as minari: OSError"):
+        import_dataset("minari", dataset, tmp_path / "a.zarr")

@@ -1,0 +1,96 @@
+"""robomimic's layout both ways; what robomimic reads of ours is in tests/exchange."""
+
+import json
+
+import h5py
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import Field, FormatError, export_dataset, import_dataset
+from tests.support.played_episodes import DICT, assert_same, play, read_back, write, write_vector
+
+
+@pytest.mark.parametrize("make", [write, write_vector])
+@pytest.mark.parametrize("block", [3, 1000])
+def test_there_and_back_every_byte_is_the_same(tmp_path, quick_disk, monkeypatch, make, block):
+    for module in ("stored", "columns"):
+        monkeypatch.setattr(f"mmreplay.exchange.{module}.block_steps", lambda row_bytes: block)
+    episodes = play(frames=DICT)
+    out = export_dataset(make(tmp_path / "a.zarr", episodes), "robomimic", tmp_path / "a.hdf5")
+    assert out.losses == ()
+    back = import_dataset("robomimic", tmp_path / "a.hdf5", tmp_path / "b.zarr")
+    assert (back.transitions, back.terminated, back.truncated, back.losses) == (25, 2, 2, ())
+    assert_same(read_back(tmp_path / "b.zarr"), episodes)
+
+
+def demonstrations(path, *, next_obs=True, **attributes):
+    """Twelve demonstrations as they are documented, in the order of their names' texts."""
+    with h5py.File(path, "w") as file:
+        data = file.create_group("data")
+        data.attrs.update({"env_args": json.dumps({"env_name": "Lift", "type": 1})} | attributes)
+        for number in range(12):
+            group = data.create_group(f"demo_{number}")
+            group.attrs["model_file"] = "<xml/>"
+            n = number + 1
+            group["actions"] = np.full((n, 2), number, "f8")
+            group["rewards"] = np.arange(n, dtype="f8")
+            group["dones"] = (np.arange(n) == n - 1) & (number % 2 == 0)
+            group["states"] = np.ones((n, 4))
+            group["obs/pose"] = np.arange(n, dtype="f8")[:, None]
+            if next_obs:
+                group["next_obs/pose"] = np.arange(1, n + 1, dtype="f8")[:, None]
+        file["mask/train"] = np.array([b"demo_0", b"demo_11"])
+    return path
+
+
+def test_demonstrations_in_order_with_states_and_masks(tmp_path, quick_disk):
+    made = import_dataset("robomimic", demonstrations(tmp_path / "a.hdf5"), tmp_path / "a.zarr")
+    assert (made.transitions, made.episodes, made.terminated, made.truncated) == (78, 12, 6, 6)
+    assert [one.what[:10] for one in made.losses] == ["model_file"]
+    with mmreplay.open(tmp_path / "a.zarr") as store:
+        assert store.episodes["length"].tolist() == list(range(1, 13))
+        last = store.trajectory(11)
+        assert last.observation["pose"][:, 0].tolist() == list(range(13))
+        assert last.extras["mask.train"].all()
+        assert not store.trajectory(5).extras["mask.train"].any()
+        assert store.info()["env"]["id"] == "Lift"
+    export_dataset(tmp_path / "a.zarr", "robomimic", tmp_path / "b.hdf5")
+    with h5py.File(tmp_path / "a.hdf5") as before, h5py.File(tmp_path / "b.hdf5") as after:
+        assert json.loads(after["data"].attrs["env_args"]) == {"env_name": "Lift", "type": 1}
+        assert sorted(after["mask/train"][:]) == sorted(before["mask/train"][:])
+        for name in ("actions", "rewards", "dones", "states", "obs/pose", "next_obs/pose"):
+            for number in range(12):
+                path = f"data/demo_{number}/{name}"
+                assert np.array_equal(before[path][:], after[path][:]), path
+
+
+def test_without_next_obs_the_last_one_stands_in(tmp_path, quick_disk):
+    path = demonstrations(tmp_path / "a.hdf5", next_obs=False)
+    made = import_dataset("robomimic", path, tmp_path / "a.zarr")
+    assert {one.what[:5]: one.count for one in made.losses} == {"model": 12, "final": 12}
+    with mmreplay.open(tmp_path / "a.zarr") as store:
+        assert store.trajectory(1).observation["pose"][:, 0].tolist() == [0, 1, 1]
+
+
+def test_numbers_as_actions_and_one_observation(tmp_path, quick_disk):
+    store = write(tmp_path / "a.zarr", play(action=Field((), "int64")))
+    out = export_dataset(store, "robomimic", tmp_path / "a.hdf5", key="state", next_obs=False)
+    assert [one.what[:7] for one in out.losses] == ["final o", "actions"]
+    with h5py.File(tmp_path / "a.hdf5") as file:
+        assert file["data/demo_0/actions"].shape == (7, 1)
+        assert file["data/demo_0/obs/state"].shape == (7, 3)
+        assert "next_obs" not in file["data/demo_0"]
+
+
+def test_a_file_without_observations_is_refused(tmp_path):
+    path = demonstrations(tmp_path / "a.hdf5")
+    with h5py.File(path, "a") as file:
+        del file["data/demo_0/obs"]
+    with pytest.raises(FormatError, match="demo_0: expected obs and actions, found actions"):
+        import_dataset("robomimic", path, tmp_path / "a.zarr")
+    with h5py.File(path, "a") as file:
+        for number in range(12):
+            del file[f"data/demo_{number}"]
+    with pytest.raises(FormatError, match="expected demonstrations, found none"):
+        import_dataset("robomimic", path, tmp_path / "a.zarr")

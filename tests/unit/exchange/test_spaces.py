@@ -1,0 +1,81 @@
+"""Spaces as JSON: their arrays, and bounds that are written once."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from mmreplay import Field, FormatError
+from mmreplay.exchange.spaces import Leaf, compacted, expanded, leaves, space_of, spaces_of
+
+
+def box(shape, dtype="float32", low=-1.0, high=1.0):
+    bounds = {key: np.full(shape, one).tolist() for key, one in (("low", low), ("high", high))}
+    return {"type": "Box", "dtype": dtype, "shape": list(shape), **bounds}
+
+
+TREE = {
+    "type": "Dict",
+    "subspaces": {
+        "a": box((2, 3)),
+        "b": {
+            "type": "Tuple",
+            "subspaces": [
+                {"type": "Discrete", "dtype": "int64", "start": 1, "n": 4},
+                {"type": "MultiDiscrete", "dtype": "int64", "nvec": [2, 3], "start": [0, 0]},
+                {"type": "MultiBinary", "n": [2, 2]},
+            ],
+        },
+        "an image": box((40, 36, 3), "uint8", 0, 255),
+        "unlike": box((2,), low=0.0) | {"high": [1.0, math.inf]},
+    },
+}
+
+
+def test_the_arrays_of_a_tree():
+    found = leaves(TREE)
+    assert [(one.name, one.path, one.shape, one.dtype.name, one.is_image) for one in found] == [
+        ("a", ("a",), (2, 3), "float32", False),
+        ("b.0", ("b", 0), (), "int64", False),
+        ("b.1", ("b", 1), (2,), "int64", False),
+        ("b.2", ("b", 2), (2, 2), "int8", False),
+        ("an_image", ("an image",), (40, 36, 3), "uint8", True),
+        ("unlike", ("unlike",), (2,), "float32", False),
+    ]
+    assert leaves(box((3,))) == [Leaf("frame", (), "Box", (3,), np.dtype("float32"), False)]
+
+
+def test_texts_and_parts_of_one_name_are_refused():
+    with pytest.raises(FormatError, match="a space of Text"):
+        leaves({"type": "Text"})
+    with pytest.raises(FormatError, match="two parts of a space have one name"):
+        leaves({"type": "Dict", "subspaces": {"a b": box((1,)), "a_b": box((1,))}})
+
+
+@pytest.mark.parametrize("space", [TREE, box((3,), low=-math.inf, high=math.inf), box(())])
+def test_what_was_compacted_comes_back(space):
+    compact = compacted(space)
+    text = json.dumps(compact, allow_nan=False)
+    assert len(text) < 900
+    assert json.dumps(expanded(json.loads(text))) == json.dumps(space)
+
+
+@pytest.mark.parametrize(
+    ("field", "bounds", "expected"),
+    [
+        (Field((), "int64"), (2, 6), {"type": "Discrete", "dtype": "int64", "start": 0, "n": 7}),
+        (Field((), "int8"), (-2, 1), {"type": "Discrete", "dtype": "int64", "start": -2, "n": 4}),
+        (Field((2,), "uint8"), (), box((2,), "uint8", 0, 255)),
+        (Field((1,), "bool"), (), box((1,), "bool", 0, 1)),
+        (Field((), "float32"), (), box((), "float32", -math.inf, math.inf)),
+    ],
+)
+def test_a_space_for_a_field(field, bounds, expected):
+    assert space_of(field, *bounds) == expected
+
+
+def test_a_space_for_fields():
+    field = Field((2,), "uint8")
+    assert spaces_of({"frame": field}) == space_of(field)
+    assert spaces_of({"a": field}) == {"type": "Dict", "subspaces": {"a": space_of(field)}}

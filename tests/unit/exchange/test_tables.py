@@ -1,0 +1,89 @@
+"""Columns by the names that libraries give them; which of them are taken for what."""
+
+import numpy as np
+import pytest
+
+from mmreplay import Field, FormatError
+from mmreplay.exchange.columns import columns_of
+from mmreplay.exchange.losses import Losses
+from mmreplay.exchange.steps import Steps
+from mmreplay.exchange.tables import Tables, table_rows
+
+N = 6
+FLAT = {"obs": np.ones((N, 2), "f4"), "acts": np.arange(N), "rews": np.ones(N, "i4")}
+
+
+def tables(given, **settings):
+    losses = Losses()
+    return Tables(columns_of(given), "here", losses, "repeat", **settings), losses
+
+
+def test_fields_are_those_of_the_columns():
+    found = tables(FLAT | {"infos/x": np.zeros((N, 3), "i2"), "extras/y": np.zeros(N)})[0]
+    incoming = found.incoming([])
+    assert incoming.frame == Field((2,), "float32")
+    assert incoming.action == Field((), "int64")
+    assert incoming.extras == {"infos.x": Field((3,), "int16"), "y": Field((), "float64")}
+    assert (incoming.reward_dtype, incoming.n_steps) == (np.dtype("float64"), N)
+
+
+def test_parts_of_dict_observations():
+    given = {f"observations/{key}": np.zeros((N, 2), "u1") for key in ("a", "b.c")}
+    found = tables({"actions": np.arange(N), "rewards": np.ones(N)} | given)[0]
+    assert found.incoming([]).frame == {"a": Field((2,), "uint8"), "b.c": Field((2,), "uint8")}
+
+
+def test_columns_of_other_lengths_are_losses():
+    losses = tables(FLAT | {"other": np.zeros(3)})[1]
+    assert [one.what for one in losses.all()] == ["array other: not one row a step"]
+
+
+def test_rewards_may_be_missing_if_the_format_has_none():
+    given = {"obs": FLAT["obs"], "acts": FLAT["acts"]}
+    with pytest.raises(FormatError, match="here: expected a column 'rewards', found acts, obs"):
+        tables(given)
+    found, losses = tables(given, needs_rewards=False)
+    (table,) = found.tables([given])
+    assert table.reward.tolist() == [0] * N
+    assert losses.all()[0].what.startswith("rewards: the source has none")
+
+
+@pytest.mark.parametrize(
+    ("flags", "terminal", "ends"),
+    [
+        ({"terminals": [0, 1, 0, 0, 0, 1]}, [1, 5], [1, 5]),
+        ({"terminals": [0, 1, 0, 0, 0, 0], "timeouts": [0, 0, 0, 1, 0, 0]}, [1], [1, 3]),
+        ({"terminals": [0, 1, 0, 0, 0, 0], "timeouts": [0, 1, 0, 0, 0, 0]}, [1], [1]),
+        ({"terminals": [0, 1, 0, 0, 0, 0], "dones": [0, 1, 0, 1, 0, 0]}, [1], [1, 3]),
+        ({"timeouts": [0, 1, 0, 0, 0, 0], "dones": [0, 1, 0, 1, 0, 0]}, [3], [1, 3]),
+        ({"dones": [0, 1, 0, 1, 0, 0]}, [1, 3], [1, 3]),
+        ({"terminated": [0, 0, 0, 0, 0, 1], "life_losses": [0, 1, 0, 0, 0, 0]}, [1, 5], [5]),
+        ({"episode": [0, 0, 1, 1, 1, 2]}, [], [1, 4, 5]),
+        ({"episode": [4, 4, 4, 4, 2, 2], "dones": [0, 0, 0, 1, 0, 0]}, [3], [3, 5]),
+        ({"episode": [4] * 6, "truncated": [0, 0, 1, 0, 0, 0]}, [], [5]),
+        ({}, [], []),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 4, 6])
+def test_flags_by_every_name(flags, terminal, ends, size):
+    given = FLAT | {key: np.array(rows) for key, rows in flags.items()}
+    found = tables(given)[0]
+    blocks = [{k: v[at : at + size] for k, v in given.items()} for at in range(0, N, size)]
+    parts = list(found.tables(blocks))
+    assert np.flatnonzero(np.concatenate([one.terminal for one in parts])).tolist() == terminal
+    assert np.flatnonzero(np.concatenate([one.ends for one in parts])).tolist() == ends
+
+
+def test_a_row_out_has_its_final_observation_where_its_episode_ends():
+    observed = np.arange(4, dtype="float32")
+    terminal = np.array([True, False, True])
+    run = Steps(
+        {"frame": observed}, np.arange(3), np.ones(3), terminal, {"x": np.ones(3)}, True, True
+    )
+    rows = table_rows(run, is_dict=False)
+    assert rows["observations"].tolist() == [0, 1, 2]
+    assert rows["final_observations"].tolist() == [3]
+    assert rows["terminations"].tolist() == [False, False, True]
+    assert rows["truncations"].tolist() == [False] * 3
+    assert rows["life_losses"].tolist() == [True, False, False]
+    assert "extras/x" in rows
