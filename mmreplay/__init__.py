@@ -62,8 +62,8 @@ if TYPE_CHECKING:
     from mmreplay.recording.progress import RecordProgress
     from mmreplay.recording.recorder import RecordResult, record
     from mmreplay.recording.signals import stop_on_signals
-    from mmreplay.viewer.plot import plot
-    from mmreplay.viewer.render import Rendered, render
+    from mmreplay.rendering.plot import plot
+    from mmreplay.rendering.render import Rendered, render
 
 __all__ = [
     "LANE_SHIFT",
@@ -162,9 +162,9 @@ _LAZY = {
     "ExchangeFormat": "mmreplay.exchange.formats",
     "Loss": "mmreplay.exchange.losses",
     "snapshot": "mmreplay.maintenance.snapshot",
-    "plot": "mmreplay.viewer.plot",  # an extra
-    "render": "mmreplay.viewer.render",  # likewise
-    "Rendered": "mmreplay.viewer.render",
+    "plot": "mmreplay.rendering.plot",  # an extra
+    "render": "mmreplay.rendering.render",  # likewise
+    "Rendered": "mmreplay.rendering.render",
     "Snapshot": "mmreplay.maintenance.snapshot",
 }
 

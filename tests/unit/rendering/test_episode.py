@@ -5,8 +5,8 @@ import pytest
 
 import mmreplay
 from mmreplay import EmptyBufferError, Field, InvalidIdError, SchemaError
-from mmreplay.viewer import episode
-from mmreplay.viewer.episode import Episode, action_names
+from mmreplay.rendering import episode
+from mmreplay.rendering.episode import Episode, action_names
 
 
 @pytest.mark.parametrize("name", ["one.zarr", "two.zarr"])

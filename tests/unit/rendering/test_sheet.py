@@ -5,8 +5,8 @@ import pytest
 from PIL import Image
 
 import mmreplay
-from mmreplay.viewer.episode import Episode
-from mmreplay.viewer.sheet import MOST_TILES, chosen_steps, write_sheet
+from mmreplay.rendering.episode import Episode
+from mmreplay.rendering.sheet import MOST_TILES, chosen_steps, write_sheet
 
 
 @pytest.mark.parametrize("length", [1, 5, 46, 47])

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from mmreplay.errors import MissingExtraError
 from mmreplay.pictures.images import Image, factor_for, resized
-from mmreplay.viewer.episode import Episode, Moment
+from mmreplay.rendering.episode import Episode, Moment
 
 try:
     from PIL import Image as Pictures

@@ -8,7 +8,7 @@ from PIL import Image
 
 import mmreplay
 from mmreplay import Field, SchemaError, StoreExistsError, StoreNotFoundError
-from mmreplay.viewer.plot import plot
+from mmreplay.rendering.plot import plot
 
 
 @pytest.fixture(autouse=True)

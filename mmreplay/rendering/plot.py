@@ -15,12 +15,12 @@ import numpy as np
 from mmreplay.errors import MissingExtraError, SchemaError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
 from mmreplay.reading.store import Store, open_store
+from mmreplay.rendering import histograms
+from mmreplay.rendering.episode import action_names
+from mmreplay.rendering.histograms import Numbers, Tally, drawable
+from mmreplay.rendering.new_file import checked_path, new_file
 from mmreplay.system import user_paths
 from mmreplay.system.disk_errors import writing
-from mmreplay.viewer import histograms
-from mmreplay.viewer.episode import action_names
-from mmreplay.viewer.histograms import Numbers, Tally, drawable
-from mmreplay.viewer.new_file import checked_path, new_file
 
 try:
     import matplotlib as mpl

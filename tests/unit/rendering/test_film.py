@@ -6,7 +6,7 @@ import pytest
 from PIL import Image, ImageSequence
 
 from mmreplay import DiskFullError, FailedStoreError
-from mmreplay.viewer.film import open_film
+from mmreplay.rendering.film import open_film
 
 
 def film(path, images, fps=30):

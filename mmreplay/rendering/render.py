@@ -10,10 +10,10 @@ from typing import Any
 
 from mmreplay.arguments import whole_number, whole_number_or_none
 from mmreplay.reading.store import Store, open_store
-from mmreplay.viewer import film, sheet
-from mmreplay.viewer.canvas import FilmCanvas
-from mmreplay.viewer.episode import Episode, Moment
-from mmreplay.viewer.new_file import checked_path, new_file
+from mmreplay.rendering import film, sheet
+from mmreplay.rendering.canvas import FilmCanvas
+from mmreplay.rendering.episode import Episode, Moment
+from mmreplay.rendering.new_file import checked_path, new_file
 
 SUFFIXES = (*film.MOST_FPS, ".png")
 MOST_SCALE = 64

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay.viewer import canvas
-from mmreplay.viewer.canvas import FilmCanvas, fitting, put_text, reward_ink, reward_text
-from mmreplay.viewer.episode import Episode, Moment
+from mmreplay.rendering import canvas
+from mmreplay.rendering.canvas import FilmCanvas, fitting, put_text, reward_ink, reward_text
+from mmreplay.rendering.episode import Episode, Moment
 
 
 def episode_of(rewards, end="terminated", flags=None):

@@ -11,7 +11,7 @@ from PIL import Image, ImageSequence
 
 import mmreplay
 from mmreplay import CorruptStoreError, MmreplayError, SchemaError
-from mmreplay.viewer.render import render
+from mmreplay.rendering.render import render
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 import pytest
 
 from mmreplay import SchemaError, StoreExistsError, StoreNotFoundError
-from mmreplay.viewer.new_file import checked_path, new_file
+from mmreplay.rendering.new_file import checked_path, new_file
 
 SUFFIXES = (".gif", ".png")
 

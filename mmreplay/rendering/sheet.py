@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.pictures.images import factor_for, resized
-from mmreplay.system.disk_errors import writing
-from mmreplay.viewer.canvas import (
+from mmreplay.rendering.canvas import (
     FAINT,
     MARGIN,
     Canvas,
@@ -24,7 +23,8 @@ from mmreplay.viewer.canvas import (
     reward_ink,
     reward_text,
 )
-from mmreplay.viewer.episode import Episode, Moment
+from mmreplay.rendering.episode import Episode, Moment
+from mmreplay.system.disk_errors import writing
 
 MOST_TILES = 48
 _COLUMNS = 6

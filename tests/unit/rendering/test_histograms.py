@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay.viewer import histograms
-from mmreplay.viewer.histograms import (
+from mmreplay.rendering import histograms
+from mmreplay.rendering.histograms import (
     Tally,
     blocks_of,
     drawable,

@@ -1,0 +1,1 @@
+"""Stores as pictures: films, contact sheets and curves."""

@@ -1,1 +1,0 @@
-"""Looking at stores: pictures, films and curves."""
