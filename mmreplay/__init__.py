@@ -58,6 +58,8 @@ if TYPE_CHECKING:
     from mmreplay.recording.progress import RecordProgress
     from mmreplay.recording.recorder import RecordResult, record
     from mmreplay.recording.signals import stop_on_signals
+    from mmreplay.viewer.export import ExportedView, export_view
+    from mmreplay.viewer.view import view
 
 __all__ = [
     "LANE_SHIFT",
@@ -68,6 +70,7 @@ __all__ = [
     "Decorated",
     "DiskFullError",
     "EmptyBufferError",
+    "ExportedView",
     "FailedStoreError",
     "Field",
     "Finding",
@@ -105,6 +108,7 @@ __all__ = [
     "Writer",
     "__version__",
     "create",
+    "export_view",
     "load",
     "open",
     "pack",
@@ -114,6 +118,7 @@ __all__ = [
     "stop_on_signals",
     "transforms",
     "verify",
+    "view",
 ]
 
 
@@ -140,6 +145,9 @@ _LAZY = {
     "Packed": "mmreplay.maintenance.pack",
     "snapshot": "mmreplay.maintenance.snapshot",
     "Snapshot": "mmreplay.maintenance.snapshot",
+    "view": "mmreplay.viewer.view",
+    "export_view": "mmreplay.viewer.export",
+    "ExportedView": "mmreplay.viewer.export",
 }
 
 

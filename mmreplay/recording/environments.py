@@ -130,6 +130,17 @@ def env_name(env: AnyEnv) -> str:
     return spec_id if isinstance(spec_id, str) else type(env.unwrapped).__name__
 
 
+def action_names(env: AnyEnv) -> list[str] | None:
+    """What the actions of an Atari game, or of one like it, are called; None if nobody knows."""
+    one = env
+    if isinstance(env, VectorEnv):
+        if hasattr(env, "ale"):  # of ale-py, in whose threads there are no environments to ask
+            return [action.name for action in env.ale.get_action_set()]
+        one = next(iter(getattr(env, "envs", ())), env)
+    meanings = getattr(one.unwrapped, "get_action_meanings", None)
+    return [str(name) for name in meanings()] if callable(meanings) else None
+
+
 def _versions_of(name: str) -> list[str]:
     found = [s for s in gymnasium.registry.values() if s.id.rpartition("-v")[0] == name]
     return [s.id for s in sorted(found, key=lambda s: s.version or 0, reverse=True)]

@@ -21,7 +21,13 @@ from mmreplay.arguments import whole_number
 from mmreplay.env_fields import advice_on_stacks
 from mmreplay.errors import MmreplayError, SchemaError, StoreNotFoundError
 from mmreplay.reading.store import open_store
-from mmreplay.recording.environments import EnvLike, World, make_world, versions
+from mmreplay.recording.environments import (
+    EnvLike,
+    World,
+    action_names,
+    make_world,
+    versions,
+)
 from mmreplay.recording.loops import Tally, prepare
 from mmreplay.recording.policies import PolicyLike, load_policy
 from mmreplay.recording.progress import Meter, RecordProgress
@@ -273,8 +279,10 @@ def _metadata(
     world: World, run: dict[str, Any], earlier: _Earlier | None, *, life_loss: bool
 ) -> dict[str, Any]:
     runs = [] if earlier is None else list(earlier.metadata.get("runs", []))
+    names = action_names(world.env)
     return {
         "id": world.name,
+        **({} if names is None else {"action_names": names}),
         "n_envs": world.n_envs,
         "preprocessing": world.preprocessing,
         "life_loss": life_loss,

@@ -28,6 +28,7 @@ Commands:
   record    Record a Gymnasium environment.
   info      Show what is in a store.
   episodes  List the trajectories.
+  view      Show every frame in a web page.
   verify    Read everything, check every checksum and rule.
   repair    Make a damaged store sound again.
   snapshot  Copy a store as it is now, while it is written.
@@ -46,7 +47,7 @@ def test_version(command):
     assert command("--version").out == f"mmreplay {mmreplay.__version__}\n"
 
 
-@pytest.mark.parametrize("name", ["record", "repair", "snapshot", "pack", *COMMANDS])
+@pytest.mark.parametrize("name", ["record", "repair", "snapshot", "pack", "view", *COMMANDS])
 def test_each_command_has_help(command, name):
     result = command(name, "--help")
     assert result.status == 0

@@ -18,7 +18,17 @@ from mmreplay import Field
 
 ROOT = Path(__file__).parents[2]
 
-EXTRAS = {"ale_py", "cv2", "gymnasium", "hypothesis", "stable_baselines3", "tensorstore", "torch"}
+EXTRAS = {
+    "ale_py",
+    "cv2",
+    "gymnasium",
+    "hypothesis",
+    "stable_baselines3",
+    "starlette",
+    "tensorstore",
+    "torch",
+    "uvicorn",
+}
 # Needed, but not by everyone who imports mmreplay: loaded where they are used.
 LAZY = {"click", "numcodecs", "rich", "zarr"}
 # Attributes of public objects that docs/api.md does not list.
