@@ -85,14 +85,14 @@ function route() {
   overview.node.hidden = isEpisode;
   episode.node.hidden = !isEpisode;
   document.title = `${store.name} · mmreplay`;
-  loadTable(store);
   if (isEpisode) {
+    loadTable(store);
     if (written !== location.hash || isNew || !episode.data || episode.data.id !== id) {
       episode.open(store, id, step);
     }
   } else {
     episode.close();
-    page.stores.forEach((one) => loadTable(one));
+    loadTables();
     overview.show(store);
     if (isNew) overview.table.body.focus();
   }
@@ -163,10 +163,15 @@ async function watch() {
   setTimeout(watch, POLL_MS);
 }
 
+// Of the stores that are shown now.
+function loadTables() {
+  const { store } = parse();
+  (overview.node.hidden && store ? [store] : page.stores).forEach((one) => loadTable(one));
+}
+
 onChange((what) => {
-  if (what === "heads" || what === "about") {
-    const shown = overview.node.hidden ? [parse().store] : page.stores;
-    shown.filter(Boolean).forEach((store) => loadTable(store));
+  if (what !== "flags") {
+    if (what !== "table") loadTables();
     if (what === "about") route();
     episode.changed();
   }
@@ -196,7 +201,7 @@ async function begin() {
   window.addEventListener("popstate", route);
   route();
   // Tables that were put off are asked for again, also when nothing new has come since.
-  setInterval(() => !overview.node.hidden && page.stores.forEach((one) => loadTable(one)), POLL_MS);
+  setInterval(loadTables, POLL_MS);
   if (!page.isStatic) watch();
 }
 

@@ -1,7 +1,7 @@
 // One episode: its rows in blocks, and what is known of them so far.
 
 import { getBlock, getJson, kept } from "./net.js";
-import { ENDS, page } from "./model.js";
+import { ENDS, loadTable, page } from "./model.js";
 
 const TRANSITIONS = 64; // of a block
 const RETRY_MS = 2000;
@@ -22,6 +22,7 @@ export class EpisodeData {
   // How long it is by now, from the table where that cannot have changed. True if it has grown.
   async refresh() {
     const before = `${this.length} ${this.end}`;
+    if (page.isStatic) await loadTable(this.store);
     const { table } = this.store;
     const k = table ? table.find(this.id) : -1;
     if (k >= 0 && (table.end[k] !== 0 || page.isStatic)) {

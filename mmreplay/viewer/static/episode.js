@@ -3,7 +3,7 @@
 import { Chart, drawLines } from "./charts.js";
 import { copy, count, el, fill, number, python, pythonString } from "./dom.js";
 import { EpisodeData } from "./episode-data.js";
-import { LANE_SHIFT, loadTable, page, read, write } from "./model.js";
+import { LANE_SHIFT, page, read, write } from "./model.js";
 import { layout, paint } from "./paint.js";
 import { Player, SPEEDS } from "./player.js";
 import { Scrubber } from "./scrubber.js";
@@ -152,6 +152,10 @@ export class EpisodeView {
     this.node.classList.add("waiting");
     this.say("");
     this.prepare();
+    if (store.exported && !store.exported.has(id)) {
+      this.fail("The frames of this episode are not in this export: the pale ones of the list are not.");
+      return;
+    }
     try {
       await data.refresh();
     } catch (error) {
@@ -169,14 +173,14 @@ export class EpisodeView {
     this.data.length = 0;
     this.title.textContent = "Episode";
     fill(this.facts);
-    fill(this.numbers);
+    list(this.numbers, []);
     this.say(sentence);
   }
 
-  say(sentence) {
+  say(sentence, goesOn = false) {
     this.message.hidden = !sentence;
     this.message.textContent = sentence;
-    this.node.classList.toggle("failed", Boolean(sentence));
+    this.node.classList.toggle("failed", Boolean(sentence) && !goesOn);
   }
 
   // The places of frames, of this store's shapes.
@@ -262,7 +266,7 @@ export class EpisodeView {
     this.isWaiting = true;
     requestAnimationFrame(() => {
       this.isWaiting = false;
-      if (this.node.hidden || !this.data.length) return;
+      if (!this.data || !this.data.length) return;
       this.drawTracks();
       this.paintStep();
     });
@@ -271,7 +275,7 @@ export class EpisodeView {
   // The store has changed: the episode may have grown, and it may not be the newest any more.
   async changed() {
     const { data } = this;
-    if (!data || this.node.hidden) return;
+    if (!data) return;
     if (data.store.head.version !== data.version) {
       const { store, id } = data;
       this.open(store, id, this.step);
@@ -291,16 +295,16 @@ export class EpisodeView {
         return;
       }
     }
+    const { store, id } = data;
+    if (store.table && store.tableKey === store.head.key && data.length) {
+      const isGone = store.table.find(id) < 0;
+      this.say(isGone ? "This episode was evicted meanwhile: what is shown is what the page kept." : "", true);
+    }
     if (this.follows) this.toNewest();
   }
 
-  async toNewest() {
+  toNewest() {
     const { store, id } = this.data;
-    if (this.data.end === "open") {
-      this.show(this.data.length);
-      return;
-    }
-    await loadTable(store);
     const { table } = store;
     const here = table ? table.find(id) : -1;
     for (let k = table ? table.n - 1 : -1; k > here && here >= 0; k--) {
@@ -602,6 +606,8 @@ export class EpisodeView {
   close() {
     this.player.stop();
     this.follows = false;
+    if (this.data) this.data.isOver = true;
+    this.data = null; // opened again, it is looked up again
   }
 
   key(event) {

@@ -145,11 +145,16 @@ export async function poll() {
 // A large table is asked for less often: each time all of it comes.
 const restMs = (store) => (store.table ? Math.min(store.table.n / 10, 10_000) : 0);
 
-export async function loadTable(store) {
-  if (store.head.error || store.tableKey === store.head.key || store.isLoading) return;
-  if (performance.now() - store.tableAt < restMs(store)) return;
-  const key = store.head.key;
-  store.isLoading = true;
+export function loadTable(store) {
+  if (store.loading) return store.loading;
+  if (store.head.error || store.tableKey === store.head.key) return null;
+  if (performance.now() - store.tableAt < restMs(store)) return null;
+  store.loading = load(store);
+  return store.loading;
+}
+
+async function load(store) {
+  const { key } = store.head;
   try {
     const packed = await getPackedChanging(`data/${store.number}/episodes.bin`);
     store.table = new Table(packed, store);
@@ -159,7 +164,7 @@ export async function loadTable(store) {
     store.tableError = error.message;
   } finally {
     store.tableAt = performance.now();
-    store.isLoading = false;
+    store.loading = null;
   }
   tell("table");
 }

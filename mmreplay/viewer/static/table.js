@@ -158,7 +158,7 @@ export class EpisodeTable {
       }
     }
     this.columnsNow = this.columns();
-    this.node.dataset.columns = this.columnsNow.length;
+    this.node.style.setProperty("--columns", this.columnsNow.length);
     fill(
       this.head,
       el("span", { class: "star" }),
