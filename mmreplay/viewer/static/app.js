@@ -36,9 +36,7 @@ const help = el(
 
 // ---------------------------------------------------------------- light and dark
 
-const themes = { light: "dark", dark: "light" };
 const system = matchMedia("(prefers-color-scheme: dark)");
-const theme = () => document.documentElement.dataset.theme;
 
 function setTheme(name) {
   document.documentElement.dataset.theme = name;
@@ -50,7 +48,7 @@ system.addEventListener("change", () => setTheme(system.matches ? "dark" : "ligh
 document.documentElement.dataset.theme = read("theme", system.matches ? "dark" : "light");
 
 function otherTheme() {
-  const next = themes[theme()];
+  const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
   write("theme", next);
   setTheme(next);
 }

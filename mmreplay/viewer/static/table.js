@@ -8,7 +8,6 @@ const SPARE = 8;
 
 export const LANGUAGE =
   "return>10  length<=500  lane=0  env=3  #>100  terminated  truncated  open  flagged";
-const KEYS = { return: "return", length: "length", lane: "lane", env: "env", "#": "#", row: "row" };
 const TERM = /^(return|length|lane|env|row|#)(>=|<=|=|>|<)(-?[\d.]+(?:e[+-]?\d+)?)$/;
 const COMPARE = {
   ">": (a, b) => a > b,
@@ -25,8 +24,7 @@ export function parseFilter(text, flags) {
     const term = TERM.exec(word);
     if (term) {
       const value = Number(term[3]);
-      const key = KEYS[term[1]];
-      tests.push((table, k) => COMPARE[term[2]](valueOf(table, key, k), value));
+      tests.push((table, k) => COMPARE[term[2]](valueOf(table, term[1], k), value));
     } else if (ENDS.includes(word)) {
       const code = ENDS.indexOf(word);
       tests.push((table, k) => table.end[k] === code);
