@@ -13,7 +13,8 @@ WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep test-exchange crash lint format types bench bench-peers clean
+.PHONY: help demo test test-deep test-exchange test-browser crash lint format types bench \
+    bench-peers clean
 .NOTPARALLEL:  # two pips in one environment break it
 
 help:
@@ -21,6 +22,7 @@ help:
 	@echo 'make test       run the tests'
 	@echo 'make test-deep  run those that can look deeper, deeper: some minutes more'
 	@echo 'make test-exchange  import and export with the libraries whose formats these are: 2 GB of packages'
+	@echo 'make test-browser  look at the page of `mmreplay view` in Chromium'
 	@echo 'make crash      try for long to lose or tear a row, and write tests/crash/results'
 	@echo 'make lint       check style and the order of rooms; make format repairs what can be repaired'
 	@echo 'make types      check types (mypy)'
@@ -46,6 +48,9 @@ test-deep: $(VENV)/.extras-test
 
 test-exchange: $(EXCHANGE)/.installed
 	$(EXCHANGE)/bin/python -m pytest tests/exchange $(SIDE_BY_SIDE) $(ARGS)
+
+test-browser: $(VENV)/.extras-browser $(VENV)/.chromium
+	MMREPLAY_BROWSER=1 $(BIN)/python -m pytest tests/browser $(ARGS)
 
 THOROUGHLY = MMREPLAY_EFFORT=thorough MMREPLAY_RESULTS=tests/crash/results $(BIN)/python -m pytest
 # These take all processors themselves, or measure how long something takes.
@@ -99,6 +104,20 @@ $(VENV)/.extras-dev: pyproject.toml | $(BIN)/python
 	@echo "Installing mmreplay[dev] into $(VENV): about a minute the first time"
 	$(INSTALL) '.[dev]'
 	@touch $@ $(VENV)/.extras-test $(VENV)/.extras-atari
+
+$(VENV)/.extras-browser: pyproject.toml | $(BIN)/python
+	@echo "Installing mmreplay[browser] into $(VENV): about a minute the first time"
+	$(INSTALL) '.[browser]'
+	@touch $@ $(VENV)/.extras-test $(VENV)/.extras-atari
+
+# The system's own: what Playwright would download is another one, of 500 MB.
+$(VENV)/.chromium: | $(BIN)/python
+	@if command -v chromium chromium-browser google-chrome >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo 'Installing chromium: about a minute'; \
+	    { apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; } >/dev/null; \
+	else echo 'make: test-browser needs Chromium: apt-get install chromium' >&2; exit 1; fi
+	@touch $@
 
 # torch alone and first, so that what is there of it is kept; d3rlpy without its dependencies, of
 # which requirements.txt says why.

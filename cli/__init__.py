@@ -21,6 +21,7 @@ _COMMANDS = {
     "record": "Record a Gymnasium environment.",
     "info": "Show what is in a store.",
     "episodes": "List the trajectories.",
+    "view": "Show every frame in a web page.",
     "verify": "Read everything, check every checksum and rule.",
     "repair": "Make a damaged store sound again.",
     "snapshot": "Copy a store as it is now, while it is written.",

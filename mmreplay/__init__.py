@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from mmreplay.recording.signals import stop_on_signals
     from mmreplay.rendering.plot import plot
     from mmreplay.rendering.render import Rendered, render
+    from mmreplay.viewer.export import ExportedView, export_view
+    from mmreplay.viewer.view import view
 
 __all__ = [
     "LANE_SHIFT",
@@ -76,6 +78,7 @@ __all__ = [
     "EmptyBufferError",
     "ExchangeFormat",
     "Exported",
+    "ExportedView",
     "FailedStoreError",
     "Field",
     "Finding",
@@ -118,6 +121,7 @@ __all__ = [
     "create",
     "exchange_formats",
     "export_dataset",
+    "export_view",
     "import_dataset",
     "load",
     "open",
@@ -130,6 +134,7 @@ __all__ = [
     "stop_on_signals",
     "transforms",
     "verify",
+    "view",
 ]
 
 
@@ -166,6 +171,9 @@ _LAZY = {
     "render": "mmreplay.rendering.render",  # likewise
     "Rendered": "mmreplay.rendering.render",
     "Snapshot": "mmreplay.maintenance.snapshot",
+    "view": "mmreplay.viewer.view",
+    "export_view": "mmreplay.viewer.export",
+    "ExportedView": "mmreplay.viewer.export",
 }
 
 

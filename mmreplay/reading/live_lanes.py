@@ -399,8 +399,10 @@ class LiveLanes:
 
         return self.retrying(read)
 
-    def episode_rows(self, path: str, first: int, n_rows: int) -> Array:
+    def episode_rows(self, path: str, first: int, n_rows: int, skip: int = 0) -> Array:
         """The first rows of a column in the episode that begins with this id, all committed.
+
+        Without the first `skip` of them.
 
         Raises InvalidIdError if the episode is not whole any more.
         """
@@ -408,9 +410,9 @@ class LiveLanes:
         def read() -> tuple[JoinedLanes, Array]:
             lanes = self._with_episode(first)
             if path.startswith("frames"):
-                wanted = lanes.frame_places(first, n_rows)
+                wanted = lanes.frame_places(first, n_rows)[skip:]
             else:
-                wanted = first + np.arange(n_rows) * lanes.readers[first >> LANE_SHIFT].width
+                wanted = first + np.arange(skip, n_rows) * lanes.readers[first >> LANE_SHIFT].width
             out = lanes.columns[path].take(wanted)
             self._with_episode(first)  # it may have gone while it was read
             return lanes, out

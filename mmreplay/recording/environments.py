@@ -194,7 +194,11 @@ def action_names(env: AnyEnv) -> list[str] | None:
 
     Atari games and some others have ``get_action_meanings``.
     """
-    first = env.envs[0] if isinstance(env, SyncVectorEnv) else env
+    first = env
+    if isinstance(env, VectorEnv):
+        if hasattr(env, "ale"):  # of ale-py, in whose threads there are no environments to ask
+            return [action.name for action in env.ale.get_action_set()]
+        first = next(iter(getattr(env, "envs", ())), env)
     tell = getattr(first.unwrapped, "get_action_meanings", None)
     if not callable(tell):
         return None

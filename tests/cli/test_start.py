@@ -29,6 +29,7 @@ Commands:
   record    Record a Gymnasium environment.
   info      Show what is in a store.
   episodes  List the trajectories.
+  view      Show every frame in a web page.
   verify    Read everything, check every checksum and rule.
   repair    Make a damaged store sound again.
   snapshot  Copy a store as it is now, while it is written.
@@ -52,7 +53,7 @@ def test_version(command):
 
 
 @pytest.mark.parametrize(
-    "name", ["record", "repair", "snapshot", "pack", "render", "plot", *COMMANDS]
+    "name", ["record", "repair", "snapshot", "pack", "render", "plot", "view", *COMMANDS]
 )
 def test_each_command_has_help(command, name):
     result = command(name, "--help")

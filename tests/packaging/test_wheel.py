@@ -71,7 +71,12 @@ def test_the_wheel_holds_every_module_and_nothing_else(wheel):
     }
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    assert names == modules | {"mmreplay/py.typed"}
+    page = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "mmreplay" / "viewer" / "static").iterdir()
+    }
+    assert "mmreplay/viewer/static/index.html" in page
+    assert names == modules | page | {"mmreplay/py.typed"}
 
 
 def test_every_package_folder_is_listed():

@@ -1,0 +1,276 @@
+"""``python -m benchmarks.view [--rows N] [--scrub-gb X]``: the page of `mmreplay view` in Chromium.
+
+How long until a frame is painted, how fast steps are, what the server holds in memory, and what a
+writer loses while it is watched. Small by default; it needs what `make test-browser` installs, and
+a processor for the browser beside that of the server: on a busy machine it says so in its figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import numpy as np
+from playwright.sync_api import sync_playwright
+
+import mmreplay
+from mmreplay import Field
+
+FRAME = Field((84, 84), "uint8", "lz4")
+EPISODE_STEPS = 230  # about as long as a random policy's in Breakout
+PAIRS = 6
+WATCHED_S = 1.5
+
+STEPS = """async (n) => {
+    const canvas = document.querySelector("canvas.frame");
+    const times = [];
+    for (let k = 0; k < n; k++) {
+        const before = Number(canvas.dataset.step);
+        const begin = performance.now();
+        document.body.dispatchEvent(
+            new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true }));
+        const isNext = Number(canvas.dataset.step) === before + 1;
+        times.push(isNext ? performance.now() - begin : Infinity);
+        await new Promise((done) => requestAnimationFrame(done));
+    }
+    return times;
+}"""
+
+JUMPS = """async (places) => {
+    const times = [];
+    for (const [id, step] of places) {
+        const begin = performance.now();
+        location.hash = `#/0/${id}/${step}`;
+        for (;;) {
+            const canvas = document.querySelector("canvas.frame");
+            const here = location.hash.endsWith(`/${id}/${step}`);
+            if (here && canvas && canvas.dataset.step === String(step)) break;
+            await new Promise((done) => setTimeout(done, 1));
+        }
+        times.push(performance.now() - begin);
+    }
+    return times;
+}"""
+
+PLAY = """async (n) => {
+    const speed = document.querySelector(".transport select");
+    speed.value = 60;
+    speed.dispatchEvent(new Event("change"));
+    const canvas = document.querySelector("canvas.frame");
+    const shown = [];
+    new MutationObserver(() => shown.push(performance.now()))
+        .observe(canvas, { attributes: true, attributeFilter: ["data-step"] });
+    document.body.dispatchEvent(new KeyboardEvent("keydown", { key: " ", bubbles: true }));
+    while (shown.length < n) await new Promise((done) => setTimeout(done, 20));
+    document.body.dispatchEvent(new KeyboardEvent("keydown", { key: " ", bubbles: true }));
+    return shown;
+}"""
+
+WRITE = """
+import sys, time
+from benchmarks.view import FRAME, frames
+import mmreplay
+from mmreplay import Field
+tape = frames(512)
+writer = mmreplay.create(sys.argv[1], FRAME, Field((), "int64"))
+writer.reset(tape[0])
+for line in sys.stdin:
+    begin, n = time.perf_counter(), 0
+    while time.perf_counter() - begin < float(line):
+        for _ in range(50):
+            writer.step(0, 0.0, tape[n % 512])
+            n += 1
+    print(n / (time.perf_counter() - begin), flush=True)
+"""
+
+
+def frames(n: int) -> np.ndarray:
+    """Pictures that compress about as a game's do: a still ground, and a few things that move."""
+    rng = np.random.default_rng(0)
+    ground = np.repeat(np.repeat(rng.integers(0, 256, (12, 12), np.uint8), 7, 0), 7, 1)
+    out = np.repeat(ground[None], n, 0)
+    for k in range(n):
+        y, x = k * 3 % 76, k * 5 % 76
+        out[k, y : y + 8, x : x + 8] = k % 256
+    return out
+
+
+def make_store(path: Path, rows: int) -> None:
+    """A closed store of so many rows in episodes of one length."""
+    tape = frames(512)
+    with mmreplay.create(path, FRAME, Field((), "int64"), flush_s=0) as writer:
+        for episode in range(rows // (EPISODE_STEPS + 1)):
+            writer.reset(tape[episode % 512])
+            for step in range(EPISODE_STEPS):
+                frame = tape[(episode + step) % 512]
+                writer.step(step % 4, float(step % 50 == 0), frame, step == EPISODE_STEPS - 1)
+
+
+def serve(*arguments: object) -> tuple[subprocess.Popen, str]:
+    """The command, and its URL."""
+    command = [sys.executable, "-m", "mmreplay_cli", "view", "--no-browser", *map(str, arguments)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return process, process.stdout.readline().strip()
+
+
+def resident_mb(pid: int, field: str) -> float:
+    """VmRSS or VmHWM of a process."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(one.split()[1]) for one in lines if one.startswith(f"{field}:")) / 1024
+
+
+def scrub(url: str, ids: list[int], n_bytes: float) -> int:
+    """Ask for blocks of frames in random order, as a page would; the bytes that came."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port)
+    connection.request("GET", f"/?{parts.query}")
+    reply = connection.getresponse()
+    reply.read()
+    cookie = {"Cookie": reply.headers["set-cookie"].partition(";")[0]}
+
+    def get(path: str) -> bytes:
+        connection.request("GET", path, headers=cookie)
+        answer = connection.getresponse()
+        body = answer.read()
+        assert answer.status == 200, body
+        return body
+
+    version = json.loads(get("/data/heads.json"))[0]["version"]
+    rng, done = np.random.default_rng(1), 0
+    while done < n_bytes:
+        first = ids[rng.integers(len(ids))]
+        start = int(rng.integers(EPISODE_STEPS // 64)) * 64
+        path = f"/data/0/{version}/episode/{first}/rows/0/{start}-{start + 64}.bin"
+        done += len(get(path))
+    connection.close()
+    return done
+
+
+def show(what: str, value: str, bound: str) -> None:
+    """One line."""
+    print(f"{what:52} {value:>22}   {bound}", flush=True)
+
+
+def main() -> None:
+    """Measure everything once."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=50_000)
+    parser.add_argument("--scrub-gb", type=float, default=1.0)
+    parser.add_argument("--folder", type=Path, default=None, help="where the stores are made")
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="view-", dir=options.folder))
+    path = folder / "store.zarr"
+    try:
+        make_store(path, options.rows)
+        with mmreplay.open(path) as store:
+            ids = store.episodes["id"].tolist()
+        show("rows, episodes", f"{options.rows:,}, {len(ids):,}", "")
+        with sync_playwright() as playwright:
+            chromium = shutil.which("chromium") or shutil.which("google-chrome")
+            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+            measure_page(browser, path, ids, options.scrub_gb)
+            measure_writer(browser, folder / "live.zarr")
+            browser.close()
+    finally:
+        shutil.rmtree(folder)
+
+
+def measure_page(browser, path: Path, ids: list[int], scrub_gb: float) -> None:
+    """Of one closed store."""
+    process, url = serve(path, "--episode", len(ids) // 2)
+    try:
+        begin = time.perf_counter()
+        page = browser.new_page()
+        page.goto(url)
+        page.locator("canvas.frame[data-step]").wait_for()
+        first_s = time.perf_counter() - begin
+        show("URL printed to first frame painted", f"{first_s:.2f} s", "< 2 s")
+        page.locator("section.stack[data-step]").wait_for()
+        time.sleep(1)
+        steps = np.array(page.evaluate(STEPS, 200))
+        p50, p99 = np.percentile(steps, [50, 99])
+        show("a cached step, median and p99", f"{p50:.1f}, {p99:.1f} ms", "p99 < 16.7 ms")
+        rng = np.random.default_rng(2)
+        chosen = rng.choice(len(ids), min(60, len(ids)), replace=False).tolist()
+        places = [[str(ids[k]), int(rng.integers(EPISODE_STEPS))] for k in chosen]
+        jumps = np.array(page.evaluate(JUMPS, places))
+        p50, p95 = np.percentile(jumps, [50, 95])
+        show("a jump to another episode, median and p95", f"{p50:.0f}, {p95:.0f} ms", "p95 < 100")
+        page.evaluate(JUMPS, [[str(ids[0]), 0]])
+        time.sleep(1)
+        gaps = np.diff(page.evaluate(PLAY, 200))
+        late = float(np.mean(gaps > 1.5 * 1000 / 60))
+        rate = 1000 / gaps.mean()
+        show("play at 60/s: rate, late frames", f"{rate:.1f} /s, {100 * late:.1f} %", "< 1 %")
+        page.close()
+        done = scrub(url, ids, scrub_gb * 1e9)
+        now, most = (resident_mb(process.pid, field) for field in ("VmRSS", "VmHWM"))
+        show(
+            f"server's memory after {done / 1e9:.1f} GB of frames, and most",
+            f"{now:.0f}, {most:.0f} MB",
+            "< 150 MB",
+        )
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def measure_writer(browser, path: Path) -> None:
+    """What a page that follows a writer costs it, in turns, and when it sees a step."""
+    command = [sys.executable, "-c", WRITE, str(path)]
+    writer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def write_for(seconds: float) -> float:
+        writer.stdin.write(f"{seconds}\n")
+        writer.stdin.flush()
+        return float(writer.stdout.readline())
+
+    write_for(0.2)
+    process, url = serve(path, "--episode", 0)
+    try:
+        page = browser.new_page()
+        page.goto(url)
+        page.locator("canvas.frame[data-step]").wait_for()
+        page.keyboard.press("End")
+        page.keyboard.press("l")
+        seen = []
+        for _ in range(5):
+            write_for(0.05)
+            begin = time.perf_counter()
+            with mmreplay.open(path) as store:
+                newest = len(store)
+            page.locator(f'canvas.frame[data-step="{newest}"]').wait_for()
+            seen.append(time.perf_counter() - begin)
+        show("a new step is in the page after, most of 5", f"{max(seen):.2f} s", "< 2 s")
+        ratios = []
+        for _ in range(PAIRS):
+            watched = write_for(WATCHED_S)
+            page.goto("about:blank")
+            alone = write_for(WATCHED_S)
+            ratios.append(watched / alone)
+            page.goto(url)
+            page.locator("canvas.frame[data-step]").wait_for()
+            page.keyboard.press("l")
+        low, middle, high = np.percentile(ratios, [0, 50, 100])
+        show(
+            "a writer's speed, watched by alone",
+            f"{middle:.3f} ({low:.3f} to {high:.3f})",
+            ">= 0.98",
+        )
+    finally:
+        writer.kill()
+        writer.communicate()
+        process.kill()
+        process.communicate()
+
+
+if __name__ == "__main__":
+    main()

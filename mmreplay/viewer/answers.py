@@ -1,0 +1,202 @@
+"""What the page can ask, each as bytes: for the server, and for a copy on a static host.
+
+Invariant: an answer that is final is the same for ever under its path, which has the version of the
+store in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from mmreplay.batches.settings import Settings
+from mmreplay.errors import InvalidIdError, MmreplayError, SchemaError
+from mmreplay.ids import Ids
+from mmreplay.reading.store import Store
+from mmreplay.viewer import documents
+from mmreplay.viewer.columns import shown_columns
+from mmreplay.viewer.episode import find_episode, read_rows
+from mmreplay.viewer.packed import pack
+from mmreplay.viewer.stacks import stacks_of
+from mmreplay.viewer.viewed_store import ViewedStore, sentence
+
+MOST_TRANSITIONS = 256
+"""Of one answer, and the places of their frames together are at most `_MOST_PLACES`."""
+_MOST_PLACES = 1 << 18
+_MOST_STEPS = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """Bytes for the page.
+
+    Attributes:
+        body: what is sent.
+        is_json: or packed arrays, see `packed`.
+        is_final: whether it never changes; else it is asked for again, with `etag`.
+        etag: of this body; None for what is not kept at all.
+    """
+
+    body: bytes
+    is_json: bool
+    is_final: bool = False
+    etag: str | None = None
+
+
+class Answers:
+    """Answers about some stores, which the page names by their places in the list. Thread-safe.
+
+    Args:
+        paths: the stores.
+        start: what the page shows first: {"store": 0, "episode": id}, or nothing.
+        is_static: whether the page finds files instead of a server.
+
+    Raises:
+        As `mmreplay.open`, of the first that cannot be opened.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str | os.PathLike[str]],
+        *,
+        start: dict[str, Any] | None = None,
+        is_static: bool = False,
+    ) -> None:
+        salt = "" if is_static else os.urandom(8).hex()
+        self.stores = [ViewedStore(path, salt) for path in paths]
+        self.start, self._is_static = start or {}, is_static
+
+    def about(self) -> Answer:
+        """All stores: what is in them, and what the page shows first."""
+        stores = []
+        for one in self.stores:
+            head = one.head()
+            described: dict[str, Any] = {"name": one.path.name, "path": str(one.path)}
+            if head["error"] is None:
+                try:
+                    described |= one.kept("about", head["version"], documents.describe)
+                except (MmreplayError, OSError) as error:
+                    head |= {"error": sentence(error), "key": ""}
+            stores.append({**described, "head": head})
+        return _json({"stores": stores, "start": self.start, "is_static": self._is_static})
+
+    def heads(self) -> Answer:
+        """Where each store stands now."""
+        return _json([one.head() for one in self.stores])
+
+    def episodes(self, number: int) -> Answer:
+        """The table of a store's episodes; see `documents.episode_table`."""
+        viewed = self._viewed(number)
+        key = self._key(viewed)
+        return Answer(viewed.kept("episodes", key, documents.episode_table), False, etag=key)
+
+    def distributions(self) -> Answer:
+        """Histograms of rewards, actions and priorities of all stores, on the same axes."""
+        samples: list[dict[str, Any] | None] = []
+        for one in self.stores:
+            head = one.head()
+            try:
+                known = head["error"] is None
+                sample = one.kept("spread", head["key"], documents.spread_samples)
+                samples.append(sample if known else None)
+            except (MmreplayError, OSError):  # it says so itself, in the list of stores
+                samples.append(None)
+        return _json(documents.distributions(samples))
+
+    def episode(self, number: int, version: str, first: int) -> Answer:
+        """How long an episode is by now, and how it ended."""
+        found = self._viewed(number).read(version, lambda store: find_episode(store, first))
+        return _json({"length": found.length, "end": found.end})
+
+    def rows(
+        self, number: int, version: str, first: int, column: int, start: int, stop: int
+    ) -> Answer:
+        """Rows of one column of an episode: `rows` (n, ...), and ``damage``: [[start, stop, why]].
+
+        Rows that are damaged are zeros.
+        """
+
+        def read(store: Store) -> Answer:
+            columns = shown_columns(store.schema)
+            if not 0 <= column < len(columns):
+                raise InvalidIdError(f"There is no column {column}.")
+            shown = columns[column]
+            episode = find_episode(store, first)
+            rows, damage = read_rows(store, episode, shown, start, stop)
+            is_whole = stop - start == shown.block or episode.end != "open"
+            final = is_whole and not damage and shown.kind != "priority"
+            self.stores[number].count_bytes(rows.nbytes)
+            return Answer(pack({"rows": rows}, damage=damage), False, final)
+
+        return self._viewed(number).read(version, read)
+
+    def transitions(
+        self, number: int, version: str, first: int, start: int, stop: int, settings: Settings
+    ) -> Answer:
+        """Transitions of an episode: the frames of their stacks, their returns, (n, ...) each.
+
+        See `stacks.Stacks`.
+        """
+        width = (settings.stack or 1) * (stop - start)
+        steps = settings.n_step * (stop - start)
+        if stop - start > MOST_TRANSITIONS or width > _MOST_PLACES or steps > _MOST_STEPS:
+            raise SchemaError(
+                f"expected at most {MOST_TRANSITIONS} transitions, of {_MOST_PLACES:,} frames and "
+                f"{_MOST_STEPS:,} rewards together; found [{start}, {stop}), stack "
+                f"{settings.stack}, n_step {settings.n_step}"
+            )
+
+        def read(store: Store) -> Answer:
+            episode = find_episode(store, first)
+            if not 0 <= start < stop <= episode.length:
+                raise SchemaError(
+                    f"expected some of {episode.length} transitions, found [{start}, {stop})"
+                )
+            found = stacks_of(store, first, start, stop, settings)
+            arrays: dict[str, Any] = dataclasses.asdict(found)
+            # Offsets fit, and typed arrays of 64 bits are none of numbers in the page.
+            for name in ("seen", "following"):
+                places: Ids = arrays[name]
+                arrays[name] = places.astype("int32")
+            is_final = episode.end != "open" or stop + settings.n_step <= episode.length
+            return Answer(pack(arrays), False, is_final)
+
+        return self._viewed(number).read(version, read)
+
+    def close(self) -> None:
+        """Let go of all stores."""
+        for one in self.stores:
+            one.close()
+
+    def _viewed(self, number: int) -> ViewedStore:
+        if not 0 <= number < len(self.stores):
+            raise InvalidIdError(f"There is no store {number}.")
+        return self.stores[number]
+
+    @staticmethod
+    def _key(viewed: ViewedStore) -> str:
+        head = viewed.head()
+        if head["error"] is not None:
+            raise MmreplayError(head["error"])
+        key: str = head["key"]
+        return key
+
+
+def _json(document: Any) -> Answer:
+    body = json.dumps(_plain(document), allow_nan=False).encode()
+    return Answer(body, is_json=True, etag=hashlib.sha256(body).hexdigest()[:16])
+
+
+def _plain(document: Any) -> Any:
+    """The same without numbers that JSON does not have: attributes may hold any."""
+    if isinstance(document, dict):
+        return {str(key): _plain(value) for key, value in document.items()}
+    if isinstance(document, (list, tuple)):
+        return [_plain(value) for value in document]
+    if isinstance(document, float) and not (-float("inf") < document < float("inf")):
+        return None
+    return document

@@ -1,0 +1,73 @@
+"""The columns of a store as the page knows them: by number, with how many rows it asks for at once.
+
+Invariant: a request names a column by its number here, never by a name or a path.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from mmreplay.schema import Field, Schema
+
+FRAME_ROWS = 64
+"""Frames of a block: four inner chunks of what `mmreplay.create` makes."""
+
+_BLOCK_BYTES = 4 << 20
+_SCALAR_ROWS = 4096
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ShownColumn:
+    """One column.
+
+    Attributes:
+        number: by which it is asked for.
+        kind: frame, action, reward, flag, extra or priority.
+        name: of a key of the frames, or of an extra column; else that of the kind.
+        path: in the store.
+        dtype: as stored, its name.
+        shape: of a row.
+        block: rows that the page asks for at once, at most.
+    """
+
+    number: int
+    kind: str
+    name: str
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+    block: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As the page gets it; where it lies in the store is no affair of the page's."""
+        about = dataclasses.asdict(self)
+        del about["path"]
+        return about
+
+
+def shown_columns(schema: Schema) -> list[ShownColumn]:
+    """All columns of a schema that the page shows, each at the place of its number."""
+    fields = {**schema.columns(), "non_terminals": Field((), "uint8")}
+    listed = [("frame", name, path) for name, path in schema.frame_paths.items()]
+    listed += [
+        ("action", "action", "actions"),
+        ("reward", "reward", "rewards"),
+        ("flag", "non_terminal", "non_terminals"),
+    ]
+    listed += [("extra", name, path) for name, path in schema.extra_paths.items()]
+    out = [
+        ShownColumn(number, kind, name, path, fields[path].dtype.name, fields[path].shape, rows)
+        for number, (kind, name, path) in enumerate(listed)
+        for rows in [_block(fields[path], frames=kind == "frame")]
+    ]
+    priority = ("priority", "priority", "priorities", "float64", (), _SCALAR_ROWS)
+    return [*out, ShownColumn(len(out), *priority)]
+
+
+def _block(field: Field, *, frames: bool) -> int:
+    """As many rows as fit into a block of bytes; of frames never more than `FRAME_ROWS`."""
+    row_bytes = field.dtype.itemsize * math.prod(field.shape)
+    most = FRAME_ROWS if frames and len(field.shape) > 1 else _SCALAR_ROWS
+    return max(min(_BLOCK_BYTES // max(row_bytes, 1), most), 1)

@@ -1,0 +1,110 @@
+"""One episode as the page asks for it, by the id of its first transition: how long it is, and rows.
+
+Invariant: rows that are damaged are told apart from those around them, which are given.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from mmreplay.episode_index import EPISODE_DTYPE, Index
+from mmreplay.errors import CorruptStoreError, InvalidIdError, SchemaError
+from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
+from mmreplay.reading.store import Store
+from mmreplay.viewer.columns import ShownColumn
+from mmreplay.viewer.priorities import read_priorities
+from mmreplay.viewer.viewed_store import GoneError
+
+_PIECES = 64
+"""Into how many pieces rows are divided, at most, to find those that are damaged."""
+
+Damage = list[tuple[int, int, str]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Episode:
+    """Where an episode stands now.
+
+    Attributes:
+        first: id of its first transition.
+        length: steps.
+        end: terminated, truncated or open.
+    """
+
+    first: int
+    length: int
+    end: str
+
+
+def find_episode(store: Store, first: int) -> Episode:
+    """The whole episode that begins with this id.
+
+    Raises GoneError if it was evicted, InvalidIdError if none begins there.
+    """
+    lane = first >> LANE_SHIFT
+    n_lanes = len(store.live.readers)
+    if not 0 <= lane < n_lanes:
+        raise InvalidIdError(f"No episode begins with id {first}: there is no lane {lane}.")
+
+    def drawn(index: Index) -> Ids:
+        _, oldest, _ = index.window(lane)
+        if first & ROW_MASK < oldest:
+            raise GoneError(
+                f"The episode with id {first} was evicted: the capacity of this store keeps only "
+                f"newer ones."
+            )
+        ids = np.array([first], np.int64)
+        if index.invalid(ids)[0] or index.span(ids).back[0]:
+            raise InvalidIdError(f"No episode begins with id {first}.")
+        return ids
+
+    (found,) = store.live.lazy_trajectories(drawn)
+    row = np.zeros(1, EPISODE_DTYPE)
+    row[0] = (first, len(found), 0, found.terminated, found.truncated)
+    return Episode(first, len(found), str(store.endings(row)[0]))
+
+
+def read_rows(
+    store: Store, episode: Episode, column: ShownColumn, start: int, stop: int
+) -> tuple[Array, Damage]:
+    """Rows [start, stop) of an episode in one column, and (start, stop, why) of those damaged.
+
+    Frames are counted from the first one of the episode, and all else from its first step. Damaged
+    rows are zeros.
+
+    Raises:
+        SchemaError: more rows than there are, or than a block holds.
+        GoneError: it was evicted while it was read.
+    """
+    rows = episode.length + (column.kind == "frame")
+    if not 0 <= start < stop <= rows or stop - start > column.block:
+        raise SchemaError(
+            f"{column.name}: expected at most {column.block} of {rows} rows, found "
+            f"[{start}, {stop})"
+        )
+    if column.kind == "priority":
+        stride = store.live.readers[episode.first >> LANE_SHIFT].width
+        ids = episode.first + np.arange(start, stop, dtype=np.int64) * stride
+        return read_priorities(store, ids), []
+    try:
+        return _read(store, episode, column, start, stop, max((stop - start) // _PIECES, 1))
+    except InvalidIdError as error:
+        raise GoneError(f"This episode was evicted while it was read. {error}") from error
+
+
+def _read(
+    store: Store, episode: Episode, column: ShownColumn, start: int, stop: int, least: int
+) -> tuple[Array, Damage]:
+    """As `read_rows`; what is damaged is halved until it is not larger than `least`."""
+    try:
+        return store.live.episode_rows(column.path, episode.first, stop, start), []
+    except CorruptStoreError as error:
+        if stop - start <= least:
+            zeros = np.zeros((stop - start, *column.shape), column.dtype)
+            return zeros, [(start, stop, str(error))]
+    middle = (start + stop) // 2
+    left, damage = _read(store, episode, column, start, middle, least)
+    right, more = _read(store, episode, column, middle, stop, least)
+    return np.concatenate([left, right]), [*damage, *more]

@@ -1,0 +1,162 @@
+"""A copy of the page with its data, as files for any static host.
+
+Invariant: the files are the answers of the server under their own paths, and ``index.html`` is
+written last, so that a copy that was cut short shows nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+
+from mmreplay.arguments import any_whole_number, whole_number
+from mmreplay.batches.settings import Settings
+from mmreplay.errors import MmreplayError, StoreExistsError
+from mmreplay.ids import Ids
+from mmreplay.viewer.answers import Answers
+from mmreplay.viewer.columns import FRAME_ROWS, shown_columns
+from mmreplay.viewer.documents import describe
+from mmreplay.viewer.page import page_files
+from mmreplay.viewer.view import Paths, first_id, listed
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ExportedView:
+    """What `export_view` wrote.
+
+    Attributes:
+        path: the folder.
+        files: how many.
+        n_bytes: of all files.
+        episodes: of all stores; the page lists all of them.
+        exported_episodes: those whose frames are in the folder.
+    """
+
+    path: str
+    files: int
+    n_bytes: int
+    episodes: int
+    exported_episodes: int
+
+
+def export_view(
+    paths: Paths,
+    folder: str | os.PathLike[str],
+    *,
+    frames: int = 20_000,
+    episode: int | None = None,
+) -> ExportedView:
+    """Write the page on some stores into a folder for any static host.
+
+    It has the tables and charts of all episodes, and of whole episodes that lie evenly over each
+    recording all rows, up to the number of frames. Live stores are shown as of now. No server of
+    mmreplay is needed to look at it, but a host for files: browsers do not load it from a disk.
+
+    Args:
+        paths: one store, or several, which are compared.
+        folder: a new or an empty one.
+        frames: at most so many frames of each store.
+        episode: as of `view`; its frames are in the folder in any case.
+
+    Raises:
+        StoreExistsError: there is something in the folder.
+        MmreplayError: a store cannot be opened.
+    """
+    frames = whole_number("frames", frames)
+    target = Path(folder)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise StoreExistsError(f"{target}: there is something already; give a new folder")
+    answers = Answers(listed(paths), is_static=True)
+    try:
+        return _Export(answers, target).run(frames, episode)
+    finally:
+        answers.close()
+
+
+class _Export:
+    def __init__(self, answers: Answers, target: Path) -> None:
+        self._answers, self._target = answers, target
+        self._files = self._bytes = 0
+
+    def run(self, frames: int, episode: int | None) -> ExportedView:
+        answers = self._answers
+        wanted = None
+        if episode is not None:
+            wanted = any_whole_number("episode", episode)
+            answers.start = {"store": 0, "episode": first_id(answers, wanted)}
+        about = json.loads(answers.about().body)
+        n_episodes = n_exported = 0
+        for number, viewed in enumerate(answers.stores):
+            error = about["stores"][number]["head"]["error"]
+            if error is not None:
+                raise MmreplayError(error)
+            episodes = viewed.store.episodes
+            chosen = evenly_chosen(episodes["length"] + 1, frames)
+            if wanted is not None and number == 0:
+                chosen = np.union1d(chosen, [range(len(episodes))[wanted]])
+            self._write(f"data/{number}/episodes.bin", answers.episodes(number).body)
+            for one in episodes[chosen]:
+                self._episode(number, int(one["id"]), int(one["length"]))
+            about["stores"][number]["exported"] = [str(int(i)) for i in episodes["id"][chosen]]
+            n_episodes += len(episodes)
+            n_exported += chosen.size
+        self._write("data/distributions.json", answers.distributions().body)
+        self._write("data/stores.json", json.dumps(about).encode())
+        files = page_files()
+        for name in [*(files.keys() - {"index.html"}), "index.html"]:
+            self._write(name if name == "index.html" else f"static/{name}", files[name].body)
+        return ExportedView(str(self._target), self._files, self._bytes, n_episodes, n_exported)
+
+    def _episode(self, number: int, first: int, length: int) -> None:
+        answers = self._answers
+        viewed = answers.stores[number]
+        version = viewed.head()["version"]
+        store, about = viewed.store, viewed.kept("about", version, describe)
+        folder = f"data/{number}/{version}/episode/{first}"
+        for column in shown_columns(store.schema):
+            if column.kind == "priority" and not about["has_priorities"]:
+                continue
+            for start, stop in _blocks(length + (column.kind == "frame"), column.block):
+                answer = answers.rows(number, version, first, column.number, start, stop)
+                self._write(f"{folder}/rows/{column.number}/{start}-{stop}.bin", answer.body)
+        settings = Settings(about["stack"], padding=about["padding"])
+        named = f"{settings.stack}/{settings.n_step}/{settings.gamma}/{settings.padding}"
+        for start, stop in _blocks(length, FRAME_ROWS):
+            found = answers.transitions(number, version, first, start, stop, settings)
+            self._write(f"{folder}/transitions/{named}/{start}-{stop}.bin", found.body)
+
+    def _write(self, name: str, body: bytes) -> None:
+        path = self._target / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(body)
+        self._files += 1
+        self._bytes += len(body)
+
+
+def _blocks(n_rows: int, block: int) -> list[tuple[int, int]]:
+    """As the page asks for them."""
+    return [(start, min(start + block, n_rows)) for start in range(0, n_rows, block)]
+
+
+def evenly_chosen(lengths: Ids, most: int) -> Ids:
+    """The numbers of as many episodes as have `most` frames together, spread evenly; ascending.
+
+    Args:
+        lengths: (n,) frames of each.
+        most: of those chosen together.
+    """
+    low, high = 0, len(lengths)
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = lengths[_spread(len(lengths), middle)].sum() <= most
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return _spread(len(lengths), low)
+
+
+def _spread(n: int, k: int) -> Ids:
+    out: Ids = ((np.arange(k) * 2 + 1) * n // max(2 * k, 1)).astype(np.int64)
+    return out

@@ -1,0 +1,56 @@
+"""Arrays as bytes for the page: a length, a JSON header, and the arrays one after the other.
+
+Invariant: every array starts at a multiple of eight bytes, so that the page makes typed arrays of
+the answer without copying it.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mmreplay.ids import Array
+
+_ALIGN = 8
+
+
+def pack(arrays: Mapping[str, Array], **about: Any) -> bytes:
+    """The arrays, and a few plain values about them.
+
+    The header is ``{"arrays": [[name, dtype, shape], ...], **about}``. Half floats are sent as
+    float32 and bools as uint8: not every browser knows them.
+    """
+    sent = {name: _as_sent(array) for name, array in arrays.items()}
+    listed = [[name, array.dtype.name, array.shape] for name, array in sent.items()]
+    header = json.dumps({"arrays": listed, **about}, allow_nan=False).encode()
+    header += b" " * (-(4 + len(header)) % _ALIGN)
+    parts = [struct.pack("<I", len(header)), header]
+    for array in sent.values():
+        data = array.tobytes()
+        parts += [data, bytes(-len(data) % _ALIGN)]
+    return b"".join(parts)
+
+
+def unpack(data: bytes) -> tuple[dict[str, Array], dict[str, Any]]:
+    """What `pack` was given, with the dtypes as they were sent: how the page reads it."""
+    (length,) = struct.unpack_from("<I", data)
+    about: dict[str, Any] = json.loads(data[4 : 4 + length])
+    offset, arrays = 4 + length, {}
+    for name, dtype, shape in about.pop("arrays"):
+        count = int(np.prod(shape, dtype=np.int64))
+        arrays[name] = np.frombuffer(data, dtype, count, offset).reshape(shape)
+        size = arrays[name].nbytes
+        offset += size + -size % _ALIGN
+    return arrays, about
+
+
+def _as_sent(array: Array) -> Array:
+    if array.dtype == np.float16:
+        return array.astype(np.float32)
+    if array.dtype == np.bool_:
+        return array.astype(np.uint8)
+    return array.astype(array.dtype.newbyteorder("<"), copy=False)

@@ -1,0 +1,64 @@
+"""Read the priorities of a store's transitions; nothing is locked, mapped or written.
+
+Invariant: a priority that nobody can read is NaN, and no reason to show nothing else.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.errors import MmreplayError
+from mmreplay.format.layout import ArraySpec
+from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
+from mmreplay.reading.store import Store
+from mmreplay.reading.vector_reader import VectorReader
+from mmreplay.storage import chunk_files, priority_column
+from mmreplay.system import checked_reads
+from mmreplay.system.held_directories import AnyPath
+
+
+def has_priorities(store: Store) -> bool:
+    """Whether any lane has a column of them."""
+    return any(_column(store, lane) is not None for lane in range(len(store.live.readers)))
+
+
+def read_priorities(store: Store, ids: Ids) -> npt.NDArray[np.float64]:
+    """The priorities of transitions by id, (B,); NaN where there are none that can be read."""
+    out = np.full(ids.size, np.nan)
+    lanes = ids >> LANE_SHIFT
+    for lane in np.unique(lanes).tolist():
+        column = _column(store, lane)
+        if column is not None:
+            here = np.flatnonzero(lanes == lane)
+            out[here] = _read(*column, ids[here] & ROW_MASK)
+    return out
+
+
+def _column(store: Store, lane: int) -> tuple[AnyPath, ArraySpec] | None:
+    """Where a lane has them, as cells if it is of many environments."""
+    reader = store.live.readers[lane]
+    width = reader.width if isinstance(reader, VectorReader) else None
+    try:
+        spec = priority_column.find_spec(reader.log.path, width)
+    except (MmreplayError, OSError):  # damaged: `verify` says so
+        return None
+    if spec is None:
+        return None
+    return reader.log.path, spec if width is None else spec.cells(width)
+
+
+def _read(path: AnyPath, spec: ArraySpec, cells: Ids) -> npt.NDArray[np.float64]:
+    out = np.full(cells.size, np.nan)
+    chunks, within = np.divmod(cells, spec.chunk_rows)
+    for chunk in np.unique(chunks).tolist():
+        here = chunks == chunk
+        try:
+            data = checked_reads.read_bytes(
+                chunk_files.chunk_path(path, spec, chunk), spec.chunk_bytes
+            )
+        except (MmreplayError, OSError):  # evicted, never written, or damaged
+            continue
+        if len(data) == spec.chunk_bytes:
+            out[here] = np.frombuffer(data, np.float64)[within[here]]
+    return out

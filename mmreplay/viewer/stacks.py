@@ -1,0 +1,104 @@
+"""Transitions with the places of frames instead of the frames, which the page has already.
+
+Invariant: what is computed here is computed by the gatherer that `Store.transitions` uses, from the
+same index; only the columns of frames are replaced, by one whose rows are their own places.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.batches.batch import Batch
+from mmreplay.batches.settings import Settings
+from mmreplay.batches.transitions import TransitionGatherer
+from mmreplay.episode_index import Index, Steps
+from mmreplay.ids import LANE_SHIFT, Array, Ids
+from mmreplay.reading.store import Store
+from mmreplay.reading.vector_reader import VectorReader
+from mmreplay.schema import Schema
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Stacks:
+    """Transitions of one episode, B of them.
+
+    Attributes:
+        seen: (B, k) which frames of the episode the observations are, 0 for its first; -1 is a
+            frame of zeros.
+        following: (B, k) the same of the next observations.
+        reward, discount: (B,) as in a `Batch`.
+        non_terminal: (B,) bool.
+    """
+
+    seen: Ids
+    following: Ids
+    reward: Array
+    discount: Array
+    non_terminal: npt.NDArray[np.bool_]
+
+
+def stacks_of(store: Store, first: int, start: int, stop: int, settings: Settings) -> Stacks:
+    """The transitions [start, stop) of the episode that begins with id `first`.
+
+    Raises InvalidIdError if one of them is none, SchemaError for a stack that is too long.
+    """
+    live = store.live
+    reader = live.readers[first >> LANE_SHIFT]
+    ids = first + np.arange(start, stop, dtype=np.int64) * reader.width
+    gatherer = _Places(store.schema, live.gatherer(settings))
+    batch = live.gather_ids(ids, gatherer)
+    places = [batch.observation, batch.next_observation]
+    if isinstance(places[0], dict):  # the frames of all keys have the same places
+        places = [next(iter(one.values())) for one in places]  # type: ignore[union-attr]
+    width = reader.width if isinstance(reader, VectorReader) else None
+    seen, following = (_frames(first, width, np.asarray(one)) for one in places)
+    return Stacks(seen, following, batch.reward, batch.discount, batch.non_terminal)
+
+
+def _frames(first: int, width: int | None, places: Array) -> Ids:
+    """Which frames of the episode lie at places, as `_PlaceColumn` gives them.
+
+    `width` is that of a vector lane: its frames are those after each step, and an episode's first
+    one lies elsewhere.
+    """
+    if width is None:
+        frames = places - 1 - first
+    else:
+        is_step = (places - 1) >> LANE_SHIFT == first >> LANE_SHIFT
+        frames = np.where(is_step, (places - 1 - first) // width + 1, 0)
+    return np.where(places == 0, -1, frames)
+
+
+class _PlaceColumn:
+    """A column of frames whose rows are their own places, counted from 1: zeros are padding."""
+
+    row_shape: tuple[int, ...] = ()
+    dtype = np.dtype(np.int64)
+
+    def take(self, ids: Ids, out: Array | None = None) -> Array:
+        """As of a column."""
+        if out is None:
+            return ids + 1
+        np.add(ids, 1, out=out)
+        return out
+
+
+class _Places:
+    """A gatherer of transitions that is given places for frames."""
+
+    def __init__(self, schema: Schema, gatherer: TransitionGatherer) -> None:
+        self._paths, self._gatherer = schema.frame_paths.values(), gatherer
+
+    def locate(self, index: Index, ids: Ids, /) -> Steps:
+        """As of `TransitionGatherer`."""
+        return self._gatherer.locate(index, ids)
+
+    def fetch(self, columns: Mapping[str, Any], places: Steps, out: Batch | None, /) -> Batch:
+        """As of `TransitionGatherer`."""
+        replaced = dict.fromkeys(self._paths, _PlaceColumn())
+        return self._gatherer.fetch({**columns, **replaced}, places, out)

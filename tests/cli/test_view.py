@@ -1,0 +1,83 @@
+"""``mmreplay view``: what it prints, and how it ends."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def serve(*arguments):
+    """The command in a process of its own, and the first line that it prints."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mmreplay_cli", "view", "--no-browser", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    return process, process.stdout.readline()
+
+
+def end(process):
+    process.send_signal(signal.SIGINT)
+    return *process.communicate(timeout=60), process.returncode
+
+
+def test_the_url_is_the_first_line_and_ctrl_c_ends_it(store):
+    process, line = serve(store, store, "--episode", "-1")
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]+\n", line)
+    assert end(process) == ("", "", 0)
+
+
+def test_listening_for_others_says_what_that_means(store):
+    process, line = serve(store, "--host", "0.0.0.0")
+    assert line.startswith("http://127.0.0.1:")
+    out, err, status = end(process)
+    assert (out, status) == ("", 0)
+    assert re.match(r"Listening on 0\.0\.0\.0: .*token.*nothing is encrypted", err)
+
+
+def test_a_store_that_is_not_there(command, store):
+    result = command("view", store, "none.zarr")
+    assert (result.status, result.out) == (1, "")
+    assert re.match(r"Error: none\.zarr: .*", result.err)
+
+
+def test_a_port_that_is_taken(command, store):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        result = command("view", store, "--port", taken.getsockname()[1])
+    assert (result.status, result.out) == (1, "")
+    assert "cannot listen on 127.0.0.1" in result.err
+
+
+def test_an_episode_that_there_is_not(command, store):
+    result = command("view", store, "--episode", "5")
+    assert (result.status, result.out) == (1, "")
+    assert "episode 5: there are 5 whole episodes" in result.err
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [[], ["--port", "x"], ["--port", "70000"], ["--frames", "5"], ["--episode", "one"]],
+)
+def test_wrong_usage(command, store, wrong):
+    result = command("view", *([store] if wrong else []), *wrong)
+    assert (result.status, result.out) == (2, "")
+    assert "Usage: mmreplay view" in result.err
+
+
+def test_an_export_says_what_it_wrote(command, store):
+    result = command("view", store, "--export", "page", "--frames", "20")
+    assert (result.status, result.err) == (0, "")
+    assert re.match(
+        r"page: \d+ files, \d+ kB, with the frames of \d of 5 episodes; put it on a static host, "
+        r"or try it: python -m http\.server --bind 127\.0\.0\.1 --directory page\n",
+        result.out,
+    )
+    assert Path("page/index.html").is_file()
+    again = command("view", store, "--export", "page")
+    assert (again.status, again.out) == (1, "")
+    assert "give a new folder" in again.err

@@ -1,0 +1,126 @@
+"""What the page can ask, and which answers never change."""
+
+import json
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import InvalidIdError, MmreplayError, SchemaError
+from mmreplay.batches.settings import Settings
+from mmreplay.viewer.answers import Answers
+from mmreplay.viewer.packed import unpack
+from mmreplay.viewer.viewed_store import GoneError
+from tests.support.viewed import FRAME, play, record_pictures
+
+TEN = {"start": 0, "stop": 10}
+
+
+@pytest.fixture
+def answers(tmp_path, quick_disk):
+    """About some stores: `answers(*names)`."""
+    opened = []
+
+    def about(*names, **options):
+        opened.append(Answers([tmp_path / name for name in names], **options))
+        return opened[-1]
+
+    yield about
+    for one in opened:
+        one.close()
+
+
+def version(one, number=0):
+    return json.loads(one.heads().body)[number]["version"]
+
+
+def test_about_has_all_stores_and_what_is_shown_first(tmp_path, answers):
+    record_pictures(tmp_path / "a.zarr", metadata={"<b>": "</script>"})
+    record_pictures(tmp_path / "b.zarr", episodes=[(3, "")])
+    one = answers("a.zarr", "b.zarr", start={"store": 0, "episode": "10"})
+    about = json.loads(one.about().body)
+    assert [store["name"] for store in about["stores"]] == ["a.zarr", "b.zarr"]
+    assert [store["head"]["transitions"] for store in about["stores"]] == [37, 3]
+    assert (about["start"], about["is_static"]) == ({"store": 0, "episode": "10"}, False)
+
+
+def test_a_store_that_cannot_be_read_does_not_keep_others_from_being_shown(tmp_path, answers):
+    record_pictures(tmp_path / "a.zarr")
+    record_pictures(tmp_path / "b.zarr")
+    one = answers("a.zarr", "b.zarr")
+    (tmp_path / "a.zarr").rename(tmp_path / "c.zarr")
+    broken, sound = json.loads(one.about().body)["stores"]
+    assert (bool(broken["head"]["error"]), sound["head"]["error"]) == (True, None)
+    with pytest.raises(MmreplayError, match=r"a\.zarr"):
+        one.episodes(0)
+    assert unpack(one.episodes(1).body)[0]["length"].tolist() == [9, 21, 7]
+    assert [len(c["counts"]) for c in json.loads(one.distributions().body)["charts"]] == [2, 2]
+
+
+def test_etags_change_with_the_rows(tmp_path, answers):
+    writer = record_pictures(tmp_path / "s.zarr", episodes=[(3, "")], close=False)
+    one = answers("s.zarr")
+    before = [one.heads().etag, one.episodes(0).etag]
+    assert [one.heads().etag, one.episodes(0).etag] == before
+    play(writer, FRAME, 1)
+    after = [one.heads().etag, one.episodes(0).etag]
+    assert all(a != b for a, b in zip(after, before, strict=True))
+    assert unpack(one.episodes(0).body)[0]["length"].tolist() == [3, 1]
+
+
+def test_rows_of_an_ended_episode_are_final_and_the_tail_of_a_running_one_is_not(tmp_path, answers):
+    episodes = [(9, "terminated"), (70, "")]
+    writer = record_pictures(tmp_path / "s.zarr", episodes=episodes, close=False)
+    one = answers("s.zarr")
+    known = version(one)
+    assert one.rows(0, known, 0, 0, 0, 10).is_final
+    assert one.rows(0, known, 10, 0, 0, 64).is_final  # a whole block
+    assert not one.rows(0, known, 10, 0, 64, 71).is_final
+    assert not one.rows(0, known, 0, 4, 0, 9).is_final  # priorities change
+    settings = Settings(4, 3)
+    assert one.transitions(0, known, 0, 0, 9, settings).is_final
+    assert one.transitions(0, known, 10, 0, 64, settings).is_final
+    assert not one.transitions(0, known, 10, 64, 70, settings).is_final
+    assert json.loads(one.episode(0, known, 10).body) == {"length": 70, "end": "open"}
+    writer.close()
+    assert one.rows(0, known, 10, 0, 64, 71).is_final
+
+
+def test_rows_are_those_of_the_store(tmp_path, answers):
+    record_pictures(tmp_path / "s.zarr")
+    one = answers("s.zarr")
+    arrays, about = unpack(one.rows(0, version(one), 10, 0, 3, 22).body)
+    with mmreplay.open(tmp_path / "s.zarr") as store:
+        assert np.array_equal(arrays["rows"], store.trajectory(1).observation[3:])
+    assert about == {"damage": []}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ((0, "older", 0, 0, 0, 10), GoneError),
+        ((1, None, 0, 0, 0, 10), InvalidIdError),
+        ((0, None, 1, 0, 0, 10), InvalidIdError),
+        ((0, None, 1 << 62, 0, 0, 10), InvalidIdError),
+        ((0, None, 0, 5, 0, 10), InvalidIdError),
+        ((0, None, 0, 0, 0, 11), SchemaError),
+        ((0, None, 0, 0, 0, 10**18), SchemaError),
+    ],
+)
+def test_what_there_is_not_is_refused(tmp_path, answers, arguments, error):
+    record_pictures(tmp_path / "s.zarr")
+    one = answers("s.zarr")
+    number, known, *rest = arguments
+    with pytest.raises(error):
+        one.rows(number, known or version(one), *rest)
+
+
+@pytest.mark.parametrize(
+    ("span", "settings"),
+    [((0, 10), (4, 1)), ((0, 9), (1 << 16, 1)), ((3, 3), (4, 1)), ((0, 257), (4, 1))],
+)
+def test_too_many_transitions_are_refused(tmp_path, answers, span, settings):
+    record_pictures(tmp_path / "s.zarr")
+    one = answers("s.zarr")
+    with pytest.raises(SchemaError):
+        one.transitions(0, version(one), 0, *span, Settings(*settings))

@@ -1,0 +1,83 @@
+"""A copy of the page for static hosts: its files are the answers of the server."""
+
+import json
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import SchemaError, StoreExistsError, StoreNotFoundError
+from mmreplay.viewer.answers import Answers
+from mmreplay.viewer.export import evenly_chosen
+from mmreplay.viewer.packed import unpack
+from mmreplay.viewer.page import page_files
+from tests.support.viewed import record_pictures
+
+
+@pytest.fixture
+def recorded(tmp_path, quick_disk):
+    record_pictures(tmp_path / "s.zarr")
+    return tmp_path / "s.zarr"
+
+
+def test_everything_that_the_page_asks_for_is_a_file(recorded, tmp_path):
+    made = mmreplay.export_view(recorded, tmp_path / "out")
+    files = {
+        one.relative_to(tmp_path / "out").as_posix(): one.read_bytes()
+        for one in (tmp_path / "out").rglob("*")
+        if one.is_file()
+    }
+    assert (made.files, made.n_bytes) == (len(files), sum(map(len, files.values())))
+    assert (made.episodes, made.exported_episodes) == (3, 3)
+    assert files["index.html"] == page_files()["index.html"].body
+    assert files["static/app.js"] == page_files()["app.js"].body
+    about = json.loads(files["data/stores.json"])
+    assert about["is_static"] is True
+    assert about["stores"][0]["exported"] == ["0", "10", "32"]
+    version = about["stores"][0]["head"]["version"]
+    with mmreplay.open(recorded) as store:
+        frames = files[f"data/0/{version}/episode/10/rows/0/0-22.bin"]
+        assert np.array_equal(unpack(frames)[0]["rows"], store.trajectory(1).observation)
+    answers = Answers([recorded], is_static=True)
+    try:
+        assert files["data/0/episodes.bin"] == answers.episodes(0).body
+        assert files["data/distributions.json"] == answers.distributions().body
+    finally:
+        answers.close()
+    assert f"data/0/{version}/episode/10/transitions/4/1/0.99/reset/0-21.bin" in files
+
+
+def test_frames_are_bounded_and_one_episode_may_be_asked_for(recorded, tmp_path):
+    made = mmreplay.export_view(recorded, tmp_path / "a", frames=10)
+    assert (made.episodes, made.exported_episodes) == (3, 0)
+    made = mmreplay.export_view(recorded, tmp_path / "b", frames=32)
+    assert made.exported_episodes == 2
+    made = mmreplay.export_view(recorded, tmp_path / "c", frames=1, episode=-1)
+    about = json.loads((tmp_path / "c" / "data" / "stores.json").read_bytes())
+    assert about["stores"][0]["exported"] == ["32"]
+    assert about["start"] == {"store": 0, "episode": "32"}
+    with pytest.raises(SchemaError, match="there are 3 whole episodes"):
+        mmreplay.export_view(recorded, tmp_path / "d", episode=3)
+
+
+def test_episodes_are_chosen_evenly():
+    assert evenly_chosen(np.full(100, 10), 100).tolist() == list(range(5, 100, 10))
+    assert evenly_chosen(np.full(4, 10), 1000).tolist() == [0, 1, 2, 3]
+    assert evenly_chosen(np.full(4, 10), 9).tolist() == []
+    assert evenly_chosen(np.zeros(0, np.int64), 9).tolist() == []
+
+
+def test_a_folder_with_something_in_it_is_left_alone(recorded, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    with pytest.raises(StoreExistsError, match="new folder"):
+        mmreplay.export_view(recorded, tmp_path / "out")
+    with pytest.raises(StoreExistsError, match="new folder"):
+        mmreplay.export_view(recorded, tmp_path / "out" / "notes.txt")
+    assert [one.name for one in (tmp_path / "out").iterdir()] == ["notes.txt"]
+
+
+def test_no_store_no_folder(tmp_path):
+    with pytest.raises(StoreNotFoundError):
+        mmreplay.export_view(tmp_path / "none.zarr", tmp_path / "out")
+    assert not (tmp_path / "out").exists()

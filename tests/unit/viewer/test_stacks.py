@@ -1,0 +1,60 @@
+"""Transitions with places of frames: their frames and numbers are those of `Store.transitions`."""
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import Field, InvalidIdError
+from mmreplay.batches.settings import Settings
+from mmreplay.viewer.stacks import stacks_of
+from tests.support.viewed import FRAME, frame_of, record_pictures
+
+
+def check_all(store, settings):
+    """Every transition of every episode, frame by frame."""
+    for number, episode in enumerate(store.episodes):
+        first, length = int(episode["id"]), int(episode["length"])
+        found = stacks_of(store, first, 0, length, settings)
+        whole = store.trajectory(number)
+        batch = store.transitions(
+            whole.ids, settings.stack, settings.n_step, settings.gamma, settings.padding
+        )
+        frames = np.concatenate([whole.observation, np.zeros_like(whole.observation[:1])])
+        assert np.array_equal(frames[found.seen], batch.observation)
+        assert np.array_equal(frames[found.following], batch.next_observation)
+        for name in ("reward", "discount", "non_terminal"):
+            assert np.array_equal(getattr(found, name), getattr(batch, name)), name
+
+
+@pytest.mark.parametrize("padding", ["reset", "zero"])
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_places_lead_to_the_frames_of_transitions(tmp_path, quick_disk, padding, n_step):
+    record_pictures(tmp_path / "s.zarr")
+    with mmreplay.open(tmp_path / "s.zarr") as store:
+        check_all(store, Settings(4, n_step, 0.9, padding))
+
+
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("padding", ["reset", "zero"])
+def test_places_in_a_vector_lane(tmp_path, quick_disk, width, padding):
+    with mmreplay.create(
+        tmp_path / "v.zarr", FRAME, Field((), "int64"), lanes=width, flush_s=0
+    ) as writer:
+        frames = [[frame_of(FRAME, 100 * tick + env) for env in range(width)] for tick in range(25)]
+        writer.reset(np.array(frames[0]))
+        for tick in range(1, 25):
+            ends = np.array([tick % (7 + env) == 0 for env in range(width)])
+            none = np.zeros(width, bool)
+            zeros = np.zeros(width)
+            writer.step(zeros.astype(int), zeros + tick, np.array(frames[tick]), ends, none)
+            if ends.any():
+                writer.reset(np.array(frames[tick]) + 1, mask=ends)
+    with mmreplay.open(tmp_path / "v.zarr") as store:
+        assert len(store.episodes) >= 3
+        check_all(store, Settings(4, 2, 0.9, padding))
+
+
+def test_ids_past_the_episode_are_refused(tmp_path, quick_disk):
+    record_pictures(tmp_path / "s.zarr")
+    with mmreplay.open(tmp_path / "s.zarr") as store, pytest.raises(InvalidIdError, match="id 9 "):
+        stacks_of(store, 0, 5, 10, Settings())

@@ -1,0 +1,114 @@
+"""`view`: serves until it is ended, and says what keeps it from that."""
+
+import http.client
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+from urllib.parse import urlsplit
+
+import pytest
+
+import mmreplay
+from mmreplay import MissingExtraError, MmreplayError, SchemaError, StoreNotFoundError
+from mmreplay.viewer.view import listed
+from tests.support.viewed import record_pictures
+
+CODE = "import sys, mmreplay; mmreplay.view(sys.argv[1:])"
+
+
+@pytest.fixture
+def recorded(tmp_path, quick_disk):
+    record_pictures(tmp_path / "s.zarr")
+    return tmp_path / "s.zarr"
+
+
+@pytest.fixture
+def served(recorded):
+    """A process that serves it, and its URL."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", CODE, recorded],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    yield process, process.stdout.readline().strip()
+    process.kill()
+    process.communicate()
+
+
+def test_the_first_line_is_the_url_and_an_interrupt_ends_it(served):
+    process, url = served
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{32}", url)
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=30)
+    connection.request("GET", f"/?{parts.query}")
+    reply = connection.getresponse()
+    assert (reply.status, b"mmreplay" in reply.read()) == (200, True)
+    cookie = reply.headers["set-cookie"].partition(";")[0]
+    connection.request("GET", "/data/stores.json", headers={"Cookie": cookie})
+    reply = connection.getresponse()
+    assert (reply.status, b"s.zarr" in reply.read()) == (200, True)
+    # The connection stays open, as a browser's does.
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    connection.close()
+    assert (process.returncode, out, err) == (0, "", "")
+
+
+def test_requests_that_are_none_are_answered_by_an_error_or_nothing(served):
+    process, url = served
+    address = (urlsplit(url).hostname, urlsplit(url).port)
+    for sent in (b"\0\xff\r\n\r\n", b"GET /\xff HTTP/1.1\r\n\r\n", b"GET " + b"/" * 100_000):
+        with socket.create_connection(address, timeout=30) as connection:
+            connection.sendall(sent)
+            connection.shutdown(socket.SHUT_WR)
+            assert not connection.recv(64).startswith(b"HTTP/1.1 2")
+    assert process.poll() is None
+    assert not select.select([process.stderr], [], [], 0)[0]
+
+
+def test_a_port_that_is_taken_is_named(recorded):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(MmreplayError, match=rf"port {port}: .*--port"):
+            mmreplay.view(recorded, port=port, ready=lambda url: os._exit(1))
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "256.1.1.1", "\0", "x" * 300])
+def test_a_host_that_is_none_is_named(recorded, host):
+    with pytest.raises(MmreplayError, match="cannot listen"):
+        mmreplay.view(recorded, host=host, ready=lambda url: os._exit(1))
+
+
+def test_wrong_arguments_are_refused_before_anything_is_served(recorded, tmp_path):
+    for wrong in (
+        {"port": -1},
+        {"port": 65_536},
+        {"episode": 3},
+        {"episode": -4},
+        {"episode": 1.5},
+    ):
+        with pytest.raises(SchemaError):
+            mmreplay.view(recorded, ready=lambda url: os._exit(1), **wrong)
+    with pytest.raises(StoreNotFoundError):
+        mmreplay.view([recorded, tmp_path / "none.zarr"])
+
+
+def test_some_stores_are_shown_and_not_none(tmp_path):
+    assert listed("a.zarr") == ["a.zarr"]
+    assert listed((tmp_path, "b")) == [tmp_path, "b"]
+    for wrong in ([], ["a"] * 65):
+        with pytest.raises(SchemaError, match="1 to 64 stores"):
+            listed(wrong)
+
+
+@pytest.mark.parametrize("missing", ["starlette.applications", "uvicorn"])
+def test_a_missing_extra_says_what_to_install(recorded, missing, monkeypatch):
+    monkeypatch.delitem(sys.modules, "mmreplay.viewer.server", raising=False)
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(MissingExtraError, match=r'pip install "mmreplay\[view\]"'):
+        mmreplay.view(recorded, ready=lambda url: os._exit(1))

@@ -1,0 +1,124 @@
+"""A store through all that may happen to it while it is looked at."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import Field, StoreNotFoundError
+from mmreplay.viewer import viewed_store
+from mmreplay.viewer.viewed_store import GoneError, ViewedStore, resident_bytes, sentence
+from tests.support.viewed import FRAME, play, record_pictures
+
+
+@pytest.fixture
+def viewed(tmp_path, quick_disk):
+    """Opens a store for pages, and closes it after the test."""
+    opened = []
+
+    def view(name="s.zarr", **salt):
+        opened.append(ViewedStore(tmp_path / name, **salt))
+        return opened[-1]
+
+    yield view
+    for one in opened:
+        one.close()
+
+
+def test_head_tells_of_new_rows_by_another_key(tmp_path, viewed):
+    writer = record_pictures(tmp_path / "s.zarr", episodes=[(3, "")], close=False)
+    one = viewed()
+    first = one.head()
+    assert (first["error"], first["state"], first["rows"], first["transitions"]) == (
+        None,
+        "live",
+        4,
+        3,
+    )
+    assert one.head() == first
+    writer.step(0, 0.0, np.zeros(FRAME.shape, np.uint8))
+    second = one.head()
+    assert (second["rows"], second["version"]) == (5, first["version"])
+    assert second["key"] != first["key"]
+    writer.close()
+    assert one.head()["state"] == "closed"
+
+
+def test_a_store_that_does_not_exist_is_refused(tmp_path, viewed):
+    with pytest.raises(StoreNotFoundError):
+        viewed("none.zarr")
+
+
+def test_a_store_that_is_moved_away_says_so_and_is_back_when_it_is(tmp_path, viewed):
+    record_pictures(tmp_path / "s.zarr")
+    one = viewed()
+    before = one.head()
+    (tmp_path / "s.zarr").rename(tmp_path / "elsewhere.zarr")
+    assert "s.zarr" in one.head()["error"]
+    (tmp_path / "elsewhere.zarr").rename(tmp_path / "s.zarr")
+    assert one.head() == before
+
+
+def test_a_deleted_store_says_so_and_another_one_in_its_place_is_shown(tmp_path, viewed):
+    record_pictures(tmp_path / "s.zarr")
+    one = viewed()
+    before = one.head()
+    shutil.rmtree(tmp_path / "s.zarr")
+    assert one.head()["error"]
+    record_pictures(tmp_path / "s.zarr", frame=Field((3, 3, 3)), episodes=[(2, "")])
+    after = one.head()
+    assert (after["error"], after["rows"]) == (None, 3)
+    assert after["version"] != before["version"]
+    with pytest.raises(GoneError, match="reload"):
+        one.read(before["version"], len)
+    assert one.read(after["version"], len) == 2
+
+
+def test_a_repaired_store_is_another_version(tmp_path, viewed):
+    record_pictures(tmp_path / "s.zarr")
+    one = viewed()
+    before = one.head()
+    shard = tmp_path / "s.zarr" / "frames" / "c.1.0.0"
+    data = bytearray(shard.read_bytes())
+    data[3] ^= 0xFF
+    shard.write_bytes(data)
+    mmreplay.repair(tmp_path / "s.zarr")
+    after = one.head()
+    assert after["error"] is None
+    assert after["version"] != before["version"]
+
+
+def test_versions_are_a_server_s_own(tmp_path, viewed):
+    record_pictures(tmp_path / "s.zarr")
+    versions = [viewed(salt=salt).head()["version"] for salt in ("a", "b", "a")]
+    assert versions[0] == versions[2] != versions[1]
+
+
+def test_what_is_kept_is_made_again_for_another_key_only(tmp_path, viewed):
+    record_pictures(tmp_path / "s.zarr")
+    one, calls = viewed(), []
+    make = lambda store: calls.append(store) or len(calls)  # noqa: E731
+    assert [one.kept("a", 1, make), one.kept("a", 1, make), one.kept("a", 2, make)] == [1, 1, 2]
+
+
+def test_maps_are_let_go_of_when_they_fill_the_memory(tmp_path, viewed, monkeypatch):
+    writer = record_pictures(tmp_path / "s.zarr", episodes=[(3, "")], close=False)
+    one = viewed()
+    version, store = one.head()["version"], one.store
+    one.count_bytes(1 << 40)
+    monkeypatch.setattr(viewed_store, "_MOST_RESIDENT_BYTES", 1)
+    assert one.store is not store or resident_bytes() < 100 << 20
+    kept = one.store
+    one.count_bytes(1 << 40)
+    assert one.store is not kept
+    kept = one.store
+    one.count_bytes(1)  # nothing to speak of since
+    assert one.store is kept
+    play(writer, FRAME, 3)
+    assert (one.head()["rows"], one.head()["version"]) == (8, version)
+
+
+def test_sentences():
+    assert sentence(mmreplay.SchemaError("why")) == "why"
+    assert sentence(PermissionError(13, "Permission denied", "/x")) == "/x: Permission denied"
