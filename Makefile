@@ -5,6 +5,7 @@
 VENV ?= .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
+ADAPTERS := .venv-adapters
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
 # Without its bytecode each of the hundreds of processes that the tests start compiles the package
@@ -12,13 +13,14 @@ WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep crash lint format types bench bench-peers clean
+.PHONY: help demo test test-deep test-adapters crash lint format types bench bench-peers clean
 .NOTPARALLEL:  # two pips in one environment break it
 
 help:
 	@echo 'make demo       record 20,000 steps of Breakout, look at them, verify them, sample from them'
 	@echo 'make test       run the tests'
 	@echo 'make test-deep  run those that can look deeper, deeper: some minutes more'
+	@echo 'make test-adapters  run those of mmreplay.adapters: 1 GB of packages, two minutes'
 	@echo 'make crash      try for long to lose or tear a row, and write tests/crash/results'
 	@echo 'make lint       check style and the order of rooms; make format repairs what can be repaired'
 	@echo 'make types      check types (mypy)'
@@ -41,6 +43,11 @@ test: $(VENV)/.extras-test
 
 test-deep: $(VENV)/.extras-test
 	MMREPLAY_EFFORT=deep $(BIN)/python -m pytest -m deep $(SIDE_BY_SIDE) $(ARGS)
+
+# What needs the frameworks, and the document that shows them.
+test-adapters: $(ADAPTERS)/.installed
+	$(ADAPTERS)/bin/python -m pytest tests/unit/adapters \
+	    "tests/docs/test_readme.py::test_blocks_of_a_document_run[docs/training.md]" $(ARGS)
 
 THOROUGHLY = MMREPLAY_EFFORT=thorough MMREPLAY_RESULTS=tests/crash/results $(BIN)/python -m pytest
 # These take all processors themselves, or measure how long something takes.
@@ -74,7 +81,7 @@ bench-peers: $(PEERS)/.installed
 	$(PEERS)/bin/python -m benchmarks.peers $(ARGS)
 
 clean:
-	rm -rf .venv $(PEERS) build dist demo *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv $(PEERS) $(ADAPTERS) build dist demo *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find mmreplay cli tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 # The stamp of an extra that holds others sets theirs too: dev holds test, test holds atari.
@@ -105,6 +112,16 @@ $(PEERS)/.installed: benchmarks/peers/requirements.txt pyproject.toml
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check \
 	    --requirement $< --editable .
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps d3rlpy==2.8.1
+	@touch $@
+
+# torch alone and first, as above.
+$(ADAPTERS)/.installed: tests/unit/adapters/requirements.txt pyproject.toml
+	@$(MAKE) --no-print-directory VENV=$(ADAPTERS) $(ADAPTERS)/bin/python
+	@echo "Installing what mmreplay.adapters are for into $(ADAPTERS): two minutes"
+	$(ADAPTERS)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    $$(grep '^torch==' $<)
+	$(ADAPTERS)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    --requirement $< --editable .
 	@touch $@
 
 # PYTHON=... chooses another interpreter than the first of these that is new enough.
