@@ -109,15 +109,15 @@ def stacks_of(shapes: Mapping[str, Shape], frames: Mapping[str, Shape], padding:
 
     SchemaError if its frames are no part of them.
     """
-    for n in _divisors(min(shape[0] if shape else 1 for shape in shapes.values())):
-        stacks = Stacks(None if n == 1 else n, padding)
-        if all(
-            not (n > 1 and (not shape or shape[0] % n))
-            and stacks.frame_shape(shape) == frames[name]
-            for name, shape in shapes.items()
-            if name in frames
-        ):
-            return stacks
+
+    def fits(n: int, shape: Shape, frame: Shape | None) -> bool:
+        if n == 1:
+            return shape == frame
+        return bool(shape) and not shape[0] % n and Stacks(n).frame_shape(shape) == frame
+
+    for n in _divisors(max(shape[0] if shape else 1 for shape in shapes.values())):
+        if all(fits(n, shape, frames.get(name)) for name, shape in shapes.items()):
+            return Stacks(None if n == 1 else n, padding)
     raise SchemaError(
         f"expected frames of which observations of the shapes {dict(shapes)} are stacks, found "
         f"{dict(frames)}; give another path, or the environments that the store was made with"

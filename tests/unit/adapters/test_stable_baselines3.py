@@ -1,10 +1,9 @@
 """Every transition is the one that stable-baselines3's own buffers give, for the same steps."""
 
+import multiprocessing
 import os
 import pickle
 import signal
-import subprocess
-import sys
 
 import gymnasium
 import numpy as np
@@ -254,7 +253,7 @@ def filled(path, n_steps, *, seed=0, first=0, own=None, buffer=None, n=1, size=6
     for step in range(first + n_steps):
         after = np.stack([stacks[:, 1], random.integers(1, 256, (2, 6, 6), np.uint8)], 1)
         done = random.random(2) < 0.1
-        infos = [{"TimeLimit.truncated": bool(cut)} for cut in random.random(2) < 0.5]
+        infos = [{"TimeLimit.truncated": bool(cut)} for cut in done & (random.random(2) < 0.5)]
         arguments = stacks, after, random.integers(0, 3, 2), random.normal(size=2), done, infos
         if step >= first:
             buffer.add(*arguments)
@@ -265,18 +264,18 @@ def filled(path, n_steps, *, seed=0, first=0, own=None, buffer=None, n=1, size=6
     return buffer, own
 
 
+def filled_and_killed(path, n):
+    filled(path, 45, n=n)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 @pytest.mark.parametrize("n", [1, 3])
 def test_training_that_was_killed_goes_on_with_its_buffer(tmp_path, n):
     path = tmp_path / "s.zarr"
-    code = f"""
-import sys, os, signal
-sys.path[:0] = {[os.path.dirname(__file__), *sys.path]!r}
-from test_stable_baselines3 import filled
-filled({str(path)!r}, 45, n={n})
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-    done = subprocess.run([sys.executable, "-c", code], check=False)
-    assert done.returncode == -signal.SIGKILL
+    child = multiprocessing.get_context("fork").Process(target=filled_and_killed, args=(path, n))
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
     space, actions = spaces.Box(0, 255, (2, 6, 6), np.uint8), spaces.Discrete(3)
     buffer = DiskReplayBuffer(60, space, actions, n_envs=2, path=path, n_steps=n, device="cpu")
     assert buffer.size() == 30
@@ -342,7 +341,7 @@ def test_episode_whose_frames_were_never_stored_is_left_out_until_it_ends(tmp_pa
 
 
 def test_observation_that_is_no_stack_is_refused_with_advice(tmp_path):
-    buffer, _ = filled(tmp_path / "s.zarr", 4)
+    buffer, _ = filled(tmp_path / "s.zarr", 1)
     last = buffer._last["frame"]
     assert not buffer._ended.any()
     with pytest.raises(mmreplay.SchemaError, match="expected a stack of 2 frames"):
