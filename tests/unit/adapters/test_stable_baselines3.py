@@ -8,6 +8,7 @@ import signal
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from sb3_contrib import QRDQN
 from stable_baselines3 import DQN, SAC, TD3
@@ -231,6 +232,21 @@ def test_vectors_are_stacked_if_asked_for(tmp_path):
     model.learn(80)
     assert_same(model.replay_buffer)
     assert model.replay_buffer.buffer.store.frames.shape[1:] == (2, 3)
+
+
+def test_training_with_the_same_seed_is_the_same_training(tmp_path):
+    weights = []
+    for given in (
+        {},
+        {"replay_buffer_class": DiskReplayBuffer, "replay_buffer_kwargs": {"path": tmp_path / "s"}},
+    ):
+        env = environments(Vectors, 2)
+        model = TD3("MlpPolicy", env, seed=1, learning_starts=20, buffer_size=50, **given)
+        model.learn(120)
+        weights.append(model.policy.state_dict())
+    assert weights[0].keys() == weights[1].keys()
+    for name, tensor in weights[0].items():
+        assert torch.equal(tensor, weights[1][name]), name
 
 
 # ---------------------------------------------------------------- what breaks off
