@@ -21,6 +21,7 @@ from mmreplay.arguments import is_reproducible, whole_number, whole_number_or_no
 from mmreplay.batches.batch import Batch
 from mmreplay.batches.sequences import SequenceBatch
 from mmreplay.batches.settings import Settings
+from mmreplay.datasets import subsets
 from mmreplay.datasets.ahead import Ahead
 from mmreplay.datasets.draws import Draw, not_evicted, state_of_bits
 from mmreplay.datasets.epochs import EpochArguments, Epochs, Part
@@ -30,6 +31,7 @@ from mmreplay.ids import Ids
 from mmreplay.reading.batch_times import gather_timed
 from mmreplay.reading.store import Store
 from mmreplay.reading.trajectories import LazyTrajectory, Trajectory
+from mmreplay.sampling.selection import Selection
 from mmreplay.sampling.windows import Windows
 from mmreplay.system import forks
 
@@ -48,19 +50,27 @@ class Dataset:
         generator: draws the samples.
     """
 
-    def __init__(self, store: Store, settings: Settings, seed: Seed, prefetch: int = 0) -> None:
-        self.ahead = Ahead(prefetch)
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        seed: Seed,
+        prefetch: int = 0,
+        selection: Selection | None = None,
+    ) -> None:
+        self.ahead, self._selection = Ahead(prefetch), selection
         self._read_from(store, settings)
         self.generator = np.random.default_rng(seed)
         # A generator, say, may differ in each process, and nothing tells.
         unshared_seed = None if is_reproducible(seed) else type(seed).__name__
         epoch_seed = int(np.random.default_rng(seed).integers(1 << 62))
-        self._epochs = Epochs(epoch_seed, unshared_seed)
+        digest = None if selection is None else selection.digest
+        self._epochs = Epochs(epoch_seed, unshared_seed, digest)
 
     def _read_from(self, store: Store, settings: Settings) -> None:
         self.store = store
         self.settings = settings
-        self.samplers = Samplers(store, settings)
+        self.samplers = Samplers(store, settings, self._selection)
         _DATASETS.add(self)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -78,7 +88,7 @@ class Dataset:
         """In a forked child: draw from a stream of its own, not once more what the parent draws."""
         bits = np.random.SeedSequence(self._epochs.seed, spawn_key=forks.lineage())
         self.generator = np.random.default_rng(bits)
-        self.samplers = Samplers(self.store, self.settings)  # a thread may have been in the others
+        self._read_from(self.store, self.settings)  # a thread may have been in the samplers
 
     @property
     def prefetch(self) -> int:
@@ -87,7 +97,7 @@ class Dataset:
 
     def __len__(self) -> int:
         """Transitions that can be sampled."""
-        return len(self.store)
+        return self.samplers.look(lambda transitions: transitions.n_transitions)
 
     def sample(
         self,
@@ -188,7 +198,7 @@ class Dataset:
             batch_size, epochs, shuffle, shuffle_rows, rank, world_size, drop_last, epoch
         )
         self._epochs.check(given, self.settings, None)
-        if not len(self.store):
+        if not len(self):
             raise EmptyBufferError(
                 f"{self.store.path}: there is no transition yet; record a reset and a step first"
             )
@@ -268,8 +278,8 @@ class Dataset:
         return self.store.live.gather_ids(ids, gatherer, out)
 
     def trajectory(self, number: int) -> Trajectory:
-        """One whole episode; see `Store.trajectory`."""
-        return self.store.trajectory(number)
+        """One whole episode, by its place in `episodes`; see `Store.trajectory`."""
+        return self.store.numbered_trajectory(number, lambda: self.episodes)
 
     # ------------------------------------------------------------ sequences
 
@@ -399,12 +409,62 @@ class Dataset:
     @property
     def ids(self) -> Ids:
         """Every valid transition id, ascending."""
-        return self.store.ids
+        return self.samplers.look(lambda transitions: transitions.ids())
 
     @property
     def episodes(self) -> npt.NDArray[np.void]:
-        """Whole retained episodes; see `Store.episodes`."""
-        return self.store.episodes
+        """Whole retained episodes: see `Store.episodes`; and ``env``, counted over all lanes.
+
+        Of a selection those of which all steps are selected.
+        """
+        return subsets.episode_table(self.store, self._selection)
+
+    # ------------------------------------------------------------ subsets
+
+    def select(
+        self,
+        *,
+        episodes: subsets.EpisodeChoice | None = None,
+        ids: subsets.IdChoice | None = None,
+    ) -> Dataset:
+        """Some of the transitions, as a dataset of its own; what comes later is not in it.
+
+        It reads the same store, by the same settings, and does not close it. Its random state
+        follows from this object's seed and from what is selected. It samples uniformly, also if
+        this object samples by priority.
+
+        Args:
+            episodes: (n,) bool over `episodes`, numbers in it, or a function of it that gives
+                either. A running episode is selected with the steps that it has.
+            ids: ids, (n,) bool over `ids`, or a function of these that gives either. With both,
+                the transitions that are in both.
+
+        Raises:
+            EmptyBufferError: nothing is selected.
+            InvalidIdError: an id that cannot be sampled here, named.
+            SchemaError: no such episode, a mask of another length, or neither argument.
+        """
+        return self._selected(subsets.chosen(self.store, self._selection, episodes, ids))
+
+    def split(self, fraction: float, *, seed: int = 0) -> tuple[Dataset, Dataset]:
+        """Two datasets, as of `select`, that have each episode in one of them.
+
+        Args:
+            fraction: of the episodes that are in the first, in (0, 1), rounded; each has one.
+            seed: decides which; the same episodes and seed give the same parts.
+
+        Raises:
+            SchemaError: a fraction out of its range, or less than two episodes.
+        """
+        seed = whole_number("seed", seed, 0)
+        one, other = subsets.parts(self.store, self._selection, fraction, seed)
+        return self._selected(one), self._selected(other)
+
+    def _selected(self, selection: Selection) -> Dataset:
+        seed = [self._epochs.seed, selection.digest]
+        out = Dataset(self.store, self.settings, seed, self.prefetch, selection)
+        out._epochs.unshared_seed = self._epochs.unshared_seed
+        return out
 
     def refresh(self) -> Self:
         """Take the newest rows, and lanes, of live stores; see `Store.refresh`.
@@ -416,8 +476,9 @@ class Dataset:
         return self
 
     def close(self) -> None:
-        """Close the store."""
-        self.store.close()
+        """Close the store, unless it is that of the dataset that this was selected of."""
+        if self._selection is None:
+            self.store.close()
         self.ahead.close()  # after it, so that no other thread begins to read ahead once more
 
     def __enter__(self) -> Self:
@@ -427,7 +488,8 @@ class Dataset:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<mmreplay.Dataset {self.store.path} transitions={len(self)}>"
+        what = "" if self._selection is None else " selected"
+        return f"<mmreplay.Dataset {self.store.path} transitions={len(self)}{what}>"
 
 
 _DATASETS: weakref.WeakSet[Dataset] = weakref.WeakSet()

@@ -24,7 +24,7 @@ def store(tmp_path_factory):
 
 @pytest.fixture
 def samplers(store):
-    return Samplers(store, Settings(stack=None))
+    return Samplers(store, Settings(stack=None), None)
 
 
 @pytest.mark.parametrize("replace", [True, False])
