@@ -45,6 +45,8 @@ class TensorBatch:
         id: (B,) int64.
         weight: (B,) float32.
         extras: the declared extra columns, (B, ...) each.
+        terminated: (B,) bool.
+        truncated: (B,) bool.
     """
 
     observation: torch.Tensor | dict[str, torch.Tensor]
@@ -56,6 +58,8 @@ class TensorBatch:
     id: torch.Tensor
     weight: torch.Tensor
     extras: dict[str, torch.Tensor]
+    terminated: torch.Tensor
+    truncated: torch.Tensor
 
     def __len__(self) -> int:
         return len(self.id)

@@ -103,8 +103,8 @@ def test_pinning_copies_each_piece_of_memory_once(stores, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
     tensors = to_tensors(batch).pin_memory()
     assert_same(tensors, batch)
-    assert len(pinned) == 3 + 6  # columns of frames; action, reward, discount, flags, id, weight
-    assert sum(pinned) == 16 * (5 * (16 + 3 + 8) + 8 + 4 + 4 + 1 + 8 + 4)
+    assert len(pinned) == 3 + 8  # columns of frames; action, reward, discount, id, weight, 3 flags
+    assert sum(pinned) == 16 * (5 * (16 + 3 + 8) + 8 + 4 + 4 + 8 + 4 + 3)
     for array in arrays_of(batch).values():
         array[...] = 0
     assert tensors.observation["image"].any()
@@ -203,6 +203,18 @@ def test_loader_of_a_live_buffer_takes_what_is_there_when_an_epoch_begins(tmp_pa
         assert sorted(flat(ids_of(batches))) == buffer.ids.tolist()
         batch = to_tensors(buffer.sample(4))
         assert batch.observation.shape == (4, 3)
+
+
+def test_selected_episodes_are_shared_among_workers_and_numbered(stores):
+    with mmreplay.load(stores("many environments"), stack=2) as data:
+        chosen = data.select(episodes=lambda episodes: episodes["length"] > 100)
+        assert 0 < len(chosen) < len(data)
+        given = {"num_workers": 2, "multiprocessing_context": "fork"}
+        through = DataLoader(loader(chosen, 32), batch_size=None, **given)
+        assert sorted(flat(ids_of(through))) == chosen.ids.tolist()
+        numbered = TransitionDataset(chosen)
+        by_number = DataLoader(numbered, batch_size=32, collate_fn=numbered.collate)
+        assert flat(ids_of(by_number)) == chosen.ids.tolist()
 
 
 def test_epoch_that_is_set_is_the_one_that_comes_next(stores):
