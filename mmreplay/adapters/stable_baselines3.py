@@ -15,7 +15,10 @@ import numpy as np
 
 from mmreplay.adapters.frame_stacks import Frames, Stacks, same_bytes, stacks_of, stacks_seen
 from mmreplay.adapters.torch import to_tensors
+from mmreplay.arguments import whole_number
 from mmreplay.batches.batch import Batch
+from mmreplay.batches.relabel import STRATEGIES
+from mmreplay.datasets.hindsight import Hindsight
 from mmreplay.datasets.replay_buffer import ReplayBuffer as StoredBuffer
 from mmreplay.errors import (
     EmptyBufferError,
@@ -35,13 +38,14 @@ try:
     from gymnasium import spaces
     from stable_baselines3.common.buffers import BaseBuffer, ReplayBuffer
     from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
+    from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 except ImportError as error:
     raise MissingExtraError(
         "mmreplay.adapters.stable_baselines3 needs stable-baselines3: "
         'pip install "mmreplay[stable-baselines3]"'
     ) from error
 
-__all__ = ["DiskReplayBuffer"]
+__all__ = ["DiskHerReplayBuffer", "DiskReplayBuffer"]
 
 
 class DiskReplayBuffer(ReplayBuffer):
@@ -191,7 +195,7 @@ class DiskReplayBuffer(ReplayBuffer):
         """What `save_replay_buffer` writes: where the store is, after a flush of it."""
         if self.buffer is not None:
             self.buffer.flush()
-        left_out = {"buffer", "_last", "dones"}
+        left_out = {"buffer", "_last", "dones", "env"}
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -299,13 +303,16 @@ class DiskReplayBuffer(ReplayBuffer):
         if self._has_holes:
             ranks = np.random.randint(0, len(buffer), size=len(batch_inds))  # noqa: NPY002  as SB3's
             ids = buffer.store.live.look(lambda index: index.at(ranks))
-            return self._samples(buffer.transitions(ids), env)
+            return self._samples(self._read(buffer, ids), env)
         ticks = np.asarray(batch_inds, np.int64)
         if self.full:
             ticks = (ticks - self._rows) % self.buffer_size
         envs = np.random.randint(0, high=self.n_envs, size=ticks.shape)  # noqa: NPY002
         ids = (ticks + self._first) * self.n_envs + envs
-        return self._samples(buffer.transitions(ids), env)
+        return self._samples(self._read(buffer, ids), env)
+
+    def _read(self, buffer: StoredBuffer, ids: Ids) -> Batch:
+        return buffer.transitions(ids)
 
     def _samples(self, batch: Batch, env: Any) -> Any:
         """A batch as stable-baselines3 has it, normalized by `env` if that is given."""
@@ -368,6 +375,95 @@ class DiskReplayBuffer(ReplayBuffer):
         powers = self.gamma ** np.arange(self.n_steps, dtype=np.float32).reshape(1, -1)
         steps = counts.sum(axis=1, keepdims=True).astype(np.float32)
         return (rewards * powers * counts).sum(axis=1, keepdims=True), self.gamma**steps
+
+
+class DiskHerReplayBuffer(DiskReplayBuffer, HerReplayBuffer):
+    """A `DiskReplayBuffer` whose samples have goals that their episodes reached.
+
+    It takes the place of `HerReplayBuffer`. Of running episodes, too, transitions are sampled, and
+    each one gets another goal with the probability n_sampled_goal / (n_sampled_goal + 1).
+
+    Args:
+        buffer_size: as of `DiskReplayBuffer`, and so are those that are not named here.
+        observation_space: a dict with ``achieved_goal`` and ``desired_goal``.
+        action_space: of the environments.
+        env: of the model, which hands it over; its ``compute_reward`` is called.
+        device: where samples are to be.
+        n_envs: environments that step together.
+        optimize_memory_usage: no difference.
+        handle_timeout_termination: as above.
+        path: the store's directory.
+        n_sampled_goal: samples with another goal, for each as it was.
+        goal_selection_strategy: ``future``, ``final`` or ``episode``; see `mmreplay.Hindsight`.
+        codec: of the frames.
+        flush_s: seconds between flushes.
+
+    Raises:
+        SchemaError: no such strategy; or as `DiskReplayBuffer`.
+    """
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: Any,
+        action_space: Any,
+        env: Any,
+        device: Any = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        *,
+        path: str | os.PathLike[str],
+        n_sampled_goal: int = 4,
+        goal_selection_strategy: str = "future",
+        codec: Any = None,
+        flush_s: float = FLUSH_S,
+    ) -> None:
+        DiskReplayBuffer.__init__(
+            self,
+            buffer_size,
+            observation_space,
+            action_space,
+            device,
+            n_envs,
+            optimize_memory_usage,
+            handle_timeout_termination,
+            path=path,
+            stack=None,
+            codec=codec,
+            flush_s=flush_s,
+        )
+        self.env = env
+        self.n_sampled_goal = whole_number("n_sampled_goal", n_sampled_goal, 0)
+        self.her_ratio = 1 - 1 / (self.n_sampled_goal + 1)
+        name = getattr(goal_selection_strategy, "name", goal_selection_strategy)
+        if name not in STRATEGIES and str(name).lower() not in STRATEGIES:
+            raise SchemaError(
+                f"goal_selection_strategy: expected one of {STRATEGIES}, found {name!r}"
+            )
+        self.goal_selection_strategy = str(name).lower()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.env = None  # until `set_env`
+
+    def truncate_last_trajectory(self) -> None:
+        """Nothing: an episode ends where the next observation is of another one."""
+
+    def sample(self, batch_size: int, env: Any = None) -> Any:
+        """Draw transitions, and goals for a share of them."""
+        return BaseBuffer.sample(self, batch_size, env)
+
+    def _read(self, buffer: StoredBuffer, ids: Ids) -> Batch:
+        strategy, ratio = self.goal_selection_strategy, self.her_ratio
+        return Hindsight(buffer, self._reward, strategy, ratio).relabel(ids)
+
+    def _reward(self, achieved: Array, desired: Array, _: Any) -> Array:
+        if self.env is None:
+            raise SchemaError(f"{self.path}: expected an environment first; call set_env(env)")
+        infos: list[dict[str, Any]] = [{} for _ in achieved]
+        (rewards,) = self.env.env_method("compute_reward", achieved, desired, infos, indices=[0])
+        return np.asarray(rewards, np.float32)
 
 
 def _writer(buffer: StoredBuffer) -> VectorWriter:

@@ -16,7 +16,7 @@ from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
 
 import mmreplay
-from mmreplay.adapters.stable_baselines3 import DiskReplayBuffer
+from mmreplay.adapters.stable_baselines3 import DiskHerReplayBuffer, DiskReplayBuffer
 
 
 class Beside(DiskReplayBuffer):
@@ -82,6 +82,10 @@ class Goals(Vectors):
     def _frame(self):
         values = self._random.normal(0, 1, 7).astype("float32")
         return {"observation": values[:3], "achieved_goal": values[3:5], "desired_goal": values[5:]}
+
+    def compute_reward(self, achieved_goal, desired_goal, infos):
+        assert infos == [{}] * len(achieved_goal)
+        return -np.linalg.norm(achieved_goal - desired_goal, axis=1)
 
 
 def environments(kind, n, **given):
@@ -186,6 +190,55 @@ def test_dict_observations_are_the_same(tmp_path):
     )
     model.learn(160)
     assert_same(model.replay_buffer)
+
+
+@pytest.mark.parametrize("strategy", ["future", "final", "episode"])
+def test_goals_are_those_that_the_episode_reached_and_rewards_those_of_the_environment(
+    tmp_path, strategy
+):
+    env = environments(Goals, 2)
+    kwargs = {"path": tmp_path / "s.zarr", "n_sampled_goal": 1, "goal_selection_strategy": strategy}
+    model = SAC(
+        "MultiInputPolicy", env, buffer_size=400, learning_starts=300, seed=0, device="cpu",
+        replay_buffer_class=DiskHerReplayBuffer, replay_buffer_kwargs=kwargs,
+    )  # fmt: skip
+    model.learn(310)
+    model.save_replay_buffer(tmp_path / "buffer.pkl")
+    model.replay_buffer.close()
+    model.load_replay_buffer(tmp_path / "buffer.pkl")
+    batch = model.replay_buffer.sample(2000)
+    seen = {key: tensor.numpy() for key, tensor in batch.observations.items()}
+    after = {key: tensor.numpy() for key, tensor in batch.next_observations.items()}
+    store = model.replay_buffer.buffer.store
+    episodes = [store.trajectory(number).observation for number in range(len(store.episodes))]
+    where = {
+        one.tobytes(): (number, step)
+        for number, episode in enumerate(episodes)
+        for step, one in enumerate(episode["observation"])
+    }
+    goals = {
+        one.tobytes(): (number, step)
+        for number, episode in enumerate(episodes)
+        for step, one in enumerate(episode["achieved_goal"])
+    }
+    changed = np.array([goal.tobytes() in goals for goal in seen["desired_goal"]])
+    assert 800 < changed.sum() < 1200
+    assert np.array_equal(seen["desired_goal"][changed], after["desired_goal"][changed])
+    for one, goal in zip(seen["observation"][changed], seen["desired_goal"][changed], strict=True):
+        (number, step), (source, reached) = where[one.tobytes()], goals[goal.tobytes()]
+        assert number == source
+        last = len(episodes[number]["observation"]) - 1
+        assert (
+            reached
+            in {"future": range(step + 1, last + 1), "final": [last], "episode": range(last + 1)}[
+                strategy
+            ]
+        )
+    expected = Goals().compute_reward(after["achieved_goal"], seen["desired_goal"], [{}] * 2000)
+    assert np.array_equal(batch.rewards.numpy()[changed, 0], expected[changed].astype("float32"))
+    with pytest.raises(mmreplay.SchemaError, match="goal_selection_strategy"):
+        kwargs["goal_selection_strategy"] = "past"
+        DiskHerReplayBuffer(9, env.observation_space, env.action_space, env, **kwargs)
 
 
 @pytest.mark.parametrize(
