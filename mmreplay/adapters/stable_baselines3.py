@@ -289,7 +289,6 @@ class DiskReplayBuffer(ReplayBuffer):
         left = _writer(buffer).running & new & ~begins
         if left.any():
             _writer(buffer)._end_episodes(left)  # noqa: SLF001  for wrappers of environments
-            self._has_holes = True
         self._has_holes |= bool(self._waiting.any())
         if (new & begins).any():
             frames = stacks.newest(seen)

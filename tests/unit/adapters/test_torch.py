@@ -226,6 +226,16 @@ def test_epoch_that_is_set_is_the_one_that_comes_next(stores):
         batches.set_epoch(-1)
 
 
+def test_state_that_is_loaded_counts_more_than_an_epoch_that_was_set_before(stores):
+    batches = loader(stores("one lane"), 64, seed=0)
+    iterator = iter(batches)
+    next(iterator)
+    state, rest = batches.state_dict(), ids_of(iterator)
+    batches.set_epoch(3)
+    batches.load_state_dict(state)
+    assert ids_of(batches) == rest
+
+
 # ---------------------------------------------------------------- workers
 
 
