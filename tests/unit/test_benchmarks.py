@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 KEPT = sorted([*RESULTS.glob("*.json"), *(ROOT / "tests" / "crash" / "results").glob("*.json")])
 
-OF_FRAMEWORKS = {"stable_baselines3", "training"}  # `make test-adapters` runs it
+OF_FRAMEWORKS = {"stable_baselines3", "training"}  # which are not installed here
 
 
 @pytest.fixture(scope="module")
