@@ -6,6 +6,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
 EXCHANGE := .venv-exchange
+ADAPTERS := .venv-adapters
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
 # Without its bytecode each of the hundreds of processes that the tests start compiles the package
@@ -13,8 +14,8 @@ WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep test-exchange test-browser crash lint format types bench \
-    bench-peers clean
+.PHONY: help demo test test-deep test-adapters test-exchange test-browser crash lint format types \
+    bench bench-peers clean
 .NOTPARALLEL:  # two pips in one environment break it
 
 help:
@@ -23,6 +24,7 @@ help:
 	@echo 'make test-deep  run those that can look deeper, deeper: some minutes more'
 	@echo 'make test-exchange  import and export with the libraries whose formats these are: 2 GB of packages'
 	@echo 'make test-browser  look at the page of `mmreplay view` in Chromium'
+	@echo 'make test-adapters  run those of mmreplay.adapters: 1 GB of packages, two minutes'
 	@echo 'make crash      try for long to lose or tear a row, and write tests/crash/results'
 	@echo 'make lint       check style and the order of rooms; make format repairs what can be repaired'
 	@echo 'make types      check types (mypy)'
@@ -45,6 +47,11 @@ test: $(VENV)/.extras-test
 
 test-deep: $(VENV)/.extras-test
 	MMREPLAY_EFFORT=deep $(BIN)/python -m pytest -m deep $(SIDE_BY_SIDE) $(ARGS)
+
+# What needs the frameworks, and the document that shows them.
+test-adapters: $(ADAPTERS)/.installed
+	$(ADAPTERS)/bin/python -m pytest tests/unit/adapters \
+	    "tests/docs/test_readme.py::test_blocks_of_a_document_run[docs/training.md]" $(ARGS)
 
 test-exchange: $(EXCHANGE)/.installed
 	$(EXCHANGE)/bin/python -m pytest tests/exchange $(SIDE_BY_SIDE) $(ARGS)
@@ -84,7 +91,8 @@ bench-peers: $(PEERS)/.installed
 	$(PEERS)/bin/python -m benchmarks.peers $(ARGS)
 
 clean:
-	rm -rf .venv $(PEERS) $(EXCHANGE) build dist demo *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv $(PEERS) $(ADAPTERS) $(EXCHANGE) build dist demo *.egg-info .hypothesis
+	rm -rf .mypy_cache .pytest_cache .ruff_cache
 	find mmreplay cli tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 # The stamp of an extra that holds others sets theirs too: dev holds test, test holds atari.
@@ -141,6 +149,16 @@ $(EXCHANGE)/.installed: tests/exchange/requirements.txt pyproject.toml
 	    --requirement $< --editable .
 	$(EXCHANGE)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 	    d3rlpy==2.8.1 dopamine-rl==4.1.2 ogbench==1.2.2
+	@touch $@
+
+# torch alone and first, as above.
+$(ADAPTERS)/.installed: tests/unit/adapters/requirements.txt pyproject.toml
+	@$(MAKE) --no-print-directory VENV=$(ADAPTERS) $(ADAPTERS)/bin/python
+	@echo "Installing what mmreplay.adapters are for into $(ADAPTERS): two minutes"
+	$(ADAPTERS)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    $$(grep '^torch==' $<)
+	$(ADAPTERS)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    --requirement $< --editable .
 	@touch $@
 
 # PYTHON=... chooses another interpreter than the first of these that is new enough.

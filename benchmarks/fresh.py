@@ -21,6 +21,7 @@ __all__ = ["FLUSHED_STEPS", "call", "die"]
 
 FLUSHED_STEPS = 300
 """Of a store before it is flushed and closed."""
+STARTED = 50
 _KILLED = -signal.SIGKILL
 
 
@@ -91,6 +92,19 @@ def load(path: str, batch: int) -> dict[str, Any]:
 def _rows(store: Any) -> int:
     """Rows of a lane of one environment, steps of all environments of one of many."""
     return sum(lane.rows * lane.environments for lane in store.lanes)
+
+
+def fill_sb3(path: str, steps: int, *, ours: bool) -> dict[str, int]:
+    """Memory taken by a replay buffer of stable-baselines3, or ours in its place."""
+    from benchmarks.stable_baselines3 import filled
+    from tests.support.processes.usage import resident
+
+    filled(f"{path}-first", STARTED, ours=ours)  # with what both import
+    before = resident()
+    buffer = filled(path, steps, ours=ours)
+    after = resident()
+    assert buffer.size() == steps
+    return {key: after[key] - before[key] for key in before}
 
 
 def reopen(path: str) -> dict[str, float]:
@@ -317,7 +331,7 @@ def pace(root: str, path: str, frames: str, steps: int) -> dict[str, float]:
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     one.__name__: one
-    for one in (load, reopen, write_and_die, record, sample, epoch, pack, train, pace)
+    for one in (load, reopen, write_and_die, record, sample, epoch, pack, train, pace, fill_sb3)
 }
 
 if __name__ == "__main__":

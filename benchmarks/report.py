@@ -21,6 +21,8 @@ SUBJECTS = {  # title, and which part of a figure's name is the head of its colu
     "sequences": ("Sampling sequences", _GAMES),
     "ahead": ("Reading ahead", _GAMES),
     "epochs": ("Epochs", _GAMES),
+    "training": ("Epochs of tensors, 256 transitions of 4 + 4 frames", _GAMES),
+    "stable_baselines3": ("In stable-baselines3", _GAMES),
     "prioritized": (
         "Prioritized sampling",
         r", (?P<column>100,000 rows|10,000,000 rows|many by few)$",

@@ -1,4 +1,4 @@
-"""Check arguments of the user: whole numbers and seeds.
+"""Check arguments of the user: whole numbers, seeds and masks.
 
 Invariant: a number that comes back is an int in the range that was asked for; whatever else was
 given is a `SchemaError` that names the argument.
@@ -11,6 +11,7 @@ import operator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mmreplay.errors import SchemaError
 
@@ -49,6 +50,25 @@ def check_seed(seed: Any) -> None:
             f"seed: expected a whole number, 0 or more, several of them, or None; found "
             f"{seed!r:.80}"
         ) from error
+
+
+def mask_of(name: str, given: Any, n: int, what: str) -> npt.NDArray[np.bool_]:
+    """(n,) bool of a mask or of numbers; negative ones count from the end."""
+    array = np.asarray(given)
+    if array.dtype == np.bool_ and array.shape == (n,):
+        return array
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise SchemaError(
+            f"{name}: expected whole numbers, or a bool for each of {n:,} {what}; found "
+            f"{array.dtype} {array.shape}"
+        )
+    numbers = array.astype(np.int64)
+    odd = numbers[(numbers < -n) | (numbers >= n)]
+    if odd.size:
+        raise SchemaError(f"{name}: {odd[0]}: there are {n:,} {what}, from 0 on")
+    out = np.zeros(n, np.bool_)
+    out[numbers] = True
+    return out
 
 
 def _checked(name: str, value: Any, least: int | None, most: int | None, otherwise: str) -> int:

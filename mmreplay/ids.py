@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,14 @@ ROW_MASK = (1 << LANE_SHIFT) - 1
 
 Array = npt.NDArray[Any]
 Ids = npt.NDArray[np.int64]
+
+
+def environments(ids: Ids, widths: Sequence[int]) -> Ids:
+    """Of which environment each id is, counted over all lanes, which have so many: (n,)."""
+    width = np.array(widths, np.int64)
+    lanes = ids >> LANE_SHIFT
+    out: Ids = (np.cumsum(width) - width)[lanes] + (ids & ROW_MASK) % width[lanes]
+    return out
 
 
 def distinct(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -16,6 +16,7 @@ ROOT = str(Path(__file__).parents[1])
 os.environ["PYTHONPATH"] = os.pathsep.join([ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
 # A hundred small processes that each start a thread for every core, and let them spin, only wait.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # those of torch
 # The folders of `tmp_path`. A test whose subject is a disk mounts one.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(scratch_root()))
 

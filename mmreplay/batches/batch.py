@@ -29,6 +29,9 @@ class Batch:
         id: (B,) int64, lane << 40 | row.
         weight: (B,) float32 importance weights; 1 if sampled uniformly.
         extras: the declared extra columns, (B, ...) each.
+        terminated: (B,) bool, whether the last of the m steps ended its episode, which terminated.
+        truncated: (B,) bool, whether it ended an episode that was cut off. Both are False in the
+            middle of an episode, also where a life was lost, and where it still runs.
     """
 
     observation: Observation
@@ -40,6 +43,8 @@ class Batch:
     id: Ids
     weight: npt.NDArray[np.float32]
     extras: dict[str, Array]
+    terminated: npt.NDArray[np.bool_]
+    truncated: npt.NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.id)

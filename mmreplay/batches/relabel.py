@@ -91,7 +91,10 @@ class Relabelling:
     def fetch(self, columns: Mapping[str, Column], steps: Steps, out: Batch | None = None) -> Batch:
         """Read the transitions as if they had been recorded with these goals."""
         goals = _Goals(self._task, columns, steps, self._goals, self._marks)
-        return self._gatherer.fetch(goals.columns(), steps, out)
+        batch = self._gatherer.fetch(goals.columns(), steps, out)
+        if self._task.terminal is not None:  # which ends episodes wherever it says so
+            batch.terminated[goals.some] = ~batch.non_terminal[goals.some]
+        return batch
 
 
 class _Goals:

@@ -51,6 +51,7 @@ class TransitionGatherer(BatchGatherer[Batch]):
             self._returns.rewards(columns, ids, batch.reward)
             np.not_equal(columns["non_terminals"].take(ids), 0, out=batch.non_terminal)
             np.multiply(batch.non_terminal, self.settings.gamma, out=batch.discount)
+            is_over = steps.until == 1
         else:
             ahead = self._returns.fill(
                 columns,
@@ -61,9 +62,14 @@ class TransitionGatherer(BatchGatherer[Batch]):
                 batch.discount,
                 batch.non_terminal,
             )
+            is_over = steps.until == ahead
             window = np.empty((ids.size, self._length), np.int64)
             window[:, : self._k] = self._back
             np.add(ahead[:, None], self._back, out=window[:, self._k :])
+        np.greater(is_over, batch.non_terminal, out=batch.terminated)
+        np.logical_and(is_over, batch.non_terminal, out=batch.truncated)
+        if steps.running is not None:
+            batch.truncated[steps.running] = False
         self._frames(columns, steps, window, batch)
         columns["actions"].take(ids, batch.action)
         batch.id[:] = ids
@@ -117,6 +123,8 @@ class TransitionGatherer(BatchGatherer[Batch]):
                 name: np.empty((size, *columns[path].row_shape), columns[path].dtype)
                 for name, path in self._extra_paths.items()
             },
+            np.empty(size, np.bool_),
+            np.empty(size, np.bool_),
         )
 
     def _allocate_frames(self, size: int, column: Column) -> tuple[Array, Array]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,36 +19,21 @@ import numpy.typing as npt
 
 from mmreplay.arguments import is_reproducible, whole_number, whole_number_or_none
 from mmreplay.batches.batch import Batch
-from mmreplay.batches.sequences import SequenceBatch, SequenceGatherer
+from mmreplay.batches.sequences import SequenceBatch
 from mmreplay.batches.settings import Settings
+from mmreplay.datasets import subsets
 from mmreplay.datasets.ahead import Ahead
-from mmreplay.datasets.draws import (
-    Draw,
-    draw_groups,
-    draw_seed,
-    errors_with_path,
-    every_id,
-    not_evicted,
-    state_of_bits,
-)
+from mmreplay.datasets.draws import Draw, not_evicted, state_of_bits
 from mmreplay.datasets.epochs import EpochArguments, Epochs, Part
+from mmreplay.datasets.samplers import Samplers
 from mmreplay.errors import EmptyBufferError
 from mmreplay.ids import Ids
 from mmreplay.reading.batch_times import gather_timed
 from mmreplay.reading.store import Store
 from mmreplay.reading.trajectories import LazyTrajectory, Trajectory
-from mmreplay.sampling.trajectories import TrajectorySampler
-from mmreplay.sampling.uniform import uniform_ids
-from mmreplay.sampling.windows import PortionSampler, Windows, WindowSampler
-from mmreplay.sampling.without_replacement import distinct_ids
+from mmreplay.sampling.selection import Selection
+from mmreplay.sampling.windows import Windows
 from mmreplay.system import forks
-
-_KINDS = 8  # kinds of windows whose sums are kept
-
-_NOT_PICKLED = (
-    "_gatherer", "_trajectories", "_window_sampler", "_portion_sampler", "_sequence_gatherer"
-)  # fmt: skip
-"""Made again from the store and the settings."""
 
 Seed = int | Sequence[int] | np.random.SeedSequence | None
 
@@ -66,25 +50,32 @@ class Dataset:
         generator: draws the samples.
     """
 
-    def __init__(self, store: Store, settings: Settings, seed: Seed, prefetch: int = 0) -> None:
-        self.ahead = Ahead(prefetch)
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        seed: Seed,
+        prefetch: int = 0,
+        selection: Selection | None = None,
+    ) -> None:
+        self.ahead, self._selection = Ahead(prefetch), selection
         self._read_from(store, settings)
         self.generator = np.random.default_rng(seed)
         # A generator, say, may differ in each process, and nothing tells.
         unshared_seed = None if is_reproducible(seed) else type(seed).__name__
         epoch_seed = int(np.random.default_rng(seed).integers(1 << 62))
-        self._epochs = Epochs(epoch_seed, unshared_seed)
+        digest = None if selection is None else selection.digest
+        self._epochs = Epochs(epoch_seed, unshared_seed, digest)
 
     def _read_from(self, store: Store, settings: Settings) -> None:
         self.store = store
         self.settings = settings
-        self._gatherer = store.live.gatherer(settings)
-        self._begin_sums()
+        self.samplers = Samplers(store, settings, self._selection)
         _DATASETS.add(self)
 
     def __getstate__(self) -> dict[str, Any]:
         """What a pickle holds: all but what can be made again from the store and the settings."""
-        state = {name: value for name, value in self.__dict__.items() if name not in _NOT_PICKLED}
+        state = {name: value for name, value in self.__dict__.items() if name != "samplers"}
         with self.generator.bit_generator.lock:
             return {**state, "generator": copy.deepcopy(self.generator)}
 
@@ -93,21 +84,11 @@ class Dataset:
         self.__dict__.update(state)
         self._read_from(self.store, self.settings)
 
-    def _begin_sums(self) -> None:
-        """Samplers and gatherers of sequences, none of which knows the store's episodes yet."""
-        self._trajectories = TrajectorySampler()
-        # None of these knows this object: a cycle would keep the store's maps alive.
-        self._window_sampler = functools.lru_cache(_KINDS)(WindowSampler)
-        self._portion_sampler = functools.lru_cache(_KINDS)(PortionSampler)
-        self._sequence_gatherer = functools.lru_cache(_KINDS)(
-            functools.partial(SequenceGatherer, self.store.schema, self.settings)
-        )
-
     def after_fork_in_child(self) -> None:
         """In a forked child: draw from a stream of its own, not once more what the parent draws."""
         bits = np.random.SeedSequence(self._epochs.seed, spawn_key=forks.lineage())
         self.generator = np.random.default_rng(bits)
-        self._begin_sums()  # a thread may have been in those of the parent
+        self._read_from(self.store, self.settings)  # a thread may have been in the samplers
 
     @property
     def prefetch(self) -> int:
@@ -116,7 +97,7 @@ class Dataset:
 
     def __len__(self) -> int:
         """Transitions that can be sampled."""
-        return len(self.store)
+        return self.samplers.look(lambda transitions: transitions.n_transitions)
 
     def sample(
         self,
@@ -155,18 +136,7 @@ class Dataset:
         group: int | None = None,
     ) -> Draw[Batch]:
         """Draw the numbers of a batch of `sample`: once, however often the store is read again."""
-        path = self.store.path
-        if group is not None:
-            choose = errors_with_path(
-                path, draw_groups(generator, self.store.live, size, group, replace=replace)
-            )
-        elif replace:
-            draws = generator.random(size)
-            choose = errors_with_path(path, lambda index: uniform_ids(index, draws))
-        else:
-            seed = draw_seed(generator)
-            choose = errors_with_path(path, lambda index: distinct_ids(index, size, seed))
-        return Draw(choose, self._gatherer)
+        return self.samplers.transitions(generator, size, replace, group)
 
     def sample_times(
         self, batch_size: int, out: Batch | None = None
@@ -178,9 +148,9 @@ class Dataset:
             their pages had come, from the disk or into the page tables; ``decode``, of compressed
             chunks; ``copy``, of rows into the batch; ``other``, returns and all else.
         """
-        draws = self.generator.random(whole_number("batch_size", batch_size))
-        draw = errors_with_path(self.store.path, lambda index: uniform_ids(index, draws))
-        return gather_timed(self.store.live, draw, self._gatherer, out)
+        size = whole_number("batch_size", batch_size)
+        draw = self.samplers.uniform(self.generator, size)
+        return gather_timed(self.store.live, draw, self.samplers.gatherer, out)
 
     def batches(
         self,
@@ -228,17 +198,18 @@ class Dataset:
             batch_size, epochs, shuffle, shuffle_rows, rank, world_size, drop_last, epoch
         )
         self._epochs.check(given, self.settings, None)
-        if not len(self.store):
+        if not len(self):
             raise EmptyBufferError(
                 f"{self.store.path}: there is no transition yet; record a reset and a step first"
             )
-        live = self.store.live
+        live, gatherer = self.store.live, self.samplers.gatherer
+        every = self.samplers.every_transition()
 
         def read_each(parts: Iterable[Part]) -> Iterator[Batch]:
-            draws = (Draw(not_evicted(ids), self._gatherer, kept=kept) for ids, kept in parts)
+            draws = (Draw(not_evicted(ids), gatherer, kept=kept) for ids, kept in parts)
             return self.ahead.each(live, draws)
 
-        return self._epochs.read(given, self.settings, None, live, every_id, read_each)
+        return self._epochs.read(given, self.settings, None, live, every, read_each)
 
     def state_dict(self) -> dict[str, Any]:
         """Where this object's batches are: random state, seed, epoch and position; no ids.
@@ -301,14 +272,14 @@ class Dataset:
         }
         if stack is not ...:  # None means something here
             changes["stack"] = stack
-        gatherer = self._gatherer
+        gatherer = self.samplers.gatherer
         if changes:
             gatherer = self.store.live.gatherer(dataclasses.replace(self.settings, **changes))
         return self.store.live.gather_ids(ids, gatherer, out)
 
     def trajectory(self, number: int) -> Trajectory:
-        """One whole episode; see `Store.trajectory`."""
-        return self.store.trajectory(number)
+        """One whole episode, by its place in `episodes`; see `Store.trajectory`."""
+        return self.store.numbered_trajectory(number, lambda: self.episodes)
 
     # ------------------------------------------------------------ sequences
 
@@ -344,16 +315,8 @@ class Dataset:
         windows = Windows(length, burn_in, boundary, stride)
         size = whole_number("batch_size", batch_size)
         return self.ahead.next(
-            self.store.live, self.generator, self._begin_sequences, (windows, size), out
+            self.store.live, self.generator, self.samplers.sequences, (windows, size), out
         )
-
-    def _begin_sequences(
-        self, generator: np.random.Generator, windows: Windows, size: int
-    ) -> Draw[SequenceBatch]:
-        draws = generator.random(size)
-        sampler = self._window_sampler(windows)
-        choose = errors_with_path(self.store.path, lambda index: sampler.draw(index, draws))
-        return Draw(choose, self._sequence_gatherer(windows.length, windows.burn_in))
 
     def sequence_batches(
         self,
@@ -396,10 +359,8 @@ class Dataset:
         )
         windows = Windows(length, burn_in, boundary, stride)
         self._epochs.check(given, self.settings, windows)
-        sampler, live = self._window_sampler(windows), self.store.live
-        live.look(errors_with_path(self.store.path, sampler.total))
-        gatherer = self._sequence_gatherer(windows.length, windows.burn_in)
-        every = errors_with_path(self.store.path, sampler.every)
+        live, gatherer = self.store.live, self.samplers.sequence_gatherer(windows)
+        every = self.samplers.every_window(windows)
 
         def read_each(parts: Iterable[Part]) -> Iterator[SequenceBatch]:
             draws = (Draw(live.valid_ids(ids), gatherer, kept=kept) for ids, kept in parts)
@@ -423,16 +384,8 @@ class Dataset:
         """
         size = whole_number("batch_size", batch_size)
         return self.ahead.next(
-            self.store.live, self.generator, self._begin_portions, (Windows(length), size)
+            self.store.live, self.generator, self.samplers.portions, (Windows(length), size)
         )
-
-    def _begin_portions(
-        self, generator: np.random.Generator, windows: Windows, size: int
-    ) -> Draw[SequenceBatch]:
-        draws = generator.random((2, size))
-        sampler = self._portion_sampler(windows)
-        choose = errors_with_path(self.store.path, lambda index: sampler.draw(index, draws))
-        return Draw(choose, self._sequence_gatherer(windows.length, windows.burn_in))
 
     def sample_trajectories(self, n: int, *, replace: bool = True) -> list[LazyTrajectory]:
         """Draw whole episodes uniformly; their columns are read when they are first asked for.
@@ -446,16 +399,7 @@ class Dataset:
             SchemaError: without replacement, and there are fewer than `n`.
         """
         size = whole_number("n", n)
-        sampler = self._trajectories
-        if replace:
-            draws = self.generator.random(size)
-            draw = errors_with_path(self.store.path, lambda index: sampler.draw(index, draws))
-        else:
-            seed = draw_seed(self.generator)
-            draw = errors_with_path(
-                self.store.path, lambda index: sampler.draw_distinct(index, size, seed)
-            )
-        return self.store.live.lazy_trajectories(draw)
+        return self.samplers.trajectories(self.generator, size, replace=replace)
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -465,12 +409,62 @@ class Dataset:
     @property
     def ids(self) -> Ids:
         """Every valid transition id, ascending."""
-        return self.store.ids
+        return self.samplers.look(lambda transitions: transitions.ids())
 
     @property
     def episodes(self) -> npt.NDArray[np.void]:
-        """Whole retained episodes; see `Store.episodes`."""
-        return self.store.episodes
+        """Whole retained episodes: see `Store.episodes`; and ``env``, counted over all lanes.
+
+        Of a selection those of which all steps are selected.
+        """
+        return subsets.episode_table(self.store, self._selection)
+
+    # ------------------------------------------------------------ subsets
+
+    def select(
+        self,
+        *,
+        episodes: subsets.EpisodeChoice | None = None,
+        ids: subsets.IdChoice | None = None,
+    ) -> Dataset:
+        """Some of the transitions, as a dataset of its own; what comes later is not in it.
+
+        It reads the same store, by the same settings, and does not close it. Its random state
+        follows from this object's seed and from what is selected. It samples uniformly, also if
+        this object samples by priority.
+
+        Args:
+            episodes: (n,) bool over `episodes`, numbers in it, or a function of it that gives
+                either. A running episode is selected with the steps that it has.
+            ids: ids, (n,) bool over `ids`, or a function of these that gives either. With both,
+                the transitions that are in both.
+
+        Raises:
+            EmptyBufferError: nothing is selected.
+            InvalidIdError: an id that cannot be sampled here, named.
+            SchemaError: no such episode, a mask of another length, or neither argument.
+        """
+        return self._selected(subsets.chosen(self.store, self._selection, episodes, ids))
+
+    def split(self, fraction: float, *, seed: int = 0) -> tuple[Dataset, Dataset]:
+        """Two datasets, as of `select`, that have each episode in one of them.
+
+        Args:
+            fraction: of the episodes that are in the first, in (0, 1), rounded; each has one.
+            seed: decides which; the same episodes and seed give the same parts.
+
+        Raises:
+            SchemaError: a fraction out of its range, or less than two episodes.
+        """
+        seed = whole_number("seed", seed, 0)
+        one, other = subsets.parts(self.store, self._selection, fraction, seed)
+        return self._selected(one), self._selected(other)
+
+    def _selected(self, selection: Selection) -> Dataset:
+        seed = [self._epochs.seed, selection.digest]
+        out = Dataset(self.store, self.settings, seed, self.prefetch, selection)
+        out._epochs.unshared_seed = self._epochs.unshared_seed
+        return out
 
     def refresh(self) -> Self:
         """Take the newest rows, and lanes, of live stores; see `Store.refresh`.
@@ -482,8 +476,9 @@ class Dataset:
         return self
 
     def close(self) -> None:
-        """Close the store."""
-        self.store.close()
+        """Close the store, unless it is that of the dataset that this was selected of."""
+        if self._selection is None:
+            self.store.close()
         self.ahead.close()  # after it, so that no other thread begins to read ahead once more
 
     def __enter__(self) -> Self:
@@ -493,7 +488,8 @@ class Dataset:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<mmreplay.Dataset {self.store.path} transitions={len(self)}>"
+        what = "" if self._selection is None else " selected"
+        return f"<mmreplay.Dataset {self.store.path} transitions={len(self)}{what}>"
 
 
 _DATASETS: weakref.WeakSet[Dataset] = weakref.WeakSet()

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from mmreplay.episode_index import Index
+from mmreplay.episode_index import Index, Transitions
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.ids import Ids
 from mmreplay.reading.kept_frames import KeptFrames
@@ -52,7 +52,7 @@ def draw_seed(generator: np.random.Generator) -> int:
 
 def draw_groups(
     generator: np.random.Generator, live: LiveLanes, size: int, group: int, *, replace: bool
-) -> Callable[[Index], Ids]:
+) -> Callable[[Transitions], Ids]:
     """Draw groups of `group` transitions of a chunk; SchemaError if `size` is none of these."""
     if size % group or not replace:
         raise SchemaError(
@@ -61,13 +61,13 @@ def draw_groups(
         )
     seed = draw_seed(generator)
 
-    def draw(index: Index) -> Ids:
+    def draw(index: Transitions) -> Ids:
         return grouped_ids(index, live.frame_chunks.at_least(group), size // group, group, seed)
 
     return draw
 
 
-def every_id(index: Index) -> Ids:
+def every_id(index: Transitions) -> Ids:
     """All transitions, ascending."""
     return index.ids()
 

@@ -78,10 +78,11 @@ class Epochs:
     """The epochs of one dataset.
 
     `unshared_seed` names the kind of seed that other ranks cannot be given alike; None if they can.
+    `selection` is a number that tells what is selected; None for everything.
     """
 
-    def __init__(self, seed: int, unshared_seed: str | None) -> None:
-        self.seed, self._unshared_seed = seed, unshared_seed
+    def __init__(self, seed: int, unshared_seed: str | None, selection: int | None = None) -> None:
+        self.seed, self.unshared_seed, self._selection = seed, unshared_seed, selection
         self._next = 0
         self._place = _Place()
         self._loaded: _Place | None = None
@@ -106,7 +107,7 @@ class Epochs:
             raise SchemaError(
                 f"state: expected what state_dict() returned, found another: {error!s:.200}"
             ) from error
-        self.seed, self._unshared_seed = seed, None
+        self.seed, self.unshared_seed = seed, None
         self._next, self._place = place.epoch, place
         self._loaded = place if place.position else None
 
@@ -114,16 +115,16 @@ class Epochs:
 
     def check(self, given: EpochArguments, settings: Settings, windows: Windows | None) -> None:
         """Refuse what ranks cannot share, and what a state that was loaded does not fit."""
-        if given.world_size > 1 and given.shuffle and self._unshared_seed is not None:
+        if given.world_size > 1 and given.shuffle and self.unshared_seed is not None:
             raise SchemaError(
                 f"seed: expected one that all {given.world_size:,} ranks share, a whole number or "
-                f"a sequence of them; found {self._unshared_seed}, with which each rank may "
+                f"a sequence of them; found {self.unshared_seed}, with which each rank may "
                 f"shuffle in its own way; give every rank the same, such as seed=0"
             )
         loaded = self._loaded
         if loaded is None or given.epoch not in {None, loaded.epoch}:
             return
-        for name, value in _order(given, settings, windows).items():
+        for name, value in self._order(given, settings, windows).items():
             known = loaded.order.get(name)  # type: ignore[union-attr]
             if known != value:
                 raise SchemaError(
@@ -166,6 +167,25 @@ class Epochs:
                     yield batch
             self._place = _Place(number + 1)
 
+    def _order(
+        self, given: EpochArguments, settings: Settings, windows: Windows | None
+    ) -> dict[str, Any]:
+        """What an order depends on, as JSON has it."""
+        shuffle = given.shuffle if given.shuffle == "full" else bool(given.shuffle)
+        out = {
+            "selection": self._selection,
+            "shuffle": shuffle,
+            "world_size": given.world_size,
+            "windows": None if windows is None else [*dataclasses.astuple(windows)],
+        }
+        if shuffle is True:  # of blocks, whose length the settings decide on
+            out |= {
+                "shuffle_rows": given.shuffle_rows,
+                "stack": settings.stack,
+                "n_step": settings.n_step,
+            }
+        return out
+
     def _begin(
         self,
         place: _Place,
@@ -186,7 +206,7 @@ class Epochs:
         if place.order is not None:
             lanes = place.order["lanes"]
             ids = _as_it_was(ids, place.order, live.path)
-        order = {**_order(given, settings, windows), "lanes": lanes, "size": ids.size}
+        order = {**self._order(given, settings, windows), "lanes": lanes, "size": ids.size}
         shares = Shares(self.seed, place.epoch, given.rank, given.world_size)
         blocks = chunks.blocks(*_frames_around(settings, windows))
         pool_rows = given.shuffle_rows or _default_rows(chunks.row_bytes)
@@ -234,23 +254,6 @@ def _parts(
         for pool in epoch.pools_within(start, stop):
             live.request_frames(pool)
         yield epoch.ids[start:stop], kept
-
-
-def _order(given: EpochArguments, settings: Settings, windows: Windows | None) -> dict[str, Any]:
-    """The arguments that an order depends on, as JSON has them."""
-    shuffle = given.shuffle if given.shuffle == "full" else bool(given.shuffle)
-    out = {
-        "shuffle": shuffle,
-        "world_size": given.world_size,
-        "windows": None if windows is None else [*dataclasses.astuple(windows)],
-    }
-    if shuffle is True:  # of blocks, whose length the settings decide on
-        out |= {
-            "shuffle_rows": given.shuffle_rows,
-            "stack": settings.stack,
-            "n_step": settings.n_step,
-        }
-    return out
 
 
 def _frames_around(settings: Settings, windows: Windows | None) -> tuple[int, int]:

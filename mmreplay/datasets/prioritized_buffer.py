@@ -224,7 +224,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             batch.weight[:] = weights(how.beta_at(sampler.n_batches))
             sampler.n_batches += 1
 
-        return Draw(errors_with_path(self.store.path, choose), self._gatherer, finish)
+        return Draw(errors_with_path(self.store.path, choose), self.samplers.gatherer, finish)
 
     def update_priorities(self, ids: npt.ArrayLike, errors: npt.ArrayLike) -> None:
         """Give transitions the priority |error| + epsilon.

@@ -1,7 +1,7 @@
 """Which rows and cells are transitions, and where their episodes lie: nothing else knows."""
 
 from mmreplay.episode_index.episodes import EPISODE_DTYPE, LaneEpisodes
-from mmreplay.episode_index.index import Index
+from mmreplay.episode_index.index import Index, Transitions
 from mmreplay.episode_index.joined_index import JoinedIndex
 from mmreplay.episode_index.oldest import (
     first_row,
@@ -25,6 +25,7 @@ __all__ = [
     "Steps",
     "TickIndex",
     "TickSource",
+    "Transitions",
     "first_row",
     "first_tick",
     "floor_row",

@@ -12,7 +12,24 @@ from mmreplay.episode_index.steps import Span, Steps
 from mmreplay.ids import Ids
 
 
-class Index(Protocol):
+class Transitions(Protocol):
+    """Some transitions, by rank and by id: all of a store, or those that were selected of it."""
+
+    @property
+    def n_transitions(self) -> int:
+        """How many of them can be sampled."""
+
+    def at(self, ranks: Ids) -> Ids:
+        """The ids of the transitions with these ranks, 0 <= rank < n_transitions, in any order."""
+
+    def ids(self) -> Ids:
+        """Every id of them, ascending: int64 (n_transitions,)."""
+
+    def invalid(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        """Which ids are none of them: (B,)."""
+
+
+class Index(Transitions, Protocol):
     """The transitions of all lanes, by rank and by id, and the episodes that they are steps of.
 
     Whoever asks holds the lock of the store, so that nobody changes it meanwhile. Bounds of a lane
@@ -27,10 +44,6 @@ class Index(Protocol):
     def n_lanes(self) -> int:
         """Lanes, also those of no row."""
 
-    @property
-    def n_transitions(self) -> int:
-        """Transitions of all lanes that can be sampled."""
-
     def n_transitions_of(self, n_lanes: int) -> int:
         """Transitions of the first so many lanes that can be sampled."""
 
@@ -42,15 +55,6 @@ class Index(Protocol):
 
     def present(self, lane: int, start: int, stop: int) -> npt.NDArray[np.bool_]:
         """Which of [start, stop), all of it in the extent of the lane, are transitions."""
-
-    def at(self, ranks: Ids) -> Ids:
-        """The ids of the transitions with these ranks, 0 <= rank < n_transitions, in any order."""
-
-    def ids(self) -> Ids:
-        """Every valid transition id, ascending: int64 (n_transitions,)."""
-
-    def invalid(self, ids: Ids) -> npt.NDArray[np.bool_]:
-        """Which ids are no transition: (B,)."""
 
     def steps(self, ids: Ids, ahead: int, *, back: bool) -> Steps:
         """These transitions, with up to `ahead` of the steps that are left from each one on.

@@ -119,6 +119,7 @@ class JoinedIndex:
         for number, here, local in self._split(ids):
             part = self._parts[number].steps(local, ahead, back=True)
             joined.put(here, part, int(self._starts[number]))
+            joined.put_ends(here, part)
         return joined.steps(one_step=ahead == 1)
 
     def span(self, ids: Ids) -> Span:
@@ -152,6 +153,8 @@ class _Joined:
         self._ids = ids
         self._stride, self._lag, self._starts = (np.empty_like(ids) for _ in range(3))
         self.back, self.left = np.empty_like(ids), np.ones_like(ids)
+        self._until: Ids | None = None
+        self._running: npt.NDArray[np.bool_] | None = None
 
     def put(self, here: Ids, part: Steps, shift: int) -> None:
         """Put those of one part; `shift` goes to the places of its starts."""
@@ -164,7 +167,18 @@ class _Joined:
         else:
             self._starts[here] = part.starts + shift
 
+    def put_ends(self, here: Ids, part: Steps) -> None:
+        """Put what those of one part know of the ends of their episodes."""
+        if self._until is None:
+            self._until = np.zeros_like(self._ids)
+        self._until[here] = part.until  # type: ignore[assignment]
+        if part.running is not None:
+            if self._running is None:
+                self._running = np.zeros(self._ids.shape, np.bool_)
+            self._running[here] = part.running
+
     def steps(self, *, one_step: bool) -> Steps:
         """All of them."""
         left = None if one_step else self.left
-        return Steps(self._ids, self._stride, self._lag, self._starts, self.back, left)
+        ends = self._until, self._running
+        return Steps(self._ids, self._stride, self._lag, self._starts, self.back, left, *ends)

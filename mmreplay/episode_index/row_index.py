@@ -19,6 +19,7 @@ from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
 
 _ROOM = 16
 _SORT_FROM = 64
+_MOST_FOUND = 1 << 16
 _NO_CUT = np.empty(0, np.int64)
 
 
@@ -28,6 +29,7 @@ class _Lane:
     first: int = 0
     head: int = 0
     capacity: int | None = None
+    live: bool = False
     n_starts: int = 0
     room: int = 0  # places in the shared arrays
     place: int = 0  # where they begin
@@ -41,8 +43,8 @@ class RowIndex:
 
     Each lane has a stretch of three shared arrays, with room to grow:
 
-    - `starts`: ids of the rows with a reset; the room is filled with a value between this lane's
-      largest and the next one's smallest, and so is that of
+    - `starts`: ids of the rows with a reset, and after them the head; the rest of the room is
+      filled with a value between this lane's largest and the next one's smallest, and so is that of
     - `ranks`: the same minus their position in the lane. The rows between two resets are
       transitions but for the last, so a transition's rank tells its row by searching here;
     - `begins`: the same as `starts`, but for the room, which is so far below all ids that a step
@@ -57,6 +59,10 @@ class RowIndex:
         self._heads = np.zeros(n_lanes, np.int64)  # as ids
         self._query = np.zeros(n_lanes, np.int64)
         self._shift = np.zeros(n_lanes, np.int64)
+        # Of live lanes the heads, and whether there are any.
+        self._running, self._is_live = np.full(n_lanes, -1), False
+        # The ids that were asked for last by rank, and where in `starts` they were found.
+        self._found: tuple[int, Ids, Ids] = (-1, _NO_CUT, _NO_CUT)
         self._layout()
 
     # ------------------------------------------------------------ keeping it up to date
@@ -69,13 +75,16 @@ class RowIndex:
         starts: Ids,
         capacity: int | None,
         *,
+        live: bool = False,
         more: bool = False,
     ) -> None:
         """Set one lane; `starts` are the rows in [base, head) with a reset, ascending.
 
-        With `more` the caller goes on with another lane: nothing is asked before that.
+        The newest episode of a `live` one may go on. With `more` the caller goes on with another
+        lane: nothing is asked before that.
         """
         record = self._lanes[lane]
+        record.live = live
         record.base, record.head, record.capacity = base, head, capacity
         record.first = first_row(starts, floor_row(base), head, capacity)
         record.n_starts = len(starts)
@@ -90,7 +99,7 @@ class RowIndex:
         record = self._lanes[lane]
         record.base = base
         if starts.size:
-            if record.n_starts + starts.size > record.room or record.skipped > max(
+            if record.n_starts + starts.size >= record.room or record.skipped > max(
                 record.n_starts // 2, 64
             ):
                 # The last skipped start stays: it is where the oldest episode began.
@@ -155,6 +164,7 @@ class RowIndex:
             record.starts[: record.n_starts] = kept
         for number in range(len(self._lanes)):
             self._recount(number)
+        self._is_live = any(record.live for record in self._lanes)
 
     @staticmethod
     def _count(record: _Lane) -> int:
@@ -165,6 +175,8 @@ class RowIndex:
         self.version += 1
         self._counts[lane] = self._count(record)
         self._heads[lane] = (lane << LANE_SHIFT) + record.head
+        self._starts[record.place + record.n_starts] = self._heads[lane]
+        self._running[lane] = self._heads[lane] if record.live else -1
         np.cumsum(self._counts, out=self._bounds[1:])
         self._query[lane] = (lane << LANE_SHIFT) + record.first + 1 - record.skipped
         self._shift[lane] = (lane << LANE_SHIFT) + record.first - record.skipped - record.place
@@ -218,37 +230,48 @@ class RowIndex:
         # Neighbours in a sorted search share their cache lines; the order drawn is put back.
         if ranks.size > _SORT_FROM:
             order = ranks.argsort()
-            out = np.empty_like(ranks)
-            out[order] = self._at(ranks[order])
-            return out
-        return self._at(ranks)
+            out, places = np.empty_like(ranks), np.empty_like(ranks)
+            out[order], places[order] = self._at(ranks[order])
+        else:
+            out, places = self._at(ranks)
+        if ranks.size <= _MOST_FOUND:  # as a rule `steps` asks for the same next
+            self._found = self.version, out, places
+        return out
 
-    def _at(self, ranks: Ids) -> Ids:
+    def _at(self, ranks: Ids) -> tuple[Ids, Ids]:
+        """The ids, and the places in `starts` of the resets that come after them."""
         if len(self._lanes) == 1:
             position = self._ranks.searchsorted(ranks + self._query[0], "right")
-            position += ranks
-            position += self._shift[0]
-            return np.asarray(position, np.int64)
+            out = ranks + position
+            out += self._shift[0]
+            return out, position
         lane = self._bounds.searchsorted(ranks, "right") - 1
         local = ranks - self._bounds[lane]
         position = self._ranks.searchsorted(local + self._query[lane], "right")
-        return np.asarray(local + position + self._shift[lane])
+        local += position
+        local += self._shift[lane]
+        return local, position
 
     def steps(self, ids: Ids, ahead: int, *, back: bool) -> Steps:
         """See `Index`."""
-        behind = left = None
-        if back or ahead > 1:
+        version, found, position = self._found
+        if found is not ids or version != self.version:
             position = self._starts.searchsorted(ids, "right")
-            if back:
-                behind = ids - self._begins[position - 1]
-            if ahead > 1:
-                left = np.minimum(self._left(position, ids), ahead)
-        return Steps(ids, 1, 0, None, behind, left)
+        behind = left = running = None
+        if back:
+            behind = ids - self._begins.take(position - 1)
+        ends = self._starts.take(position)
+        until = ends - ids
+        until -= 1  # an episode's last row, and that of the lane, are no steps
+        if ahead > 1:
+            left = np.minimum(until, ahead)
+        if self._is_live:
+            running = self._running[ids >> LANE_SHIFT] == ends
+        return Steps(ids, 1, 0, None, behind, left, until, running)
 
     def _left(self, position: Ids | np.int64, ids: Ids) -> Ids:
         """Steps to the end of the episode: its last row, and that of the lane, are none."""
-        end = np.minimum(self._starts[position], self._heads[ids >> LANE_SHIFT])
-        out: Ids = end - 1 - ids
+        out: Ids = self._starts[position] - 1 - ids
         return out
 
     def span(self, ids: Ids) -> Span:

@@ -37,6 +37,11 @@ class Steps:
             None.
         left: (B,) steps of the episode from this one on, itself included, at most as many as were
             asked for; None if that was one.
+        until: (B,) steps up to the end of the episode, this one included, which is the last one
+            known of those that were cut off; any other number of steps that were not asked for, or
+            where it still runs. None if nobody asks.
+        running: (B,) those whose last step known is the newest of a live lane, of which rows do not
+            tell whether they were cut off there; None if there is none.
     """
 
     ids: Ids
@@ -45,6 +50,8 @@ class Steps:
     starts: Ids | None
     back: Ids | None
     left: Ids | None
+    until: Ids | None = None
+    running: npt.NDArray[np.bool_] | None = None
 
     def at(self, offsets: Ids) -> Ids:
         """The ids of the steps so many steps away: (B, n), for `offsets` (n,) or (B, n)."""

@@ -37,6 +37,7 @@ class TickIndex:
         self.version = 0
         self._base = self._first = self._head = 0  # ticks
         self._capacity: int | None = None
+        self._live = False
         self._starts = (0, 0)
         self._n = self._before = 0  # transitions, and those below first
         self._partial: PartialTicks | None = None  # of the ticks from first on, or from before
@@ -48,9 +49,20 @@ class TickIndex:
 
     # ------------------------------------------------------------ keeping it up to date
 
-    def load(self, base: int, head: int, capacity: int | None, starts: tuple[int, int]) -> None:
-        """Set the ticks [base, head) and the starts [base, head) that there are."""
-        self._capacity, self._ended = capacity, None
+    def load(
+        self,
+        base: int,
+        head: int,
+        capacity: int | None,
+        starts: tuple[int, int],
+        *,
+        live: bool = False,
+    ) -> None:
+        """Set the ticks [base, head) and the starts [base, head) that there are.
+
+        Episodes with a step in the newest tick of a `live` lane may go on; in others they ended.
+        """
+        self._capacity, self._live, self._ended = capacity, live, None
         self._newest, self._cut, self._partial = None, None, None
         self._take(base, head, starts, floor_tick(base))
 
@@ -161,21 +173,29 @@ class TickIndex:
         ticks = ids // self._width
         starts = self._source.episodes(ids)
         behind = steps_before(self._source, starts, ticks, self._where)
-        left = self._left(ids, ticks, ahead) if ahead > 1 else None
-        return Steps(ids, self._width, 1, starts + _STARTS_PART, behind, left)
+        left, until = self._left(ids, ticks, ahead)
+        return Steps(ids, self._width, 1, starts + _STARTS_PART, behind, left, until)
 
-    def _left(self, ids: Ids, ticks: Ids, ahead: int) -> Ids:
-        """Steps to the end of the episode or the head, at most `ahead`."""
+    def _left(self, ids: Ids, ticks: Ids, ahead: int) -> tuple[Ids | None, Ids]:
+        """Steps to the end of the episode or the head, at most `ahead`; and `until` of `Steps`."""
+        if ahead == 1:
+            until = np.where(self._source.ends(ids) != 0, 1, 2)
+            if not self._live:
+                until[ticks == self._head - 1] = 1
+            return None, until
         room = self._head - ticks
-        offsets = np.arange(ahead - 1)
-        is_near = np.count_nonzero(room < ahead)
+        offsets = np.arange(ahead)
+        is_near = np.count_nonzero(room <= ahead)
         if is_near:
             offsets = np.minimum(offsets, room[:, None] - 1)
-        ended = np.ones((ids.size, ahead), np.bool_)  # with a last column that is True
+        ended = np.ones((ids.size, ahead + 1), np.bool_)  # with a last column that is True
         cells = ids[:, None] + offsets * self._width
         np.not_equal(self._source.ends(cells), 0, out=ended[:, :-1])
-        left: Ids = ended.argmax(1) + 1
-        return np.minimum(left, room) if is_near else left
+        until = ended.argmax(1) + 1
+        left = np.minimum(until, np.minimum(room, ahead) if is_near else ahead)
+        if is_near and not self._live:
+            until = np.minimum(until, room)
+        return left, until
 
     def span(self, ids: Ids) -> Span:
         """See `Index`; raises as `steps`."""

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mmreplay.arguments import mask_of
 from mmreplay.errors import EmptyBufferError, SchemaError
-from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
+from mmreplay.ids import environments
 
 __all__ = ["Choice", "EpisodeNumbers", "choose"]
 
@@ -48,12 +49,10 @@ def choose(
         mask &= table["return"] >= _number(min_return)  # NaN is not
     if episodes is not None:
         given = episodes(table) if callable(episodes) else episodes
-        mask &= _mask(given, len(table), "episodes", "episodes")
+        mask &= mask_of("episodes", given, len(table), "episodes")
     if envs is not None:
-        wanted = _mask(list(envs), sum(widths), "envs", "environments")
-        lanes, rows = table["id"] >> LANE_SHIFT, table["id"] & ROW_MASK
-        width = np.array(widths, np.int64)
-        mask &= wanted[(np.cumsum(width) - width)[lanes] + rows % width[lanes]]
+        wanted = mask_of("envs", list(envs), sum(widths), "environments")
+        mask &= wanted[environments(table["id"], widths)]
     if not mask.any():
         best = np.nanmax(table["return"], initial=-math.inf)
         more = f"; the greatest return is {best:g}" if best > -math.inf else ""
@@ -72,22 +71,3 @@ def _number(value: Any) -> float:
     if math.isnan(number):
         raise SchemaError(f"min_return: expected a number, found {value!r:.80}")
     return number
-
-
-def _mask(given: Any, n: int, argument: str, what: str) -> npt.NDArray[np.bool_]:
-    """(n,) bool of a mask or of numbers; negative ones count from the end."""
-    array = np.asarray(given)
-    if array.dtype == np.bool_ and array.shape == (n,):
-        return array
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise SchemaError(
-            f"{argument}: expected whole numbers, or a bool for each of {n:,} {what}; found "
-            f"{array.dtype} {array.shape}"
-        )
-    numbers: Ids = array.astype(np.int64)
-    odd = numbers[(numbers < -n) | (numbers >= n)]
-    if odd.size:
-        raise SchemaError(f"{argument}: {odd[0]}: there are {n:,} {what}, from 0 on")
-    out = np.zeros(n, np.bool_)
-    out[numbers] = True
-    return out

@@ -113,13 +113,22 @@ class JoinedLanes:
         for place, reader in enumerate(lanes):
             capacity = reader.metadata["capacity"]
             starts, more = reader.starts(), place + 1 < len(lanes)
-            self._row_index.load(place, reader.base, reader.head, starts, capacity, more=more)
+            self._row_index.load(
+                place,
+                reader.base,
+                reader.head,
+                starts,
+                capacity,
+                live=reader.is_live,
+                more=more,
+            )
         # Of rows the index is read from their files, of ticks from the columns.
         self._refresh_columns()
         self._tick_indices: dict[int, TickIndex] = {}
         for number, ticks in self.ticks.items():
             one, lane = TickIndex(ticks, ticks.path), self.readers[number]
-            one.load(lane.base, lane.head, lane.metadata["capacity"], ticks.starts)
+            capacity = lane.metadata["capacity"]
+            one.load(lane.base, lane.head, capacity, ticks.starts, live=lane.is_live)
             self._tick_indices[number] = one
         if not self.ticks:
             return self._row_index

@@ -6,7 +6,7 @@ Invariant: everything is read through `LiveLanes`, so an answer is of one moment
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -198,10 +198,16 @@ class Store:
             IndexError: there are not as many.
             SchemaError: no whole number.
         """
+        return self.numbered_trajectory(number, lambda: self.episodes)
+
+    def numbered_trajectory(
+        self, number: int, table: Callable[[], npt.NDArray[np.void]]
+    ) -> Trajectory:
+        """One episode whole, by its place in a table of this store's; see `trajectory`."""
         number = any_whole_number("trajectory", number)
 
         def read() -> tuple[JoinedLanes, Trajectory]:
-            episodes = self.episodes
+            episodes = table()
             if not -len(episodes) <= number < len(episodes):
                 raise IndexError(f"trajectory {number}: there are {len(episodes)} whole episodes")
             episode = episodes[number]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from mmreplay.episode_index import Index
+from mmreplay.episode_index import Transitions
 from mmreplay.ids import Ids
 from mmreplay.sampling.blocks import Blocks
 from mmreplay.sampling.uniform import uniform_ids
 
 
-def grouped_ids(index: Index, blocks: Blocks, n_groups: int, group: int, seed: int) -> Ids:
+def grouped_ids(index: Transitions, blocks: Blocks, n_groups: int, group: int, seed: int) -> Ids:
     """Ids of `n_groups` groups, one after the other: int64 (n_groups * group,).
 
     Those of a group are distinct, unless its block has fewer transitions. Raises EmptyBufferError

@@ -13,14 +13,20 @@ from mmreplay.episode_index import Index
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.ids import Ids
 from mmreplay.sampling.episode_sums import EpisodeSums
+from mmreplay.sampling.selected_sums import Counted, SelectedSums, Sums
+from mmreplay.sampling.selection import Selection
 from mmreplay.sampling.without_replacement import distinct_ranks
 
 
 class TrajectorySampler:
-    """Draws whole episodes."""
+    """Draws whole episodes; of a selection those all of whose steps are selected."""
 
-    def __init__(self) -> None:
-        self._sums = EpisodeSums(lambda steps: np.asarray(steps > 0, np.int64), whole=True)
+    def __init__(self, selection: Selection | None = None) -> None:
+        self._sums: Sums
+        if selection is None:
+            self._sums = EpisodeSums(_one_each, whole=True)
+        else:
+            self._sums = SelectedSums(selection, _one_each_selected, whole=True)
 
     def draw(self, index: Index, draws: npt.NDArray[np.float64]) -> Ids:
         """The first rows of as many episodes as there are draws in [0, 1), as ids: int64 (B,).
@@ -51,3 +57,11 @@ class TrajectorySampler:
                 "has no step yet, is none"
             )
         return total
+
+
+def _one_each(steps: Ids) -> Ids:
+    return np.asarray(steps > 0, np.int64)
+
+
+def _one_each_selected(steps: Ids, skipped: Ids, kept: Ids) -> Counted:  # noqa: ARG001 (of whole ones)
+    return np.zeros_like(steps), _one_each(steps)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.episode_index import Index
+from mmreplay.episode_index import Transitions
 from mmreplay.errors import EmptyBufferError
 from mmreplay.ids import Ids
 
 
-def uniform_ids(index: Index, draws: npt.NDArray[np.float64]) -> Ids:
+def uniform_ids(index: Transitions, draws: npt.NDArray[np.float64]) -> Ids:
     """Ids of as many transitions as there are draws: int64 (B,).
 
     The same draws in [0, 1) give the same transitions of the same index. Raises EmptyBufferError if

@@ -16,6 +16,8 @@ from mmreplay.episode_index import Index
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.ids import Ids
 from mmreplay.sampling.episode_sums import EpisodeSums
+from mmreplay.sampling.selected_sums import Counted, SelectedSums, Sums
+from mmreplay.sampling.selection import Selection
 
 BOUNDARIES = ("drop", "pad", "shift")
 
@@ -60,6 +62,27 @@ class Windows:
         shifted = (left % self.stride != 0) & (left > 0)
         return np.asarray(full + (shifted | ((left < 0) & (steps > 0))), np.int64)
 
+    def count_selected(self, steps: Ids, skipped: Ids, kept: Ids) -> Counted:
+        """The windows whose steps to learn from are all selected, (n,): the first, and how many.
+
+        Of episodes with so many steps, of which after `skipped` the next `kept` are selected.
+        """
+        every, stop = self.count(steps), skipped + kept
+        lead = 0 if self.boundary == "pad" else self.burn_in
+        # Windows begin at each multiple of the stride, which is rounded up, or down.
+        low = np.maximum(-(-(skipped - lead) // self.stride), 0)
+        high = np.maximum((stop - self.length - lead) // self.stride + 1, 0)
+        if self.boundary == "pad":  # the last ones reach past the episode, as there is no more
+            high = np.where(stop >= steps, every, high)
+            return low, np.maximum(np.minimum(high, every) - low, 0)
+        full = np.maximum((steps - self.steps) // self.stride + 1, 0)
+        low, high = np.minimum(low, full), np.minimum(high, full)
+        out = np.maximum(high - low, 0)
+        if self.boundary == "shift":  # which has one more window, that ends with the episode
+            begins = np.maximum(steps - self.length, 0)
+            out += (every > full) & (skipped <= begins) & (stop >= steps)
+        return low, out
+
     def offset(self, steps: Ids, number: Ids) -> Ids:
         """Steps before the first one after the burn-in, (B,), of window `number`, counted from 0.
 
@@ -75,11 +98,18 @@ class Windows:
 
 
 class WindowSampler:
-    """Draws windows of one kind; raises EmptyBufferError if there are none."""
+    """Draws windows of one kind; raises EmptyBufferError if there are none.
 
-    def __init__(self, windows: Windows) -> None:
+    Of a selection those whose steps to learn from are all selected.
+    """
+
+    def __init__(self, windows: Windows, selection: Selection | None = None) -> None:
         self.windows = windows
-        self._sums = EpisodeSums(windows.count)
+        self._sums: Sums
+        if selection is None:
+            self._sums = EpisodeSums(windows.count)
+        else:
+            self._sums = SelectedSums(selection, windows.count_selected)
 
     def draw(self, index: Index, draws: npt.NDArray[np.float64]) -> Ids:
         """As many windows as there are draws in [0, 1), each equally likely: int64 (B,)."""
@@ -102,14 +132,24 @@ class WindowSampler:
 
 
 class PortionSampler:
-    """Draws an episode by its length, and a window in it."""
+    """Draws an episode by its length, and a window in it.
 
-    def __init__(self, windows: Windows) -> None:
+    Of a selection, episodes all of whose steps are selected.
+    """
+
+    def __init__(self, windows: Windows, selection: Selection | None = None) -> None:
         self.windows = windows
-        self._sums = EpisodeSums(self._weight, whole=True)
+        self._sums: Sums
+        if selection is None:
+            self._sums = EpisodeSums(self._weight, whole=True)
+        else:
+            self._sums = SelectedSums(selection, self._weight_selected, whole=True)
 
     def _weight(self, steps: Ids) -> Ids:
         return np.where(steps >= self.windows.length, steps, 0)
+
+    def _weight_selected(self, steps: Ids, skipped: Ids, kept: Ids) -> Counted:  # noqa: ARG002 (of whole ones)
+        return np.zeros_like(steps), self._weight(steps)
 
     def draw(self, index: Index, draws: npt.NDArray[np.float64]) -> Ids:
         """The first steps of as many windows as there are pairs of draws: int64 (B,).

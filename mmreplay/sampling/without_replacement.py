@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mmreplay.episode_index import Index
+from mmreplay.episode_index import Transitions
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.ids import Ids
 
@@ -21,7 +21,7 @@ def distinct_ranks(total: int, size: int, seed: int) -> Ids:
     return np.random.default_rng(seed).choice(total, size, replace=False)
 
 
-def distinct_ids(index: Index, size: int, seed: int) -> Ids:
+def distinct_ids(index: Transitions, size: int, seed: int) -> Ids:
     """Ids of distinct transitions, in any order: int64 (size,).
 
     Raises EmptyBufferError if there is no transition yet, SchemaError if there are fewer than

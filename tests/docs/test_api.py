@@ -78,6 +78,7 @@ OWN = {
     "ReplayBuffer.stored_state",
     "Settings.check_evicting",
     "Store.index",
+    "Store.numbered_trajectory",
     "Writer.log",
     "Writer.specs",
 }

@@ -38,7 +38,7 @@ def test_what_is_read_ahead_is_what_the_oracle_says_of_its_draw(layout, given, n
             folder / "s.zarr", mmreplay.ReplayBuffer, **given, seed=n, prefetch=n
         ) as buffer:
             pair = Pair(buffer, model, np.random.default_rng(n))
-            batch = functools.partial(model.batch, **given)
+            batch = functools.partial(model.batch, **given, live=True)
             expected = DrawnAhead(buffer, n, 3, model.ids, batch)
             for n_steps, end, what, n_batches in turns:
                 pair.together(n_steps, end)

@@ -46,7 +46,7 @@ def test_an_epoch_of_any_store_is_each_transition_once_as_the_oracle_has_it(
                 for rank in range(world_size):
                     batches, part = data.batches(7, rank=rank, **given), []
                     for number, batch in enumerate(batches):
-                        checks.check_batch(batch, model.batch(batch.id, **how))
+                        checks.check_batch(batch, model.batch(batch.id, **how, live=True))
                         part.append(batch.id)
                         if number == n_before:
                             state = data.state_dict()

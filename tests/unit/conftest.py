@@ -262,7 +262,7 @@ def buffer_of(tmp_path, quick_disk, kill):
 def twin_of(make, story):
     """What a dataset of 50 transitions draws that nobody else touches."""
     writer = make("twin.zarr")
-    story.play(writer, 50)
+    story.play(writer, 50, "terminated")
     writer.close()
     return lambda seed: mmreplay.load(writer.path, seed=seed)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mmreplay.arguments import whole_number, whole_number_or_none
+from mmreplay.arguments import mask_of, whole_number, whole_number_or_none
 from mmreplay.errors import SchemaError
 
 
@@ -29,3 +29,22 @@ def test_the_message_says_what_may_be_given():
         SchemaError, match=r"^n: expected a whole number, 0 or more, or None; found -1$"
     ):
         whole_number_or_none("n", -1, 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([True, False, True], [0, 2]),
+        ([0, -1], [0, 2]),
+        ([], []),
+        (np.array([2, 2], np.uint8), [2]),
+    ],
+)
+def test_a_mask_is_made_of_one_or_of_numbers(given, expected):
+    assert np.flatnonzero(mask_of("x", given, 3, "things")).tolist() == expected
+
+
+@pytest.mark.parametrize("given", [[3], [-4], [0.5], [True], [[0]], "a", None])
+def test_a_mask_of_something_else_is_refused_by_name(given):
+    with pytest.raises(SchemaError, match=r"x: .*3 things"):
+        mask_of("x", given, 3, "things")

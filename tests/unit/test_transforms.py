@@ -28,6 +28,8 @@ def batch_of(observation, following=None, reward=None):
         np.arange(size),
         np.ones(size, np.float32),
         {},
+        np.zeros(size, np.bool_),
+        np.zeros(size, np.bool_),
     )
 
 

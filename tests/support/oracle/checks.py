@@ -85,6 +85,8 @@ def check_batch(found: Batch, expected: Batch, what: str = "batch") -> None:
         "extras",
         "observation",
         "next_observation",
+        "terminated",
+        "truncated",
     ):
         check_same(getattr(found, name), getattr(expected, name), f"{what}.{name}")
 
@@ -194,7 +196,7 @@ def check_store(
         inner = random.choice(ids[edge:-edge], most - 2 * edge, replace=False)
         ids = random.permutation(np.concatenate((ids[:edge], inner, ids[-edge:])))
     for one in settings:
-        expected = model.batch(ids, **{"padding": store.padding} | one)
+        expected = model.batch(ids, **{"padding": store.padding} | one, live=live)
         check_batch(store.transitions(ids, **one), expected, f"transitions({one})")
 
 

@@ -211,10 +211,12 @@ class Plot:
         flat = {
             one.name: _at(getattr(batch, one.name), mask)
             for one in dataclasses.fields(Batch)
-            if one.name not in {"weight", "extras"}
+            if one.name not in {"weight", "extras", "terminated", "truncated"}
         }
-        weight = np.ones(int(mask.sum()), np.float32)
-        self.check_batch(Batch(**flat, weight=weight, extras={}), stack)
+        size = int(mask.sum())
+        none = np.zeros(size, np.bool_)
+        rest = {"weight": np.ones(size, np.float32), "extras": {}}
+        self.check_batch(Batch(**flat, **rest, terminated=none, truncated=none), stack)
         both = mask[:, 1:] & mask[:, :-1]
         if not (np.diff(batch.id)[both] == 1).all() or (batch.id[~mask] != -1).any():
             raise AssertionError("steps of a window that do not follow each other")

@@ -233,6 +233,16 @@ class LaneModel:
         discount = gamma**steps if non_terminal else 0.0
         return np.array(total, dtype), np.array(discount, dtype), non_terminal, steps
 
+    def ending(self, row: int, *, live: bool) -> tuple[bool, bool]:
+        """Whether the episode of a transition ended with it: terminated, or cut off.
+
+        A writer that still has the lane may go on after the newest one.
+        """
+        if self.is_transition(row + 1):
+            return False, False
+        terminated = not self.rows[row].non_terminal
+        return terminated, not terminated and not (live and row + 2 == len(self.rows))
+
     # ------------------------------------------------------------ episodes
 
     def spans(self) -> list[tuple[int, int]]:
@@ -332,8 +342,10 @@ class Model:
         padding: str = "reset",
         stack_axis: int = 0,
         clip_reward: tuple[float, float] | None = None,
+        *,
+        live: bool = False,
     ) -> Batch:
-        """What `Store.transitions` must return for these ids."""
+        """What `Store.transitions` must return for these ids; of `live` lanes, see `ending`."""
         wanted = [divmod(int(one), 1 << LANE_SHIFT) for one in np.asarray(ids).tolist()]
         returns = [self.lanes[lane].n_step(row, n_step, gamma, clip_reward) for lane, row in wanted]
         observation: dict[str, list[Array]] = {name: [] for name in self.schema.frames}
@@ -344,6 +356,11 @@ class Model:
                 frames = lane.stack(newest, stack or 1, padding)
                 for name, parts in out.items():
                     parts.append(_joined([one[name] for one in frames], stack, stack_axis))
+        lasts = [row + steps - 1 for (_, row), (*_, steps) in zip(wanted, returns, strict=True)]
+        ends = [
+            self.lanes[lane].ending(last, live=live)
+            for (lane, _), last in zip(wanted, lasts, strict=True)
+        ]
         rows = [self.lanes[lane].rows[row] for lane, row in wanted]
         rewards, action = self.schema.reward_dtype, self.schema.action
         return Batch(
@@ -359,6 +376,8 @@ class Model:
                 name: _array([row.extras[name] for row in rows], one.shape, one.dtype)
                 for name, one in self.schema.extras.items()
             },
+            np.array([terminated for terminated, _ in ends], np.bool_),
+            np.array([truncated for _, truncated in ends], np.bool_),
         )
 
     def _observation(

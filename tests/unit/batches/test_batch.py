@@ -17,7 +17,7 @@ def test_a_batch_has_the_fields_of_the_interface():
     batch = gathered(IDS, rows=rows, stack=3)
     assert [one.name for one in dataclasses.fields(Batch)] == [
         "observation", "next_observation", "action", "reward", "discount", "non_terminal", "id",
-        "weight", "extras",
+        "weight", "extras", "terminated", "truncated",
     ]  # fmt: skip
     assert len(batch) == 9
     assert batch.id.tolist() == IDS
@@ -25,6 +25,7 @@ def test_a_batch_has_the_fields_of_the_interface():
     assert batch.weight.tolist() == [1] * 9
     assert batch.weight.dtype == np.float32
     assert batch.non_terminal.dtype == np.bool_
+    assert batch.terminated.dtype == batch.truncated.dtype == np.bool_
     assert batch.observation.dtype == np.uint8
     assert batch.extras["x"].tolist() == [[2 * row, 2 * row + 1] for row in IDS]
     assert batch.extras["x"].dtype == np.float16
@@ -55,7 +56,7 @@ def test_a_batch_is_shown_by_the_shapes_of_its_arrays():
     assert repr(batch) == (
         "Batch(observation=uint8[9, 3], next_observation=None, action=int64[9], "
         "reward=float32[9], discount=float32[9], non_terminal=bool[9], id=int64[9], "
-        "weight=float32[9], extras['x']=float16[9, 2])"
+        "weight=float32[9], extras['x']=float16[9, 2], terminated=bool[9], truncated=bool[9])"
     )
 
 

@@ -87,7 +87,7 @@ def recorded_with(lane, span, goal, terminal):
     return out
 
 
-def check_relabelled(batch, model, strategy, terminal, how):
+def check_relabelled(batch, model, strategy, terminal, how, *, live):
     """Every sample of a batch against an episode that was recorded with its goal."""
     for place, (one, goal) in enumerate(
         zip(batch.id.tolist(), batch.extras["hindsight"].tolist(), strict=True)
@@ -105,8 +105,13 @@ def check_relabelled(batch, model, strategy, terminal, how):
             episode = recorded_with(lane, span, achieved, terminal)
         alone = Model(lane.schema)
         alone.lanes = [episode]
-        expected = alone.batch([row - span[0]], **how)
+        is_newest = span[1] == len(lane.rows)
+        expected = alone.batch([row - span[0]], **how, live=live and is_newest)
+        if terminal is not None and goal >= 0:  # ends the episode in its middle, too
+            expected.terminated[:] = ~expected.non_terminal
         for name in ("reward", "discount", "non_terminal", "action", "weight"):
+            check_same(getattr(batch, name)[place], getattr(expected, name)[0], name)
+        for name in ("terminated", "truncated"):
             check_same(getattr(batch, name)[place], getattr(expected, name)[0], name)
         for name in ("observation", "next_observation"):
             for key, frames in getattr(expected, name).items():
@@ -117,16 +122,16 @@ def check_relabelled(batch, model, strategy, terminal, how):
 def check_samples(data, model, strategy, terminal, *, probability=0.7):
     how = dataclasses.asdict(data.settings)
     hindsight = mmreplay.Hindsight(data, reward, strategy, probability, terminal=terminal)
-    size = by_effort(10, 60, 60)
+    size, live = by_effort(10, 60, 60), data.store.live.readers[0].is_live
     batch = hindsight.sample(size)
-    check_relabelled(batch, model, strategy, terminal, how)
+    check_relabelled(batch, model, strategy, terminal, how, live=live)
     again = hindsight.sample(size, out=batch)
     assert again is batch
-    check_relabelled(batch, model, strategy, terminal, how)
+    check_relabelled(batch, model, strategy, terminal, how, live=live)
     ids = np.concatenate((model.ids()[:5], model.ids()[-5:]))
     every = hindsight.relabel(ids)
     assert every.id.tolist() == ids.tolist()
-    check_relabelled(every, model, strategy, terminal, how)
+    check_relabelled(every, model, strategy, terminal, how, live=live)
 
 
 GOALS = [(2,), (), (2, 1, 2)]

@@ -115,7 +115,7 @@ def test_a_dataset_of_a_live_store_follows_it(make, story):
 
 def test_a_session_that_ends_takes_nothing_from_the_generator(make, story, kill, twin_of, same):
     writer = make()
-    story.play(writer, 50)
+    story.play(writer, 50, "terminated")
     data, twin = mmreplay.load(writer.path, seed=3), twin_of(3)
     for end in (kill, type(writer).close, kill):
         assert same(data.sample(16), twin.sample(16))
@@ -347,7 +347,7 @@ def test_forked_children_draw_neither_what_their_parent_nor_what_their_siblings_
 
 def test_a_forked_child_does_not_wait_for_a_lock_that_a_thread_of_its_parent_held(make, story):
     writer = make()
-    story.play(writer, 50)
+    story.play(writer, 50, "terminated")
     writer.close()
     code = """
 import os, sys, threading, mmreplay

@@ -264,7 +264,7 @@ def test_a_dropped_buffer_releases_its_lane_at_once(tmp_path, quick_disk):
 
 def test_the_generator_goes_on_where_it_stopped_after_a_close(buffer_of, story, twin_of, same):
     buffer, twin = buffer_of(seed=7), twin_of(7)
-    story.play(buffer.writer, 50)
+    story.play(buffer.writer, 50, "terminated")
     for _ in range(3):
         assert same(buffer.sample(16), twin.sample(16))
     for seed in (7, 8, None):  # counts only at creation
@@ -278,7 +278,7 @@ def test_after_a_kill_the_generator_is_that_of_the_last_flush(
     buffer_of, story, kill, twin_of, same
 ):
     buffer, twin = buffer_of(seed=7), twin_of(7)
-    story.play(buffer.writer, 50)
+    story.play(buffer.writer, 50, "terminated")
     assert same(buffer.sample(16), twin.sample(16))
     buffer.flush()
     lost = buffer.sample(16)
@@ -291,7 +291,7 @@ def test_after_a_kill_the_generator_is_that_of_the_last_flush(
 
 def test_after_a_kill_before_the_first_flush_the_seed_counts(buffer_of, story, kill, twin_of, same):
     buffer = buffer_of(seed=7)
-    story.play(buffer.writer, 50)
+    story.play(buffer.writer, 50, "terminated")
     buffer.sample(16)
     kill(buffer.writer)
     assert same(buffer_of(seed=9).sample(16), twin_of(9).sample(16))
@@ -299,7 +299,7 @@ def test_after_a_kill_before_the_first_flush_the_seed_counts(buffer_of, story, k
 
 def test_a_store_that_was_recorded_before_takes_the_seed(make, buffer_of, story, twin_of, same):
     writer = make()
-    story.play(writer, 50)
+    story.play(writer, 50, "terminated")
     writer.close()
     assert same(buffer_of(seed=5).sample(16), twin_of(5).sample(16))
 
@@ -390,7 +390,7 @@ def test_an_epoch_of_a_live_buffer_is_that_of_its_beginning(buffer_of, story):
 
 def test_an_epoch_takes_nothing_from_the_generator(buffer_of, story, twin_of, same):
     buffer, twin = buffer_of(seed=7), twin_of(7)
-    story.play(buffer.writer, 50)
+    story.play(buffer.writer, 50, "terminated")
     assert same(buffer.sample(16), twin.sample(16))
     list(buffer.batches(8))
     assert same(buffer.sample(16), twin.sample(16))
@@ -472,7 +472,7 @@ def with_state(path, change):
 )
 def test_foreign_values_in_a_saved_state_are_not_saved_again(buffer_of, story, twin_of, same, more):
     buffer = buffer_of(seed=4)
-    story.play(buffer.writer, 50)
+    story.play(buffer.writer, 50, "terminated")
     buffer.close()
     with_state(buffer.writer.path, lambda text: f"{text[:-1]}, {more}}}")
     again = buffer_of()

@@ -24,6 +24,7 @@ class Naive:
         self.starts, self.head, self.base, self.capacity = [], 0, 0, capacity
         self.loaded_base = 0
         self.first = 0
+        self.live = False
 
     def grow(self, random, rows, rate):
         """Append rows; returns the new resets."""
@@ -47,7 +48,8 @@ class Naive:
         self.loaded_base = self.base
         self.first = naive_first(self.starts, floor_row(self.base), self.head, self.capacity)
         known = [start for start in self.starts if start >= self.base]
-        index.load(number, self.base, self.head, ids(known), self.capacity)
+        self.live = number % 2 == 0
+        index.load(number, self.base, self.head, ids(known), self.capacity, live=self.live)
 
     @property
     def transitions(self):
@@ -79,6 +81,17 @@ def compare(index, lanes, random):
         assert steps.left.tolist() == np.minimum(span.left, 5).tolist()
         assert steps.back.tolist() == span.back.tolist() == span.steps.back.tolist()
         assert span.steps.left is span.left
+        assert steps.until.tolist() == span.left.tolist()
+        apart = index.steps(found.copy(), 5, back=True)  # without the places that `at` found
+        for name in ("back", "left", "until", "running"):
+            assert np.array_equal(getattr(steps, name), getattr(apart, name)), name
+        ends = zip(found.tolist(), span.left.tolist(), strict=True)
+        newest = [
+            lanes[one >> LANE_SHIFT].live
+            and (one & ROW_MASK) + left + 1 == lanes[one >> LANE_SHIFT].head
+            for one, left in ends
+        ]
+        assert (steps.running is None and not any(newest)) or steps.running.tolist() == newest
         around = zip(*(x.tolist() for x in (found, span.back, span.oldest, span.left)), strict=True)
         for one, back, oldest, left in around:
             lane, row = lanes[one >> LANE_SHIFT], one & ROW_MASK

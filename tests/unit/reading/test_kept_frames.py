@@ -29,7 +29,7 @@ def test_another_opening_has_columns_that_keep_nothing_yet(make, story, same):
         live, kept = data.store.live, KeptFrames(1000)
 
         def gather(ids):
-            return live.gather(live.valid_ids(ids), data._gatherer, kept=kept)
+            return live.gather(live.valid_ids(ids), data.samplers.gatherer, kept=kept)
 
         assert same(gather(data.ids), data.transitions(data.ids))
         before = kept.columns(live.columns)

@@ -1,0 +1,155 @@
+"""Observations that are stacks of frames along their first axis, taken apart and put together.
+
+Invariant: a stack is taken apart only if what is stored gives it back, byte for byte: it shows the
+frames of the stack before it and one more, or its episode begins with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.errors import SchemaError
+from mmreplay.ids import Array
+
+__all__ = ["Frames", "Mask", "Stacks", "same_bytes", "stacks_of", "stacks_seen"]
+
+Frames = Mapping[str, Array]
+"""Observations of all environments by name, (N, *shape) each."""
+Shape = tuple[int, ...]
+Mask = npt.NDArray[np.bool_]
+
+_COLOURS = (1, 3)
+"""Channels that images have which are no stacks, unless somebody says otherwise."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stacks:
+    """How observations are stored: as frames of which they are `n`, or whole if that is None.
+
+    `padding` is what an episode's first stack has in front of its frame: ``zero`` or ``reset``.
+    """
+
+    n: int | None
+    padding: str = "zero"
+
+    def frame_shape(self, shape: Shape) -> Shape:
+        """The shape of a frame, without the axis of a single channel."""
+        if self.n is None:
+            return shape
+        if shape[0] % self.n:
+            raise SchemaError(
+                f"stack: expected a divisor of the first axis of observations of shape {shape}, "
+                f"found {self.n}"
+            )
+        channels = shape[0] // self.n
+        return shape[1:] if channels == 1 and len(shape) > 1 else (channels, *shape[1:])
+
+    def newest(self, stacks: Frames) -> dict[str, Array]:
+        """The newest frame of each stack: (N, *frame)."""
+        if self.n is None:
+            return dict(stacks)
+        return {
+            name: array[:, -(array.shape[1] // self.n) :].reshape(
+                len(array), *self.frame_shape(array.shape[1:])
+            )
+            for name, array in stacks.items()
+        }
+
+    def whole(self, frames: Any, shape: Shape) -> Any:
+        """Stacks of a batch, (B, n, *frame), as observations: (B, *shape)."""
+        return frames if self.n is None else frames.reshape(len(frames), *shape)
+
+    def begins(self, stacks: Frames) -> Mask:
+        """Which environments show what an episode begins with: bool (N,)."""
+        out = np.ones(len(next(iter(stacks.values()))), np.bool_)
+        if self.n is None:
+            return out
+        for array in stacks.values():
+            channels = array.shape[1] // self.n
+            if self.padding == "zero":
+                padding = array[:, :-channels]
+                out &= ~padding.reshape(len(array), -1).any(1)
+            else:
+                out &= _equal(array[:, :-channels], array[:, channels:])
+        return out
+
+    def follows(self, seen: Frames, following: Frames) -> Mask:
+        """Where `following` is `seen` without its oldest frame, and a new one: bool (N,)."""
+        out = np.ones(len(next(iter(seen.values()))), np.bool_)
+        if self.n is not None:
+            for name, array in seen.items():
+                channels = array.shape[1] // self.n
+                out &= _equal(array[:, channels:], following[name][:, :-channels])
+        return out
+
+
+def _equal(one: Array, other: Array) -> Mask:
+    """Per environment. Compared as a whole first: usually it is all equal."""
+    if np.array_equal(one, other):
+        return np.ones(len(one), np.bool_)
+    out: Mask = (one == other).reshape(len(one), -1).all(1)
+    return out
+
+
+def same_bytes(one: Array, other: Array) -> Mask:
+    """Where two arrays of the same shape and dtype hold the same bytes, NaN too: bool (N,)."""
+    bytes_of_one, bytes_of_other = (
+        np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8) for array in (one, other)
+    )
+    return _equal(bytes_of_one, bytes_of_other)
+
+
+def stacks_of(shapes: Mapping[str, Shape], frames: Mapping[str, Shape], padding: str) -> Stacks:
+    """Of a store with these frames, for observations of these shapes.
+
+    SchemaError if its frames are no part of them.
+    """
+
+    def fits(n: int, shape: Shape, frame: Shape | None) -> bool:
+        if n == 1:
+            return shape == frame
+        return bool(shape) and not shape[0] % n and Stacks(n).frame_shape(shape) == frame
+
+    for n in _divisors(max(shape[0] if shape else 1 for shape in shapes.values())):
+        if all(fits(n, shape, frames.get(name)) for name, shape in shapes.items()):
+            return Stacks(None if n == 1 else n, padding)
+    raise SchemaError(
+        f"expected frames of which observations of the shapes {dict(shapes)} are stacks, found "
+        f"{dict(frames)}; give another path, or the environments that the store was made with"
+    )
+
+
+def stacks_seen(seen: Frames, following: Frames, stack: Any) -> Stacks:
+    """How to store observations, from the first ones that come.
+
+    Args:
+        seen: those before the first step.
+        following: those after it.
+        stack: how many frames there are in one; ``...`` if nobody said.
+    """
+    if stack is None:
+        return Stacks(None)
+    array = next(iter(seen.values()))
+    if stack is ...:
+        if len(seen) > 1 or array.dtype != np.uint8 or array.ndim != 4:  # noqa: PLR2004  no images
+            return Stacks(None)
+        n_channels = array.shape[1]
+        counts = [] if n_channels in _COLOURS else [n for n in _divisors(n_channels) if n > 1]
+    else:
+        counts = [stack]
+    possible = [Stacks(n, padding) for n in reversed(counts) for padding in ("zero", "reset")]
+    for stacks in possible:
+        if stacks.begins(seen).all() and stacks.follows(seen, following).all():
+            return stacks
+    if stack is not ...:
+        return Stacks(stack)
+    return next((one for one in possible if one.follows(seen, following).all()), Stacks(None))
+
+
+def _divisors(number: int) -> list[int]:
+    return [one for one in range(1, number + 1) if number % one == 0]

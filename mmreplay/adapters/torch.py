@@ -1,0 +1,331 @@
+"""PyTorch: a loader of batches as tensors, a dataset for `DataLoader`, and tensors of any batch.
+
+Invariant: tensors are the arrays of a batch, without a copy; memory that several of them share, as
+observation and next observation do, is moved once and is shared where it comes to.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import EllipsisType
+from typing import Any, Literal, Self
+
+import numpy as np
+
+from mmreplay.adapters.source import opened
+from mmreplay.arguments import whole_number
+from mmreplay.batches.batch import Batch
+from mmreplay.datasets.dataset import Seed
+from mmreplay.errors import MissingExtraError
+
+try:
+    import torch
+    import torch.distributed
+    import torch.utils.data
+except ImportError as error:
+    raise MissingExtraError(
+        'mmreplay.adapters.torch needs PyTorch: pip install "mmreplay[torch]"'
+    ) from error
+
+__all__ = ["Loader", "TensorBatch", "TransitionDataset", "loader", "to_tensors"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class TensorBatch:
+    """Transitions as tensors: the fields of `Batch`, with its shapes and dtypes.
+
+    Attributes:
+        observation: (B, k, *frame), or a dict of these.
+        next_observation: the same after m steps; both may share memory.
+        action: (B, *action).
+        reward: (B,) n-step returns.
+        discount: (B,) gamma ** m * non_terminal.
+        non_terminal: (B,) bool.
+        id: (B,) int64.
+        weight: (B,) float32.
+        extras: the declared extra columns, (B, ...) each.
+        terminated: (B,) bool.
+        truncated: (B,) bool.
+    """
+
+    observation: torch.Tensor | dict[str, torch.Tensor]
+    next_observation: torch.Tensor | dict[str, torch.Tensor]
+    action: torch.Tensor
+    reward: torch.Tensor
+    discount: torch.Tensor
+    non_terminal: torch.Tensor
+    id: torch.Tensor
+    weight: torch.Tensor
+    extras: dict[str, torch.Tensor]
+    terminated: torch.Tensor
+    truncated: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+    def to(self, device: Any, *, non_blocking: bool = False) -> Self:
+        """The same on a device; frames that both observations show are sent once."""
+        return self._moved(lambda memory: memory.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Self:
+        """The same in page-locked memory, from which a GPU copies while the loop goes on."""
+        return self._moved(lambda memory: memory.pin_memory())
+
+    def _moved(self, move: Callable[[torch.Tensor], torch.Tensor]) -> Self:
+        """Every piece of memory moved, once, and the same views of it."""
+        moved: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+
+        def view(tensor: torch.Tensor) -> torch.Tensor:
+            memory = tensor.untyped_storage()
+            key = memory.data_ptr(), tensor.dtype
+            if key not in moved:
+                moved[key] = move(
+                    torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(memory)
+                )
+            return moved[key].as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+        return _with_each(type(self), self, view)
+
+
+def to_tensors(batch: Batch, device: Any = "cpu") -> TensorBatch:
+    """The arrays of a batch as tensors on a device; on the CPU they share its memory.
+
+    From memory to a CUDA device they are sent through page-locked memory, and the call does not
+    wait for that.
+    """
+    memory: dict[int, torch.Tensor] = {}
+
+    def view(array: Any) -> torch.Tensor:
+        base = array.base if isinstance(array.base, np.ndarray) else array
+        if id(base) not in memory:
+            memory[id(base)] = torch.from_numpy(base)
+        item = array.itemsize
+        offset = (array.ctypes.data - base.ctypes.data) // item
+        strides = [stride // item for stride in array.strides]
+        return memory[id(base)].as_strided(array.shape, strides, offset)
+
+    tensors = _with_each(TensorBatch, batch, view)
+    device = torch.device(device)
+    if device.type == "cpu":
+        return tensors
+    if device.type == "cuda":
+        return tensors.pin_memory().to(device, non_blocking=True)
+    return tensors.to(device)
+
+
+def _with_each(kind: type[Any], batch: Any, change: Callable[[Any], torch.Tensor]) -> Any:
+    """A batch of this kind from what `change` makes of each array, or tensor, of another."""
+    values = ((field.name, getattr(batch, field.name)) for field in dataclasses.fields(kind))
+    return kind(
+        **{
+            name: {key: change(one) for key, one in value.items()}
+            if isinstance(value, dict)
+            else change(value)
+            for name, value in values
+        }
+    )
+
+
+class Loader(torch.utils.data.IterableDataset):
+    """Epochs of transitions as tensors; made by `loader`, which says what the arguments mean.
+
+    Each `for` goes through the epochs that it was made with, and the next one goes on with the
+    next epoch's order. It is an `IterableDataset` of whole batches: a `DataLoader` with
+    ``batch_size=None`` shares each epoch among its workers.
+
+    Attributes:
+        data: the dataset that it reads.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        device: Any,
+        epochs: int | None,
+        rank: tuple[int, int],
+        given: Mapping[str, Any],
+    ) -> None:
+        super().__init__()
+        self.data = data
+        self._device, self._epochs, self._rank, self._given = device, epochs, rank, dict(given)
+        # Of workers that stay alive, too: the epoch that was set, and how often one was.
+        self._set = torch.zeros(2, dtype=torch.int64).share_memory_()
+        self._seen = 0
+
+    def __iter__(self) -> Iterator[TensorBatch]:
+        worker = torch.utils.data.get_worker_info()
+        number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        rank, world_size = self._rank
+        batches = self.data.batches(
+            epochs=self._epochs,
+            rank=rank * workers + number,
+            world_size=world_size * workers,
+            epoch=self._epoch_to_begin(),
+            **self._given,
+        )
+        return (to_tensors(batch, self._device) for batch in batches)
+
+    def _epoch_to_begin(self) -> int | None:
+        epoch, times = self._set.tolist()
+        if times == self._seen:
+            return None  # the one after the last
+        self._seen = times
+        return int(epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin the next `for` with this epoch, 0 or more, in every worker.
+
+        Workers that are started anew for each epoch know of no other, and begin the same one again;
+        those that stay (``persistent_workers=True``), and a loop without workers, go on by
+        themselves.
+        """
+        self._set += torch.tensor([whole_number("epoch", epoch, 0) - int(self._set[0]), 1])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it is, also in the middle of an epoch; see `Dataset.state_dict`."""
+        state: dict[str, Any] = self.data.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on there with the next `for`; see `Dataset.load_state_dict`."""
+        self.data.load_state_dict(state)
+        self._seen = int(self._set[1])
+
+
+def loader(
+    data: Any,
+    batch_size: int,
+    *,
+    stack: int | EllipsisType | None = ...,
+    n_step: int | None = None,
+    gamma: float | None = None,
+    seed: Seed | EllipsisType = ...,
+    padding: str | None = None,
+    stack_axis: int | None = None,
+    clip_reward: tuple[float, float] | None = None,
+    prefetch: int = 2,
+    device: Any = "cpu",
+    epochs: int | None = 1,
+    shuffle: bool | Literal["full"] = True,
+    shuffle_rows: int | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    drop_last: bool = False,
+) -> Loader:
+    """Every transition once an epoch, as tensors, read ahead by threads.
+
+    Args:
+        data: the path of a store, a list of paths or a pattern; or a dataset, a live buffer too.
+        batch_size: B; the last batch of an epoch may be smaller.
+        stack: of a path, as for `load`, and so are those that follow; a dataset has its own.
+        n_step: most steps of a return.
+        gamma: discount a step.
+        seed: of the order.
+        padding: ``reset`` or ``zero``.
+        stack_axis: 0 or -1.
+        clip_reward: (low, high).
+        prefetch: of a path, batches to read ahead in threads.
+        device: where the tensors are to be.
+        epochs: how many a `for` goes through; None for no end.
+        shuffle: as of `Dataset.batches`, and so is what follows: True, False or ``full``.
+        shuffle_rows: rows of a pool.
+        rank: this process's number; None takes those of `torch.distributed`, if it runs.
+        world_size: processes that share each epoch.
+        drop_last: leave out batches that not every rank and worker can fill.
+
+    Raises:
+        MmreplayError: as `load`; SchemaError of settings beside a dataset, and when an epoch
+            begins as `Dataset.batches`.
+    """
+    settings = {
+        "stack": stack,
+        "n_step": n_step,
+        "gamma": gamma,
+        "seed": seed,
+        "padding": padding,
+        "stack_axis": stack_axis,
+        "clip_reward": clip_reward,
+    }
+    source = opened(data, settings, prefetch)
+    given = {
+        "batch_size": batch_size,
+        "shuffle": shuffle,
+        "shuffle_rows": shuffle_rows,
+        "drop_last": drop_last,
+    }
+    return Loader(source, device, epochs, _ranks(rank, world_size), given)
+
+
+def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    is_distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if rank is None:
+        rank = torch.distributed.get_rank() if is_distributed else 0
+    if world_size is None:
+        world_size = torch.distributed.get_world_size() if is_distributed else 1
+    return rank, world_size
+
+
+class TransitionDataset(torch.utils.data.Dataset):
+    """Transitions by number, for a `DataLoader` with a sampler of its own.
+
+    A batch is read at once: give ``collate_fn=TransitionDataset.collate``. Numbers are those of
+    the transitions that there were when this was made, by ascending id. Workers may be forked or
+    spawned.
+
+    Args:
+        data: as of `loader`, and so are the settings that follow.
+        stack: frames an observation.
+        n_step: most steps of a return.
+        gamma: discount a step.
+        padding: ``reset`` or ``zero``.
+        stack_axis: 0 or -1.
+        clip_reward: (low, high).
+
+    Raises:
+        MmreplayError: as `loader`.
+
+    Attributes:
+        data: the dataset that it reads.
+        ids: (len(self),) int64, those of the transitions.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        *,
+        stack: int | EllipsisType | None = ...,
+        n_step: int | None = None,
+        gamma: float | None = None,
+        padding: str | None = None,
+        stack_axis: int | None = None,
+        clip_reward: tuple[float, float] | None = None,
+    ) -> None:
+        super().__init__()
+        settings = {
+            "stack": stack,
+            "n_step": n_step,
+            "gamma": gamma,
+            "padding": padding,
+            "stack_axis": stack_axis,
+            "clip_reward": clip_reward,
+        }
+        self.data = opened(data, settings)
+        self.ids = self.data.ids
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, number: int) -> Batch:
+        """One transition, as a batch of one; IndexError past the end."""
+        return self.__getitems__([number])
+
+    def __getitems__(self, numbers: Sequence[int]) -> Batch:
+        """A batch of arrays; IndexError past the end, InvalidIdError of one evicted since."""
+        batch: Batch = self.data.transitions(self.ids[np.asarray(numbers)])
+        return batch
+
+    @staticmethod
+    def collate(batch: Batch) -> TensorBatch:
+        """A batch as tensors, for ``collate_fn``."""
+        return to_tensors(batch)

@@ -1,0 +1,176 @@
+"""Which transitions `Dataset.select` and `Dataset.split` choose.
+
+Invariant: what is chosen was there, and could be sampled by the dataset, when it was chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.arguments import mask_of
+from mmreplay.episode_index import EPISODE_DTYPE, Index
+from mmreplay.errors import EmptyBufferError, InvalidIdError, SchemaError
+from mmreplay.ids import Ids, distinct, environments
+from mmreplay.reading.live_lanes import LiveLanes
+from mmreplay.reading.store import Store
+from mmreplay.sampling.episode_sums import EpisodeSums
+from mmreplay.sampling.selection import Keys, Selection
+
+Episodes = npt.NDArray[np.void]
+EpisodeChoice = npt.ArrayLike | Callable[[Episodes], npt.ArrayLike]
+"""A mask over `Dataset.episodes`, numbers in it, or a function of it that gives either."""
+IdChoice = npt.ArrayLike | Callable[[Ids], npt.ArrayLike]
+"""Ids, a mask over `Dataset.ids`, or a function of these that gives either."""
+
+TABLE_DTYPE = np.dtype([*EPISODE_DTYPE.descr, ("env", "int64")])
+"""Of `Dataset.episodes`: as of `Store.episodes`, and the environment, counted over all lanes."""
+
+
+def episode_table(store: Store, selection: Selection | None) -> Episodes:
+    """The whole episodes of a store, or those of which every step is selected."""
+    known = store.episodes
+    if selection is not None:
+        known = known[selection.runs_of(known["id"], known["length"]) >= 0]
+    out = np.empty(known.size, TABLE_DTYPE)
+    for name in EPISODE_DTYPE.names or ():
+        out[name] = known[name]
+    out["env"] = environments(known["id"], _widths(store.live))
+    return out
+
+
+def every_selected_id(store: Store, selection: Selection | None) -> Ids:
+    """All ids that can be sampled, ascending."""
+    if selection is None:
+        return store.ids
+    return store.live.look(lambda index: selection.now(index).ids())
+
+
+def chosen(
+    store: Store,
+    selection: Selection | None,
+    episodes: EpisodeChoice | None,
+    ids: IdChoice | None,
+) -> Selection:
+    """What is chosen of a store, or of what is selected of it already; see `Dataset.select`."""
+    if episodes is None and ids is None:
+        raise SchemaError(
+            "select: expected episodes= or ids=: a mask, numbers, or a function that gives either"
+        )
+    out = selection
+    if episodes is not None:
+        table = episode_table(store, selection)
+        given = episodes(table) if callable(episodes) else episodes
+        table = table[mask_of("episodes", given, len(table), "episodes")]
+        out = _of_episodes(store.live, table)
+    if ids is not None:
+        wanted = _wanted(store, selection, ids)
+        if out is not None:
+            wanted = wanted[out.runs_of(wanted) >= 0]
+        out = store.live.look(lambda index: _of_ids(store.live, index, wanted))
+    if out is None or not out.keys.size:
+        raise EmptyBufferError(
+            f"{store.path}: nothing is selected of {len(store):,} transitions in "
+            f"{len(store.episodes):,} whole episodes; see `episodes` and `ids` for what there is"
+        )
+    return out
+
+
+def parts(
+    store: Store, selection: Selection | None, fraction: float, seed: int
+) -> tuple[Selection, Selection]:
+    """Two parts of the episodes of a store, or of a selection; see `Dataset.split`."""
+    checked: Any = fraction
+    if not isinstance(checked, (float, np.floating)) or not 0 < checked < 1:
+        raise SchemaError(
+            f"fraction: expected the share of the first part, more than 0 and less than 1; found "
+            f"{fraction!r:.80}"
+        )
+
+    def read(index: Index) -> tuple[Selection, Ids]:
+        whole = _of_everything(store.live, index) if selection is None else selection
+        now = whole.now(index)
+        span = index.span(now.firsts())
+        return Selection(now.keys, now.steps, whole.widths, whole.uuids), now.keys - span.back
+
+    whole, begins = store.live.look(read)
+    # Runs of one episode stay together: they follow one another, and say where it begins.
+    is_first = np.ones(begins.size, np.bool_)
+    is_first[1:] = begins[1:] != begins[:-1]
+    numbers = is_first.cumsum() - 1
+    n = int(numbers[-1]) + 1 if numbers.size else 0
+    if n < 2:  # noqa: PLR2004 (two parts)
+        raise SchemaError(
+            f"{store.path}: split: expected two episodes or more, one for each part; found {n}"
+        )
+    size = min(max(round(n * float(fraction)), 1), n - 1)
+    is_mine = np.zeros(n, np.bool_)
+    is_mine[np.random.default_rng(seed).permutation(n)[:size]] = True
+    mine = is_mine[numbers]
+    return whole.taken(mine), whole.taken(~mine)
+
+
+def _widths(live: LiveLanes) -> list[int]:
+    return [reader.width for reader in live.readers]
+
+
+def uuids(live: LiveLanes) -> list[str]:
+    """By which the lanes are told from those of other stores."""
+    return [reader.metadata["uuid"] for reader in live.readers]
+
+
+def _of_episodes(live: LiveLanes, table: Episodes) -> Selection:
+    keys = Keys(_widths(live)).of(np.ascontiguousarray(table["id"]))
+    order = keys.argsort(kind="stable")
+    steps = table["length"][order]
+    return Selection(keys[order], steps, _widths(live), uuids(live))
+
+
+def _of_everything(live: LiveLanes, index: Index) -> Selection:
+    """All episodes of which a step can be sampled, also those that a capacity has cut into."""
+    sums = EpisodeSums(lambda steps: np.asarray(steps > 0, np.int64))
+    firsts, steps, _, _ = sums.at(np.arange(sums.follow(index)))
+    keys = Keys(_widths(live)).of(firsts)
+    order = keys.argsort(kind="stable")
+    return Selection(keys[order], steps[order], _widths(live), uuids(live))
+
+
+def _wanted(store: Store, selection: Selection | None, ids: IdChoice) -> Ids:
+    """The ids that were asked for, each of which can be sampled by whoever is asked."""
+    given: Any = ids(every_selected_id(store, selection)) if callable(ids) else ids
+    array = np.asarray(given)
+    if array.dtype == np.bool_:
+        every = every_selected_id(store, selection)
+        if array.shape != every.shape:
+            raise SchemaError(
+                f"ids: expected a bool for each of {every.size:,} ids; found {array.shape}"
+            )
+        chosen_ids: Ids = every[array]
+        return chosen_ids
+    wanted = distinct(store.live.checked_ids(given))
+    store.live.look(store.live.valid_ids(wanted))
+    if selection is not None:
+        outside = wanted[selection.runs_of(wanted) < 0]
+        if outside.size:
+            raise InvalidIdError(
+                f"{store.path}: id {outside[0]} is not among the transitions that were selected "
+                f"before; see ids"
+            )
+    return wanted
+
+
+def _of_ids(live: LiveLanes, index: Index, ids: Ids) -> Selection:
+    """Runs of consecutive ids, each of one episode; of those that are still there."""
+    ids = ids[~index.invalid(ids)]
+    widths = _widths(live)
+    keys = Keys(widths).of(ids)
+    order = keys.argsort(kind="stable")
+    keys = keys[order]
+    begins = keys - index.span(ids[order]).back  # of the episode
+    is_first = np.ones(keys.size, np.bool_)
+    is_first[1:] = (keys[1:] != keys[:-1] + 1) | (begins[1:] != begins[:-1])
+    firsts = is_first.nonzero()[0]
+    return Selection(keys[firsts], np.diff(firsts, append=keys.size), widths, uuids(live))

@@ -1,0 +1,175 @@
+"""`Selection`: some of a store's transitions, and the index of those that can still be sampled.
+
+Invariant: what is selected never grows; each of its transitions has one rank, as long as no
+capacity has evicted it. Memory goes by the runs of steps that were selected, not by the steps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mmreplay.episode_index import Index
+from mmreplay.errors import SchemaError
+from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
+
+
+class Keys:
+    """Ids in another order: by lane, environment and time, so that an episode's are consecutive.
+
+    `widths` are the environments of each lane. Of lanes of one environment, keys are the ids.
+    """
+
+    def __init__(self, widths: Sequence[int]) -> None:
+        self.widths = np.array(widths, np.int64)
+        self._ticks = (1 << LANE_SHIFT) // self.widths  # keys of an environment
+        self._are_ids = bool((self.widths == 1).all())
+
+    def of(self, ids: Ids) -> Ids:
+        """The keys of ids, (n,)."""
+        if self._are_ids:
+            return ids
+        lanes = ids >> LANE_SHIFT
+        ticks, envs = np.divmod(ids & ROW_MASK, self.widths[lanes])
+        out: Ids = (lanes << LANE_SHIFT) + envs * self._ticks[lanes] + ticks
+        return out
+
+    def ids(self, keys: Ids) -> Ids:
+        """The ids of keys, (n,)."""
+        if self._are_ids:
+            return keys
+        lanes = keys >> LANE_SHIFT
+        envs, ticks = np.divmod(keys & ROW_MASK, self._ticks[lanes])
+        out: Ids = (lanes << LANE_SHIFT) + ticks * self.widths[lanes] + envs
+        return out
+
+    def ticks(self, keys: Ids) -> Ids:
+        """The rows of keys in their lanes, or their ticks, (n,)."""
+        out: Ids = (keys & ROW_MASK) % self._ticks[keys >> LANE_SHIFT]
+        return out
+
+
+class Selection:
+    """Runs of consecutive steps of episodes, in the order of their keys.
+
+    Args:
+        keys: (n,) of each run's first step, ascending; runs do not overlap.
+        steps: (n,) how many steps each has, 1 or more.
+        widths: environments of each lane.
+        uuids: of each lane, by which another store is told that stands at its path.
+    """
+
+    def __init__(self, keys: Ids, steps: Ids, widths: Sequence[int], uuids: Sequence[str]) -> None:
+        self.keys, self.steps = keys, steps
+        self.widths, self.uuids = tuple(widths), tuple(uuids)
+        self.of_lanes = Keys(widths)
+        self._index: Index | None = None
+        self._oldest: Ids = np.empty(0, np.int64)
+        self._now: SelectedIndex | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What a pickle holds: not what is known of an index."""
+        return type(self), (self.keys, self.steps, self.widths, self.uuids)
+
+    @property
+    def digest(self) -> int:
+        """A number that tells this selection from others."""
+        return zlib.crc32(self.steps.tobytes(), zlib.crc32(self.keys.tobytes()))
+
+    def runs_of(self, ids: Ids, steps: Ids | int = 1) -> Ids:
+        """The runs that hold steps `ids` (n,), each with so many steps from it on; -1 if none."""
+        wanted = self.of_lanes.of(ids)
+        runs = self.keys.searchsorted(wanted, "right") - 1
+        ends = self.keys[runs] + self.steps[runs]  # of -1, the last one's, which is not asked for
+        return np.where((runs >= 0) & (wanted + steps <= ends), runs, -1)
+
+    def taken(self, chosen: npt.NDArray[np.bool_]) -> Selection:
+        """Some of the runs."""
+        return Selection(self.keys[chosen], self.steps[chosen], self.widths, self.uuids)
+
+    def now(self, index: Index) -> SelectedIndex:
+        """What of it can be sampled by now. Whoever asks holds the lock of the store.
+
+        Raises SchemaError if some of it never were transitions of this index.
+        """
+        if index is not self._index:
+            self._check(index)
+            self._index, self._now = index, None
+        oldest = np.array(
+            [index.window(lane)[1] // width for lane, width in enumerate(self.widths)], np.int64
+        )
+        if self._now is None or not np.array_equal(oldest, self._oldest):
+            lanes = self.keys >> LANE_SHIFT
+            gone = np.clip(oldest[lanes] - self.of_lanes.ticks(self.keys), 0, self.steps)
+            left = (gone < self.steps).nonzero()[0]
+            self._now = SelectedIndex(
+                self, self.keys[left] + gone[left], self.steps[left] - gone[left]
+            )
+            self._oldest = oldest
+        return self._now
+
+    def _check(self, index: Index) -> None:
+        lasts = self.of_lanes.ids(self.keys + self.steps - 1)
+        stops = np.array([index.extent(lane)[1] for lane in range(len(self.widths))], np.int64)
+        beyond = lasts & ROW_MASK >= stops[lasts >> LANE_SHIFT]
+        if beyond.any():
+            raise SchemaError(
+                f"expected the transitions that were selected, found no {int(lasts[beyond][0])} "
+                f"any more: the newest rows were lost since; select again"
+            )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class SelectedIndex:
+    """The transitions of a selection that can be sampled at one moment; see `Transitions`.
+
+    Attributes:
+        selection: whose these are.
+        keys: (n,) of the first step of each run, or of what is left of one.
+        steps: (n,) how many steps are left.
+        bounds: (n + 1,) what those before each have together.
+    """
+
+    selection: Selection
+    keys: Ids
+    steps: Ids
+    bounds: Ids = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bounds", np.append(0, self.steps.cumsum()))
+
+    @property
+    def n_transitions(self) -> int:
+        """How many there are."""
+        return int(self.bounds[-1])
+
+    def at(self, ranks: Ids) -> Ids:
+        """The ids of the transitions with these ranks, 0 <= rank < n_transitions, in any order."""
+        runs = self.bounds.searchsorted(ranks, "right") - 1
+        return self.selection.of_lanes.ids(self.keys[runs] + (ranks - self.bounds[runs]))
+
+    def ids(self) -> Ids:
+        """All of them, ascending: int64 (n_transitions,)."""
+        keys = np.repeat(self.keys - self.bounds[:-1], self.steps)
+        keys += np.arange(keys.size)
+        return np.sort(self.selection.of_lanes.ids(keys))
+
+    def firsts(self) -> Ids:
+        """The ids of the oldest steps of the runs."""
+        return self.selection.of_lanes.ids(self.keys)
+
+    def invalid(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        """Which ids are none of them: (B,)."""
+        out = np.ones(ids.shape, np.bool_)
+        known = ((ids >= 0) & (ids >> LANE_SHIFT < len(self.selection.widths))).nonzero()[0]
+        wanted = self.selection.of_lanes.of(ids[known])
+        runs = self.keys.searchsorted(wanted, "right") - 1
+        there = (runs >= 0).nonzero()[0]
+        ends = self.keys[runs[there]] + self.steps[runs[there]]
+        out[known[there]] = wanted[there] >= ends
+        return out

@@ -1,0 +1,449 @@
+"""Every transition is the one that stable-baselines3's own buffers give, for the same steps."""
+
+import multiprocessing
+import os
+import pickle
+import signal
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from sb3_contrib import QRDQN
+from stable_baselines3 import DQN, SAC, TD3
+from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
+from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
+
+import mmreplay
+from mmreplay.adapters.stable_baselines3 import DiskHerReplayBuffer, DiskReplayBuffer
+
+
+class Beside(DiskReplayBuffer):
+    """Is told what stable-baselines3's own buffer is told."""
+
+    def __init__(self, *arguments, own=None, own_settings=None, **given):
+        super().__init__(*arguments, **given)
+        self.own = own(*arguments, **{"n_envs": self.n_envs, **(own_settings or {})})
+
+    def add(self, *arguments):
+        super().add(*arguments)
+        self.own.add(*arguments)
+
+
+class Images(gymnasium.Env):
+    """Random images of (36, 36, channels); episodes of 3 to 9 steps, half of them cut off."""
+
+    def __init__(self, seed=0, channels=1, action_space=None):
+        self.observation_space = spaces.Box(0, 255, (36, 36, channels), np.uint8)
+        self.action_space = action_space or spaces.Discrete(3)
+        self._random = np.random.default_rng(seed)
+
+    def _frame(self):
+        return self._random.integers(0, 256, self.observation_space.shape, np.uint8)
+
+    def reset(self, *, seed=None, options=None):
+        self._left = self._random.integers(3, 10)
+        return self._frame(), {}
+
+    def step(self, action):
+        self._left -= 1
+        over, cut = self._left == 0, self._random.random() < 0.5
+        return (
+            self._frame(),
+            float(self._random.normal()),
+            bool(over and not cut),
+            bool(over and cut),
+            {},
+        )
+
+
+class Vectors(Images):
+    """The same of three numbers and two continuous actions between -2 and 5."""
+
+    def __init__(self, seed=0):
+        super().__init__(seed, action_space=spaces.Box(-2, 5, (2,), np.float32))
+        self.observation_space = spaces.Box(-9, 9, (3,), np.float32)
+
+    def _frame(self):
+        return self._random.normal(3, 2, 3).astype("float32")
+
+
+class Goals(Vectors):
+    """The same as a dict of observations with goals."""
+
+    def __init__(self, seed=0):
+        super().__init__(seed)
+        place = spaces.Box(-9, 9, (2,), np.float32)
+        self.observation_space = spaces.Dict(
+            {"observation": self.observation_space, "achieved_goal": place, "desired_goal": place}
+        )
+
+    def _frame(self):
+        values = self._random.normal(0, 1, 7).astype("float32")
+        return {"observation": values[:3], "achieved_goal": values[3:5], "desired_goal": values[5:]}
+
+    def compute_reward(self, achieved_goal, desired_goal, infos):
+        assert infos == [{}] * len(achieved_goal)
+        return -np.linalg.norm(achieved_goal - desired_goal, axis=1)
+
+
+def environments(kind, n, **given):
+    return DummyVecEnv([lambda seed=seed: kind(seed, **given) for seed in range(n)])
+
+
+def assert_same(buffer, env=None, own=None):
+    """Each transition of each environment; the same random numbers draw the same ones."""
+    own = own or buffer.own
+    assert (buffer.size(), buffer.pos, buffer.full) == (own.size(), own.pos, own.full)
+    every = np.tile(np.arange(own.size()), 12)
+    for take in (lambda one: one._get_samples(every, env), lambda one: one.sample(50, env)):
+        np.random.seed(3)
+        found = take(buffer)._asdict()
+        np.random.seed(3)
+        expected = take(own)._asdict()
+        assert found.keys() == expected.keys()
+        for name, tensor in expected.items():
+            if tensor is None:
+                assert found[name] is None
+                continue
+            parts = tensor if isinstance(tensor, dict) else {"": tensor}
+            for key, part in parts.items():
+                one = found[name][key] if key else found[name]
+                assert (one.dtype, one.shape) == (part.dtype, part.shape), name
+                assert np.array_equal(one.numpy(), part.numpy()), (name, key)
+
+
+def n_step(n):
+    if n == 1:
+        return {"own": ReplayBuffer}
+    settings = {"n_steps": n, "gamma": 0.9}
+    return {"own": NStepReplayBuffer, "own_settings": settings, **settings}
+
+
+def model_of(kind, env, path, *, size=100, policy="MlpPolicy", **given):
+    """A model that never trains, as its batches would show nothing."""
+    kwargs = {"path": path, **given}
+    return kind(
+        policy, env, buffer_size=size, learning_starts=10**9, replay_buffer_class=Beside,
+        replay_buffer_kwargs=kwargs, seed=0, device="cpu", train_freq=1,
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- equal to its own
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("algorithm", [DQN, QRDQN])
+def test_frames_of_two_environments_are_stored_once_and_stacked_as_they_came(
+    tmp_path, algorithm, n
+):
+    env = VecFrameStack(environments(Images, 2), 4)
+    model = model_of(algorithm, env, tmp_path / "s.zarr", policy="CnnPolicy", **n_step(n))
+    model.learn(60)
+    assert_same(model.replay_buffer)
+    model.learn(120)  # begins with a reset, in the middle of two episodes, and goes round
+    buffer = model.replay_buffer
+    if n == 1:  # over more steps, its own buffer goes on into the next episode
+        assert_same(buffer)
+    assert buffer.buffer.store.frames.shape[1:] == (2, 36, 36)
+    assert buffer.buffer.writer.rows == 90
+    assert len(buffer.buffer) == 100
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize("algorithm", [SAC, TD3])
+def test_vectors_scaled_actions_and_normalized_observations_are_the_same(
+    tmp_path, algorithm, normalized, n
+):
+    env = environments(Vectors, 4)
+    if normalized:
+        env = VecNormalize(env, clip_reward=1.0)
+    model = model_of(algorithm, env, tmp_path / "s.zarr", size=120, **n_step(n))
+    model.learn(200)
+    assert_same(model.replay_buffer, env if normalized else None)
+    assert np.abs(model.replay_buffer.buffer.store.actions[:]).max() <= 1
+
+
+@pytest.mark.parametrize("handle", [True, False])
+def test_time_limits_are_handled_as_asked_for(tmp_path, handle):
+    given = {"handle_timeout_termination": handle}
+    model = model_of(
+        TD3,
+        environments(Vectors, 2),
+        tmp_path / "s.zarr",
+        own=ReplayBuffer,
+        own_settings=given,
+        **given,
+    )
+    model.learn(80)
+    assert_same(model.replay_buffer)
+    episodes = model.replay_buffer.buffer.store.episodes
+    assert episodes["truncated"].any() == handle
+
+
+def test_dict_observations_are_the_same(tmp_path):
+    path = tmp_path / "s.zarr"
+    model = model_of(
+        SAC, environments(Goals, 2), path, policy="MultiInputPolicy", own=DictReplayBuffer
+    )
+    model.learn(160)
+    assert_same(model.replay_buffer)
+
+
+@pytest.mark.parametrize("strategy", ["future", "final", "episode"])
+def test_goals_are_those_that_the_episode_reached_and_rewards_those_of_the_environment(
+    tmp_path, strategy
+):
+    env = environments(Goals, 2)
+    kwargs = {"path": tmp_path / "s.zarr", "n_sampled_goal": 1, "goal_selection_strategy": strategy}
+    model = SAC(
+        "MultiInputPolicy", env, buffer_size=400, learning_starts=300, seed=0, device="cpu",
+        replay_buffer_class=DiskHerReplayBuffer, replay_buffer_kwargs=kwargs,
+    )  # fmt: skip
+    model.learn(310)
+    model.save_replay_buffer(tmp_path / "buffer.pkl")
+    model.replay_buffer.close()
+    model.load_replay_buffer(tmp_path / "buffer.pkl")
+    batch = model.replay_buffer.sample(2000)
+    seen = {key: tensor.numpy() for key, tensor in batch.observations.items()}
+    after = {key: tensor.numpy() for key, tensor in batch.next_observations.items()}
+    store = model.replay_buffer.buffer.store
+    episodes = [store.trajectory(number).observation for number in range(len(store.episodes))]
+    where = {
+        one.tobytes(): (number, step)
+        for number, episode in enumerate(episodes)
+        for step, one in enumerate(episode["observation"])
+    }
+    goals = {
+        one.tobytes(): (number, step)
+        for number, episode in enumerate(episodes)
+        for step, one in enumerate(episode["achieved_goal"])
+    }
+    changed = np.array([goal.tobytes() in goals for goal in seen["desired_goal"]])
+    assert 800 < changed.sum() < 1200
+    assert np.array_equal(seen["desired_goal"][changed], after["desired_goal"][changed])
+    for one, goal in zip(seen["observation"][changed], seen["desired_goal"][changed], strict=True):
+        (number, step), (source, reached) = where[one.tobytes()], goals[goal.tobytes()]
+        assert number == source
+        last = len(episodes[number]["observation"]) - 1
+        assert (
+            reached
+            in {"future": range(step + 1, last + 1), "final": [last], "episode": range(last + 1)}[
+                strategy
+            ]
+        )
+    expected = Goals().compute_reward(after["achieved_goal"], seen["desired_goal"], [{}] * 2000)
+    assert np.array_equal(batch.rewards.numpy()[changed, 0], expected[changed].astype("float32"))
+    with pytest.raises(mmreplay.SchemaError, match="goal_selection_strategy"):
+        kwargs["goal_selection_strategy"] = "past"
+        DiskHerReplayBuffer(9, env.observation_space, env.action_space, env, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("given", "stack", "frame"),
+    [
+        ({"channels": 1}, 4, (36, 36)),
+        ({"channels": 3}, 4, (3, 36, 36)),
+        ({"channels": 3}, None, (3, 36, 36)),
+        ({"channels": 4}, None, (4, 36, 36)),
+    ],
+)
+def test_stacks_are_told_from_colours(tmp_path, given, stack, frame):
+    env = environments(Images, 2, **given)
+    if stack:
+        env = VecFrameStack(env, stack)
+    model = model_of(DQN, env, tmp_path / "s.zarr", policy="CnnPolicy", own=ReplayBuffer)
+    model.learn(50)
+    assert_same(model.replay_buffer)
+    assert model.replay_buffer.buffer.store.schema.frames["frame"].shape == frame
+
+
+def test_stacks_that_repeat_the_first_frame_are_the_same(tmp_path):
+    def one(seed):
+        env = gymnasium.wrappers.FrameStackObservation(Images(seed), 4)
+        return gymnasium.wrappers.ReshapeObservation(env, (4, 36, 36))
+
+    env = DummyVecEnv([lambda: one(0), lambda: one(1)])
+    model = model_of(DQN, env, tmp_path / "s.zarr", policy="CnnPolicy", own=ReplayBuffer)
+    model.learn(80)
+    assert_same(model.replay_buffer)
+    assert model.replay_buffer.buffer.store.padding == "reset"
+
+
+def test_discrete_observations_and_actions_are_the_same(tmp_path):
+    env = DummyVecEnv([lambda: gymnasium.make("FrozenLake-v1")] * 2)
+    model = model_of(DQN, env, tmp_path / "s.zarr", own=ReplayBuffer)
+    model.learn(80)
+    assert_same(model.replay_buffer)
+
+
+def test_vectors_are_stacked_if_asked_for(tmp_path):
+    env = VecFrameStack(environments(Vectors, 2), 3)
+    model = model_of(SAC, env, tmp_path / "s.zarr", own=ReplayBuffer, stack=3)
+    model.learn(80)
+    assert_same(model.replay_buffer)
+    assert model.replay_buffer.buffer.store.frames.shape[1:] == (2, 3)
+
+
+def test_training_with_the_same_seed_is_the_same_training(tmp_path):
+    weights = []
+    for given in (
+        {},
+        {"replay_buffer_class": DiskReplayBuffer, "replay_buffer_kwargs": {"path": tmp_path / "s"}},
+    ):
+        env = environments(Vectors, 2)
+        model = TD3("MlpPolicy", env, seed=1, learning_starts=20, buffer_size=50, **given)
+        model.learn(120)
+        weights.append(model.policy.state_dict())
+    assert weights[0].keys() == weights[1].keys()
+    for name, tensor in weights[0].items():
+        assert torch.equal(tensor, weights[1][name]), name
+
+
+# ---------------------------------------------------------------- what breaks off
+
+
+def filled(path, n_steps, *, seed=0, first=0, own=None, buffer=None, n=1, size=60):
+    """A buffer, and its own beside it, told `n_steps` of two environments with stacks of 2."""
+    space, actions = spaces.Box(0, 255, (2, 6, 6), np.uint8), spaces.Discrete(3)
+    if own is None:
+        given = {"n_envs": 2, "device": "cpu"}
+        own = ReplayBuffer(size, space, actions, **given)
+        if n > 1:
+            own = NStepReplayBuffer(size, space, actions, n_steps=n, **given)
+    if buffer is None:
+        given = {"n_envs": 2, "device": "cpu", "n_steps": n}
+        buffer = DiskReplayBuffer(size, space, actions, path=path, **given)
+    random = np.random.default_rng(seed)
+    stacks = np.zeros((2, 2, 6, 6), np.uint8)
+    stacks[:, 1] = random.integers(1, 256, (2, 6, 6))
+    for step in range(first + n_steps):
+        after = np.stack([stacks[:, 1], random.integers(1, 256, (2, 6, 6), np.uint8)], 1)
+        done = random.random(2) < 0.1
+        infos = [{"TimeLimit.truncated": bool(cut)} for cut in done & (random.random(2) < 0.5)]
+        arguments = stacks, after, random.integers(0, 3, 2), random.normal(size=2), done, infos
+        if step >= first:
+            buffer.add(*arguments)
+        own.add(*arguments)
+        stacks = after.copy()
+        stacks[done, 0] = 0
+        stacks[done, 1] = random.integers(1, 256, (done.sum(), 6, 6))
+    return buffer, own
+
+
+def filled_and_killed(path, n):
+    filled(path, 45, n=n)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_training_that_was_killed_goes_on_with_its_buffer(tmp_path, n):
+    path = tmp_path / "s.zarr"
+    child = multiprocessing.get_context("fork").Process(target=filled_and_killed, args=(path, n))
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    space, actions = spaces.Box(0, 255, (2, 6, 6), np.uint8), spaces.Discrete(3)
+    buffer = DiskReplayBuffer(60, space, actions, n_envs=2, path=path, n_steps=n, device="cpu")
+    assert buffer.size() == 30
+    _, own = filled(path, 45, buffer=Ignored(), n=n)
+    own.timeouts[own.pos - 1, own.dones[own.pos - 1] == 0] = 1  # the kill ended these episodes
+    own.dones[own.pos - 1] = 1
+    assert_same(buffer, own=own)
+    filled(path, 20, seed=1, buffer=buffer, own=own, n=n)
+    assert_same(buffer, own=own)
+
+
+class Ignored:
+    def add(self, *_):
+        pass
+
+
+def test_saved_buffer_is_a_small_file_that_points_at_the_store(tmp_path):
+    env = environments(Vectors, 2)
+    model = model_of(SAC, env, tmp_path / "s.zarr", size=10_000, own=ReplayBuffer)
+    model.learn(2_000)
+    own = model.replay_buffer.own
+    model.replay_buffer.own = None
+    model.save_replay_buffer(tmp_path / "buffer.pkl")
+    assert (tmp_path / "buffer.pkl").stat().st_size < 5_000
+    model.replay_buffer.close()
+    model.load_replay_buffer(tmp_path / "buffer.pkl")
+    assert_same(model.replay_buffer, own=own)
+    model.replay_buffer.own = own
+    model.learn(300)
+    assert_same(model.replay_buffer)
+
+
+def test_loaded_model_finds_its_buffer_and_opens_it_with_the_first_step(tmp_path):
+    env = VecFrameStack(environments(Images, 2), 4)
+    kwargs = {"path": tmp_path / "s.zarr"}
+    model = DQN(
+        "CnnPolicy", env, buffer_size=200, learning_starts=50, replay_buffer_class=DiskReplayBuffer,
+        replay_buffer_kwargs=kwargs, device="cpu",
+    )  # fmt: skip
+    model.learn(60)
+    model.save(tmp_path / "model.zip")
+    copy = DQN.load(tmp_path / "model.zip", env=env)  # beside the one that holds the store
+    assert copy.replay_buffer.size() == model.replay_buffer.size() == 32
+    with pytest.raises(mmreplay.LockedError):
+        copy.learn(4)
+    model.replay_buffer.close()
+    copy.learn(20)
+    assert copy.replay_buffer.size() == 44
+    assert model.replay_buffer.size() == 32
+
+
+def test_episode_whose_frames_were_never_stored_is_left_out_until_it_ends(tmp_path):
+    """A buffer that is exchanged in the middle of episodes of stacks."""
+    buffer, own = filled(tmp_path / "s.zarr", 40, first=5, size=100)
+    kept = len(buffer.buffer)
+    assert 0 < kept < 80
+    np.random.seed(0)
+    batch = buffer.sample(2000)
+    assert (batch.observations[:, 1] != 0).all()
+    known = {one.tobytes() for one in own.observations.reshape(-1, 2, 6, 6)}
+    assert {one.numpy().tobytes() for one in batch.observations} <= known
+    assert len({one.numpy().tobytes() for one in batch.observations}) == kept
+
+
+def test_observation_that_is_no_stack_is_refused_with_advice(tmp_path):
+    buffer, _ = filled(tmp_path / "s.zarr", 1)
+    last = buffer._last["frame"]
+    assert not buffer._ended.any()
+    with pytest.raises(mmreplay.SchemaError, match="expected a stack of 2 frames"):
+        buffer.add(last, last + 1, *np.zeros((3, 2)), [{}, {}])
+
+
+def test_optimize_memory_usage_is_ignored_with_a_word(tmp_path):
+    env = VecFrameStack(environments(Images, 2), 4)
+    with pytest.warns(UserWarning, match="optimize_memory_usage is ignored"):
+        model = DQN(
+            "CnnPolicy", env, buffer_size=100, learning_starts=10**9, optimize_memory_usage=True,
+            replay_buffer_class=DiskReplayBuffer, replay_buffer_kwargs={"path": tmp_path / "s.zarr"},
+        )  # fmt: skip
+    model.learn(32)
+    with pytest.warns(UserWarning, match="truncated"):
+        model.learn(32)
+    assert model.replay_buffer.size() == 32
+
+
+def test_empty_buffer_and_one_for_other_environments_say_so(tmp_path):
+    space, actions = spaces.Box(0, 255, (2, 6, 6), np.uint8), spaces.Discrete(3)
+    buffer = DiskReplayBuffer(60, space, actions, path=tmp_path / "empty.zarr")
+    with pytest.raises(mmreplay.EmptyBufferError, match="no transition yet"):
+        buffer._get_samples(np.zeros(1, np.int64))
+    filled(tmp_path / "s.zarr", 5)[0].close()
+    with pytest.raises(mmreplay.SchemaError):
+        DiskReplayBuffer(60, spaces.Box(0, 1, (7,)), actions, path=tmp_path / "s.zarr")
+    with pytest.raises(mmreplay.SchemaError, match="not emptied"):
+        buffer.reset()
+
+
+def test_pickle_does_not_hold_what_runs(tmp_path):
+    buffer, own = filled(tmp_path / "s.zarr", 20)
+    data = pickle.dumps(buffer)
+    buffer.close()
+    assert_same(pickle.loads(data), own=own)

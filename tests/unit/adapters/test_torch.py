@@ -1,0 +1,319 @@
+"""Tensors are the arrays of the batches, in every loop, worker and rank, and after a restart."""
+
+import dataclasses
+import multiprocessing
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+import mmreplay
+from mmreplay import Field
+from mmreplay.adapters.torch import TensorBatch, TransitionDataset, loader, to_tensors
+from mmreplay.batches.batch import arrays_of
+from tests.support.numbered_steps import ACTION, play
+
+WORKERS = [(0, None), (1, "fork"), (2, "fork"), (1, "spawn"), (2, "spawn")]
+
+
+def assert_same(tensors, batch):
+    """Every tensor has the dtype, shape and values of the array of its name."""
+    found, expected = arrays_of(tensors), arrays_of(batch)
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        assert found[name].numpy().dtype == array.dtype, name
+        assert np.array_equal(found[name].numpy(), array), name
+
+
+def ids_of(batches):
+    return [batch.id.tolist() for batch in batches]
+
+
+def flat(lists):
+    return [number for one in lists for number in one]
+
+
+# ---------------------------------------------------------------- tensors
+
+
+SETTINGS = [
+    {},
+    {"stack": 4, "n_step": 3},
+    {"stack": None},
+    {"stack": 2, "stack_axis": -1},
+    {"stack": 1, "padding": "zero"},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("kind", ["one lane", "many environments", "dict", "vectors"])
+def test_tensors_are_the_arrays_of_the_batch_and_share_their_memory(stores, kind, settings):
+    with mmreplay.load(stores(kind), **settings) as data:
+        batch = data.sample(16)
+        tensors = to_tensors(batch)
+        assert len(tensors) == 16
+        assert_same(tensors, batch)
+        for array in arrays_of(batch).values():
+            array[...] = 1
+        assert_same(tensors, batch)
+
+
+def test_extras_become_tensors(tmp_path):
+    extras = {"log_prob": Field((2,), "float32"), "mark": Field((), "bool")}
+    path = tmp_path / "extras.zarr"
+    with mmreplay.create(path, Field((3,)), ACTION, extras=extras) as writer:
+        writer.reset(np.zeros(3, "uint8"))
+        writer.step(1, 2.0, np.ones(3, "uint8"), log_prob=[0.5, 1.5], mark=True)
+    with mmreplay.load(path) as data:
+        batch = data.transitions([0])
+        assert_same(to_tensors(batch), batch)
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_frames_travel_once_and_both_observations_are_views_of_them(stores, n_step):
+    with mmreplay.load(stores("one lane"), n_step=n_step) as data:
+        batch = to_tensors(data.sample(16))
+    there = batch.to("meta")
+    seen, following = there.observation, there.next_observation
+    assert seen.device.type == there.reward.device.type == "meta"
+    assert seen.untyped_storage()._cdata == following.untyped_storage()._cdata
+    frames = {1: 5, 3: 8}[n_step]
+    assert seen.untyped_storage().nbytes() == 16 * frames * 4 * 4
+    assert (following.shape, following.stride()) == (
+        batch.next_observation.shape,
+        batch.next_observation.stride(),
+    )
+
+
+def test_pinning_copies_each_piece_of_memory_once(stores, monkeypatch):
+    """There is no page-locked memory without a GPU: the copy is an ordinary one here."""
+    pinned = []
+
+    def pin(tensor):
+        pinned.append(tensor.nbytes)
+        return tensor.clone()
+
+    with mmreplay.load(stores("dict"), stack=4) as data:
+        batch = data.sample(16)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    tensors = to_tensors(batch).pin_memory()
+    assert_same(tensors, batch)
+    assert len(pinned) == 3 + 8  # columns of frames; action, reward, discount, id, weight, 3 flags
+    assert sum(pinned) == 16 * (5 * (16 + 3 + 8) + 8 + 4 + 4 + 8 + 4 + 3)
+    for array in arrays_of(batch).values():
+        array[...] = 0
+    assert tensors.observation["image"].any()
+
+
+def test_tensor_batch_has_the_fields_of_a_batch():
+    def names(kind):
+        return [field.name for field in dataclasses.fields(kind)]
+
+    assert names(TensorBatch) == names(mmreplay.Batch)
+
+
+def test_without_torch_the_import_says_what_to_install():
+    code = "import sys; sys.modules['torch'] = None; import mmreplay.adapters.torch"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert (
+        'MissingExtraError: mmreplay.adapters.torch needs PyTorch: pip install "mmreplay[torch]"'
+        in (done.stderr)
+    )
+
+
+# ---------------------------------------------------------------- the loader
+
+
+def test_loader_gives_the_batches_of_the_dataset_as_tensors(stores):
+    with mmreplay.load(stores("one lane"), n_step=3, seed=5) as data:
+        batches = loader(stores("one lane"), 32, n_step=3, seed=5, epochs=2)
+        for found, expected in zip(batches, data.batches(32, epochs=2), strict=True):
+            assert_same(found, expected)
+        assert (batches.data.prefetch, data.prefetch) == (2, 0)
+
+
+def test_each_epoch_has_each_id_once_in_another_order(stores):
+    batches = loader(stores("many environments"), 64, seed=0)
+    first, second = flat(ids_of(batches)), flat(ids_of(batches))
+    assert sorted(first) == sorted(second) == batches.data.ids.tolist()
+    assert first != second
+
+
+def test_three_ranks_share_each_epoch(stores):
+    ranks = [
+        loader(stores("two lanes"), 32, seed=0, epochs=2, rank=rank, world_size=3)
+        for rank in range(3)
+    ]
+    found = [ids_of(batches) for batches in ranks]
+    every = ranks[0].data.ids.tolist()
+    assert sorted(flat(flat(found))) == sorted(every * 2)
+    assert [len(flat(one)) for one in found] == [2 * len(every) // 3] * 3
+
+
+def read_as_rank(rank, folder, paths):
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=3
+    )
+    with (folder / str(rank)).open("wb") as file:
+        pickle.dump(ids_of(loader(paths, 32, seed=0, prefetch=0)), file)
+    torch.distributed.destroy_process_group()
+
+
+def test_ranks_are_those_of_torch_distributed_where_it_runs(stores, tmp_path):
+    context = multiprocessing.get_context("fork")
+    arguments = tmp_path, stores("two lanes")
+    ranks = [context.Process(target=read_as_rank, args=(rank, *arguments)) for rank in range(3)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+    found = [pickle.loads((tmp_path / str(rank)).read_bytes()) for rank in range(3)]
+    assert len({len(flat(one)) for one in found}) == 1
+    with mmreplay.load(stores("two lanes")) as data:
+        assert sorted(flat(flat(found))) == data.ids.tolist()
+
+
+def test_after_a_restart_in_the_middle_of_an_epoch_the_loader_goes_on(stores):
+    given = {"data": stores("one lane"), "batch_size": 32, "seed": 3, "epochs": 1}
+    batches, expected = loader(**given), []
+    iterator = iter(batches)
+    for _ in range(4):
+        next(iterator)
+    state = pickle.loads(pickle.dumps(batches.state_dict()))
+    expected = ids_of(iterator) + ids_of(batches)
+    again = loader(**given)
+    again.load_state_dict(state)
+    assert ids_of(again) + ids_of(again) == expected
+    assert len(expected) == 6 + 10
+
+
+def test_loader_of_a_live_buffer_takes_what_is_there_when_an_epoch_begins(tmp_path):
+    fields = {"frame": Field((3,)), "action": ACTION}
+    with mmreplay.ReplayBuffer(tmp_path / "live.zarr", stack=None, **fields) as buffer:
+        play(buffer, 20)
+        batches = loader(buffer, 8)
+        assert sorted(flat(ids_of(batches))) == buffer.ids.tolist()
+        play(buffer, 20)
+        assert sorted(flat(ids_of(batches))) == buffer.ids.tolist()
+        batch = to_tensors(buffer.sample(4))
+        assert batch.observation.shape == (4, 3)
+
+
+def test_selected_episodes_are_shared_among_workers_and_numbered(stores):
+    with mmreplay.load(stores("many environments"), stack=2) as data:
+        chosen = data.select(episodes=lambda episodes: episodes["length"] > 100)
+        assert 0 < len(chosen) < len(data)
+        given = {"num_workers": 2, "multiprocessing_context": "fork"}
+        through = DataLoader(loader(chosen, 32), batch_size=None, **given)
+        assert sorted(flat(ids_of(through))) == chosen.ids.tolist()
+        numbered = TransitionDataset(chosen)
+        by_number = DataLoader(numbered, batch_size=32, collate_fn=numbered.collate)
+        assert flat(ids_of(by_number)) == chosen.ids.tolist()
+
+
+def test_epoch_that_is_set_is_the_one_that_comes_next(stores):
+    batches = loader(stores("one lane"), 64, seed=0)
+    first, second = ids_of(batches), ids_of(batches)
+    batches.set_epoch(0)
+    assert [ids_of(batches), ids_of(batches)] == [first, second]
+    with pytest.raises(mmreplay.SchemaError, match="epoch"):
+        batches.set_epoch(-1)
+
+
+def test_state_that_is_loaded_counts_more_than_an_epoch_that_was_set_before(stores):
+    batches = loader(stores("one lane"), 64, seed=0)
+    iterator = iter(batches)
+    next(iterator)
+    state, rest = batches.state_dict(), ids_of(iterator)
+    batches.set_epoch(3)
+    batches.load_state_dict(state)
+    assert ids_of(batches) == rest
+
+
+# ---------------------------------------------------------------- workers
+
+
+@pytest.mark.parametrize(("workers", "start"), WORKERS)
+def test_workers_give_each_id_once_an_epoch(stores, workers, start):
+    paths = stores("two lanes")
+    iterable = loader(paths, 32, seed=0, prefetch=0)
+    data = TransitionDataset(paths, stack=2, n_step=3)
+    given = {"num_workers": workers, "multiprocessing_context": start}
+    stays = {"persistent_workers": True} if workers else {}
+    through = DataLoader(iterable, batch_size=None, **given, **stays)
+    first, second = flat(ids_of(through)), flat(ids_of(through))
+    assert sorted(first) == sorted(second) == data.ids.tolist()
+    assert first != second
+    by_number = DataLoader(
+        data, batch_size=32, shuffle=True, collate_fn=TransitionDataset.collate, **given
+    )
+    batches = list(by_number)
+    assert sorted(flat(ids_of(batches))) == data.ids.tolist()
+    assert_same(batches[3], data.data.transitions(batches[3].id))
+
+
+def test_workers_that_begin_anew_take_the_epoch_that_is_set(stores):
+    alone = loader(stores("one lane"), 32, seed=0, rank=1, world_size=2)
+    expected = [ids_of(alone), ids_of(alone)]
+    iterable = loader(stores("one lane"), 32, seed=0, rank=1, world_size=2, prefetch=0)
+    through = DataLoader(iterable, batch_size=None, num_workers=1, multiprocessing_context="fork")
+    for epoch in (0, 1, 1):
+        iterable.set_epoch(epoch)
+        assert ids_of(through) == expected[epoch]
+
+
+def test_frames_of_a_worker_share_memory_where_they_come_to(stores):
+    iterable = loader(stores("one lane"), 32, seed=0, prefetch=0)
+    through = DataLoader(iterable, batch_size=None, num_workers=1, multiprocessing_context="fork")
+    batch = next(iter(through))
+    seen, following = batch.observation, batch.next_observation
+    assert seen.untyped_storage()._cdata == following.untyped_storage()._cdata
+    with mmreplay.load(stores("one lane")) as data:
+        assert_same(batch, data.transitions(batch.id))
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata's own
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["iterable", "by number"])
+def test_stateful_data_loader_goes_on_in_the_middle_of_an_epoch(stores, kind, workers):
+    def made():
+        torch.manual_seed(0)
+        given = {"num_workers": workers}
+        if workers:
+            given["multiprocessing_context"] = "fork"
+        if kind == "iterable":
+            iterable = loader(stores("one lane"), 32, seed=3, prefetch=0)
+            return StatefulDataLoader(iterable, batch_size=None, **given)
+        data, collate = TransitionDataset(stores("one lane")), TransitionDataset.collate
+        return StatefulDataLoader(data, batch_size=32, shuffle=True, collate_fn=collate, **given)
+
+    batches = made()
+    iterator = iter(batches)
+    given = [next(iterator).id.tolist() for _ in range(3)]
+    state = pickle.loads(pickle.dumps(batches.state_dict()))
+    rest = ids_of(iterator)
+    again = made()
+    again.load_state_dict(state)
+    assert ids_of(again) == rest
+    assert len(set(flat(given)) & set(flat(rest))) == 0
+    assert len(flat(given)) + len(flat(rest)) == 300
+
+
+# ---------------------------------------------------------------- by number
+
+
+def test_numbers_are_those_of_the_ids(stores):
+    data = TransitionDataset(stores("two lanes"), stack=None, gamma=0.5)
+    assert len(data) == len(data.ids) == 600
+    batch = data.__getitems__([0, 5, -1])
+    assert batch.id.tolist() == data.ids[[0, 5, -1]].tolist()
+    assert batch.discount.max() <= 0.5
+    assert data[7].id.tolist() == [data.ids[7]]
+    with pytest.raises(IndexError):
+        data[600]

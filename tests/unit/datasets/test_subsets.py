@@ -1,0 +1,204 @@
+"""Selections and splits: what is refused, and what is around them. Draws: tests/property."""
+
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import EmptyBufferError, Field, InvalidIdError, SchemaError
+
+ACTION = Field((), "int64")
+
+
+@pytest.fixture
+def path(tmp_path, quick_disk):
+    """Episodes of 3, 5, 2 and 4 steps; returns are their lengths."""
+    path = tmp_path / "store.zarr"
+    with mmreplay.create(path, Field((1,)), ACTION) as writer:
+        play(writer, (3, 5, 2, 4))
+    return path
+
+
+def play(writer, lengths):
+    for length in lengths:
+        writer.reset(np.zeros(1, "uint8"))
+        for t in range(length):
+            writer.step(t, 1.0, np.full(1, t + 1, "uint8"), terminated=t == length - 1)
+
+
+@pytest.fixture
+def data(path):
+    with mmreplay.load(path, stack=None) as loaded:
+        yield loaded
+
+
+def test_episodes_are_selected_by_a_mask_by_numbers_and_by_a_condition(data):
+    for given in (
+        np.array([False, True, False, True]),
+        [1, 3],
+        [-3, -1],
+        lambda episodes: episodes["return"] >= 4,
+        lambda episodes: [3, 1, 1],
+    ):
+        best = data.select(episodes=given)
+        assert best.episodes["id"].tolist() == [4, 13]
+        assert len(best) == 9
+        assert best.trajectory(1).ids.tolist() == [13, 14, 15, 16]
+
+
+def test_episodes_tell_their_environment(tmp_path, quick_disk):
+    with mmreplay.create(tmp_path / "two.zarr", Field(()), ACTION, lanes=2) as writer:
+        writer.reset(np.zeros(2, "uint8"))
+        writer.step([0, 0], [1.0, 2.0], np.ones(2, "uint8"), [True, False], [False, True])
+    path = str(tmp_path / "two.zarr")
+    shutil.copytree(path, tmp_path / "twin.zarr")
+    with mmreplay.load([path, tmp_path / "twin.zarr"], stack=None) as data:
+        assert data.episodes["env"].tolist() == [0, 1, 2, 3]
+        of_one = data.select(episodes=lambda episodes: episodes["env"] == 2)
+        assert of_one.ids.tolist() == [1 << 40]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "expected episodes= or ids="),
+        ({"episodes": [True]}, "a bool for each of 4 episodes"),
+        ({"episodes": [4]}, "there are 4 episodes"),
+        ({"episodes": ["a"]}, "episodes: expected whole numbers"),
+        ({"ids": [True]}, "a bool for each of 14 ids"),
+        ({"ids": [1.5]}, "ids: expected integers"),
+    ],
+)
+def test_what_selects_nothing_that_there_is_is_refused(data, given, words):
+    with pytest.raises(SchemaError, match=words):
+        data.select(**given)
+
+
+def test_an_id_that_cannot_be_sampled_is_named(data):
+    with pytest.raises(InvalidIdError, match="id 3 "):
+        data.select(ids=[0, 3])
+    with pytest.raises(InvalidIdError, match=r"id 4 .*selected before"):
+        data.select(episodes=[0]).select(ids=[0, 4])
+
+
+@pytest.mark.parametrize("given", [{"episodes": []}, {"ids": []}, {"episodes": [0], "ids": [4]}])
+def test_an_empty_selection_is_told(data, given):
+    with pytest.raises(EmptyBufferError, match=r"store\.zarr: nothing is selected of 14"):
+        data.select(**given)
+
+
+@pytest.mark.parametrize("fraction", [0, 1, 0.0, 1.0, -0.5, float("nan"), "0.5", None, True])
+def test_a_fraction_is_more_than_none_and_less_than_all(data, fraction):
+    with pytest.raises(SchemaError, match="fraction"):
+        data.split(fraction)
+
+
+def test_a_split_depends_on_the_seed_alone(data, path):
+    ids = [data.split(0.5, seed=seed)[0].ids.tolist() for seed in range(6)]
+    assert len(set(map(tuple, ids))) > 1
+    with mmreplay.load(path, seed=99) as again:
+        assert [again.split(0.5, seed=seed)[0].ids.tolist() for seed in range(6)] == ids
+
+
+def test_the_same_selection_draws_the_same_and_another_one_does_not(data, path):
+    best = data.select(episodes=[1, 3])
+    with mmreplay.load(path, stack=None) as again:
+        twin = again.select(episodes=lambda episodes: episodes["length"] > 3)
+        assert best.sample(50).id.tolist() == twin.sample(50).id.tolist()
+        assert [b.id.tolist() for b in best.batches(4)] == [b.id.tolist() for b in twin.batches(4)]
+    one, other = data.split(0.5)
+    assert one.generator.random() != other.generator.random()
+
+
+def test_a_seed_that_ranks_cannot_share_stays_one(path):
+    with mmreplay.load(path, seed=None) as data:
+        best = data.select(episodes=[1, 3])
+        with pytest.raises(SchemaError, match="all 2 ranks share"):
+            best.batches(2, world_size=2)
+
+
+def test_an_epoch_goes_on_with_the_same_selection_only(data):
+    best = data.select(episodes=[1, 3])
+    batches = best.batches(2)
+    next(batches)
+    state = best.state_dict()
+    rest = [batch.id.tolist() for batch in batches]
+    again = data.select(episodes=[1, 3])
+    again.load_state_dict(state)
+    assert [batch.id.tolist() for batch in again.batches(2)] == rest
+    for other in (data, data.select(episodes=[0, 1, 2])):
+        other.load_state_dict(state)
+        with pytest.raises(SchemaError, match="selection: expected"):
+            other.batches(2)
+
+
+def test_what_is_around_a_selection_draws_from_it(path, data):
+    best = data.select(episodes=[1])
+    ids = set(best.ids.tolist())
+    around = [
+        mmreplay.Decorated(best, lambda batch, _: batch),
+        mmreplay.Mixture([best, data.select(episodes=[1], ids=[4])]),
+        mmreplay.Mixture([mmreplay.Decorated(best)]),
+    ]
+    for source in around:
+        assert len(source) in {5, 6}
+        assert set(source.sample(200).id.tolist()) == ids
+    with mmreplay.load(path, stack=None, prefetch=2) as ahead:
+        selected = ahead.select(episodes=[1])
+        assert selected.prefetch == 2
+        best = data.select(episodes=[1])
+        for _ in range(4):
+            assert selected.sample(5).id.tolist() == best.sample(5).id.tolist()
+        assert sorted(i for b in selected.batches(2) for i in b.id.tolist()) == sorted(ids)
+
+
+def test_a_selection_does_not_close_the_store(data):
+    with data.select(episodes=[1]) as best:
+        best.sample(1)
+    assert len(data.sample(2)) == 2
+    assert len(best.sample(2)) == 2
+    data.close()
+    with pytest.raises(mmreplay.ClosedError):
+        best.sample(2)
+
+
+@pytest.mark.parametrize("kind", [mmreplay.ReplayBuffer, mmreplay.PrioritizedReplayBuffer])
+def test_of_a_live_buffer_a_selection_is_what_there_was(tmp_path, quick_disk, kind):
+    with kind(tmp_path / "b.zarr", 20, stack=None, frame=Field((1,)), action=ACTION) as buffer:
+        play(buffer, (3, 5))
+        buffer.reset(np.zeros(1, "uint8"))
+        buffer.step(0, 1.0, np.zeros(1, "uint8"))
+        state = buffer.generator.bit_generator.state
+        last = buffer.select(episodes=[-1, 0])
+        assert buffer.generator.bit_generator.state == state
+        assert last.ids.tolist() == [0, 1, 2, 10]
+        assert len(last.episodes) == 2
+        buffer.step(0, 1.0, np.zeros(1, "uint8"))
+        if kind is mmreplay.PrioritizedReplayBuffer:
+            buffer.update_priorities([0, 1, 10], [100.0, 0.0, 0.0])
+        assert set(last.sample(100).id.tolist()) == {0, 1, 2, 10}  # uniform
+        assert last.episodes["id"].tolist() == [0]  # the other one has gone on
+        play(buffer, (17,))
+        assert last.ids.tolist() == [10]
+        play(buffer, (20,))
+        assert len(last) == 0
+        with pytest.raises(EmptyBufferError):
+            last.sample(1)
+        with pytest.raises(EmptyBufferError, match="nothing is selected"):
+            last.select(ids=lambda ids: ids)
+
+
+def test_another_store_at_the_path_is_refused(path, data, tmp_path):
+    best = data.select(episodes=[1])
+    state = pickle.dumps(best)
+    shutil.move(path, tmp_path / "aside.zarr")
+    with mmreplay.create(path, Field((1,)), ACTION) as writer:
+        play(writer, (9, 9))
+    data.refresh()
+    for call in (lambda: best.sample(2), lambda: len(best), lambda: best.ids):
+        with pytest.raises(SchemaError, match="another at its path"):
+            call()
+    with pytest.raises(SchemaError, match="another at its path"):
+        len(pickle.loads(state))
