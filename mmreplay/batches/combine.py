@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from mmreplay.batches.batch import Batch, arrays_of
+from mmreplay.batches.sequences import SequenceBatch
 from mmreplay.batches.settings import Settings
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Array
 from mmreplay.schema import Schema
+
+AnyBatch = TypeVar("AnyBatch", Batch, SequenceBatch)
 
 
 class Source(Protocol):
@@ -52,14 +55,19 @@ def schema_of(source: object) -> Schema:
     return schema
 
 
-def unshared(batch: Batch) -> Batch:
-    """The same batch, whose observation and next observation share no memory."""
+def unshared(batch: AnyBatch) -> AnyBatch:
+    """The same batch, whose observation and next observation can be changed, each by itself."""
     seen, following = _frames(batch.observation), _frames(batch.next_observation)
     apart = {
         name: array.copy() if np.may_share_memory(array, seen[name]) else array
         for name, array in following.items()
     }
-    return dataclasses.replace(batch, next_observation=_observation(batch, apart))
+    own = {name: array if array.flags.writeable else array.copy() for name, array in seen.items()}
+    return dataclasses.replace(
+        batch,
+        observation=_observation(batch, own),
+        next_observation=_observation(batch, apart),
+    )
 
 
 def concatenated(batches: Sequence[Batch], names: Sequence[str]) -> Batch:
@@ -79,11 +87,11 @@ def concatenated(batches: Sequence[Batch], names: Sequence[str]) -> Batch:
     return _rebuilt(batches[0], joined.__getitem__)
 
 
-def fill(out: object, batch: Batch) -> Batch:
+def fill(out: object, batch: AnyBatch) -> AnyBatch:
     """Copy a batch into `out`; raises SchemaError if the arrays of that are not like its own."""
-    if not isinstance(out, Batch):
-        raise SchemaError(f"out: expected a batch, found {type(out).__name__}")
-    arrays, expected = arrays_of(out), arrays_of(batch)
+    if not isinstance(out, type(batch)):
+        raise SchemaError(f"out: expected a {type(batch).__name__}, found {type(out).__name__}")
+    arrays, expected = _arrays(out), _arrays(batch)
     kinds = _kinds(expected), _kinds(arrays)
     if kinds[0] != kinds[1] or not all(array.flags.writeable for array in arrays.values()):
         raise SchemaError(
@@ -100,7 +108,14 @@ def _frames(observation: Array | dict[str, Array]) -> dict[str, Array]:
     return observation if isinstance(observation, dict) else {"": observation}
 
 
-def _observation(batch: Batch, frames: dict[str, Array]) -> Array | dict[str, Array]:
+def _arrays(batch: object) -> dict[str, Array]:
+    """Those of `arrays_of` that are arrays."""
+    return {key: one for key, one in arrays_of(batch).items() if isinstance(one, np.ndarray)}
+
+
+def _observation(
+    batch: Batch | SequenceBatch, frames: dict[str, Array]
+) -> Array | dict[str, Array]:
     """The inverse of `_frames`."""
     return frames if isinstance(batch.observation, dict) else frames[""]
 

@@ -25,6 +25,9 @@ STRATEGIES = ("future", "final", "episode")
 FIRST_OBSERVATION = -2
 """Marks a goal of the first observation of an episode in a vector lane: no step comes before it."""
 
+Chances = Callable[[int], tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]]
+"""Of so many samples (B,) which to relabel, and (B,) draws in [0, 1): the same each time."""
+
 GoalFunction = Callable[[Array, Array, dict[str, Array]], npt.ArrayLike]
 """Called with (N, *goal) achieved, (N, *goal) desired and extras of (N, ...): one number a step."""
 
@@ -49,21 +52,22 @@ class Relabelling:
         gatherer: TransitionGatherer,
         task: Task,
         strategy: str,
-        some: npt.NDArray[np.bool_],
-        draws: npt.NDArray[np.float64],
+        chances: Chances,
     ) -> None:
         """Take the draws, so that a repeated read gets the same goals.
 
-        `some` (B,) tells which samples to relabel; `draws` (B,) in [0, 1) how far along its range
-        of rows each goal lies.
+        `chances` tells which samples to relabel, and how far along its range of rows each goal
+        lies, as a share of that.
         """
         self._gatherer, self._task, self._strategy = gatherer, task, strategy
-        self._some, self._draws = some, draws
+        self._chances = chances
+        self._some = np.empty(0, np.bool_)
         self._goals = self._marks = self._oldest = np.empty(0, np.int64)
 
     def locate(self, index: Index, ids: Ids) -> Steps:
         """Draw the goals' frames from the same state of the index as the steps."""
         span = index.span(ids)
+        self._some, draws = self._chances(ids.size)
         # The frame after the last step, and, unless they are gone, those from the first step on.
         # Of those below what can be sampled, more or fewer are still on disk, depending on when it
         # was last flushed.
@@ -72,7 +76,7 @@ class Relabelling:
             first = np.ones_like(last)
         elif self._strategy == "episode":
             first = -span.oldest
-        frames = first + (self._draws * (last + 1 - first)).astype(np.int64)
+        frames = first + (draws * (last + 1 - first)).astype(np.int64)
         self._oldest = span.steps.at(np.where(self._some, np.minimum(frames, 0), 0)[:, None])[:, 0]
         self._goals = np.where(self._some, span.steps.frames(frames[:, None])[:, 0], -1)
         # Past the lanes are the first frames of episodes of vector lanes, which no id stands for.

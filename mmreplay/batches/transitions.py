@@ -7,6 +7,7 @@ stored rows alone. docs/semantics.md says what a stack, a return and a discount 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -47,11 +48,13 @@ class TransitionGatherer(BatchGatherer[Batch]):
         ids = steps.ids
         batch = self._batch(columns, out, ids.size)
         window = self._back
+        is_over: Any
         if steps.left is None:
             self._returns.rewards(columns, ids, batch.reward)
-            np.not_equal(columns["non_terminals"].take(ids), 0, out=batch.non_terminal)
-            np.multiply(batch.non_terminal, self.settings.gamma, out=batch.discount)
-            is_over = steps.until == 1
+            batch.non_terminal[:] = columns["non_terminals"].take(ids)
+            batch.discount[:] = batch.non_terminal
+            np.multiply(batch.discount, self.settings.gamma, out=batch.discount)
+            is_over = steps.until
         else:
             ahead = self._returns.fill(
                 columns,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import EllipsisType
 from typing import Any, Literal, Self
@@ -29,6 +29,7 @@ from mmreplay.datasets.samplers import Samplers
 from mmreplay.errors import EmptyBufferError
 from mmreplay.ids import Ids
 from mmreplay.reading.batch_times import gather_timed
+from mmreplay.reading.located import LateRebuilder
 from mmreplay.reading.store import Store
 from mmreplay.reading.trajectories import LazyTrajectory, Trajectory
 from mmreplay.sampling.selection import Selection
@@ -61,8 +62,7 @@ class Dataset:
         self.ahead, self._selection = Ahead(prefetch), selection
         self._read_from(store, settings)
         self.generator = np.random.default_rng(seed)
-        # A generator, say, may differ in each process, and nothing tells.
-        unshared_seed = None if is_reproducible(seed) else type(seed).__name__
+        unshared_seed = None if is_reproducible(seed) else type(seed).__name__  # may differ by rank
         epoch_seed = int(np.random.default_rng(seed).integers(1 << 62))
         digest = None if selection is None else selection.digest
         self._epochs = Epochs(epoch_seed, unshared_seed, digest)
@@ -194,19 +194,29 @@ class Dataset:
                 arguments, or, with the first batch, some of whose transitions are gone.
             EmptyBufferError: there is no transition.
         """
-        given = EpochArguments(
-            batch_size, epochs, shuffle, shuffle_rows, rank, world_size, drop_last, epoch
+        gatherer = self.samplers.gatherer
+        return self.read_batches(
+            EpochArguments(
+                batch_size, epochs, shuffle, shuffle_rows, rank, world_size, drop_last, epoch
+            ),
+            lambda _: gatherer,
         )
+
+    def read_batches(
+        self, given: EpochArguments, gatherer_of: Callable[[Any], LateRebuilder[Any, Batch]]
+    ) -> Iterator[Batch]:
+        """See `batches`; each is rebuilt by what `gatherer_of` makes of a seed of its own."""
         self._epochs.check(given, self.settings, None)
         if not len(self):
             raise EmptyBufferError(
                 f"{self.store.path}: there is no transition yet; record a reset and a step first"
             )
-        live, gatherer = self.store.live, self.samplers.gatherer
-        every = self.samplers.every_transition()
+        live, every = self.store.live, self.samplers.every_transition()
 
         def read_each(parts: Iterable[Part]) -> Iterator[Batch]:
-            draws = (Draw(not_evicted(ids), gatherer, kept=kept) for ids, kept in parts)
+            draws = (
+                Draw(not_evicted(ids), gatherer_of(seed), kept=kept) for ids, kept, seed in parts
+            )
             return self.ahead.each(live, draws)
 
         return self._epochs.read(given, self.settings, None, live, every, read_each)
@@ -260,16 +270,10 @@ class Dataset:
         Raises:
             InvalidIdError: an id that is no valid transition, named.
         """
-        given = {
-            "n_step": n_step,
-            "gamma": gamma,
-            "padding": padding,
-            "stack_axis": stack_axis,
-            "clip_reward": clip_reward,
-        }
-        changes: dict[str, Any] = {
-            name: value for name, value in given.items() if value is not None
-        }
+        given = {"n_step": n_step, "gamma": gamma, "padding": padding, "stack_axis": stack_axis}
+        changes: dict[str, Any] = {name: one for name, one in given.items() if one is not None}
+        if clip_reward is not None:
+            changes["clip_reward"] = clip_reward
         if stack is not ...:  # None means something here
             changes["stack"] = stack
         gatherer = self.samplers.gatherer
@@ -363,7 +367,7 @@ class Dataset:
         every = self.samplers.every_window(windows)
 
         def read_each(parts: Iterable[Part]) -> Iterator[SequenceBatch]:
-            draws = (Draw(live.valid_ids(ids), gatherer, kept=kept) for ids, kept in parts)
+            draws = (Draw(live.valid_ids(ids), gatherer, kept=kept) for ids, kept, _ in parts)
             return self.ahead.each(live, draws)
 
         return self._epochs.read(given, self.settings, windows, live, every, read_each)

@@ -13,14 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.batches.batch import Batch
-from mmreplay.batches.combine import Source, fill, schema_of, unshared
+from mmreplay.batches.combine import AnyBatch, Source, fill, schema_of, unshared
+from mmreplay.batches.sequences import SequenceBatch
 from mmreplay.batches.settings import Settings
 from mmreplay.datasets.draws import draw_seed
 from mmreplay.errors import SchemaError
 from mmreplay.ids import Ids
 from mmreplay.schema import Schema
 
-Function = Callable[[Batch, np.random.Generator], Batch]
+Function = Callable[[Any, np.random.Generator], Any]
 """Takes a whole batch, and the generator for whatever it draws; returns a batch."""
 
 
@@ -97,6 +98,23 @@ class Decorated:
         """
         return self._decorated(self.data.sample(batch_size), out)
 
+    def sample_sequences(
+        self,
+        batch_size: int,
+        length: int,
+        burn_in: int = 0,
+        boundary: str = "drop",
+        stride: int = 1,
+        out: SequenceBatch | None = None,
+    ) -> SequenceBatch:
+        """Draw windows as the data does, of data that has them; see `Dataset.sample_sequences`.
+
+        Functions get, and return, the whole `SequenceBatch`.
+        """
+        draw = self._attribute_of_data("sample_sequences")
+        batch: SequenceBatch = draw(batch_size, length, burn_in, boundary, stride)
+        return self._decorated(batch, out)
+
     def transitions(self, ids: npt.ArrayLike, out: Batch | None = None) -> Batch:
         """The transitions with these ids; of data that has them.
 
@@ -107,7 +125,8 @@ class Decorated:
         Raises:
             InvalidIdError: an id that is no valid transition, named.
         """
-        return self._decorated(self._attribute_of_data("transitions")(ids), out)
+        batch: Batch = self._attribute_of_data("transitions")(ids)
+        return self._decorated(batch, out)
 
     def batches(
         self,
@@ -140,15 +159,15 @@ class Decorated:
             raise SchemaError(f"{self.data!r} has no {name}, so nothing around it has")
         return attribute
 
-    def _decorated(self, batch: Batch, out: Batch | None) -> Batch:
+    def _decorated(self, batch: AnyBatch, out: AnyBatch | None) -> AnyBatch:
         """A new batch passed through all functions, in `out` if given."""
         batch = unshared(batch)
         # One number of the data's, however many the functions take: batches that the data reads
         # ahead are then drawn from where its generator will stand.
         generator = np.random.default_rng(draw_seed(self.generator))
         for function in self.functions:
-            result: object = function(batch, generator)
-            if not isinstance(result, Batch) or len(result) != len(batch):
+            result: Any = function(batch, generator)
+            if not isinstance(result, type(batch)) or len(result) != len(batch):
                 raise SchemaError(
                     f"{function!r}: expected to get a batch of {len(batch)} back, found "
                     f"{type(result).__name__}; return it, also if it was changed in place, or "

@@ -25,8 +25,8 @@ from mmreplay.sampling.epoch import Shares, block_shuffled_ids, ordered_ids, shu
 from mmreplay.sampling.windows import Windows
 
 T = TypeVar("T", bound=Sized)
-Part = tuple[Ids, KeptFrames | None]
-"""The ids of a batch, and with what their decoded frames stay."""
+Part = tuple[Ids, KeptFrames | None, list[int]]
+"""The ids of a batch, with what their decoded frames stay, and a seed that is this batch's own."""
 
 _POOL_BYTES = 192 << 20
 _LEAST_ROWS, _MOST_ROWS = 1 << 10, 1 << 20
@@ -160,7 +160,9 @@ class Epochs:
             starts = range(begin.position, len(epoch.ids), size)
             # Some may be read ahead: the place is after the one that is given.
             for start, batch in zip(
-                starts, read_each(_parts(epoch, starts, live, kept)), strict=True
+                starts,
+                read_each(_parts(epoch, starts, live, kept, [self.seed, number, given.rank])),
+                strict=True,
             ):
                 self._place = _Place(number, min(start + size, len(epoch.ids)), epoch.order)
                 if len(batch):
@@ -247,13 +249,13 @@ class _Epoch:
 
 
 def _parts(
-    epoch: _Epoch, starts: range, live: LiveLanes, kept: KeptFrames | None
+    epoch: _Epoch, starts: range, live: LiveLanes, kept: KeptFrames | None, seed: list[int]
 ) -> Iterator[Part]:
     for start in starts:
         stop = start + starts.step
         for pool in epoch.pools_within(start, stop):
             live.request_frames(pool)
-        yield epoch.ids[start:stop], kept
+        yield epoch.ids[start:stop], kept, [*seed, start]
 
 
 def _frames_around(settings: Settings, windows: Windows | None) -> tuple[int, int]:

@@ -21,6 +21,7 @@ from mmreplay.batches.settings import Settings
 from mmreplay.batches.transitions import TransitionGatherer
 from mmreplay.datasets.dataset import Dataset
 from mmreplay.datasets.draws import Draw
+from mmreplay.datasets.epochs import EpochArguments
 from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer
 from mmreplay.errors import InvalidIdError, SchemaError
 from mmreplay.ids import Ids
@@ -152,30 +153,35 @@ class Hindsight:
         """Transitions that can be sampled."""
         return len(self.data)
 
-    def sample(self, batch_size: int, out: Batch | None = None) -> Batch:
+    def sample(self, batch_size: int, out: Batch | None = None, *, replace: bool = True) -> Batch:
         """Draw transitions as the data does, and goals for some of them.
 
         Args:
             batch_size: B.
             out: a batch that this object returned for the same B; overwritten and returned.
+            replace: whether a transition may come twice in a batch.
 
         Raises:
             EmptyBufferError: there is no transition yet.
+            SchemaError: without replacement, and there are fewer than `batch_size`, or the data
+                samples by priority.
         """
         size = whole_number("batch_size", batch_size)
         if self._is_known:
-            return self.data.ahead.next(self.store.live, self.generator, self._begin, (size,), out)
+            return self.data.ahead.next(
+                self.store.live, self.generator, self._begin, (size, replace), out
+            )
         for _ in range(_ATTEMPTS - 1):
             with contextlib.suppress(InvalidIdError):  # evicted since it was drawn
-                return self._relabelled_draw(size, out)
-        return self._relabelled_draw(size, out)
+                return self._relabelled_draw(size, out, replace=replace)
+        return self._relabelled_draw(size, out, replace=replace)
 
-    def _begin(self, generator: np.random.Generator, size: int) -> Draw[Batch]:
-        draw = self.data.begin_sample(generator, size)
+    def _begin(self, generator: np.random.Generator, size: int, replace: bool) -> Draw[Batch]:
+        draw = self.data.begin_sample(generator, size, replace)
         return dataclasses.replace(draw, gatherer=self._relabelling(generator, size))
 
-    def _relabelled_draw(self, size: int, out: Batch | None) -> Batch:
-        drawn = self.data.sample(size)
+    def _relabelled_draw(self, size: int, out: Batch | None, *, replace: bool) -> Batch:
+        drawn = self.data.sample(size, replace=replace)
         batch = self.relabel(drawn.id, out)
         batch.weight[:] = drawn.weight
         return batch
@@ -204,23 +210,29 @@ class Hindsight:
         drop_last: bool = False,
         epoch: int | None = None,
     ) -> Iterator[Batch]:
-        """Every transition once an epoch, with goals drawn again; see `Dataset.batches`."""
-        batches = self.data.batches(
-            batch_size,
-            epochs,
-            shuffle=shuffle,
-            shuffle_rows=shuffle_rows,
-            rank=rank,
-            world_size=world_size,
-            drop_last=drop_last,
-            epoch=epoch,
+        """Every transition once an epoch, with goals drawn again; see `Dataset.batches`.
+
+        Goals follow from the epoch and the place in it, as the order does.
+        """
+        given = EpochArguments(
+            batch_size, epochs, shuffle, shuffle_rows, rank, world_size, drop_last, epoch
         )
-        return (self.relabel(batch.id) for batch in batches)
+        return self.data.read_batches(given, self._relabelling_by)
 
     def _relabelling(self, generator: np.random.Generator, size: int) -> Relabelling:
         chances, draws = generator.random((2, size))
         some = chances < self._probability
-        return Relabelling(self._gatherer, self._task, self._strategy, some, draws)
+        return Relabelling(self._gatherer, self._task, self._strategy, lambda _: (some, draws))
+
+    def _relabelling_by(self, seed: list[int]) -> Relabelling:
+        """The same of a batch that may lose what was evicted since it was drawn."""
+        probability = self._probability
+
+        def drawn(size: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]:
+            chances, draws = np.random.default_rng(seed).random((2, size))
+            return chances < probability, draws
+
+        return Relabelling(self._gatherer, self._task, self._strategy, drawn)
 
     def __repr__(self) -> str:
         return (

@@ -56,13 +56,14 @@ class Samplers:
     def _choose(self, draw: Callable[[Index], T]) -> Callable[[Index], T]:
         """What draws from the index of the store, as long as it is the one that was selected of."""
         selection, live = self._selection, self._store.live
+        if selection is None:
+            return errors_with_path(self._store.path, draw)
 
         def draw_checked(index: Index) -> T:
-            if selection is not None:
-                _check_lanes(selection, uuids(live))
+            _check_lanes(selection, uuids(live))
             return draw(index)
 
-        return errors_with_path(self._store.path, draw if selection is None else draw_checked)
+        return errors_with_path(self._store.path, draw_checked)
 
     def _choose_transitions(self, draw: Callable[[Transitions], T]) -> Callable[[Index], T]:
         """What draws from the transitions that can be sampled."""

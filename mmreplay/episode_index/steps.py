@@ -7,6 +7,7 @@ their frames are stored.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,8 +39,9 @@ class Steps:
         left: (B,) steps of the episode from this one on, itself included, at most as many as were
             asked for; None if that was one.
         until: (B,) steps up to the end of the episode, this one included, which is the last one
-            known of those that were cut off; any other number of steps that were not asked for, or
-            where it still runs. None if nobody asks.
+            known of those that were cut off; any other number where that comes later than was asked
+            for, or the episode still runs. 1 or another if one step was asked for. None if nobody
+            asks.
         running: (B,) those whose last step known is the newest of a live lane, of which rows do not
             tell whether they were cut off there; None if there is none.
     """
@@ -50,7 +52,7 @@ class Steps:
     starts: Ids | None
     back: Ids | None
     left: Ids | None
-    until: Ids | None = None
+    until: npt.NDArray[Any] | None = None
     running: npt.NDArray[np.bool_] | None = None
 
     def at(self, offsets: Ids) -> Ids:

@@ -179,9 +179,9 @@ class TickIndex:
     def _left(self, ids: Ids, ticks: Ids, ahead: int) -> tuple[Ids | None, Ids]:
         """Steps to the end of the episode or the head, at most `ahead`; and `until` of `Steps`."""
         if ahead == 1:
-            until = np.where(self._source.ends(ids) != 0, 1, 2)
+            until = self._source.ends(ids)  # 1 where a step is the last one, which is enough
             if not self._live:
-                until[ticks == self._head - 1] = 1
+                until |= ticks == self._head - 1
             return None, until
         room = self._head - ticks
         offsets = np.arange(ahead)

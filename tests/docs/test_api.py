@@ -66,6 +66,7 @@ def shown(arguments):
 OWN = {
     "Dataset.after_fork_in_child",
     "Dataset.begin_sample",
+    "Dataset.read_batches",
     "Field.coerce",
     "Field.coerce_loosely",
     "Field.coerce_many",

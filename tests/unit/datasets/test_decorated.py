@@ -172,3 +172,38 @@ def test_a_function_may_refuse_the_settings(path):
 def test_a_class_is_no_function(data):
     with pytest.raises(SchemaError, match="is called first, as in RandomShift"):
         Decorated(data, transforms.RandomShift)
+
+
+@pytest.mark.parametrize("stack", [None, 2])
+def test_windows_are_decorated_in_memory_of_their_own(path, stack):
+    with mmreplay.load(path, stack=stack, seed=1) as data:
+        decorated = Decorated(data, in_place)
+        with mmreplay.load(path, stack=stack, seed=1) as twin:
+            plain = twin.sample_sequences(4, 3, burn_in=1)
+        found = decorated.sample_sequences(4, 3, burn_in=1)
+        assert np.array_equal(found.observation, 255 - plain.observation)
+        assert np.array_equal(found.next_observation, 255 - plain.next_observation)
+        assert np.array_equal(found.reward, -plain.reward)
+        assert found.id.tolist() == plain.id.tolist()
+        again = decorated.sample_sequences(4, 3, burn_in=1, out=found)
+        assert again is found
+        assert found.id.tolist() != plain.id.tolist()
+        with pytest.raises(SchemaError, match="expected a SequenceBatch"):
+            decorated.sample_sequences(4, 3, out=decorated.sample(4))
+        with pytest.raises(SchemaError, match="has no sample_sequences"):
+            Decorated(mmreplay.Mixture([data])).sample_sequences(4, 3)
+
+
+def test_one_shift_moves_all_images_of_a_window(path):
+    with mmreplay.load(path, stack=2) as data:
+        shift = transforms.RandomShift(2)
+        windows = Decorated(data, shift, transforms.PixelsToFloat()).sample_sequences(3, 4)
+        assert windows.observation.shape == (3, 4, 2, 8, 8)
+        assert windows.observation.dtype == np.float32
+        flat = data.transitions(windows.id.ravel()).observation.reshape(3, 4, 2, 8, 8) / 255
+        for found, image in zip(windows.observation, flat.astype("float32"), strict=True):
+            padded = np.pad(image, ((0, 0), (0, 0), (2, 2), (2, 2)), "edge")
+            corners = [(y, x) for y in range(5) for x in range(5)]
+            assert any(
+                np.array_equal(found, padded[:, :, y : y + 8, x : x + 8]) for y, x in corners
+            )

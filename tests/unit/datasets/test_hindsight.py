@@ -7,6 +7,7 @@ import pytest
 
 import mmreplay
 from mmreplay import Field, Hindsight, SchemaError
+from mmreplay.batches.transitions import TransitionGatherer
 
 GOAL = Field((2,), "float32")
 FRAME = {"observation": Field((3,), "float32"), "achieved_goal": GOAL, "desired_goal": GOAL}
@@ -390,3 +391,50 @@ def many(row, episode):
     """The frames of three environments."""
     one = frame(row, episode)
     return {name: np.stack([value] * 3) for name, value in one.items()}
+
+
+def test_without_replacement_no_transition_comes_twice(buffer):
+    hindsight = Hindsight(buffer, sparse, probability=0.5)
+    batch = hindsight.sample(30, replace=False)
+    assert sorted(batch.id.tolist()) == buffer.ids.tolist()
+    assert (batch.extras["hindsight"] >= 0).any()
+    with pytest.raises(SchemaError, match="as each is drawn once"):
+        hindsight.sample(31, replace=False)
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_an_epoch_reads_each_batch_once_and_has_the_same_goals_again(buffer, monkeypatch, prefetch):
+    buffer.flush()
+    read = []
+    fetch = TransitionGatherer.fetch
+    monkeypatch.setattr(
+        TransitionGatherer,
+        "fetch",
+        lambda self, columns, steps, out=None: (
+            read.append(steps.ids.size) or fetch(self, columns, steps, out)
+        ),
+    )
+    goals = []
+    for _ in range(2):
+        with mmreplay.load(buffer.store.path, stack=None, prefetch=prefetch) as data:
+            hindsight = Hindsight(data, sparse, probability=0.5)
+            epochs = [list(hindsight.batches(7)) for _ in range(2)]
+            state = data.generator.bit_generator.state
+            goals.append([b.extras["hindsight"].tolist() for epoch in epochs for b in epoch])
+            for batch in epochs[0]:
+                assert np.isin(batch.id, buffer.ids).all()
+        with mmreplay.load(buffer.store.path) as plain:
+            assert state == plain.generator.bit_generator.state
+    assert sum(read) == 2 * 2 * len(buffer)
+    assert goals[0] == goals[1]
+    assert sorted(goals[0][0]) != sorted(goals[0][5])
+
+
+def test_a_selection_has_goals_of_its_episodes_in_every_way(buffer):
+    best = buffer.select(episodes=[1])
+    hindsight = Hindsight(best, sparse, probability=1)
+    assert len(hindsight) == 10
+    batches = [hindsight.sample(300), *hindsight.batches(4), hindsight.sample(9, replace=False)]
+    for batch in batches:
+        assert np.isin(batch.id, best.ids).all()
+        assert (batch.observation["desired_goal"][:, 1] == 1).all()

@@ -103,7 +103,7 @@ def gatherers(size):
 
         def relabelling(here, settings=settings):
             inner = TransitionGatherer(goals, settings)
-            return Relabelling(inner, TASK, "future", some[here], draws[here])
+            return Relabelling(inner, TASK, "future", lambda _: (some[here], draws[here]))
 
         yield relabelling, None
 
