@@ -259,6 +259,7 @@ def measure_writer(browser, path: Path) -> None:
             page.goto(url)
             page.locator("canvas.frame[data-step]").wait_for()
             page.keyboard.press("l")
+            time.sleep(2)  # what it takes to open a page is no part of this
         low, middle, high = np.percentile(ratios, [0, 50, 100])
         show(
             "a writer's speed, watched by alone",
