@@ -19,6 +19,7 @@ from mmreplay.system.held_directories import AnyPath, HeldPath, at, check_there
 from mmreplay.system.limits import check_limit
 
 _EFFECTIVE = os.access in os.supports_effective_ids
+_READ = os.O_RDONLY | platform.NOFOLLOW | platform.NONBLOCK | platform.CLOEXEC | platform.BINARY
 
 
 def open_regular(path: AnyPath, flags: int) -> int:
@@ -102,6 +103,27 @@ def read_ranges(path: AnyPath, ranges: Sequence[tuple[int, int]], size: int) -> 
         return parts[0] if len(parts) == 1 else b"".join(parts)
     finally:
         os.close(descriptor)
+
+
+def read_pieces(path: AnyPath, pieces: Sequence[tuple[int, int]]) -> list[bytes]:
+    """The bytes of each (offset, length) in a file that was looked at before.
+
+    As fast as it can be: another file may have the path by now, so the bytes need a checksum of
+    their own, and may be too few. Raises FileNotFoundError if it is gone, CorruptStoreError if it
+    cannot be read.
+    """
+    name, folder = at(path)
+    try:
+        descriptor = os.open(name, _READ, dir_fd=folder)
+        try:
+            return [os.pread(descriptor, length, offset) for offset, length in pieces]
+        finally:
+            os.close(descriptor)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        os.close(open_regular(path, os.O_RDONLY))  # which may know what is wrong with it
+        raise CorruptStoreError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def read_filled(path: AnyPath, size: int, piece_bytes: int) -> Iterator[tuple[int, bytes]]:
