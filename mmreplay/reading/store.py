@@ -200,7 +200,7 @@ class Store:
         number = any_whole_number("trajectory", number)
 
         def read() -> tuple[JoinedLanes, Trajectory]:
-            episodes = self.episodes
+            episodes = self.live.episodes(returns=False)
             if not -len(episodes) <= number < len(episodes):
                 raise IndexError(f"trajectory {number}: there are {len(episodes)} whole episodes")
             episode = episodes[number]

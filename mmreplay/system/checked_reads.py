@@ -321,16 +321,17 @@ def allocated_bytes(root: AnyPath) -> dict[str, int]:
 
     Each has its own blocks and those of the files in it, not of what is further down.
     """
-    return {
-        str(folder): _blocks(folder, "") + sum(_blocks(folder, name) for name in files)
-        for folder, _, files in walk(root)
-    }
+    out = {}
+    for path, _, files in walk(root):
+        start, folder = at(path)  # once a directory: of a long store there are very many files
+        names = [start, *(f"{start}/{name}" for name in files)]
+        out[str(path)] = sum(_blocks(name, folder) for name in names)
+    return out
 
 
-def _blocks(path: AnyPath, name: str) -> int:
-    start, folder = at(path / name if name else path)
+def _blocks(name: str, folder: int | None) -> int:
     try:
-        about = os.stat(start, dir_fd=folder, follow_symlinks=False)
+        about = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except OSError:  # evicted, or renamed, at this moment
         return 0
     # Windows has no st_blocks; the length is the next best thing.
