@@ -24,8 +24,6 @@ from mmreplay.system import platform
 _SCRATCH_BYTES = 16 << 20
 _LEAST_RUN = 2  # rows that follow each other, on average, for which slices are worth it
 _MAX_SHARDS = 4096  # of a column: so many are mapped; of more, none is
-_MAX_INDEX_BYTES = 128 << 20  # of shards that are not mapped, about
-_ENTRY_BYTES, _SHARD_BYTES = 4, 1024  # of an inner chunk, and of a shard besides
 _NEIGHBOURS = 1.25  # chunks that blocks read, and those beside them, by those that blocks have
 _LEAST_CHUNKS = 64  # besides, for the first frames of episodes, and blocks that end in a chunk
 
@@ -58,10 +56,8 @@ class ShardColumn:
         self._widths = np.array([s.width for s in self._specs], np.int64)
         self._has_widths = bool((self._widths > 1).any())
         self._per_shard = [s.n_inner for s in self._specs]
-        self._shards: dict[tuple[int, int], AnyShard] = {}
-        self._most_unmapped = max(
-            _MAX_INDEX_BYTES // (_ENTRY_BYTES * max(self._per_shard) + _SHARD_BYTES), 1
-        )
+        self._folders = [lane.path / path for lane in lanes]
+        self._shards: dict[tuple[int, int], Shard] = {}  # those that are mapped
         self._lock = threading.Lock()
         self._local = threading.local()
         self.decoder: Callable[[AnyShard, int, Bytes], None] | None = None
@@ -316,19 +312,16 @@ class ShardColumn:
 
     def _opened(self, key: tuple[int, int]) -> AnyShard:
         shard = self._shards.get(key)
-        return self._open(key) if shard is None else shard
-
-    def _open(self, key: tuple[int, int]) -> AnyShard:
+        if shard is not None:
+            return shard
         number, chunk = key
-        lane, spec = self._lanes[number], self._specs[number]
-        kind = Shard if self._maps_shards else UnmappedShard
-        shard = kind(chunk_path(lane.path, spec, chunk), spec, self._codecs[number])
+        lane, spec, codec = self._lanes[number], self._specs[number], self._codecs[number]
+        if not self._maps_shards:
+            return UnmappedShard(self._folders[number], spec.key(chunk), spec, codec)
+        shard = Shard(chunk_path(lane.path, spec, chunk), spec, codec)
         lane.check_in_place()
         with self._lock:
             self._shards[key] = shard
-            most = _MAX_SHARDS if self._maps_shards else self._most_unmapped
-            while len(self._shards) > most:
-                del self._shards[next(iter(self._shards))]
         return shard
 
     def read(self, number: int, start: int, stop: int) -> Array:

@@ -5,6 +5,7 @@ Invariant: a shard file is complete, with its index and checksums, the moment it
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Sequence
 
@@ -26,6 +27,7 @@ _ROOM_OF_A_CHUNK = 128  # its entry in the index, its crc32c, the header of its 
 
 _LONG = 1 << 32  # bytes of a file from which on an offset takes eight
 _SHORT_ENTRY, _LONG_ENTRY = struct.Struct("=II"), struct.Struct("=QQ")
+_ENTRY = struct.Struct("<QQ")
 
 
 def file_size(path: AnyPath, spec: ArraySpec) -> int:
@@ -186,48 +188,56 @@ class Shard:
 
 
 class UnmappedShard:
-    """One shard file of very many: only its index is kept, and chunks are read when wanted.
+    """One shard file of very many: opened for the chunks that are wanted, and closed again.
 
-    It takes no map and no descriptor, and its pages do not count as memory of the process. Another
-    file may get its path: whoever has read chunks asks afterwards whether the lane is in place.
+    It takes no map, no descriptor and no memory, and its pages do not count as those of the
+    process. Of its index only the places of these chunks are read, whose own checksums tell if they
+    are wrong. Another file may get the path: whoever has read chunks asks afterwards whether the
+    lane is in place.
     """
 
-    __slots__ = ("_codec", "_index", "_inner_bytes", "_path")
+    __slots__ = ("_codec", "_folder", "_name", "_spec")
 
-    def __init__(self, path: AnyPath, spec: ArraySpec, codec: compression.ChunkCodec) -> None:
-        """Read the index; raises CorruptStoreError if it does not fit the file."""
-        self._path = path
-        self._codec = codec
-        self._inner_bytes = spec.inner_bytes
-        size = file_size(path, spec)
-        n_bytes = _index_bytes(path, spec, size)
-        stored = checked_reads.read_at(path, size - n_bytes, n_bytes, size)
-        self._index = _Index(path, spec.n_inner, size, stored)
+    def __init__(
+        self, folder: AnyPath, name: str, spec: ArraySpec, codec: compression.ChunkCodec
+    ) -> None:
+        self._folder, self._name = folder, name
+        self._spec, self._codec = spec, codec
 
     def decode(self, chunk: int, out: Bytes) -> None:
         """As `decode_each`, of one chunk."""
         self.decode_each([chunk], [out])
 
     def decode_each(self, chunks: Sequence[int], outs: Sequence[Bytes]) -> None:
-        """Fill each of `outs` with an inner chunk, checked.
+        """Fill each of `outs` with an inner chunk, checked; `chunks` ascend.
 
         Raises CorruptStoreError; FileNotFoundError if the file is gone by now.
         """
-        chunk = chunks[0]
+        size = self._spec.inner_bytes
         try:
-            stored = self._read(chunks)
-            for chunk, data, out in zip(chunks, stored, outs, strict=True):  # noqa: B007
+            for data, out in zip(self._read(chunks), outs, strict=True):
                 payload = np.frombuffer(data, np.uint8)
-                compression.check(self._codec, payload, self._inner_bytes)
+                compression.check(self._codec, payload, size)
                 compression.decode(self._codec, payload, out)
-        except CorruptStoreError as error:
-            raise _damaged(self._path, chunk, error) from error
+        except CorruptStoreError:
+            # Its index may be what is wrong. What else it is, and in which chunk, stands there too.
+            whole = Shard(self._folder / self._name, self._spec, self._codec)
+            whole.decode_each(chunks, outs)
 
     def fetch_pages(self, chunk: int) -> None:
         """Bring the pages of an inner chunk into memory."""
-        if self._index.find(chunk) is not None:
+        with contextlib.suppress(CorruptStoreError):
             self._read([chunk])
 
     def _read(self, chunks: Sequence[int]) -> list[bytes]:
-        places = [_there(self._index.find(chunk)) for chunk in chunks]
-        return checked_reads.read_pieces(self._path, [(a, b - a) for a, b in places])
+        first, count = chunks[0], chunks[-1] - chunks[0] + 1
+        with checked_reads.PieceReader(self._folder, self._name) as file:
+            size = file.size
+            begin = size - 16 * (self._spec.n_inner - first) - 4
+            if begin < 0 or size > _most_bytes(self._spec):
+                raise CorruptStoreError("no size of a shard")
+            entries = file.read(begin, 16 * count)
+            places = [_ENTRY.unpack_from(entries, 16 * (chunk - first)) for chunk in chunks]
+            if max(map(max, places)) > size:
+                raise CorruptStoreError("outside of the file")
+            return [file.read(offset, length) for offset, length in places]

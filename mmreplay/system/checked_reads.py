@@ -11,7 +11,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from mmreplay.errors import CorruptStoreError, FailedStoreError, StoreNotFoundError
 from mmreplay.system import platform
@@ -105,25 +105,50 @@ def read_ranges(path: AnyPath, ranges: Sequence[tuple[int, int]], size: int) -> 
         os.close(descriptor)
 
 
-def read_pieces(path: AnyPath, pieces: Sequence[tuple[int, int]]) -> list[bytes]:
-    """The bytes of each (offset, length) in a file that was looked at before.
+class PieceReader:
+    """A file, by its name in a directory, of which some bytes are read; a context manager.
 
-    As fast as it can be: another file may have the path by now, so the bytes need a checksum of
-    their own, and may be too few. Raises FileNotFoundError if it is gone, CorruptStoreError if it
-    cannot be read.
+    As fast as it can be, for chunks with a checksum: what is read may be too short, and the file is
+    looked at closely only if something fails. Raises FileNotFoundError, CorruptStoreError.
+
+    Attributes:
+        size: in bytes.
     """
-    name, folder = at(path)
-    try:
-        descriptor = os.open(name, _READ, dir_fd=folder)
+
+    __slots__ = ("_descriptor", "_name", "_path", "size")
+
+    def __init__(self, path: AnyPath, name: str) -> None:
+        self._path, self._name = path, name
+        start, folder = at(path)
         try:
-            return [os.pread(descriptor, length, offset) for offset, length in pieces]
-        finally:
-            os.close(descriptor)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
+            self._descriptor = os.open(f"{start}/{name}", _READ, dir_fd=folder)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise self._unreadable(error) from error
+        try:
+            self.size = os.lseek(self._descriptor, 0, os.SEEK_END)
+        except OSError as error:  # a pipe, or a directory
+            os.close(self._descriptor)
+            raise self._unreadable(error) from error
+
+    def read(self, offset: int, length: int) -> bytes:
+        """As many bytes as there are."""
+        try:
+            return os.pread(self._descriptor, length, offset)
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: OSError) -> CorruptStoreError:
+        path = self._path / self._name
         os.close(open_regular(path, os.O_RDONLY))  # which may know what is wrong with it
-        raise CorruptStoreError(f"{path}: cannot be read: {error.strerror}") from error
+        return CorruptStoreError(f"{path}: cannot be read: {error.strerror}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
 
 
 def read_filled(path: AnyPath, size: int, piece_bytes: int) -> Iterator[tuple[int, bytes]]:

@@ -10,7 +10,7 @@ from mmreplay.ids import LANE_SHIFT
 from mmreplay.storage import shard_column
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.shard_column import KeptColumn, ShardColumn
-from mmreplay.storage.shard_file import Shard, UnmappedShard
+from mmreplay.storage.shard_file import Shard
 from mmreplay.system import checked_reads, platform
 from tests.support.oracle.handmade_lanes import LZ4, ZSTD, CompressedLane, compressed_spec, ids_of
 
@@ -363,22 +363,15 @@ def test_evicted_shards_are_closed_and_kept_ones_stay_open(tmp_path):
     assert (1, 2) not in column._shards
 
 
-def test_of_more_shards_than_the_limit_none_is_mapped_and_no_more_indexes_are_kept(
-    tmp_path, monkeypatch
-):
+@pytest.mark.parametrize("most", [9, 10])
+def test_of_more_shards_than_the_limit_none_is_mapped(tmp_path, monkeypatch, most):
+    monkeypatch.setattr(shard_column, "_MAX_SHARDS", most)
     lane = CompressedLane(tmp_path, compressed_spec(), 120)
-    monkeypatch.setattr(shard_column, "_MAX_SHARDS", 9)
-    one = shard_column._SHARD_BYTES + 3 * shard_column._ENTRY_BYTES
-    monkeypatch.setattr(shard_column, "_MAX_INDEX_BYTES", 4 * one)
     column = ShardColumn([lane], "frames")
     for seed in range(3):
         ids, expected = ids_of([lane], 100, seed)
         assert column.take(ids).tobytes() == expected.tobytes()
-        assert [type(shard) for shard in column._shards.values()] == [UnmappedShard] * 4
-    monkeypatch.setattr(shard_column, "_MAX_SHARDS", 10)
-    column = ShardColumn([lane], "frames")
-    column.take(ids)
-    assert [type(shard) for shard in column._shards.values()] == [Shard] * 10
+        assert len(column._shards) == (10 if most == 10 else 0)
 
 
 def test_shards_that_come_once_there_are_very_many_are_not_mapped(tmp_path, monkeypatch):
@@ -390,7 +383,7 @@ def test_shards_that_come_once_there_are_very_many_are_not_mapped(tmp_path, monk
     lane.head = 60
     column.refresh()
     assert column.read(0, 0, 60).tobytes() == lane.rows.tobytes()
-    assert [type(column._shards[0, n]) for n in range(5)] == [Shard] * 3 + [UnmappedShard] * 2
+    assert sorted(column._shards) == [(0, 0), (0, 1), (0, 2)]
 
 
 def test_a_file_of_very_many_is_opened_once_a_batch(tmp_path, monkeypatch):
@@ -398,11 +391,11 @@ def test_a_file_of_very_many_is_opened_once_a_batch(tmp_path, monkeypatch):
     lane = CompressedLane(tmp_path, compressed_spec(), 60)
     column = ShardColumn([lane], "frames")
     column.read(0, 0, 60)
-    read, real = [], checked_reads.read_pieces
+    read, real = [], checked_reads.PieceReader
     monkeypatch.setattr(
         checked_reads,
-        "read_pieces",
-        lambda path, pieces: (read.append(path), real(path, pieces))[1],
+        "PieceReader",
+        lambda path, name: (read.append(name), real(path, name))[1],
     )
     assert column.take(np.arange(60)[::-1]).tobytes() == lane.rows[::-1].tobytes()
     assert len(read) == len(set(read)) == 5
