@@ -31,7 +31,7 @@ from benchmarks.experience import (
 )
 from benchmarks.naive import check_batch
 from benchmarks.results import Result
-from benchmarks.scale import Scale
+from benchmarks.sizes import Scale
 from benchmarks.timing import Clock, spread
 
 __all__ = ["run"]

@@ -33,6 +33,7 @@ SUBJECTS = {  # title, and which part of a figure's name is the head of its colu
     "open": ("Opening", r"^(?P<column>(?:closed|killed), \w+, \w+ (?:lanes?|environments)): "),
     "memory": ("Memory", _CODECS),
     "pack": ("Packing", _GAMES),
+    "scale": ("Long stores", r"^(?P<column>[0-9,]+ rows(?: in [0-9,]+ stores)?|long by short): "),
     "before": ("Before and after", r", (?P<column>before|now|now by before)$"),
 }
 _CALLED = {"mspacman": "Ms. Pac-Man", "breakout": "Breakout"}
