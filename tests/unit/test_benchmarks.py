@@ -103,15 +103,15 @@ def test_a_lane_that_is_repeated_by_links_is_what_a_writer_would_have_closed(tmp
     def write(path, times):
         fields = Field((4, 4), "uint8", "lz4", 16, 64), Field((), "int64", chunk=128)
         with mmreplay.create(path, *fields) as writer:
-            for row in range(256 * times):
+            for row in (*range(256),) * times:
                 if not row % 64:
-                    writer.reset(frames[row % 256])
+                    writer.reset(frames[row])
                 else:
-                    writer.step(row % 3, row % 5, frames[row % 256], row % 64 == 63)
+                    writer.step(row % 3, row % 5, frames[row], row % 64 == 63)
         return path
 
     repeat_lane(write(tmp_path / "one.zarr", 1), tmp_path / "many.zarr", 5)
-    assert mmreplay.verify(tmp_path / "many.zarr").ok
+    assert not mmreplay.verify(tmp_path / "many.zarr").findings
     with (
         mmreplay.load(tmp_path / "many.zarr") as many,
         mmreplay.load(write(tmp_path / "written.zarr", 5)) as written,
