@@ -40,6 +40,9 @@ class Scale:
         long_lanes: stores of as many rows together, loaded as one.
         prioritized_times: how often one with priorities does.
         long_batches: sampled from each of them.
+        seen_frames: of each policy, to choose codecs and lengths by.
+        default_runs: of everything that is timed of them.
+        default_rounds: batches of 32 in each run.
     """
 
     name: str
@@ -70,6 +73,9 @@ class Scale:
     long_lanes: int
     prioritized_times: int
     long_batches: int
+    seen_frames: int
+    default_runs: int
+    default_rounds: int
 
 
 FULL = Scale(
@@ -101,6 +107,9 @@ FULL = Scale(
     long_lanes=64,
     prioritized_times=763,
     long_batches=600,
+    seen_frames=12_288,
+    default_runs=3,
+    default_rounds=60,
 )
 
 QUICK = Scale(
@@ -132,4 +141,7 @@ QUICK = Scale(
     long_lanes=4,
     prioritized_times=20,
     long_batches=4,
+    seen_frames=512,
+    default_runs=1,
+    default_rounds=2,
 )

@@ -121,7 +121,7 @@ def test_a_lane_that_is_repeated_by_links_is_what_a_writer_would_have_closed(tmp
         for found, expected in zip(many.batches(64), written.batches(64), strict=True):
             assert np.array_equal(found.observation, expected.observation)
             assert np.array_equal(found.reward, expected.reward)
-            assert np.array_equal(found.terminated, expected.terminated)
+            assert np.array_equal(found.non_terminal, expected.non_terminal)
 
 
 def test_an_unknown_subject_is_wrong_usage():
