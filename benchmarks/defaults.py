@@ -2,9 +2,10 @@
 
 The frames are those of Pong, seen in three ways: 84x84 gray, 64x64x3 in colour, and 3x224x224 in
 colour; played by a policy that follows the ball, read from the emulator's memory, and by a random
-one, which loses. All stores of some frames are packed from one raw store, so that each chunk is compressed as a
-writer who is not in haste does it. What compressing costs is timed by itself, as a writer leaves it
-to another thread. Batches have stacks of 4; all stores are sampled in turns, in one process.
+one, which loses. All stores of some frames are packed from one raw store, so that each chunk is
+compressed as a writer who is not in haste does it. What compressing costs is timed by itself, as a
+writer leaves it to another thread. Batches have stacks of 4; all stores are sampled in turns, in
+one process.
 """
 
 from __future__ import annotations
