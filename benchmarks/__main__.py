@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks import report
 from benchmarks.results import Result
-from benchmarks.scale import FULL, QUICK
+from benchmarks.sizes import FULL, QUICK
 
 HERE = Path(__file__).parent
 

@@ -31,10 +31,10 @@ from benchmarks.experience import (
 )
 from benchmarks.naive import check_batch
 from benchmarks.results import Result
-from benchmarks.scale import Scale
+from benchmarks.sizes import Scale
 from benchmarks.timing import Clock, spread
 
-__all__ = ["run"]
+__all__ = ["computing", "run"]
 
 BATCH = 32
 STACK = 4
@@ -72,7 +72,7 @@ def run(result: Result, scale: Scale, data: Path) -> None:
         clock = Clock()
         for number in range(scale.runs):
             clock.new_run()
-            compute = {ms: _computing(ms) for ms in _COMPUTED_MS}
+            compute = {ms: computing(ms) for ms in _COMPUTED_MS}
             random.Random(number).shuffle(cases)
             for case in cases:
                 _loop(clock, case, compute[case.ms], tape, scale.rounds)
@@ -80,7 +80,7 @@ def run(result: Result, scale: Scale, data: Path) -> None:
         _report(result, clock, game, list(paths))
 
 
-def _computing(ms: float) -> Callable[[], None]:
+def computing(ms: float) -> Callable[[], None]:
     """A computation of that many milliseconds, if nothing else runs."""
     values = np.ones(1 << 14)
 

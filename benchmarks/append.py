@@ -24,7 +24,7 @@ import mmreplay
 from benchmarks.experience import CODECS, Layout, Tape, check_whole, read_tape, recorded
 from benchmarks.peers import installed as peers
 from benchmarks.results import Result
-from benchmarks.scale import Scale
+from benchmarks.sizes import Scale
 from benchmarks.timing import Clock, spread
 
 __all__ = ["run"]

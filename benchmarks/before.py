@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks import fresh
 from benchmarks.experience import read_tape, recorded, saved_frames
 from benchmarks.results import Result
-from benchmarks.scale import Scale
+from benchmarks.sizes import Scale
 from benchmarks.timing import spread
 
 __all__ = ["run"]

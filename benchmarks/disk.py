@@ -12,7 +12,7 @@ from pathlib import Path
 import mmreplay
 from benchmarks.experience import CODECS, Layout, check_whole, own_lanes, read_tape, recorded
 from benchmarks.results import Result
-from benchmarks.scale import Scale
+from benchmarks.sizes import Scale
 
 __all__ = ["allocated", "run"]
 

@@ -31,7 +31,7 @@ from benchmarks.experience import (
 from benchmarks.learner import Learner, examples
 from benchmarks.peers import installed as peers
 from benchmarks.results import Result
-from benchmarks.scale import Scale
+from benchmarks.sizes import Scale
 from benchmarks.timing import Clock, one_core, spread
 from mmreplay.storage.shard_file import Shard
 from tests.support.epoch_stores import n_chunks

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import zarr
 
 import mmreplay
-from benchmarks.scale import Scale
+from benchmarks.sizes import Scale
 from mmreplay.reading.column_views import ColumnView, LaneView
 
 __all__ = [

@@ -260,6 +260,39 @@ def train(path: str, frames: str, steps: int, capacity: int, codec: str) -> dict
     return {"taken": watch.taken}
 
 
+# ---------------------------------------------------------------- very long stores
+
+
+def long_open(path: list[str], batch: int, batches: int) -> dict[str, Any]:
+    """Open, look at it, and sample: seconds of each, and what the process takes."""
+    import mmreplay
+    from tests.support.processes.usage import usage
+
+    before = usage(Path(path[0]) / "episodes")
+    out: dict[str, Any] = {}
+
+    def timed(name: str, call: Callable[[], Any]) -> Any:
+        started = perf_counter()
+        found = call()
+        out[name] = perf_counter() - started
+        return found
+
+    with timed("open", lambda: mmreplay.load(path)) as data:
+        now = usage(Path(path[0]) / "episodes")
+        out["resident"] = now.anon + now.file - before.anon - before.file
+        timed("first batch", lambda: data.sample(batch))
+        timed("first windows", lambda: data.sample_sequences(batch, 20))
+        timed("episodes", lambda: data.episodes)
+        timed("a trajectory", lambda: data.trajectory(-1))
+        kept = data.sample(batch)
+        for _ in range(batches):
+            kept = data.sample(batch, out=kept)
+        now = usage(Path(path[0]) / "episodes")
+        out["transitions"] = len(data)
+    out |= {"anon": now.anon - before.anon, "maps": now.maps, "descriptors": now.descriptors}
+    return out
+
+
 # ---------------------------------------------------------------- of this code, or of another
 
 
@@ -331,7 +364,10 @@ def pace(root: str, path: str, frames: str, steps: int) -> dict[str, float]:
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     one.__name__: one
-    for one in (load, reopen, write_and_die, record, sample, epoch, pack, train, pace, fill_sb3)
+    for one in (
+        *(load, reopen, write_and_die, record, sample, epoch, pack, train, pace, fill_sb3),
+        long_open,
+    )
 }
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks import fresh
 from benchmarks.experience import CODECS, ENV_IDS, read_tape, recorded, saved_frames
 from benchmarks.results import Result
-from benchmarks.scale import Scale
+from benchmarks.sizes import Scale
 from benchmarks.timing import Spread
 
 __all__ = ["run"]

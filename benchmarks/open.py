@@ -24,7 +24,7 @@ from benchmarks.experience import (
     saved_frames,
 )
 from benchmarks.results import Result
-from benchmarks.scale import Scale
+from benchmarks.sizes import Scale
 from benchmarks.timing import Spread, spread
 
 __all__ = ["run"]

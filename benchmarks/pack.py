@@ -22,7 +22,7 @@ import mmreplay
 from benchmarks import fresh
 from benchmarks.experience import read_tape, recorded, repeated
 from benchmarks.results import Result
-from benchmarks.scale import Scale
+from benchmarks.sizes import Scale
 from benchmarks.timing import Clock, spread
 from mmreplay.format import compression
 from mmreplay.format.layout import ArraySpec

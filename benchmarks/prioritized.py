@@ -22,7 +22,7 @@ from benchmarks.experience import Tape, made, play, read_tape, recorded
 from benchmarks.naive import check_batch
 from benchmarks.peers import installed as peers
 from benchmarks.results import Result
-from benchmarks.scale import Scale
+from benchmarks.sizes import Scale
 from benchmarks.timing import Clock, one_core
 
 __all__ = ["run"]

@@ -18,7 +18,7 @@ from time import perf_counter, process_time
 import mmreplay
 from benchmarks.experience import ENV_IDS, SEED
 from benchmarks.results import Result
-from benchmarks.scale import Scale
+from benchmarks.sizes import Scale
 from benchmarks.timing import Clock, spread
 from mmreplay.recording.environments import World, make_world
 from mmreplay.recording.loops import Loop, Tally, prepare

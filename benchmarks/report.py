@@ -15,6 +15,8 @@ __all__ = ["SUBJECTS", "cell", "documents", "quoted", "render", "row_lines", "ta
 _GAMES = r"^(?P<column>mspacman|breakout)[:,] "
 _CODECS = r"(?:^|, )(?P<column>raw|lz4|zstd)(?P<keep>: )"
 _WIDTHS = r"^(?P<column>[0-9,]+ environments): "
+_SEEN = r"^(?P<column>(?:84x84|64x64x3|3x224x224), (?:follows the ball|random)): "
+_LENGTHS = r"^(?P<column>[0-9,]+ rows(?: in [0-9,]+ stores)?|long by short): "
 SUBJECTS = {  # title, and which part of a figure's name is the head of its column
     "sample": ("Sampling", _GAMES),
     "vectors": ("Sampling vectors", r"(?:, beside )?(?P<column>stack=\w+)(?:, )?"),
@@ -35,6 +37,8 @@ SUBJECTS = {  # title, and which part of a figure's name is the head of its colu
     "open": ("Opening", r"^(?P<column>(?:closed|killed), \w+, \w+ (?:lanes?|environments)): "),
     "memory": ("Memory", _CODECS),
     "pack": ("Packing", _GAMES),
+    "scale": ("Long stores", _LENGTHS),
+    "defaults": ("Codecs and lengths of chunks", _SEEN),
     "before": ("Before and after", r", (?P<column>before|now|now by before)$"),
 }
 _CALLED = {"mspacman": "Ms. Pac-Man", "breakout": "Breakout"}

@@ -35,7 +35,7 @@ from benchmarks.experience import (
 from benchmarks.naive import check_batch
 from benchmarks.peers import installed as peers
 from benchmarks.results import Result
-from benchmarks.scale import Scale
+from benchmarks.sizes import Scale
 from benchmarks.timing import Clock, Spread, one_core, spread
 
 __all__ = ["run"]

@@ -27,7 +27,7 @@ from benchmarks.experience import (
     recorded,
 )
 from benchmarks.results import Result
-from benchmarks.scale import Scale
+from benchmarks.sizes import Scale
 from benchmarks.timing import Clock, one_core
 from mmreplay.episode_index import RowIndex
 from mmreplay.ids import LANE_SHIFT, ROW_MASK

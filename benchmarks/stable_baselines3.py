@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks import fresh
 from benchmarks.experience import ENV_IDS
 from benchmarks.results import Result
-from benchmarks.scale import Scale
+from benchmarks.sizes import Scale
 from benchmarks.timing import Clock, spread
 
 __all__ = ["filled", "run"]

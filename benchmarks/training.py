@@ -17,7 +17,7 @@ import mmreplay
 from benchmarks.experience import ENVIRONMENT_SPEED, Tape, one_lane, read_tape, recorded
 from benchmarks.naive import check_batch
 from benchmarks.results import Result
-from benchmarks.scale import Scale
+from benchmarks.sizes import Scale
 from benchmarks.timing import Clock
 
 __all__ = ["run"]

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import mmreplay
 from benchmarks.peers import installed as peers
 from benchmarks.results import Result
-from benchmarks.scale import Scale
+from benchmarks.sizes import Scale
 from benchmarks.timing import Clock, spread
 from mmreplay.system.checked_reads import allocated_bytes
 

@@ -17,7 +17,7 @@ import numpy as np
 import mmreplay
 from benchmarks.experience import made
 from benchmarks.results import Result
-from benchmarks.scale import Scale
+from benchmarks.sizes import Scale
 from benchmarks.timing import Clock, one_core
 from benchmarks.vector_append import ACTION, OBSERVATION
 

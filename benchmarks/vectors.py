@@ -14,7 +14,7 @@ import numpy as np
 import mmreplay
 from benchmarks.experience import frames_of, made
 from benchmarks.results import Result
-from benchmarks.scale import Scale
+from benchmarks.sizes import Scale
 from benchmarks.timing import Clock, one_core
 
 __all__ = ["run"]

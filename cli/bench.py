@@ -59,41 +59,63 @@ def _seconds(_context: click.Context, _parameter: click.Parameter, value: float)
     help="How long to sample.",
 )
 @click.option("--seed", type=WholeNumber(min=0), default=0, show_default=True)
+@click.option(
+    "--prefetch",
+    type=WholeNumber(0, 1024),
+    default=0,
+    show_default=True,
+    help="Batches to read ahead in threads.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def bench(
-    path: str, batch_size: int, stack: int, n_step: int, seconds: float, seed: int, as_json: bool
+    path: str,
+    batch_size: int,
+    stack: int,
+    n_step: int,
+    seconds: float,
+    seed: int,
+    prefetch: int,
+    as_json: bool,
 ) -> None:
     """Sample uniformly from the store at PATH for a second and say how fast it was.
 
     Batches are written into the same arrays again and again. As a yardstick, one np.take of as many
     frames from an array in memory is timed in turns with them. The parts of a batch are timed in
     others of the same run: finding the rows (index), getting their pages or chunks (I/O), decoding,
-    copying, and other.
+    copying, and other. With --prefetch, batches are read by threads, as many as they can, and their
+    parts are timed without.
     """
     import mmreplay
 
-    with mmreplay.load(path, stack=stack, n_step=n_step, seed=seed) as data:
-        result = {"path": path, **measure(data, batch_size, seconds)}
+    settings: dict[str, Any] = {"stack": stack, "n_step": n_step, "seed": seed}
+    with (
+        mmreplay.load(path, **settings, prefetch=prefetch) as data,
+        mmreplay.load(path, **settings) as alone,
+    ):
+        result = {"path": path, "prefetch": prefetch, **measure(data, batch_size, seconds, alone)}
     if as_json:
         echo_json(result)
     else:
         _print(result)
 
 
-def measure(data: mmreplay.Dataset, batch_size: int, seconds: float) -> dict[str, Any]:
+def measure(
+    data: mmreplay.Dataset, batch_size: int, seconds: float, alone: mmreplay.Dataset
+) -> dict[str, Any]:
     """Time batches, the yardstick and the parts of batches in turns.
 
     Args:
         data: with the settings to use.
         batch_size: B.
         seconds: of all together, about; a batch of each is timed in any case.
+        alone: the same store and settings, of which parts are timed: nothing is read ahead of it.
 
     Raises:
         EmptyBufferError: there is nothing to sample.
     """
     import numpy as np
 
-    batch = data.sample(batch_size)
+    batch, spare = data.sample(batch_size), alone.sample(batch_size)
     ours: list[int] = []
     takes: list[int] = []
     parts: list[list[float]] = []
@@ -102,7 +124,7 @@ def measure(data: mmreplay.Dataset, batch_size: int, seconds: float) -> dict[str
         data.sample(batch_size, out=batch)
 
     def time_parts() -> None:
-        _, seconds = data.sample_times(batch_size, out=batch)
+        _, seconds = alone.sample_times(batch_size, out=spare)
         parts.append([seconds[name] * 1e6 for name in _PARTS])
 
     _time(sample, [], _WARM_UP_BATCHES, seconds)
@@ -230,9 +252,11 @@ def _print(result: Mapping[str, Any]) -> None:
         for name, words in _PARTS.items()
     ]
     steps = count(result["n_step"], "step")
+    ahead = f", {result['prefetch']} read ahead" if result["prefetch"] else ""
+    sizes = f"batches of {result['batch_size']}{ahead}, stacks of {result['stack']}"
     echo_table(
         f"{result['path']}: {result['transitions']:,} transitions, frames {result['codec']}",
-        f"batches of {result['batch_size']}, stacks of {result['stack']}, returns of {steps}",
+        f"{sizes}, returns of {steps}",
         "",
         grid(rows),
         "",

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import scale as scales
+from benchmarks import sizes
 from benchmarks.experience import read_tape, recorded
 from benchmarks.peers import steps
 from benchmarks.peers.catalogue import Entry, entries
@@ -68,7 +68,7 @@ class Sizes:
     """
 
     name: str
-    recording: scales.Scale
+    recording: sizes.Scale
     rows: int
     runs: int
     rounds: int
@@ -83,7 +83,7 @@ class Sizes:
 
 FULL = Sizes(
     "full",
-    scales.FULL,
+    sizes.FULL,
     rows=40_000,
     runs=5,
     rounds=200,
@@ -97,7 +97,7 @@ FULL = Sizes(
 )
 QUICK = Sizes(
     "quick",
-    scales.QUICK,
+    sizes.QUICK,
     rows=800,
     runs=2,
     rounds=10,

@@ -21,7 +21,13 @@ from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
 from mmreplay.reading.frame_chunks import FrameChunks
 from mmreplay.reading.kept_frames import KeptFrames
 from mmreplay.reading.live_lanes import LiveLanes
-from mmreplay.sampling.epoch import Shares, block_shuffled_ids, ordered_ids, shuffled_ids
+from mmreplay.sampling.epoch import (
+    PooledIds,
+    Shares,
+    block_shuffled_ids,
+    ordered_ids,
+    shuffled_ids,
+)
 from mmreplay.sampling.windows import Windows
 
 T = TypeVar("T", bound=Sized)
@@ -157,14 +163,14 @@ class Epochs:
             epoch = self._begin(begin, given, settings, windows, live, listed)
             if given.shuffle != "full" and (kept is None or kept.n_rows < epoch.kept_rows):
                 kept = KeptFrames(epoch.kept_rows)
-            starts = range(begin.position, len(epoch.ids), size)
+            starts = range(begin.position, epoch.size, size)
             # Some may be read ahead: the place is after the one that is given.
             for start, batch in zip(
                 starts,
                 read_each(_parts(epoch, starts, live, kept, [self.seed, number, given.rank])),
                 strict=True,
             ):
-                self._place = _Place(number, min(start + size, len(epoch.ids)), epoch.order)
+                self._place = _Place(number, min(start + size, epoch.size), epoch.order)
                 if len(batch):
                     yield batch
             self._place = _Place(number + 1)
@@ -213,39 +219,47 @@ class Epochs:
         blocks = chunks.blocks(*_frames_around(settings, windows))
         pool_rows = given.shuffle_rows or _default_rows(chunks.row_bytes)
         n_rows = sum(stop - start for start, stop in lanes)
-        pools = np.empty(0, np.int64)
+        mine: Ids | PooledIds
         if given.shuffle == "full":
             mine = shuffled_ids(ids, shares)
         elif given.shuffle:
-            mine, pools = block_shuffled_ids(ids, shares, blocks, pool_rows)
+            mine = block_shuffled_ids(ids, shares, blocks, pool_rows)
         else:
             mine = ordered_ids(ids, shares)
+        size = len(mine)
         if given.drop_last:
-            mine = mine[: ids.size // given.world_size // given.batch_size * given.batch_size]
-        return _Epoch(mine, pools, order, min(pool_rows + int(blocks.rows.max()), n_rows))
+            size = ids.size // given.world_size // given.batch_size * given.batch_size
+        return _Epoch(mine, size, order, min(pool_rows + int(blocks.rows.max()), n_rows))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class _Epoch:
     """This rank's share of an epoch.
 
-    `ids` are in their order, on which `order` decided; `pools` begin at these places of them, if
-    they were shuffled in pools. `kept_rows` are worth keeping decoded.
+    Its first `size` ids are given in their order, on which `order` decided. `kept_rows` are worth
+    keeping decoded.
     """
 
-    ids: Ids
-    pools: Ids
+    ids: Ids | PooledIds
+    size: int
     order: dict[str, Any]
     kept_rows: int
 
+    def part(self, start: int, stop: int) -> Ids:
+        """Ids [start, stop) of them; each part begins where the one before has ended, or later."""
+        stop = min(stop, self.size)
+        return (
+            self.ids.part(start, stop) if isinstance(self.ids, PooledIds) else self.ids[start:stop]
+        )
+
     def pools_within(self, start: int, stop: int) -> list[Ids]:
-        """The ids of the pools that begin there."""
-        begins = [*self.pools.tolist(), len(self.ids)]
-        return [
-            self.ids[begin:end]
-            for begin, end in itertools.pairwise(begins)
-            if start <= begin < stop
-        ]
+        """The ids of the pools that begin there, if they are shuffled in pools."""
+        if not isinstance(self.ids, PooledIds):
+            return []
+        begins = self.ids.begins
+        here = begins[begins.searchsorted(start) : begins.searchsorted(stop) + 1].tolist()
+        bounds = here if here and here[-1] >= stop else [*here, self.size]
+        return [self.ids.part(low, high) for low, high in itertools.pairwise(bounds)]
 
 
 def _parts(
@@ -253,9 +267,10 @@ def _parts(
 ) -> Iterator[Part]:
     for start in starts:
         stop = start + starts.step
+        ids = epoch.part(start, stop)
         for pool in epoch.pools_within(start, stop):
             live.request_frames(pool)
-        yield epoch.ids[start:stop], kept, [*seed, start]
+        yield ids, kept, [*seed, start]
 
 
 def _frames_around(settings: Settings, windows: Windows | None) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
 _ROOM = 16
 _SORT_FROM = 64
 _MOST_FOUND = 1 << 16
+_PIECE = 1 << 20
 _NO_CUT = np.empty(0, np.int64)
 
 
@@ -223,7 +224,11 @@ class RowIndex:
 
     def ids(self) -> Ids:
         """Every valid transition id, ascending: int64 (n_transitions,)."""
-        return self.at(np.arange(self.n_transitions))
+        out = np.empty(self.n_transitions, np.int64)
+        for start in range(0, out.size, _PIECE):  # in order, and without more of this length
+            stop = min(start + _PIECE, out.size)
+            out[start:stop] = self._at(np.arange(start, stop))
+        return out
 
     def at(self, ranks: Ids) -> Ids:
         """The ids of the transitions with these ranks, 0 <= rank < n_transitions, in any order."""

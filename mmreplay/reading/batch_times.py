@@ -14,8 +14,8 @@ from mmreplay.ids import Array, Ids
 from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.reading.located import LateRebuilder, Places, Read
 from mmreplay.storage.raw_column import RawColumn
-from mmreplay.storage.shard_column import ShardColumn
-from mmreplay.storage.shard_file import Bytes, Shard
+from mmreplay.storage.shard_column import AnyShard, ShardColumn
+from mmreplay.storage.shard_file import Bytes
 
 __all__ = ["TimedColumn", "gather_timed", "timed"]
 
@@ -93,7 +93,7 @@ class TimedColumn:
         self.spent_s += stopped - started
         return found
 
-    def _decode(self, shard: Shard, chunk: int, out: Bytes) -> None:
+    def _decode(self, shard: AnyShard, chunk: int, out: Bytes) -> None:
         started = perf_counter()
         shard.fetch_pages(chunk)
         between = perf_counter()

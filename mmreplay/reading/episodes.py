@@ -23,12 +23,19 @@ Flags = npt.NDArray[np.bool_]
 
 
 def of_rows(
-    reader: LaneReader, flags: RawColumn | ShardColumn, resets: Ids, first: int, head: int
+    reader: LaneReader,
+    flags: RawColumn | ShardColumn,
+    resets: Ids,
+    window: tuple[int, int],
+    *,
+    returns: bool,
 ) -> npt.NDArray[np.void]:
-    """Of the lane of one environment, from row `first` on: see `EPISODE_DTYPE`.
+    """Of the lane of one environment, in a window of rows (first, head): see `EPISODE_DTYPE`.
 
-    `flags` are the non-terminal ones of the store, `resets` the lane's rows with a reset.
+    `flags` are the non-terminal ones of the store, `resets` the lane's rows with a reset. Without
+    `returns`, for which all rewards are read, these are 0.
     """
+    first, head = window
     lane = reader.number
     starts = resets[resets >= first]
     stops = np.append(starts[1:], head)
@@ -40,7 +47,8 @@ def of_rows(
     lasts = stops - 2 + (lane << LANE_SHIFT)
     out["id"] = starts + (lane << LANE_SHIFT)
     out["length"] = stops - starts - 1
-    out["return"] = _returns_of_rows(reader, starts, stops)
+    if returns:
+        out["return"] = _returns_of_rows(reader, starts, stops)
     out["terminated"] = flags.take(lasts) == 0
     out["truncated"] = ~out["terminated"]
     if reader.is_live and stops[-1] == head:
@@ -67,7 +75,8 @@ def _sums(values: Array, begins: Ids, ends: Ids) -> npt.NDArray[np.float64]:
     """Of values [begin, end), for (n,) of these, which ascend and do not overlap."""
     bounds = np.stack((begins, ends), 1).ravel()
     with np.errstate(over="ignore", invalid="ignore"):  # of rewards that are not finite
-        rewards = np.append(values.astype(np.float64), 0.0)  # an end may be that of the values
+        rewards = np.empty(values.size + 1)  # an end may be that of the values
+        rewards[:-1], rewards[-1] = values, 0.0
         sums = np.add.reduceat(rewards, bounds)[::2]
     return np.where(ends > begins, sums, 0.0)
 
@@ -77,6 +86,8 @@ def of_ticks(
     ticks: LaneTicks,
     flags: RawColumn | ShardColumn,
     window: tuple[int, int],
+    *,
+    returns: bool,
 ) -> npt.NDArray[np.void]:
     """Of a vector lane, in ticks [first, head) of `window`, in the order of starts."""
     first, head = window
@@ -92,7 +103,8 @@ def of_ticks(
     out = np.zeros(numbers.size, EPISODE_DTYPE)
     out["id"] = begins * width + envs + lane
     out["length"] = stops - begins
-    out["return"] = _returns_of_ticks(reader, begins, stops, envs)
+    if returns:
+        out["return"] = _returns_of_ticks(reader, begins, stops, envs)
     out["terminated"] = over & ended
     out["truncated"] = over & ~ended
     back = np.empty_like(order)

@@ -78,6 +78,7 @@ class JoinedLanes:
         self.heads = [reader.head for reader in self.readers]
         self._bases = [reader.base for reader in self.readers]
         self.index = self._load_index()
+        self._episodes: dict[int, npt.NDArray[np.void]] = {}  # of closed lanes, once asked for
 
     def _column(self, path: str, lanes: Sequence[TailFiles]) -> AnyColumn:
         """One over all lanes, which must all be raw, or all compressed."""
@@ -238,14 +239,25 @@ class JoinedLanes:
 
     # ------------------------------------------------------------ episodes
 
-    def episodes(self, lane: int) -> npt.NDArray[np.void]:
-        """The whole retained episodes of one lane: see `EPISODE_DTYPE`."""
+    def episodes(self, lane: int, *, returns: bool = True) -> npt.NDArray[np.void]:
+        """The whole retained episodes of one lane, read only: see `EPISODE_DTYPE`.
+
+        Without `returns`, for which all rewards are read, these may be 0.
+        """
+        known = self._episodes.get(lane)
+        if known is not None:
+            return known
         reader, flags = self.readers[lane], self.columns["non_terminals"]
         _, first, head = self.index.window(lane)
-        if isinstance(reader, LaneReader):
-            return episodes.of_rows(reader, flags, self.resets(lane), first, head)
         window = first // reader.width, head // reader.width
-        return episodes.of_ticks(reader, self.ticks[lane], flags, window)
+        if isinstance(reader, LaneReader):
+            resets = self.resets(lane)
+            out = episodes.of_rows(reader, flags, resets, window, returns=returns)
+        else:
+            out = episodes.of_ticks(reader, self.ticks[lane], flags, window, returns=returns)
+        if returns and reader.is_closed:
+            self._episodes[lane] = out
+        return out
 
     def endings(self, firsts: Ids) -> tuple[Ids, Flags, Flags]:
         """How whole episodes of a step or more end: (steps, terminated, truncated), (B,) each."""

@@ -365,13 +365,18 @@ class LiveLanes:
 
     # ------------------------------------------------------------ episodes
 
-    def episodes(self) -> npt.NDArray[np.void]:
-        """Whole retained episodes in the order of lanes and rows: see `EPISODE_DTYPE`."""
+    def episodes(self, *, returns: bool = True) -> npt.NDArray[np.void]:
+        """Whole retained episodes in the order of lanes and rows: see `EPISODE_DTYPE`.
+
+        Without `returns`, for which all rewards are read, these may be 0.
+        """
 
         def read() -> tuple[JoinedLanes, npt.NDArray[np.void]]:
             with self._lock:
                 lanes = self._follow()
-                by_lane = [lanes.episodes(number) for number in range(len(lanes.readers))]
+                by_lane = [
+                    lanes.episodes(number, returns=returns) for number in range(len(lanes.readers))
+                ]
             return lanes, np.concatenate(by_lane)
 
         return self.retrying(read)

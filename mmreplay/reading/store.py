@@ -198,7 +198,7 @@ class Store:
             IndexError: there are not as many.
             SchemaError: no whole number.
         """
-        return self.numbered_trajectory(number, lambda: self.episodes)
+        return self.numbered_trajectory(number, lambda: self.live.episodes(returns=False))
 
     def numbered_trajectory(
         self, number: int, table: Callable[[], npt.NDArray[np.void]]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from mmreplay.storage.priority_column import PriorityColumn
 Doubles = npt.NDArray[np.float64]
 
 _FIRST_PRIORITY = 1.0
+_PIECE = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -133,23 +134,46 @@ class PrioritizedSampler:
         self._masses: Masses = (
             Proportional(how.alpha) if how.variant == "proportional" else RankBased(how.alpha)
         )
-        ids = index.ids()
-        ids = ids[ids >> LANE_SHIFT < column.n_lanes]
-        positions = column.positions(ids)
-        stored = column.values[positions]
-        # Whatever is no priority was never given, or was damaged.
-        stored[~((stored > 0) & (stored < np.inf))] = 0
-        stored.clip(max=MAX_PRIORITY, out=stored)
-        self.largest = max(largest or 0.0, float(stored.max(initial=0))) or _FIRST_PRIORITY
-        stored[stored == 0] = self.largest
-        wanted = np.zeros(column.values.size)
-        wanted[positions] = np.maximum(stored, MIN_PRIORITY)
-        # Only what differs: a page that is not written stays clean, and takes no memory.
-        other = np.flatnonzero(column.values != wanted)
-        column.values[other] = wanted[other]
+        # The values are taken piece by piece: of very many, a copy of all would take gigabytes.
+        largest = max(largest or 0.0, self._mend(index))
+        self.largest = largest or _FIRST_PRIORITY
+        self._fill(index)
         self._take_over(index, [index.extent(lane) for lane in range(column.n_lanes)])
-        self._masses.load(wanted)
+        self._masses.load(column.values)
         self._generation = column.generation
+
+    def _mend(self, index: Index) -> float:
+        """Leave nothing but priorities, and only where there are transitions; returns the largest.
+
+        What is no priority was never given, or was damaged.
+        """
+        values, largest, end = self._column.values, 0.0, 0
+        for start, here in self._pieces(index):
+            _clear(values[end:start])
+            end = start + here.size
+            stored = values[start:end]
+            kept = np.where(here & (stored > 0) & (stored < np.inf), stored, 0.0)
+            np.minimum(kept, MAX_PRIORITY, out=kept)
+            largest = max(largest, float(kept.max(initial=0)))
+            _change(stored, kept)
+        _clear(values[end:])
+        return largest
+
+    def _fill(self, index: Index) -> None:
+        """Give the transitions that have none the largest priority."""
+        for start, here in self._pieces(index):
+            stored = self._column.values[start : start + here.size]
+            wanted = np.where(stored == 0, self.largest, np.maximum(stored, MIN_PRIORITY))
+            _change(stored, np.where(here, wanted, 0.0))
+
+    def _pieces(self, index: Index) -> Iterator[tuple[int, npt.NDArray[np.bool_]]]:
+        """(first position, which are transitions) of what can be sampled, ascending."""
+        for lane in range(self._column.n_lanes):
+            first, stop = index.extent(lane)
+            for start in range(first, stop, _PIECE):
+                end = min(start + _PIECE, stop)
+                position = self._column.positions(np.array([(lane << LANE_SHIFT) + start]))
+                yield int(position[0]), index.present(lane, start, end)
 
     # ------------------------------------------------------------ following the store
 
@@ -290,6 +314,18 @@ class PrioritizedSampler:
         if wrong.any():
             raise _no_transition(int(ids[wrong][0]))
         return self._column.positions(ids)
+
+
+def _change(values: Doubles, wanted: Doubles) -> None:
+    """Store what differs: a page that is not written stays clean, and takes no memory."""
+    other = (values != wanted).nonzero()[0]
+    values[other] = wanted[other]
+
+
+def _clear(values: Doubles) -> None:
+    for start in range(0, values.size, _PIECE):
+        piece = values[start : start + _PIECE]
+        piece[piece != 0] = 0
 
 
 def _no_transition(wrong: int) -> InvalidIdError:

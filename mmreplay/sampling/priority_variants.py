@@ -63,7 +63,7 @@ class Proportional:
 
     def load(self, priorities: Doubles) -> None:
         """See `Masses`."""
-        self._tree = SumTree(self._mass(priorities))
+        self._tree = SumTree(priorities, self._mass)
 
     def set(self, positions: Ids, priorities: Doubles) -> None:
         """See `Masses`."""

@@ -6,6 +6,8 @@ so that sums do not drift however often they are updated.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -15,6 +17,7 @@ _BITS = 5
 _FANOUT = 1 << _BITS
 _TOP = 2048  # sums that are searched at once instead of through another level
 _FEW = 512  # nodes that are summed faster twice than told apart
+_PIECE = 1 << 20
 
 Positions = npt.NDArray[np.int64]
 Masses = npt.NDArray[np.float64]
@@ -29,11 +32,17 @@ class SumTree:
     `masses`, (size,) float64, is read only: change them by `set`.
     """
 
-    def __init__(self, masses: Masses) -> None:
-        """A tree over a copy of `masses`, (size,), each 0 or more."""
-        leaves = np.zeros(_padded(len(masses)))
-        leaves[: len(masses)] = masses
-        self.masses = leaves[: len(masses)]
+    def __init__(self, values: Masses, mass: Callable[[Masses], Masses] | None = None) -> None:
+        """A tree over a copy of the masses, (size,), each 0 or more.
+
+        These are `values`, or what `mass` makes of them, piece by piece.
+        """
+        leaves = np.zeros(_padded(len(values)))
+        self.masses = leaves[: len(values)]
+        for start in range(0, len(values), _PIECE):
+            piece = values[start : start + _PIECE]
+            if piece.any():  # what is not touched takes no memory
+                self.masses[start : start + _PIECE] = piece if mass is None else mass(piece)
         self._levels = [leaves]
         while len(self._levels[-1]) > _TOP:
             below = self._levels[-1].reshape(-1, _FANOUT)

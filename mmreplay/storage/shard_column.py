@@ -5,7 +5,7 @@ Invariant: a row is read from the tail only if it was still there after it had b
 
 from __future__ import annotations
 
-import collections
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,18 +14,25 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.format import compression
-from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
+from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids, distinct
 from mmreplay.storage.chunk_files import chunk_path
 from mmreplay.storage.decoded_chunks import DecodedChunks
-from mmreplay.storage.shard_file import Bytes, Shard
+from mmreplay.storage.shard_file import Bytes, Shard, UnmappedShard
 from mmreplay.storage.tail_file import TailFiles
 from mmreplay.system import platform
 
 _SCRATCH_BYTES = 16 << 20
 _LEAST_RUN = 2  # rows that follow each other, on average, for which slices are worth it
-_MAX_SHARDS = 4096  # maps kept open for each column
+_MAX_SHARDS = 4096  # of a column: so many are mapped; of more, none is
 _NEIGHBOURS = 1.25  # chunks that blocks read, and those beside them, by those that blocks have
 _LEAST_CHUNKS = 64  # besides, for the first frames of episodes, and blocks that end in a chunk
+
+
+AnyShard = Shard | UnmappedShard
+
+
+def _decode_in(shard: AnyShard, chunk: int, out: Bytes) -> None:
+    shard.decode(chunk, out)
 
 
 class ShardColumn:
@@ -49,13 +56,27 @@ class ShardColumn:
         self._widths = np.array([s.width for s in self._specs], np.int64)
         self._has_widths = bool((self._widths > 1).any())
         self._per_shard = [s.n_inner for s in self._specs]
-        self._shards: collections.OrderedDict[tuple[int, int], Shard] = collections.OrderedDict()
+        self._folders = [lane.path / path for lane in lanes]
+        self._shards: dict[tuple[int, int], Shard] = {}  # those that are mapped
         self._lock = threading.Lock()
         self._local = threading.local()
-        self.decoder: Callable[[Shard, int, Bytes], None] | None = None
+        self.decoder: Callable[[AnyShard, int, Bytes], None] | None = None
+        self._choose_maps()
+
+    def _choose_maps(self) -> None:
+        """Whether shards are mapped: of very many, each would be mapped for a chunk or two.
+
+        That takes far longer than to read these, and more maps than a process may have.
+        """
+        n_shards = sum(
+            -(-lane.head // spec.chunk_rows) - lane.base // spec.chunk_rows
+            for lane, spec in zip(self._lanes, self._specs, strict=True)
+        )
+        self._maps_shards = n_shards <= _MAX_SHARDS
 
     def refresh(self) -> None:
         """Forget shards that were evicted: their blocks are free once nobody maps them."""
+        self._choose_maps()
         bases = [lane.base for lane in self._lanes]
         with self._lock:
             gone = [
@@ -91,11 +112,17 @@ class ShardColumn:
         todo = self._take_from_tails(wanted, filled)
         if todo is not None:
             wanted = wanted[todo]
-        if not wanted.size or (kept is not None and self._take_kept(wanted, filled, todo, kept)):
+        if not wanted.size:
             return out
-        long = ids.shape[-1] >= 2 * self._longest_inner
-        decode = self._decode_runs if long else self._decode
-        decode(wanted, filled, todo)
+        try:
+            if kept is None or not self._take_kept(wanted, filled, todo, kept):
+                long = ids.shape[-1] >= 2 * self._longest_inner
+                decode = self._decode_runs if long else self._decode
+                decode(wanted, filled, todo)
+        finally:  # what was read by path, or was damage, may be of another store
+            if not self._maps_shards:
+                for number in distinct(wanted >> LANE_SHIFT).tolist():
+                    self._lanes[number].check_in_place()
         return out
 
     def _take_kept(
@@ -233,37 +260,68 @@ class ShardColumn:
         return have
 
     def _decode_chunks(self, keys: list[int]) -> None:
-        """Decode inner chunks into the places of the scratch, in order."""
+        """Decode inner chunks, ascending, into the places of the scratch, in order."""
         parts: list[Bytes] = self._local.parts
-        for part, key in zip(parts, keys, strict=False):
-            self._decode_key(key, part)
+        if self._maps_shards or self.decoder is not None:
+            for part, key in zip(parts, keys, strict=False):
+                self._decode_key(key, part)
+            return
+        # Those of one file together, which is opened once.
+        files = [self._place(key) for key in keys]
+        for shard, group in itertools.groupby(range(len(keys)), lambda at: files[at][0]):
+            places = list(group)
+            outs = [self._part(shard[0], parts[at]) for at in places]
+            try:
+                self._opened(shard).decode_each([files[at][1] for at in places], outs)
+            except FileNotFoundError as error:
+                raise self._missing(shard) from error
 
     def _decode_key(self, key: int, part: Bytes) -> None:
         """Decode the inner chunk that a key of `_locate` names into room for the longest one."""
-        number, chunk = key >> LANE_SHIFT, key & ROW_MASK
+        number = key >> LANE_SHIFT
+        self._decode_chunk(number, key & ROW_MASK, self._part(number, part))
+
+    def _part(self, number: int, part: Bytes) -> Bytes:
+        """As much of the room for the longest chunk as one of this lane needs."""
         size = self._specs[number].inner_rows * self._row_bytes
-        self._decode_chunk(number, chunk, part if size == part.size else part[:size])
+        return part if size == part.size else part[:size]
+
+    def _place(self, key: int) -> tuple[tuple[int, int], int]:
+        """The shard of an inner chunk, and its number there."""
+        number = key >> LANE_SHIFT
+        shard, inner = divmod(key & ROW_MASK, self._per_shard[number])
+        return (number, shard), inner
 
     def _decode_chunk(self, number: int, chunk: int, out: Bytes) -> None:
         shard, inner = divmod(chunk, self._per_shard[number])
-        opened = self._shards.get((number, shard)) or self._open(number, shard)
-        if self.decoder is None:
-            opened.decode(inner, out)
-        else:
-            self.decoder(opened, inner, out)
-
-    def _open(self, number: int, chunk: int) -> Shard:
-        lane, spec = self._lanes[number], self._specs[number]
-        path = chunk_path(lane.path, spec, chunk)
+        key = number, shard
         try:
-            shard = Shard(path, spec, self._codecs[number])
+            opened = self._opened(key)
+            if self.decoder is None:
+                opened.decode(inner, out)
+            else:
+                self.decoder(opened, inner, out)
         except FileNotFoundError as error:
-            raise lane.missing(path, (chunk + 1) * spec.chunk_rows) from error
+            raise self._missing(key) from error
+
+    def _missing(self, key: tuple[int, int]) -> Exception:
+        """What it means that a shard's file is not there."""
+        number, chunk = key
+        lane, spec = self._lanes[number], self._specs[number]
+        return lane.missing(chunk_path(lane.path, spec, chunk), (chunk + 1) * spec.chunk_rows)
+
+    def _opened(self, key: tuple[int, int]) -> AnyShard:
+        shard = self._shards.get(key)
+        if shard is not None:
+            return shard
+        number, chunk = key
+        lane, spec, codec = self._lanes[number], self._specs[number], self._codecs[number]
+        if not self._maps_shards:
+            return UnmappedShard(self._folders[number], spec.key(chunk), spec, codec)
+        shard = Shard(chunk_path(lane.path, spec, chunk), spec, codec)
         lane.check_in_place()
         with self._lock:
-            self._shards[number, chunk] = shard
-            while len(self._shards) > _MAX_SHARDS:
-                self._shards.popitem(last=False)
+            self._shards[key] = shard
         return shard
 
     def read(self, number: int, start: int, stop: int) -> Array:

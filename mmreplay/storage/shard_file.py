@@ -5,6 +5,8 @@ Invariant: a shard file is complete, with its index and checksums, the moment it
 
 from __future__ import annotations
 
+import contextlib
+import struct
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,12 +25,19 @@ _ROOM_BYTES = 1 << 20
 _ROOM_OF_A_CHUNK = 128  # its entry in the index, its crc32c, the header of its codec
 """What a shard may have beyond its uncompressed size, and an eighth of that."""
 
+_LONG = 1 << 32  # bytes of a file from which on an offset takes eight
+_SHORT_ENTRY, _LONG_ENTRY = struct.Struct("=II"), struct.Struct("=QQ")
+_ENTRY = struct.Struct("<QQ")
+
 
 def file_size(path: AnyPath, spec: ArraySpec) -> int:
     """The size of a shard's file; raises CorruptStoreError if no shard can have it."""
-    n_chunks = spec.n_inner
-    room = spec.chunk_bytes // 8 + n_chunks * _ROOM_OF_A_CHUNK + _ROOM_BYTES
-    return checked_reads.regular_size(path, spec.chunk_bytes + room)
+    return checked_reads.regular_size(path, _most_bytes(spec))
+
+
+def _most_bytes(spec: ArraySpec) -> int:
+    room = spec.chunk_bytes // 8 + spec.n_inner * _ROOM_OF_A_CHUNK + _ROOM_BYTES
+    return spec.chunk_bytes + room
 
 
 def assemble(spec: ArraySpec, chunks: Sequence[bytes]) -> bytes:
@@ -49,48 +58,93 @@ def assemble(spec: ArraySpec, chunks: Sequence[bytes]) -> bytes:
     return b"".join([*chunks, digest, table, compression.crc32c(table).to_bytes(4, "little")])
 
 
+class _Index:
+    """Where the inner chunks of a shard file lie, in a few bytes for each; checked."""
+
+    __slots__ = ("_entries", "_entry", "_step", "n_chunks")
+
+    def __init__(self, path: AnyPath, n_chunks: int, size: int, stored: bytes) -> None:
+        """Take what a file of `size` bytes ends with; raises CorruptStoreError if it cannot be."""
+        self.n_chunks = n_chunks
+        end, table = size - len(stored), stored[:-4]
+        if compression.crc32c(table) != int.from_bytes(stored[-4:], "little"):
+            raise CorruptStoreError(f"{path}: the shard's index does not match its crc32c")
+        places = np.frombuffer(table, "<u8").reshape(n_chunks, 2)
+        present = (places[:, 0] != ABSENT).nonzero()[0]
+        offsets, sizes = places[present].T
+        # Each bound is checked on its own before the sum, which could overflow.
+        sound = bool((offsets <= end).all() and (sizes <= end).all())
+        stops = offsets + sizes
+        # As we write them: chunk after chunk, and absent ones last.
+        is_dense = bool((stops[:-1] == offsets[1:]).all()) and not (np.diff(present) > 1).any()
+        if sound and offsets.size:
+            order = slice(None) if is_dense else offsets.argsort()
+            apart = is_dense or bool((stops[order][:-1] <= offsets[order][1:]).all())
+            sound = bool((stops <= end).all() and (sizes > 0).all() and apart)
+        if not sound:
+            raise CorruptStoreError(f"{path}: the shard's index points outside the file, or twice")
+        kind, self._entry = ("=u4", _SHORT_ENTRY) if size < _LONG else ("=u8", _LONG_ENTRY)
+        if is_dense and present.size and not present[0]:
+            entries, self._step = np.append(offsets, stops[-1:]), self._entry.size // 2
+        else:
+            entries, self._step = np.zeros((n_chunks, 2), "u8"), self._entry.size
+            entries[present] = np.stack((offsets, stops), 1)
+        self._entries = entries.astype(kind).tobytes()
+
+    def find(self, chunk: int) -> tuple[int, int] | None:
+        """(start, stop) of a chunk in the file; None if it is absent."""
+        at = chunk * self._step
+        if at + self._entry.size > len(self._entries):
+            return None
+        place: tuple[int, int] = self._entry.unpack_from(self._entries, at)
+        return place if place[1] else None
+
+
+def _index_bytes(path: AnyPath, spec: ArraySpec, size: int) -> int:
+    """The length of the index at the end of a shard, with its checksum."""
+    n_bytes = 16 * spec.n_inner + 4
+    if size < n_bytes:
+        raise CorruptStoreError(
+            f"{path}: expected a shard with an index of {spec.n_inner} chunks, found {size} bytes; "
+            f"run `mmreplay verify`"
+        )
+    return n_bytes
+
+
+def _damaged(path: AnyPath, chunk: int, error: CorruptStoreError) -> CorruptStoreError:
+    return CorruptStoreError(f"{path}: inner chunk {chunk}: {error}; run `mmreplay verify`")
+
+
+def _there(place: tuple[int, int] | None) -> tuple[int, int]:
+    if place is None:
+        raise CorruptStoreError("expected a chunk, found none in the index")
+    return place
+
+
 class Shard:
     """One shard file, mapped, its index checked."""
 
-    __slots__ = ("_checked", "_codec", "_data", "_inner_bytes", "_path", "slices")
+    __slots__ = ("_checked", "_codec", "_data", "_index", "_inner_bytes", "_path")
 
     def __init__(self, path: AnyPath, spec: ArraySpec, codec: compression.ChunkCodec) -> None:
         """Map; raises CorruptStoreError if the index does not fit the file."""
         self._path = path
         self._codec = codec
         self._inner_bytes = spec.inner_bytes
-        n_chunks, size = spec.n_inner, file_size(path, spec)
-        end = size - (16 * n_chunks + 4)
-        if end < 0:
-            raise CorruptStoreError(
-                f"{path}: expected a shard with an index of {n_chunks} chunks, found {size} bytes; "
-                f"run `mmreplay verify`"
-            )
+        size = file_size(path, spec)
+        n_bytes = _index_bytes(path, spec, size)
         self._data: Bytes = memory_maps.map_file(path, size)
-        table = self._data[end:-4]
-        expected = int.from_bytes(self._data[-4:].tobytes(), "little")
-        if compression.crc32c(table) != expected:
-            raise CorruptStoreError(f"{path}: the shard's index does not match its crc32c")
-        index = np.frombuffer(table.tobytes(), "<u8").reshape(n_chunks, 2)
-        present = index[:, 0] != ABSENT
-        offsets, sizes = index[present, 0], index[present, 1]
-        # Each bound is checked on its own before the sum, which could overflow.
-        sound = bool(np.all(offsets <= end) and np.all(sizes <= end))
-        if sound and offsets.size:
-            stops = offsets + sizes
-            order = np.argsort(offsets)
-            apart = np.all(stops[order][:-1] <= offsets[order][1:])
-            sound = bool(np.all(stops <= end) and np.all(sizes > 0) and apart)
-        if not sound:
-            raise CorruptStoreError(f"{path}: the shard's index points outside the file, or twice")
-        self.slices: list[tuple[int, int] | None] = [
-            (offset, offset + size) if offset != ABSENT else None for offset, size in index.tolist()
-        ]
-        self._checked = bytearray(n_chunks)
+        self._index = _Index(path, spec.n_inner, size, self._data[-n_bytes:].tobytes())
+        self._checked = bytearray(spec.n_inner)
+
+    @property
+    def slices(self) -> list[tuple[int, int] | None]:
+        """(start, stop) of each inner chunk in the file; None of one that is absent."""
+        return [*map(self._index.find, range(self._index.n_chunks))]
 
     def digests(self) -> tuple[bytes, bytes]:
         """The four bytes before the index, and what they should be; see `assemble`."""
-        end = self._data.size - (16 * len(self.slices) + 4)
+        end = self._data.size - (16 * self._index.n_chunks + 4)
         inner = b"".join(
             self._data[place[1] - 4 : place[1]].tobytes()
             for place in self.slices
@@ -104,32 +158,86 @@ class Shard:
         try:
             compression.decode(self._codec, self._stored(chunk), out)
         except CorruptStoreError as error:
-            raise self._damaged(chunk, error) from error
+            raise _damaged(self._path, chunk, error) from error
+
+    def decode_each(self, chunks: Sequence[int], outs: Sequence[Bytes]) -> None:
+        """Fill each of `outs` with an inner chunk, as `decode`."""
+        for chunk, out in zip(chunks, outs, strict=True):
+            self.decode(chunk, out)
 
     def encoded(self, chunk: int) -> bytes:
         """An inner chunk as it stands in the file, checked; raises CorruptStoreError."""
         try:
             return self._stored(chunk).tobytes()
         except CorruptStoreError as error:
-            raise self._damaged(chunk, error) from error
+            raise _damaged(self._path, chunk, error) from error
 
     def fetch_pages(self, chunk: int) -> None:
         """Read a byte of each page of an inner chunk."""
-        place = self.slices[chunk]
+        place = self._index.find(chunk)
         if place is not None:
             self._data[place[0] : place[1] : memory_maps.GRANULARITY].max()
 
     def _stored(self, chunk: int) -> Bytes:
-        place = self.slices[chunk]
-        if place is None:
-            raise CorruptStoreError("expected a chunk, found none in the index")
-        stored = self._data[place[0] : place[1]]
+        start, stop = _there(self._index.find(chunk))
+        stored = self._data[start:stop]
         if not self._checked[chunk]:
             compression.check(self._codec, stored, self._inner_bytes)
             self._checked[chunk] = 1
         return stored
 
-    def _damaged(self, chunk: int, error: CorruptStoreError) -> CorruptStoreError:
-        return CorruptStoreError(
-            f"{self._path}: inner chunk {chunk}: {error}; run `mmreplay verify`"
-        )
+
+class UnmappedShard:
+    """One shard file of very many: opened for the chunks that are wanted, and closed again.
+
+    It takes no map, no descriptor and no memory, and its pages do not count as those of the
+    process. Of its index only the places of these chunks are read, whose own checksums tell if they
+    are wrong. Another file may get the path: whoever has read chunks asks afterwards whether the
+    lane is in place.
+    """
+
+    __slots__ = ("_codec", "_folder", "_name", "_spec")
+
+    def __init__(
+        self, folder: AnyPath, name: str, spec: ArraySpec, codec: compression.ChunkCodec
+    ) -> None:
+        self._folder, self._name = folder, name
+        self._spec, self._codec = spec, codec
+
+    def decode(self, chunk: int, out: Bytes) -> None:
+        """As `decode_each`, of one chunk."""
+        self.decode_each([chunk], [out])
+
+    def decode_each(self, chunks: Sequence[int], outs: Sequence[Bytes]) -> None:
+        """Fill each of `outs` with an inner chunk, checked; `chunks` ascend.
+
+        Raises CorruptStoreError; FileNotFoundError if the file is gone by now.
+        """
+        size = self._spec.inner_bytes
+        try:
+            for data, out in zip(self._read(chunks), outs, strict=True):
+                payload = np.frombuffer(data, np.uint8)
+                compression.check(self._codec, payload, size)
+                compression.decode(self._codec, payload, out)
+        except CorruptStoreError:
+            # Its index may be what is wrong. What else it is, and in which chunk, stands there too.
+            whole = Shard(self._folder / self._name, self._spec, self._codec)
+            whole.decode_each(chunks, outs)
+
+    def fetch_pages(self, chunk: int) -> None:
+        """Bring the pages of an inner chunk into memory."""
+        with contextlib.suppress(CorruptStoreError):
+            self._read([chunk])
+
+    def _read(self, chunks: Sequence[int]) -> list[bytes]:
+        first, count = chunks[0], chunks[-1] - chunks[0] + 1
+        with checked_reads.PieceReader(self._folder, self._name) as file:
+            size = file.size
+            begin = size - 16 * (self._spec.n_inner - first) - 4
+            if begin < 0 or size > _most_bytes(self._spec):
+                raise CorruptStoreError("no size of a shard")
+            entries = file.read(begin, 16 * count)
+            places = [_ENTRY.unpack_from(entries, 16 * (chunk - first)) for chunk in chunks]
+            if max(map(max, places)) > size:
+                raise CorruptStoreError("outside of the file")
+            return [file.read(offset, length) for offset, length in places]

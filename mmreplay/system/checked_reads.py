@@ -11,7 +11,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from mmreplay.errors import CorruptStoreError, FailedStoreError, StoreNotFoundError
 from mmreplay.system import platform
@@ -19,6 +19,7 @@ from mmreplay.system.held_directories import AnyPath, HeldPath, at, check_there
 from mmreplay.system.limits import check_limit
 
 _EFFECTIVE = os.access in os.supports_effective_ids
+_READ = os.O_RDONLY | platform.NOFOLLOW | platform.NONBLOCK | platform.CLOEXEC | platform.BINARY
 
 
 def open_regular(path: AnyPath, flags: int) -> int:
@@ -102,6 +103,52 @@ def read_ranges(path: AnyPath, ranges: Sequence[tuple[int, int]], size: int) -> 
         return parts[0] if len(parts) == 1 else b"".join(parts)
     finally:
         os.close(descriptor)
+
+
+class PieceReader:
+    """A file, by its name in a directory, of which some bytes are read; a context manager.
+
+    As fast as it can be, for chunks with a checksum: what is read may be too short, and the file is
+    looked at closely only if something fails. Raises FileNotFoundError, CorruptStoreError.
+
+    Attributes:
+        size: in bytes.
+    """
+
+    __slots__ = ("_descriptor", "_name", "_path", "size")
+
+    def __init__(self, path: AnyPath, name: str) -> None:
+        self._path, self._name = path, name
+        start, folder = at(path)
+        try:
+            self._descriptor = os.open(f"{start}/{name}", _READ, dir_fd=folder)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise self._unreadable(error) from error
+        try:
+            self.size = os.lseek(self._descriptor, 0, os.SEEK_END)
+        except OSError as error:  # a pipe, or a directory
+            os.close(self._descriptor)
+            raise self._unreadable(error) from error
+
+    def read(self, offset: int, length: int) -> bytes:
+        """As many bytes as there are."""
+        try:
+            return os.pread(self._descriptor, length, offset)
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: OSError) -> CorruptStoreError:
+        path = self._path / self._name
+        os.close(open_regular(path, os.O_RDONLY))  # which may know what is wrong with it
+        return CorruptStoreError(f"{path}: cannot be read: {error.strerror}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
 
 
 def read_filled(path: AnyPath, size: int, piece_bytes: int) -> Iterator[tuple[int, bytes]]:
@@ -299,16 +346,17 @@ def allocated_bytes(root: AnyPath) -> dict[str, int]:
 
     Each has its own blocks and those of the files in it, not of what is further down.
     """
-    return {
-        str(folder): _blocks(folder, "") + sum(_blocks(folder, name) for name in files)
-        for folder, _, files in walk(root)
-    }
+    out = {}
+    for path, _, files in walk(root):
+        start, folder = at(path)  # once a directory: of a long store there are very many files
+        names = [start, *(f"{start}/{name}" for name in files)]
+        out[str(path)] = sum(_blocks(name, folder) for name in names)
+    return out
 
 
-def _blocks(path: AnyPath, name: str) -> int:
-    start, folder = at(path / name if name else path)
+def _blocks(name: str, folder: int | None) -> int:
     try:
-        about = os.stat(start, dir_fd=folder, follow_symlinks=False)
+        about = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except OSError:  # evicted, or renamed, at this moment
         return 0
     # Windows has no st_blocks; the length is the next best thing.

@@ -13,7 +13,7 @@ from mmreplay_cli import bench
 
 KEYS = set(
     "path transitions batch_size stack n_step codec batches batches_per_s transitions_per_s "
-    "median_us p10_us p90_us take_us ratio frame_bytes_per_s parts_us".split()
+    "median_us p10_us p90_us take_us ratio frame_bytes_per_s parts_us prefetch".split()
 )
 
 
@@ -73,6 +73,15 @@ other            +{time} +\d+ %
 """,
         out,
     )
+
+
+def test_batches_may_be_read_ahead(command, store, monkeypatch):
+    opened, load = [], mmreplay.load
+    monkeypatch.setattr(mmreplay, "load", lambda *a, **k: opened.append(k) or load(*a, **k))
+    assert measured(command, store, "--prefetch", 2)["prefetch"] == 2
+    assert [given.get("prefetch", 0) for given in opened] == [2, 0]
+    out = command("bench", store, "--seconds", "0.05", "--prefetch", 3).out
+    assert "batches of 32, 3 read ahead, stacks of 4" in out
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])

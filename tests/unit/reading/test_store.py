@@ -15,6 +15,7 @@ from mmreplay.batches.settings import Settings
 from mmreplay.errors import ClosedError, CorruptStoreError, InvalidIdError, SchemaError
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.reading import lane_reader
+from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.reading.store import Store
 from mmreplay.storage import raw_column
 from mmreplay.storage.chunk_files import EvictedError
@@ -203,19 +204,18 @@ def test_a_trajectory_evicted_while_it_is_read_is_not_returned(make, story, monk
     writer = make(capacity=100)
     story.play(writer, 50, "terminated")
     story.play(writer, 20)
-    real = Store.episodes.fget
-    assert real is not None
+    real = LiveLanes.episodes
     meanwhile = iter([True])
 
-    def episodes(self):
-        found = real(self)
+    def episodes(self, **given):
+        found = real(self, **given)
         if next(meanwhile, False):
             for _ in range(10):
                 story.play(writer, 50)
             writer.flush()
         return found
 
-    monkeypatch.setattr(Store, "episodes", property(episodes))
+    monkeypatch.setattr(LiveLanes, "episodes", episodes)
     with opened(writer) as store:
         found = store.trajectory(0)
         expected = story.columns(writer.path, writer.schema)

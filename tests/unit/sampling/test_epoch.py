@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from mmreplay.episode_index import RowIndex
+from mmreplay.episode_index import RowIndex, row_index
 from mmreplay.ids import LANE_SHIFT
+from mmreplay.sampling import epoch
 from mmreplay.sampling.blocks import Blocks
 from mmreplay.sampling.epoch import Shares, block_shuffled_ids, ordered_ids, shuffled_ids
 from tests.support.chance import goodness
@@ -18,8 +19,14 @@ def shares(rank=0, world_size=1, seed=3, epoch=5):
     return Shares(seed, epoch, rank, world_size)
 
 
+def pooled(ids, share, blocks, pool_rows):
+    """The ids in their order, and where pools begin."""
+    found = block_shuffled_ids(ids, share, blocks, pool_rows)
+    return found.part(0, len(found)), found.begins
+
+
 def by_blocks(ids, share, blocks=None, pool_rows=16):
-    return block_shuffled_ids(ids, share, blocks or blocks_of(4), pool_rows)[0]
+    return pooled(ids, share, blocks or blocks_of(4), pool_rows)[0]
 
 
 HOW = {"in order": ordered_ids, "full": shuffled_ids, "blocks": by_blocks}
@@ -35,11 +42,11 @@ def test_over_all_ranks_an_epoch_holds_each_transition_exactly_once(index, how, 
 
 @pytest.mark.parametrize("how", ["full", "blocks"])
 def test_the_order_depends_on_the_seed_and_the_number_of_the_epoch_alone(index, how):
-    def order(seed, epoch):
-        return HOW[how](index.ids(), shares(seed=seed, epoch=epoch)).tolist()
+    def order(seed, number):
+        return HOW[how](index.ids(), shares(seed=seed, epoch=number)).tolist()
 
     assert order(1, 0) == order(1, 0)
-    assert len({tuple(order(seed, epoch)) for seed in range(3) for epoch in range(3)}) == 9
+    assert len({tuple(order(seed, number)) for seed in range(3) for number in range(3)}) == 9
 
 
 def test_ranks_take_turns_in_a_full_permutation_and_in_order(index):
@@ -63,7 +70,7 @@ def test_an_epoch_of_nothing_is_empty(how):
 def test_a_pool_holds_whole_blocks_and_no_block_is_in_two(index, world_size, width):
     blocks = blocks_of(4, width)
     for rank in range(world_size):
-        ids, begins = block_shuffled_ids(index.ids(), shares(rank, world_size), blocks, 16)
+        ids, begins = pooled(index.ids(), shares(rank, world_size), blocks, 16)
         pools = [set(blocks.keys(part).tolist()) for part in np.split(ids, begins[1:])]
         assert begins[0] == 0
         assert len(pools) >= (2 if world_size < 3 else 1)
@@ -83,8 +90,8 @@ def test_ranks_share_no_block_but_where_a_share_ends(index):
 def test_in_one_pool_each_transition_may_come_anywhere():
     ids = np.arange(12)
     counts = np.zeros((12, 12))
-    for epoch in range(800):
-        order, begins = block_shuffled_ids(ids, shares(epoch=epoch), blocks_of(4), 100)
+    for number in range(800):
+        order, begins = pooled(ids, shares(epoch=number), blocks_of(4), 100)
         assert begins.tolist() == [0]
         counts[order, np.arange(12)] += 1
     assert abs(goodness(counts, counts.mean())) < 5
@@ -94,15 +101,15 @@ def test_in_one_pool_each_transition_may_come_anywhere():
 def test_in_many_pools_too_each_transition_comes_equally_often_at_each_place(pool_rows):
     ids = np.arange(24)
     counts = np.zeros((24, 24))
-    for epoch in range(800):
-        counts[by_blocks(ids, shares(epoch=epoch), pool_rows=pool_rows), np.arange(24)] += 1
+    for number in range(800):
+        counts[by_blocks(ids, shares(epoch=number), pool_rows=pool_rows), np.arange(24)] += 1
     assert abs(goodness(counts, counts.mean())) < 5
 
 
 def test_who_gets_what_of_a_block_that_ranks_share_is_drawn():
     counts = np.zeros((3, 4))
-    for epoch in range(800):
-        parts = [by_blocks(np.arange(4), shares(rank, 3, epoch=epoch)) for rank in range(3)]
+    for number in range(800):
+        parts = [by_blocks(np.arange(4), shares(rank, 3, epoch=number)) for rank in range(3)]
         assert sorted(np.concatenate(parts).tolist()) == [0, 1, 2, 3]
         for rank, part in enumerate(parts):
             counts[rank, part] += 1
@@ -111,14 +118,14 @@ def test_who_gets_what_of_a_block_that_ranks_share_is_drawn():
 
 
 def test_pools_have_about_as_many_rows_each():
-    ids, begins = block_shuffled_ids(np.arange(1000), shares(), blocks_of(10), 300)
+    ids, begins = pooled(np.arange(1000), shares(), blocks_of(10), 300)
     assert np.diff(begins, append=ids.size).tolist() == [250] * 4
 
 
 def test_blocks_of_lanes_of_different_lengths_fill_a_pool_by_their_rows():
     blocks = Blocks(np.array([2, 8]), np.array([1, 1]))
     ids = np.append(np.arange(40), np.arange(160) + (1 << LANE_SHIFT))
-    order, begins = block_shuffled_ids(ids, shares(), blocks, 50)
+    order, begins = pooled(ids, shares(), blocks, 50)
     assert sorted(order.tolist()) == ids.tolist()
     sizes = np.diff(begins, append=ids.size)
     assert len(sizes) == 4
@@ -126,15 +133,47 @@ def test_blocks_of_lanes_of_different_lengths_fill_a_pool_by_their_rows():
 
 
 def test_a_pool_smaller_than_a_block_is_one_block():
-    order, begins = block_shuffled_ids(np.arange(40), shares(), blocks_of(8), 1)
+    order, begins = pooled(np.arange(40), shares(), blocks_of(8), 1)
     assert begins.tolist() == [0, 8, 16, 24, 32]
     assert [len(set((part // 8).tolist())) for part in np.split(order, begins[1:])] == [1] * 5
+
+
+@pytest.mark.parametrize("start", [0, 1, 39, 40, 41, 95, 159])
+def test_the_order_is_the_same_wherever_one_begins_and_how_much_is_taken(start):
+    given = np.arange(160), shares(), blocks_of(8), 40
+    whole, begins = pooled(*given)
+    assert begins.tolist() == [0, 40, 80, 120]
+    found, parts = block_shuffled_ids(*given), []
+    for begin in range(start, 160, 17):
+        parts.append(found.part(begin, min(begin + 17, 160)))
+    assert np.concatenate(parts).tolist() == whole[start:].tolist()
+
+
+def test_ids_are_taken_piece_by_piece(index, monkeypatch):
+    orders = []
+    for piece in (1 << 20, 3):
+        monkeypatch.setattr(epoch, "_PIECE", piece)
+        monkeypatch.setattr(epoch, "_BLOCKS", piece)
+        monkeypatch.setattr(row_index, "_PIECE", piece)
+        orders.append(
+            [by_blocks(index.ids(), shares(), blocks_of(4, width)).tolist() for width in (1, 3)]
+        )
+    assert orders[0] == orders[1]
+
+
+def test_a_pool_is_shuffled_when_it_is_reached(monkeypatch):
+    spread, real = [], epoch._spread
+    monkeypatch.setattr(epoch, "_spread", lambda *given: (spread.append(1), real(*given))[1])
+    found = block_shuffled_ids(np.arange(160), shares(), blocks_of(8), 40)
+    for stop, n_pools in ((16, 1), (40, 1), (41, 2), (160, 4)):
+        found.part(stop - 1, stop)
+        assert len(spread) == n_pools
 
 
 @pytest.mark.parametrize("pool_rows", [40, 1000])
 def test_the_ids_of_a_block_are_spread_over_their_pool(pool_rows):
     blocks = blocks_of(8)
-    ids, begins = block_shuffled_ids(np.arange(160), shares(), blocks, pool_rows)
+    ids, begins = pooled(np.arange(160), shares(), blocks, pool_rows)
     for pool in np.split(ids, begins[1:]):
         keys = blocks.keys(pool)
         for key in set(keys.tolist()):

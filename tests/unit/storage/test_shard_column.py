@@ -11,10 +11,18 @@ from mmreplay.storage import shard_column
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.shard_column import KeptColumn, ShardColumn
 from mmreplay.storage.shard_file import Shard
-from mmreplay.system import platform
+from mmreplay.system import checked_reads, platform
 from tests.support.oracle.handmade_lanes import LZ4, ZSTD, CompressedLane, compressed_spec, ids_of
 
 
+@pytest.fixture(params=["few shards", "many shards"])
+def how_many(request, monkeypatch):
+    """Few shards are mapped, of very many none is."""
+    if request.param == "many shards":
+        monkeypatch.setattr(shard_column, "_MAX_SHARDS", 0)
+
+
+@pytest.mark.usefixtures("how_many")
 @pytest.mark.parametrize("codec", [LZ4, ZSTD], ids=["lz4", "zstd"])
 @pytest.mark.parametrize("dtype", ["uint8", "bool", "float32"])
 @pytest.mark.parametrize("n_lanes", [1, 3])
@@ -39,6 +47,7 @@ def test_rows_come_from_shards_and_tails_of_all_lanes(tmp_path, codec, dtype, n_
         assert every.tobytes() == lane.rows[lane.base :].tobytes()
 
 
+@pytest.mark.usefixtures("how_many")
 def test_lanes_of_different_chunk_and_shard_lengths_are_read_as_one(tmp_path):
     specs = [compressed_spec(12, 4), compressed_spec(10, 1), compressed_spec(6, 6, codec=ZSTD)]
     lanes = [CompressedLane(tmp_path / str(n), one, 40 + n) for n, one in enumerate(specs)]
@@ -320,6 +329,7 @@ def test_a_row_below_the_tail_is_never_taken_from_it(tmp_path):
 # ---------------------------------------------------------------- shards that are missing, many, shared
 
 
+@pytest.mark.usefixtures("how_many")
 def test_a_missing_shard_is_the_lanes_error(tmp_path):
     lane = CompressedLane(tmp_path, compressed_spec(), 60)
     lane.file(1).unlink()
@@ -332,6 +342,7 @@ def test_a_missing_shard_is_the_lanes_error(tmp_path):
         column.take(np.array([12]))
 
 
+@pytest.mark.usefixtures("how_many")
 def test_a_short_shard_is_corrupt(tmp_path):
     lane = CompressedLane(tmp_path, compressed_spec(), 60)
     lane.file(1).write_bytes(lane.file(1).read_bytes()[:40])
@@ -352,16 +363,61 @@ def test_evicted_shards_are_closed_and_kept_ones_stay_open(tmp_path):
     assert (1, 2) not in column._shards
 
 
-def test_no_more_shards_are_kept_open_than_the_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(shard_column, "_MAX_SHARDS", 2)
+@pytest.mark.parametrize("most", [9, 10])
+def test_of_more_shards_than_the_limit_none_is_mapped(tmp_path, monkeypatch, most):
+    monkeypatch.setattr(shard_column, "_MAX_SHARDS", most)
     lane = CompressedLane(tmp_path, compressed_spec(), 120)
     column = ShardColumn([lane], "frames")
     for seed in range(3):
         ids, expected = ids_of([lane], 100, seed)
         assert column.take(ids).tobytes() == expected.tobytes()
-        assert len(column._shards) == 2
+        assert len(column._shards) == (10 if most == 10 else 0)
 
 
+def test_shards_that_come_once_there_are_very_many_are_not_mapped(tmp_path, monkeypatch):
+    monkeypatch.setattr(shard_column, "_MAX_SHARDS", 3)
+    lane = CompressedLane(tmp_path, compressed_spec(), 60)
+    lane.head = 36
+    column = ShardColumn([lane], "frames")
+    column.read(0, 0, 36)
+    lane.head = 60
+    column.refresh()
+    assert column.read(0, 0, 60).tobytes() == lane.rows.tobytes()
+    assert sorted(column._shards) == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_a_file_of_very_many_is_opened_once_a_batch(tmp_path, monkeypatch):
+    monkeypatch.setattr(shard_column, "_MAX_SHARDS", 0)
+    lane = CompressedLane(tmp_path, compressed_spec(), 60)
+    column = ShardColumn([lane], "frames")
+    column.read(0, 0, 60)
+    read, real = [], checked_reads.PieceReader
+    monkeypatch.setattr(
+        checked_reads,
+        "PieceReader",
+        lambda path, name: (read.append(name), real(path, name))[1],
+    )
+    assert column.take(np.arange(60)[::-1]).tobytes() == lane.rows[::-1].tobytes()
+    assert len(read) == len(set(read)) == 5
+
+
+def test_chunks_that_were_read_from_another_store_are_not_given(tmp_path, monkeypatch):
+    monkeypatch.setattr(shard_column, "_MAX_SHARDS", 0)
+    lane = CompressedLane(tmp_path, compressed_spec(), 60)
+    column = ShardColumn([lane], "frames")
+    column.read(0, 0, 60)
+
+    def exchanged():
+        raise EvictedError("another store")
+
+    monkeypatch.setattr(lane, "check_in_place", exchanged)
+    for row in (0, 59):
+        with pytest.raises(EvictedError, match="another store"):
+            column.take(np.array([row]))
+        lane.file(row // 12).write_bytes(b"of the other store")
+
+
+@pytest.mark.usefixtures("how_many")
 def test_two_threads_decode_at_once(tmp_path):
     lanes = [
         CompressedLane(tmp_path / str(n), compressed_spec(shape=(50,)), 200, 180) for n in (0, 1)

@@ -11,7 +11,7 @@ import zarr
 from mmreplay.errors import CorruptStoreError
 from mmreplay.format import compression, layout
 from mmreplay.storage import shard_file
-from mmreplay.storage.shard_file import Shard
+from mmreplay.storage.shard_file import Shard, UnmappedShard
 from tests.support.oracle.handmade_lanes import (
     ABSENT,
     LZ4,
@@ -25,13 +25,22 @@ from tests.support.oracle.handmade_lanes import (
 GZIP = {"name": "gzip", "configuration": {"level": 9}}
 
 
-def opened(path, spec):
+def mapped(path, spec):
     return Shard(path, spec, compression.make_codec(spec.codec))
+
+
+def unmapped(path, spec):
+    return UnmappedShard(path.parent, path.name, spec, compression.make_codec(spec.codec))
+
+
+@pytest.fixture(params=[mapped, unmapped])
+def opened(request):
+    return request.param
 
 
 @pytest.mark.parametrize("codec", [LZ4, ZSTD], ids=["lz4", "zstd"])
 @pytest.mark.parametrize("n_rows", [1, 4, 5, 12])
-def test_a_shard_is_read_by_zarr_and_by_ourselves(tmp_path, codec, n_rows):
+def test_a_shard_is_read_by_zarr_and_by_ourselves(opened, tmp_path, codec, n_rows):
     spec = compressed_spec(codec=codec, shape=(2, 2), dtype="uint16")
     rows = np.arange(n_rows * 4, dtype=np.uint16).reshape(n_rows, 2, 2) + 1
     one = compression.make_codec(codec)
@@ -53,7 +62,27 @@ def test_a_shard_is_read_by_zarr_and_by_ourselves(tmp_path, codec, n_rows):
         shard.decode(inner, out.reshape(-1).view(np.uint8))
         expected = rows[start : start + 4]
         assert np.array_equal(out[: len(expected)], expected)
-    assert [place is None for place in shard.slices] == [start >= n_rows for start in (0, 4, 8)]
+    for inner, start in enumerate((0, 4, 8)):
+        if start >= n_rows:
+            with pytest.raises(CorruptStoreError, match="found none in the index"):
+                shard.decode(inner, out.reshape(-1).view(np.uint8))
+
+
+@pytest.mark.parametrize("absent", [(), (2,), (0,), (1,), (0, 1, 2)])
+def test_a_shard_tells_where_its_chunks_lie(tmp_path, absent):
+    chunks = [inner_chunk(np.full((4, 3), n, np.uint8), LZ4) for n in range(3)]
+    index, body = [], b""
+    for n, chunk in enumerate(chunks):
+        here = n not in absent
+        index.append((len(body), len(chunk)) if here else (ABSENT, ABSENT))
+        body += chunk if here else b""
+    path = tmp_path / "c.0.0"
+    path.write_bytes(shard_bytes([body], index))
+    spec = compressed_spec()
+    shard = Shard(path, spec, compression.make_codec(spec.codec))
+    assert shard.slices == [
+        None if n in absent else (start, start + size) for n, (start, size) in enumerate(index)
+    ]
 
 
 def test_a_shard_is_its_chunks_a_digest_of_their_sums_and_the_index():
@@ -76,7 +105,7 @@ def test_shards_of_equal_lengths_and_other_contents_have_other_checksums():
 
 
 @pytest.mark.parametrize("codec", [LZ4, ZSTD, GZIP], ids=["lz4", "zstd", "gzip"])
-def test_a_shard_of_many_small_incompressible_chunks_is_not_too_large(tmp_path, codec):
+def test_a_shard_of_many_small_incompressible_chunks_is_not_too_large(opened, tmp_path, codec):
     spec = compressed_spec(65_536, 1, (28,), codec=codec)
     frame = np.random.default_rng(0).integers(0, 256, 28, "uint8")
     chunk = compression.encode(compression.make_codec(codec), frame)
@@ -88,7 +117,7 @@ def test_a_shard_of_many_small_incompressible_chunks_is_not_too_large(tmp_path, 
     assert out.tobytes() == frame.tobytes()
 
 
-def test_a_chunk_that_is_absent_is_damage_when_it_is_needed(tmp_path):
+def test_a_chunk_that_is_absent_is_damage_when_it_is_needed(opened, tmp_path):
     spec = compressed_spec()
     path = tmp_path / "c.0.0"
     path.write_bytes(shard_of(np.ones((5, 3), np.uint8), spec))
@@ -128,10 +157,10 @@ def test_an_index_that_points_outside_the_file_or_twice_is_refused(tmp_path, cha
     path = tmp_path / "c.0.0"
     path.write_bytes(wrong_index(change[1]))
     with pytest.raises(CorruptStoreError, match="points outside the file, or twice"):
-        opened(path, compressed_spec())
+        mapped(path, compressed_spec())
 
 
-def test_chunks_in_another_order_with_gaps_are_read(tmp_path):
+def test_chunks_in_another_order_with_gaps_are_read(opened, tmp_path):
     # Whoever repacks a shard may do so.
     chunks = [inner_chunk(np.full((4, 3), n, np.uint8), LZ4) for n in range(3)]
     body, index = b"", [(0, 0)] * 3
@@ -152,7 +181,7 @@ def test_a_file_too_short_for_an_index_is_refused(tmp_path, size):
     path = tmp_path / "c.0.0"
     path.write_bytes(bytes(size))
     with pytest.raises(CorruptStoreError, match="found"):
-        opened(path, compressed_spec())
+        mapped(path, compressed_spec())
 
 
 def test_a_shard_that_was_cut_or_whose_index_changed_does_not_match_its_crc32c(tmp_path):
@@ -166,10 +195,10 @@ def test_a_shard_that_was_cut_or_whose_index_changed_does_not_match_its_crc32c(t
     ):
         path.write_bytes(wrong)
         with pytest.raises(CorruptStoreError, match=r"c\.0\.0: the shard's index does not match"):
-            opened(path, compressed_spec())
+            mapped(path, compressed_spec())
 
 
-def test_a_damaged_inner_chunk_names_file_and_chunk(tmp_path):
+def test_a_damaged_inner_chunk_names_file_and_chunk(opened, tmp_path):
     path = tmp_path / "c.0.0"
     data = bytearray(shard_of(np.ones((12, 3), np.uint8), compressed_spec()))
     data[3] ^= 1
@@ -181,7 +210,7 @@ def test_a_damaged_inner_chunk_names_file_and_chunk(tmp_path):
             shard.decode(0, out)
 
 
-def test_a_chunk_is_checked_the_first_time_only(tmp_path, monkeypatch):
+def test_a_chunk_is_checked_the_first_time_only_if_it_is_mapped(opened, tmp_path, monkeypatch):
     path = tmp_path / "c.0.0"
     path.write_bytes(shard_of(np.ones((12, 3), np.uint8), compressed_spec()))
     shard, out, checked = opened(path, compressed_spec()), np.empty(12, np.uint8), []
@@ -189,4 +218,28 @@ def test_a_chunk_is_checked_the_first_time_only(tmp_path, monkeypatch):
     monkeypatch.setattr(compression, "check", lambda *args: (checked.append(1), real(*args)))
     for inner in (0, 1, 0, 0, 1):
         shard.decode(inner, out)
-    assert len(checked) == 2
+    assert len(checked) == (2 if isinstance(shard, Shard) else 5)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (b"", "expected a shard with an index of 3 chunks, found 0 bytes"),
+        (b"short", "expected a shard with an index of 3 chunks, found 5 bytes"),
+        (bytes(500), "the shard's index does not match its crc32c"),
+        (bytes(3 << 20), "expected at most 1,0[0-9,]+ bytes, found 3,145,728"),
+    ],
+)
+def test_a_shard_that_is_not_mapped_tells_what_its_file_is_by_then(tmp_path, wrong, text):
+    path, out, spec = tmp_path / "c.0.0", np.empty(12, np.uint8), compressed_spec()
+    path.write_bytes(shard_of(np.ones((12, 3), np.uint8), spec))
+    shard = unmapped(path, spec)
+    shard.decode_each([0, 2], [out, out])
+    assert out.tolist() == [1] * 12
+    path.write_bytes(wrong)
+    with pytest.raises(CorruptStoreError, match=rf"c\.0\.0: {text}"):
+        shard.decode(2, out)
+    shard.fetch_pages(2)  # reads what is there, and judges nothing
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        shard.decode(0, out)

@@ -100,3 +100,27 @@ def test_what_may_not_be_read_is_an_error_of_ours(tmp_path, monkeypatch, read):
         match=r"/f: may not be (read|written): Permission denied",
     ):
         read(tmp_path / "f")
+
+
+def test_pieces_are_read_of_whatever_has_the_path(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"0123456789")
+    with checked_reads.PieceReader(tmp_path, "file") as file:
+        assert file.size == 10
+        assert [file.read(2, 3), file.read(8, 5), file.read(0, 1)] == [b"234", b"89", b"0"]
+    path.unlink()
+    with pytest.raises(FileNotFoundError), checked_reads.PieceReader(tmp_path, "file"):
+        pass
+    path.symlink_to(tmp_path)
+    with (
+        pytest.raises(CorruptStoreError, match="file: expected a regular file, found a link"),
+        checked_reads.PieceReader(tmp_path, "file"),
+    ):
+        pass
+    path.unlink()
+    path.mkdir()
+    with (
+        pytest.raises(CorruptStoreError, match="expected a regular file, found something else"),
+        checked_reads.PieceReader(tmp_path, "file") as file,
+    ):
+        file.read(0, 1)
