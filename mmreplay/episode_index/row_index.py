@@ -227,7 +227,7 @@ class RowIndex:
         out = np.empty(self.n_transitions, np.int64)
         for start in range(0, out.size, _PIECE):  # in order, and without more of this length
             stop = min(start + _PIECE, out.size)
-            out[start:stop] = self._at(np.arange(start, stop))
+            out[start:stop] = self._at(np.arange(start, stop))[0]
         return out
 
     def at(self, ranks: Ids) -> Ids:

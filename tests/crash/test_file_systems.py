@@ -125,7 +125,8 @@ def check_found(chronicle, *, power_cut=False, most=30):
             chosen = np.concatenate((ids[:5], generator.choice(ids, most), ids[-5:]))
             settings = {"stack": 3, "n_step": 3}
             batch = store.transitions(chosen, **settings)
-            checks.check_batch(batch, model.batch(chosen, **settings))
+            live = [reader.is_live for reader in store.live.readers]
+            checks.check_batch(batch, model.batch(chosen, **settings, live=live))
     checks.check_verified(path)
     if power_cut:
         chronicle.acknowledge([len(lane.rows) for lane in model.lanes], durable=True)

@@ -67,10 +67,10 @@ def test_each_module_has_a_test_file_of_its_name():
     assert sorted(str(one) for one, test in tests.items() if not test.is_file()) == []
 
 
-def test_the_package_has_at_most_16_rooms_and_8_modules_beside_them():
+def test_the_package_has_at_most_18_rooms_and_8_modules_beside_them():
     rooms = [one.name for one in PACKAGE.iterdir() if (one / "__init__.py").is_file()]
     beside = [one.name for one in modules() if one.parent == PACKAGE and one.name != "_version.py"]
-    assert (len(rooms) <= 16, len(beside) <= 8) == (True, True), (rooms, beside)
+    assert (len(rooms) <= 18, len(beside) <= 8) == (True, True), (rooms, beside)
 
 
 def test_no_module_is_longer_than_500_lines():

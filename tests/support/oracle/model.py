@@ -343,9 +343,12 @@ class Model:
         stack_axis: int = 0,
         clip_reward: tuple[float, float] | None = None,
         *,
-        live: bool = False,
+        live: bool | Sequence[bool] = False,
     ) -> Batch:
-        """What `Store.transitions` must return for these ids; of `live` lanes, see `ending`."""
+        """What `Store.transitions` must return for these ids; of `live` lanes, see `ending`.
+
+        `live` is of all lanes, or of each.
+        """
         wanted = [divmod(int(one), 1 << LANE_SHIFT) for one in np.asarray(ids).tolist()]
         returns = [self.lanes[lane].n_step(row, n_step, gamma, clip_reward) for lane, row in wanted]
         observation: dict[str, list[Array]] = {name: [] for name in self.schema.frames}
@@ -357,8 +360,9 @@ class Model:
                 for name, parts in out.items():
                     parts.append(_joined([one[name] for one in frames], stack, stack_axis))
         lasts = [row + steps - 1 for (_, row), (*_, steps) in zip(wanted, returns, strict=True)]
+        is_live = [live] * len(self.lanes) if isinstance(live, bool) else live
         ends = [
-            self.lanes[lane].ending(last, live=live)
+            self.lanes[lane].ending(last, live=is_live[lane])
             for (lane, _), last in zip(wanted, lasts, strict=True)
         ]
         rows = [self.lanes[lane].rows[row] for lane, row in wanted]

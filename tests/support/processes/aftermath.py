@@ -55,7 +55,9 @@ def check_found(chronicle: actor.Chronicle, *, most: int = 40) -> bool:
             generator = np.random.default_rng(len(store))
             chosen = np.concatenate((ids[:5], generator.choice(ids, most), ids[-5:]))
             batch = store.transitions(chosen, stack=3, n_step=3)
-            checks.check_batch(batch, chronicle.model.batch(chosen, stack=3, n_step=3))
+            live = [reader.is_live for reader in store.live.readers]
+            expected = chronicle.model.batch(chosen, stack=3, n_step=3, live=live)
+            checks.check_batch(batch, expected)
     checks.check_verified(path)
     return True
 

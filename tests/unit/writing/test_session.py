@@ -13,9 +13,12 @@ import mmreplay
 from mmreplay import Field
 from mmreplay.errors import ClosedError, CorruptStoreError, FailedStoreError, SchemaError
 from mmreplay.system import durable_writes
+from tests.support.oracle.vector_pair import FIELDS
 from tests.support.writers import assert_store_matches
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
+
+FRAME = FIELDS["frame"]
 
 
 def full(*_):
@@ -105,3 +108,36 @@ def test_a_writer_is_neither_pickled_nor_copied_and_says_what_to_do_instead(make
     with pytest.raises(SchemaError, match=r"one writer; another process .*mmreplay\.load\("):
         double(writer)
     writer.close()
+
+
+def test_a_reset_after_an_interrupted_step_finds_out_whose_episodes_had_ended(make):
+    writer = make(frame=FRAME, action=FIELDS["action"], lanes=2)
+    frames, actions = (
+        np.zeros((2, *FRAME.shape), FRAME.dtype),
+        np.zeros((2, *FIELDS["action"].shape)),
+    )
+    values = actions.astype(FIELDS["action"].dtype), [0.0, 0.0], frames
+    writer.reset(frames)
+    writer.step(*values, [False, True], [False, False])
+    numbers = writer._current.copy()
+    writer.step(*values, [True, False], [False, False], mask=[True, False])
+    # As an interrupt leaves it between the commit and what the writer knows of the episodes.
+    writer._border, writer._current[:] = 0, numbers
+    writer.reset(frames, [False, True])
+    assert writer.running.tolist() == [False, True]
+
+
+def test_a_failed_write_of_a_start_ends_writing(make, monkeypatch):
+    writer = make(**FIELDS, lanes=2)
+    frames = np.zeros((2, *FRAME.shape), FRAME.dtype)
+    writer.reset(frames)
+
+    def make_room(_):
+        raise FailedStoreError("no more")
+
+    monkeypatch.setattr(writer._starts, "make_room", make_room)
+    writer._starts.border = 0
+    for _ in range(2):
+        with pytest.raises(FailedStoreError, match="no more"):
+            writer.reset(frames)
+        monkeypatch.undo()

@@ -16,7 +16,6 @@ from mmreplay.errors import (
     ClosedError,
     CorruptStoreError,
     DiskFullError,
-    FailedStoreError,
     FormatError,
     LockedError,
     SchemaError,
@@ -694,33 +693,3 @@ def test_a_failed_fsync_of_starts_gives_up_ticks_as_well(vector, make, monkeypat
     with contextlib.suppress(mmreplay.FailedStoreError):
         model.writer.close()
     assert make(append=True).rows == 5
-
-
-def test_a_reset_after_an_interrupted_step_finds_out_whose_episodes_had_ended(make):
-    writer = make(frame=RAW, action=FIELDS["action"], lanes=2)
-    frames, actions = np.zeros((2, *RAW.shape), RAW.dtype), np.zeros((2, *FIELDS["action"].shape))
-    values = actions.astype(FIELDS["action"].dtype), [0.0, 0.0], frames
-    writer.reset(frames)
-    writer.step(*values, [False, True], [False, False])
-    numbers = writer._current.copy()
-    writer.step(*values, [True, False], [False, False], mask=[True, False])
-    # As an interrupt leaves it between the commit and what the writer knows of the episodes.
-    writer._border, writer._current[:] = 0, numbers
-    writer.reset(frames, [False, True])
-    assert writer.running.tolist() == [False, True]
-
-
-def test_a_failed_write_of_a_start_ends_writing(make, monkeypatch):
-    writer = make(**FIELDS, lanes=2)
-    frames = np.zeros((2, *RAW.shape), RAW.dtype)
-    writer.reset(frames)
-
-    def make_room(_):
-        raise FailedStoreError("no more")
-
-    monkeypatch.setattr(writer._starts, "make_room", make_room)
-    writer._starts.border = 0
-    for _ in range(2):
-        with pytest.raises(FailedStoreError, match="no more"):
-            writer.reset(frames)
-        monkeypatch.undo()
