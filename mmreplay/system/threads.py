@@ -30,10 +30,11 @@ T = TypeVar("T")
 Task = Callable[[], object]
 
 _THREADS = 8
+_LOOK_S = 1.0
 
 
 class Flag:
-    """Something that happens once; one thread at a time may wait for it.
+    """Something that happens once, which any number of threads may wait for.
 
     Attributes:
         is_set: whether it has happened.
@@ -53,7 +54,10 @@ class Flag:
     def wait(self) -> None:
         """Return once it has happened."""
         while not self.is_set:  # set before the wake-up comes: one that was taken is not missed
-            self._wake.get()
+            # Looked at again after a while: who was woken may be interrupted before the next line.
+            with contextlib.suppress(queue.Empty):
+                self._wake.get(timeout=_LOOK_S)
+                self._wake.put(None)  # for who else waits
 
 
 class Thread:

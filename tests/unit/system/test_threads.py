@@ -11,7 +11,7 @@ import pytest
 
 from mmreplay.system.threads import Flag, Thread, Workers, run_in_threads
 
-WAIT = 300  # seconds, for what comes at once: only a hang takes as long
+WAIT = 60  # seconds, for what comes at once: only a hang takes as long
 
 
 @pytest.mark.parametrize("n_threads", [0, 1, 9])
@@ -128,3 +128,15 @@ def test_what_was_handed_over_is_done_before_the_process_ends(how):
     assert (done.returncode, done.stderr) == (0, "")
     expected = ["0", "1", "2", *["False"] * (how == "forked")]
     assert sorted(done.stdout.split()) == expected
+
+
+def test_a_flag_wakes_all_who_wait_for_it():
+    flag = Flag()
+    waiting = [threading.Thread(target=flag.wait, daemon=True) for _ in range(5)]
+    for thread in waiting:
+        thread.start()
+    flag.set()
+    for thread in waiting:
+        thread.join(WAIT)
+        assert not thread.is_alive()
+    flag.wait()
