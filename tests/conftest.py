@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,9 @@ os.environ["PYTHONPATH"] = os.pathsep.join([ROOT, *filter(None, [os.environ.get(
 # A hundred small processes that each start a thread for every core, and let them spin, only wait.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # those of torch
+# A shell starts what runs in its background with Ctrl-C ignored, which children inherit.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # The folders of `tmp_path`. A test whose subject is a disk mounts one.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(scratch_root()))
 

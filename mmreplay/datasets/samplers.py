@@ -16,9 +16,8 @@ from mmreplay.batches.batch import Batch
 from mmreplay.batches.sequences import SequenceBatch, SequenceGatherer
 from mmreplay.batches.settings import Settings
 from mmreplay.datasets.draws import Draw, draw_groups, draw_seed, errors_with_path, every_id
-from mmreplay.datasets.subsets import uuids
+from mmreplay.datasets.subsets import check_lanes
 from mmreplay.episode_index import Index, Transitions
-from mmreplay.errors import SchemaError
 from mmreplay.ids import Ids
 from mmreplay.reading.store import Store
 from mmreplay.reading.trajectories import LazyTrajectory
@@ -60,7 +59,7 @@ class Samplers:
             return errors_with_path(self._store.path, draw)
 
         def draw_checked(index: Index) -> T:
-            _check_lanes(selection, uuids(live))
+            check_lanes(selection, live)
             return draw(index)
 
         return errors_with_path(self._store.path, draw_checked)
@@ -149,11 +148,3 @@ class Samplers:
             seed = draw_seed(generator)
             choose = functools.partial(sampler.draw_distinct, size=size, seed=seed)
         return self._store.live.lazy_trajectories(self._choose(choose))
-
-
-def _check_lanes(selection: Selection, now: list[str]) -> None:
-    if tuple(now[: len(selection.uuids)]) != selection.uuids:
-        raise SchemaError(
-            "expected the store that was selected of, found another at its path, as after a "
-            "repair: its ids may mean other transitions; select again"
-        )

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from mmreplay.arguments import mask_of
 from mmreplay.episode_index import EPISODE_DTYPE, Index
 from mmreplay.errors import EmptyBufferError, InvalidIdError, SchemaError
-from mmreplay.ids import Ids, distinct, environments
+from mmreplay.ids import LANE_SHIFT, Ids, distinct, environments
 from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.reading.store import Store
 from mmreplay.sampling.episode_sums import EpisodeSums
@@ -34,6 +34,7 @@ def episode_table(store: Store, selection: Selection | None) -> Episodes:
     """The whole episodes of a store, or those of which every step is selected."""
     known = store.episodes
     if selection is not None:
+        check_lanes(selection, store.live)
         known = known[selection.runs_of(known["id"], known["length"]) >= 0]
     out = np.empty(known.size, TABLE_DTYPE)
     for name in EPISODE_DTYPE.names or ():
@@ -46,6 +47,7 @@ def every_selected_id(store: Store, selection: Selection | None) -> Ids:
     """All ids that can be sampled, ascending."""
     if selection is None:
         return store.ids
+    check_lanes(selection, store.live)
     return store.live.look(lambda index: selection.now(index).ids())
 
 
@@ -100,6 +102,9 @@ def parts(
     # Runs of one episode stay together: they follow one another, and say where it begins.
     is_first = np.ones(begins.size, np.bool_)
     is_first[1:] = begins[1:] != begins[:-1]
+    # Of those whose beginning is gone it is the same place in every lane.
+    lanes = whole.keys >> LANE_SHIFT
+    is_first[1:] |= lanes[1:] != lanes[:-1]
     numbers = is_first.cumsum() - 1
     n = int(numbers[-1]) + 1 if numbers.size else 0
     if n < 2:  # noqa: PLR2004 (two parts)
@@ -122,6 +127,15 @@ def uuids(live: LiveLanes) -> list[str]:
     return [reader.metadata["uuid"] for reader in live.readers]
 
 
+def check_lanes(selection: Selection, live: LiveLanes) -> None:
+    """Raise SchemaError if a selection is of other lanes than stand there now."""
+    if tuple(uuids(live)[: len(selection.uuids)]) != selection.uuids:
+        raise SchemaError(
+            "expected the store that was selected of, found another at its path, as after a "
+            "repair: its ids may mean other transitions; select again"
+        )
+
+
 def _of_episodes(live: LiveLanes, table: Episodes) -> Selection:
     keys = Keys(_widths(live)).of(np.ascontiguousarray(table["id"]))
     order = keys.argsort(kind="stable")
@@ -140,10 +154,12 @@ def _of_everything(live: LiveLanes, index: Index) -> Selection:
 
 def _wanted(store: Store, selection: Selection | None, ids: IdChoice) -> Ids:
     """The ids that were asked for, each of which can be sampled by whoever is asked."""
-    given: Any = ids(every_selected_id(store, selection)) if callable(ids) else ids
+    # Listed once: a writer may go on while a function looks at them.
+    listed = every_selected_id(store, selection) if callable(ids) else None
+    given: Any = ids(listed) if callable(ids) and listed is not None else ids
     array = np.asarray(given)
     if array.dtype == np.bool_:
-        every = every_selected_id(store, selection)
+        every = every_selected_id(store, selection) if listed is None else listed
         if array.shape != every.shape:
             raise SchemaError(
                 f"ids: expected a bool for each of {every.size:,} ids; found {array.shape}"

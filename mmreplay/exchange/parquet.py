@@ -8,6 +8,7 @@ observations and extra columns have a slash in their names, as in `arrays`.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,7 +44,8 @@ def read(
     """See the module's docstring."""
     check_final(final_observation)
     pq = need("pyarrow.parquet")
-    paths = sorted(source.rglob("*.parquet")) if source.is_dir() else [source]
+    # In the order of the numbers in their names: part-10 comes after part-9.
+    paths = sorted(source.rglob("*.parquet"), key=_order) if source.is_dir() else [source]
     if not paths:
         raise FormatError(f"{source}: expected .parquet files, found none")
     with pq.ParquetFile(paths[0]) as file:
@@ -69,6 +71,11 @@ def read(
 
     rows = _blocks(paths, columns, [*tables.used, *final.values()], block_steps(row_bytes))
     yield tables.incoming(rows, final_rows if final else None)
+
+
+def _order(path: Path) -> list[int | str]:
+    parts = re.split(r"(\d+)", str(path))
+    return [int(part) if number % 2 else part for number, part in enumerate(parts)]
 
 
 def _blocks(

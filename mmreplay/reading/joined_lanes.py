@@ -62,6 +62,7 @@ class JoinedLanes:
                     f"{schema.differences(reader.schema)}; load them apart"
                 )
         self.remaps = Remaps()
+        self._is_growing = False  # also after an interrupt in the middle: it is opened again then
         vectors = [reader for reader in self.readers if isinstance(reader, VectorReader)]
         self.ticks = {reader.number: LaneTicks(reader, self.remaps) for reader in vectors}
         files = [_files(reader) for reader in self.readers]
@@ -147,6 +148,8 @@ class JoinedLanes:
 
         Raises EvictedError if rows came and went unseen.
         """
+        if self._is_growing:  # something was raised in the middle of it
+            return False
         for number, reader in enumerate(self.readers):
             if not reader.poll():
                 return False
@@ -161,15 +164,20 @@ class JoinedLanes:
         if old < reader.base:  # so far behind that rows came and went unseen
             raise EvictedError(str(reader.path))
         self._refresh_columns()
-        self.heads[number], self._bases[number] = head, reader.base
         if number in self.ticks:
+            self._is_growing = True
             self._tick_indices[number].extend(reader.base, head, self.ticks[number].starts)
-            return
-        starts = np.flatnonzero(self.columns["resets"].read(number, old, head)) + old
-        self._row_index.extend(self._row_lanes[number], reader.base, head, starts)
+        else:
+            starts = np.flatnonzero(self.columns["resets"].read(number, old, head)) + old
+            self._is_growing = True
+            self._row_index.extend(self._row_lanes[number], reader.base, head, starts)
+        self.heads[number], self._bases[number] = head, reader.base
+        self._is_growing = False
 
     def is_ahead(self) -> bool:
         """Whether every lane is followed, and no row of it came and went unseen."""
+        if self._is_growing:
+            return False
         pairs = zip(self.readers, self.heads, strict=True)
         return all(reader.poll() and head >= reader.base for reader, head in pairs)
 

@@ -140,7 +140,7 @@ class PrioritizedSampler:
         self._fill(index)
         self._take_over(index, [index.extent(lane) for lane in range(column.n_lanes)])
         self._masses.load(column.values)
-        self._generation = column.generation
+        self._generation: int | None = column.generation
 
     def _mend(self, index: Index) -> float:
         """Leave nothing but priorities, and only where there are transitions; returns the largest.
@@ -178,13 +178,13 @@ class PrioritizedSampler:
     # ------------------------------------------------------------ following the store
 
     def _take_over(self, index: Index, extents: list[tuple[int, int]]) -> None:
-        self._index, self._version = index, index.version
         self._extents = extents
         self._n = index.n_transitions_of(len(extents))
         ids = np.arange(len(extents)) << LANE_SHIFT
         self._first = ids + [first for first, _ in extents]
         self._stop = ids + [stop for _, stop in extents]
         self._lowest = int(self._first[0])
+        self._index, self._version = index, index.version
 
     def _follow(self, index: Index) -> None:
         """Give mass to the transitions that came, and none to those that went."""
@@ -203,14 +203,16 @@ class PrioritizedSampler:
             gone = np.arange(max(old_first, column.lowest(lane)), min(first, old_stop))
             changed += [(lane << LANE_SHIFT) + came, (lane << LANE_SHIFT) + gone]
             priorities += [new, np.zeros(gone.size)]
-        self._take_over(index, extents)
         positions, values = column.positions(np.concatenate(changed)), np.concatenate(priorities)
+        # An interrupt leaves the rest to the next call, which takes all masses again.
+        generation, self._generation = self._generation, None
         column.values[positions] = values
-        if column.generation != self._generation:
+        if column.generation != generation:
             self._masses.load(column.values)
-            self._generation = column.generation
         elif positions.size:
             self._masses.set(positions, values)
+        self._take_over(index, extents)
+        self._generation = column.generation
 
     # ------------------------------------------------------------ drawing
 
@@ -263,9 +265,12 @@ class PrioritizedSampler:
             if not ids.size:
                 return n_late
             positions = self._column.positions(ids)
+        known = self._version, self._generation
+        self._version, self._generation = -1, None  # see `_follow`
         self._column.values[positions] = priorities
         self._masses.set(positions, priorities)
         self.largest = max(self.largest, float(priorities.max()))
+        self._version, self._generation = known
         # Here and not when the next batch is drawn, which many a loop waits for.
         self._masses.settle()
         return n_late

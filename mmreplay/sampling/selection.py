@@ -83,10 +83,11 @@ class Selection:
 
     def runs_of(self, ids: Ids, steps: Ids | int = 1) -> Ids:
         """The runs that hold steps `ids` (n,), each with so many steps from it on; -1 if none."""
-        wanted = self.of_lanes.of(ids)
+        known = ids >> LANE_SHIFT < len(self.widths)  # of lanes that came since nothing is selected
+        wanted = self.of_lanes.of(np.where(known, ids, 0))
         runs = self.keys.searchsorted(wanted, "right") - 1
         ends = self.keys[runs] + self.steps[runs]  # of -1, the last one's, which is not asked for
-        return np.where((runs >= 0) & (wanted + steps <= ends), runs, -1)
+        return np.where(known & (runs >= 0) & (wanted + steps <= ends), runs, -1)
 
     def taken(self, chosen: npt.NDArray[np.bool_]) -> Selection:
         """Some of the runs."""

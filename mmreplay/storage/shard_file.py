@@ -191,9 +191,9 @@ class UnmappedShard:
     """One shard file of very many: opened for the chunks that are wanted, and closed again.
 
     It takes no map, no descriptor and no memory, and its pages do not count as those of the
-    process. Of its index only the places of these chunks are read, whose own checksums tell if they
-    are wrong. Another file may get the path: whoever has read chunks asks afterwards whether the
-    lane is in place.
+    process. Its index is checked each time: a chunk's own checksum does not say which one it is.
+    Another file may get the path: whoever has read chunks asks afterwards whether the lane is in
+    place.
     """
 
     __slots__ = ("_codec", "_folder", "_name", "_spec")
@@ -230,14 +230,15 @@ class UnmappedShard:
             self._read([chunk])
 
     def _read(self, chunks: Sequence[int]) -> list[bytes]:
-        first, count = chunks[0], chunks[-1] - chunks[0] + 1
         with checked_reads.PieceReader(self._folder, self._name) as file:
-            size = file.size
-            begin = size - 16 * (self._spec.n_inner - first) - 4
+            size, n_bytes = file.size, 16 * self._spec.n_inner
+            begin = size - n_bytes - 4
             if begin < 0 or size > _most_bytes(self._spec):
                 raise CorruptStoreError("no size of a shard")
-            entries = file.read(begin, 16 * count)
-            places = [_ENTRY.unpack_from(entries, 16 * (chunk - first)) for chunk in chunks]
+            stored = file.read(begin, n_bytes + 4)
+            if compression.crc32c(stored[:-4]) != int.from_bytes(stored[-4:], "little"):
+                raise CorruptStoreError("an index that does not match its crc32c")
+            places = [_ENTRY.unpack_from(stored, 16 * chunk) for chunk in chunks]
             if max(map(max, places)) > size:
                 raise CorruptStoreError("outside of the file")
             return [file.read(offset, length) for offset, length in places]

@@ -15,8 +15,9 @@ import numpy as np
 
 from mmreplay.arguments import any_whole_number, whole_number
 from mmreplay.batches.settings import Settings
-from mmreplay.errors import MmreplayError, StoreExistsError
+from mmreplay.errors import MmreplayError, SchemaError, StoreExistsError
 from mmreplay.ids import Ids
+from mmreplay.storage.lane_metadata import store_around
 from mmreplay.viewer.answers import Answers
 from mmreplay.viewer.columns import FRAME_ROWS, shown_columns
 from mmreplay.viewer.documents import describe
@@ -64,12 +65,15 @@ def export_view(
 
     Raises:
         StoreExistsError: there is something in the folder.
+        SchemaError: it lies within a store.
         MmreplayError: a store cannot be opened.
     """
     frames = whole_number("frames", frames)
     target = Path(folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise StoreExistsError(f"{target}: there is something already; give a new folder")
+    if (store := store_around(target)) is not None:
+        raise SchemaError(f"{target}: lies within the store {store}; choose another folder")
     answers = Answers(listed(paths), is_static=True)
     try:
         return _Export(answers, target).run(frames, episode)

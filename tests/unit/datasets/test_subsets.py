@@ -197,8 +197,65 @@ def test_another_store_at_the_path_is_refused(path, data, tmp_path):
     with mmreplay.create(path, Field((1,)), ACTION) as writer:
         play(writer, (9, 9))
     data.refresh()
-    for call in (lambda: best.sample(2), lambda: len(best), lambda: best.ids):
+    for call in (
+        lambda: best.sample(2),
+        lambda: len(best),
+        lambda: best.ids,
+        lambda: best.episodes,
+        lambda: best.trajectory(0),
+        lambda: best.select(episodes=[0]),
+        lambda: best.select(ids=lambda ids: ids),
+    ):
         with pytest.raises(SchemaError, match="another at its path"):
             call()
     with pytest.raises(SchemaError, match="another at its path"):
         len(pickle.loads(state))
+
+
+def test_of_lanes_that_come_later_nothing_is_selected(tmp_path, quick_disk):
+    path = tmp_path / "lanes.zarr"
+    values = [0, 0], [1.0, 1.0], np.ones(2, "uint8"), [True, True], [False, False]
+    for lane in "ab":
+        with mmreplay.create(path, Field(()), ACTION, lane=lane, lanes=2) as writer:
+            writer.reset(np.zeros(2, "uint8"))
+            writer.step(*values)
+        if lane == "a":
+            data = mmreplay.load(path, stack=None)
+            chosen = data.select(episodes=[0, 1])
+    data.refresh()
+    assert len(data) == 4
+    assert chosen.episodes["id"].tolist() == chosen.ids.tolist() == [0, 1]
+    with pytest.raises(InvalidIdError, match=str(1 << 40)):
+        chosen.select(ids=[1 << 40])
+    data.close()
+
+
+def test_a_function_and_its_mask_are_of_the_same_ids(tmp_path, quick_disk):
+    """Also where a writer goes on meanwhile, and a capacity evicts."""
+    path = tmp_path / "live.zarr"
+    with mmreplay.ReplayBuffer(
+        path, 20, frame=Field((1,)), action=ACTION, stack=None, flush_s=0
+    ) as buffer:
+        play(buffer, [30])
+
+        def of_even_steps(ids):
+            play(buffer, [5])
+            return buffer.store.transitions(ids[-10:], stack=None).action % 2 == 0
+
+        def mask(ids):
+            out = np.zeros(ids.size, bool)
+            out[-10:] = of_even_steps(ids)
+            return out
+
+        assert (buffer.select(ids=mask).sample(50).action % 2 == 0).all()
+
+
+def test_cut_episodes_of_two_lanes_are_two_in_a_split(tmp_path, quick_disk):
+    paths = [tmp_path / "a.zarr", tmp_path / "b.zarr"]
+    for path in paths:
+        field = Field((1,), chunk=64)
+        with mmreplay.create(path, field, ACTION, capacity=50) as writer:
+            play(writer, [250])
+    with mmreplay.load(paths, stack=None) as data:
+        one, other = data.split(0.5)
+        assert {len(one), len(other)} == {50}

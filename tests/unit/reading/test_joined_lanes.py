@@ -1,10 +1,13 @@
 """The lanes of a store as one: numbered on, followed together, with their episodes."""
 
+import contextlib
+
 import numpy as np
 import pytest
 
 import mmreplay
 from mmreplay import Field
+from mmreplay.episode_index import RowIndex, TickIndex
 from mmreplay.errors import SchemaError
 from mmreplay.ids import LANE_SHIFT
 from mmreplay.reading.store import Store
@@ -158,3 +161,34 @@ def test_rows_that_a_flush_evicts_are_gone_although_their_lane_does_not_grow(mak
         shown = first.frames[:]
         assert first.base > before
         assert [int(one.max()) for one in shown] == [0] * first.base + [7] * (199 - first.base)
+
+
+@pytest.mark.parametrize("lanes", [None, 2])
+def test_rows_whose_taking_was_interrupted_are_taken_again(make, lanes):
+    """Else a reset among them would never be seen, and batches would cross episodes."""
+    n = () if lanes is None else (lanes,)
+    writer = make(lanes=lanes, frame=Field((2,)), action=Field((), "int64"))
+    frame, none = np.zeros((*n, 2), "uint8"), np.zeros(n, bool)
+
+    def play():
+        writer.reset(frame)
+        for over in (none, ~none):
+            writer.step(np.zeros(n, "int64"), np.ones(n), frame, over, none)
+
+    def interrupt(*_):
+        patch.undo()
+        raise KeyboardInterrupt
+
+    play()
+    with opened(writer) as store:
+        for kind in (RowIndex, TickIndex):
+            play()
+            for name in ("extend", "_recount" if kind is RowIndex else "_take"):
+                patch = pytest.MonkeyPatch()
+                patch.setattr(kind, name, interrupt)
+                with contextlib.suppress(KeyboardInterrupt):
+                    len(store)
+                patch.undo()
+                play()
+                with opened(writer) as again:
+                    assert store.ids.tolist() == again.ids.tolist()

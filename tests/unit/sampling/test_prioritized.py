@@ -234,3 +234,29 @@ def expected_masses(priorities, variant):
         order = np.lexsort((np.arange(priorities.size), -priorities))
         priorities[order] = 1 / np.arange(1, priorities.size + 1)
     return priorities / priorities.sum()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("call", ["sample", "update"])
+def test_a_call_that_was_interrupted_leaves_no_transition_without_its_mass(
+    prioritized_of, monkeypatch, variant, call
+):
+    buffer = prioritized_of(capacity=40, variant=variant)
+    play(buffer, 60)
+    buffer.sample(1)
+    masses = type(buffer._sampler._masses)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    for _ in range(3):
+        play(buffer, 7)
+        with monkeypatch.context() as patch:
+            patch.setattr(masses, "set", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                if call == "sample":
+                    buffer.sample(1)
+                else:
+                    buffer.update_priorities(buffer.ids[:5], np.full(5, 9.0))
+        assert set(buffer.sample(4000).id.tolist()) == set(buffer.ids.tolist())
+        assert (buffer.priorities(buffer.ids) > 0).all()

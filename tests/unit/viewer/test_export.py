@@ -77,6 +77,12 @@ def test_a_folder_with_something_in_it_is_left_alone(recorded, tmp_path):
     assert [one.name for one in (tmp_path / "out").iterdir()] == ["notes.txt"]
 
 
+def test_a_store_is_no_place_for_it(recorded):
+    with pytest.raises(SchemaError, match="lies within the store"):
+        mmreplay.export_view(recorded, recorded / "page")
+    assert mmreplay.verify(recorded).sound
+
+
 def test_no_store_no_folder(tmp_path):
     with pytest.raises(StoreNotFoundError):
         mmreplay.export_view(tmp_path / "none.zarr", tmp_path / "out")
