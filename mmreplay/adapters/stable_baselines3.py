@@ -200,6 +200,7 @@ class DiskReplayBuffer(ReplayBuffer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self.dones = np.zeros((self.buffer_size, self.n_envs), np.bool_)  # see `__init__`
         self._look()
 
     def reset(self) -> None:

@@ -97,10 +97,15 @@ def to_tensors(batch: Batch, device: Any = "cpu") -> TensorBatch:
     memory: dict[int, torch.Tensor] = {}
 
     def view(array: Any) -> torch.Tensor:
-        base = array.base if isinstance(array.base, np.ndarray) else array
+        item = array.itemsize
+        if any(stride < 0 or stride % item for stride in array.strides):
+            array = array.copy()  # of which there is no tensor
+        base = array.base
+        is_whole = isinstance(base, np.ndarray) and base.flags.c_contiguous
+        if not is_whole or base.dtype != array.dtype:
+            base = array
         if id(base) not in memory:
             memory[id(base)] = torch.from_numpy(base)
-        item = array.itemsize
         offset = (array.ctypes.data - base.ctypes.data) // item
         strides = [stride // item for stride in array.strides]
         return memory[id(base)].as_strided(array.shape, strides, offset)

@@ -75,13 +75,15 @@ class Answers:
         stores = []
         for one in self.stores:
             head = one.head()
-            described: dict[str, Any] = {"name": one.path.name, "path": str(one.path)}
+            # Who is given an export need not know where its author keeps his stores.
+            path = one.path.name if self._is_static else str(one.path)
+            described: dict[str, Any] = {"name": one.path.name}
             if head["error"] is None:
                 try:
                     described |= one.kept("about", head["version"], documents.describe)
                 except (MmreplayError, OSError) as error:
                     head |= {"error": sentence(error), "key": ""}
-            stores.append({**described, "head": head})
+            stores.append({**described, "path": path, "head": head})
         return _json({"stores": stores, "start": self.start, "is_static": self._is_static})
 
     def heads(self) -> Answer:

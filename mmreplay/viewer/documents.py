@@ -29,6 +29,7 @@ _MOST_VALUES = 32
 _MOST_ACTIONS = 512
 _MOST_PARTS = 8
 _BINS = 40
+_LARGEST = 1e300  # whose differences are numbers, too
 
 
 def describe(store: Store) -> dict[str, Any]:
@@ -39,7 +40,6 @@ def describe(store: Store) -> dict[str, Any]:
     images = [one for one in columns if one.kind == "frame" and len(one.shape) >= _IMAGE_AXES]
     return {
         "name": store.path.name,
-        "path": str(store.path),
         "uuid": readers[0].metadata["uuid"],
         "env": about,
         "action_names": _action_names(about),
@@ -188,7 +188,9 @@ def _chart(title: str, columns: Sequence[Array | None], *, action: bool = False)
         counts = [np.bincount(one, minlength=distinct.size) for one in places]
         about: dict[str, Any] = {"values": finite(distinct)}
     else:
-        edges = np.histogram_bin_edges(together, _BINS)
+        edges = np.linspace(together.min(), together.max(), _BINS + 1)
+        if (np.diff(edges) <= 0).any():  # so close together that there is no room for them
+            edges = edges[[0, -1]]
         counts = [np.histogram(one, edges)[0] for one in finite_ones]
         about = {"edges": finite(edges)}
     return {"title": title, "action": action, "counts": [c.tolist() for c in counts], **about}
@@ -198,5 +200,5 @@ def _finite_values(values: Array | None) -> npt.NDArray[np.float64]:
     if values is None:
         return np.empty(0)
     out = values.astype(np.float64)
-    kept: npt.NDArray[np.float64] = out[np.isfinite(out)]
+    kept: npt.NDArray[np.float64] = out[np.abs(out) < _LARGEST]
     return kept

@@ -115,7 +115,10 @@ class Guard:
         if scope["path"] != "/":
             return False
         query = scope["query_string"].decode("latin-1")
-        given = parse_qs(query, max_num_fields=8).get("token", [""])[0] if query else ""
+        try:
+            given = parse_qs(query, max_num_fields=8).get("token", [""])[0] if query else ""
+        except ValueError:  # more of them
+            return False
         return hmac.compare_digest(given.encode("utf-8", "replace"), self._token.encode())
 
     def _with_headers(self, scope: Scope, send: Send) -> Send:

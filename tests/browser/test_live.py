@@ -88,7 +88,8 @@ def test_through_a_kill_a_resume_and_a_close(tmp_path, look):
     process = write(path, 1000, 5)
     page.sees("live")
     page.sees("2 episodes")
-    page.press("ArrowDown", "Enter", "End")
+    page.press("ArrowDown", "Enter")
+    follow(page)  # it may have seen the first of the steps only
     page.at(5)
     assert np.array_equal(page.frame()[..., 0], frame_of(FRAME, 1005))
     kill(process)

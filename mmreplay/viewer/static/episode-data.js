@@ -142,7 +142,10 @@ export class EpisodeData {
   transitionsPath(settings, k) {
     const start = Math.floor(k / TRANSITIONS) * TRANSITIONS;
     const stop = Math.min(start + TRANSITIONS, this.length);
-    return this.store.transitionsPath(this.id, settings, start, stop);
+    const path = this.store.transitionsPath(this.id, settings, start, stop);
+    // The returns of the newest steps change as long as the episode goes on.
+    const goesOn = this.end === "open" && stop + settings.nStep > this.length;
+    return goesOn && !page.isStatic ? `${path}?of=${this.length}` : path;
   }
 
   transitionFailure(settings, k) {

@@ -317,3 +317,15 @@ def test_numbers_are_those_of_the_ids(stores):
     assert data[7].id.tolist() == [data.ids[7]]
     with pytest.raises(IndexError):
         data[600]
+
+
+def test_arrays_that_are_views_of_others_keep_their_values_and_dtypes(stores):
+    with mmreplay.load(stores("one lane"), stack=2, seed=0) as data:
+        batch = data.sample(5)
+    raw = batch.non_terminal.view("uint8").copy()
+    changed = dataclasses.replace(
+        batch, non_terminal=raw.view(bool), observation=batch.observation[..., ::-1]
+    )
+    tensors = to_tensors(changed)
+    assert tensors.non_terminal.dtype == torch.bool
+    assert np.array_equal(tensors.observation.numpy(), batch.observation[..., ::-1])

@@ -126,5 +126,23 @@ def test_many_values_are_counted_in_bins_and_what_is_no_number_is_left_out():
     json.dumps(found, allow_nan=False)
 
 
+@pytest.mark.parametrize(
+    "values",
+    [1e17 + 16 * np.arange(99.0), 1e299 * np.arange(-49.0, 50), 1.7e308 * np.linspace(-1, 1, 99)],
+    ids=["close together", "far apart", "as far as can be"],
+)
+def test_values_that_leave_no_room_for_bins_are_drawn_as_far_as_they_can_be(values):
+    sample = {
+        "n": 99,
+        "of": 99,
+        "reward": values,
+        "action": np.zeros(99),
+        "priority": np.empty(0),
+    }
+    chart = distributions([sample])["charts"][0]
+    assert np.all(np.diff(chart.get("edges", [0, 1])) > 0)
+    assert sum(chart["counts"][0]) == np.count_nonzero(np.abs(values) < 1e300)
+
+
 def test_an_empty_store_has_no_charts(opened):
     assert distributions([spread_samples(opened(episodes=[]))])["charts"] == []

@@ -53,7 +53,16 @@ def test_other_methods_are_refused(guard, method):
         "ä",
     ],
 )
-@pytest.mark.parametrize("path", ["/", "/static/app.js", "/data/stores.json", "/?token=wrong"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/static/app.js",
+        "/data/stores.json",
+        "/?token=wrong",
+        "/?a&b=1&c=1&d=1&e=1&f=1&g=1&h=1&i=1&j=1",
+    ],
+)
 def test_without_the_token_nothing_is_shown(guard, cookie, path):
     reply = ask(guard, path, cookie=cookie)
     assert (reply.status, "token" in reply.json["error"]) == (403, True)
