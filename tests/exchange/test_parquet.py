@@ -2,6 +2,7 @@
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset as pa_dataset
 import pyarrow.parquet as pq
 import pytest
 
@@ -24,6 +25,23 @@ def test_there_and_back_every_byte_is_the_same(
     back = import_dataset("parquet", tmp_path / "a.parquet", tmp_path / "b.zarr")
     assert (back.transitions, back.terminated, back.truncated, back.losses) == (25, 2, 2, ())
     assert_same(read_back(tmp_path / "b.zarr"), episodes)
+
+
+def test_files_of_a_directory_are_read_in_the_order_of_their_numbers(tmp_path, quick_disk):
+    columns = {
+        "observations": np.arange(24, dtype="uint8"),
+        "actions": np.zeros(24, "int64"),
+        "rewards": np.arange(24, dtype="float32"),
+        "terminations": np.arange(24) % 8 == 7,
+    }
+    table = pa.table(columns)
+    kwargs = {"format": "parquet", "max_rows_per_file": 2, "max_rows_per_group": 2}
+    pa_dataset.write_dataset(table, tmp_path / "in", **kwargs)
+    assert (tmp_path / "in" / "part-10.parquet").exists()
+    import_dataset("parquet", tmp_path / "in", tmp_path / "s.zarr")
+    with mmreplay.open(tmp_path / "s.zarr") as store:
+        assert store.episodes["length"].tolist() == [8, 8, 8]
+        assert store.transitions(store.ids, stack=None).reward.tolist() == list(range(24))
 
 
 def test_pyarrow_reads_what_is_written(tmp_path, quick_disk):
