@@ -43,8 +43,11 @@ def record(path, field, n_rows, *, capacity=None, stack=4, **action):
 
 
 def evict_what_can_go(writer):
-    """Now, and not in the background while rows and files are compared."""
-    writer._background.tick(timer=False)
+    """Now, as all that runs in the background, and not while rows and files are compared."""
+    for _ in range(2):  # what is evicted may leave checksums to be made
+        writer._background.finish_tasks()
+        writer._background.tick(timer=False)
+    writer._background.finish_tasks()
 
 
 def check_recorded(store, field, n_rows, *, live):
