@@ -1,5 +1,7 @@
 """What is painted is what is stored: frames, and stacks as `transitions` gives them."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -105,7 +107,9 @@ def test_vectors_are_lines_and_numbers(tmp_path, look):
     page.page.locator('.frames figure.chart[data-step="4"] canvas').wait_for()
     with mmreplay.open(tmp_path / "s.zarr") as store:
         values = store.trajectory(1).observation[4]
-    shown = page.page.locator(".frames .chart .value").text_content().split()
+    legend = page.page.locator(".frames .chart .value").filter(has_text=re.compile(r"\d"))
+    legend.first.wait_for()
+    shown = legend.text_content().split()
     assert [float(one) for one in shown] == pytest.approx(values.tolist(), rel=1e-4)
 
 
