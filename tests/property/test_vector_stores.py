@@ -259,7 +259,15 @@ class History:
             assert sorted(int(one.ids[0]) for one in drawn) == np.repeat(firsts, 2).tolist()
 
     def check_goals(self, strategy, *, terminal):
-        """Goals, and what follows from them, are those of the lanes with the same draws."""
+        """Goals, and what follows from them, are those of the lanes with the same draws.
+
+        Both are closed, so that both know of every end.
+        """
+        for one in (self.owner, self.lanes_writer):
+            one.close()
+        self.model.end_session()
+        with mmreplay.open(self.path) as store:
+            self.model.forget(store.lanes[0].base)
         kept = self.model.kept()
         whole = [c for one, c in kept if strategy != "episode" or len(c) == one.length]
         cells = np.sort(np.concatenate([*whole, []]).astype(np.int64))[-MOST:]
