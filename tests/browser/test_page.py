@@ -100,6 +100,18 @@ def test_sort_filter_and_flag(tmp_path, look):
     page.sees("1 episode of 3")
 
 
+def test_a_filter_typed_before_the_stores_are_there_holds_when_they_come(tmp_path, serve, watch):
+    record_pictures(tmp_path / "s.zarr")
+    page = watch(serve(tmp_path / "s.zarr")[1])
+    held = []
+    page.page.route("**/stores.json", lambda route: held.append(route))
+    page.open()
+    page.page.get_by_label("Filter episodes").fill("length<10")
+    page.press("Escape", "ArrowDown", "Enter", "f", "d", "]")
+    held[0].continue_()
+    page.sees("2 episodes of 3")
+
+
 def test_a_hundred_thousand_episodes_are_a_few_rows_of_the_page(tmp_path, serve, watch):
     record_pictures(tmp_path / "s.zarr")
     n = 100_000

@@ -87,7 +87,7 @@ export class EpisodeTable {
       oninput: () => {
         this.text = this.filterBox.value;
         this.chosen = 0;
-        this.update();
+        if (this.store) this.update(); // a fast typist is here before the stores are
       },
     });
     this.summary = el("span", { class: "quiet", role: "status" });
@@ -155,6 +155,7 @@ export class EpisodeTable {
         this.say("No whole episode yet: the first one appears with its first step.");
       }
     }
+    this.arranged = table;
     this.columnsNow = this.columns();
     this.node.style.setProperty("--columns", this.columnsNow.length);
     fill(
@@ -276,6 +277,7 @@ export class EpisodeTable {
 
   // The episode `step` places after this one, in the order of the table; null at its end.
   neighbour(id, step) {
+    if (this.arranged !== this.store.table) this.update(); // it came while an episode was shown
     const k = this.store.table ? this.store.table.find(id) : -1;
     const place = k < 0 ? -1 : this.order.indexOf(k);
     if (place < 0 || place + step < 0 || place + step >= this.order.length) return null;
