@@ -6,6 +6,7 @@ and macOS get the real thing; elsewhere plain fallbacks still import and read cl
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
@@ -29,6 +30,7 @@ __all__ = [
     "barrier",
     "boot_id",
     "fcntl",
+    "give_way",
     "uptime_s",
 ]
 
@@ -123,3 +125,12 @@ _PROCESS_ID = uuid.uuid4().bytes
 def uptime_s() -> float:
     """Seconds since the operating system started, by a clock that nobody sets; sleep included."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if LINUX else time.monotonic()
+
+
+def give_way(nice: int) -> None:
+    """Add to the niceness of this thread; nothing where only a process has one."""
+    if not LINUX:
+        return
+    thread = threading.get_native_id()
+    with contextlib.suppress(OSError):  # it goes on without
+        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + nice)

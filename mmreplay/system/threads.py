@@ -22,7 +22,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from mmreplay.system import forks
+from mmreplay.system import forks, platform
 
 __all__ = ["Flag", "Thread", "Workers", "run_in_threads"]
 
@@ -143,15 +143,18 @@ class Thread:
 
 
 class Workers:
-    """Up to `n` threads that do tasks in the order in which these come, until it is dropped."""
+    """Up to `n` threads that do tasks in the order in which these come, until it is dropped.
 
-    def __init__(self, n: int, name: str) -> None:
+    `nice` is how much they give way to other threads, as of the command of that name.
+    """
+
+    def __init__(self, n: int, name: str, *, nice: int = 0) -> None:
         self._lock = threading.Lock()
         self._tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
         # The last task comes from the queue itself when this is dropped: no code in Python runs
         # then, in which an interrupt could get lost.
         last = weakref.ref(self, self._tasks.put)
-        run = functools.partial(_do_tasks, self._tasks, last)
+        run = functools.partial(_do_tasks, self._tasks, last, nice)
         stop = functools.partial(self._tasks.put, last)
         self._threads = [Thread(run, f"{name}_{number}", stop) for number in range(n)]
 
@@ -187,7 +190,9 @@ class Workers:
             thread.end()
 
 
-def _do_tasks(tasks: queue.SimpleQueue[Task], last: Task) -> None:
+def _do_tasks(tasks: queue.SimpleQueue[Task], last: Task, nice: int) -> None:
+    if nice:
+        platform.give_way(nice)
     while (task := tasks.get()) is not last:
         with contextlib.suppress(BaseException):  # a task tells its errors to who waits for it
             task()

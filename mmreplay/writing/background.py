@@ -20,6 +20,11 @@ from mmreplay.system.threads import Flag, Thread, Workers
 
 __all__ = ["Background"]
 
+_NICE = 10
+"""Of the sealing thread. Environments that step in threads of their own wait for the slowest of
+these at each step: one that has to share its core holds up all of them. So frames are compressed
+while cores are idle, mostly between the steps, and a writer that needs the room helps."""
+
 
 class Flushable(Protocol):
     """What the clock flushes."""
@@ -41,7 +46,7 @@ class Background:
         self._lanes: weakref.WeakSet[Any] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._stop = self._due = False
-        self._sealing = Workers(1, "mmreplay-seal")
+        self._sealing = Workers(1, "mmreplay-seal", nice=_NICE)
         wake: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._wake = wake
         # The loop holds no reference to a lane while it waits, so a writer that was dropped

@@ -104,7 +104,11 @@ def test_a_filter_typed_before_the_stores_are_there_holds_when_they_come(tmp_pat
     record_pictures(tmp_path / "s.zarr")
     page = watch(serve(tmp_path / "s.zarr")[1])
     held = []
-    page.page.route("**/stores.json", lambda route: held.append(route))
+
+    def hold(route):
+        held.append(route)
+
+    page.page.route("**/stores.json", hold)
     page.open()
     page.page.get_by_label("Filter episodes").fill("length<10")
     page.press("Escape", "ArrowDown", "Enter", "f", "d", "]")

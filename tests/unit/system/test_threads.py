@@ -2,6 +2,7 @@
 
 import _thread
 import functools
+import os
 import subprocess
 import sys
 import threading
@@ -67,6 +68,20 @@ def test_an_interrupt_while_others_call_is_raised_once_they_have_ended():
     with pytest.raises(KeyboardInterrupt):
         run_in_threads(call, range(2))
     assert len(ended) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a priority is of a process elsewhere")
+def test_workers_give_way_and_nobody_else():
+    def priority():
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    mine, found, all_done = priority(), [], Flag()
+    workers = Workers(1, "nice", nice=3)
+    workers.hand_over(lambda: found.append(priority()))
+    workers.hand_over(all_done.set)
+    all_done.wait()
+    assert found == [min(mine + 3, 19)]
+    assert priority() == mine
 
 
 def test_workers_do_tasks_in_order_and_end_when_they_are_dropped():
