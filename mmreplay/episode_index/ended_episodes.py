@@ -100,6 +100,10 @@ class EndedEpisodes:
         """The number of the first one that ended in this tick or later."""
         return self.origin + int(self._lasts[: self._n].searchsorted(tick))
 
+    def first_cells(self, number: int) -> Ids:
+        """The first cells of this one and those after it; of those that are still known."""
+        return self._firsts[max(number - self.origin, 0) : self._n]
+
     def numbers(self, starts: Ids) -> Ids:
         """The numbers here of the episodes of these starts, -1 of those that are not over."""
         places = starts - self._low

@@ -39,7 +39,8 @@ class LaneEpisodes:
         firsts: of places in the list, (n,), the ids of the oldest steps that can be sampled: few
             are asked for. To be called before the index changes.
         steps: (m,) how many steps there are from it on; 0 where no episode stands.
-        whole: (m,) bool, whether these are all steps that the episode has had.
+        whole: gives (m,) bool, whether these are all steps that the episode has had. Called like
+            `firsts`.
         place: the one in the list, of no step, that all those of [start, stop) stand in place of.
     """
 
@@ -50,5 +51,5 @@ class LaneEpisodes:
     cut: Ids
     firsts: Callable[[Ids], Ids]
     steps: Ids
-    whole: npt.NDArray[np.bool_]
+    whole: Callable[[], npt.NDArray[np.bool_]]
     place: int

@@ -318,7 +318,7 @@ class RowIndex:
             _NO_CUT,
             firsts.__getitem__,
             np.array([max(end - 1 - record.first, 0), 0, record.head - 1 - newest]),
-            np.array([is_whole, True, True]),
+            lambda: np.array([is_whole, True, True]),
             1,
         )
 

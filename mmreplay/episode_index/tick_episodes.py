@@ -31,6 +31,7 @@ class TickEpisodes:
         self._source, self._where = source, where
         self.numbers = np.full(source.width, _UNKNOWN)
         self.begins = np.full(source.width, NEVER)
+        self._tick = _UNKNOWN
 
     def move(self, tick: int) -> Ids:
         """Go to a tick, of [0, head of the ticks); the environments of another episode than before.
@@ -43,9 +44,13 @@ class TickEpisodes:
             numbers = found[changed]
             there = (numbers >= 0).nonzero()[0]
             begins = np.full(changed.size, NEVER)
-            begins[there] = tick - steps_before(self._source, numbers[there], tick, self._where)
+            if tick - self._tick == 1:  # what was not in the tick before begins in this one
+                begins[there] = tick
+            else:
+                begins[there] = tick - steps_before(self._source, numbers[there], tick, self._where)
             self.begins[changed] = begins
             self.numbers[changed] = numbers  # last: interrupted before, it is looked up again
+        self._tick = tick
         return changed
 
 
@@ -54,6 +59,7 @@ class CutEpisodes:
 
     Attributes:
         lasts: (width,) of each environment the last tick of such an episode, or -1.
+        environments: (n,) those that have one, ascending.
         numbers: (n,) these episodes, as `EndedEpisodes` counts them, ascending.
     """
 
@@ -61,7 +67,11 @@ class CutEpisodes:
         self._where = where
         self._first = TickEpisodes(source, where)
         self.lasts = np.full(source.width, -1)
-        self.numbers = np.empty(0, np.int64)
+        self.environments = self.numbers = np.empty(0, np.int64)
+        # Whether the episode of each environment is known to be cut, or not to be over: few of
+        # those that began before change from one tick to the next.
+        self._known = np.zeros(source.width, np.bool_)
+        self._seen = 0
 
     def move(self, first: int, ended: EndedEpisodes) -> None:
         """Go to the first tick that counts; `ended` has followed to there.
@@ -69,11 +79,17 @@ class CutEpisodes:
         Raises as `TickEpisodes`, and CorruptStoreError where steps lie behind the end of their
         episode. What was interrupted here is to be thrown away.
         """
-        start = ended.first_from(first)
-        self.lasts[self._first.move(first)] = -1
+        start, known = ended.first_from(first), self._known
+        changed = self._first.move(first)
+        self.lasts[changed] = -1
+        known[changed] = False
+        known[ended.first_cells(self._seen) % known.size] = False
+        self._seen = ended.stop
+        np.logical_or(known, self.lasts >= 0, out=known)
         numbers = self.numbers[self.numbers.searchsorted(start) :]
-        sought = ((self._first.begins < first) & (self.lasts < 0)).nonzero()[0]
+        sought = ((self._first.begins < first) > known).nonzero()[0]
         found = ended.numbers(self._first.numbers[sought])
+        known[sought] = True
         over = (found >= 0).nonzero()[0]
         if over.size:
             found = found[over]
@@ -81,6 +97,7 @@ class CutEpisodes:
             # Two ascending runs as a rule, which a stable sort merges.
             numbers = np.sort(np.concatenate((numbers, np.sort(found))), kind="stable")
         self.numbers = numbers
-        n_cut = np.count_nonzero(self.lasts >= 0)
+        self.environments = (self.lasts >= 0).nonzero()[0]
+        n_cut = self.environments.size
         if n_cut != numbers.size or (n_cut and numbers[0] < start):
             raise late_step(self._where)

@@ -21,6 +21,7 @@ from mmreplay.errors import CorruptStoreError
 from mmreplay.ids import LANE_SHIFT, Ids
 
 _NONE = np.empty(0, np.int64)
+_NO_STEPS = np.zeros(1, np.int64)  # of no environment
 _STARTS_PART = 1 << LANE_SHIFT  # a store of one vector lane has its starts in part 1
 
 
@@ -228,38 +229,42 @@ class TickIndex:
     def episodes(self, lane: int) -> LaneEpisodes:  # noqa: ARG002 (there is one)
         """See `Index`; the list is that of all which are over, then one for each environment.
 
-        These are the episodes that run, and where there are older steps, those that are cut. Where
-        an environment has none, it has one of no step.
+        These are the episodes that run, or one of no step; after them come those that are cut.
         """
         ended, width, first, head = self._follow(), self._width, self._first, self._head
-        n = width * (1 + bool(first)) if first < head else 0
-        steps, whole, cut = np.zeros(1 + n, np.int64), np.ones(1 + n, np.bool_), _NONE
-        begins = _NONE
-        if n:
-            newest = self._newest or TickEpisodes(self._source, self._where)
-            self._newest = None  # what is interrupted begins again
-            newest.move(head - 1)
-            begins, here = newest.begins, slice(1, 1 + width)
-            np.subtract(head, np.maximum(begins, first) if first else begins, out=steps[here])
-            np.maximum(steps[here], 0, out=steps[here])
+        steps, begins, cut, oldest = _NO_STEPS, _NONE, _NONE, _NONE
+        if first < head:
             if first:
-                np.greater_equal(begins, first, out=whole[here])
+                cut_ones = self._cut or CutEpisodes(self._source, self._where)
+                self._cut = None  # what is interrupted begins again
+                cut_ones.move(first, ended)
+                self._cut, cut, oldest = cut_ones, cut_ones.numbers, cut_ones.environments
+            newest = self._newest or TickEpisodes(self._source, self._where)
+            self._newest = None
+            newest.move(head - 1)
+            begins, steps = newest.begins, np.empty(1 + width + oldest.size, np.int64)
+            steps[0] = 0
+            here = steps[1 : 1 + width]
+            np.subtract(head, np.maximum(begins, first, out=here) if first else begins, out=here)
+            np.maximum(here, 0, out=here)
             self._newest = newest
-        if n > width:
-            oldest = self._cut or CutEpisodes(self._source, self._where)
-            self._cut = None
-            oldest.move(first, ended)
-            np.subtract(oldest.lasts, first - 1, out=steps[1 + width :])
-            np.maximum(steps[1 + width :], 0, out=steps[1 + width :])
-            whole[1 + width :] = False
-            self._cut, cut = oldest, oldest.numbers
+            if oldest.size:
+                np.subtract(cut_ones.lasts[oldest], first - 1, out=steps[1 + width :])
+
+        def whole() -> npt.NDArray[np.bool_]:
+            out = np.ones(steps.size, np.bool_)
+            np.greater_equal(begins, first, out=out[1 : 1 + begins.size])
+            out[1 + width :] = False
+            return out
 
         def firsts(places: Ids) -> Ids:
-            environments = (places - 1) % width
-            out = np.full(places.size, first)
-            newest = (places <= width).nonzero()[0]
-            out[newest] = np.maximum(begins[environments[newest]], first)
-            return out * width + environments
+            out = np.full(places.size, first * width)
+            is_newest = places <= width
+            newest, older = is_newest.nonzero()[0], (~is_newest).nonzero()[0]
+            environments = places[newest] - 1
+            out[newest] = np.maximum(begins[environments], first) * width + environments
+            out[older] += oldest[places[older] - (1 + width)]
+            return out
 
         start, stop = ended.first_from(first), ended.stop
         return LaneEpisodes(width, ended.origin, start, stop, cut, firsts, steps, whole, 0)

@@ -120,15 +120,18 @@ class EpisodeSums:
             for lane, (ended, episodes) in enumerate(zip(self._ended, found, strict=True))
         ]
         self._strides = np.array([episodes.stride for episodes in found])
-        self._steps = np.concatenate([episodes.steps for episodes in found])
+        # Of one lane they are as they are: with many environments a copy takes its time.
+        steps = [episodes.steps for episodes in found]
+        self._steps = steps[0] if len(steps) == 1 else np.concatenate(steps)
         if self._whole:
-            self._steps *= np.concatenate([episodes.whole for episodes in found])
+            self._steps = self._steps * np.concatenate([episodes.whole() for episodes in found])
         sizes = [episodes.steps.size for episodes in found]
         self._begins = np.cumsum([0, *sizes[:-1]])
         self._places = self._begins + np.array([episodes.place for episodes in found])
         counts = self._count(self._steps)
         counts[self._places] = totals
-        self._bounds = np.zeros(counts.size + 1, np.int64)
+        self._bounds = np.empty(counts.size + 1, np.int64)
+        self._bounds[0] = 0
         np.cumsum(counts, out=self._bounds[1:])
         self._found = found
         self._version = index.version

@@ -53,8 +53,12 @@ class Windows:
         """Windows of episodes with so many steps: int64 (n,)."""
         if self.boundary == "pad":
             return np.asarray(-(-steps // self.stride), np.int64)
+        if self.stride == 1 and self.boundary == "drop":  # few passes, over many episodes
+            full = steps - (self.steps - 1)
+            np.maximum(full, 0, out=full)
+            return full
         left = steps - self.steps
-        full = left + 1 if self.stride == 1 else left // self.stride + 1
+        full = left // self.stride + 1
         np.maximum(full, 0, out=full)  # below 0 it was rounded down, to 0 or less
         if self.boundary == "drop":
             return full

@@ -19,7 +19,7 @@ def test_those_that_are_over_have_numbers_and_the_oldest_and_the_newest_are_list
     assert (found.stride, found.place) == (1, 1)
     assert found.firsts(np.array([0, 2])).tolist() == [0, 8]
     assert found.steps.tolist() == [3, 0, 3]
-    assert found.whole[[0, 2]].tolist() == [True, True]
+    assert found.whole()[[0, 2]].tolist() == [True, True]
 
 
 def test_the_oldest_one_is_not_whole_once_steps_of_it_cannot_be_sampled():
@@ -29,4 +29,4 @@ def test_the_oldest_one_is_not_whole_once_steps_of_it_cannot_be_sampled():
     assert found.start == found.stop
     assert found.firsts(np.array([0, 2])).tolist() == [3, 8]
     assert found.steps.tolist() == [4, 0, 3]
-    assert found.whole[[0, 2]].tolist() == [False, True]
+    assert found.whole()[[0, 2]].tolist() == [False, True]

@@ -93,7 +93,7 @@ def compare_episodes(index, model):
     firsts, steps = index.ended(0, numbers)
     here = list(zip(firsts.tolist(), steps.tolist(), [True] * len(firsts), strict=True))
     there = found.steps.nonzero()[0]
-    columns = (found.firsts(there), found.steps[there], found.whole[there])
+    columns = (found.firsts(there), found.steps[there], found.whole()[there])
     listed = list(zip(*(x.tolist() for x in columns), strict=True))
     assert found.steps[found.place] == 0
     assert found.stride == model.width
