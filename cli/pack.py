@@ -60,7 +60,11 @@ def _numbers(
     metavar="N,N-N",
     help="Keep the episodes of these environments, counted from 0 over all lanes.",
 )
-@click.option("--workers", type=WholeNumber(min=1), help="Threads.  [default: one a processor]")
+@click.option(
+    "--workers",
+    type=WholeNumber(min=1),
+    help="Processes that compress.  [default: one a processor]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print what was made as one JSON object.")
 def pack(
     sources: tuple[str, ...],

@@ -28,10 +28,13 @@ def progress(what: str, unit: str = "bytes") -> Iterator[Callable[[int, int], No
     amount = (DownloadColumn(),) if unit == "bytes" else (MofNCompleteColumn(), TextColumn(unit))
     columns = (BarColumn(), *amount, TimeRemainingColumn())
     bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    with bar:
-        task = bar.add_task(what, total=None)
+    task = bar.add_task(what, total=None)
 
-        def show(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
+    def show(done: int, total: int) -> None:
+        bar.start()  # no earlier: it has a thread, and a pack forks while there is none
+        bar.update(task, completed=done, total=total)
 
+    try:
         yield show
+    finally:
+        bar.stop()

@@ -40,10 +40,13 @@ from mmreplay.storage.lane_metadata import hold_store, lane_paths, read_metadata
 from mmreplay.system import checked_reads, durable_writes, user_paths
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.system.staging import staging_directory
+from mmreplay.system.worker_processes import Call, Pause, can_fork, run_in_processes
 
 _ATTEMPTS = 20
 _AHEAD = 4
-"""Chunk files that wait for each worker."""
+"""Chunk files that wait for each thread."""
+_BYTES_A_PROCESS = 16 << 20
+"""Of rows, for which one is forked: that takes milliseconds, and compressing these ten or more."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -104,7 +107,8 @@ def pack(
         min_return: keep the episodes whose return is no less.
         episodes: keep these: their numbers in `Store.episodes` of the sources one after the other,
             a mask over it, or a function of it that gives either.
-        workers: threads that compress and copy; None for one a processor.
+        workers: that compress and copy; None for one a processor. Processes where there is much to
+            compress on Linux, and this process has no other thread; else threads.
         envs: keep the episodes of these environments, counted over all lanes.
         chunk_frames: frames that are compressed together; of raw ones, frames a chunk file.
         shard_frames: frames a shard, a multiple of `chunk_frames`.
@@ -118,7 +122,8 @@ def pack(
             a store.
         EmptyBufferError: no episode is wanted.
         DiskFullError: no room; nothing is left behind.
-        FailedStoreError: a write or fsync failed, or a source was removed meanwhile.
+        FailedStoreError: a write or fsync failed, a source was removed meanwhile, or a process was
+            killed that compressed.
         CorruptStoreError: rows that cannot be read, or do not match their checksum.
     """
     wanted = FrameLayout.of(codec, chunk_frames, shard_frames)
@@ -144,7 +149,7 @@ def pack(
             with staging_directory(where) as folder:
                 work = _Pack(roots, folder, wanted, progress)
                 work.choose(min_return, episodes, envs)
-                work.build(folder / where.name, n_workers)
+                work.build(folder / where.name, n_workers, where)
                 if not durable_writes.replace_directory(
                     folder / where.name, folder.with_name(where.name)
                 ):
@@ -216,8 +221,8 @@ class _Pack:
             if lane.is_replaced():
                 raise EvictedError(str(lane.reader.path))
 
-    def build(self, built: AnyPath, n_workers: int) -> None:
-        """Write the store, durably.
+    def build(self, built: AnyPath, n_workers: int, where: Path) -> None:
+        """Write the store, durably, which will be at `where`.
 
         Raises EvictedError if a source is another by now.
         """
@@ -237,7 +242,7 @@ class _Pack:
         if not self._is_lane:
             self._write_root(built, common)
         done = ByteCount(self._progress, lambda: sum(log.weight for log in logs))
-        _write(itertools.chain.from_iterable(checks), logs, n_workers, done)
+        _write(itertools.chain.from_iterable(checks), logs, n_workers, done, str(where))
         for log in logs:
             log.write_checksums()
         for lane, path in zip(self.lanes, paths, strict=True):
@@ -298,39 +303,82 @@ def _names(given: Iterable[str | None]) -> list[str | None]:
     return out
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Written:
+    """A chunk file: of which log, of which array there, and how many bytes of rows it has."""
+
+    log: int
+    path: str
+    chunk: int
+    checksum: int
+    n_bytes: int
+
+
+def _write_file(number: int, log: PackedLog, spec: ArraySpec, chunk: int, pause: Pause) -> _Written:
+    checksum = log.write(spec, chunk, pause)
+    return _Written(number, spec.path, chunk, checksum, log.weight_of(spec, chunk))
+
+
+def _check(check: Callable[[], None], _: Pause) -> None:
+    check()
+
+
 def _write(
     checks: Iterable[Callable[[], None]],
     logs: Sequence[PackedLog],
     n_workers: int,
     done: ByteCount,
+    what: str,
 ) -> None:
-    """Make all checks and write all chunk files, in threads; the first error ends it.
+    """Make all checks and write all chunk files, in processes or threads; the first error ends it.
 
-    Compressing, reading and writing leave the interpreter to the other threads.
+    Compressing, reading and writing leave the interpreter to other threads. But they do so
+    thousands of times a second, and with each time one may wait for it.
     """
-    stop = threading.Event()
-    writing = (
-        (functools.partial(log.write, spec, chunk, stop), log.weight_of(spec, chunk))
-        for log in logs
-        for spec, chunk in log.files()
+    calls: Iterator[Call[_Written | None]] = itertools.chain(
+        (functools.partial(_check, check) for check in checks),
+        (
+            functools.partial(_write_file, number, log, spec, chunk)
+            for number, log in enumerate(logs)
+            for spec, chunk in log.files()
+        ),
     )
-    todo: Iterator[tuple[Callable[[], None], int]]
-    todo = itertools.chain(((check, 0) for check in checks), writing)
-    running: dict[concurrent.futures.Future[None], int] = {}
-    with concurrent.futures.ThreadPoolExecutor(n_workers, "mmreplay-pack") as pool:
+
+    def take(written: _Written | None) -> None:
+        if written is not None:
+            logs[written.log].note(written.path, written.chunk, written.checksum)
+            done.add(written.n_bytes)
+
+    n_files, n_bytes = map(sum, zip(*(log.made() for log in logs), strict=True))
+    n_processes = min(n_workers, n_files, n_bytes // _BYTES_A_PROCESS)
+    if n_processes > 1 and can_fork() and run_in_processes(calls, take, n_processes, what):
+        return
+    _run_in_threads(calls, take, n_workers)
+
+
+def _run_in_threads(
+    calls: Iterator[Call[_Written | None]], take: Callable[[_Written | None], None], n_threads: int
+) -> None:
+    stop = threading.Event()
+
+    def pause() -> None:
+        if stop.is_set():
+            raise concurrent.futures.CancelledError
+
+    running: set[concurrent.futures.Future[_Written | None]] = set()
+    with concurrent.futures.ThreadPoolExecutor(n_threads, "mmreplay-pack") as pool:
         try:
             while True:
                 # A few ahead: metadata may speak of more files than there are.
-                for call, weight in itertools.islice(todo, _AHEAD * n_workers - len(running)):
-                    running[pool.submit(call)] = weight
+                for call in itertools.islice(calls, _AHEAD * n_threads - len(running)):
+                    running.add(pool.submit(call, pause))
                 if not running:
                     return
-                ended, _ = concurrent.futures.wait(
+                ended, running = concurrent.futures.wait(
                     running, return_when=concurrent.futures.FIRST_COMPLETED
                 )
                 for future in ended:
-                    future.result()
-                    done.add(running.pop(future))
+                    take(future.result())
         except BaseException:
             stop.set()
             pool.shutdown(cancel_futures=True)

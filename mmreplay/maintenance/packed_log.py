@@ -1,14 +1,12 @@
 """A closed log that is written file by file, from rows that are there.
 
 Invariant: nobody knows the log before it is whole; each chunk file is written once, by whichever
-thread, and its checksum is that of the bytes that belong in it.
+thread or process, and its checksum is that of the bytes that belong in it.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
-from concurrent.futures import CancelledError
 from typing import Any
 
 import numpy as np
@@ -24,6 +22,7 @@ from mmreplay.storage import chunk_files, shard_file
 from mmreplay.storage.checksums import crc32c_of_file, stored_checksum
 from mmreplay.system import checked_reads, durable_writes
 from mmreplay.system.held_directories import AnyPath
+from mmreplay.system.worker_processes import Pause
 from mmreplay.writing import build_lane
 
 __all__ = ["PackedLog", "write_documents"]
@@ -52,6 +51,13 @@ class PackedLog:
         stop = min(self._rows.head, start + spec.chunk_rows)
         return (stop - max(self._rows.base, start)) * spec.row_bytes
 
+    def made(self) -> tuple[int, int]:
+        """How many chunk files are not copied as they stand, and the bytes of their rows."""
+        base, head = self._rows.base, self._rows.head
+        new = [spec for spec in self._specs.values() if self._rows.stored(spec) is None]
+        n_files = sum(-(-head // spec.chunk_rows) - base // spec.chunk_rows for spec in new)
+        return n_files, (head - base) * sum(spec.row_bytes for spec in new)
+
     def files(self) -> Iterator[tuple[ArraySpec, int]]:
         """Every chunk file."""
         base, head = self._rows.base, self._rows.head
@@ -59,29 +65,30 @@ class PackedLog:
             for chunk in range(base // spec.chunk_rows, -(-head // spec.chunk_rows)):
                 yield spec, chunk
 
-    def write(self, spec: ArraySpec, chunk: int, stop: threading.Event) -> None:
-        """Write a chunk file, not yet durably; any thread may.
+    def write(self, spec: ArraySpec, chunk: int, pause: Pause) -> int:
+        """Write a chunk file, not yet durably; any thread or process may. Returns its checksum.
 
-        Raises CorruptStoreError for damaged rows, EvictedError if the source was replaced, and
-        CancelledError once `stop` is set, if a shard was still being made.
+        `pause` is called between the inner chunks of a shard. Raises CorruptStoreError for damaged
+        rows, EvictedError if the source was replaced.
         """
         path = chunk_files.chunk_path(self._target, spec, chunk)
         source = self._rows.stored(spec)
         if source is not None:
-            self._sums[spec.path, chunk] = _copy(source, spec, chunk, path)
-            return
+            return _copy(source, spec, chunk, path)
         column, start = self._rows.open(spec.path), chunk * spec.chunk_rows
         end = min(start + spec.chunk_rows, self._rows.head)
         if spec.is_raw:
             pieces = _raw_pieces(spec, column, start, max(start, self._rows.base), end)
             durable_writes.write_pieces(path, spec.chunk_bytes, pieces, overwritten=True)
-            value = crc32c_of_file(path, spec.chunk_bytes)
-        else:
-            chunks = _inner_chunks(spec, column, range(start, end), self._rows.base, stop)
-            data = shard_file.assemble(spec, chunks)
-            durable_writes.write_new(path, data)
-            value = compression.crc32c(data) or 1
-        self._sums[spec.path, chunk] = value
+            return crc32c_of_file(path, spec.chunk_bytes)
+        chunks = _inner_chunks(spec, column, range(start, end), self._rows.base, pause)
+        data = shard_file.assemble(spec, chunks)
+        durable_writes.write_new(path, data)
+        return compression.crc32c(data) or 1
+
+    def note(self, path: str, chunk: int, checksum: int) -> None:
+        """A chunk file of the array at `path` was written."""
+        self._sums[path, chunk] = checksum
 
     def write_checksums(self) -> None:
         """Write the checksums of the chunk files, all of which are there."""
@@ -171,7 +178,7 @@ def _raw_pieces(
 
 
 def _inner_chunks(
-    spec: ArraySpec, column: Column, shard_rows: range, base: int, stopped: threading.Event
+    spec: ArraySpec, column: Column, shard_rows: range, base: int, pause: Pause
 ) -> list[bytes]:
     """The inner chunks of the rows of a shard, in their order; rows below `base` are zeros."""
     start, stop, inner = shard_rows.start, shard_rows.stop, spec.inner_rows
@@ -186,8 +193,7 @@ def _inner_chunks(
     same = column.codec == spec.codec
     out: list[bytes] = []
     for row, place in zip(range(start, stop, inner), column.places(spec, start, stop), strict=True):
-        if stopped.is_set():
-            raise CancelledError
+        pause()
         if place is not None and row >= base:
             shard, first = place
             if same:
