@@ -7,6 +7,9 @@ import errno
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -26,8 +29,9 @@ from mmreplay import (
     pack,
     verify,
 )
+from mmreplay.system import platform
 from tests.support.disks.faults import ALLOCATING, SYNCING, faulty_disk
-from tests.support.disks.trees import contents, names
+from tests.support.disks.trees import contents, flip, names
 from tests.support.oracle.checks import check_copy
 from tests.support.writers import attributes
 
@@ -216,6 +220,163 @@ def test_workers_and_progress(store, tmp_path):
     done, total = zip(*seen, strict=True)
     assert list(done) == sorted(done)
     assert done[-1] == total[-1] > 37 * 3
+
+
+# ---------------------------------------------------------------- processes
+
+PROCESSES = """
+import json, os, signal, sys, threading
+import numpy as np, mmreplay
+from mmreplay.maintenance import packed_log
+from mmreplay.system import forks, worker_processes
+
+path, target = sys.argv[1:3]
+parent, children, fork, encode = os.getpid(), [], os.fork, packed_log.compression.encode
+
+def counted():
+    pid = fork()
+    if pid:
+        children.append(pid)
+    return pid
+
+def in_a_child(do):
+    # Once a child is at work on a shard; this process waits for it.
+    def changed(codec, part):
+        if os.getpid() == parent:
+            signal.sigtimedwait([], 0.01)
+        else:
+            do()
+        return encode(codec, part)
+    packed_log.compression.encode = changed
+
+def check_ended():
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return
+    raise AssertionError("a child is left")
+
+os.fork = counted
+"""
+
+
+@pytest.fixture
+def large(tmp_path, quick_disk):
+    """A closed store of 74 MB of frames, of many shards, in two lanes."""
+    path = tmp_path / "store.zarr"
+    frame = Field((64, 64), "uint8", "lz4", chunk=16, shard=1024)
+    frames = np.arange(8 * 64 * 64).reshape(8, 64, 64).astype(np.uint8)
+    for lane in ("a", "b"):
+        with mmreplay.create(path, frame, Field((), "int64"), lane=lane, append=True) as writer:
+            writer.reset(frames[0])
+            for t in range(9_000):
+                writer.step(t, 1.0, frames[t % 8], t % 100 == 99)
+                if t % 100 == 99:
+                    writer.reset(frames[1])
+    return path
+
+
+needs_fork = pytest.mark.skipif(not platform.LINUX, reason="forks on Linux only")
+
+
+@needs_fork
+def test_processes_write_what_one_thread_writes(large, tmp_path, child):
+    code = """
+for kind, options in {"all": {"codec": "zstd"}, "some": {"episodes": range(1, 175)}}.items():
+    for workers in (1, 2, 4) if kind == "all" else (1, 4):
+        seen = []
+        mmreplay.pack(path, f"{target}-{kind}-{workers}", workers=workers,
+                      progress=lambda *both: seen.append(both), **options)
+        assert len(children) == workers - 1
+        done, total = zip(*seen)
+        assert list(done) == sorted(done) and done[-1] == total[-1] and len(seen) > 15
+        check_ended()
+        children.clear()
+mmreplay.pack(path, f"{target}-as-it-is", workers=4)
+assert not children  # to copy
+assert forks.lineage() == () and forks._n_children == 0
+"""
+    child(PROCESSES + code, large, tmp_path / "packed")
+    for several, one in (("all-2", "all-1"), ("all-4", "all-1"), ("some-4", "some-1")):
+        packed = tmp_path / f"packed-{several}"
+        assert chunks(packed) == chunks(tmp_path / f"packed-{one}")
+        assert verify(packed).findings == []
+
+
+@needs_fork
+def test_threads_where_there_are_some_already(large, tmp_path, child):
+    code = """
+end = threading.Event()
+thread = threading.Thread(target=end.wait)
+thread.start()
+mmreplay.pack(path, target, "zstd", workers=4)
+end.set()
+thread.join()
+assert not children
+"""
+    child(PROCESSES + code, large, tmp_path / "packed.zarr")
+    assert verify(tmp_path / "packed.zarr").findings == []
+
+
+@needs_fork
+@pytest.mark.parametrize(
+    ("does", "raises", "text"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "FailedStoreError", "was ended by signal 9"),
+        ("os.kill(parent, signal.SIGINT)", "KeyboardInterrupt", ""),
+        ("os.open('/none', 0)", "FileNotFoundError", "/none"),
+    ],
+)
+def test_what_happens_to_a_child_leaves_nothing(large, tmp_path, child, does, raises, text):
+    code = f"""
+in_a_child(lambda: {does})
+try:
+    mmreplay.pack(path, target, "zstd", workers=3)
+except BaseException as error:
+    print(type(error).__name__, error)
+assert len(children) == 2
+check_ended()
+"""
+    shown = child(PROCESSES + code, large, tmp_path / "packed.zarr")
+    assert shown.startswith(raises)
+    assert text in shown
+    assert names(tmp_path) == ["store.zarr"]
+
+
+@needs_fork
+def test_damage_that_a_child_finds_is_told_with_its_path(large, tmp_path, child):
+    flip(large / "lane-00001" / "frames" / "c.3.0.0")
+    code = """
+in_a_child(lambda: None)
+try:
+    mmreplay.pack(path, target, "zstd", workers=2)
+except mmreplay.CorruptStoreError as error:
+    print(error)
+assert len(children) == 1
+check_ended()
+"""
+    shown = child(PROCESSES + code, large, tmp_path / "packed.zarr")
+    with pytest.raises(CorruptStoreError) as caught:
+        pack(large, tmp_path / "packed.zarr", "zstd", workers=1)
+    assert shown == str(caught.value)
+    assert "lane-00001/frames/c.3.0.0: inner chunk 0" in shown
+    assert names(tmp_path) == ["store.zarr"]
+
+
+@needs_fork
+def test_a_pack_that_is_killed_leaves_no_process_and_the_next_one_no_directory(large, tmp_path):
+    code = """
+in_a_child(lambda: (print(os.getpid(), flush=True), os.kill(parent, signal.SIGKILL)))
+mmreplay.pack(path, target, "zstd", workers=2)
+"""
+    command = [sys.executable, "-c", PROCESSES + code, str(large), str(tmp_path / "packed.zarr")]
+    # The output ends with the last process that has it.
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    assert done.stdout
+    assert len(names(tmp_path)) == 2
+    pack(large, tmp_path / "packed.zarr")
+    assert names(tmp_path) == ["packed.zarr", "store.zarr"]
 
 
 # ---------------------------------------------------------------- refused

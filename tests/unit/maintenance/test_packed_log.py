@@ -1,8 +1,5 @@
 """Chunk files of a packed log: copied, or written from rows, with the checksums they must have."""
 
-import threading
-from concurrent.futures import CancelledError
-
 import numpy as np
 import pytest
 
@@ -14,8 +11,11 @@ from mmreplay.reading.joined_lanes import open_lane
 from mmreplay.storage.checksums import crc32c_of_file, stored_checksum
 from tests.support.disks.trees import flip
 
-GO_ON = threading.Event()
 LZ4 = Field((3,), "uint8", "lz4", chunk=4, shard=8)
+
+
+def go_on():
+    """A pause between chunks in which nothing happens."""
 
 
 @pytest.fixture
@@ -34,9 +34,11 @@ def test_each_file_and_its_checksum(reader, tmp_path, codec):
     log = PackedLog(target, rows, specs)
     files = list(log.files())
     assert log.weight == sum(log.weight_of(*file) for file in files)
+    made = [file for file in files if rows.stored(file[0]) is None]
+    assert log.made() == (len(made), sum(log.weight_of(*file) for file in made))
     assert log.weight == 37 * sum(spec.row_bytes for spec in specs.values())
     for file in files:
-        log.write(*file, GO_ON)
+        log.note(file[0].path, file[1], log.write(*file, go_on))
     log.write_checksums()
     for spec, chunk in files:
         path = target / spec.path / spec.key(chunk)
@@ -55,10 +57,10 @@ def test_what_is_copied_must_match_its_checksum(reader, tmp_path):
         spec = reader.specs[name]
         flip(reader.path / name / spec.key(1))
         with pytest.raises(CorruptStoreError, match="does not match its checksum"):
-            log.write(spec, 1, GO_ON)
+            log.write(spec, 1, go_on)
         (reader.path / name / spec.key(0)).unlink()
         with pytest.raises(CorruptStoreError, match="missing"):
-            log.write(spec, 0, GO_ON)
+            log.write(spec, 0, go_on)
 
 
 def test_a_log_without_rows_has_no_files(reader, tmp_path):
@@ -67,10 +69,15 @@ def test_a_log_without_rows_has_no_files(reader, tmp_path):
 
 
 def test_a_shard_is_given_up_where_that_is_asked_for(reader, tmp_path):
-    stop, rows = threading.Event(), StoredRows(reader)
+    class StoppedError(Exception):
+        pass
+
+    def stop():
+        raise StoppedError
+
+    rows = StoredRows(reader)
     specs = FrameLayout.of("zstd", None, None).same_kind(reader)[""]
     write_documents(tmp_path / "packed", {}, specs, rows)
-    stop.set()
-    with pytest.raises(CancelledError):
+    with pytest.raises(StoppedError):
         PackedLog(tmp_path / "packed", rows, specs).write(specs["frames"], 0, stop)
     assert not list((tmp_path / "packed" / "frames").glob("c.*"))
