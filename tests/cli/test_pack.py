@@ -1,11 +1,18 @@
 """``mmreplay pack``: one line about the new store."""
 
 import json
+import os
+import pty
 import re
+import subprocess
+import sys
 
+import numpy as np
 import pytest
 
 import mmreplay
+from mmreplay import Field
+from mmreplay.system import platform
 
 
 def test_one_store(command, store):
@@ -50,6 +57,35 @@ def test_environments_of_many(command, vector_store):
         *("source_bytes", "bytes_on_disk"),
     ]
     assert list(made.values())[:6] == ["packed.zarr", 1, 33, 30, 3, 3]
+
+
+@pytest.mark.skipif(not platform.LINUX, reason="forks on Linux only")
+def test_with_a_progress_bar_on_a_terminal_it_is_several_processes(folder):
+    with mmreplay.create("store.zarr", Field((64, 64), "uint8", "lz4"), Field(())) as writer:
+        writer.reset(np.zeros((64, 64), np.uint8))
+        for _ in range(12_000):
+            writer.step(0, 0.0, np.zeros((64, 64), np.uint8))
+    code = """
+import os, sys, mmreplay_cli
+fork = os.fork
+def told():
+    print("forked", flush=True)
+    return fork()
+os.fork = told
+sys.argv = ["mmreplay", "pack", "store.zarr", "packed.zarr", "--codec", "zstd", "--workers", "2"]
+mmreplay_cli.main()
+"""
+    master, slave = pty.openpty()
+    run = [sys.executable, "-c", code]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    with subprocess.Popen(run, stdout=subprocess.PIPE, stderr=slave, env=environment) as process:
+        os.close(slave)
+        out = process.stdout.read().decode()
+    shown = os.read(master, 65536)
+    os.close(master)
+    assert out.startswith("forked\npacked.zarr: 12,000 transitions")
+    assert out.count("forked") == 1
+    assert "━".encode() in shown
 
 
 @pytest.mark.parametrize("text", ["", "1-", "3-1", "x", "1,,2", "-1", "0-999999999"])
