@@ -73,7 +73,8 @@ def _returns_of_rows(reader: LaneReader, starts: Ids, stops: Ids) -> npt.NDArray
 
 def _sums(values: Array, begins: Ids, ends: Ids) -> npt.NDArray[np.float64]:
     """Of values [begin, end), for (n,) of these, which ascend and do not overlap."""
-    bounds = np.stack((begins, ends), 1).ravel()
+    bounds = np.empty(2 * begins.size, np.int64)
+    bounds[::2], bounds[1::2] = begins, ends
     with np.errstate(over="ignore", invalid="ignore"):  # of rewards that are not finite
         rewards = np.empty(values.size + 1)  # an end may be that of the values
         rewards[:-1], rewards[-1] = values, 0.0

@@ -18,6 +18,7 @@ from mmreplay.system import platform
 from mmreplay.system.held_directories import AnyPath, HeldPath, at, check_there
 from mmreplay.system.limits import check_limit
 
+_HAS_BLOCKS = hasattr(os.stat_result, "st_blocks")
 _EFFECTIVE = os.access in os.supports_effective_ids
 _READ = os.O_RDONLY | platform.NOFOLLOW | platform.NONBLOCK | platform.CLOEXEC | platform.BINARY
 
@@ -347,17 +348,29 @@ def allocated_bytes(root: AnyPath) -> dict[str, int]:
     Each has its own blocks and those of the files in it, not of what is further down.
     """
     out = {}
-    for path, _, files in walk(root):
-        start, folder = at(path)  # once a directory: of a long store there are very many files
-        names = [start, *(f"{start}/{name}" for name in files)]
-        out[str(path)] = sum(_blocks(name, folder) for name in names)
+    todo = [root]
+    while todo:
+        path = todo.pop()
+        try:
+            with _listable(path) as place, os.scandir(place) as entries:
+                about = os.stat(place)
+                size = about.st_blocks * 512 if _HAS_BLOCKS else _rounded(about)
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        todo.append(path / entry.name)
+                        continue
+                    try:
+                        about = entry.stat(follow_symlinks=False)
+                    except OSError:  # evicted, or renamed, at this moment
+                        continue
+                    size += about.st_blocks * 512 if _HAS_BLOCKS else _rounded(about)
+        except OSError as error:
+            check_limit(error, path)
+            continue
+        out[str(path)] = size
     return out
 
 
-def _blocks(name: str, folder: int | None) -> int:
-    try:
-        about = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except OSError:  # evicted, or renamed, at this moment
-        return 0
-    # Windows has no st_blocks; the length is the next best thing.
-    return getattr(about, "st_blocks", -(-about.st_size // 512)) * 512
+def _rounded(about: os.stat_result) -> int:
+    """The length of a file in whole blocks: the next best thing on Windows."""
+    return -(-about.st_size // 512) * 512

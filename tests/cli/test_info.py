@@ -61,7 +61,8 @@ steps per episode: min 2, mean 6, max 11
 @pytest.fixture
 def blocks_of_100(monkeypatch):
     """Every file and folder takes 100 bytes, on any file system."""
-    monkeypatch.setattr(checked_reads, "_blocks", lambda path, name: 100)
+    monkeypatch.setattr(checked_reads, "_HAS_BLOCKS", False)
+    monkeypatch.setattr(checked_reads, "_rounded", lambda about: 100)
 
 
 def test_a_closed_store(command, store, blocks_of_100):
