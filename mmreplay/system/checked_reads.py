@@ -9,9 +9,9 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FailedStoreError, StoreNotFoundError
 from mmreplay.system import platform
@@ -106,50 +106,35 @@ def read_ranges(path: AnyPath, ranges: Sequence[tuple[int, int]], size: int) -> 
         os.close(descriptor)
 
 
-class PieceReader:
-    """A file, by its name in a directory, of which some bytes are read; a context manager.
+def read_pieces(
+    path: AnyPath,
+    name: str,
+    n_last: int,
+    find: Callable[[int, bytes], Sequence[tuple[int, int]]],
+) -> list[bytes]:
+    """Bytes of a file, by its name in a directory: those of the ranges that `find` tells.
 
+    It is given the size of the file and its last `n_last` bytes, and tells (start, stop) of each.
     As fast as it can be, for chunks with a checksum: what is read may be too short, and the file is
-    looked at closely only if something fails. Raises FileNotFoundError, CorruptStoreError.
+    looked at closely only if something fails.
 
-    Attributes:
-        size: in bytes.
+    Raises FileNotFoundError, CorruptStoreError, and what `find` raises.
     """
-
-    __slots__ = ("_descriptor", "_name", "_path", "size")
-
-    def __init__(self, path: AnyPath, name: str) -> None:
-        self._path, self._name = path, name
-        start, folder = at(path)
+    where, folder = at(path)
+    try:
+        descriptor = os.open(f"{where}/{name}", _READ, dir_fd=folder)
         try:
-            self._descriptor = os.open(f"{start}/{name}", _READ, dir_fd=folder)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise self._unreadable(error) from error
-        try:
-            self.size = os.lseek(self._descriptor, 0, os.SEEK_END)
-        except OSError as error:  # a pipe, or a directory
-            os.close(self._descriptor)
-            raise self._unreadable(error) from error
-
-    def read(self, offset: int, length: int) -> bytes:
-        """As many bytes as there are."""
-        try:
-            return os.pread(self._descriptor, length, offset)
-        except OSError as error:
-            raise self._unreadable(error) from error
-
-    def _unreadable(self, error: OSError) -> CorruptStoreError:
-        path = self._path / self._name
-        os.close(open_regular(path, os.O_RDONLY))  # which may know what is wrong with it
-        return CorruptStoreError(f"{path}: cannot be read: {error.strerror}")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
+            size = os.lseek(descriptor, 0, os.SEEK_END)
+            ranges = find(size, os.pread(descriptor, n_last, max(size - n_last, 0)))
+            return [os.pread(descriptor, stop - start, start) for start, stop in ranges]
+        finally:
+            os.close(descriptor)
+    except FileNotFoundError:
+        raise
+    except OSError as error:  # a pipe, a directory, a right that is missing
+        whole = path / name
+        os.close(open_regular(whole, os.O_RDONLY))  # which may know what is wrong with it
+        raise CorruptStoreError(f"{whole}: cannot be read: {error.strerror}") from error
 
 
 def read_filled(path: AnyPath, size: int, piece_bytes: int) -> Iterator[tuple[int, bytes]]:
