@@ -71,6 +71,11 @@ def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if about[name]
     ]
     yield "episodes", f"{about['episodes']:,}" + (f": {', '.join(ends)}" if ends else "")
+    if about["finite"]:
+        yield "values", "finite only: a NaN or an infinity is refused"
+    if about["non_finite_rewards"]:
+        odd, share = about["non_finite_rewards"], about["transitions"]
+        yield "rewards", f"{odd:,} of {share:,} are NaN or infinite"
     yield from _savings(about)
     yield from _freshness(about)
     versions = about["versions"] if isinstance(about["versions"], dict) else {}

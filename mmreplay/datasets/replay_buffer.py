@@ -50,6 +50,7 @@ class ReplayBuffer(Dataset):
             matching, when the store exists.
         lanes: that many environments, which step together.
         flush_s: seconds between flushes by the clock; 0 for none.
+        finite: whether a NaN or an infinity among floats is refused; see `create`.
         prefetch: batches to read ahead in threads; see `load`. A batch then shows the buffer as it
             was up to so many samples before, but nothing that was evicted since.
 
@@ -83,6 +84,7 @@ class ReplayBuffer(Dataset):
         clip_reward: tuple[float, float] | None = None,
         metadata: Mapping[str, Any] | None = None,
         flush_s: float = FLUSH_S,
+        finite: bool | None = None,
         prefetch: int = 0,
     ) -> None:
         settings = Settings(stack, n_step, gamma, padding or "reset", stack_axis, clip_reward)
@@ -103,6 +105,7 @@ class ReplayBuffer(Dataset):
             metadata=metadata,
             append=True,
             flush_s=flush_s,
+            finite=finite,
         )
         writer, files = self.writer, self.writer.files
         try:

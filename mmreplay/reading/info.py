@@ -58,7 +58,8 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
       two writes to disk.
     """
     states = _settled_states(lanes)
-    episodes = lanes.episodes()  # takes the newest rows; what follows is of the same ones
+    # Takes the newest rows; what follows is of the same ones.
+    episodes, n_odd_rewards = lanes.episodes_and_odd_rewards()
     windows = [_window(lanes, number) for number in range(len(lanes.readers))]
     counts = np.diff([lanes.index.n_transitions_of(n) for n in range(len(windows) + 1)]).tolist()
     transitions = sum(counts)
@@ -92,6 +93,8 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
         "returns": _spread(ended["return"]),
         "lengths": _spread(ended["length"]),
         "capacity": None if None in capacities else sum(capacities),
+        "finite": all(reader.metadata.get("finite", False) for reader in lanes.readers),
+        "non_finite_rewards": n_odd_rewards,
         "fields": fields,
         "bytes_on_disk": on_disk,
         "bytes_raw": raw,

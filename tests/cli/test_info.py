@@ -308,3 +308,18 @@ lane   name   state    rows   first   transitions   environments
 """
         in out
     )
+
+
+def test_rewards_that_are_not_finite_are_told(command, write, play):
+    with write() as writer:
+        play(writer, 3, "terminated")
+        play(writer, 2, "terminated", reward=float("nan"))
+    lines = command("info", "store.zarr").out.splitlines()
+    assert "rewards       2 of 5 are NaN or infinite" in lines
+
+
+def test_a_store_that_takes_finite_values_only_says_so(command, write, play):
+    with write(finite=True) as writer:
+        play(writer, 3, "terminated")
+    lines = command("info", "store.zarr").out.splitlines()
+    assert "values        finite only: a NaN or an infinity is refused" in lines
