@@ -97,8 +97,8 @@ def env_fields(env: AnyEnv) -> EnvFields:
 
     Of a `FrameStack`, also below wrappers that leave the observation alone, the fields are those of
     one frame; of vector environments of ale-py and EnvPool with ``stack_num=1`` they are without
-    the axis of 1 that their observations have. Raises SchemaError for spaces whose values are no arrays of a fixed
-    shape and dtype, and for an action of several arrays.
+    the axis of 1 that their observations have. Raises SchemaError for spaces whose values are no
+    arrays of a fixed shape and dtype, and for an action of several arrays.
     """
     if not hasattr(env, "action_space"):
         raise SchemaError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self,
         path: str | os.PathLike[str],
         capacity: int | None = None,
-        stack: int | None = 4,
+        stack: int | EllipsisType | None = ...,
         n_step: int = 1,
         gamma: float = 0.99,
         seed: Seed = 0,

@@ -144,7 +144,7 @@ def test_stacks_of_the_pool_are_warned_of(tmp_path):
 
 def test_a_pool_that_returns_some_of_its_environments_is_refused(tmp_path):
     env = pool("CartPole-v1", batch_size=2)
-    with pytest.raises(SchemaError, match="only some of its environments.* batch_size equal to"):
+    with pytest.raises(SchemaError, match=r"only some of its environments.* batch_size equal to"):
         RecordExperience(env, tmp_path / "pool.zarr")
     assert not (tmp_path / "pool.zarr").exists()
 
