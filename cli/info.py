@@ -53,11 +53,10 @@ def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     env = _environment(about["env"])
     if env:
         yield "environment", env
-    rows = count(about["rows"], _unit(about))
-    gone = about["rows"] - about["kept_rows"]
+    kept, gone = count(about["kept_rows"], _unit(about)), about["rows"] - about["kept_rows"]
     yield (
         "transitions",
-        f"{about['transitions']:,} in {rows}" + (f", the oldest {gone:,} evicted" if gone else ""),
+        f"{about['transitions']:,} in {kept}" + (f"; {gone:,} older ones evicted" if gone else ""),
     )
     capacity = about["capacity"]
     yield "capacity", "unlimited" if capacity is None else count(capacity, "transition")
@@ -70,7 +69,8 @@ def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         )
         if about[name]
     ]
-    yield "episodes", f"{about['episodes']:,}" + (f": {', '.join(ends)}" if ends else "")
+    whole = " whole" if gone else ""  # of others older steps were evicted
+    yield "episodes", f"{about['episodes']:,}{whole}" + (f": {', '.join(ends)}" if ends else "")
     if about["finite"]:
         yield "values", "finite only: a NaN or an infinity is refused"
     if about["non_finite_rewards"]:

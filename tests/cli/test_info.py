@@ -120,7 +120,11 @@ def test_evicted_rows(command, write, play):
         for _ in range(20):
             play(writer, 9, "terminated")
     out = command("info", "store.zarr").out
-    assert re.search(r"^transitions   10 in 200 rows, the oldest \d+ evicted$", out, re.MULTILINE)
+    found = re.search(
+        r"^transitions   10 in (\d+) rows; (\d+) older ones evicted$", out, re.MULTILINE
+    )
+    assert sum(map(int, found.groups())) == 200
+    assert "episodes      1 whole: 1 terminated\n" in out
     assert "capacity      10 transitions\n" in out
 
 

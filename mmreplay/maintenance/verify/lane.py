@@ -55,6 +55,7 @@ class Examination:
         watch: its findings.
         arrays: those of a lane of one environment whose metadata can be used.
         state: ``closed``, ``live``, ``crashed`` or, if it cannot be opened, ``unknown``.
+        environments: of the lane, as far as that is known.
         n_rows: rows examined; of many environments, ticks.
         untrusted: rows past the head that the state page speaks of.
     """
@@ -64,6 +65,7 @@ class Examination:
         self.watch = Watch(root, path, tally)
         self.arrays = Arrays()
         self.state = "unknown"
+        self.environments = 1
         self.n_rows = self.untrusted = 0
 
     def run(self) -> None:
@@ -90,7 +92,7 @@ class Examination:
 
     def _run_vector(self, schema: Schema, width: int, *, finite: bool) -> None:
         """The two logs of a lane of many environments, each by itself, then together."""
-        path = self.watch.path
+        path, self.environments = self.watch.path, width
         columns = {TICKS: tick_columns(schema, width), STARTS: start_columns(schema)}
         self._check_names()
         logs: dict[str, LogExamination] = {}
