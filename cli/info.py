@@ -53,11 +53,12 @@ def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     env = _environment(about["env"])
     if env:
         yield "environment", env
-    kept, gone = count(about["kept_rows"], _unit(about)), about["rows"] - about["kept_rows"]
-    yield (
-        "transitions",
-        f"{about['transitions']:,} in {kept}" + (f"; {gone:,} older ones evicted" if gone else ""),
-    )
+    older = sum(one["first"] for one in about["lane_details"])
+    gone = about["rows"] - about["kept_rows"]
+    rows = f"{about['transitions']:,} in {count(about['rows'] - older, _unit(about))}"
+    if older:
+        rows += f"; of {older:,} older ones {gone:,} evicted"
+    yield "transitions", rows
     capacity = about["capacity"]
     yield "capacity", "unlimited" if capacity is None else count(capacity, "transition")
     ends = [
@@ -69,7 +70,7 @@ def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         )
         if about[name]
     ]
-    whole = " whole" if gone else ""  # of others older steps were evicted
+    whole = " whole" if older else ""
     yield "episodes", f"{about['episodes']:,}{whole}" + (f": {', '.join(ends)}" if ends else "")
     if about["finite"]:
         yield "values", "finite only: a NaN or an infinity is refused"
