@@ -33,6 +33,7 @@ SUBJECTS = {  # title, and which part of a figure's name is the head of its colu
     "vector_append": ("Appending, many environments", _WIDTHS),
     "vector_open": ("Opening and sampling, many environments", _WIDTHS),
     "record": ("Recording", _GAMES),
+    "record_experience": ("Recording in a loop of your own", r"^(?P<column>[^:]+): "),
     "disk": ("Disk", _GAMES),
     "open": ("Opening", r"^(?P<column>(?:closed|killed), \w+, \w+ (?:lanes?|environments)): "),
     "memory": ("Memory", _CODECS),

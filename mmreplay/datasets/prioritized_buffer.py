@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
@@ -41,8 +42,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         alpha, beta, betasteps, epsilon, error_clip, variant, stratified, normalize: see
             `mmreplay.sampling.prioritized.Prioritization`; each opening may give others.
         frame, action, codec, extras, reward_dtype, env, lanes, padding, stack_axis,
-            clip_reward, metadata, flush_s, prefetch: as for `ReplayBuffer`. A batch that is read
-            ahead is drawn by the priorities as they were then.
+            clip_reward, metadata, flush_s, finite, prefetch: as for `ReplayBuffer`. A batch that is
+            read ahead is drawn by the priorities as they were then.
 
     Raises:
         SchemaError, LockedError, DiskFullError, FormatError, CorruptStoreError: as `ReplayBuffer`.
@@ -56,7 +57,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self,
         path: str | os.PathLike[str],
         capacity: int | None = None,
-        stack: int | None = 4,
+        stack: int | EllipsisType | None = ...,
         n_step: int = 1,
         gamma: float = 0.99,
         seed: Seed = 0,
@@ -81,6 +82,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         clip_reward: tuple[float, float] | None = None,
         metadata: Mapping[str, Any] | None = None,
         flush_s: float = FLUSH_S,
+        finite: bool | None = None,
         prefetch: int = 0,
     ) -> None:
         self._how = Prioritization(
@@ -105,6 +107,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             clip_reward=clip_reward,
             metadata=metadata,
             flush_s=flush_s,
+            finite=finite,
             prefetch=prefetch,
         )
         try:

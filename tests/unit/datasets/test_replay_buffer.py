@@ -328,7 +328,8 @@ def test_an_invalid_stored_generator_is_an_error_that_names_it(make, buffer_of, 
 
 
 def test_one_thread_steps_and_another_samples(buffer_of, story):
-    buffer = buffer_of(capacity=50, frame=Field((3,), "uint8", "lz4", chunk=4, shard=8), n_step=3)
+    frame = Field((3,), "uint8", "lz4", chunk=4, shard=8)
+    buffer = buffer_of(capacity=50, frame=frame, stack=4, n_step=3)
     story.play(buffer.writer, 5)
     wrong, stop = [], threading.Event()
 
