@@ -24,7 +24,7 @@ help:
 	@echo 'make test-deep  run those that can look deeper, deeper: some minutes more'
 	@echo 'make test-exchange  import and export with the libraries whose formats these are: 2 GB of packages'
 	@echo 'make test-browser  look at the page of `mmreplay view` in Chromium'
-	@echo 'make test-adapters  run those of mmreplay.adapters: 1 GB of packages, two minutes'
+	@echo 'make test-adapters  run those of mmreplay.adapters: 2 GB of packages, two minutes'
 	@echo 'make crash      try for long to lose or tear a row, and write tests/crash/results'
 	@echo 'make lint       check style and the order of rooms; make format repairs what can be repaired'
 	@echo 'make types      check types (mypy)'
@@ -48,9 +48,9 @@ test: $(VENV)/.extras-test
 test-deep: $(VENV)/.extras-test
 	MMREPLAY_EFFORT=deep $(BIN)/python -m pytest -m deep $(SIDE_BY_SIDE) $(ARGS)
 
-# What needs the frameworks, and the document that shows them.
+# What needs the frameworks, the document that shows them, and an example.
 test-adapters: $(ADAPTERS)/.installed
-	$(ADAPTERS)/bin/python -m pytest tests/unit/adapters \
+	$(ADAPTERS)/bin/python -m pytest tests/unit/adapters tests/examples/test_dqn_cleanrl_style.py \
 	    "tests/docs/test_readme.py::test_blocks_of_a_document_run[docs/training.md]" $(ARGS)
 
 test-exchange: $(EXCHANGE)/.installed

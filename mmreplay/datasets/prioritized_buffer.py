@@ -176,8 +176,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         Raises:
             SchemaError: something that `state_dict` did not return.
         """
-        sampler = self.sampler
-        given = state if isinstance(state, Mapping) else {}  # else refused below
+        sampler, given = self.sampler, dict[str, Any]()
+        if isinstance(state, Mapping):  # else it is refused below
+            given.update(state)
         n_batches = whole_number("batches", given.get("batches", sampler.n_batches), 0)
         super().load_state_dict(state)
         sampler.n_batches = n_batches
