@@ -174,6 +174,17 @@ def test_a_pickle_of_it_has_the_same_numbers(tmp_path):
         np.testing.assert_equal(again[29], source[29])
 
 
+def test_a_transition_that_was_evicted_is_not_another_one(tmp_path):
+    fields = {"frame": Field((3,)), "action": ACTION}
+    with mmreplay.ReplayBuffer(tmp_path / "b.zarr", 20, stack=None, **fields) as buffer:
+        play(buffer, 20)
+        source = TransitionSource(buffer)
+        play(buffer, 10)
+        assert source[19]["id"] == source.ids[19]
+        with pytest.raises(mmreplay.InvalidIdError):
+            source[0]
+
+
 def test_settings_beside_a_dataset_are_refused(stores):
     with mmreplay.load(stores("one lane")) as data:
         assert len(TransitionSource(data)) == 300

@@ -176,15 +176,21 @@ def test_what_grew_is_not_taken_from_the_cache(tmp_path):
 
 def test_another_store_at_the_same_path_is_not_taken_from_the_cache(tmp_path):
     path, other = tmp_path / "one.zarr", tmp_path / "other.zarr"
-    for place, reward in ((path, 1.0), (other, 2.0)):
+    for place, action in ((path, 1), (other, 2)):
         with mmreplay.create(place, Field((3,)), ACTION) as writer:
             writer.reset(np.zeros(3, "uint8"))
-            writer.step(1, reward, np.zeros(3, "uint8"))
-    assert to_dataset(path, stack=None)[0]["reward"] == 1.0
+            writer.step(action, 1.0, np.zeros(3, "uint8"))
+    assert to_dataset(path, stack=None)[0]["action"] == 1
     path.rename(tmp_path / "away.zarr")
     other.rename(path)
-    assert to_dataset(path, stack=None)[0]["reward"] == 2.0
+    assert to_dataset(path, stack=None)[0]["action"] == 2
     assert to_dataset(path, stack=None, n_step=2, gamma=0.5)[0]["discount"] == 0.5
+
+
+def test_other_transitions_of_a_store_are_not_taken_from_the_cache(stores):
+    with mmreplay.load(stores("one lane"), stack=None) as data:
+        for ids in ([0], [1], [0, 1]):
+            assert ids_of(to_dataset(data.select(ids=ids))) == ids
 
 
 def test_several_processes_write_the_same_rows(stores):
