@@ -1,5 +1,6 @@
 """What docs/training.md says of batches in JAX: which of them are safe, and what becomes of ids."""
 
+import contextlib
 import warnings
 
 import jax
@@ -10,8 +11,12 @@ import pytest
 import mmreplay
 from mmreplay.batches.batch import arrays_of
 
-for kind in (mmreplay.Batch, mmreplay.SequenceBatch):
-    jax.tree_util.register_dataclass(kind)
+
+@pytest.fixture(scope="module", autouse=True)
+def _trees():
+    for kind in (mmreplay.Batch, mmreplay.SequenceBatch):
+        with contextlib.suppress(ValueError):  # docs/training.md did it in the same process
+            jax.tree_util.register_dataclass(kind)
 
 
 def aligned(shape, dtype, offset):
