@@ -146,9 +146,10 @@ def test_a_state_of_other_transitions_is_refused(tmp_path):
     path = tmp_path / "grows.zarr"
     with mmreplay.create(path, Field((3,)), ACTION) as writer:
         play(writer, 50)
-    iterator = iter(loader(TransitionSource(path, stack=None), 0))
+    source = TransitionSource(path, stack=None)
+    ids, iterator = source.ids, iter(loader(source, 0))
     next(iterator)
-    state = iterator.get_state()
+    state, rest = iterator.get_state(), ids_of(iterator)
     with mmreplay.create(path, append=True) as writer:
         play(writer, 50)
     same_size = TransitionSource(mmreplay.load(path, stack=None).select(ids=lambda ids: ids[-50:]))
@@ -160,6 +161,10 @@ def test_a_state_of_other_transitions_is_refused(tmp_path):
     ):
         with pytest.raises(ValueError, match="in checkpoint does not match"):
             iter(loader(source, 0)).set_state(state)
+    of_then = mmreplay.load(path, stack=None).select(ids=ids)
+    again = iter(loader(TransitionSource(of_then), 0))
+    again.set_state(state)
+    assert ids_of(again) == rest
 
 
 def test_a_pickle_of_it_has_the_same_numbers(tmp_path):
