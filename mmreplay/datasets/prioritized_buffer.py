@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mmreplay.arguments import whole_number
 from mmreplay.batches.batch import Batch
 from mmreplay.datasets.dataset import Seed
 from mmreplay.datasets.draws import Draw, errors_with_path
@@ -162,6 +163,28 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 f"there, or load the store here"
             )
         return self._sampler
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Dataset.state_dict`; with the number of batches, on which beta depends.
+
+        Priorities are none of it: they stay in the store, as new as the last update.
+        """
+        return {**super().state_dict(), "batches": self.sampler.n_batches}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See `Dataset.load_state_dict`; beta goes on from there, too.
+
+        A state of a buffer that samples uniformly leaves beta as it is.
+
+        Raises:
+            SchemaError: something that `state_dict` did not return.
+        """
+        sampler, given = self.sampler, dict[str, Any]()
+        if isinstance(state, Mapping):  # else it is refused below
+            given.update(state)
+        n_batches = whole_number("batches", given.get("batches", sampler.n_batches), 0)
+        super().load_state_dict(state)
+        sampler.n_batches = n_batches
 
     @property
     def beta(self) -> float:

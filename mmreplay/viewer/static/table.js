@@ -75,7 +75,7 @@ export class EpisodeTable {
     this.isDown = false;
     this.text = "";
     this.order = new Uint32Array(0);
-    this.chosen = 0; // a place in `order`
+    this.chosen = 0; // in `order`
     this.pool = [];
     this.filterBox = el("input", {
       type: "search",
