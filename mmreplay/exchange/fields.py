@@ -29,13 +29,13 @@ _MOST_BYTES = 8
 _DOUBLES = ("float64", "int32", "uint32", "int64", "uint64")
 
 
-def need(module: str) -> Any:
+def need(module: str, extra: str = "exchange") -> Any:
     """An optional library; raises MissingExtraError with the command that helps."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingExtraError(
-            f'this format needs {module.partition(".")[0]}: pip install "mmreplay[exchange]"'
+            f'this format needs {module.partition(".")[0]}: pip install "mmreplay[{extra}]"'
         ) from error
 
 

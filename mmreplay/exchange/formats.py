@@ -19,6 +19,7 @@ from mmreplay.exchange import (
     diffusion_policy,
     dqn_replay,
     imitation,
+    lerobot,
     minari,
     ogbench,
     parquet,
@@ -154,6 +155,15 @@ _ALL = (
         "refused",
         imitation.read,
         not_in="infos, which are pickles; dict observations",
+    ),
+    ExchangeFormat(
+        "lerobot",
+        "a LeRobot dataset of version 3: Parquet files, with images in them or videos beside them",
+        lerobot.read,
+        lerobot.write,
+        not_in="final observations; truncations, without next.terminated or next.truncated; texts, "
+        "but those of tasks",
+        not_out="final observations; lanes; all of the store's metadata that is not LeRobot's",
     ),
 )
 _BY_NAME = {one.name: one for one in _ALL}
