@@ -23,6 +23,7 @@ from mmreplay.exchange import (
     minari,
     ogbench,
     parquet,
+    rlds,
     robomimic,
     stable_baselines3,
 )
@@ -164,6 +165,14 @@ _ALL = (
         not_in="final observations; truncations, without next.terminated or next.truncated; texts, "
         "but those of tasks",
         not_out="final observations; lanes; all of the store's metadata that is not LeRobot's",
+    ),
+    ExchangeFormat(
+        "rlds",
+        "episodes of RLDS, a directory that TensorFlow Datasets wrote: TFRecord or ArrayRecord "
+        "files",
+        rlds.read,
+        not_in="texts, and features of no fixed shape; actions of several arrays, but for the one "
+        "that is chosen",
     ),
 )
 _BY_NAME = {one.name: one for one in _ALL}
