@@ -134,12 +134,6 @@ def _leaf_of(about: Mapping[str, Any], path: str) -> _Leaf | None:
     """A feature of features.json as an array; None if it is none of one shape."""
     if "classLabel" in about:
         return _Leaf(path, (), np.dtype(np.int64), "numbers")
-    if "sequence" in about:
-        inner = _leaf_of(about["sequence"]["feature"], path)
-        length = int(about["sequence"].get("length", -1))
-        if inner is None or inner.kept != "numbers" or length < 0:
-            return None
-        return dataclasses.replace(inner, shape=(length, *inner.shape))
     one = about.get("image") or about.get("tensor")
     return None if one is None else _array_of(one, path, is_image="image" in about)
 

@@ -86,6 +86,22 @@ def test_the_last_step_is_the_final_observation(tmp_path, quick_disk):
             assert np.array_equal(found.action, one["steps/action"][:-1])
 
 
+def test_lists_and_numbers_that_numpy_does_not_have_are_said(tmp_path, quick_disk):
+    more = {
+        "list": {"sequence": {"feature": tensor("int64"), "length": "2"}},
+        "any": tensor("float32", -1),
+        "half": tensor("bfloat16"),
+        "text": tensor("string"),
+        "wide": {"image": {"dtype": "uint16", "shape": {"dimensions": ["4", "4", "1"]}}},
+        "inner": {"featuresDict": {"features": {"say": {"text": {}}}}},
+    }
+    make(tmp_path / "in", [episode(4, True)], FEATURES | more)
+    made = import_dataset("rlds", tmp_path / "in", tmp_path / "a.zarr")
+    lost = [one.what.removesuffix(": no numbers of one shape") for one in made.losses]
+    names_ = ("any", "half", "inner/say", "list", "text", "wide")
+    assert sorted(lost) == [f"feature steps/{name}" for name in names_]
+
+
 def test_steps_that_end_before_the_last_are_said(tmp_path, quick_disk):
     flags = np.array([False, True, False, False, True])
     make(tmp_path / "in", [episode(4, True, is_terminal=flags)])
