@@ -254,7 +254,8 @@ def documents(root: Path) -> dict[Path, str]:
     Raises:
         LookupError: the README has no block for them, or a file of results lacks a figure.
     """
-    readme, reliability = root / "README.md", root / "docs" / "reliability.md"
+    readme = root / "README.md"
+    quoting = [root / "docs" / name for name in ("reliability.md", "exchange.md")]
     before, begin, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -262,7 +263,7 @@ def documents(root: Path) -> dict[Path, str]:
     return {
         root / "benchmarks" / "README.md": render(root / "benchmarks" / "results"),
         readme: before + begin + table(root) + end + after,
-        reliability: quoted(reliability.read_text(encoding="utf-8"), root),
+        **{path: quoted(path.read_text(encoding="utf-8"), root) for path in quoting},
     }
 
 

@@ -235,7 +235,7 @@ SHAPES = {
 def test_a_store_of_our_own(tmp_path, quick_disk, monkeypatch, kind, play_into):
     monkeypatch.setattr("mmreplay.exchange.stored.block_steps", lambda row_bytes: 4)
     monkeypatch.setattr("mmreplay.exchange.lerobot_files._GROUP_BYTES", 500)
-    monkeypatch.setattr("mmreplay.exchange.lerobot_files._FILE_BYTES", 4000)
+    monkeypatch.setattr("mmreplay.exchange.lerobot_files._FILE_BYTES", 1000)
     monkeypatch.setattr("mmreplay.exchange.lerobot_files._EPISODES_A_GROUP", 2)
     frames, action = SHAPES[kind]
     extras = {"log_prob": Field((), "float32"), "flags": Field((2,), "bool")}
@@ -245,6 +245,12 @@ def test_a_store_of_our_own(tmp_path, quick_disk, monkeypatch, kind, play_into):
     assert (made.transitions, made.episodes) == (25, 4)
     there = opened(tmp_path / "out")
     assert (there.num_frames, there.num_episodes, there.fps) == (25, 4, 5)
+    places = {there.meta.get_data_file_path(number) for number in range(4)}
+    files = {
+        one.relative_to(tmp_path / "out") for one in (tmp_path / "out/data").rglob("*.parquet")
+    }
+    assert places == files
+    assert len(files) > 1
     at = 0
     for number, one in enumerate(episodes):
         for t in range(len(one.reward)):

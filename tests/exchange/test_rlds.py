@@ -84,7 +84,9 @@ def make(tfds, tmp_path):
     """Makes a dataset, as `tfds build` does, and gives its builder."""
 
     def call(file_format="tfrecord", splits=("train",), shards=2, change=lambda step: step):
-        class Toy(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+        base = tfds.core.GeneratorBasedBuilder
+
+        class Toy(base, skip_registration=True):  # type: ignore[misc,valid-type]
             VERSION = tfds.core.Version("1.0.0")
 
             def _info(self):
