@@ -330,6 +330,9 @@ def test_what_was_not_finalized_or_is_no_dataset_is_refused(tmp_path, small):
     shutil.rmtree(small / "data")
     with pytest.raises(FormatError, match=r"expected .parquet files, found none"):
         import_dataset("lerobot", small, tmp_path / "a.zarr")
+    (small / "meta/info.json").write_text("[]")
+    with pytest.raises(FormatError, match="cannot be read as lerobot"):
+        import_dataset("lerobot", small, tmp_path / "a.zarr")
     shutil.rmtree(small / "meta")
     with pytest.raises(FormatError, match="cannot be read as lerobot"):
         import_dataset("lerobot", small, tmp_path / "a.zarr")
