@@ -50,6 +50,13 @@ class VideoFrames:
 
     def at(self, path: Path, seconds: float) -> Array:
         """The frame of a video at that time; raises FormatError if it has none there."""
+        error_of_av = need("av", "pictures").error.FFmpegError
+        try:
+            return self._at(path, seconds)
+        except error_of_av as error:
+            raise FormatError(f"{path}: cannot be decoded: {error!s:.200}") from error
+
+    def _at(self, path: Path, seconds: float) -> Array:
         if path != self._path:
             self._close()
             self._file = need("av", "pictures").open(str(path))

@@ -74,3 +74,15 @@ def test_gray_frames_have_one_channel(films):
         frame = VideoFrames((48, 64, 1), FPS, stack).at(films[0], 1.0)
         assert frame.shape == (48, 64, 1)
         assert abs(int(frame[5, 5, 0]) - level_of(0, 10)) <= 4
+
+
+def test_a_video_that_is_none_or_is_missing_is_refused(films, tmp_path):
+    (tmp_path / "none.mp4").write_bytes(b"no video" * 100)
+    cut = tmp_path / "cut.mp4"
+    cut.write_bytes(films[0].read_bytes()[:2000])
+    with ExitStack() as stack:
+        frames = VideoFrames((48, 64, 3), FPS, stack)
+        for path in (tmp_path / "none.mp4", cut, tmp_path / "missing.mp4"):
+            with pytest.raises(FormatError, match=f"{path.name}: cannot be decoded"):
+                frames.at(path, 0.0)
+        assert level(frames.at(films[0], 0.0)) >= 16
