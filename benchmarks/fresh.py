@@ -239,6 +239,34 @@ def _of_children() -> int:
     return out * os.sysconf("SC_PAGE_SIZE")
 
 
+def exchange_out(source: str, target: str, format: str) -> dict[str, float]:
+    """Export a store; resident memory at the peak, in MB."""
+    import mmreplay
+
+    return _peak_of(lambda look: mmreplay.export_dataset(source, format, target, progress=look))
+
+
+def exchange_in(source: str, target: str, format: str) -> dict[str, float]:
+    """Import it again; resident memory at the peak, in MB."""
+    import mmreplay
+
+    return _peak_of(lambda look: mmreplay.import_dataset(format, source, target, progress=look))
+
+
+def _peak_of(call: Callable[[Callable[[int, int], None]], Any]) -> dict[str, float]:
+    """Of what the process has and of the pages of files that it maps, at each call of progress."""
+    from tests.support.processes.usage import resident
+
+    peak = 0
+
+    def look(_done: int, _total: int) -> None:
+        nonlocal peak
+        peak = max(peak, sum(resident().values()))
+
+    call(look)
+    return {"peak": peak / 1e6}
+
+
 def train(path: str, frames: str, steps: int, capacity: int, codec: str) -> dict[str, Any]:
     """Step a buffer that evicts, sample from it all along, and watch."""
     import numpy as np
@@ -375,7 +403,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     one.__name__: one
     for one in (
         *(load, reopen, write_and_die, record, sample, epoch, pack, train, pace, fill_sb3),
-        long_open,
+        *(long_open, exchange_out, exchange_in),
     )
 }
 

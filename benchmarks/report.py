@@ -33,10 +33,12 @@ SUBJECTS = {  # title, and which part of a figure's name is the head of its colu
     "vector_append": ("Appending, many environments", _WIDTHS),
     "vector_open": ("Opening and sampling, many environments", _WIDTHS),
     "record": ("Recording", _GAMES),
+    "record_experience": ("Recording in a loop of your own", r"^(?P<column>[^:]+): "),
     "disk": ("Disk", _GAMES),
     "open": ("Opening", r"^(?P<column>(?:closed|killed), \w+, \w+ (?:lanes?|environments)): "),
     "memory": ("Memory", _CODECS),
     "pack": ("Packing", _GAMES),
+    "exchange": ("Import and export", r"^(?P<column>frames|vectors): "),
     "scale": ("Long stores", _LENGTHS),
     "defaults": ("Codecs and lengths of chunks", _SEEN),
     "before": ("Before and after", r", (?P<column>before|now|now by before)$"),
@@ -253,7 +255,8 @@ def documents(root: Path) -> dict[Path, str]:
     Raises:
         LookupError: the README has no block for them, or a file of results lacks a figure.
     """
-    readme, reliability = root / "README.md", root / "docs" / "reliability.md"
+    readme = root / "README.md"
+    quoting = [root / "docs" / name for name in ("reliability.md", "exchange.md")]
     before, begin, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -261,7 +264,7 @@ def documents(root: Path) -> dict[Path, str]:
     return {
         root / "benchmarks" / "README.md": render(root / "benchmarks" / "results"),
         readme: before + begin + table(root) + end + after,
-        reliability: quoted(reliability.read_text(encoding="utf-8"), root),
+        **{path: quoted(path.read_text(encoding="utf-8"), root) for path in quoting},
     }
 
 

@@ -40,6 +40,9 @@ _PACKAGES = (
     "tensorstore",
     "h5py",
     "minari",
+    "pyarrow",
+    "protobuf",
+    "pillow",
 )
 
 

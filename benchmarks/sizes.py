@@ -43,6 +43,9 @@ class Scale:
         seen_frames: of each policy, to choose codecs and lengths by.
         default_runs: of everything that is timed of them.
         default_rounds: batches of 32 in each run.
+        exchange_steps: exported and imported, of frames and of vectors.
+        exchange_runs: of each of these.
+        exchange_rows: exported and imported while memory is watched.
     """
 
     name: str
@@ -76,6 +79,9 @@ class Scale:
     seen_frames: int
     default_runs: int
     default_rounds: int
+    exchange_steps: int
+    exchange_runs: int
+    exchange_rows: int
 
 
 FULL = Scale(
@@ -110,6 +116,9 @@ FULL = Scale(
     seen_frames=12_288,
     default_runs=3,
     default_rounds=60,
+    exchange_steps=20_000,
+    exchange_runs=3,
+    exchange_rows=1_000_000,
 )
 
 QUICK = Scale(
@@ -144,4 +153,7 @@ QUICK = Scale(
     seen_frames=512,
     default_runs=1,
     default_rounds=2,
+    exchange_steps=600,
+    exchange_runs=1,
+    exchange_rows=5_000,
 )

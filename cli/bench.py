@@ -45,7 +45,9 @@ def _seconds(_context: click.Context, _parameter: click.Parameter, value: float)
 @click.argument("path", type=click.Path())
 @click.option("--batch-size", type=WholeNumber(1, 65_536), default=32, show_default=True)
 @click.option(
-    "--stack", type=WholeNumber(1, 1024), default=4, show_default=True, help="Frames a stack."
+    "--stack",
+    type=WholeNumber(1, 1024),
+    help="Frames a stack.  [default: 4 of gray images, none of anything else]",
 )
 @click.option(
     "--n-step", type=WholeNumber(1, 4096), default=1, show_default=True, help="Steps a return."
@@ -70,7 +72,7 @@ def _seconds(_context: click.Context, _parameter: click.Parameter, value: float)
 def bench(
     path: str,
     batch_size: int,
-    stack: int,
+    stack: int | None,
     n_step: int,
     seconds: float,
     seed: int,
@@ -87,7 +89,9 @@ def bench(
     """
     import mmreplay
 
-    settings: dict[str, Any] = {"stack": stack, "n_step": n_step, "seed": seed}
+    settings: dict[str, Any] = {"n_step": n_step, "seed": seed}
+    if stack is not None:
+        settings["stack"] = stack
     with (
         mmreplay.load(path, **settings, prefetch=prefetch) as data,
         mmreplay.load(path, **settings) as alone,
@@ -253,7 +257,18 @@ def _print(result: Mapping[str, Any]) -> None:
     ]
     steps = count(result["n_step"], "step")
     ahead = f", {result['prefetch']} read ahead" if result["prefetch"] else ""
-    sizes = f"batches of {result['batch_size']}{ahead}, stacks of {result['stack']}"
+    frames = "single frames" if result["stack"] is None else f"stacks of {result['stack']}"
+    from_calls = whole - parts["io"] - parts["decode"] - parts["copy"]
+    advice = (
+        [
+            "",
+            "Most of it is what a call costs, whatever the size of the batch: a larger",
+            "--batch-size gives more transitions a second",
+        ]
+        if from_calls > whole / 2
+        else []
+    )
+    sizes = f"batches of {result['batch_size']}{ahead}, {frames}"
     echo_table(
         f"{result['path']}: {result['transitions']:,} transitions, frames {result['codec']}",
         f"{sizes}, returns of {steps}",
@@ -261,6 +276,7 @@ def _print(result: Mapping[str, Any]) -> None:
         grid(rows),
         "",
         table(("where it goes", "a batch", "share"), shares, right=(1, 2)),
+        *advice,
     )
 
 

@@ -53,12 +53,12 @@ def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     env = _environment(about["env"])
     if env:
         yield "environment", env
-    rows = count(about["rows"], _unit(about))
+    older = sum(one["first"] for one in about["lane_details"])
     gone = about["rows"] - about["kept_rows"]
-    yield (
-        "transitions",
-        f"{about['transitions']:,} in {rows}" + (f", the oldest {gone:,} evicted" if gone else ""),
-    )
+    rows = f"{about['transitions']:,} in {count(about['rows'] - older, _unit(about))}"
+    if older:
+        rows += f"; of {older:,} older ones {gone:,} evicted"
+    yield "transitions", rows
     capacity = about["capacity"]
     yield "capacity", "unlimited" if capacity is None else count(capacity, "transition")
     ends = [
@@ -70,7 +70,13 @@ def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         )
         if about[name]
     ]
-    yield "episodes", f"{about['episodes']:,}" + (f": {', '.join(ends)}" if ends else "")
+    whole = " whole" if older else ""
+    yield "episodes", f"{about['episodes']:,}{whole}" + (f": {', '.join(ends)}" if ends else "")
+    if about["finite"]:
+        yield "values", "finite only: a NaN or an infinity is refused"
+    if about["non_finite_rewards"]:
+        odd, share = about["non_finite_rewards"], about["transitions"]
+        yield "rewards", f"{odd:,} of {share:,} are NaN or infinite"
     yield from _savings(about)
     yield from _freshness(about)
     versions = about["versions"] if isinstance(about["versions"], dict) else {}

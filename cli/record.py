@@ -56,6 +56,9 @@ def _policy(_context: click.Context, _parameter: click.Parameter, value: str) ->
 )
 @click.option("--append", is_flag=True, help="Go on writing a store of the same environment.")
 @click.option("--life-loss", is_flag=True, help="Take a lost life for a terminal step.")
+@click.option(
+    "--finite", is_flag=True, help="End at a NaN or an infinity, and store none; stays so."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def record(
     env_id: str,
@@ -68,6 +71,7 @@ def record(
     capacity: int | None,
     append: bool,
     life_loss: bool,
+    finite: bool,
     as_json: bool,
 ) -> None:
     """Record a Gymnasium environment into the store at PATH.
@@ -95,6 +99,7 @@ def record(
             append=append,
             progress=show,
             life_loss=life_loss,
+            finite=finite or None,
             stop=stop,
         )
     if as_json:

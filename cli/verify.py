@@ -52,8 +52,11 @@ def _print(report: Report) -> None:
     if report.warnings:
         parts += [findings_table(report.warnings, "odd, but no damage"), ""]
     word = "sound" if report.sound else "NOT SOUND"
+    rows, lanes = count(report.rows, "row"), count(report.lanes, "lane")
+    if report.environments > report.lanes:
+        rows = f"{count(report.rows, 'tick')} of {count(report.environments, 'environment')}"
     parts.append(
-        f"{report.path}: {word}, {report.state}; {count(report.rows, 'row')} in "
-        f"{count(report.lanes, 'lane')}; {count(report.files, 'file')}, {size(report.bytes)} read"
+        f"{report.path}: {word}, {report.state}; {rows} in "
+        f"{lanes}; {count(report.files, 'file')}, {size(report.bytes)} read"
     )
     echo_table(*parts)

@@ -69,7 +69,7 @@ def main():
         record(path)
         with mmreplay.open(path) as store:
             recorded = store.episodes["return"].mean()
-        weights, bias = clone(mmreplay.load(path, stack=None, seed=0))
+        weights, bias = clone(mmreplay.load(path, seed=0))
 
     chance = play(lambda _: int(rng.integers(2)))
     learned = play(lambda observation: int(observation @ weights + bias > 0))

@@ -96,9 +96,9 @@ def env_fields(env: AnyEnv) -> EnvFields:
     """The fields of an environment's rows, or of those of one environment of a vector.
 
     Of a `FrameStack`, also below wrappers that leave the observation alone, the fields are those of
-    one frame; of ale-py's vector environment with ``stack_num=1`` they are without the axis of 1
-    that its observations have. Raises SchemaError for spaces whose values are no arrays of a fixed
-    shape and dtype, and for an action of several arrays.
+    one frame; of vector environments of ale-py and EnvPool with ``stack_num=1`` they are without
+    the axis of 1 that their observations have. Raises SchemaError for spaces whose values are no
+    arrays of a fixed shape and dtype, and for an action of several arrays.
     """
     if not hasattr(env, "action_space"):
         raise SchemaError(
@@ -123,7 +123,7 @@ def env_fields(env: AnyEnv) -> EnvFields:
         inner: Any = env.unwrapped
         is_stack_of_one = (
             lanes is not None
-            and _is_of_ale_py(inner)
+            and _own_stack(inner) == 1
             and field.shape[:1] == (1,)
             and field.shape == inner.single_observation_space.shape
         )
@@ -146,9 +146,16 @@ def env_fields(env: AnyEnv) -> EnvFields:
     return EnvFields(frame, action_field, lanes, paths, padding)
 
 
-def _is_of_ale_py(env: Any) -> bool:
-    """Whether it is ale-py's vector environment, which gives stacks of `stack_num` frames."""
-    return type(env).__name__ == "AtariVectorEnv"
+def _own_stack(env: Any) -> int | None:
+    """Frames of the stacks that a vector environment of ale-py or EnvPool makes itself.
+
+    That is `stack_num`, 4 unless told otherwise; None of one that makes none.
+    """
+    if type(env).__name__ == "AtariVectorEnv":
+        stack: int | None = env.single_observation_space.shape[0]
+    else:
+        stack = getattr(getattr(getattr(env, "spec", None), "config", None), "stack_num", None)
+    return stack
 
 
 def _unstacked(env: Env[Any, Any]) -> tuple[Space[Any], str | None]:
@@ -189,9 +196,8 @@ def advice_on_stacks(env: AnyEnv) -> str | None:
         stack, space = layer.stack_size, layer.observation_space
     elif hasattr(layer, "frame_space"):
         stack, space = layer.stack, layer.observation_space
-    elif _is_of_ale_py(layer):  # which stacks 4 unless told not to
-        space = layer.single_observation_space
-        stack, how = space.shape[0], " (stack_num=1)"
+    elif (own := _own_stack(layer)) is not None:  # which stacks 4 unless told not to
+        stack, space, how = own, layer.single_observation_space, " (stack_num=1)"
     elif isinstance(layer, AsyncVectorEnv):
         stack, space = _stack_size(layer), layer.single_observation_space
     else:

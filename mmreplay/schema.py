@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,9 @@ from mmreplay.errors import SchemaError
 
 FRAME = "frame"
 """How the sole frame field is called in messages; a dict observation uses its own keys."""
+
+USUAL_STACK = 4
+"""Frames of an observation where nobody says how many, of those that are stacked then."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}\Z")
 _KINDS = "biuf"
@@ -230,6 +234,20 @@ class Schema:
     def is_dict(self) -> bool:
         """Whether an observation is a dict of arrays."""
         return isinstance(self.frame, dict)
+
+    def stack_of(self, stack: int | EllipsisType | None = ...) -> int | None:
+        """Frames of an observation: as given, or, if nothing was, as most people train.
+
+        That is 4 if there are gray images, which are uint8 frames of two axes, and no stack of
+        anything else: vectors, floats, and images with channels, which seldom are stacked.
+        """
+        if stack is not ...:
+            return stack
+        image_axes = 2
+        is_gray = (
+            one.dtype == np.uint8 and len(one.shape) == image_axes for one in self.frames.values()
+        )
+        return USUAL_STACK if any(is_gray) else None
 
     def same_data(self, other: Schema) -> bool:
         """Whether rows of the one are rows of the other, however they are stored."""

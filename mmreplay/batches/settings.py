@@ -31,7 +31,7 @@ class Settings:
         SchemaError: a value out of its range.
     """
 
-    stack: int | None = 4
+    stack: int | None = None
     n_step: int = 1
     gamma: float = 0.99
     padding: str = "reset"

@@ -10,6 +10,7 @@ import glob
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import EllipsisType
 from typing import Any
 
 from mmreplay.arguments import check_seed, whole_number
@@ -22,7 +23,7 @@ from mmreplay.system import user_paths
 
 def load(
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    stack: int | None = 4,
+    stack: int | EllipsisType | None = ...,
     n_step: int = 1,
     gamma: float = 0.99,
     seed: Seed = 0,
@@ -36,7 +37,8 @@ def load(
 
     Args:
         path: one store, a list of stores, or a glob pattern; lanes are numbered on through all.
-        stack: frames an observation; None for one frame without an axis of its own.
+        stack: frames an observation; None for one frame without an axis of its own. Left out, 4 of
+            gray images (uint8 frames of two axes) and None of anything else.
         n_step: most steps of a return.
         gamma: discount a step.
         seed: of the sampling.
@@ -57,6 +59,7 @@ def load(
     check_seed(seed)
     whole_number("prefetch", prefetch, 0)
     store = Store(_matching(path), padding=padding)
+    stack = store.schema.stack_of(stack)
     settings = Settings(stack, n_step, gamma, store.padding, stack_axis, clip_reward)
     return Dataset(store, settings, seed, prefetch)
 

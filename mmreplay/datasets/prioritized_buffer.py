@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from mmreplay.arguments import whole_number
 from mmreplay.batches.batch import Batch
 from mmreplay.datasets.dataset import Seed
 from mmreplay.datasets.draws import Draw, errors_with_path
@@ -41,8 +43,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         alpha, beta, betasteps, epsilon, error_clip, variant, stratified, normalize: see
             `mmreplay.sampling.prioritized.Prioritization`; each opening may give others.
         frame, action, codec, extras, reward_dtype, env, lanes, padding, stack_axis,
-            clip_reward, metadata, flush_s, prefetch: as for `ReplayBuffer`. A batch that is read
-            ahead is drawn by the priorities as they were then.
+            clip_reward, metadata, flush_s, finite, prefetch: as for `ReplayBuffer`. A batch that is
+            read ahead is drawn by the priorities as they were then.
 
     Raises:
         SchemaError, LockedError, DiskFullError, FormatError, CorruptStoreError: as `ReplayBuffer`.
@@ -56,7 +58,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self,
         path: str | os.PathLike[str],
         capacity: int | None = None,
-        stack: int | None = 4,
+        stack: int | EllipsisType | None = ...,
         n_step: int = 1,
         gamma: float = 0.99,
         seed: Seed = 0,
@@ -81,6 +83,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         clip_reward: tuple[float, float] | None = None,
         metadata: Mapping[str, Any] | None = None,
         flush_s: float = FLUSH_S,
+        finite: bool | None = None,
         prefetch: int = 0,
     ) -> None:
         self._how = Prioritization(
@@ -105,6 +108,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             clip_reward=clip_reward,
             metadata=metadata,
             flush_s=flush_s,
+            finite=finite,
             prefetch=prefetch,
         )
         try:
@@ -159,6 +163,28 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 f"there, or load the store here"
             )
         return self._sampler
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Dataset.state_dict`; with the number of batches, on which beta depends.
+
+        Priorities are none of it: they stay in the store, as new as the last update.
+        """
+        return {**super().state_dict(), "batches": self.sampler.n_batches}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See `Dataset.load_state_dict`; beta goes on from there, too.
+
+        A state of a buffer that samples uniformly leaves beta as it is.
+
+        Raises:
+            SchemaError: something that `state_dict` did not return.
+        """
+        sampler, given = self.sampler, dict[str, Any]()
+        if isinstance(state, Mapping):  # else it is refused below
+            given.update(state)
+        n_batches = whole_number("batches", given.get("batches", sampler.n_batches), 0)
+        super().load_state_dict(state)
+        sampler.n_batches = n_batches
 
     @property
     def beta(self) -> float:

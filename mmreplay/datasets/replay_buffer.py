@@ -13,6 +13,7 @@ import os
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,7 @@ class ReplayBuffer(Dataset):
             matching, when the store exists.
         lanes: that many environments, which step together.
         flush_s: seconds between flushes by the clock; 0 for none.
+        finite: whether a NaN or an infinity among floats is refused; see `create`.
         prefetch: batches to read ahead in threads; see `load`. A batch then shows the buffer as it
             was up to so many samples before, but nothing that was evicted since.
 
@@ -66,7 +68,7 @@ class ReplayBuffer(Dataset):
         self,
         path: str | os.PathLike[str],
         capacity: int | None = None,
-        stack: int | None = 4,
+        stack: int | EllipsisType | None = ...,
         n_step: int = 1,
         gamma: float = 0.99,
         seed: Seed = 0,
@@ -83,9 +85,11 @@ class ReplayBuffer(Dataset):
         clip_reward: tuple[float, float] | None = None,
         metadata: Mapping[str, Any] | None = None,
         flush_s: float = FLUSH_S,
+        finite: bool | None = None,
         prefetch: int = 0,
     ) -> None:
-        settings = Settings(stack, n_step, gamma, padding or "reset", stack_axis, clip_reward)
+        given = None if stack is ... else stack  # a default fits whatever the frames are
+        settings = Settings(given, n_step, gamma, padding or "reset", stack_axis, clip_reward)
         settings.check_evicting(evicts=capacity is not None)
         check_seed(seed)  # before anything is made
         whole_number("prefetch", prefetch, 0)
@@ -103,12 +107,14 @@ class ReplayBuffer(Dataset):
             metadata=metadata,
             append=True,
             flush_s=flush_s,
+            finite=finite,
         )
         writer, files = self.writer, self.writer.files
         try:
             # By its directory and not by its path: the buffer stays with what its writer writes.
             store = Store([HeldDirectory(files.path).root], padding=padding)
-            settings = dataclasses.replace(settings, padding=store.padding)
+            stack = store.schema.stack_of(stack)
+            settings = dataclasses.replace(settings, stack=stack, padding=store.padding)
             super().__init__(store, settings, seed, prefetch)
             saved = files.generator()
             self.stored_state = {} if saved is None else _restore(self.generator, saved, store.path)

@@ -232,13 +232,19 @@ class TickIndex:
         These are the episodes that run, or one of no step; after them come those that are cut.
         """
         ended, width, first, head = self._follow(), self._width, self._first, self._head
-        steps, begins, cut, oldest = _NO_STEPS, _NONE, _NONE, _NONE
+        steps = _NO_STEPS
+        begins = cut = oldest = lasts = _NONE
         if first < head:
             if first:
-                cut_ones = self._cut or CutEpisodes(self._source, self._where)
+                found = self._cut or CutEpisodes(self._source, self._where)
                 self._cut = None  # what is interrupted begins again
-                cut_ones.move(first, ended)
-                self._cut, cut, oldest = cut_ones, cut_ones.numbers, cut_ones.environments
+                found.move(first, ended)
+                self._cut, cut, oldest, lasts = (
+                    found,
+                    found.numbers,
+                    found.environments,
+                    found.lasts,
+                )
             newest = self._newest or TickEpisodes(self._source, self._where)
             self._newest = None
             newest.move(head - 1)
@@ -249,7 +255,7 @@ class TickIndex:
             np.maximum(here, 0, out=here)
             self._newest = newest
             if oldest.size:
-                np.subtract(cut_ones.lasts[oldest], first - 1, out=steps[1 + width :])
+                np.subtract(lasts[oldest], first - 1, out=steps[1 + width :])
 
         def whole() -> npt.NDArray[np.bool_]:
             out = np.ones(steps.size, np.bool_)

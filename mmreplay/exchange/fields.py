@@ -29,14 +29,18 @@ _MOST_BYTES = 8
 _DOUBLES = ("float64", "int32", "uint32", "int64", "uint64")
 
 
-def need(module: str) -> Any:
-    """An optional library; raises MissingExtraError with the command that helps."""
+def need(module: str, extra: str | None = "exchange", package: str | None = None) -> Any:
+    """An optional library; raises MissingExtraError with the command that helps.
+
+    `package` is what pip calls it, if that is not the module's name; `extra` None means that no
+    extra brings it.
+    """
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise MissingExtraError(
-            f'this format needs {module.partition(".")[0]}: pip install "mmreplay[exchange]"'
-        ) from error
+        name = package or module.partition(".")[0]
+        install = f'"mmreplay[{extra}]"' if extra else name
+        raise MissingExtraError(f"this format needs {name}: pip install {install}") from error
 
 
 def is_numeric(dtype: Any) -> bool:

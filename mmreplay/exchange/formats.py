@@ -19,9 +19,11 @@ from mmreplay.exchange import (
     diffusion_policy,
     dqn_replay,
     imitation,
+    lerobot,
     minari,
     ogbench,
     parquet,
+    rlds,
     robomimic,
     stable_baselines3,
 )
@@ -154,6 +156,23 @@ _ALL = (
         "refused",
         imitation.read,
         not_in="infos, which are pickles; dict observations",
+    ),
+    ExchangeFormat(
+        "lerobot",
+        "a LeRobot dataset of version 3: Parquet files, with images in them or videos beside them",
+        lerobot.read,
+        lerobot.write,
+        not_in="final observations; truncations, without next.terminated or next.truncated; texts, "
+        "but those of tasks",
+        not_out="final observations; lanes; all of the store's metadata that is not LeRobot's",
+    ),
+    ExchangeFormat(
+        "rlds",
+        "episodes of RLDS, a directory that TensorFlow Datasets wrote: TFRecord or ArrayRecord "
+        "files",
+        rlds.read,
+        not_in="texts, and features of no fixed shape; actions of several arrays, but for the one "
+        "that is chosen",
     ),
 )
 _BY_NAME = {one.name: one for one in _ALL}

@@ -41,6 +41,7 @@ _OF_READING = (
     ValueError,  # those of pyarrow are, too
     LookupError,
     TypeError,
+    AttributeError,  # of JSON that is a list where it should be an object
     EOFError,
     RuntimeError,  # of h5py
     zlib.error,

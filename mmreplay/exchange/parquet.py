@@ -7,7 +7,6 @@ observations and extra columns have a slash in their names, as in `arrays`.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,19 +21,13 @@ from mmreplay.exchange.fields import need
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.steps import BLOCK_BYTES, Frames, Incoming, block_steps
 from mmreplay.exchange.stored import Stored
-from mmreplay.exchange.tables import Block, Tables, table_rows, table_shapes
+from mmreplay.exchange.tables import Block, Shape, Tables, table_rows, table_shapes
 from mmreplay.exchange.transitions import FinalObservation, check_final
 from mmreplay.ids import Array
 
-__all__ = ["read", "write"]
+__all__ = ["files_below", "read", "write"]
 
 _GROUP_BYTES = 4 * BLOCK_BYTES
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Shape:
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
 
 
 @contextmanager
@@ -44,10 +37,7 @@ def read(
     """See the module's docstring."""
     check_final(final_observation)
     pq = need("pyarrow.parquet")
-    # In the order of the numbers in their names: part-10 comes after part-9.
-    paths = sorted(source.rglob("*.parquet"), key=_order) if source.is_dir() else [source]
-    if not paths:
-        raise FormatError(f"{source}: expected .parquet files, found none")
+    paths = files_below(source) if source.is_dir() else [source]
     with pq.ParquetFile(paths[0]) as file:
         schema = file.schema_arrow
         first = next(file.iter_batches(8), None)
@@ -55,13 +45,13 @@ def read(
     for path in paths:
         about = pq.read_metadata(path)
         n_rows += about.num_rows
-    columns: dict[str, _Shape] = {}
+    columns: dict[str, Shape] = {}
     for number, field in enumerate(schema):
         found = None if first is None else shape_of(field, first.column(number))
         if found is None:
             losses.add(f"column {field.name}: no numbers of one shape")
         else:
-            columns[field.name] = _Shape((n_rows, *found[0]), found[1])
+            columns[field.name] = Shape((n_rows, *found[0]), found[1])
     tables = Tables(columns, source, losses, final_observation)
     final = tables.frame_columns("final_observations")
     row_bytes = sum(int(np.prod(one.shape[1:])) * one.dtype.itemsize for one in columns.values())
@@ -73,13 +63,24 @@ def read(
     yield tables.incoming(rows, final_rows if final else None)
 
 
+def files_below(folder: Path) -> list[Path]:
+    """In the order of the numbers in their names: part-10 comes after part-9.
+
+    Raises FormatError if there are none.
+    """
+    paths = sorted(folder.rglob("*.parquet"), key=_order)
+    if not paths:
+        raise FormatError(f"{folder}: expected .parquet files, found none")
+    return paths
+
+
 def _order(path: Path) -> list[int | str]:
     parts = re.split(r"(\d+)", str(path))
     return [int(part) if number % 2 else part for number, part in enumerate(parts)]
 
 
 def _blocks(
-    paths: list[Path], columns: dict[str, _Shape], names: list[str], size: int
+    paths: list[Path], columns: dict[str, Shape], names: list[str], size: int
 ) -> Iterator[Block]:
     pq = need("pyarrow.parquet")
     for path in paths:
@@ -94,7 +95,7 @@ def _blocks(
                 }
 
 
-def _rows(array: Any, about: _Shape, name: str) -> Array:
+def _rows(array: Any, about: Shape, name: str) -> Array:
     if name.rpartition(": ")[2].startswith("final_observations"):
         array = array.drop_null()
     return from_arrow(array, about.shape[1:], about.dtype, name)

@@ -5,6 +5,7 @@ Invariant: a column is taken for what its name says, kept as an extra column, or
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -19,7 +20,7 @@ from mmreplay.exchange.transitions import FinalObservation, Table, to_steps
 from mmreplay.ids import Array
 from mmreplay.schema import FRAME, Field
 
-__all__ = ["Block", "FinalRows", "RowShape", "Tables", "table_rows", "table_shapes"]
+__all__ = ["Block", "FinalRows", "RowShape", "Shape", "Tables", "table_rows", "table_shapes"]
 
 Block = dict[str, Array]
 """Rows of columns by name."""
@@ -56,6 +57,14 @@ class RowShape(Protocol):
     @property
     def dtype(self) -> np.dtype[Any]:
         """Of the elements."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shape:
+    """A `RowShape` of rows that lie elsewhere."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
 
 
 class Tables:

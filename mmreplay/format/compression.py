@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import google_crc32c
@@ -71,8 +72,9 @@ class ChunkCodec(Protocol):
     def check(self, payload: Bytes, size: int) -> None:
         """Raise CorruptStoreError unless decoding `payload` gives `size` bytes and no more."""
 
-    def decompress(self, payload: Bytes, out: Bytes) -> None:
-        """Fill `out`."""
+    @property
+    def decompress(self) -> Callable[[Bytes, Bytes], object]:
+        """Called with a payload that was checked, fills an array."""
 
 
 def encode(codec: ChunkCodec, data: Bytes, *, fast: bool = False) -> bytes:
@@ -123,6 +125,7 @@ class _Blosc:
         self._cname = options["cname"].encode()
         self._level = options["clevel"]
         self._block, self._typesize = options["blocksize"], options["typesize"]
+        self.decompress = blosc.decompress  # as it is: it is called for each chunk of each batch
 
     def compress(self, data: Bytes, *, fast: bool) -> bytes:
         # lz4hc and lz4 share header and decoder: a chunk of either is read by the same code.
@@ -159,9 +162,6 @@ class _Blosc:
         if min(table) < start or max(table) >= c_bytes:
             raise CorruptStoreError("blosc header: a block lies outside the chunk")
 
-    def decompress(self, payload: Bytes, out: Bytes) -> None:
-        self._blosc.decompress(payload, out)
-
 
 class _Zstd:
     def __init__(self, options: dict[str, Any]) -> None:
@@ -169,6 +169,7 @@ class _Zstd:
 
         self._zstd = zstd
         self._level, self._checksum = options["level"], options["checksum"]
+        self.decompress = zstd.decompress
 
     def compress(self, data: Bytes, *, fast: bool) -> bytes:
         level = min(self._level, 1) if fast else self._level
@@ -187,9 +188,6 @@ class _Zstd:
         declared += 256 if width == 2 else 0  # noqa: PLR2004
         if not width or position + width > len(head) or declared != size:
             raise CorruptStoreError(f"zstd frame: expected {size} bytes, found {declared} declared")
-
-    def decompress(self, payload: Bytes, out: Bytes) -> None:
-        self._zstd.decompress(payload, out)
 
 
 class _Gzip:

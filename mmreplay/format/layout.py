@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import google_crc32c
@@ -74,6 +74,8 @@ class ArraySpec:
 
     `chunk_rows` are those of a chunk file (a shard, if compressed), `inner_rows` those of an inner
     chunk, 0 for raw chunks; `codec` is the compressor as it stands in zarr.json, None for raw.
+    `row_bytes` are those of a row, uncompressed, `chunk_bytes` those of a chunk, which are the size
+    of a raw chunk file, and `inner_bytes` those of each of the `n_inner` inner chunks of a shard.
     `width` is N where a row is a tick of N environments, each of which has parts of its own in a
     chunk file, else 1: inner chunks of `inner_rows` ticks; of a raw chunk file one part, with all
     of its ticks. With `of_cells` a row is one environment's part of a tick, a cell, and
@@ -89,32 +91,28 @@ class ArraySpec:
     width: int = 1
     of_cells: bool = False
 
+    # Worked out once: they are asked for with every chunk that is read.
+    row_bytes: int = field(init=False, repr=False, compare=False)
+    chunk_bytes: int = field(init=False, repr=False, compare=False)
+    n_inner: int = field(init=False, repr=False, compare=False)
+    inner_bytes: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        row_bytes = math.prod(self.row_shape) * self.dtype.itemsize
+        blocks = self.chunk_rows // self.inner_rows if self.inner_rows else 0
+        inner_bytes = self.inner_rows * row_bytes
+        for name, value in (
+            ("row_bytes", row_bytes),
+            ("chunk_bytes", self.chunk_rows * row_bytes),
+            ("n_inner", blocks if self.of_cells else blocks * self.width),
+            ("inner_bytes", inner_bytes if self.of_cells else inner_bytes // self.width),
+        ):
+            object.__setattr__(self, name, value)
+
     @property
     def is_raw(self) -> bool:
         """Whether a chunk file holds the rows as they are."""
         return self.codec is None
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row, uncompressed."""
-        return math.prod(self.row_shape) * self.dtype.itemsize
-
-    @property
-    def chunk_bytes(self) -> int:
-        """Bytes of one chunk, uncompressed: the size of a raw chunk file."""
-        return self.chunk_rows * self.row_bytes
-
-    @property
-    def n_inner(self) -> int:
-        """Inner chunks of a shard."""
-        blocks = self.chunk_rows // self.inner_rows
-        return blocks if self.of_cells else blocks * self.width
-
-    @property
-    def inner_bytes(self) -> int:
-        """Bytes of one inner chunk, uncompressed."""
-        rows = self.inner_rows * self.row_bytes
-        return rows if self.of_cells else rows // self.width
 
     def cells(self, width: int) -> ArraySpec:
         """The same array of ticks with cells as rows: tick t of environment e is t * width + e."""

@@ -5,8 +5,6 @@ Invariant: no more is read than the rewards and the flags, in pieces; holes in f
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import numpy.typing as npt
 
@@ -29,11 +27,12 @@ def of_rows(
     window: tuple[int, int],
     *,
     returns: bool,
-) -> npt.NDArray[np.void]:
+) -> tuple[npt.NDArray[np.void], int]:
     """Of the lane of one environment, in a window of rows (first, head): see `EPISODE_DTYPE`.
 
     `flags` are the non-terminal ones of the store, `resets` the lane's rows with a reset. Without
-    `returns`, for which all rewards are read, these are 0.
+    `returns`, for which all rewards are read, these are 0. Also how many rewards of the window are
+    NaN or infinite; 0 without `returns`.
     """
     first, head = window
     lane = reader.number
@@ -41,39 +40,47 @@ def of_rows(
     stops = np.append(starts[1:], head)
     has_steps = stops - starts > 1
     starts, stops = starts[has_steps], stops[has_steps]
-    out = np.zeros(starts.size, EPISODE_DTYPE)
+    out, n_odd = np.zeros(starts.size, EPISODE_DTYPE), 0
+    if returns:
+        out["return"], n_odd = _returns_of_rows(reader, starts, stops, window)
     if not starts.size:
-        return out
+        return out, n_odd
     lasts = stops - 2 + (lane << LANE_SHIFT)
     out["id"] = starts + (lane << LANE_SHIFT)
     out["length"] = stops - starts - 1
-    if returns:
-        out["return"] = _returns_of_rows(reader, starts, stops)
     out["terminated"] = flags.take(lasts) == 0
     out["truncated"] = ~out["terminated"]
     if reader.is_live and stops[-1] == head:
         out["truncated"][-1] = False
-    return out
+    return out, n_odd
 
 
-def _returns_of_rows(reader: LaneReader, starts: Ids, stops: Ids) -> npt.NDArray[np.float64]:
-    """The sums of the rewards of rows [start, stop - 1): the last row of each is final."""
-    out = np.zeros(starts.size)
-    spec = reader.specs["rewards"]
-    pieces = chunk_files.filled_rows(reader, spec, int(starts[0]), int(stops[-1]))
-    for row, values in pieces:
+def _returns_of_rows(
+    reader: LaneReader, starts: Ids, stops: Ids, window: tuple[int, int]
+) -> tuple[npt.NDArray[np.float64], int]:
+    """The sums of the rewards of rows [start, stop - 1): the last row of each is final.
+
+    Also how many are not finite in a window of rows, of whose newest nobody knows the reward yet.
+    """
+    out, n_odd = np.zeros(starts.size), 0
+    spec, (window_first, head) = reader.specs["rewards"], window
+    for row, values in chunk_files.filled_rows(reader, spec, window_first, head - 1):
+        n_odd += values.size - int(np.count_nonzero(np.isfinite(values)))
         # The episodes that have rows in this piece.
-        first = int(starts.searchsorted(row, "right")) - 1
+        first = max(int(starts.searchsorted(row, "right")) - 1, 0)
         last = int(starts.searchsorted(row + len(values)))
+        if last <= first:
+            continue  # of an episode of which older rows were evicted
         begins = np.maximum(starts[first:last], row) - row
         ends = np.minimum(stops[first:last] - 1, row + len(values)) - row
         out[first:last] += _sums(values, begins, np.maximum(ends, begins))
-    return out
+    return out, n_odd
 
 
 def _sums(values: Array, begins: Ids, ends: Ids) -> npt.NDArray[np.float64]:
     """Of values [begin, end), for (n,) of these, which ascend and do not overlap."""
-    bounds = np.stack((begins, ends), 1).ravel()
+    bounds = np.empty(2 * begins.size, np.int64)
+    bounds[::2], bounds[1::2] = begins, ends
     with np.errstate(over="ignore", invalid="ignore"):  # of rewards that are not finite
         rewards = np.empty(values.size + 1)  # an end may be that of the values
         rewards[:-1], rewards[-1] = values, 0.0
@@ -88,7 +95,7 @@ def of_ticks(
     window: tuple[int, int],
     *,
     returns: bool,
-) -> npt.NDArray[np.void]:
+) -> tuple[npt.NDArray[np.void], int]:
     """Of a vector lane, in ticks [first, head) of `window`, in the order of starts."""
     first, head = window
     lane, width = reader.number << LANE_SHIFT, reader.width
@@ -103,13 +110,14 @@ def of_ticks(
     out = np.zeros(numbers.size, EPISODE_DTYPE)
     out["id"] = begins * width + envs + lane
     out["length"] = stops - begins
+    n_odd = 0
     if returns:
-        out["return"] = _returns_of_ticks(reader, begins, stops, envs)
+        out["return"], n_odd = _returns_of_ticks(reader, begins, stops, envs, window)
     out["terminated"] = over & ended
     out["truncated"] = over & ~ended
     back = np.empty_like(order)
     back[order] = np.arange(order.size)
-    return out[back]
+    return out[back], n_odd
 
 
 def _begun(reader: VectorReader, ticks: LaneTicks, first: int, head: int) -> Ids:
@@ -158,12 +166,17 @@ def _stops(
 
 
 def _returns_of_ticks(
-    reader: VectorReader, begins: Ids, stops: Ids, envs: Ids
-) -> npt.NDArray[np.float64]:
-    """The sums of the rewards of ticks [begin, stop) of an environment each."""
-    out = np.zeros(begins.size)
-    for tick, values in _reward_pieces(reader, begins, stops):
+    reader: VectorReader, begins: Ids, stops: Ids, envs: Ids, window: tuple[int, int]
+) -> tuple[npt.NDArray[np.float64], int]:
+    """The sums of the rewards of ticks [begin, stop) of an environment each.
+
+    Also how many are not finite in a window of ticks.
+    """
+    out, n_odd = np.zeros(begins.size), 0
+    pieces = chunk_files.filled_rows(reader.ticks, reader.ticks.specs["rewards"], *window)
+    for tick, values in pieces:
         n = len(values)
+        n_odd += values.size - int(np.count_nonzero(np.isfinite(values)))
         here = np.flatnonzero((begins < tick + n) & (stops > tick))
         shift = envs[here] * n - tick
         out[here] += _sums(
@@ -171,11 +184,4 @@ def _returns_of_ticks(
             np.maximum(begins[here], tick) + shift,
             np.minimum(stops[here], tick + n) + shift,
         )
-    return out
-
-
-def _reward_pieces(reader: VectorReader, begins: Ids, stops: Ids) -> Iterator[tuple[int, Array]]:
-    if begins.size:
-        spec = reader.ticks.specs["rewards"]
-        first, last = int(begins.min()), int(stops.max())
-        yield from chunk_files.filled_rows(reader.ticks, spec, first, last)
+    return out, n_odd

@@ -29,9 +29,6 @@ from mmreplay.storage.lane_metadata import read_holder, read_metadata
 from mmreplay.system import checked_reads, platform
 from mmreplay.system.held_directories import AnyPath
 
-STACK = 4
-"""Images an observation in the stacked storage that a store is compared with."""
-
 _ATTEMPTS = 20
 _NAMES = (
     *("frames", "actions", "rewards", "non_terminals", "resets", "ends", "episode", "count"),
@@ -52,13 +49,13 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
     - open episodes are still running, or, in a live lane, cut off with no reset after it yet.
     - returns and lengths are None if no episode ended, and so is a value that is not finite.
     - bytes_stacked counts the transitions with `stack` frames each as observation and next
-      observation, action, reward, one flag and extras. Vectors are rarely stacked: for these it is
-      1 frame.
+      observation, action, reward, one flag and extras; `stack` is that of `load` by default.
     - last_row_s is known to about half a minute: the clock of a mapped file stands still between
       two writes to disk.
     """
     states = _settled_states(lanes)
-    episodes = lanes.episodes()  # takes the newest rows; what follows is of the same ones
+    # Takes the newest rows; what follows is of the same ones.
+    episodes, n_odd_rewards = lanes.episodes_and_odd_rewards()
     windows = [_window(lanes, number) for number in range(len(lanes.readers))]
     counts = np.diff([lanes.index.n_transitions_of(n) for n in range(len(windows) + 1)]).tolist()
     transitions = sum(counts)
@@ -70,7 +67,7 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
     fields = _fields(lanes, sizes)
     kept_rows = sum(head - base for base, _, head in windows)
     raw = sum(_raw_bytes(lanes, number) for number in range(len(windows)))
-    stack = _usual_stack(lanes)
+    stack = lanes.schema.stack_of() or 1
     stacked = transitions * _stacked_bytes(lanes, stack)
     state = store_state(states)
     capacities = [reader.metadata["capacity"] for reader in lanes.readers]
@@ -92,6 +89,8 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
         "returns": _spread(ended["return"]),
         "lengths": _spread(ended["length"]),
         "capacity": None if None in capacities else sum(capacities),
+        "finite": all(reader.metadata.get("finite", False) for reader in lanes.readers),
+        "non_finite_rewards": n_odd_rewards,
         "fields": fields,
         "bytes_on_disk": on_disk,
         "bytes_raw": raw,
@@ -305,12 +304,6 @@ def _fields(lanes: LiveLanes, sizes: Mapping[str, int]) -> dict[str, Any]:
 
 def _order(name: str) -> tuple[int, str]:
     return _NAMES.index(name.partition("/")[0]), name
-
-
-def _usual_stack(lanes: LiveLanes) -> int:
-    """Frames an observation that most would train with: several if some of them are images."""
-    frames = lanes.schema.frames.values()
-    return STACK if any(len(field.shape) > 1 for field in frames) else 1
 
 
 def _stacked_bytes(lanes: LiveLanes, stack: int) -> int:

@@ -79,7 +79,8 @@ class JoinedLanes:
         self.heads = [reader.head for reader in self.readers]
         self._bases = [reader.base for reader in self.readers]
         self.index = self._load_index()
-        self._episodes: dict[int, npt.NDArray[np.void]] = {}  # of closed lanes, once asked for
+        # Of closed lanes, once asked for.
+        self._episodes: dict[int, tuple[npt.NDArray[np.void], int]] = {}
 
     def _column(self, path: str, lanes: Sequence[TailFiles]) -> AnyColumn:
         """One over all lanes, which must all be raw, or all compressed."""
@@ -247,10 +248,11 @@ class JoinedLanes:
 
     # ------------------------------------------------------------ episodes
 
-    def episodes(self, lane: int, *, returns: bool = True) -> npt.NDArray[np.void]:
+    def episodes(self, lane: int, *, returns: bool = True) -> tuple[npt.NDArray[np.void], int]:
         """The whole retained episodes of one lane, read only: see `EPISODE_DTYPE`.
 
-        Without `returns`, for which all rewards are read, these may be 0.
+        And how many rewards that can be sampled are NaN or infinite. Without `returns`, for which
+        all rewards are read, these and that may be 0.
         """
         known = self._episodes.get(lane)
         if known is not None:

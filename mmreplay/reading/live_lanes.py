@@ -370,14 +370,19 @@ class LiveLanes:
 
         Without `returns`, for which all rewards are read, these may be 0.
         """
+        return self.episodes_and_odd_rewards(returns=returns)[0]
 
-        def read() -> tuple[JoinedLanes, npt.NDArray[np.void]]:
+    def episodes_and_odd_rewards(self, *, returns: bool = True) -> tuple[npt.NDArray[np.void], int]:
+        """The same, and how many rewards that can be sampled are NaN or infinite."""
+
+        def read() -> tuple[JoinedLanes, tuple[npt.NDArray[np.void], int]]:
             with self._lock:
                 lanes = self._follow()
                 by_lane = [
                     lanes.episodes(number, returns=returns) for number in range(len(lanes.readers))
                 ]
-            return lanes, np.concatenate(by_lane)
+            tables, counts = zip(*by_lane, strict=True)
+            return lanes, (np.concatenate(tables), sum(counts))
 
         return self.retrying(read)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import EllipsisType
 from typing import Any, Self
 
 import numpy as np
@@ -97,7 +98,7 @@ class Store:
     def transitions(
         self,
         ids: npt.ArrayLike,
-        stack: int | None = 4,
+        stack: int | EllipsisType | None = ...,
         n_step: int = 1,
         gamma: float = 0.99,
         padding: str | None = None,
@@ -108,7 +109,8 @@ class Store:
 
         Args:
             ids: (B,) integers, lane << 40 | row; of N environments, lane << 40 | tick * N + env.
-            stack: frames an observation; None drops the axis.
+            stack: frames an observation; None drops the axis. Left out, 4 of gray images (uint8
+                frames of two axes) and None of anything else.
             n_step: most steps of a return.
             gamma: discount a step.
             padding: ``reset`` or ``zero``; None takes the store's.
@@ -119,6 +121,7 @@ class Store:
             InvalidIdError: an id that is no valid transition, named.
             SchemaError: a setting out of its range.
         """
+        stack = self.schema.stack_of(stack)
         settings = Settings(stack, n_step, gamma, padding or self.padding, stack_axis)
         return self.live.gather_ids(ids, self.live.gatherer(settings), out)
 

@@ -164,14 +164,14 @@ def filled_rows(
     if stop <= start:
         return
     _expect_last(lane, spec, stop)
-    piece_rows = max(_PIECE_BYTES // spec.row_bytes, 1)
+    row_bytes, chunk_bytes = spec.row_bytes, spec.chunk_bytes
+    piece_bytes = max(_PIECE_BYTES // row_bytes, 1) * row_bytes
+    folder = lane.path / spec.path  # once: there may be thousands of files in it
     for chunk in range(start // spec.chunk_rows, -(-stop // spec.chunk_rows)):
-        path, begin = chunk_path(lane.path, spec, chunk), chunk * spec.chunk_rows
+        path, begin = folder / spec.key(chunk), chunk * spec.chunk_rows
         try:
-            for offset, data in checked_reads.read_filled(
-                path, spec.chunk_bytes, piece_rows * spec.row_bytes
-            ):
-                row = begin + offset // spec.row_bytes
+            for offset, data in checked_reads.read_filled(path, chunk_bytes, piece_bytes):
+                row = begin + offset // row_bytes
                 rows = np.frombuffer(data, spec.dtype).reshape(-1, *spec.row_shape)
                 first, last = max(row, start), min(row + len(rows), stop)
                 if first < last:

@@ -16,7 +16,9 @@ from mmreplay.system import memory_maps
 
 Chunk = tuple[int, int]
 
-_LARGE_BYTES = 1 << 20
+LARGE_BYTES = 1 << 20
+"""Of chunk files from which on advice is worth it."""
+
 _MOSTLY = 0.75  # of a file's pages; reading the rest at once costs little
 _LOOK_AGAIN = 256  # batches
 
@@ -31,10 +33,9 @@ class Pager:
         self.active = False
 
     def add(self, chunk: Chunk, data: npt.NDArray[np.uint8]) -> None:
-        """A chunk file was mapped whose rows are all written; small ones are left to themselves."""
-        if data.nbytes >= _LARGE_BYTES:
-            self._unknown[chunk] = data
-            self.active = True
+        """A large chunk file was mapped whose rows are all written."""
+        self._unknown[chunk] = data
+        self.active = True
 
     def before(self, touched: set[Chunk]) -> bool:
         """Fill the page tables of those touched for the first time.

@@ -122,8 +122,9 @@ class RawColumn:
     def _map(self, files: SideBySide, number: int, stop: int) -> None:
         """Map a lane's chunk files below `stop`."""
         lane, spec = self._lanes[number], self._specs[number]
+        folder = lane.path / spec.path  # once: there may be thousands of files in it
         for chunk in range(files.stop[number], stop):
-            path = chunk_path(lane.path, spec, chunk)
+            path = folder / spec.key(chunk)
             try:
                 files.put(number, chunk, path)
             except FileNotFoundError as error:
@@ -134,9 +135,11 @@ class RawColumn:
 
     def _tell_pager(self, files: SideBySide, number: int) -> None:
         """Chunk files whose last row has been written since."""
-        complete = self._lanes[number].head // self._specs[number].chunk_rows
-        for chunk in range(self._finished[number], complete):
-            self._pager.add((number, chunk), files.chunk(number, chunk))
+        spec = self._specs[number]
+        complete = self._lanes[number].head // spec.chunk_rows
+        if spec.chunk_bytes >= page_advice.LARGE_BYTES:  # smaller ones are left to themselves
+            for chunk in range(self._finished[number], complete):
+                self._pager.add((number, chunk), files.chunk(number, chunk))
         self._finished[number] = max(complete, self._finished[number])
 
     def take(self, ids: Ids, out: Array | None = None) -> Array:

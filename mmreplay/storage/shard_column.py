@@ -52,6 +52,11 @@ class ShardColumn:
         self._codecs = [compression.make_codec(s.codec or {}) for s in self._specs]
         self._inner = np.array([s.inner_rows for s in self._specs], np.int64)
         self._longest_inner = int(self._inner.max())
+        # Of each lane, if its chunks are shorter than that, their bytes.
+        self._part_bytes = [
+            None if s.inner_rows == self._longest_inner else s.inner_rows * self._row_bytes
+            for s in self._specs
+        ]
         # Inner chunks that lie beside each other: row r is of the one with the number r % width.
         self._widths = np.array([s.width for s in self._specs], np.int64)
         self._has_widths = bool((self._widths > 1).any())
@@ -262,7 +267,10 @@ class ShardColumn:
     def _decode_chunks(self, keys: list[int]) -> None:
         """Decode inner chunks, ascending, into the places of the scratch, in order."""
         parts: list[Bytes] = self._local.parts
-        if self._maps_shards or self.decoder is not None:
+        if self._maps_shards and self.decoder is None:
+            self._decode_mapped(keys, parts)
+            return
+        if self.decoder is not None:
             for part, key in zip(parts, keys, strict=False):
                 self._decode_key(key, part)
             return
@@ -276,6 +284,19 @@ class ShardColumn:
             except FileNotFoundError as error:
                 raise self._missing(shard) from error
 
+    def _decode_mapped(self, keys: list[int], parts: list[Bytes]) -> None:
+        """As `_decode_key` for each: one loop, as it runs for some forty chunks in each batch."""
+        shards, per_shard, sizes = self._shards, self._per_shard, self._part_bytes
+        for part, key in zip(parts, keys, strict=False):
+            number = key >> LANE_SHIFT
+            shard, inner = divmod(key & ROW_MASK, per_shard[number])
+            opened = shards.get((number, shard))
+            if opened is None:
+                self._decode_key(key, part)
+                continue
+            size = sizes[number]
+            opened.decode(inner, part if size is None else part[:size])
+
     def _decode_key(self, key: int, part: Bytes) -> None:
         """Decode the inner chunk that a key of `_locate` names into room for the longest one."""
         number = key >> LANE_SHIFT
@@ -283,8 +304,8 @@ class ShardColumn:
 
     def _part(self, number: int, part: Bytes) -> Bytes:
         """As much of the room for the longest chunk as one of this lane needs."""
-        size = self._specs[number].inner_rows * self._row_bytes
-        return part if size == part.size else part[:size]
+        size = self._part_bytes[number]
+        return part if size is None else part[:size]
 
     def _place(self, key: int) -> tuple[tuple[int, int], int]:
         """The shard of an inner chunk, and its number there."""

@@ -213,12 +213,12 @@ class UnmappedShard:
 
         Raises CorruptStoreError; FileNotFoundError if the file is gone by now.
         """
-        size = self._spec.inner_bytes
+        codec, size = self._codec, self._spec.inner_bytes
         try:
             for data, out in zip(self._read(chunks), outs, strict=True):
                 payload = np.frombuffer(data, np.uint8)
-                compression.check(self._codec, payload, size)
-                compression.decode(self._codec, payload, out)
+                compression.check(codec, payload, size)
+                compression.decode(codec, payload, out)
         except CorruptStoreError:
             # Its index may be what is wrong. What else it is, and in which chunk, stands there too.
             whole = Shard(self._folder / self._name, self._spec, self._codec)
@@ -230,15 +230,17 @@ class UnmappedShard:
             self._read([chunk])
 
     def _read(self, chunks: Sequence[int]) -> list[bytes]:
-        with checked_reads.PieceReader(self._folder, self._name) as file:
-            size, n_bytes = file.size, 16 * self._spec.n_inner
-            begin = size - n_bytes - 4
-            if begin < 0 or size > _most_bytes(self._spec):
+        n_last = 16 * self._spec.n_inner + 4
+
+        def find(size: int, end: bytes) -> list[tuple[int, int]]:
+            if len(end) < n_last or size > _most_bytes(self._spec):
                 raise CorruptStoreError("no size of a shard")
-            stored = file.read(begin, n_bytes + 4)
-            if compression.crc32c(stored[:-4]) != int.from_bytes(stored[-4:], "little"):
+            if compression.crc32c(end[:-4]) != int.from_bytes(end[-4:], "little"):
                 raise CorruptStoreError("an index that does not match its crc32c")
-            places = [_ENTRY.unpack_from(stored, 16 * chunk) for chunk in chunks]
-            if max(map(max, places)) > size:
+            places = [_ENTRY.unpack_from(end, 16 * chunk) for chunk in chunks]
+            out = [(start, start + length) for start, length in places]
+            if max(stop for _, stop in out) > size:
                 raise CorruptStoreError("outside of the file")
-            return [file.read(offset, length) for offset, length in places]
+            return out
+
+        return checked_reads.read_pieces(self._folder, self._name, n_last, find)

@@ -31,8 +31,8 @@ class SideBySide:
     """
 
     __slots__ = (
-        "_begins", "_has_parts", "_offsets", "_reservation", "_room", "_sizes", "_specs", "_tables",
-        "data", "first", "rows", "shifted", "shifts", "stop",
+        "_begins", "_bytes", "_has_parts", "_offsets", "_origins", "_reservation", "_room",
+        "_sizes", "_tables", "data", "first", "rows", "shifted", "shifts", "stop",
     )  # fmt: skip
 
     def __init__(
@@ -43,7 +43,7 @@ class SideBySide:
         *,
         writable: bool = False,
     ) -> None:
-        self._specs, self._room = specs, room
+        self._room = room
         self.first, self.stop = list(first), list(first)
         one = specs[0]
         sizes = [chunks * spec.chunk_rows for chunks, spec in zip(room, specs, strict=True)]
@@ -56,6 +56,12 @@ class SideBySide:
             for number, (begin, chunk, spec) in enumerate(zip(begins, first, specs, strict=True))
         ]
         self._begins, self.shifts = np.array(begins, np.int64), np.array(shifts, np.int64)
+        # Of each lane, the bytes of a chunk file, and where that of chunk 0 would stand.
+        self._bytes = [spec.chunk_bytes for spec in specs]
+        self._origins = [
+            begin * one.row_bytes - chunk * size
+            for begin, chunk, size in zip(begins, first, self._bytes, strict=True)
+        ]
         self._has_parts = any(spec.width > 1 for spec in specs)
         if self._has_parts:
             tables = [
@@ -72,18 +78,14 @@ class SideBySide:
 
     def put(self, lane: int, chunk: int, path: AnyPath) -> None:
         """Map a chunk file into its place; raises CorruptStoreError if it has another size."""
-        size = self._specs[lane].chunk_bytes
-        self._reservation.put(self._byte(lane, chunk), path, size)
+        size = self._bytes[lane]
+        self._reservation.put(self._origins[lane] + chunk * size, path, size)
 
     def chunk(self, lane: int, chunk: int) -> npt.NDArray[np.uint8]:
         """The bytes of a chunk."""
-        begin = self._byte(lane, chunk)
-        return self.data[begin : begin + self._specs[lane].chunk_bytes]
-
-    def _byte(self, lane: int, chunk: int) -> int:
-        spec = self._specs[lane]
-        begin = int(self._begins[lane]) * spec.row_bytes
-        return begin + (chunk - self.first[lane]) * spec.chunk_bytes
+        size = self._bytes[lane]
+        begin = self._origins[lane] + chunk * size
+        return self.data[begin : begin + size]
 
     def index(self, ids: Ids) -> Ids:
         """The index in `rows` of each id."""

@@ -9,15 +9,16 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FailedStoreError, StoreNotFoundError
 from mmreplay.system import platform
 from mmreplay.system.held_directories import AnyPath, HeldPath, at, check_there
 from mmreplay.system.limits import check_limit
 
+_HAS_BLOCKS = hasattr(os.stat_result, "st_blocks")
 _EFFECTIVE = os.access in os.supports_effective_ids
 _READ = os.O_RDONLY | platform.NOFOLLOW | platform.NONBLOCK | platform.CLOEXEC | platform.BINARY
 
@@ -105,50 +106,35 @@ def read_ranges(path: AnyPath, ranges: Sequence[tuple[int, int]], size: int) -> 
         os.close(descriptor)
 
 
-class PieceReader:
-    """A file, by its name in a directory, of which some bytes are read; a context manager.
+def read_pieces(
+    path: AnyPath,
+    name: str,
+    n_last: int,
+    find: Callable[[int, bytes], Sequence[tuple[int, int]]],
+) -> list[bytes]:
+    """Bytes of a file, by its name in a directory: those of the ranges that `find` tells.
 
+    It is given the size of the file and its last `n_last` bytes, and tells (start, stop) of each.
     As fast as it can be, for chunks with a checksum: what is read may be too short, and the file is
-    looked at closely only if something fails. Raises FileNotFoundError, CorruptStoreError.
+    looked at closely only if something fails.
 
-    Attributes:
-        size: in bytes.
+    Raises FileNotFoundError, CorruptStoreError, and what `find` raises.
     """
-
-    __slots__ = ("_descriptor", "_name", "_path", "size")
-
-    def __init__(self, path: AnyPath, name: str) -> None:
-        self._path, self._name = path, name
-        start, folder = at(path)
+    where, folder = at(path)
+    try:
+        descriptor = os.open(f"{where}/{name}", _READ, dir_fd=folder)
         try:
-            self._descriptor = os.open(f"{start}/{name}", _READ, dir_fd=folder)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise self._unreadable(error) from error
-        try:
-            self.size = os.lseek(self._descriptor, 0, os.SEEK_END)
-        except OSError as error:  # a pipe, or a directory
-            os.close(self._descriptor)
-            raise self._unreadable(error) from error
-
-    def read(self, offset: int, length: int) -> bytes:
-        """As many bytes as there are."""
-        try:
-            return os.pread(self._descriptor, length, offset)
-        except OSError as error:
-            raise self._unreadable(error) from error
-
-    def _unreadable(self, error: OSError) -> CorruptStoreError:
-        path = self._path / self._name
-        os.close(open_regular(path, os.O_RDONLY))  # which may know what is wrong with it
-        return CorruptStoreError(f"{path}: cannot be read: {error.strerror}")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
+            size = os.lseek(descriptor, 0, os.SEEK_END)
+            ranges = find(size, os.pread(descriptor, n_last, max(size - n_last, 0)))
+            return [os.pread(descriptor, stop - start, start) for start, stop in ranges]
+        finally:
+            os.close(descriptor)
+    except FileNotFoundError:
+        raise
+    except OSError as error:  # a pipe, a directory, a right that is missing
+        whole = path / name
+        os.close(open_regular(whole, os.O_RDONLY))  # which may know what is wrong with it
+        raise CorruptStoreError(f"{whole}: cannot be read: {error.strerror}") from error
 
 
 def read_filled(path: AnyPath, size: int, piece_bytes: int) -> Iterator[tuple[int, bytes]]:
@@ -347,17 +333,29 @@ def allocated_bytes(root: AnyPath) -> dict[str, int]:
     Each has its own blocks and those of the files in it, not of what is further down.
     """
     out = {}
-    for path, _, files in walk(root):
-        start, folder = at(path)  # once a directory: of a long store there are very many files
-        names = [start, *(f"{start}/{name}" for name in files)]
-        out[str(path)] = sum(_blocks(name, folder) for name in names)
+    todo = [root]
+    while todo:
+        path = todo.pop()
+        try:
+            with _listable(path) as place, os.scandir(place) as entries:
+                about = os.stat(place)
+                size = about.st_blocks * 512 if _HAS_BLOCKS else _rounded(about)
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        todo.append(path / entry.name)
+                        continue
+                    try:
+                        about = entry.stat(follow_symlinks=False)
+                    except OSError:  # evicted, or renamed, at this moment
+                        continue
+                    size += about.st_blocks * 512 if _HAS_BLOCKS else _rounded(about)
+        except OSError as error:
+            check_limit(error, path)
+            continue
+        out[str(path)] = size
     return out
 
 
-def _blocks(name: str, folder: int | None) -> int:
-    try:
-        about = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except OSError:  # evicted, or renamed, at this moment
-        return 0
-    # Windows has no st_blocks; the length is the next best thing.
-    return getattr(about, "st_blocks", -(-about.st_size // 512)) * 512
+def _rounded(about: os.stat_result) -> int:
+    """The length of a file in whole blocks: the next best thing on Windows."""
+    return -(-about.st_size // 512) * 512

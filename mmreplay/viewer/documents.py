@@ -22,8 +22,6 @@ _ENDS = ("open", "terminated", "truncated")
 _KNOWN_RANGES = ((0, 1), (-1, 1), (0, 255), (-128, 127), (0, 65535))
 _FRAMES_LOOKED_AT = 8
 _IMAGE_AXES = 2
-STACK = 4
-"""Frames of a stack that the page shows at first, of images."""
 _SPREAD_IDS = 100_000
 _MOST_VALUES = 32
 _MOST_ACTIONS = 512
@@ -44,7 +42,7 @@ def describe(store: Store) -> dict[str, Any]:
         "env": about,
         "action_names": _action_names(about),
         "padding": store.padding,
-        "stack": STACK if images else 1,
+        "stack": store.schema.stack_of() or 1,
         "lanes": [
             {"name": reader.metadata.get("name"), "environments": reader.width}
             for reader in readers

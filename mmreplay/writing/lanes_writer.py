@@ -15,6 +15,7 @@ import numpy.typing as npt
 from mmreplay.schema import FRAME
 from mmreplay.system.held_directories import AnyPath
 from mmreplay.system.threads import run_in_threads
+from mmreplay.writing.finite_values import FiniteValues
 from mmreplay.writing.lane_files import LockedLane
 from mmreplay.writing.session import refuse_copy
 from mmreplay.writing.vector_values import VectorValues, has_stacks
@@ -45,6 +46,9 @@ class LanesWriter:
         self.schema = self.writers[0].schema
         self.files = _LanesFiles([writer.files for writer in self.writers])
         self._values = VectorValues(self.schema, len(self.writers))
+        are_finite = [bool(writer.metadata.get("finite")) for writer in self.writers]
+        self._finite = FiniteValues(self.schema, path, many=True) if any(are_finite) else None
+        self._are_finite = np.array(are_finite)
 
     def __len__(self) -> int:
         """Lanes."""
@@ -73,6 +77,8 @@ class LanesWriter:
         """
         rows = self._rows(frames)
         chosen = self._chosen(mask)
+        if self._finite is not None:
+            self._finite.check_frames(frames, self._looked_at(chosen))
         if mask is not None and self._advice is not None:
             warnings.warn(self._advice, stacklevel=2)
             self._advice = None
@@ -118,6 +124,9 @@ class LanesWriter:
         chosen = self._chosen(mask)
         stepping = np.zeros(len(self.writers), bool)
         stepping[chosen] = True
+        if self._finite is not None:
+            looked_at = self._looked_at(chosen)
+            self._finite.check_step(actions, rewards, frames, extras, looked_at)
         ends, cuts, lost = (
             self._values.flags(name, value, stepping).tolist()
             for name, value in (
@@ -136,6 +145,12 @@ class LanesWriter:
             self.writers[n].step(
                 acts[n], gains[n], rows[n], ends[n], cuts[n], life_lost=lost[n], **one
             )
+
+    def _looked_at(self, chosen: Sequence[int]) -> npt.NDArray[np.bool_]:
+        """(lanes,) of `chosen` those that take finite values only."""
+        out = np.zeros_like(self._are_finite)
+        out[chosen] = self._are_finite[chosen]
+        return out
 
     def _chosen(self, mask: npt.ArrayLike | None) -> list[int]:
         if mask is None:

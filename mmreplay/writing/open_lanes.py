@@ -27,6 +27,7 @@ from mmreplay.system.held_directories import AnyPath, HeldDirectory
 from mmreplay.system.threads import run_in_threads
 from mmreplay.writing import build_lane
 from mmreplay.writing.background import Background
+from mmreplay.writing.finite_writers import FiniteVectorWriter, FiniteWriter
 from mmreplay.writing.lanes_writer import LanesWriter
 from mmreplay.writing.request import Request, check_capacity, split_capacity
 from mmreplay.writing.vector_writer import VectorWriter
@@ -80,7 +81,8 @@ def open_lanes(
     background = Background(request.flush_s)
 
     def open_one(path: AnyPath, share: int | None) -> Writer:
-        return Writer(path, background=background, changes=request.changes(share))
+        kind = FiniteWriter if read_metadata(path).get("finite") else Writer
+        return kind(path, background=background, changes=request.changes(share))
 
     writers, failures = run_in_threads(open_one, paths, shares)
     if failures:
@@ -93,7 +95,8 @@ def _open_one(
     request: Request, store: AnyPath, path: AnyPath, capacity: int | None, lanes: int | None
 ) -> Writer | VectorWriter:
     """Open a lane of one environment, or of many that step together."""
-    width = read_metadata(path).get("width")
+    metadata = read_metadata(path)
+    width = metadata.get("width")
     if lanes is not None and lanes != width:
         what = "of one environment" if width is None else f"of {width} environments"
         raise SchemaError(f"{path}: a lane {what}, expected {lanes}")
@@ -106,7 +109,10 @@ def _open_one(
     _check(request, path)
     if path is not store:
         durable_writes.sync_name(store)  # as the lane does for its own
-    kind = Writer if width is None else VectorWriter
+    if metadata.get("finite"):
+        kind: type[Writer | VectorWriter] = FiniteWriter if width is None else FiniteVectorWriter
+    else:
+        kind = Writer if width is None else VectorWriter
     return kind(path, background=Background(request.flush_s), changes=request.changes(capacity))
 
 
@@ -117,6 +123,7 @@ def _check(request: Request, path: AnyPath) -> None:
         SchemaError: rows or codecs differ.
     """
     metadata = read_metadata(path)
+    request.check_finite(path, metadata)
     there = parse.schema_from_json(metadata.get("schema"), str(path / "zarr.json"))
     if metadata["kind"] == "vector":
         checked_reads.check_directories(path, *layout.LOGS)
@@ -162,6 +169,7 @@ def _make_lane(
     others: list[AnyPath],
 ) -> AnyPath:
     where = str(store / "zarr.json")
+    request.check_finite(request.path, root)
     schema = parse.schema_from_json(root.get("schema"), where)
     specs = plan.plan_from_layout(schema, root.get("layout"), where)
     request.compare(request.path, schema, specs)
@@ -171,6 +179,7 @@ def _make_lane(
         request,
         padding=request.padding or root["padding"],
         metadata=root.get("env") if request.metadata is None else request.metadata,
+        finite=root.get("finite"),
     )
     share = capacity if capacity is not None else root["capacity"]
     path = store / layout.lane_name(number)

@@ -61,7 +61,8 @@ steps per episode: min 2, mean 6, max 11
 @pytest.fixture
 def blocks_of_100(monkeypatch):
     """Every file and folder takes 100 bytes, on any file system."""
-    monkeypatch.setattr(checked_reads, "_blocks", lambda path, name: 100)
+    monkeypatch.setattr(checked_reads, "_HAS_BLOCKS", False)
+    monkeypatch.setattr(checked_reads, "_rounded", lambda about: 100)
 
 
 def test_a_closed_store(command, store, blocks_of_100):
@@ -120,7 +121,12 @@ def test_evicted_rows(command, write, play):
         for _ in range(20):
             play(writer, 9, "terminated")
     out = command("info", "store.zarr").out
-    assert re.search(r"^transitions   10 in 200 rows, the oldest \d+ evicted$", out, re.MULTILINE)
+    line = r"^transitions   10 in (\d+) rows; of (\d+) older ones (\d+) evicted$"
+    here, older, gone = map(int, re.search(line, out, re.MULTILINE).groups())
+    with mmreplay.open("store.zarr") as store:
+        lane = store.lanes[0]
+        assert (here, older, gone) == (200 - lane.first, lane.first, lane.base)
+    assert "episodes      1 whole: 1 terminated\n" in out
     assert "capacity      10 transitions\n" in out
 
 
@@ -308,3 +314,18 @@ lane   name   state    rows   first   transitions   environments
 """
         in out
     )
+
+
+def test_rewards_that_are_not_finite_are_told(command, write, play):
+    with write() as writer:
+        play(writer, 3, "terminated")
+        play(writer, 2, "terminated", reward=float("nan"))
+    lines = command("info", "store.zarr").out.splitlines()
+    assert "rewards       2 of 5 are NaN or infinite" in lines
+
+
+def test_a_store_that_takes_finite_values_only_says_so(command, write, play):
+    with write(finite=True) as writer:
+        play(writer, 3, "terminated")
+    lines = command("info", "store.zarr").out.splitlines()
+    assert "values        finite only: a NaN or an infinity is refused" in lines

@@ -35,7 +35,7 @@ def test_a_game_is_recorded_described_listed_verified_sampled_and_damaged(comman
     assert re.search(r" times smaller than two stacks of 4 per transition \(.* MB\)\n", out)
 
     assert command("verify", "game.zarr").out.startswith(
-        f"game.zarr: sound, closed; {about['rows']:,} rows in 1 lane; "
+        f"game.zarr: sound, closed; {about['rows']:,} ticks of 2 environments in 1 lane; "
     )
     fast = json.loads(command("bench", "game.zarr", "--seconds", "0.1", "--json").out)
     assert fast["frame_bytes_per_s"] == pytest.approx(fast["batches_per_s"] * 32 * 2 * 4 * 84 * 84)

@@ -115,7 +115,7 @@ def test_a_store_of_many_lanes(command, write, folder, play):
 
 def test_many_environments(command, vector_store, folder):
     assert command("verify", vector_store).out.startswith(
-        "store.zarr: sound, closed; 30 rows in 1 lane; "
+        "store.zarr: sound, closed; 30 ticks of 2 environments in 1 lane; "
     )
     flip(folder / vector_store / "ticks" / "frames" / "c.1.0.0")
     assert "ticks/frames/c.1.0.0   8 to 15   checksum:" in command("verify", vector_store).out

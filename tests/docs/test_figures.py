@@ -10,7 +10,7 @@ import pytest
 from benchmarks import report, results, timing
 
 ROOT = Path(__file__).parents[2]
-SHOWING = ("README.md", "benchmarks/README.md", "docs/reliability.md")
+SHOWING = ("README.md", "benchmarks/README.md", "docs/reliability.md", "docs/exchange.md")
 # A number with a unit that somebody must have measured: 1.8x, 12 times, 4 us, 60 %, 3 GB/s.
 MEASURED = re.compile(
     r"(?<![\w.,])-?\d[\d,]*(?:\.\d+)?\s?(?:x|times|R|ns|us|µs|ms|%|[kKMGT]i?B|\w+/s)(?!\w)"
@@ -58,6 +58,11 @@ def test_table_has_at_most_eight_rows_and_each_names_its_files():
     ("file", "figure", "changed"),
     [
         ("benchmarks/results/disk", "breakout-lz4-on-disk", ["README.md", "benchmarks/README.md"]),
+        (
+            "benchmarks/results/exchange",
+            "vectors-arrays-in",
+            ["benchmarks/README.md", "docs/exchange.md"],
+        ),
         ("tests/crash/results/simulator", "violations", ["README.md", "docs/reliability.md"]),
     ],
 )

@@ -1,6 +1,16 @@
-"""Tests with the libraries whose formats these are: `make test-exchange` installs them."""
+"""Tests with the libraries whose formats these are: `make test-exchange` and `make test-lerobot`.
+
+Each of the two has an environment of its own. In one without them, as that of `make test`, there is
+nothing to collect.
+"""
 
 import importlib.util
+from pathlib import Path
 
-# In an environment without them, as that of `make test`, there is nothing to collect.
-collect_ignore_glob = [] if importlib.util.find_spec("minari") else ["test_*.py"]
+OF_LEROBOT = {"test_lerobot.py"}
+
+_here = {one.name for one in Path(__file__).parent.glob("test_*.py")}
+_missing = set() if importlib.util.find_spec("minari") else _here - OF_LEROBOT
+if not importlib.util.find_spec("lerobot"):
+    _missing |= OF_LEROBOT
+collect_ignore = sorted(_missing)

@@ -19,8 +19,8 @@ from mmreplay import Field
 ROOT = Path(__file__).parents[2]
 
 EXTRAS = {
-    *("PIL", "ale_py", "av", "cv2", "gymnasium", "h5py", "hypothesis", "matplotlib", "pyarrow"),
-    *("stable_baselines3", "starlette", "tensorstore", "torch", "uvicorn"),
+    *("PIL", "ale_py", "av", "cv2", "datasets", "grain", "gymnasium", "h5py", "hypothesis", "jax"),
+    *("matplotlib", "pyarrow", "stable_baselines3", "starlette", "tensorstore", "torch", "uvicorn"),
 }
 # Needed, but not by everyone who imports mmreplay: loaded where they are used.
 LAZY = {"click", "numcodecs", "rich", "zarr"}

@@ -368,3 +368,27 @@ def test_rows_of_many_lanes_given_to_one_lane_are_refused():
         SchemaError, match=r"frames: expected 4 rows .*, one for each environment, found"
     ):
         one.coerce_many(np.zeros(3, np.uint8), 4, "frames")
+
+
+@pytest.mark.parametrize(
+    ("frame", "stack"),
+    [
+        (Field((84, 84)), 4),
+        (Field((2, 3)), 4),
+        ({"image": Field((8, 8)), "speed": Field((2,), "float32")}, 4),
+        (Field((84, 84, 3)), None),
+        (Field((3, 84, 84)), None),
+        (Field((84, 84, 1)), None),
+        (Field((84, 84), "float32"), None),
+        (Field((84, 84), "bool"), None),
+        (Field((4,)), None),
+        (Field(()), None),
+        (Field((4,), "float32"), None),
+        ({"image": Field((8, 8, 3)), "speed": Field((2, 2), "float32")}, None),
+    ],
+)
+def test_stacks_are_of_gray_images_unless_somebody_says_otherwise(frame, stack):
+    schema = Schema.make(frame, Field())
+    assert schema.stack_of() == schema.stack_of(...) == stack
+    for given in (None, 1, 7):
+        assert schema.stack_of(given) == given

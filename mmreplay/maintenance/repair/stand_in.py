@@ -166,7 +166,8 @@ def _attributes(
 ) -> dict[str, Any]:
     """attributes.mmreplay of the stand-in, without those that follow from its rows."""
     given = old.own or root or {}
-    kept = {name: given[name] for name in ("env", "versions", "name", "generator") if name in given}
+    names = ("finite", "env", "versions", "name", "generator")
+    kept = {name: given[name] for name in names if name in given}
     return {
         "format": layout.FORMAT,
         "kind": "lane",

@@ -43,16 +43,23 @@ class ArrayFiles:
         """The chunk files of a column, and their checksums; the reset bits come first."""
         watch, rows = self._watch, self._rows
         before = len(watch.findings)
-        rows.last_flag = None
+        rows.last_flag, rows.n_odd = None, 0
         kept = self._rows.chunks(spec, rows.head if spec.is_raw else self._chunks.in_shards)
         for chunk in self._chunks_to_read(spec, kept):
             known = watch.confirm(partial(self._check_chunk, spec, chunk))
             if known is not None:
                 rows.starts, rows.last_flag = known.starts, known.last_flag
+                rows.n_odd, rows.first_odd = known.n_odd, known.first_odd
         for chunk in self._chunks.without_checksum():
             file = f"{spec.path}/{spec.key(chunk)}"
             text = "has no checksum: only its inner chunks could be checked"
             watch.warnings.append(watch.finding(file, text, spec.path))
+        if rows.n_odd:
+            text = (
+                f"NaN or infinite values: {rows.n_odd:,}, the first in row {rows.first_odd:,}; "
+                f"stored as they came (create with finite=True takes none)"
+            )
+            watch.warnings.append(watch.finding(spec.path, text, spec.path))
         if spec.path == "resets" and len(watch.findings) > before:
             rows.sound = False
         if self._state != "live" and spec.path in self._arrays.sums:
@@ -93,14 +100,14 @@ class ArrayFiles:
         ], None
 
     def _check_chunk(self, spec: ArraySpec, chunk: int) -> tuple[list[Finding], Rows | None]:
-        """What is wrong with a chunk file, and what is known after it if it is raw."""
+        """What is wrong with a chunk file, and what is known after it."""
         stop = (chunk + 1) * spec.chunk_rows
         known: Rows | None = None
         try:
             if spec.is_raw:
                 problems, known = self._chunks.raw(spec, chunk, self._rows)
             else:
-                problems = self._chunks.shard(spec, chunk, self._rows)
+                problems, known = self._chunks.shard(spec, chunk, self._rows)
         except FileNotFoundError:
             if self._watch.evicted(stop):
                 self._rows.base = max(self._rows.base, stop)

@@ -19,7 +19,7 @@ from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import distinct
 from mmreplay.maintenance.verify import row_rules
 from mmreplay.maintenance.verify.report import reason
-from mmreplay.maintenance.verify.row_rules import Problem, Rows
+from mmreplay.maintenance.verify.row_rules import NOT_FINITE, Problem, Rows
 from mmreplay.storage import shard_file
 from mmreplay.storage.checksums import crc32c_of_file, only, stored_checksum
 from mmreplay.storage.chunk_files import byte_ranges, chunk_path, rows_at
@@ -138,13 +138,13 @@ class ChunkReader:
         for number in distinct((bytes_ - pieces.start) // pieces.step).tolist():
             yield pieces[number], bytes(min(pieces.step, pieces.stop - pieces[number]))
 
-    def shard(self, spec: ArraySpec, chunk: int, rows: Rows) -> list[Problem]:
-        """A shard: whole, then its index, then each inner chunk.
+    def shard(self, spec: ArraySpec, chunk: int, rows: Rows) -> tuple[list[Problem], Rows]:
+        """A shard: whole, then its index, then each inner chunk; and what is known after it.
 
         Raises FileNotFoundError, or CorruptStoreError if it is no regular file or its index does
         not fit.
         """
-        expected = self.checksum(spec, chunk)
+        known, expected = dataclasses.replace(rows), self.checksum(spec, chunk)
         path = chunk_path(self._lane, spec, chunk)
         size = shard_file.file_size(path, spec)
         found = crc32c_of_file(path, size)
@@ -155,14 +155,14 @@ class ChunkReader:
         try:
             shard = shard_file.Shard(path, spec, compression.make_codec(spec.codec or {}))
         except CorruptStoreError as error:
-            return [*out, Problem(reason(error, path))]
+            return [*out, Problem(reason(error, path))], known
         has_sum, out = bool(out), out + _check_digest(shard)
         if expected == 0 and rows.closed:
             out.append(Problem(NO_CHECKSUM))
-        inner = self._inner_chunks(shard, spec, chunk, rows)
+        inner = self._inner_chunks(shard, spec, chunk, known)
         if has_sum and inner and not _is_explained(path, size, shard, expected):
             out.append(Problem(ANOTHER))
-        return out + inner
+        return out + inner, known
 
     def _inner_chunks(
         self, shard: shard_file.Shard, spec: ArraySpec, chunk: int, rows: Rows
@@ -175,7 +175,7 @@ class ChunkReader:
             stop = min(first + spec.inner_rows, self.in_shards)
             if first < self.in_shards:
                 # Also those below base: they are kept, and were whole when they were written.
-                text = self._inner_chunk(shard, spec, number, stop - first, rows)
+                text = self._inner_chunk(shard, spec, number, first, stop, rows)
             elif rows.closed and place is not None:
                 text = "expected none past the last row, found one"
             else:
@@ -187,9 +187,15 @@ class ChunkReader:
         return _joined(wrong)
 
     def _inner_chunk(
-        self, shard: shard_file.Shard, spec: ArraySpec, number: int, n_rows: int, rows: Rows
+        self,
+        shard: shard_file.Shard,
+        spec: ArraySpec,
+        number: int,
+        first: int,
+        stop: int,
+        rows: Rows,
     ) -> str:
-        """What is wrong with an inner chunk of which `n_rows` are rows; empty if nothing is."""
+        """What is wrong with an inner chunk of rows [first, stop); empty if nothing is."""
         size = spec.inner_bytes
         if self._scratch.size != size:
             self._scratch = np.empty(size, np.uint8)
@@ -199,8 +205,13 @@ class ChunkReader:
             return reason(error).partition(f"inner chunk {number}: ")[2]
         if spec.dtype == np.bool_ and self._scratch.max() > 1:
             return "bools: expected 0 or 1, found other values"
-        if rows.closed and self._scratch[n_rows * size // spec.inner_rows :].any():
+        filled = (stop - first) * size // spec.inner_rows
+        if rows.closed and self._scratch[filled:].any():
             return "expected zeros past the last row, found other bytes"
+        if spec.dtype.kind == "f":
+            values = self._scratch[:filled].view(spec.dtype).reshape(stop - first, -1)
+            if rows.count_odd(values[max(rows.base - first, 0) :], max(first, rows.base)):
+                return f"{NOT_FINITE}; found a NaN or an infinity"
         return ""
 
     def checksum(self, spec: ArraySpec, chunk: int) -> int | None:

@@ -31,9 +31,9 @@ _KEYS = {
 _ROOT_KEYS = {"zarr_format", "node_type", "attributes"}
 _WITH_COPY = ("lane", "vector")
 _OPTIONAL = {
-    "lane": {"name", "generator"},
-    "lanes": set[str](),
-    "vector": {"name"},
+    "lane": {"name", "finite", "generator"},
+    "lanes": {"finite"},
+    "vector": {"name", "finite"},
     "log": {"generator"},
 }
 OWN_DIGEST = "attributes.mmreplay: expected crc32c"

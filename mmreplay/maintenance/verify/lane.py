@@ -55,6 +55,7 @@ class Examination:
         watch: its findings.
         arrays: those of a lane of one environment whose metadata can be used.
         state: ``closed``, ``live``, ``crashed`` or, if it cannot be opened, ``unknown``.
+        environments: of the lane, as far as that is known.
         n_rows: rows examined; of many environments, ticks.
         untrusted: rows past the head that the state page speaks of.
     """
@@ -64,6 +65,7 @@ class Examination:
         self.watch = Watch(root, path, tally)
         self.arrays = Arrays()
         self.state = "unknown"
+        self.environments = 1
         self.n_rows = self.untrusted = 0
 
     def run(self) -> None:
@@ -74,11 +76,12 @@ class Examination:
         if schema is None:
             return
         own = self.watch.metadata or {}
+        finite: bool = own.get("finite", False)
         if own["kind"] == "vector":
-            self._run_vector(schema, own["width"])
+            self._run_vector(schema, own["width"], finite=finite)
             return
         path = self.watch.path
-        log = LogExamination(self.watch, lane_columns(schema))
+        log = LogExamination(self.watch, lane_columns(schema), finite=finite)
         self.arrays = log.arrays
         self._check_copy([self.watch])
         log.run(lambda: LaneReader(path), path)
@@ -87,9 +90,9 @@ class Examination:
     def _take(self, log: LogExamination) -> None:
         self.state, self.n_rows, self.untrusted = log.state, log.n_rows, log.untrusted
 
-    def _run_vector(self, schema: Schema, width: int) -> None:
+    def _run_vector(self, schema: Schema, width: int, *, finite: bool) -> None:
         """The two logs of a lane of many environments, each by itself, then together."""
-        path = self.watch.path
+        path, self.environments = self.watch.path, width
         columns = {TICKS: tick_columns(schema, width), STARTS: start_columns(schema)}
         self._check_names()
         logs: dict[str, LogExamination] = {}
@@ -99,7 +102,7 @@ class Examination:
                 continue  # it is a finding already
             if metadata.read_root(watch, ("log",)) and self._check_uuid(watch):
                 of_ticks = width if name == TICKS else None
-                logs[name] = LogExamination(watch, columns[name], of_ticks)
+                logs[name] = LogExamination(watch, columns[name], of_ticks, finite=finite)
         if len(logs) == len(columns):
             self._check_copy(list(watches.values()))
         complete = len(logs) == len(columns) and all(log.arrays.complete for log in logs.values())

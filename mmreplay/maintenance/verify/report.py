@@ -98,6 +98,7 @@ class Report:
             was opened.
         files: read.
         bytes: read.
+        environments: of the lanes that were examined; rows of a lane of many are its ticks.
         findings: what is damaged; empty for a sound store.
         warnings: what is odd, and harms no row: litter, or a shard that has no checksum.
         untrusted: rows after the last flush of a writer that died, over all lanes, which cannot be
@@ -110,6 +111,7 @@ class Report:
     rows: int
     files: int
     bytes: int
+    environments: int
     findings: list[Finding] = field(default_factory=list)
     warnings: list[Finding] = field(default_factory=list)
     untrusted: int = 0
@@ -126,6 +128,7 @@ class Report:
             "sound": self.sound,
             "state": self.state,
             "lanes": self.lanes,
+            "environments": self.environments,
             "rows": self.rows,
             "untrusted": self.untrusted,
             "files": self.files,

@@ -87,6 +87,7 @@ def verify(
         rows=sum(lane.n_rows for lane in examinations),
         files=tally.files,
         bytes=tally.bytes,
+        environments=sum(lane.environments for lane in examinations),
         findings=findings,
         warnings=warnings,
         untrusted=sum(lane.untrusted for lane in examinations),

@@ -161,7 +161,7 @@ async function watch() {
   setTimeout(watch, POLL_MS);
 }
 
-// Of the stores that are shown now.
+// Of stores shown now.
 function loadTables() {
   const { store } = parse();
   (overview.node.hidden && store ? [store] : page.stores).forEach((one) => loadTable(one));

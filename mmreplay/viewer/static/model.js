@@ -1,4 +1,4 @@
-// What the page knows of the stores, and the paths of what it asks for.
+// What the page knows of stores, and the paths of what it asks for.
 
 import { getJson, getPackedChanging } from "./net.js";
 

@@ -172,7 +172,7 @@ export class Overview {
       .join("; ");
   }
 
-  // Colours have changed.
+  // New colours.
   redraw() {
     this.spreads.forEach((one) => (one.shape = null));
     this.update();

@@ -75,7 +75,7 @@ export class EpisodeTable {
     this.isDown = false;
     this.text = "";
     this.order = new Uint32Array(0);
-    this.chosen = 0; // a place in `order`
+    this.chosen = 0; // in `order`
     this.pool = [];
     this.filterBox = el("input", {
       type: "search",
@@ -87,7 +87,7 @@ export class EpisodeTable {
       oninput: () => {
         this.text = this.filterBox.value;
         this.chosen = 0;
-        if (this.store) this.update(); // a fast typist is here before the stores are
+        if (this.store) this.update();
       },
     });
     this.summary = el("span", { class: "quiet", role: "status" });
@@ -277,7 +277,7 @@ export class EpisodeTable {
 
   // The episode `step` places after this one, in the order of the table; null at its end.
   neighbour(id, step) {
-    if (this.arranged !== this.store.table) this.update(); // it came while an episode was shown
+    if (this.arranged !== this.store.table) this.update();
     const k = this.store.table ? this.store.table.find(id) : -1;
     const place = k < 0 ? -1 : this.order.indexOf(k);
     if (place < 0 || place + step < 0 || place + step >= this.order.length) return null;

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,15 @@ import numpy.typing as npt
 from mmreplay.batches.batch import Batch
 from mmreplay.schema import FRAME, Schema
 
-__all__ = ["LANE_SHIFT", "EpisodeRow", "LaneModel", "Model", "Row", "TrajectoryModel"]
+__all__ = [
+    "LANE_SHIFT",
+    "EpisodeRow",
+    "LaneModel",
+    "Model",
+    "Row",
+    "TrajectoryModel",
+    "usual_stack",
+]
 
 Array = npt.NDArray[Any]
 Frame = dict[str, Array]
@@ -336,7 +345,7 @@ class Model:
     def batch(
         self,
         ids: npt.ArrayLike,
-        stack: int | None = 4,
+        stack: int | EllipsisType | None = ...,
         n_step: int = 1,
         gamma: float = 0.99,
         padding: str = "reset",
@@ -349,6 +358,7 @@ class Model:
 
         `live` is of all lanes, or of each.
         """
+        stack = usual_stack(self.schema) if stack is ... else stack
         wanted = [divmod(int(one), 1 << LANE_SHIFT) for one in np.asarray(ids).tolist()]
         returns = [self.lanes[lane].n_step(row, n_step, gamma, clip_reward) for lane, row in wanted]
         observation: dict[str, list[Array]] = {name: [] for name in self.schema.frames}
@@ -433,6 +443,12 @@ class Model:
             np.arange(about.id, about.id + about.length, dtype=np.int64),
             {name: np.stack([row.extras[name] for row in steps]) for name in self.schema.extras},
         )
+
+
+def usual_stack(schema: Schema) -> int | None:
+    """Frames of an observation if nobody says how many: 4 of gray images, no stack of all else."""
+    fields = schema.frames.values()
+    return 4 if any(one.dtype == np.uint8 and len(one.shape) == 2 for one in fields) else None
 
 
 def _joined(frames: list[Array], stack: int | None, stack_axis: int) -> Array:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from mmreplay.batches.sequences import SequenceBatch
 from mmreplay.schema import FRAME
 from tests.support.oracle.checks import check_same
-from tests.support.oracle.model import LANE_SHIFT, LaneModel, Model
+from tests.support.oracle.model import LANE_SHIFT, LaneModel, Model, usual_stack
 
 __all__ = ["Kept", "check_sequences", "kept_episodes", "window_starts"]
 
@@ -162,7 +162,8 @@ class _Padding:
 
     def __init__(self, model: Model, settings: dict[str, Any]) -> None:
         self._model = model
-        self._size, self._axis = settings.get("stack", 4), settings.get("stack_axis", 0)
+        self._size = settings.get("stack", usual_stack(model.schema))
+        self._axis = settings.get("stack_axis", 0)
         self._padding = settings.get("padding", "reset")
         self._known: dict[tuple[int, int, int, str], Array] = {}
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import mmreplay
+from mmreplay import Field
 from mmreplay.errors import (
     FormatError,
     SchemaError,
@@ -32,8 +33,47 @@ def test_one_store_is_loaded_with_its_settings(loaded):
 
 def test_the_defaults_are_those_of_the_interface(loaded, same):
     data = loaded()
-    assert dataclasses.astuple(data.settings) == (4, 1, 0.99, "reset", 0, None)
+    assert dataclasses.astuple(data.settings) == (None, 1, 0.99, "reset", 0, None)
     assert same(data.sample(8), loaded(seed=0).sample(8))
+
+
+@pytest.mark.parametrize(
+    ("frame", "shape"),
+    [
+        (Field((4, 6)), (4, 4, 6)),
+        (Field((4, 6, 3)), (4, 6, 3)),
+        (Field((4, 6), "float32"), (4, 6)),
+        (Field((4,), "float32"), (4,)),
+        ({"image": Field((4, 6)), "speed": Field((2,), "float32")}, (4, 4, 6)),
+        ({"image": Field((4, 6, 3)), "speed": Field((2,), "float32")}, (4, 6, 3)),
+    ],
+)
+@pytest.mark.parametrize("kind", [mmreplay.ReplayBuffer, mmreplay.PrioritizedReplayBuffer])
+def test_gray_images_are_stacked_if_nothing_is_said_and_all_else_is_not(
+    frame, shape, kind, tmp_path
+):
+    path, action = tmp_path / "store.zarr", Field((), "int64")
+
+    def of(batch):
+        seen = batch.observation
+        return (seen["image"] if isinstance(seen, dict) else seen).shape[1:]
+
+    with kind(path, frame=frame, action=action, flush_s=0) as buffer:
+        row = {"frame": frame} if isinstance(frame, Field) else frame
+        row = {key: np.zeros(one.shape, one.dtype) for key, one in row.items()}
+        row = row if isinstance(frame, dict) else row["frame"]
+        buffer.reset(row)
+        buffer.step(1, 1.0, row)
+        assert of(buffer.sample(2)) == shape
+        assert of(buffer.transitions([0])) == shape
+    with mmreplay.load(path) as data:
+        assert of(data.sample(2)) == shape
+    with mmreplay.open(path) as store:
+        assert of(store.transitions([0])) == shape
+        assert of(store.transitions([0], stack=None)) == of(
+            mmreplay.load(path, stack=None).sample(1)
+        )
+        assert store.info()["stack"] == (4 if shape == (4, 4, 6) else 1)
 
 
 def test_padding_is_the_first_stores(make, story):

@@ -56,6 +56,40 @@ def test_the_same_seed_gives_the_same_batches_also_after_a_resume(prioritized_of
     assert run(one, 5) == run(other, 5)
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_state_that_is_loaded_brings_back_the_batches_and_the_beta_of_then(
+    prioritized_of, prefetch
+):
+    def run(buffer, n):
+        return [(batch.id.tolist(), batch.weight.tolist()) for batch in map(buffer.sample, [8] * n)]
+
+    given = {"beta": 0.25, "betasteps": 40, "prefetch": prefetch}
+    buffer = prioritized_of("a.zarr", seed=7, **given)
+    play(buffer, 100)
+    buffer.update_priorities(buffer.ids, np.arange(len(buffer)))
+    run(buffer, 10)
+    state, beta = json.loads(json.dumps(buffer.state_dict())), buffer.beta
+    expected = run(buffer, 10)
+    buffer.flush()  # what is stored is the state of now
+    kill(buffer)
+    buffer = prioritized_of("a.zarr", **given)
+    assert buffer.beta > beta == 0.25 + 0.75 * 10 / 40
+    buffer.load_state_dict(state)
+    assert buffer.beta == beta
+    assert run(buffer, 10) == expected
+    for wrong in (-1, 1.5, "1", True):
+        bits = buffer.generator.bit_generator.state
+        with pytest.raises(SchemaError, match="batches"):
+            buffer.load_state_dict(state | {"batches": wrong})
+        assert buffer.generator.bit_generator.state == bits
+    with pytest.raises(SchemaError, match="state_dict"):
+        buffer.load_state_dict(None)
+    del state["batches"]  # of a uniform buffer
+    beta = buffer.beta
+    buffer.load_state_dict(state)
+    assert buffer.beta == beta
+
+
 # ---------------------------------------------------------------- updating
 
 

@@ -150,6 +150,27 @@ def test_a_buffer_goes_on_where_it_stopped(buffer_of, story):
     assert (len(buffer), buffer.capacity) == (15, 15)
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_state_that_is_loaded_brings_back_the_batches_of_then(buffer_of, story, kill, prefetch):
+    def run(buffer, n=10):
+        return [buffer.sample(8).id.tolist() for _ in range(n)]
+
+    buffer = buffer_of(seed=3, prefetch=prefetch)
+    story.play(buffer.writer, 200)
+    run(buffer)
+    state, expected = json.loads(json.dumps(buffer.state_dict())), run(buffer)
+    buffer.flush()  # what is stored is the state of now
+    kill(buffer.writer)
+    buffer = buffer_of(prefetch=prefetch)
+    later = run(buffer)
+    buffer.load_state_dict(state)
+    assert run(buffer) == expected != later
+    assert run(buffer) == later  # on from there: what was stored was the state after these
+    story.play(buffer.writer, 200)
+    buffer.load_state_dict(state)
+    assert max(map(max, run(buffer))) > max(map(max, expected))  # of all that there is by now
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -328,7 +349,8 @@ def test_an_invalid_stored_generator_is_an_error_that_names_it(make, buffer_of, 
 
 
 def test_one_thread_steps_and_another_samples(buffer_of, story):
-    buffer = buffer_of(capacity=50, frame=Field((3,), "uint8", "lz4", chunk=4, shard=8), n_step=3)
+    frame = Field((3,), "uint8", "lz4", chunk=4, shard=8)
+    buffer = buffer_of(capacity=50, frame=frame, stack=4, n_step=3)
     story.play(buffer.writer, 5)
     wrong, stop = [], threading.Event()
 

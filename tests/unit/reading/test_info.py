@@ -17,7 +17,7 @@ from mmreplay.system.locks import DirectoryLock
 
 KEYS = set(
     "path paths format uuid versions padding env state lanes environments lane_details rows "
-    "kept_rows transitions episodes terminated truncated open returns lengths capacity fields bytes_on_disk "
+    "kept_rows transitions episodes terminated truncated open finite non_finite_rewards returns lengths capacity fields bytes_on_disk "
     "bytes_raw bytes_stacked stack saving_raw saving_stacked live".split()
 )
 ROW_BYTES = 3 + 1 + 4 + 1 + 1  # of `make`: frame, action, reward, two flags
@@ -428,3 +428,42 @@ def test_an_episode_in_which_a_writer_died_ended_as_the_next_opening_sees_it(
     make(append=True).close()
     with mmreplay.open(writer.path) as store:
         assert store.endings(store.episodes).tolist() == expected
+
+
+@pytest.mark.parametrize("lanes", [None, 2])
+def test_rewards_that_are_not_finite_are_counted(tmp_path, lanes):
+    path, width = tmp_path / "store.zarr", lanes or 1
+    rewards = [0, np.nan, 1, np.inf, -np.inf, 0]
+    more = {"lanes": lanes, "capacity": 60 * width, "flush_s": 0}
+    with mmreplay.create(path, Field((3,), chunk=8), ACTION, **more) as writer:
+
+        def step(reward, *flags):
+            values = 0, reward, np.zeros(3, "uint8"), *(flags or (False, False))
+            writer.step(
+                *(values if lanes is None else map(np.array, zip(*[values] * width, strict=True)))
+            )
+
+        def reset():
+            frames = np.zeros((width, 3), "uint8")
+            writer.reset(frames if lanes else frames[0])
+
+        reset()
+        for reward in rewards:
+            step(reward)
+        with mmreplay.open(path) as store:
+            assert store.info()["non_finite_rewards"] == 3 * width  # of an episode that runs
+        step(np.nan, True, False)
+        reset()
+        for _ in range(20):
+            step(1.0)
+        writer.flush()
+        with mmreplay.open(path) as store:
+            assert store.info()["non_finite_rewards"] == 4 * width
+            for _ in range(38):
+                step(1.0)
+            writer.flush()
+            assert store.ids[0] == 5 * width  # some of the first episode's steps were evicted
+            about = store.info()
+            assert (about["non_finite_rewards"], about["finite"]) == (width, False)
+    with mmreplay.open(path) as store:
+        assert [store.info()["non_finite_rewards"] for _ in range(2)] == [width, width]

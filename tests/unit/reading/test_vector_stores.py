@@ -116,7 +116,7 @@ def test_a_store_is_followed_while_it_grows_and_evicts(vector):
             assert 100 - 3 < len(found) <= 100
             for cell in found[::7].tolist():
                 seen, following, *_ = naive(lane, cell, 4, 1, "reset")
-                batch = store.transitions([cell])
+                batch = store.transitions([cell], stack=4)
                 assert batch.observation[0].tolist() == seen.tolist()
                 assert batch.next_observation[0].tolist() == following.tolist()
 

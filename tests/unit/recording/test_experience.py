@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorWrapper
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 
 import mmreplay
 from mmreplay import Field, MmreplayError, RecordExperience, SchemaError
@@ -452,3 +452,41 @@ def test_environments_in_other_processes(tmp_path):
     env.close()
     with mmreplay.open(tmp_path / "s.zarr") as store:
         assert store.episodes["length"].tolist() == [7, 7, 7, 7, 1, 1]
+
+
+class Broken(VectorEnv):
+    """Three environments, of which the last gives a NaN with its third step."""
+
+    num_envs, metadata = 3, {"autoreset_mode": AutoresetMode.NEXT_STEP}
+    single_observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    single_action_space = spaces.Discrete(2)
+    observation_space = spaces.Box(-1, 1, (3, 2), np.float32)
+    action_space = spaces.MultiDiscrete([2, 2, 2])
+
+    def reset(self, *, seed=None, options=None):
+        self.time = 0
+        return np.zeros((3, 2), np.float32), {}
+
+    def step(self, actions):
+        self.time += 1
+        rewards = np.array([0, 0, np.nan if self.time == 3 else 0])
+        no = np.zeros(3, np.bool_)
+        return np.zeros((3, 2), np.float32), rewards, no, no, {}
+
+
+def test_a_path_that_takes_finite_values_only(tmp_path):
+    path, actions = tmp_path / "store.zarr", np.zeros(3, np.int64)
+    env = RecordExperience(Broken(), path, finite=True, flush_s=0)
+    env.reset()
+    for _ in range(2):
+        env.step(actions)
+    with pytest.raises(SchemaError, match=r"rewards of environment 2: .* found nan"):
+        env.step(actions)
+    with pytest.raises(MmreplayError, match="not recorded; call reset"):
+        env.step(actions)
+    env.reset()
+    env.step(actions)
+    env.close()
+    with mmreplay.open(path) as store:
+        assert store.episodes["length"].tolist() == [2, 2, 2, 1, 1, 1]
+        assert np.isfinite(store.rewards[:]).all()

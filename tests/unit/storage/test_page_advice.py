@@ -27,12 +27,6 @@ def advice(monkeypatch):
     return told
 
 
-def test_small_chunks_are_left_to_themselves():
-    pager = page_advice.Pager()
-    pager.add((0, 0), np.zeros((1 << 20) - 1, np.uint8))
-    assert not pager.active
-
-
 def test_chunks_in_memory_are_populated_once_and_then_forgotten(pager, advice):
     assert pager.active
     assert not pager.before({(0, 0), (0, 1), (7, 7)})

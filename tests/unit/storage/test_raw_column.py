@@ -320,6 +320,13 @@ def test_of_windows_of_cells_only_their_rows_are_asked_for(tmp_path, monkeypatch
     assert asked == [(row * 64, 64) for row in (10, 20, 30, 30_000)]
 
 
+def test_files_of_less_than_a_megabyte_are_left_to_themselves(tmp_path):
+    for n_rows, is_large in (((1 << 14) - 64, False), (1 << 14, True)):
+        spec = ArraySpec("x", (64,), np.dtype("uint8"), n_rows)
+        lane = RawLane(tmp_path / str(n_rows), spec, 3 * n_rows)
+        assert column_of(lane)._pager.active == is_large
+
+
 def test_a_view_is_of_the_files_where_they_lie_side_by_side(tmp_path, mode):
     lanes = [RawLane(tmp_path / str(n), spec_of(mode), 4000 + n) for n in range(2)]
     column = column_of(*lanes)

@@ -391,12 +391,13 @@ def test_a_file_of_very_many_is_opened_once_a_batch(tmp_path, monkeypatch):
     lane = CompressedLane(tmp_path, compressed_spec(), 60)
     column = ShardColumn([lane], "frames")
     column.read(0, 0, 60)
-    read, real = [], checked_reads.PieceReader
-    monkeypatch.setattr(
-        checked_reads,
-        "PieceReader",
-        lambda path, name: (read.append(name), real(path, name))[1],
-    )
+    read, real = [], checked_reads.read_pieces
+
+    def read_pieces(path, name, *how):
+        read.append(name)
+        return real(path, name, *how)
+
+    monkeypatch.setattr(checked_reads, "read_pieces", read_pieces)
     assert column.take(np.arange(60)[::-1]).tobytes() == lane.rows[::-1].tobytes()
     assert len(read) == len(set(read)) == 5
 

@@ -105,22 +105,24 @@ def test_what_may_not_be_read_is_an_error_of_ours(tmp_path, monkeypatch, read):
 def test_pieces_are_read_of_whatever_has_the_path(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"0123456789")
-    with checked_reads.PieceReader(tmp_path, "file") as file:
-        assert file.size == 10
-        assert [file.read(2, 3), file.read(8, 5), file.read(0, 1)] == [b"234", b"89", b"0"]
+    told = []
+
+    def find(size, end):
+        told.append((size, end))
+        return [(2, 5), (8, 13), (0, 1)]
+
+    for n_last, end in ((4, b"6789"), (12, b"0123456789")):
+        pieces = checked_reads.read_pieces(tmp_path, "file", n_last, find)
+        assert pieces == [b"234", b"89", b"0"]
+        assert told.pop() == (10, end)
     path.unlink()
-    with pytest.raises(FileNotFoundError), checked_reads.PieceReader(tmp_path, "file"):
-        pass
+    with pytest.raises(FileNotFoundError):
+        checked_reads.read_pieces(tmp_path, "file", 4, find)
     path.symlink_to(tmp_path)
-    with (
-        pytest.raises(CorruptStoreError, match="file: expected a regular file, found a link"),
-        checked_reads.PieceReader(tmp_path, "file"),
-    ):
-        pass
+    with pytest.raises(CorruptStoreError, match="file: expected a regular file, found a link"):
+        checked_reads.read_pieces(tmp_path, "file", 4, find)
     path.unlink()
     path.mkdir()
-    with (
-        pytest.raises(CorruptStoreError, match="expected a regular file, found something else"),
-        checked_reads.PieceReader(tmp_path, "file") as file,
-    ):
-        file.read(0, 1)
+    with pytest.raises(CorruptStoreError, match="expected a regular file, found something else"):
+        checked_reads.read_pieces(tmp_path, "file", 4, find)
+    assert told == []

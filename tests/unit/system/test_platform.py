@@ -121,7 +121,7 @@ def test_a_closed_store_is_read_whole_without_any_of_the_platform_calls(
     with mmreplay.open(writer.path) as store:
         story.check(store)
         assert len(store) == 37
-        assert store.transitions(store.ids, n_step=3).observation.shape == (37, 4, 3)
+        assert store.transitions(store.ids, stack=4, n_step=3).observation.shape == (37, 4, 3)
     with pytest.raises(FailedStoreError, match="no flock"):
         mmreplay.create(writer.path, append=True)
 

@@ -20,6 +20,7 @@ def test_the_report_as_json(lz4_store):
         "sound": False,
         "state": "closed",
         "lanes": 1,
+        "environments": 1,
         "rows": 37,
         "untrusted": 0,
         "warnings": [],

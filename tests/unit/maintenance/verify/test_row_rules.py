@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+import mmreplay
 from mmreplay import Field, verify
 from tests.support.tampering.findings import messages, texts
 from tests.support.tampering.forgery import edit, forge
@@ -129,3 +130,76 @@ def test_a_capacity_that_was_raised_after_eviction_is_a_warning(evicted):
     report = verify(evicted)
     assert report.sound
     assert report.warnings[0].message.startswith("older rows were evicted, though 20 transitions")
+
+
+# ---------------------------------------------------------------- NaN and infinity
+
+FLOATS = Field((2,), "float32", "lz4", chunk=2, shard=4), Field((2,), "float32", "raw", chunk=4)
+ODD = "NaN or infinite values: {}, the first in row {}; stored as they came (create with finite=True takes none)"
+
+
+def of_floats(path, frame, **more):
+    """Steps of which some give a NaN or an infinity: a reward, a frame and an extra."""
+    extras = {"x": Field((2,), "float64", chunk=8)}
+    with mmreplay.create(path, frame, ACTION, extras=extras, flush_s=0, **more) as writer:
+        frames, x = np.zeros((9, 2), "float32"), np.zeros((8, 2))
+        frames[5] = np.nan, np.inf
+        x[6, 1] = np.inf
+        writer.reset(frames[0])
+        for t, reward in enumerate([0, np.nan, 1, -np.inf, 0, np.inf, 0, 1]):
+            writer.step(0, reward, frames[t + 1], x=x[t])
+    return path
+
+
+@pytest.mark.parametrize("frame", FLOATS)
+def test_values_that_are_not_finite_are_counted_and_no_damage(tmp_path, frame):
+    report = verify(of_floats(tmp_path / "odd.zarr", frame))
+    assert report.findings == []
+    assert {one.array: one.message for one in report.warnings} == {
+        "rewards": ODD.format(3, 1),
+        "frames": ODD.format(2, 5),
+        "extras/x": ODD.format(1, 6),
+    }
+
+
+@pytest.mark.parametrize("frame", FLOATS)
+def test_in_a_store_that_takes_none_they_are(tmp_path, frame):
+    path = of_floats(tmp_path / "odd.zarr", frame)
+    edit(path / "zarr.json", lambda one: one["attributes"]["mmreplay"].update(finite=True))
+    report = verify(path)
+    assert report.warnings == []
+    narrow = frame is FLOATS[0]
+    assert {one.array: one.rows for one in report.findings} == {
+        "rewards": (1, 6),
+        "frames": (4, 6) if narrow else (5, 6),
+        "extras/x": (6, 7),
+    }
+    assert all("with finite=True; found a NaN" in one.message for one in report.findings)
+    done = mmreplay.repair(path)
+    assert (done.kept, done.lost) == (1, 8)
+    assert verify(path).sound
+    with mmreplay.open(path) as store:
+        assert store.info()["finite"]
+
+
+def test_of_many_environments_those_of_ticks_and_starts_are_counted(tmp_path):
+    path = tmp_path / "odd.zarr"
+    with mmreplay.create(path, Field((2,), "float32"), ACTION, lanes=3, flush_s=0) as writer:
+        frames, no = np.zeros((3, 2), "float32"), np.zeros(3, bool)
+        frames[1] = np.inf
+        writer.reset(frames)
+        writer.step([0, 0, 0], [0, 0, 0], np.zeros_like(frames), no, no)
+        writer.step([0, 0, 0], [0, np.nan, np.nan], frames, no, no)
+    report = verify(path)
+    assert report.findings == []
+    assert {one.array: one.message for one in report.warnings} == {
+        "ticks/frames": ODD.format(2, 1),
+        "ticks/rewards": ODD.format(2, 1),
+        "starts/frames": ODD.format(2, 1),
+    }
+    edit(path / "zarr.json", lambda one: one["attributes"]["mmreplay"].update(finite=True))
+    assert {one.array: one.rows for one in verify(path).findings} == {
+        "ticks/frames": (1, 2),
+        "ticks/rewards": (1, 2),
+        "starts/frames": (1, 2),
+    }

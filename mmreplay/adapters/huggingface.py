@@ -1,0 +1,306 @@
+"""Hugging Face datasets: the transitions or episodes of a store as a `Dataset`, or streamed.
+
+Invariant: row i is the i-th transition by ascending id, or the i-th episode of `data.episodes`, of
+those that there were when the dataset was made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import operator
+from collections.abc import Callable, Iterator
+from types import EllipsisType
+from typing import Any, Literal
+
+import numpy as np
+
+from mmreplay._version import __version__
+from mmreplay.adapters.source import opened
+from mmreplay.arguments import whole_number
+from mmreplay.datasets.subsets import uuids
+from mmreplay.errors import EmptyBufferError, MissingExtraError, SchemaError
+from mmreplay.ids import LANE_SHIFT, Array
+from mmreplay.reading.trajectories import LazyTrajectory, Trajectory
+
+try:
+    import datasets
+except ImportError as error:
+    raise MissingExtraError(
+        'mmreplay.adapters.huggingface needs datasets: pip install "mmreplay[huggingface]"'
+    ) from error
+
+__all__ = ["to_dataset", "to_iterable_dataset"]
+
+Kind = Literal["transitions", "episodes"]
+
+_READ_ROWS = 256
+_READ_BYTES = 32 << 20
+_SHARDS = 64
+_ARRAYS = {number: getattr(datasets, f"Array{number}D") for number in (2, 3, 4, 5)}
+_FRAMES = {"observation", "next_observation"}
+_IMAGE_AXES, _CHANNELS = 2, (3, 4)
+
+
+def to_dataset(
+    data: Any,
+    rows: Kind = "transitions",
+    *,
+    stack: int | EllipsisType | None = ...,
+    n_step: int | None = None,
+    gamma: float | None = None,
+    padding: str | None = None,
+    stack_axis: int | None = None,
+    clip_reward: tuple[float, float] | None = None,
+    images: bool = False,
+    cache_dir: str | None = None,
+    keep_in_memory: bool = False,
+    num_proc: int | None = None,
+) -> datasets.Dataset:
+    """A store as a `datasets.Dataset`: an Arrow file in the cache of Hugging Face, uncompressed.
+
+    The same store, as long as nothing is added to it, is found in the cache again.
+
+    Args:
+        data: the path of a store, a list of paths or a pattern; or a dataset or live buffer.
+        rows: ``transitions``, with the fields of `Batch` but for the weight; or ``episodes``, with
+            those of `Trajectory`: T + 1 observations, T actions and rewards.
+        stack: of a path, as for `mmreplay.load`, and so are those that follow; a dataset has its
+            own. Episodes have single frames and rewards as they are.
+        n_step: most steps of a return.
+        gamma: discount a step.
+        padding: ``reset`` or ``zero``.
+        stack_axis: 0 or -1.
+        clip_reward: (low, high).
+        images: store observations of (H, W), (H, W, 3) or (H, W, 4) uint8 as PNG images
+            (`datasets.Image`), for which Pillow is needed, and not as arrays.
+        cache_dir: as of `datasets.Dataset.from_generator`, and so are those that follow.
+        keep_in_memory: whether to copy it into memory.
+        num_proc: processes that write it.
+
+    Raises:
+        MmreplayError: as `mmreplay.load`; SchemaError of settings beside a dataset, or of images
+            where there are none; EmptyBufferError of no transition or episode.
+    """
+    settings = {
+        "stack": stack,
+        "n_step": n_step,
+        "gamma": gamma,
+        "padding": padding,
+        "stack_axis": stack_axis,
+        "clip_reward": clip_reward,
+    }
+    source = _rows(data, rows, settings, images=images)
+    return datasets.Dataset.from_generator(
+        _generate,
+        features=source.features(),
+        gen_kwargs={"rows": source, "shards": source.shards(num_proc or 1)},
+        fingerprint=source.fingerprint(),
+        cache_dir=cache_dir,
+        keep_in_memory=keep_in_memory,
+        num_proc=num_proc,
+    )
+
+
+def to_iterable_dataset(
+    data: Any,
+    rows: Kind = "transitions",
+    *,
+    stack: int | EllipsisType | None = ...,
+    n_step: int | None = None,
+    gamma: float | None = None,
+    padding: str | None = None,
+    stack_axis: int | None = None,
+    clip_reward: tuple[float, float] | None = None,
+    images: bool = False,
+    num_shards: int = _SHARDS,
+) -> datasets.IterableDataset:
+    """A store as a `datasets.IterableDataset`, which reads it as it goes and copies nothing.
+
+    It can be pickled, also for the workers of a `DataLoader`, each of which takes some shards.
+
+    Args:
+        data: as of `to_dataset`, and so are those that follow; no live buffer, which has one
+            process.
+        rows: ``transitions`` or ``episodes``.
+        stack: frames an observation.
+        n_step: most steps of a return.
+        gamma: discount a step.
+        padding: ``reset`` or ``zero``.
+        stack_axis: 0 or -1.
+        clip_reward: (low, high).
+        images: store images as PNG.
+        num_shards: parts of consecutive rows, at most as many as rows. `split_dataset_by_node`
+            gives whole ones to each rank if they are a multiple of the ranks.
+
+    Raises:
+        MmreplayError: as `to_dataset`.
+    """
+    settings = {
+        "stack": stack,
+        "n_step": n_step,
+        "gamma": gamma,
+        "padding": padding,
+        "stack_axis": stack_axis,
+        "clip_reward": clip_reward,
+    }
+    source = _rows(data, rows, settings, images=images)
+    return datasets.IterableDataset.from_generator(
+        _generate,
+        features=source.features(),
+        gen_kwargs={
+            "rows": source,
+            "shards": source.shards(whole_number("num_shards", num_shards)),
+        },
+    )
+
+
+Shard = tuple[int, int]
+
+
+def _generate(rows: _Rows, shards: list[Shard]) -> Iterator[dict[str, Any]]:
+    for start, stop in shards:
+        yield from rows.read(start, stop)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """The rows of a dataset by number; `known` are their ids, or a table of episodes."""
+
+    data: Any
+    kind: Kind
+    known: Array
+    images: bool
+
+    def read(self, start: int, stop: int) -> Iterator[dict[str, Any]]:
+        """Rows [start, stop), one after the other."""
+        if self.kind == "episodes":
+            for one in self.known[start:stop]:
+                columns = _columns(self._episode(one))
+                if self.images:
+                    columns["observation"] = _with_each(columns["observation"], _encoded)
+                yield columns
+            return
+        size = max(1, min(_READ_ROWS, _READ_BYTES // self._row_bytes()))
+        for first in range(start, stop, size):
+            columns = self._transitions(first, min(first + size, stop))
+            for number in range(len(columns["id"])):
+                yield _with_each(columns, operator.itemgetter(number))
+
+    def _transitions(self, start: int, stop: int) -> dict[str, Any]:
+        return _columns(self.data.transitions(self.known[start:stop]))
+
+    def _row_bytes(self) -> int:
+        sizes: list[int] = []
+        _with_each(self._transitions(0, 1), lambda array: sizes.append(array.nbytes))
+        return sum(sizes)
+
+    def _episode(self, episode: Any, most: int | None = None) -> Trajectory:
+        """One, or its first steps."""
+        live, first, length = self.data.store.live, int(episode["id"]), int(episode["length"])
+        width = live.readers[first >> LANE_SHIFT].width
+        ends = {name: bool(episode[name]) for name in ("terminated", "truncated")}
+        return LazyTrajectory(live, first, min(length, most or length), width, **ends).read()
+
+    def features(self) -> datasets.Features:
+        """Of the columns, by those of one row."""
+        is_episode = self.kind == "episodes"
+        row = _columns(self._episode(self.known[0], 1)) if is_episode else next(self.read(0, 1))
+        n_images = 0
+
+        def feature(array: Any, is_frame: bool) -> Any:
+            nonlocal n_images
+            array = np.asarray(array)
+            has_time = is_episode and array.ndim > 0
+            if self.images and is_frame and _is_image(array[0] if has_time else array):
+                n_images += 1
+                return datasets.List(datasets.Image()) if has_time else datasets.Image()
+            shape = (None, *array.shape[1:]) if has_time else array.shape
+            return _feature(shape, array.dtype.name)
+
+        features = {
+            name: _with_each(value, functools.partial(feature, is_frame=name in _FRAMES))
+            for name, value in row.items()
+        }
+        if self.images and not n_images:
+            raise SchemaError(
+                f"{self.data.store.path}: images: expected observations of (H, W), (H, W, 3) or "
+                f"(H, W, 4) uint8, found none; of single frames give stack=None"
+            )
+        return datasets.Features(features)
+
+    def shards(self, n: int) -> list[Shard]:
+        """All rows, in at most `n` parts."""
+        size = len(self.known)
+        bounds = np.linspace(0, size, min(n, size) + 1).astype(np.int64).tolist()
+        return list(itertools.pairwise(bounds))
+
+    def fingerprint(self) -> str:
+        """By which the cache tells it from others, and from itself before the store grew."""
+        live = self.data.store.live
+        digest = hashlib.sha256(
+            repr((__version__, self.kind, self.images, self.data.settings, uuids(live))).encode()
+        )
+        digest.update(np.ascontiguousarray(self.known).tobytes())
+        digest.update(self.data.episodes.tobytes())  # one that ran may be over by now
+        return digest.hexdigest()[:32]
+
+
+def _rows(data: Any, kind: Kind, settings: dict[str, Any], *, images: bool) -> _Rows:
+    source = opened(data, settings)
+    if kind not in ("transitions", "episodes"):
+        raise SchemaError(f"rows: expected 'transitions' or 'episodes', found {kind!r:.80}")
+    if images and not datasets.config.PIL_AVAILABLE:
+        raise MissingExtraError('images need Pillow: pip install "mmreplay[huggingface]"')
+    known = source.ids if kind == "transitions" else source.episodes
+    if not len(known):
+        raise EmptyBufferError(f"{source.store.path}: there are no {kind} yet")
+    return _Rows(source, kind, known, images)
+
+
+def _columns(batch: Any) -> dict[str, Any]:
+    """The arrays of a batch or trajectory by name, without those that say nothing."""
+    values = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    return {
+        name: value for name, value in values.items() if name != "weight" and not _is_empty(value)
+    }
+
+
+def _is_empty(value: Any) -> bool:
+    return isinstance(value, dict) and not value
+
+
+def _with_each(value: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_each(one, change) for name, one in value.items()}
+    return change(value)
+
+
+def _encoded(frames: Array) -> Any:
+    """Images one by one: of an array of many, a list of images makes numbers of int64."""
+    if not _is_image(frames[0]):
+        return frames
+    return [datasets.Image().encode_example(frame) for frame in frames]
+
+
+def _is_image(array: Array) -> bool:
+    shape = array.shape
+    return array.dtype == np.uint8 and (
+        len(shape) == _IMAGE_AXES or (len(shape) == _IMAGE_AXES + 1 and shape[-1] in _CHANNELS)
+    )
+
+
+def _feature(shape: tuple[int | None, ...], dtype: str) -> Any:
+    """Of arrays of this shape; None is any length."""
+    if not shape:
+        return datasets.Value(dtype)
+    if len(shape) == 1:
+        return datasets.List(datasets.Value(dtype), -1 if shape[0] is None else shape[0])
+    if len(shape) not in _ARRAYS:
+        raise SchemaError(
+            f"expected arrays of at most {max(_ARRAYS)} axes, as Hugging Face has them, found "
+            f"shape {shape}; give stack=None, or a smaller shape"
+        )
+    return _ARRAYS[len(shape)](shape, dtype)

@@ -1,0 +1,253 @@
+"""LeRobot datasets of version 3: Parquet files of steps, images in them or videos beside them.
+
+An observation is what is called ``observation.…``; ``next.reward`` and ``next.done`` are of the
+step itself. An export keeps images as PNG in the Parquet files, so that they are what they were,
+and adds ``next.terminated``, as done says only that an episode ended.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mmreplay.errors import FormatError
+from mmreplay.exchange.arrow_columns import KEY, from_arrow
+from mmreplay.exchange.encoded_images import decoded
+from mmreplay.exchange.fields import extra_name, is_numeric, need
+from mmreplay.exchange.lerobot_files import write
+from mmreplay.exchange.losses import Losses
+from mmreplay.exchange.parquet import files_below
+from mmreplay.exchange.steps import Incoming, block_steps
+from mmreplay.exchange.tables import Block, Shape, Tables
+from mmreplay.exchange.transitions import FinalObservation, check_final
+from mmreplay.exchange.video_frames import VideoFrames
+from mmreplay.ids import Array
+from mmreplay.schema import FRAME
+
+__all__ = ["read", "write"]
+
+_EPISODE, _TIME = "episode_index", "timestamp"
+_PLACES = ("index", "frame_index")
+"""Where a step lies, which the order of the rows says, too."""
+
+_ROLES = {
+    "action": "actions",
+    "next.reward": "rewards",
+    "reward": "rewards",
+    "next.terminated": "terminations",
+    "next.truncated": "truncations",
+    "next.done": "dones",
+    "done": "dones",
+    _EPISODE: _EPISODE,
+}
+_OBSERVATION = "observation"
+_VECTORS = ("actions", "observations")
+"""What stays a vector of one, if it is of floats."""
+
+_PICTURES = ("image", "video")
+_CHANNELS = (1, 3)
+_MOST_TEXT = 300_000
+"""Of the metadata of a store, which one file holds."""
+
+
+@contextmanager
+def read(
+    source: Path, losses: Losses, *, final_observation: FinalObservation = "repeat"
+) -> Iterator[Incoming]:
+    """A dataset's folder."""
+    check_final(final_observation)
+    need("pyarrow.parquet")
+    info = json.loads((source / "meta" / "info.json").read_bytes())
+    version = info.get("codebase_version")
+    if not str(version).startswith("v3."):
+        raise FormatError(
+            f"{source}: expected a dataset of version v3.0, found {version!r:.80}; LeRobot's own "
+            f"lerobot.datasets.v30.convert_dataset_v21_to_v30 makes one of an older one"
+        )
+    with ExitStack() as stack:
+        yield _Dataset(source, info, losses, stack).incoming(final_observation)
+
+
+class _Dataset:
+    """An opened dataset."""
+
+    def __init__(
+        self, source: Path, info: dict[str, Any], losses: Losses, stack: ExitStack
+    ) -> None:
+        pq = need("pyarrow.parquet")
+        self._source, self._info, self._losses = source, info, losses
+        self._paths = files_below(source / "data")
+        self._n = sum(pq.read_metadata(path).num_rows for path in self._paths)
+        losses.add(
+            "steps that info.json tells of, and no file has",
+            max(int(info.get("total_frames", 0)) - self._n, 0),
+        )
+        self._fps = float(info["fps"])
+        self._features: dict[str, Any] = info["features"]
+        self._names = self._names_by_role()
+        self._shapes: dict[str, Shape] = {}
+        self._find_shapes()
+        self._videos = {
+            name: VideoFrames(one.shape[1:], self._fps, stack)
+            for name, one in self._shapes.items()
+            if self._features[name]["dtype"] == "video"
+        }
+        self._starts = {name: self._video_starts(name) for name in self._videos}
+
+    def _names_by_role(self) -> dict[str, str]:
+        """What each feature is in a table of transitions, by its name."""
+        seen = [
+            name
+            for name, about in self._features.items()
+            if name.split(".", maxsplit=1)[0] == _OBSERVATION and about["dtype"] != "string"
+        ]
+        out: dict[str, str] = {}
+        for name in self._features:
+            if name in seen:
+                key = extra_name(name.removeprefix(_OBSERVATION).lstrip("."))
+                out[name] = "observations" if len(seen) == 1 else f"observations/{key}"
+            elif name not in _PLACES:
+                role = _ROLES.get(name, f"extras/{name}")
+                out[name] = f"extras/{name}" if role in out.values() else role
+        return out
+
+    def _find_shapes(self) -> None:
+        """Of each feature that is taken over: shape, rows first, and dtype."""
+        pq = need("pyarrow.parquet")
+        with pq.ParquetFile(self._paths[0]) as file:
+            own = {one.name: one for one in file.schema_arrow}
+        for name in list(self._names):
+            about = self._features[name]
+            kind, shape = about["dtype"], tuple(about["shape"])
+            if kind in _PICTURES:
+                shape, dtype = _height_first(shape), np.dtype(np.uint8)
+            elif kind == "string" or not _is_number(kind):
+                self._losses.add(f"feature {name}: no numbers, but {kind}", self._n)
+                del self._names[name]
+                continue
+            else:
+                dtype = np.dtype(kind)
+                # LeRobot has no plain numbers but vectors of one: most of these are numbers.
+                role = self._names[name].partition("/")[0]
+                if shape == (1,) and (dtype.kind in "iub" or role not in _VECTORS):
+                    shape = ()
+            if kind != "video" and name not in own:
+                raise FormatError(f"{self._paths[0]}: has no column {name!r}, as info.json says")
+            kept = name in own and (own[name].metadata or {}).get(KEY)
+            if kept:  # an export of ours
+                shape = tuple(json.loads(kept)["shape"])
+            self._shapes[name] = Shape((self._n, *shape), dtype)
+
+    def _video_starts(self, name: str) -> dict[int, tuple[Path, float]]:
+        """Of each episode the video, and the time in it at which it begins."""
+        pq, out = need("pyarrow.parquet"), {}
+        parts = ("chunk_index", "file_index", "from_timestamp")
+        columns = ["episode_index", *(f"videos/{name}/{part}" for part in parts)]
+        for path in files_below(self._source / "meta" / "episodes"):
+            table = pq.read_table(path, columns=columns)
+            for number, chunk, file, start in zip(
+                *(table[column].to_pylist() for column in columns), strict=True
+            ):
+                place = f"chunk-{int(chunk):03d}/file-{int(file):03d}.mp4"
+                out[int(number)] = self._source / "videos" / name / place, float(start)
+        return out
+
+    def incoming(self, missing: FinalObservation) -> Incoming:
+        """Fields, metadata and steps."""
+        columns = {self._names[name]: one for name, one in self._shapes.items()}
+        tables = Tables(columns, self._source, self._losses, missing, needs_rewards=False)
+        return tables.incoming(self._blocks(), None, {"lerobot": self._metadata()})
+
+    def _metadata(self) -> dict[str, Any]:
+        """What an export makes the same again from."""
+        observed = {
+            role.partition("/")[2] or FRAME: name
+            for name, role in self._names.items()
+            if role.startswith("observations")
+        }
+        about = {
+            "fps": self._info["fps"],
+            "robot_type": self._info.get("robot_type"),
+            "observations": observed,
+            "names": {
+                name: names
+                for name in self._shapes
+                if (names := self._features[name].get("names")) is not None
+            },
+            "tasks": self._tasks(),
+        }
+        for part in ("tasks", "names"):
+            if len(json.dumps(about)) > _MOST_TEXT:
+                self._losses.add(f"{part}: more than 300 kB of text")
+                del about[part]
+        return about
+
+    def _tasks(self) -> list[str]:
+        """The texts of tasks in the order of their numbers."""
+        path = self._source / "meta" / "tasks.parquet"
+        if not path.exists():
+            return []
+        table = need("pyarrow.parquet").read_table(path)
+        # The text is the index that pandas wrote, whatever it is called.
+        (text,) = [name for name in table.column_names if name != "task_index"]
+        rows = zip(table["task_index"].to_pylist(), table[text].to_pylist(), strict=True)
+        return [str(text) for _, text in sorted(rows)]
+
+    def _blocks(self) -> Iterator[Block]:
+        """Blocks of rows, by the names of a table of transitions."""
+        pq = need("pyarrow.parquet")
+        size = block_steps(
+            sum(int(np.prod(one.shape[1:])) * one.dtype.itemsize for one in self._shapes.values())
+        )
+        stored = [name for name in self._shapes if name not in self._videos]
+        for path in self._paths:
+            # Without a buffer, pages are read as they are needed and not a group of rows at once.
+            with pq.ParquetFile(path, pre_buffer=False) as file:
+                if missing := set(stored) - set(file.schema_arrow.names):
+                    raise FormatError(f"{path}: has no column {min(missing)!r}, as others have")
+                for batch in file.iter_batches(size, columns=stored):
+                    block = {
+                        name: self._rows(batch.column(batch.schema.names.index(name)), name, path)
+                        for name in stored
+                    }
+                    block |= {name: self._frames(name, block) for name in self._videos}
+                    yield {self._names[name]: rows for name, rows in block.items()}
+
+    def _rows(self, array: Any, name: str, path: Path) -> Array:
+        """A column of a block."""
+        pa, about = need("pyarrow"), self._shapes[name]
+        if isinstance(array.type, pa.BaseExtensionType):  # once Hugging Face's are registered
+            array = array.storage
+        if self._features[name]["dtype"] == "image":
+            images = array.field("bytes").to_pylist()
+            return decoded(images, about.shape[1:], f"{path}: {name}")
+        return from_arrow(array, about.shape[1:], about.dtype, f"{path}: {name}")
+
+    def _frames(self, name: str, block: Block) -> Array:
+        """The frames of a video at the steps of a block."""
+        starts, video, rows = self._starts[name], self._videos[name], []
+        for number, time in zip(block[_EPISODE].tolist(), block[_TIME].tolist(), strict=True):
+            if number not in starts:
+                raise FormatError(f"{self._source}: meta/episodes: has no episode {number}")
+            path, start = starts[number]
+            rows.append(video.at(path, start + time))
+        return np.stack(rows)
+
+
+def _is_number(kind: object) -> bool:
+    try:
+        return is_numeric(kind)
+    except TypeError:
+        return False
+
+
+def _height_first(shape: Sequence[int]) -> tuple[int, ...]:
+    """(h, w, c) of an image whose channels may stand first in info.json."""
+    first, *others = shape
+    is_first = first in _CHANNELS and others[-1] not in _CHANNELS
+    return (*others, first) if is_first else tuple(shape)

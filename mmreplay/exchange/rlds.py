@@ -1,0 +1,349 @@
+"""RLDS episodes, as TensorFlow Datasets writes them: a record an episode, its steps in lists.
+
+A step is an observation and what was done next. So the last one of an episode is an observation
+only, the final one; ``is_terminal`` of it says whether the episode terminated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from mmreplay.errors import FormatError, SchemaError
+from mmreplay.exchange.encoded_images import decoded
+from mmreplay.exchange.fields import extra_name, field, flags, is_numeric, need, reward_dtype
+from mmreplay.exchange.losses import Losses
+from mmreplay.exchange.steps import Incoming, block_steps
+from mmreplay.exchange.tf_records import Example, records
+from mmreplay.exchange.transitions import FinalObservation, Table, check_final, to_steps
+from mmreplay.ids import Array
+from mmreplay.schema import FRAME, Field
+
+__all__ = ["read"]
+
+_STEPS, _OBSERVATION, _REWARD, _TERMINAL = "steps", "observation", "reward", "is_terminal"
+_PLACES = ("is_first", "is_last")
+"""Where a step lies, which the order of the steps says, too."""
+
+_KEPT = ("numbers", "image", "bytes", "zlib")
+_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+
+
+@contextmanager
+def read(
+    source: Path,
+    losses: Losses,
+    *,
+    split: str | None = None,
+    action: str = "action",
+    last_step: Literal["observation", "step"] = "observation",
+    final_observation: FinalObservation = "repeat",
+) -> Iterator[Incoming]:
+    """A directory with ``features.json``.
+
+    Args:
+        source: this directory, or one above it.
+        losses: counts what cannot be taken over.
+        split: one of them; None joins all.
+        action: the feature that is the action, if a step has several.
+        last_step: ``"step"`` takes the last step of an episode for one, as some datasets have an
+            action and a reward there, and no final observation.
+        final_observation: what stands for this then.
+    """
+    check_final(final_observation)
+    if last_step not in ("observation", "step"):
+        raise SchemaError(f"last_step: expected 'observation' or 'step', found {last_step!r:.80}")
+    need("google.protobuf", package="protobuf")
+    if not isinstance(split, (str, type(None))):
+        raise SchemaError(f"split: expected a name, found {split!r:.80}")
+    given = _Dataset(_folder(source), losses, split, action, is_step=last_step == "step")
+    yield given.incoming(final_observation)
+
+
+def _folder(source: Path) -> Path:
+    """The sole one with ``features.json``; raises FormatError."""
+    if (source / "features.json").exists():
+        return source
+    found = sorted(path.parent for path in source.rglob("features.json"))
+    if len(found) != 1:
+        which = ", ".join(str(one.relative_to(source)) for one in found[:9])
+        raise FormatError(
+            f"{source}: expected one features.json, found {len(found)}"
+            + (f": choose one of {which}" if found else "")
+        )
+    return found[0]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A feature that is an array: its name in a record, and how its rows are kept there."""
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    kept: Literal["numbers", "image", "bytes", "zlib"]
+
+    @property
+    def row_bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def rows(self, example: Example, values: Any, start: int, stop: int) -> Array:
+        """Rows [start, stop) of what `values_of` gave."""
+        if self.kept == "numbers":
+            out: Array = values[start:stop]
+            return out
+        if self.kept == "image":
+            return decoded(values[start:stop], self.shape, f"{example.where}: {self.path}")
+        rows = [
+            np.frombuffer(self._unpacked(one, example), self.dtype) for one in values[start:stop]
+        ]
+        return np.stack(rows).reshape(-1, *self.shape)
+
+    def _unpacked(self, data: bytes, example: Example) -> bytes:
+        if self.kept == "zlib":
+            data = zlib.decompressobj().decompress(data, self.row_bytes + 1)
+        if len(data) != self.row_bytes:
+            raise FormatError(
+                f"{example.where}: {self.path}: expected {self.row_bytes} bytes, found {len(data)}"
+            )
+        return data
+
+    def values_of(self, example: Example) -> Any:
+        """All rows of a record, as far as they can be had without much memory."""
+        if self.kept != "numbers":
+            return example.blobs(self.path)
+        values = example.numbers(self.path, self.dtype)
+        size = math.prod(self.shape)
+        if len(values) % max(size, 1):
+            raise FormatError(
+                f"{example.where}: {self.path}: expected rows of shape {self.shape}, found "
+                f"{len(values)} numbers"
+            )
+        return values.reshape(-1, *self.shape)
+
+
+def _leaf_of(about: Mapping[str, Any], path: str) -> _Leaf | None:
+    """A feature of features.json as an array; None if it is none of one shape."""
+    if "classLabel" in about:
+        return _Leaf(path, (), np.dtype(np.int64), "numbers")
+    one = about.get("image") or about.get("tensor")
+    return None if one is None else _array_of(one, path, is_image="image" in about)
+
+
+def _array_of(about: Mapping[str, Any], path: str, *, is_image: bool) -> _Leaf | None:
+    """The same of an image or a tensor."""
+    shape = tuple(int(n) for n in about.get("shape", {}).get("dimensions", ()))
+    try:
+        dtype = np.dtype(str(about.get("dtype") or ("uint8" if is_image else "")))
+    except TypeError:  # texts, and numbers that numpy does not have
+        return None
+    encoding = str(about.get("encoding") or "none").lower()
+    kept: Any = "image" if is_image else {"none": "numbers"}.get(encoding, encoding)
+    fits = is_numeric(dtype) and min(shape, default=1) > 0 and (not is_image or dtype == np.uint8)
+    return _Leaf(path, shape, dtype, kept) if fits and kept in _KEPT else None
+
+
+class _Dataset:
+    """An opened dataset."""
+
+    def __init__(
+        self, folder: Path, losses: Losses, split: str | None, action: str, *, is_step: bool
+    ) -> None:
+        self._folder, self._losses, self._is_step = folder, losses, is_step
+        self._info = json.loads((folder / "dataset_info.json").read_bytes())
+        about = json.loads((folder / "features.json").read_bytes())
+        steps, others = self._parts(about)
+        leaves = dict(self._leaves(steps, _STEPS))
+        seen = {
+            path.removeprefix(f"{_OBSERVATION}").lstrip("/"): one
+            for path, one in leaves.items()
+            if path.split("/")[0] == _OBSERVATION
+        }
+        if not seen:
+            raise FormatError(f"{folder}: expected steps with an observation, found {list(steps)}")
+        if action not in leaves:
+            arrays = ", ".join(path for path in leaves if path.split("/")[0] != _OBSERVATION)
+            raise FormatError(
+                f"{folder}: expected a feature {action!r} that is an array, as a store has one "
+                f"action; found {arrays}; choose one with the option `action`"
+            )
+        keys = {extra_name(path): one for path, one in seen.items()}
+        self._frames = {FRAME: next(iter(keys.values()))} if len(keys) == 1 else keys
+        self._action = leaves[action]
+        self._reward, self._terminal = leaves.get(_REWARD), leaves.get(_TERMINAL)
+        known = {action, _REWARD, _TERMINAL, *_PLACES}
+        self._extras = {
+            extra_name(path): one
+            for path, one in leaves.items()
+            if path not in known and path.split("/")[0] != _OBSERVATION
+        }
+        self._episode = {
+            extra_name(f"episode.{path}"): one for path, one in self._leaves(others, "")
+        }
+        self._shards = list(self._shard_paths(split))
+
+    def _parts(self, about: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The features of a step, and those of an episode."""
+        try:
+            others = dict(about["featuresDict"]["features"])
+            steps = others.pop(_STEPS)["sequence"]["feature"]["featuresDict"]["features"]
+        except (KeyError, TypeError) as error:
+            raise FormatError(
+                f"{self._folder}/features.json: expected episodes with steps, as RLDS has them: no "
+                f"{error}"
+            ) from error
+        return steps, others
+
+    def _leaves(self, features: Mapping[str, Any], above: str) -> Iterator[tuple[str, _Leaf]]:
+        """Arrays by their path below `above`; all else is a loss."""
+        for name, about in features.items():
+            path = f"{above}/{name}" if above else name
+            if "featuresDict" in about:
+                inside = about["featuresDict"].get("features", {})
+                for below, one in self._leaves(inside, path):
+                    yield f"{name}/{below}", one
+                continue
+            found = _leaf_of(about, path)
+            if found is None:
+                self._losses.add(f"feature {path}: no numbers of one shape")
+            else:
+                yield name, found
+
+    def _shard_paths(self, split: str | None) -> Iterator[tuple[Path, int]]:
+        """Files in order, and how many episodes each has."""
+        info = self._info
+        splits = {one["name"]: one for one in info["splits"]}
+        if split is not None and split not in splits:
+            raise SchemaError(f"split: expected one of {', '.join(splits)}, found {split!r:.80}")
+        if split is None and len(splits) > 1:
+            self._losses.add(f"splits: {', '.join(splits)} are joined", 1)
+        for name, one in splits.items():
+            if split not in (None, name):
+                continue
+            lengths = [int(n) for n in one.get("shardLengths", ())]
+            template = one.get("filepathTemplate") or _TEMPLATE
+            for number, length in enumerate(lengths):
+                index, count = f"{number:05d}", f"{len(lengths):05d}"
+                text = template
+                for part, value in {
+                    "{DATASET}": info["name"],
+                    "{SPLIT}": name,
+                    "{FILEFORMAT}": self._kind,
+                    "{SHARD_INDEX}": index,
+                    "{NUM_SHARDS}": count,
+                    "{SHARD_X_OF_Y}": f"{index}-of-{count}",
+                }.items():
+                    text = text.replace(part, value)
+                yield self._folder / Path(text).name, length
+
+    @property
+    def _kind(self) -> str:
+        return str(self._info.get("fileFormat", "tfrecord"))
+
+    def incoming(self, missing: FinalObservation) -> Incoming:
+        """Fields, metadata and steps."""
+        frames = {key: field(one.shape, one.dtype, one.path) for key, one in self._frames.items()}
+        self._rewards = np.dtype("float32")
+        if self._reward is None:
+            self._losses.add("rewards: the source has none, so they are 0")
+        else:
+            self._rewards = reward_dtype(self._reward.dtype, "reward")
+        if self._terminal is None:
+            self._losses.add("is_terminal: the source has none, so all episodes are truncated")
+        extras = {
+            name: Field(one.shape, one.dtype)
+            for name, one in (self._extras | self._episode).items()
+        }
+        about = {"name": self._info["name"], "version": self._info.get("version")}
+        return Incoming(
+            frames[FRAME] if list(frames) == [FRAME] else frames,
+            field(self._action.shape, self._action.dtype, self._action.path),
+            self._rewards,
+            extras,
+            {"rlds": about},
+            to_steps(self._tables(), missing, self._losses),
+        )
+
+    def _tables(self) -> Iterator[Table]:
+        for path, length in self._shards:
+            number = 0
+            for data in records(path, self._kind):
+                yield from self._episode_tables(Example(data, f"{path}: episode {number}"))
+                number += 1
+            if number != length:
+                raise FormatError(
+                    f"{path}: expected {length} episodes, as dataset_info.json says, found {number}"
+                )
+
+    def _episode_tables(self, example: Example) -> Iterator[Table]:
+        """An episode, a block at a time."""
+        columns = [self._action, *self._frames.values(), *self._extras.values()]
+        columns += [one for one in (self._reward, self._terminal) if one is not None]
+        values = {one.path: one.values_of(example) for one in columns}
+        if len({len(rows) for rows in values.values()}) > 1:
+            counts = {path: len(rows) for path, rows in values.items()}
+            raise FormatError(f"{example.where}: lists of different lengths: {counts}")
+        n_rows = len(values[self._action.path])
+        n_steps = n_rows if self._is_step else n_rows - 1
+        if n_steps < 1:
+            self._losses.add("episodes without a step")
+            return
+        reward, terminal = self._flat_columns(example, values, n_rows)
+        if not self._is_step:
+            self._losses.add(
+                "rewards of last steps that are not 0: left out, as these steps are observations "
+                "only; the option last_step=step takes them",
+                int(reward[-1] != 0),
+            )
+        of_episode = {
+            name: one.rows(example, one.values_of(example), 0, 1)
+            for name, one in self._episode.items()
+        }
+        size = block_steps(sum(one.row_bytes for one in columns))
+        for start in range(0, n_steps, size):
+            stop = min(start + size, n_steps)
+            ends = np.arange(start, stop) == n_steps - 1
+            # The frame after the last step stands in the same list, so that it is decoded here.
+            more = int(stop == n_steps and not self._is_step)
+            frames = {
+                key: one.rows(example, values[one.path], start, stop + more)
+                for key, one in self._frames.items()
+            }
+            extras = {
+                name: one.rows(example, values[one.path], start, stop)
+                for name, one in self._extras.items()
+            } | {name: np.repeat(rows, stop - start, 0) for name, rows in of_episode.items()}
+            yield Table(
+                {key: rows[: stop - start] for key, rows in frames.items()},
+                self._action.rows(example, values[self._action.path], start, stop),
+                reward[start:stop],
+                ends & terminal,
+                ends,
+                extras,
+                None,
+                {key: rows[stop - start :] for key, rows in frames.items()} if more else None,
+            )
+
+    def _flat_columns(
+        self, example: Example, values: Mapping[str, Any], n_rows: int
+    ) -> tuple[Array, bool]:
+        """Rewards, and whether the episode terminated."""
+        reward: Array = np.zeros(n_rows, self._rewards)
+        if self._reward is not None:
+            given = self._reward.rows(example, values[self._reward.path], 0, n_rows)
+            reward = given.reshape(n_rows).astype(self._rewards, copy=False)
+        if self._terminal is None:
+            return reward, False
+        terminal = flags(self._terminal.rows(example, values[self._terminal.path], 0, n_rows))
+        self._losses.add(
+            "is_terminal before the last step of an episode: left out", int(terminal[:-1].sum())
+        )
+        return reward, bool(terminal[-1])

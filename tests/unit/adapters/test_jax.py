@@ -1,0 +1,98 @@
+"""What docs/training.md says of batches in JAX: which of them are safe, and what becomes of ids."""
+
+import contextlib
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay.batches.batch import arrays_of
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _trees():
+    for kind in (mmreplay.Batch, mmreplay.SequenceBatch):
+        with contextlib.suppress(ValueError):  # docs/training.md did it in the same process
+            jax.tree_util.register_dataclass(kind)
+
+
+def aligned(shape, dtype, offset):
+    """Memory that begins so many bytes after a multiple of 64, as JAX wants it to share it."""
+    n_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.zeros(n_bytes + 128, "uint8")
+    start = -memory.ctypes.data % 64 + offset
+    return memory[start : start + n_bytes].view(dtype).reshape(shape)
+
+
+def assert_same(found, batch):
+    """All but the 64-bit numbers, which lose half of their bits, have the same dtype and values."""
+    expected = arrays_of(batch)
+    for name, array in arrays_of(found).items():
+        narrow = {"int64": "int32", "float64": "float32"}.get(expected[name].dtype.name)
+        assert array.dtype == (narrow or expected[name].dtype), name
+        assert np.array_equal(np.asarray(array), expected[name].astype(array.dtype)), name
+
+
+@pytest.mark.parametrize("kind", ["one lane", "dict", "vectors"])
+def test_a_batch_is_put_and_compiled_with_as_it_is(stores, kind):
+    with mmreplay.load(stores(kind), stack=2, n_step=3) as data, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        batch = data.sample(32)
+        put = jax.device_put(batch)
+        assert isinstance(put, mmreplay.Batch)
+        assert_same(put, batch)
+        target = jax.jit(lambda one: one.reward + one.discount)(batch)
+        assert np.array_equal(target, batch.reward + batch.discount)
+        windows = data.sample_sequences(4, 8)
+        assert np.array_equal(jax.jit(lambda one: one.mask.sum())(windows), 32)
+
+
+def test_ids_lose_their_lane_in_jax(stores):
+    with mmreplay.load(stores("two lanes")) as data:
+        ids = data.ids[-3:]
+        assert (ids >> mmreplay.LANE_SHIFT).tolist() == [1, 1, 1]
+        put = jax.device_put(ids)
+        assert put.dtype == jnp.int32
+        assert np.asarray(put).tolist() == (ids & 0xFFFFFFFF).tolist()
+
+
+def test_memory_that_is_aligned_is_shared_with_jax_and_changes_under_it():
+    array = aligned((1000,), "float32", 0)
+    put = jax.device_put(array)
+    assert put.unsafe_buffer_pointer() == array.ctypes.data
+    array[:] = 1
+    assert np.asarray(put)[0] == 1
+    apart = aligned((1000,), "float32", 4)
+    put = jax.block_until_ready(jax.device_put(apart))
+    apart[:] = 1
+    assert np.asarray(put)[0] == 0
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_new_batches_stay_as_they_are_in_jax(stores, prefetch):
+    with mmreplay.load(stores("one lane"), prefetch=prefetch) as data:
+        batches = [data.sample(64) for _ in range(30)]
+        put = [jax.device_put(batch) for batch in batches]
+        kept = [data.transitions(batch.id) for batch in batches]
+    for found, batch in zip(put, kept, strict=True):
+        assert_same(found, batch)
+
+
+def test_a_batch_that_is_filled_again_after_the_update_is_ready_gives_the_same_updates(stores):
+    @jax.jit
+    def update(weight, batch):
+        seen = batch.observation.astype(jnp.float32).mean(axis=(1, 2, 3))
+        return weight + (seen * batch.reward + batch.discount).mean()
+
+    def trained(*, again):
+        weight, batch = jnp.float32(0), None
+        with mmreplay.load(stores("one lane"), seed=0) as data:
+            for _ in range(50):
+                batch = data.sample(64, out=batch if again else None)
+                weight = jax.block_until_ready(update(weight, batch))
+        return float(weight)
+
+    assert trained(again=True) == trained(again=False) != 0
