@@ -254,6 +254,7 @@ def documents(root: Path) -> dict[Path, str]:
         LookupError: the README has no block for them, or a file of results lacks a figure.
     """
     readme, reliability = root / "README.md", root / "docs" / "reliability.md"
+    training = root / "docs" / "training.md"
     before, begin, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -262,6 +263,7 @@ def documents(root: Path) -> dict[Path, str]:
         root / "benchmarks" / "README.md": render(root / "benchmarks" / "results"),
         readme: before + begin + table(root) + end + after,
         reliability: quoted(reliability.read_text(encoding="utf-8"), root),
+        training: quoted(training.read_text(encoding="utf-8"), root),
     }
 
 

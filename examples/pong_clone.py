@@ -1,6 +1,6 @@
 """Pixels: Atari Pong, recorded with a scripted policy and cloned from its frames.
 
-    python examples/pong_clone.py [--seed 0] [--steps 40000] [--epochs 20]
+    python examples/pong_clone.py [--seed 0] [--steps 40000]
 
 `mmreplay record` plays with `Scripted`, which finds ball and paddle in the frames. The clone sees
 stacks of four frames from the store: the centres of what stands out of the background, and their
@@ -8,7 +8,6 @@ differences, go into a small network. The last line that it prints is the result
 """
 
 import argparse
-import itertools
 import json
 import subprocess
 import sys
@@ -25,9 +24,9 @@ from torch import nn
 import mmreplay
 
 BACKGROUND, TOP, BOTTOM, PADDLE = 87, 14, 76, 72  # a brightness, two rows, a column
-HEIGHT, BATCH_SIZE = BOTTOM - TOP, 256
+HEIGHT, BATCH_SIZE, EPOCHS = BOTTOM - TOP, 256, 20
 ACTIONS = np.array([0, 3, 2])  # of the game: stay, down and, as number -1, up
-PLANS = np.array(list(itertools.product((0, -1, 1), repeat=4)))  # moves of the next four steps
+PLANS = np.array([0, -1, 1])[np.indices((3, 3, 3, 3)).reshape(4, -1).T]  # four moves each
 
 
 def centres(frames):
@@ -37,9 +36,9 @@ def centres(frames):
     for left, right, brightest in ((12, 72, 255), (73, 76, 180)):  # a ball may hide the paddle
         part = field[:, :, left:right]
         light = (part - BACKGROUND).abs() * (part <= brightest) * ((part - BACKGROUND).abs() >= 8)
-        total = light.sum((1, 2))
-        row = light.sum(2) @ torch.arange(TOP, BOTTOM + 1.0) / total.clamp(min=1)
-        column = light.sum(1) @ torch.arange(left, float(right)) / total.clamp(min=1)
+        total = light.sum((1, 2)).clamp(min=1)
+        row = light.sum(2) @ torch.arange(TOP, BOTTOM + 1.0) / total
+        column = light.sum(1) @ torch.arange(left, float(right)) / total
         parts.append(torch.stack([row, column, (total > 20).float()], 1))
     return torch.stack(parts, 1)
 
@@ -75,30 +74,29 @@ class Scripted:
         return int(PLANS[cost.argmin(), 0])
 
 
-def seen_by_clone(stacks):
+def positions(stacks):
     """What the network gets, (B, 42), of stacks (B, 4, 84, 84)."""
-    stacks = torch.as_tensor(stacks)
-    found = centres(stacks.flatten(0, 1)).unflatten(0, stacks.shape[:2]).flatten(2)
+    found = centres(np.concatenate(stacks)).unflatten(0, stacks.shape[:2]).flatten(2)
     found = (found - torch.tensor([45.0, 42, 0] * 2)) / torch.tensor([10.0, 10, 1] * 2)
     moved = 3 * (found[:, 1:] - found[:, :-1])
     return torch.cat([found.flatten(1), moved.flatten(1)], 1)
 
 
-def clone(data, epochs):
-    """A network that gives the actions of the data, (B, 3), from what `seen_by_clone` gives."""
+def clone(data):
+    """A network that gives the actions of the data, (B, 3), from what `positions` gives."""
     number = torch.tensor([0, 0, 2, 1])  # of an action, in ACTIONS
     inputs, wanted = [], []
     for batch in data.batches(512, shuffle=False):
-        inputs.append(seen_by_clone(batch.observation))
+        inputs.append(positions(batch.observation))
         wanted.append(number[torch.as_tensor(batch.action)])
     inputs, wanted = torch.cat(inputs), torch.cat(wanted)
     balance = 1 / torch.bincount(wanted, minlength=3).clamp(min=1).sqrt()
-    hidden = (nn.Linear(42, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU())
-    network = nn.Sequential(*hidden, nn.Linear(256, 3))
+    layers = (nn.Linear(42, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 3))
+    network = nn.Sequential(*layers)
     optimizer = torch.optim.Adam(network.parameters(), 2e-3, fused=True)
-    updates = epochs * -(-len(wanted) // BATCH_SIZE)
+    updates = EPOCHS * -(-len(wanted) // BATCH_SIZE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, updates)
-    for _ in range(epochs):
+    for _ in range(EPOCHS):
         for chosen in torch.randperm(len(wanted)).split(BATCH_SIZE):
             loss = nn.functional.cross_entropy(network(inputs[chosen]), wanted[chosen], balance)
             optimizer.zero_grad()
@@ -127,27 +125,22 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=40_000)
-    parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--most", type=int, default=27_000, help="steps of an episode at the end")
     args, began = parser.parse_args(), time.process_time()
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
     with tempfile.TemporaryDirectory() as folder:
-        options = f"{folder}/pong.zarr --steps {args.steps} --envs 4 --seed {args.seed}"
-        command = (
-            f"{sys.executable} -m mmreplay_cli record ALE/Pong-v5 --policy pong_clone:Scripted"
-        )
-        command = [*command.split(), *options.split()]  # run where it finds this file as a module
+        command = [sys.executable, "-m", "mmreplay_cli", "record", "ALE/Pong-v5"]
+        options = f"--policy pong_clone:Scripted --envs 4 --seed {args.seed} --steps {args.steps}"
+        command += [f"{folder}/pong.zarr", *options.split()]  # in this folder it finds this file
         subprocess.run(command, check=True, cwd=Path(__file__).parent, stdout=sys.stderr)  # noqa: S603  our own
-        data = mmreplay.load(f"{folder}/pong.zarr", stack=4, seed=args.seed)
-        network = clone(data, args.epochs)
-    random, scripted, result = np.random.default_rng(args.seed), Scripted(), {"seed": args.seed}
-    for name, act in {
-        "random": lambda _: random.integers(6),
-        "scripted": lambda stack: scripted(stack[-1]),
-        "return": lambda stack: ACTIONS[network(seen_by_clone(stack[None])).argmax()],
-    }.items():
-        result[name] = play(act, args.seed, args.most)
+        network = clone(mmreplay.load(f"{folder}/pong.zarr", stack=4))
+    random, scripted, played = np.random.default_rng(args.seed), Scripted(), (args.seed, args.most)
+    result = {"seed": args.seed} | {
+        "random": play(lambda _: random.integers(6), *played),
+        "scripted": play(lambda stack: scripted(stack[-1]), *played),
+        "return": play(lambda stack: ACTIONS[network(positions(stack[None])).argmax()], *played),
+    }
     print(json.dumps(result | {"seconds": round(time.process_time() - began, 1)}))
 
 

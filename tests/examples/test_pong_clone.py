@@ -2,6 +2,6 @@
 
 
 def test_the_clone_loses_fewer_points_than_a_random_policy(result_of):
-    short = ("--steps", 6_000, "--epochs", 30, "--most", 500)
+    short = ("--steps", 6_000, "--most", 500)
     result = result_of("pong_clone.py", *short)
     assert result["return"] > result["random"] + 4
