@@ -35,7 +35,7 @@ RUNS = {  # in this order, as `offline` needs the store of `online`
     "pong": "pong_clone.py --seed {seed}",
 }
 PANELS = {  # what of a result is shown beside what, and what it is called
-    "offline": ("MinAtar Breakout, offline", "random", "recorded last", "cql", "clone"),
+    "offline": ("MinAtar Breakout, offline", "random", "recorded_last", "cql", "clone"),
     "pendulum": ("Pendulum, SAC", "untrained", "return"),
     "recurrent": ("CartPole without velocities", "memoryless", "return", "recorded"),
     "pong": ("Pong from pixels", "random", "return", "scripted"),
@@ -91,7 +91,7 @@ def draw(runs, path):
         for place, what in enumerate(shown):
             values = [one[what] for one in runs[name]]
             axis.plot([place] * len(values), values, "o", mfc="none", color="C0", clip_on=False)
-        labels = ["learned" if what == "return" else what for what in shown]
+        labels = ["learned" if what == "return" else what.replace("_", " ") for what in shown]
         axis.set_xticks(range(len(shown)), labels)
         axis.set(title=f"{title}: return", xlim=(-0.5, len(shown) - 0.5))
         axis.grid(axis="y", lw=0.3)

@@ -107,8 +107,8 @@ def main():
     returns = {
         "random": play(None, args.seed),
         "recorded": recorded.mean(),
-        "recorded last": recorded[-len(recorded) // 10 :].mean(),
-        "recorded best": best.episodes["return"].mean(),
+        "recorded_last": recorded[-len(recorded) // 10 :].mean(),
+        "recorded_best": best.episodes["return"].mean(),
         "cql": play(cql(data, args.updates), args.seed),
         "clone": play(clone(best, args.updates), args.seed),
     }

@@ -64,9 +64,9 @@ class Scripted:
 
     def best(self, paddle, speed, target, steps):
         """The first move of the best plan. The paddle has inertia, as measured in recordings."""
-        last, cost = self.last, 0.3 * np.abs(PLANS).sum(1)
+        last, cost = np.full(len(PLANS), self.last), 0.3 * np.abs(PLANS).sum(1)
         for step in range(7):
-            move = PLANS[:, step] if step < 4 else 0
+            move = PLANS[:, step] if step < 4 else np.zeros(len(PLANS))
             speed = 2.2 * move + 4.0 * last + 0.35 * speed
             paddle, last = np.clip(paddle + speed, TOP, BOTTOM), move
             if step + 1 >= min(steps, 5):

@@ -115,14 +115,14 @@ def train(path, steps, seed):
     agent, envs = Agent(), gymnasium.make_vec("Pendulum-v1", num_envs=N_ENVS)
     envs.action_space.seed(seed)
     with mmreplay.ReplayBuffer(path, stack=None, gamma=0.97, env=envs, seed=seed) as buffer:
-        envs = mmreplay.RecordExperience(envs, buffer)
-        observations, _ = envs.reset(seed=seed)
+        recorded = mmreplay.RecordExperience(envs, buffer)
+        observations, _ = recorded.reset(seed=seed)
         while len(buffer) < steps:
             actions = envs.action_space.sample()
             if len(buffer) >= LEARNING_STARTS:
                 with torch.no_grad():
                     actions = agent.actor(torch.from_numpy(observations))[0].numpy()
-            observations, *_ = envs.step(actions)
+            observations, *_ = recorded.step(actions)
             if len(buffer) >= LEARNING_STARTS:
                 for _ in range(N_ENVS):
                     agent.learn(to_tensors(buffer.sample(BATCH_SIZE)))

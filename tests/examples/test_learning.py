@@ -11,10 +11,9 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def learning(monkeypatch):
+def learning():
     pytest.importorskip("torch", reason="`make examples` runs it")
-    monkeypatch.syspath_prepend(ROOT / "examples")
-    import learning
+    from examples import learning
 
     return learning
 
