@@ -114,7 +114,7 @@ def train(folder, steps, seed):
             (folder / "checkpoint.new").replace(checkpoint)
     result = {"seed": seed, "stored": len(buffer), "curve": curve}
     buffer.close()
-    result["return"] = round(play(network.best, 30, seed=10_000 + seed), 2)
+    result["return"] = round(play(network.best, 200, seed=10_000 + seed), 2)
     return result | {"seconds": round(time.process_time() - began, 1)}
 
 
