@@ -8,6 +8,7 @@ PEERS := .venv-peers
 EXCHANGE := .venv-exchange
 LEROBOT := .venv-lerobot
 ADAPTERS := .venv-adapters
+EXAMPLES := .venv-examples
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
 # Without its bytecode each of the hundreds of processes that the tests start compiles the package
@@ -15,8 +16,8 @@ WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep test-adapters test-exchange test-lerobot test-browser crash lint \
-    format types bench bench-peers clean
+.PHONY: help demo test test-deep test-adapters test-exchange test-lerobot test-browser examples \
+    learning crash lint format types bench bench-peers clean
 .NOTPARALLEL:  # two pips in one environment break it
 
 help:
@@ -27,6 +28,8 @@ help:
 	@echo 'make test-lerobot  the same with LeRobot, which wants older ones: 2 GB of packages'
 	@echo 'make test-browser  look at the page of `mmreplay view` in Chromium'
 	@echo 'make test-adapters  run those of mmreplay.adapters: 2 GB of packages, two minutes'
+	@echo 'make examples   run the examples that need PyTorch, shortly: 1 GB of packages, two minutes'
+	@echo 'make learning   run those that learn, for an hour, and write examples/results'
 	@echo 'make crash      try for long to lose or tear a row, and write tests/crash/results'
 	@echo 'make lint       check style and the order of rooms; make format repairs what can be repaired'
 	@echo 'make types      check types (mypy)'
@@ -59,6 +62,13 @@ test-adapters: $(ADAPTERS)/.installed
 	$(ADAPTERS)/bin/python -m pytest \
 	    "tests/docs/test_readme.py::test_blocks_of_a_document_run[docs/training.md]" \
 	    $(WITH_JAX) $(ARGS) || [ $$? = 5 ]
+
+# Short settings; what a training reaches is in docs/training.md, and from `make learning`.
+examples: $(EXAMPLES)/.installed
+	$(EXAMPLES)/bin/python -m pytest tests/examples $(ARGS)
+
+learning: $(EXAMPLES)/.installed
+	$(EXAMPLES)/bin/python examples/learning.py $(ARGS)
 
 test-exchange: $(EXCHANGE)/.installed
 	$(EXCHANGE)/bin/python -m pytest tests/exchange $(SIDE_BY_SIDE) $(ARGS)
@@ -101,7 +111,8 @@ bench-peers: $(PEERS)/.installed
 	$(PEERS)/bin/python -m benchmarks.peers $(ARGS)
 
 clean:
-	rm -rf .venv $(PEERS) $(ADAPTERS) $(EXCHANGE) $(LEROBOT) build dist demo *.egg-info .hypothesis
+	rm -rf .venv $(PEERS) $(ADAPTERS) $(EXAMPLES) $(EXCHANGE) $(LEROBOT) build dist demo \
+	    *.egg-info .hypothesis
 	rm -rf .mypy_cache .pytest_cache .ruff_cache
 	find mmreplay cli tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
@@ -183,6 +194,16 @@ $(ADAPTERS)/.installed: tests/unit/adapters/requirements.txt pyproject.toml
 	    $$(grep '^torch==' $<)
 	$(ADAPTERS)/bin/python -m pip install --quiet --disable-pip-version-check \
 	    --requirement $< --editable .
+	@touch $@
+
+# torch alone and first, as above.
+$(EXAMPLES)/.installed: examples/requirements.txt pyproject.toml
+	@$(MAKE) --no-print-directory VENV=$(EXAMPLES) $(EXAMPLES)/bin/python
+	@echo "Installing what examples/ need into $(EXAMPLES): two minutes"
+	$(EXAMPLES)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    $$(grep '^torch==' $<)
+	$(EXAMPLES)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    --requirement $< --editable '.[atari,pictures]'
 	@touch $@
 
 # PYTHON=... chooses another interpreter than the first of these that is new enough.

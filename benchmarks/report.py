@@ -256,7 +256,7 @@ def documents(root: Path) -> dict[Path, str]:
         LookupError: the README has no block for them, or a file of results lacks a figure.
     """
     readme = root / "README.md"
-    quoting = [root / "docs" / name for name in ("reliability.md", "exchange.md")]
+    quoting = [root / "docs" / name for name in ("reliability.md", "exchange.md", "training.md")]
     before, begin, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

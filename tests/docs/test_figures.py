@@ -10,7 +10,8 @@ import pytest
 from benchmarks import report, results, timing
 
 ROOT = Path(__file__).parents[2]
-SHOWING = ("README.md", "benchmarks/README.md", "docs/reliability.md", "docs/exchange.md")
+DOCUMENTS = ("reliability.md", "exchange.md", "training.md")
+SHOWING = ("README.md", "benchmarks/README.md", *(f"docs/{name}" for name in DOCUMENTS))
 # A number with a unit that somebody must have measured: 1.8x, 12 times, 4 us, 60 %, 3 GB/s.
 MEASURED = re.compile(
     r"(?<![\w.,])-?\d[\d,]*(?:\.\d+)?\s?(?:x|times|R|ns|us|µs|ms|%|[kKMGT]i?B|\w+/s)(?!\w)"
@@ -32,7 +33,7 @@ def root(tmp_path):
     for name in SHOWING:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
-    for name in ("benchmarks/results", "tests/crash/results"):
+    for name in ("benchmarks/results", "examples/results", "tests/crash/results"):
         shutil.copytree(ROOT / name, tmp_path / name)
     return tmp_path
 

@@ -67,6 +67,13 @@ def test_each_module_has_a_test_file_of_its_name():
     assert sorted(str(one) for one, test in tests.items() if not test.is_file()) == []
 
 
+def test_each_example_is_short_and_has_a_test_file_of_its_name():
+    examples = list((ROOT / "examples").glob("*.py"))
+    tests = ROOT / "tests" / "examples"
+    assert [one.name for one in examples if not (tests / f"test_{one.name}").is_file()] == []
+    assert longer_than(149, examples) == []
+
+
 def test_the_package_has_at_most_18_rooms_and_8_modules_beside_them():
     rooms = [one.name for one in PACKAGE.iterdir() if (one / "__init__.py").is_file()]
     beside = [one.name for one in modules() if one.parent == PACKAGE and one.name != "_version.py"]

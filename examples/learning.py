@@ -1,0 +1,121 @@
+"""All examples that learn, at full length and with seeds 0, 1 and 2: their results, and a picture.
+
+    python examples/learning.py [--folder DIR] [--processes 2] [--only online killed]
+
+Writes examples/results/learning.json and docs/images/learning.svg. A run whose result is in DIR, as
+NAME-SEED.json, is not run again: so what was stopped goes on. Seconds are those of the processor.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("svg")
+import matplotlib.pyplot as plt
+
+ROOT = Path(__file__).parents[1]
+RESULTS, PICTURE = ROOT / "examples/results/learning.json", ROOT / "docs/images/learning.svg"
+SEEDS = (0, 1, 2)
+RUNS = {  # in this order, as `offline` needs the store of `online`
+    "online": "online_minatar.py {folder}/online-{seed} --seed {seed}",
+    "killed": "online_minatar.py {folder}/killed-{seed} --seed {seed} --kill 40000",
+    "offline": "offline_minatar.py {folder}/online-0/store.zarr --seed {seed}",
+    "cartpole": "sb3_cartpole.py --seed {seed}",
+    "pendulum": "sac_pendulum.py --seed {seed}",
+    "recurrent": "recurrent_cartpole.py --seed {seed}",
+    "pong": "pong_clone.py --seed {seed}",
+}
+PANELS = {  # what of a result is shown beside what, and what it is called
+    "offline": ("MinAtar Breakout, offline", "random", "recorded_last", "cql", "clone"),
+    "pendulum": ("Pendulum, SAC", "untrained", "return"),
+    "recurrent": ("CartPole without velocities", "memoryless", "return", "recorded"),
+    "pong": ("Pong from pixels", "random", "return", "scripted"),
+}
+
+
+def run(name, seed, folder):
+    """Run one example with one seed, unless its result is there."""
+    path = folder / f"{name}-{seed}.json"
+    if not path.exists():
+        command = [sys.executable, *RUNS[name].format(folder=folder, seed=seed).split()]
+        done = subprocess.run(  # noqa: S603  our own
+            command, cwd=ROOT / "examples", check=True, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        path.write_text(done.stdout.splitlines()[-1] + "\n", encoding="utf-8")
+    print(f"{name}, seed {seed}: {path.read_text(encoding='utf-8').strip()}", flush=True)
+
+
+def collect(folder):
+    """The results of a folder, as they are written."""
+    packages = ("mmreplay", "numpy", "torch", "gymnasium", "MinAtar", "stable-baselines3", "ale-py")
+    return {
+        "machine": {"system": platform.system(), "cores": os.cpu_count()},
+        "versions": {"python": platform.python_version()}
+        | {name: metadata.version(name) for name in packages},
+        "runs": {
+            name: [
+                json.loads(path.read_text(encoding="utf-8"))
+                for seed in SEEDS
+                if (path := folder / f"{name}-{seed}.json").exists()
+            ]
+            for name in RUNS
+        },
+    }
+
+
+def draw(runs, path):
+    """Curves of the online trainings, and a point for each seed of the others."""
+    mpl.rcParams |= {"svg.hashsalt": "learning", "font.size": 8, "axes.titlesize": 9}
+    figure, axes = plt.subplot_mosaic("AAB;CDE", figsize=(10, 5.4), layout="constrained")
+    first, *others = axes.values()
+    for name, style in (("online", "-"), ("killed", "--")):
+        for one in runs[name]:
+            steps, returns = zip(*one["curve"], strict=True)
+            label = f"{name}, seed {one['seed']}"
+            first.plot(steps, returns, style, color=f"C{one['seed']}", label=label, lw=1)
+            if "killed_at" in one:
+                first.axvline(one["killed_at"], color=f"C{one['seed']}", lw=0.5, ls=":")
+    first.set(title="MinAtar Breakout, online: training returns", xlabel="steps")
+    first.legend(fontsize=6)
+    for axis, (name, (title, *shown)) in zip(others, PANELS.items(), strict=True):
+        for place, what in enumerate(shown):
+            values = [one[what] for one in runs[name]]
+            axis.plot([place] * len(values), values, "o", mfc="none", color="C0", clip_on=False)
+        labels = ["learned" if what == "return" else what.replace("_", " ") for what in shown]
+        axis.set_xticks(range(len(shown)), labels)
+        axis.set(title=f"{title}: return", xlim=(-0.5, len(shown) - 0.5))
+        axis.grid(axis="y", lw=0.3)
+    path.parent.mkdir(exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--folder", type=Path, help="of the runs; left out, one that is removed")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--only", nargs="*", choices=RUNS, default=list(RUNS))
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (args.folder or Path(temporary)).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        for names in (["online"], [name for name in RUNS if name != "online"]):
+            with ThreadPoolExecutor(args.processes) as threads:
+                todo = [(name, seed) for name in names if name in args.only for seed in SEEDS]
+                list(threads.map(lambda each: run(*each, folder), todo))
+        results = collect(folder)
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    draw(results["runs"], PICTURE)
+
+
+if __name__ == "__main__":
+    main()
