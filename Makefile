@@ -8,7 +8,6 @@ PEERS := .venv-peers
 EXCHANGE := .venv-exchange
 LEROBOT := .venv-lerobot
 ADAPTERS := .venv-adapters
-EXAMPLES := .venv-examples
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
 # Without its bytecode each of the hundreds of processes that the tests start compiles the package
@@ -28,7 +27,7 @@ help:
 	@echo 'make test-lerobot  the same with LeRobot, which wants older ones: 2 GB of packages'
 	@echo 'make test-browser  look at the page of `mmreplay view` in Chromium'
 	@echo 'make test-adapters  run those of mmreplay.adapters: 2 GB of packages, two minutes'
-	@echo 'make examples   run the examples that need PyTorch, shortly: 1 GB of packages, two minutes'
+	@echo 'make examples   run the examples, shortly, with the packages of test-adapters: two minutes'
 	@echo 'make learning   run those that learn, for an hour, and write examples/results'
 	@echo 'make crash      try for long to lose or tear a row, and write tests/crash/results'
 	@echo 'make lint       check style and the order of rooms; make format repairs what can be repaired'
@@ -53,22 +52,22 @@ test: $(VENV)/.extras-test
 test-deep: $(VENV)/.extras-test
 	MMREPLAY_EFFORT=deep $(BIN)/python -m pytest -m deep $(SIDE_BY_SIDE) $(ARGS)
 
-# What needs the frameworks, the document that shows them, and an example. JAX, which Grain imports,
-# has threads: what forks runs in a process without it. 5: ARGS chose no test of these.
+# What needs the frameworks, and the document that shows them. JAX, which Grain imports, has threads:
+# what forks runs in a process without it. 5: ARGS chose no test of these.
 WITH_JAX = tests/unit/adapters/test_grain.py tests/unit/adapters/test_jax.py
 test-adapters: $(ADAPTERS)/.installed
-	$(ADAPTERS)/bin/python -m pytest tests/unit/adapters tests/examples/test_dqn_cleanrl_style.py \
+	$(ADAPTERS)/bin/python -m pytest tests/unit/adapters \
 	    $(addprefix --ignore=, $(WITH_JAX)) $(ARGS) || [ $$? = 5 ]
 	$(ADAPTERS)/bin/python -m pytest \
 	    "tests/docs/test_readme.py::test_blocks_of_a_document_run[docs/training.md]" \
 	    $(WITH_JAX) $(ARGS) || [ $$? = 5 ]
 
 # Short settings; what a training reaches is in docs/training.md, and from `make learning`.
-examples: $(EXAMPLES)/.installed
-	$(EXAMPLES)/bin/python -m pytest tests/examples $(ARGS)
+examples: $(ADAPTERS)/.installed
+	$(ADAPTERS)/bin/python -m pytest tests/examples $(ARGS)
 
-learning: $(EXAMPLES)/.installed
-	$(EXAMPLES)/bin/python examples/learning.py $(ARGS)
+learning: $(ADAPTERS)/.installed
+	$(ADAPTERS)/bin/python examples/learning.py $(ARGS)
 
 test-exchange: $(EXCHANGE)/.installed
 	$(EXCHANGE)/bin/python -m pytest tests/exchange $(SIDE_BY_SIDE) $(ARGS)
@@ -111,8 +110,7 @@ bench-peers: $(PEERS)/.installed
 	$(PEERS)/bin/python -m benchmarks.peers $(ARGS)
 
 clean:
-	rm -rf .venv $(PEERS) $(ADAPTERS) $(EXAMPLES) $(EXCHANGE) $(LEROBOT) build dist demo \
-	    *.egg-info .hypothesis
+	rm -rf .venv $(PEERS) $(ADAPTERS) $(EXCHANGE) $(LEROBOT) build dist demo *.egg-info .hypothesis
 	rm -rf .mypy_cache .pytest_cache .ruff_cache
 	find mmreplay cli tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
@@ -189,20 +187,10 @@ $(LEROBOT)/.installed: tests/exchange/requirements-lerobot.txt pyproject.toml
 # torch alone and first, as above.
 $(ADAPTERS)/.installed: tests/unit/adapters/requirements.txt pyproject.toml
 	@$(MAKE) --no-print-directory VENV=$(ADAPTERS) $(ADAPTERS)/bin/python
-	@echo "Installing what mmreplay.adapters are for into $(ADAPTERS): two minutes"
+	@echo "Installing what mmreplay.adapters and examples/ need into $(ADAPTERS): two minutes"
 	$(ADAPTERS)/bin/python -m pip install --quiet --disable-pip-version-check \
 	    $$(grep '^torch==' $<)
 	$(ADAPTERS)/bin/python -m pip install --quiet --disable-pip-version-check \
-	    --requirement $< --editable .
-	@touch $@
-
-# torch alone and first, as above.
-$(EXAMPLES)/.installed: examples/requirements.txt pyproject.toml
-	@$(MAKE) --no-print-directory VENV=$(EXAMPLES) $(EXAMPLES)/bin/python
-	@echo "Installing what examples/ need into $(EXAMPLES): two minutes"
-	$(EXAMPLES)/bin/python -m pip install --quiet --disable-pip-version-check \
-	    $$(grep '^torch==' $<)
-	$(EXAMPLES)/bin/python -m pip install --quiet --disable-pip-version-check \
 	    --requirement $< --editable '.[atari,pictures]'
 	@touch $@
 
