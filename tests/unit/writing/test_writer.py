@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -498,6 +499,8 @@ def test_threads_of_a_writer_end_with_it(make, story):
     before = set(threading.enumerate())
     writer = make(flush_s=3600, frame=Field((3,), "uint8", "lz4", 4, 8))
     story.play(writer, 20)
+    while len(set(threading.enumerate()) - before) < 2:  # one may be about to begin
+        time.sleep(0.01)
     assert len(set(threading.enumerate()) - before) == 2
     writer.close()
     assert set(threading.enumerate()) == before
