@@ -17,7 +17,7 @@ from mmreplay.exchange.losses import Losses
 from mmreplay.ids import Array
 from mmreplay.schema import Field
 
-__all__ = ["extra_field", "extra_name", "field", "need", "reward_dtype"]
+__all__ = ["extra_field", "extra_name", "field", "key_name", "need", "reward_dtype"]
 
 _UNFIT = re.compile(r"[^A-Za-z0-9_.-]")
 _ARGUMENTS = frozenset(
@@ -59,9 +59,14 @@ def field(shape: Any, dtype: Any, name: str) -> Field:
     return Field(tuple(shape), dtype)
 
 
+def key_name(name: str) -> str:
+    """A foreign name as the key of an observation: ``pixels/left`` is ``pixels.left``."""
+    return _UNFIT.sub("_", name.strip("/").replace("/", ".")).lstrip(".")[:_LONGEST] or "_"
+
+
 def extra_name(name: str) -> str:
-    """A foreign name as that of an extra column: ``infos/qpos`` is ``infos.qpos``."""
-    out = _UNFIT.sub("_", name.strip("/").replace("/", ".")).lstrip(".")[:_LONGEST] or "_"
+    """The same as that of an extra column, which is an argument of ``step``, too."""
+    out = key_name(name)
     return f"{out}_" if out in _ARGUMENTS else out
 
 

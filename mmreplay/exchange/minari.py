@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mmreplay.errors import FormatError, SchemaError
-from mmreplay.exchange.fields import extra_field, extra_name, field, flags, reward_dtype
+from mmreplay.exchange.fields import extra_field, extra_name, field, flags, key_name, reward_dtype
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.minari_files import (
     ArrowWriter,
@@ -99,7 +99,7 @@ class _Dataset:
             return {FRAME: "observations"}
         if not found:
             raise FormatError(f"{self._folder}: an episode without observations")
-        return {extra_name(name.partition("/")[2]): name for name in found}
+        return {key_name(name.partition("/")[2]): name for name in found}
 
     def _info_columns(self) -> dict[str, tuple[str, Field, bool]]:
         """Of each column of infos: name here, field, and whether it has a value of the reset."""
@@ -313,7 +313,7 @@ class _Out:
         for leaf in frames:
             one = stored.frames[leaf.name]
             path = ("observations", *leaf.path)
-            self.columns[leaf.name] = OutColumn(path, leaf.kind, one.shape, one.dtype, 1)
+            self.columns[f"observations/{leaf.name}"] = OutColumn(path, leaf.kind, one.shape, one.dtype, 1)
         one = schema.action
         self.columns["actions"] = OutColumn(("actions",), action.kind, one.shape, one.dtype, 0)
         for name, dtype in (
@@ -373,7 +373,7 @@ class _Out:
 
     def _append(self, writer: Hdf5Writer | ArrowWriter, run: Steps) -> None:
         for name, rows in run.observation.items():
-            writer.append(name, rows if run.ends else rows[:-1])
+            writer.append(f"observations/{name}", rows if run.ends else rows[:-1])
         writer.append("actions", run.action)
         writer.append("rewards", run.reward)
         writer.append("terminations", run.terminal)

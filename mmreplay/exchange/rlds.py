@@ -19,7 +19,15 @@ import numpy as np
 
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.encoded_images import decoded
-from mmreplay.exchange.fields import extra_name, field, flags, is_numeric, need, reward_dtype
+from mmreplay.exchange.fields import (
+    extra_name,
+    field,
+    flags,
+    is_numeric,
+    key_name,
+    need,
+    reward_dtype,
+)
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.steps import Incoming, block_steps
 from mmreplay.exchange.tf_records import Example, records
@@ -175,7 +183,7 @@ class _Dataset:
                 f"{folder}: expected a feature {action!r} that is an array, as a store has one "
                 f"action; found {arrays}; choose one with the option `action`"
             )
-        keys = {extra_name(path): one for path, one in seen.items()}
+        keys = {key_name(path): one for path, one in seen.items()}
         self._frames = {FRAME: next(iter(keys.values()))} if len(keys) == 1 else keys
         self._action = leaves[action]
         self._reward, self._terminal = leaves.get(_REWARD), leaves.get(_TERMINAL)

@@ -17,7 +17,15 @@ import numpy as np
 
 from mmreplay.errors import FormatError
 from mmreplay.exchange.columns import ArrayColumn, blocks
-from mmreplay.exchange.fields import extra_field, extra_name, field, flags, need, reward_dtype
+from mmreplay.exchange.fields import (
+    extra_field,
+    extra_name,
+    field,
+    flags,
+    key_name,
+    need,
+    reward_dtype,
+)
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.steps import Incoming, Steps
 from mmreplay.exchange.stored import Stored
@@ -67,7 +75,7 @@ class _Demos:
                 f"{file.filename}: {demos[0]}: expected obs and actions, found "
                 f"{', '.join(first) or 'nothing'}; extract observations with robomimic first"
             )
-        self._keys = {extra_name(key): key for key in first["obs"]}
+        self._keys = {key_name(key): key for key in first["obs"]}
         self._has_rewards = "rewards" in first
         self._extras: dict[str, tuple[str, Field]] = {}
         n = first["actions"].shape[0]

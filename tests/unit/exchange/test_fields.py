@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from mmreplay import Field, FormatError, MissingExtraError
-from mmreplay.exchange.fields import extra_field, extra_name, field, flags, need, reward_dtype
+from mmreplay.exchange.fields import (
+    extra_field,
+    extra_name,
+    field,
+    flags,
+    key_name,
+    need,
+    reward_dtype,
+)
 from mmreplay.exchange.losses import Losses
 
 
@@ -23,6 +31,10 @@ from mmreplay.exchange.losses import Losses
 )
 def test_names_of_extra_columns_are_those_a_store_takes(given, expected):
     assert extra_name(given) == expected
+
+
+def test_keys_of_observations_may_be_called_as_arguments_of_step():
+    assert (key_name("reward"), key_name("pixels/left eye")) == ("reward", "pixels.left_eye")
 
 
 def test_a_field_keeps_shape_and_dtype():

@@ -8,15 +8,26 @@ import pytest
 
 import mmreplay
 from mmreplay import Field, FormatError, export_dataset, import_dataset
-from tests.support.played_episodes import DICT, assert_same, play, read_back, write, write_vector
+from tests.support.played_episodes import (
+    ARGUMENTS,
+    DICT,
+    assert_same,
+    play,
+    read_back,
+    write,
+    write_vector,
+)
 
 
 @pytest.mark.parametrize("make", [write, write_vector])
 @pytest.mark.parametrize("block", [3, 1000])
-def test_there_and_back_every_byte_is_the_same(tmp_path, quick_disk, monkeypatch, make, block):
+@pytest.mark.parametrize("frames", [DICT, ARGUMENTS], ids=["dict", "arguments"])
+def test_there_and_back_every_byte_is_the_same(
+    tmp_path, quick_disk, monkeypatch, make, block, frames
+):
     for module in ("stored", "columns"):
         monkeypatch.setattr(f"mmreplay.exchange.{module}.block_steps", lambda row_bytes: block)
-    episodes = play(frames=DICT)
+    episodes = play(frames=frames)
     out = export_dataset(make(tmp_path / "a.zarr", episodes), "robomimic", tmp_path / "a.hdf5")
     assert out.losses == ()
     back = import_dataset("robomimic", tmp_path / "a.hdf5", tmp_path / "b.zarr")
