@@ -21,7 +21,14 @@ import numpy as np
 from mmreplay.arguments import whole_number
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.columns import NpyColumn, row_bytes
-from mmreplay.exchange.fields import extra_field, extra_name, field, flags, reward_dtype
+from mmreplay.exchange.fields import (
+    check_names,
+    extra_field,
+    extra_name,
+    field,
+    flags,
+    reward_dtype,
+)
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.npy_files import header_of
 from mmreplay.exchange.steps import Incoming, block_steps
@@ -235,8 +242,7 @@ def write(
     schema = stored.schema
     if schema.is_dict:
         raise SchemaError("dqn_replay: dict observations: expected one array an observation")
-    if clash := set(_STEP) & schema.extras.keys():
-        raise SchemaError(f"dqn_replay: extra columns {sorted(clash)} have names of its own")
+    check_names(schema.extras, _STEP.__contains__, "dqn_replay: extra columns")
     losses.add("final observations: left out", stored.n_episodes)
     losses.add(
         "truncations: only the padding after them tells where they are",

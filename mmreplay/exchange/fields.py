@@ -8,16 +8,26 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-from mmreplay.errors import FormatError, MissingExtraError
+from mmreplay.errors import FormatError, MissingExtraError, SchemaError
 from mmreplay.exchange.losses import Losses
 from mmreplay.ids import Array
 from mmreplay.schema import Field
 
-__all__ = ["extra_field", "extra_name", "field", "key_name", "need", "reward_dtype"]
+__all__ = [
+    "check_key",
+    "check_names",
+    "extra_field",
+    "extra_name",
+    "field",
+    "key_name",
+    "need",
+    "reward_dtype",
+]
 
 _UNFIT = re.compile(r"[^A-Za-z0-9_.-]")
 _ARGUMENTS = frozenset(
@@ -68,6 +78,24 @@ def extra_name(name: str) -> str:
     """The same as that of an extra column, which is an argument of ``step``, too."""
     out = key_name(name)
     return f"{out}_" if out in _ARGUMENTS else out
+
+
+def check_names(names: Iterable[str], is_own: Callable[[str], bool], what: str) -> None:
+    """Raise SchemaError for a column of a store that has the name of one of the format's own."""
+    if clash := [name for name in names if is_own(name)]:
+        raise SchemaError(
+            f"{what}: {clash[0]!r} is the name of a column of the format's own; record them under "
+            f"another name, or export to a format that keeps them apart, as arrays and minari do"
+        )
+
+
+def check_key(key: object, is_own: Callable[[str], bool] = lambda key: False) -> None:
+    """Raise SchemaError if observations cannot have the name that the option `key` gives them."""
+    if not isinstance(key, str) or key_name(key) != key or key == "zarr.json" or is_own(key):
+        raise SchemaError(
+            f"key: expected a name of up to 100 letters, digits, '_', '-' and '.', not starting "
+            f"with '.', and none of the format's own columns, found {key!r:.80}"
+        )
 
 
 def extra_field(shape: Any, dtype: Any, name: str, losses: Losses) -> Field | None:

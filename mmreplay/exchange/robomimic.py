@@ -18,6 +18,8 @@ import numpy as np
 from mmreplay.errors import FormatError
 from mmreplay.exchange.columns import ArrayColumn, blocks
 from mmreplay.exchange.fields import (
+    check_key,
+    check_names,
     extra_field,
     extra_name,
     field,
@@ -39,6 +41,7 @@ _GYM = 2
 """robomimic's number for environments of Gym."""
 _MASK = "mask."
 _STEP = ("actions", "rewards", "dones")
+_OWN = (*_STEP, "obs", "next_obs")
 
 
 @contextmanager
@@ -168,6 +171,8 @@ def write(
     next_obs: bool = True,
 ) -> None:
     """A file; `key` names observations that are no dict, and `next_obs` writes these, too."""
+    check_key(key)
+    check_names(stored.schema.extras, _OWN.__contains__, "robomimic: extra columns")
     h5py = need("h5py")
     about: Mapping[str, Any] = stored.metadata.get("robomimic") or {}
     masks = [name for name in about.get("masks", ()) if name in stored.schema.extras]

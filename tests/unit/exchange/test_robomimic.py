@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field, FormatError, export_dataset, import_dataset
+from mmreplay import Field, FormatError, SchemaError, export_dataset, import_dataset
 from tests.support.played_episodes import (
     ARGUMENTS,
     DICT,
@@ -92,6 +92,22 @@ def test_numbers_as_actions_and_one_observation(tmp_path, quick_disk):
         assert file["data/demo_0/actions"].shape == (7, 1)
         assert file["data/demo_0/obs/state"].shape == (7, 3)
         assert "next_obs" not in file["data/demo_0"]
+
+
+@pytest.mark.parametrize("name", ["dones", "obs", "next_obs"])
+def test_extra_columns_with_the_name_of_another_are_refused(tmp_path, quick_disk, name):
+    store = write(tmp_path / "a.zarr", play(extras={name: Field((), "float32")}))
+    with pytest.raises(SchemaError, match=f"robomimic: extra columns: '{name}' is the name"):
+        export_dataset(store, "robomimic", tmp_path / "a.hdf5")
+    assert not (tmp_path / "a.hdf5").exists()
+
+
+@pytest.mark.parametrize("key", ["", ".", "a/b"])
+def test_a_key_that_is_no_name_is_refused(tmp_path, quick_disk, key):
+    store = write(tmp_path / "a.zarr", play())
+    with pytest.raises(SchemaError, match=f"key: expected a name of .* found '{key}'"):
+        export_dataset(store, "robomimic", tmp_path / "a.hdf5", key=key)
+    assert not (tmp_path / "a.hdf5").exists()
 
 
 def test_a_file_without_observations_is_refused(tmp_path):
