@@ -40,7 +40,7 @@ from mmreplay.schema import FRAME, Field
 
 __all__ = ["read", "write"]
 
-_FILE = re.compile(r"\$store\$_(\w+)_ckpt\.(\d+)\.gz\Z")
+_FILE = re.compile(r"\$store\$_(.+)_ckpt\.(\d+)\.gz\Z")
 _STEP = ("observation", "action", "reward", "terminal")
 _LEVEL = 1  # of gzip: frames are large, and higher levels several times slower
 _MOST_ROWS = 1_000_000
@@ -72,8 +72,12 @@ def read(
         extras: dict[str, tuple[str, Field]] = {}
         for name in sorted(found[numbers[0]] - set(_STEP)):
             one = extra_field(first[name].shape[1:], first[name].dtype, name, losses)
-            if one is not None:
-                extras[name] = extra_name(name), one
+            if one is None:
+                continue
+            if extra_name(name) in {known for known, _ in extras.values()}:
+                losses.add(f"column {name}: another one has the name {extra_name(name)} already")
+                continue
+            extras[name] = extra_name(name), one
         frame, action = first["observation"], first["action"]
         rewards = reward_dtype(first["reward"].dtype, "reward")
         fields = (
