@@ -265,7 +265,7 @@ def write(
         losses.add("rewards of 64 bits: 32 are kept", stored.n_steps)
     target.mkdir()
     n_rows = stored.n_steps + n_padding * stored.n_episodes
-    rows = _padded(stored, fields, n_padding)
+    rows = _padded(stored, fields, n_padding, losses)
     left = next(rows, None)
     for number, start in enumerate(range(0, n_rows, most)):
         size = min(most, n_rows - start)
@@ -289,12 +289,18 @@ def write(
                 np.save(file, value, allow_pickle=False)
 
 
-def _padded(stored: Stored, fields: dict[str, Field], n_padding: int) -> Iterator[Block]:
+def _padded(
+    stored: Stored, fields: dict[str, Field], n_padding: int, losses: Losses
+) -> Iterator[Block]:
     """Rows of steps, each episode after its padding."""
     padding = {name: np.zeros((n_padding, *one.shape), one.dtype) for name, one in fields.items()}
     for run in stored.runs():
         if run.begins and n_padding:
             yield padding
+        losses.add(
+            "lost lives within episodes: an import takes these for their ends",
+            int(run.terminal[: len(run) - run.ends].sum()),
+        )
         values: dict[str, Any] = {
             "observation": run.observation[FRAME][:-1],
             "action": run.action,

@@ -66,6 +66,17 @@ def test_there_and_back(tmp_path, quick_disk, monkeypatch, rows_per_file, block,
     assert_same(read_back(tmp_path / "b.zarr"), episodes)
 
 
+@pytest.mark.parametrize("block", [1, 1000])
+def test_lost_lives_are_a_loss_as_they_end_episodes(tmp_path, quick_disk, monkeypatch, block):
+    monkeypatch.setattr("mmreplay.exchange.stored.block_steps", lambda row_bytes: block)
+    episodes = play(frames=FRAMES, action=Field((), "int32"))
+    lost = sum(int(one.lost[:-1].sum()) for one in episodes)
+    out = export_dataset(write(tmp_path / "a.zarr", episodes), "dqn_replay", tmp_path / "out")
+    assert lost in [one.count for one in out.losses if one.what.startswith("lost lives within")]
+    back = import_dataset("dqn_replay", tmp_path / "out", tmp_path / "b.zarr")
+    assert back.episodes == 4 + lost
+
+
 def test_extra_columns_of_any_name_come_back(tmp_path, quick_disk):
     extras = {name: Field((2,), "float32") for name in ("log.prob", "next-value", "a_ckpt.0.gz")}
     episodes = play(frames=FRAMES, action=Field((), "int32"), extras=extras, lives=False)
