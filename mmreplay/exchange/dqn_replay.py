@@ -44,6 +44,8 @@ _FILE = re.compile(r"\$store\$_(.+)_ckpt\.(\d+)\.gz\Z")
 _STEP = ("observation", "action", "reward", "terminal")
 _LEVEL = 1  # of gzip: frames are large, and higher levels several times slower
 _MOST_ROWS = 1_000_000
+_MOST_STACK = 1000
+"""More than any buffer stacks: so many rows, less one, are padding before each episode."""
 
 
 @contextmanager
@@ -56,7 +58,7 @@ def read(
 ) -> Iterator[Incoming]:
     """A directory of checkpoints, one after the other; `stack` as of the buffer."""
     check_final(final_observation)
-    n_padding = whole_number("stack", stack) - 1
+    n_padding = whole_number("stack", stack, 1, _MOST_STACK) - 1
     found: dict[int, set[str]] = {}
     for path in source.iterdir():
         if match := _FILE.match(path.name):
@@ -241,7 +243,7 @@ def write(
     rows_per_file: int = _MOST_ROWS,
 ) -> None:
     """A directory of checkpoints of so many rows each, padding included."""
-    n_padding = whole_number("stack", stack) - 1
+    n_padding = whole_number("stack", stack, 1, _MOST_STACK) - 1
     most = whole_number("rows_per_file", rows_per_file)
     schema = stored.schema
     if schema.is_dict:

@@ -77,6 +77,16 @@ def test_lost_lives_are_a_loss_as_they_end_episodes(tmp_path, quick_disk, monkey
     assert back.episodes == 4 + lost
 
 
+def test_a_stack_of_more_frames_than_any_has_is_refused(tmp_path, quick_disk):
+    store = write(tmp_path / "a.zarr", play(frames=FRAMES, action=Field((), "int32"), lives=False))
+    save_rows(tmp_path / "in", [0, 1], [0, 1])
+    with pytest.raises(SchemaError, match="stack: expected a whole number, 1 to 1,000; found 10"):
+        export_dataset(store, "dqn_replay", tmp_path / "out", stack=10**20)
+    with pytest.raises(SchemaError, match="stack: expected a whole number, 1 to 1,000; found 10"):
+        import_dataset("dqn_replay", tmp_path / "in", tmp_path / "b.zarr", stack=1001)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.zarr", "in"]
+
+
 def test_extra_columns_of_any_name_come_back(tmp_path, quick_disk):
     extras = {name: Field((2,), "float32") for name in ("log.prob", "next-value", "a_ckpt.0.gz")}
     episodes = play(frames=FRAMES, action=Field((), "int32"), extras=extras, lives=False)
