@@ -89,9 +89,10 @@ def check_names(names: Iterable[str], is_own: Callable[[str], bool], what: str) 
         )
 
 
-def check_key(key: object, is_own: Callable[[str], bool] = lambda key: False) -> None:
+def check_key(key: object, is_own: Callable[[str], bool] | None = None) -> None:
     """Raise SchemaError if observations cannot have the name that the option `key` gives them."""
-    if not isinstance(key, str) or key_name(key) != key or key == "zarr.json" or is_own(key):
+    fits = isinstance(key, str) and key_name(key) == key and key != "zarr.json"
+    if not fits or (is_own is not None and is_own(str(key))):
         raise SchemaError(
             f"key: expected a name of up to 100 letters, digits, '_', '-' and '.', not starting "
             f"with '.', and none of the format's own columns, found {key!r:.80}"

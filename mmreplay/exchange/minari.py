@@ -312,8 +312,8 @@ class _Out:
         self.columns: dict[str, OutColumn] = {}
         for leaf in frames:
             one = stored.frames[leaf.name]
-            path = ("observations", *leaf.path)
-            self.columns[f"observations/{leaf.name}"] = OutColumn(path, leaf.kind, one.shape, one.dtype, 1)
+            out = OutColumn(("observations", *leaf.path), leaf.kind, one.shape, one.dtype, 1)
+            self.columns[f"observations/{leaf.name}"] = out
         one = schema.action
         self.columns["actions"] = OutColumn(("actions",), action.kind, one.shape, one.dtype, 0)
         for name, dtype in (

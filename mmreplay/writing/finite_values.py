@@ -102,7 +102,7 @@ def _numbers(given: Any) -> npt.NDArray[Any] | None:
     try:
         if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
             # Python makes NaN of a masked number, and an array has anything under its mask.
-            given = given.astype(np.float64).filled(np.nan)
+            given = np.ma.filled(given.astype(np.float64), np.nan)
         values = np.asarray(given)
         if values.dtype.kind == "O":  # such as a Decimal, of which a reward may be made
             values = np.array([float(one) for one in values.flat]).reshape(values.shape)

@@ -486,6 +486,8 @@ def test_an_invalid_prefetch_is_refused_before_anything_is_made(closed, tmp_path
         lambda: ReplayBuffer(tmp_path / "new.zarr", prefetch=wrong, **fields),
         lambda: PrioritizedReplayBuffer(tmp_path / "new.zarr", prefetch=wrong, **fields),
     ):
-        with pytest.raises(SchemaError, match="prefetch: expected a whole number, 0 to 1,024; found"):
+        with pytest.raises(
+            SchemaError, match="prefetch: expected a whole number, 0 to 1,024; found"
+        ):
             call()
     assert not (tmp_path / "new.zarr").exists()
