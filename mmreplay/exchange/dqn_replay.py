@@ -27,6 +27,7 @@ from mmreplay.exchange.fields import (
     extra_name,
     field,
     flags,
+    is_new,
     reward_dtype,
 )
 from mmreplay.exchange.losses import Losses
@@ -74,12 +75,9 @@ def read(
         extras: dict[str, tuple[str, Field]] = {}
         for name in sorted(found[numbers[0]] - set(_STEP)):
             one = extra_field(first[name].shape[1:], first[name].dtype, name, losses)
-            if one is None:
-                continue
-            if extra_name(name) in {known for known, _ in extras.values()}:
-                losses.add(f"column {name}: another one has the name {extra_name(name)} already")
-                continue
-            extras[name] = extra_name(name), one
+            own, known = extra_name(name), {one for one, _ in extras.values()}
+            if one is not None and is_new(own, name, known, losses):
+                extras[name] = own, one
         frame, action = first["observation"], first["action"]
         rewards = reward_dtype(first["reward"].dtype, "reward")
         fields = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,9 @@ __all__ = [
     "extra_field",
     "extra_name",
     "field",
+    "is_new",
     "key_name",
+    "key_names",
     "need",
     "reward_dtype",
 ]
@@ -78,6 +80,25 @@ def extra_name(name: str) -> str:
     """The same as that of an extra column, which is an argument of ``step``, too."""
     out = key_name(name)
     return f"{out}_" if out in _ARGUMENTS else out
+
+
+def is_new(name: str, foreign: str, known: Container[str], losses: Losses) -> bool:
+    """Whether no extra column has this name yet; if one has, that of the `foreign` is a loss."""
+    if name in known:
+        losses.add(f"column {foreign}: another one is called {name} already")
+    return name not in known
+
+
+def key_names(names: Iterable[str], where: object) -> dict[str, str]:
+    """Foreign names by the keys that observations get; raises FormatError if two get the same."""
+    out: dict[str, str] = {}
+    for name in names:
+        if (other := out.setdefault(key_name(name), name)) != name:
+            raise FormatError(
+                f"{where}: observations {other!r} and {name!r}: both would be called "
+                f"{key_name(name)!r} in a store; rename one of them"
+            )
+    return out
 
 
 def check_names(names: Iterable[str], is_own: Callable[[str], bool], what: str) -> None:

@@ -17,7 +17,15 @@ from typing import Any, Literal
 import numpy as np
 
 from mmreplay.errors import FormatError, SchemaError
-from mmreplay.exchange.fields import extra_field, extra_name, field, flags, key_name, reward_dtype
+from mmreplay.exchange.fields import (
+    extra_field,
+    extra_name,
+    field,
+    flags,
+    is_new,
+    key_names,
+    reward_dtype,
+)
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.minari_files import (
     ArrowWriter,
@@ -99,7 +107,8 @@ class _Dataset:
             return {FRAME: "observations"}
         if not found:
             raise FormatError(f"{self._folder}: an episode without observations")
-        return {key_name(name.partition("/")[2]): name for name in found}
+        keys = key_names((name.partition("/")[2] for name in found), self._folder)
+        return {key: f"observations/{name}" for key, name in keys.items()}
 
     def _info_columns(self) -> dict[str, tuple[str, Field, bool]]:
         """Of each column of infos: name here, field, and whether it has a value of the reset."""
@@ -112,12 +121,10 @@ class _Dataset:
                 self._losses.add(f"{name}: not one row a step")
                 continue
             found = extra_field(one.shape[1:], one.dtype, name, self._losses)
-            if found is not None:
-                out[name] = (
-                    extra_name(f"info.{name.removeprefix('infos/')}"),
-                    found,
-                    one.shape[0] > n_steps,
-                )
+            own = extra_name(f"info.{name.removeprefix('infos/')}")
+            known = {known for known, _, _ in out.values()}
+            if found is not None and is_new(own, name, known, self._losses):
+                out[name] = own, found, one.shape[0] > n_steps
         return out
 
     def _attributes(self) -> list[dict[str, Any]]:

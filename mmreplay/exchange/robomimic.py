@@ -24,7 +24,8 @@ from mmreplay.exchange.fields import (
     extra_name,
     field,
     flags,
-    key_name,
+    is_new,
+    key_names,
     need,
     reward_dtype,
 )
@@ -78,7 +79,7 @@ class _Demos:
                 f"{file.filename}: {demos[0]}: expected obs and actions, found "
                 f"{', '.join(first) or 'nothing'}; extract observations with robomimic first"
             )
-        self._keys = {key_name(key): key for key in first["obs"]}
+        self._keys = key_names(first["obs"], file.filename)
         self._has_rewards = "rewards" in first
         self._extras: dict[str, tuple[str, Field]] = {}
         n = first["actions"].shape[0]
@@ -89,8 +90,9 @@ class _Demos:
                 losses.add(f"{name}: not one row a step", len(demos))
                 continue
             found = extra_field(one.shape[1:], one.dtype, name, losses)
-            if found is not None:
-                self._extras[name] = extra_name(name), found
+            own, known = extra_name(name), {one for one, _ in self._extras.values()}
+            if found is not None and is_new(own, name, known, losses):
+                self._extras[name] = own, found
         if "model_file" in first.attrs:
             losses.add("model_file of demonstrations: texts", len(demos))
         masks = file.get("mask", {})

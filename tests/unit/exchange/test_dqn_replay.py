@@ -102,7 +102,7 @@ def test_of_two_columns_that_would_have_one_name_the_second_is_a_loss(tmp_path, 
     for number, name in enumerate(("log prob", "log_prob")):
         save(tmp_path / "in", f"$store$_{name}", np.full(3, number, "f4"))
     made = import_dataset("dqn_replay", tmp_path / "in", tmp_path / "a.zarr")
-    assert (1, "column log_prob: another one has the name log_prob already") in [
+    assert (1, "column log_prob: another one is called log_prob already") in [
         (one.count, one.what) for one in made.losses
     ]
     with mmreplay.open(tmp_path / "a.zarr") as store:

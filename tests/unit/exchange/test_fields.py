@@ -13,7 +13,9 @@ from mmreplay.exchange.fields import (
     extra_name,
     field,
     flags,
+    is_new,
     key_name,
+    key_names,
     need,
     reward_dtype,
 )
@@ -50,6 +52,20 @@ def test_a_name_of_the_format_itself_is_refused_with_what_to_do():
     check_names(["a", "b"], {"own"}.__contains__, "x: extra columns")
     with pytest.raises(SchemaError, match=r"x: extra columns: 'own' is .* under another name, or"):
         check_names(["a", "own"], {"own"}.__contains__, "x: extra columns")
+
+
+def test_of_two_columns_of_one_name_the_second_is_a_loss():
+    losses = Losses()
+    assert is_new("a_b", "a b", {"c"}, losses)
+    assert losses.all() == ()
+    assert not is_new("a_b", "a_b", {"a_b"}, losses)
+    assert [one.what for one in losses.all()] == ["column a_b: another one is called a_b already"]
+
+
+def test_two_observations_of_one_key_are_refused():
+    assert key_names(["a/b", "c"], "x") == {"a.b": "a/b", "c": "c"}
+    with pytest.raises(FormatError, match=r"x: observations 'a/b' and 'a.b': both .* 'a.b'"):
+        key_names(["a/b", "a.b"], "x")
 
 
 def test_a_field_keeps_shape_and_dtype():
