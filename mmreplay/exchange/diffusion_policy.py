@@ -60,7 +60,7 @@ def read(
                 raise FormatError(
                     f"{source}: data/{name}: Python objects, which nothing here opens"
                 )
-            role = _ROLES.get(name, name.replace(_EXTRA, "extras/", 1))
+            role = _ROLES.get(name, f"extras/{name.removeprefix(_EXTRA)}")
             if name in chosen:
                 role = "observations" if len(chosen) == 1 else f"observations/{name}"
             columns[role] = ArrayColumn(data[name])

@@ -97,6 +97,20 @@ def test_a_zip_and_a_choice_of_observations(pusht, tmp_path, quick_disk):
         assert np.array_equal(batch.extras["img"], columns["img"])
 
 
+def test_columns_that_were_not_chosen_are_extra_ones_whatever_their_name(
+    pusht, tmp_path, quick_disk
+):
+    columns = pusht(tmp_path / "in.zarr", dones=np.ones(10, "u1"), obs=np.ones((10, 2), "f4"))
+    made = import_dataset(
+        "diffusion_policy", tmp_path / "in.zarr", tmp_path / "a.zarr", observations="state"
+    )
+    assert (made.episodes, made.terminated) == (2, 0)
+    with mmreplay.open(tmp_path / "a.zarr") as store:
+        batch = store.transitions(store.ids, stack=None)
+        assert np.array_equal(batch.observation, columns["state"])
+        assert batch.extras.keys() == {"dones", "img", "obs"}
+
+
 def test_what_does_not_fit_is_refused(pusht, tmp_path):
     pusht(tmp_path / "in.zarr", short=np.ones((3, 1)))
     with pytest.raises(FormatError, match="short: 3 rows, of 10"):
