@@ -392,11 +392,8 @@ class LiveLanes:
         def read() -> tuple[JoinedLanes, tuple[npt.NDArray[np.void], int]]:
             with self._lock:
                 lanes = self._follow()
-                tables = [
-                    lanes.episodes(number, returns=False)[0] for number in range(len(lanes.readers))
-                ]
-                n_transitions = lanes.index.n_transitions
-            return lanes, (np.concatenate(tables), n_transitions)
+                tables = [lanes.episodes(n, returns=False)[0] for n in range(len(lanes.readers))]
+                return lanes, (np.concatenate(tables), lanes.index.n_transitions)
 
         return self.retrying(read)
 
