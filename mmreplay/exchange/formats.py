@@ -116,8 +116,8 @@ _ALL = (
         dqn_replay.read,
         dqn_replay.write,
         not_in="final observations; truncations, but for what the padding after them tells",
-        not_out="final observations, truncation flags, actions and rewards of 64 bits, dict "
-        "observations",
+        not_out="final observations, truncation flags, actions and rewards of 64 bits, lost lives, "
+        "which look as ends do, dict observations",
     ),
     ExchangeFormat(
         "d3rlpy",
