@@ -51,7 +51,7 @@ def test_help_lists_the_formats_and_what_each_cannot_carry(command):
     for one in mmreplay.exchange_formats():
         if one.not_in is not None:
             assert f"Not carried: {one.not_in}" in text
-    assert "Options: final_observation." in text
+    assert "Options: final_observation (repeat, drop)." in text
 
 
 @pytest.mark.parametrize(
