@@ -56,6 +56,8 @@ def test_options_tell_what_they_can_be():
     formats = {one.name: one for one in mmreplay.exchange_formats()}
     assert formats["arrays"].export_options == {"compressed": ["true", "false"]}
     assert formats["parquet"].import_options == {"final_observation": ["repeat", "drop"]}
+    choices = ["zstd", "snappy", "gzip", "brotli", "lz4", "none"]
+    assert formats["parquet"].export_options == {"compression": choices}
     assert formats["robomimic"].export_options == {"key": [], "next_obs": ["true", "false"]}
     assert formats["ogbench"].export_options == {}
 
