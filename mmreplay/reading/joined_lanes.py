@@ -216,6 +216,13 @@ class JoinedLanes:
         out[:1] = number + (self._parts[lane] << LANE_SHIFT)
         return out
 
+    def n_starts(self, lane: int) -> int:
+        """Rows of the first observations that a lane keeps; 0 in one of one environment."""
+        if lane not in self.ticks:
+            return 0
+        base, head = self.ticks[lane].starts
+        return head - base
+
     def read(self, lane: int, path: str, rows: Ids) -> Array:
         """Rows of one lane by number, all of them kept; of a vector lane ticks, (n, width, ...)."""
         ticks = self.ticks.get(lane)

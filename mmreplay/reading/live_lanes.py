@@ -6,6 +6,7 @@ Invariant: what was read across a change of session is read again; an answer is 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import threading
 import time
@@ -41,6 +42,25 @@ T = TypeVar("T")
 _LOG = logging.getLogger("mmreplay")
 _ATTEMPTS = 100
 _LOOK_S = 1.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Contents:
+    """What is in the lanes, all of one moment.
+
+    Attributes:
+        episodes: the whole retained ones, see `EPISODE_DTYPE`.
+        n_odd_rewards: how many rewards that can be sampled are NaN or infinite.
+        windows: (base, first, head) of each lane, in rows or ticks.
+        n_transitions: of each lane, that can be sampled.
+        n_starts: kept rows of the first observations of each lane; 0 of a lane of one environment.
+    """
+
+    episodes: npt.NDArray[np.void]
+    n_odd_rewards: int
+    windows: list[tuple[int, int, int]]
+    n_transitions: list[int]
+    n_starts: list[int]
 
 
 class LiveLanes:
@@ -370,19 +390,30 @@ class LiveLanes:
 
         Without `returns`, for which all rewards are read, these may be 0.
         """
-        return self.episodes_and_odd_rewards(returns=returns)[0]
+        return self.contents(returns=returns).episodes
 
-    def episodes_and_odd_rewards(self, *, returns: bool = True) -> tuple[npt.NDArray[np.void], int]:
-        """The same, and how many rewards that can be sampled are NaN or infinite."""
+    def contents(self, *, returns: bool = True) -> Contents:
+        """The same with what else is there at that moment."""
 
-        def read() -> tuple[JoinedLanes, tuple[npt.NDArray[np.void], int]]:
+        def read() -> tuple[JoinedLanes, Contents]:
             with self._lock:
                 lanes = self._follow()
-                by_lane = [
-                    lanes.episodes(number, returns=returns) for number in range(len(lanes.readers))
-                ]
+                numbers = range(len(lanes.readers))
+                by_lane = [lanes.episodes(number, returns=returns) for number in numbers]
+                windows = [lanes.index.window(number) for number in numbers]
+                before = [lanes.index.n_transitions_of(n) for n in range(len(numbers) + 1)]
+                n_starts = [lanes.n_starts(number) for number in numbers]
             tables, counts = zip(*by_lane, strict=True)
-            return lanes, (np.concatenate(tables), sum(counts))
+            return lanes, Contents(
+                np.concatenate(tables),
+                sum(counts),
+                [
+                    (base // reader.width, first // reader.width, head // reader.width)
+                    for (base, first, head), reader in zip(windows, lanes.readers, strict=True)
+                ],
+                np.diff(before).tolist(),
+                n_starts,
+            )
 
         return self.retrying(read)
 
