@@ -55,7 +55,11 @@ def _policy(_context: click.Context, _parameter: click.Parameter, value: str) ->
     help="Transitions to keep, the newest; with --append, a smaller one than before evicts.",
 )
 @click.option("--append", is_flag=True, help="Go on writing a store of the same environment.")
-@click.option("--life-loss", is_flag=True, help="Take a lost life for a terminal step.")
+@click.option(
+    "--life-loss",
+    is_flag=True,
+    help="Take a lost life for a terminal step; --append goes on as the store was recorded.",
+)
 @click.option(
     "--finite", is_flag=True, help="End at a NaN or an infinity, and store none; stays so."
 )
@@ -98,7 +102,7 @@ def record(
             capacity=capacity,
             append=append,
             progress=show,
-            life_loss=life_loss,
+            life_loss=life_loss or None,
             finite=finite or None,
             stop=stop,
         )

@@ -234,6 +234,22 @@ def test_rows_evicted_by_a_capacity_are_reported(command, folder):
         assert lane.base > 0
 
 
+def test_a_recording_of_lost_lives_goes_on_with_append_alone(command, module):
+    module(
+        "lives",
+        "import gymnasium\n"
+        "from tests.support.counter_env import Counter\n"
+        "gymnasium.register('Counter-v0', Counter)\n",
+    )
+    arguments = ["lives:Counter-v0", "lives.zarr", "--steps", "14"]
+    assert command("record", *arguments, "--life-loss").status == 0
+    result = command("record", *arguments, "--append")
+    assert (result.status, result.err) == (0, "")
+    with mmreplay.open("lives.zarr") as store:
+        assert store.info()["env"]["life_loss"] is True
+        assert int((store.non_terminals[:] == 0).sum()) > 4
+
+
 def test_an_existing_store_is_appended_to_only_with_append(command, folder):
     arguments = ["cart.zarr", "--steps", "10"]
     assert command("record", "CartPole-v1", *arguments).status == 0
