@@ -53,10 +53,11 @@ def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if env:
         yield "environment", env
     older = sum(one["first"] for one in about["lane_details"])
-    gone = about["rows"] - about["kept_rows"]
+    context = about["kept_rows"] - (about["rows"] - older)
     rows = f"{about['transitions']:,} in {count(about['rows'] - older, _unit(about))}"
     if older:
-        rows += f"; of {older:,} older ones {gone:,} evicted"
+        rows += f"; {older:,} older ones evicted"
+        rows += f", {context:,} of these kept for stacks" if context else ""
     yield "transitions", rows
     capacity = about["capacity"]
     yield "capacity", "unlimited" if capacity is None else count(capacity, "transition")

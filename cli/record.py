@@ -138,7 +138,8 @@ def _summary(result: RecordResult, asked: int) -> str:
     if result.evicted_rows:
         text += f"\nthe oldest {result.evicted_rows:,} of the store's {result.rows:,} rows evicted"
     if result.stopped:
-        text = f"Stopped at {result.steps:,} of {asked:,} steps, all kept; --append goes on\n{text}"
+        kept = "" if result.evicted_rows else ", all kept"
+        text = f"Stopped at {result.steps:,} of {asked:,} steps{kept}; --append goes on\n{text}"
     return text
 
 

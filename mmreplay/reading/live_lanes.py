@@ -328,6 +328,12 @@ class LiveLanes:
             )
         _, first, head = self.index.window(lane)
         reader, place = self.readers[lane], self._place(wrong)
+        if wrong & ROW_MASK < first:
+            unit = "row" if isinstance(reader, LaneReader) else "tick"
+            return InvalidIdError(
+                f"{self.path}: id {wrong} ({place}) was evicted: the oldest {unit} that can be "
+                f"sampled is {first // reader.width:,}; see store.ids"
+            )
         if isinstance(reader, LaneReader):
             why = f"the rows are [{first:,}, {head:,}), and the last row of an episode is none"
         else:

@@ -47,7 +47,7 @@ class RecordResult:
         episodes: episodes that ended in it.
         rows: rows that the store has had in all, evicted ones included; of a vector environment
             one for each of its steps.
-        evicted_rows: rows that are gone, because of a capacity.
+        evicted_rows: rows that can no longer be sampled, because of a capacity.
         seconds: from the first step until the store was closed.
         steps_per_s: transitions a second, closing included.
         bytes_on_disk: blocks allocated to the store's files.
@@ -185,7 +185,7 @@ def record(
         steps=tally.steps,
         episodes=tally.episodes,
         rows=sum(one.rows for one in writers),
-        evicted_rows=sum(one.base for one in writers),
+        evicted_rows=sum(one.files.log.first for one in writers),
         seconds=last.seconds,
         steps_per_s=last.steps_per_s,
         bytes_on_disk=last.bytes_on_disk,

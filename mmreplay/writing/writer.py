@@ -125,7 +125,7 @@ class Writer:
 
     @property
     def base(self) -> int:
-        """The oldest row kept; those below were evicted."""
+        """The oldest row kept: evicted ones may be there yet, as context of the oldest stacks."""
         return self.log.base
 
     @property

@@ -230,7 +230,7 @@ def test_rows_evicted_by_a_capacity_are_reported(command, folder):
     assert found is not None
     with mmreplay.open("cart.zarr") as store:
         lane = store.lanes[0]
-        assert [f"{lane.base:,}", f"{lane.rows:,}"] == list(found.groups())
+        assert [f"{lane.first:,}", f"{lane.rows:,}"] == list(found.groups())
         assert lane.base > 0
 
 
@@ -276,6 +276,16 @@ def test_a_signal_stops_the_recording_and_keeps_every_step(number, command, modu
         assert len(store) == 100
         assert store.info()["state"] == "closed"
     assert mmreplay.verify("cart.zarr").findings == []
+
+
+def test_what_a_capacity_evicted_is_not_said_to_be_kept(command, module):
+    module("signalled", SIGNALLED.format(number=int(signal.SIGINT)))
+    arguments = "CartPole-v1 cart.zarr --steps 1000000 --policy signalled:policy".split()
+    result = command("record", *arguments, "--capacity", 20)
+    assert (result.status, result.err) == (0, "")
+    first, *_, last = result.out.splitlines()
+    assert first == "Stopped at 100 of 1,000,000 steps; --append goes on"
+    assert re.fullmatch(r"the oldest \d+ of the store's \d+ rows evicted", last)
 
 
 def test_under_nohup_a_closed_terminal_stops_nothing(command, module):
