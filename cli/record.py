@@ -46,8 +46,8 @@ def _policy(_context: click.Context, _parameter: click.Parameter, value: str) ->
 @click.option("--seed", type=WholeNumber(min=0), default=0, show_default=True)
 @click.option(
     "--codec",
-    type=click.Choice(["lz4", "zstd", "raw"]),
-    help="How frames are kept.  [default: lz4 from 1 KiB a frame, else raw; or the store's]",
+    metavar="NAME[:LEVEL]",
+    help="How frames are kept: raw, lz4, zstd, or with a level, as zstd:9.  [default: lz4 from 1 KiB a frame, else raw; or the store's]",
 )
 @click.option(
     "--capacity",

@@ -1,6 +1,7 @@
 """``mmreplay import``: what was made, what was lost, and the formats in its help."""
 
 import json
+import pathlib
 
 import numpy as np
 import pytest
@@ -42,6 +43,17 @@ def test_options_and_json(command, arrays):
     made = json.loads(result.out)
     assert (made["transitions"], made["path"]) == (5, "a.zarr")
     assert sum(one["count"] for one in made["losses"]) == 2
+
+
+def test_a_codec_may_have_a_level(command, arrays):
+    result = command("import", "arrays", arrays, "a.zarr", "--codec", "zstd:9")
+    assert (result.status, result.err) == (0, "")
+    document = json.loads(pathlib.Path("a.zarr/frames/zarr.json").read_bytes())
+    assert '"level": 9' in json.dumps(document)
+    result = command("import", "arrays", arrays, "b.zarr", "--codec", "png")
+    assert (result.status, result.out) == (1, "")
+    assert "expected codec 'raw', 'lz4', 'zstd' or one with a level, as 'zstd:9'" in result.err
+    assert "dict" not in result.err
 
 
 def test_help_lists_the_formats_and_what_each_cannot_carry(command):

@@ -145,7 +145,6 @@ def test_steps_that_are_no_whole_number_are_refused(command, folder, given):
         ["CartPole-v1", "cart.zarr"],
         ["CartPole-v1"],
         ["CartPole-v1", "cart.zarr", "--steps", "0"],
-        ["CartPole-v1", "cart.zarr", "--steps", "9", "--codec", "gzip"],
         ["CartPole-v1", "cart.zarr", "--steps", "9", "--policy", "clever"],
     ],
 )
@@ -163,6 +162,7 @@ def test_wrong_usage_is_status_2(arguments, command, folder):
         (["CartPole-v1", "cart.zarr", "--policy", "nosuch:policy"], "no module 'nosuch'"),
         (["CartPole-v1", "cart.zarr", "--policy", "json:nosuch"], "json has no 'nosuch'"),
         (["CartPole-v1", "nosuch/cart.zarr"], "nosuch"),
+        (["CartPole-v1", "cart.zarr", "--codec", "gzip"], "one with a level, as 'zstd:9'"),
         (["CartPole-v1", "cart.zarr", "--envs", "100000"], "envs: expected a whole number, 1 to"),
         (["CartPole-v1", "cart.zarr", "--capacity", str(10**30)], "capacity: expected a whole"),
     ],
@@ -232,6 +232,17 @@ def test_rows_evicted_by_a_capacity_are_reported(command, folder):
         lane = store.lanes[0]
         assert [f"{lane.first:,}", f"{lane.rows:,}"] == list(found.groups())
         assert lane.base > 0
+
+
+def test_a_codec_may_have_a_level(command, folder):
+    arguments = ["CartPole-v1", "cart.zarr", "--steps", "10"]
+    assert command("record", *arguments, "--codec", "zstd:9").status == 0
+    text = json.dumps(json.loads(Path("cart.zarr/frames/zarr.json").read_bytes()))
+    assert '"level": 9' in text
+    assert command("record", *arguments, "--codec", "zstd:9", "--append").status == 0
+    result = command("record", *arguments, "--codec", "zstd:8", "--append")
+    assert (result.status, result.out) == (1, "")
+    assert "codec" in result.err
 
 
 def test_a_recording_of_lost_lives_goes_on_with_append_alone(command, module):
