@@ -66,7 +66,7 @@ def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         for name, word in (
             ("terminated", "terminated"),
             ("truncated", "truncated"),
-            ("open", "open"),
+            ("open", "running"),
         )
         if about[name]
     ]
@@ -138,8 +138,8 @@ def _freshness(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if live["last_checkpoint_s"] is not None:
         rows = count(live["unflushed_rows"], _unit(about))
         yield (
-            "checkpoint",
-            f"{age(live['last_checkpoint_s'])} ago; {rows} not flushed since",
+            "flushed",
+            f"{age(live['last_checkpoint_s'])} ago; {rows} since",
         )
     if live["untrusted_rows"]:
         rows = count(live["untrusted_rows"], _unit(about))
