@@ -47,7 +47,8 @@ def _policy(_context: click.Context, _parameter: click.Parameter, value: str) ->
 @click.option(
     "--codec",
     metavar="NAME[:LEVEL]",
-    help="How frames are kept: raw, lz4, zstd, or with a level, as zstd:9.  [default: lz4 from 1 KiB a frame, else raw; or the store's]",
+    help="How frames are kept: raw, lz4, zstd, or with a level, as zstd:9.  "
+    "[default: lz4 from 1 KiB a frame, else raw; or the store's]",
 )
 @click.option(
     "--capacity",

@@ -45,7 +45,8 @@ class Field:
         shape: the shape of one row, for example ``(84, 84)``; ``()`` for a scalar.
         dtype: any bool, integer or floating dtype, stored little-endian.
         codec: ``"raw"``, ``"lz4"``, ``"zstd"``, a name with a level, as ``"zstd:9"``, or a zarr v3
-            codec as a dict; None chooses ``lz4`` from 1 KiB a row and ``raw`` below. Only frames may be compressed.
+            codec as a dict; None chooses ``lz4`` from 1 KiB a row and ``raw`` below. Only
+            frames may be compressed.
         chunk: rows a chunk; of compressed frames, rows an inner chunk.
         shard: rows a shard of compressed frames, a multiple of `chunk`; unused by ``raw``.
 

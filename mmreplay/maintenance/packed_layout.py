@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 from mmreplay.arguments import whole_number_or_none
 from mmreplay.format import layout, plan

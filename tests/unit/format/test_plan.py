@@ -254,7 +254,7 @@ def test_large_actions_have_shorter_chunks_and_the_scalars_follow():
         ),
         (
             "lz4:9",
-            {**LZ4, "configuration": {**LZ4["configuration"], "clevel": 9}},
+            {"name": "blosc", "configuration": LZ4["configuration"] | {"clevel": 9}},
             "lz4",
         ),
         ("gzip:5", GZIP, "gzip"),
