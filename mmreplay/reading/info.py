@@ -18,9 +18,9 @@ import numpy.typing as npt
 from mmreplay.errors import CorruptStoreError, MmreplayError
 from mmreplay.format.layout import STARTS, ArraySpec
 from mmreplay.ids import LANE_SHIFT, Ids
-from mmreplay.reading.joined_lanes import AnyReader, JoinedLanes
+from mmreplay.reading.joined_lanes import AnyReader, Contents, JoinedLanes
 from mmreplay.reading.lane_state import lane_state, store_state
-from mmreplay.reading.live_lanes import Contents, LiveLanes
+from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.reading.log_reader import LogReader
 from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.storage.checkpoint import CheckpointFile

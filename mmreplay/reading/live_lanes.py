@@ -6,7 +6,6 @@ Invariant: what was read across a change of session is read again; an answer is 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import threading
 import time
@@ -23,7 +22,7 @@ from mmreplay.episode_index import Index
 from mmreplay.errors import ClosedError, CorruptStoreError, InvalidIdError, SchemaError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.reading.frame_chunks import FrameChunks
-from mmreplay.reading.joined_lanes import AnyReader, JoinedLanes
+from mmreplay.reading.joined_lanes import AnyReader, Contents, JoinedLanes
 from mmreplay.reading.kept_frames import KeptFrames
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.located import LateRebuilder, Located, Places, Read, Rebuilder
@@ -42,25 +41,6 @@ T = TypeVar("T")
 _LOG = logging.getLogger("mmreplay")
 _ATTEMPTS = 100
 _LOOK_S = 1.0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Contents:
-    """What is in the lanes, all of one moment.
-
-    Attributes:
-        episodes: the whole retained ones, see `EPISODE_DTYPE`.
-        n_odd_rewards: how many rewards that can be sampled are NaN or infinite.
-        windows: (base, first, head) of each lane, in rows or ticks.
-        n_transitions: of each lane, that can be sampled.
-        n_starts: kept rows of the first observations of each lane; 0 of a lane of one environment.
-    """
-
-    episodes: npt.NDArray[np.void]
-    n_odd_rewards: int
-    windows: list[tuple[int, int, int]]
-    n_transitions: list[int]
-    n_starts: list[int]
 
 
 class LiveLanes:
@@ -404,22 +384,7 @@ class LiveLanes:
         def read() -> tuple[JoinedLanes, Contents]:
             with self._lock:
                 lanes = self._follow()
-                numbers = range(len(lanes.readers))
-                by_lane = [lanes.episodes(number, returns=returns) for number in numbers]
-                windows = [lanes.index.window(number) for number in numbers]
-                before = [lanes.index.n_transitions_of(n) for n in range(len(numbers) + 1)]
-                n_starts = [lanes.n_starts(number) for number in numbers]
-            tables, counts = zip(*by_lane, strict=True)
-            return lanes, Contents(
-                np.concatenate(tables),
-                sum(counts),
-                [
-                    (base // reader.width, first // reader.width, head // reader.width)
-                    for (base, first, head), reader in zip(windows, lanes.readers, strict=True)
-                ],
-                np.diff(before).tolist(),
-                n_starts,
-            )
+                return lanes, lanes.contents(returns=returns)
 
         return self.retrying(read)
 
