@@ -79,7 +79,7 @@ def test_a_flag_that_is_no_bool_is_refused_before_the_row_is_written(make, name,
     writer = make()
     frame = np.zeros(3, np.uint8)
     writer.reset(frame)
-    with pytest.raises(SchemaError, match="flag"):
+    with pytest.raises(SchemaError, match=r"^flags terminated, truncated, life_lost: expected"):
         writer.step(0, 0, frame, **{name: flag})
     assert (writer.rows, writer.n_steps, writer.running) == (1, 0, True)
     writer.step(0, 0, frame)
@@ -189,6 +189,17 @@ def test_a_frame_may_be_of_any_shape(make, story, shape, dtype, codec):
     story.play(writer, 11)
     drain(writer)
     assert_store_matches(story, writer)
+
+
+@pytest.mark.parametrize("reward", [np.array([1.0]), None, "1", [1.0]])
+def test_a_reward_is_a_number(make, reward):
+    writer = make()
+    writer.reset(np.zeros(3, np.uint8))
+    with pytest.raises(SchemaError, match=r"^reward: expected a number, found .*; convert it, an"):
+        writer.step(0, reward, np.zeros(3, np.uint8))
+    assert writer.rows == 1
+    writer.step(0, np.array([1.0]).item(), np.zeros(3, np.uint8))
+    assert mmreplay.open(writer.path).rewards[0] == 1
 
 
 def test_rewards_may_have_64_bits(make):
