@@ -60,6 +60,24 @@ def test_the_address_tells_the_place_and_has_no_token(tmp_path, look):
     page.at(8)
 
 
+def test_the_step_does_not_wait_for_the_address_which_browsers_let_change_seldom(tmp_path, look):
+    record_pictures(tmp_path / "s.zarr", episodes=[(400, "terminated"), (3, "")])
+    page = look(tmp_path / "s.zarr", place="#/0/0/0").at(0)
+    press = """([key, times]) => {
+        const event = { key, bubbles: true };
+        for (let n = 0; n < times; n++) document.body.dispatchEvent(new KeyboardEvent("keydown", event));
+        return document.querySelector(".scrubber").getAttribute("aria-valuenow");
+    }"""
+    assert page.page.evaluate(press, ["ArrowRight", 300]) == "300"
+    page.page.wait_for_url("**/#/0/0/300")
+    page.at(300)
+    page.page.evaluate(press, ["ArrowRight", 1])
+    page.press("]")  # before the address has had its rest
+    page.at(0)
+    page.page.go_back()
+    page.at(301)
+
+
 def test_an_episode_of_the_command_line_comes_first(tmp_path, look):
     record_pictures(tmp_path / "s.zarr")
     page = look(tmp_path / "s.zarr", "--episode", "-1").at(0)

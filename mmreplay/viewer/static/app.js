@@ -6,6 +6,7 @@ import { loadAbout, loadTable, onChange, page, poll, read, write } from "./model
 import { Overview } from "./overview.js";
 
 const POLL_MS = 1000;
+const REST_MS = 200;
 const KEYS = [
   ["↑ ↓  j k", "choose an episode"],
   ["Enter", "open it"],
@@ -34,7 +35,7 @@ const help = el(
   el("button", { class: "tool", text: "Close", onclick: () => help.close() }),
 );
 
-// ---------------------------------------------------------------- light and dark
+// ---- light and dark
 
 const system = matchMedia("(prefers-color-scheme: dark)");
 
@@ -53,7 +54,7 @@ function otherTheme() {
   setTheme(next);
 }
 
-// ---------------------------------------------------------------- where one is
+// ---- where one is
 
 // #/store, or #/store/id/step
 function parse() {
@@ -63,20 +64,44 @@ function parse() {
   return { store, id: isEpisode ? id : null, step: Math.max(Math.floor(Number(step)) || 0, 0) };
 }
 
-let written = null;
+// The address follows: browsers let it change a few times a second only, and then in silence.
+let here = {};
+let rest = 0;
 
-function place(store, id, step, { quietly = false } = {}) {
-  const hash = id === undefined ? `#/${store.number}` : `#/${store.number}/${id}/${step}`;
-  if (quietly || hash === location.hash) return; // while it plays, the address would change too often
-  const here = parse();
-  written = hash;
-  if (here.id === id && here.store === store && id !== undefined) history.replaceState(null, "", hash);
-  else history.pushState(null, "", hash);
-  route();
+function address(method = "replaceState") {
+  clearTimeout(rest);
+  rest = 0;
+  const { store, id, step } = here;
+  if (!store) return;
+  const hash = id === null ? `#/${store.number}` : `#/${store.number}/${id}/${step}`;
+  if (hash === location.hash) return;
+  try {
+    history[method](null, "", hash);
+  } catch {
+    // too often, as some say
+  }
+  rest = setTimeout(address, REST_MS); // it may be another place by then
+}
+
+function place(store, id = null, step = 0) {
+  const isSame = id !== null && here.id === id && here.store === store;
+  if (!isSame) address(); // where the way back leads
+  here = { store, id, step };
+  if (!isSame) {
+    address("pushState");
+    go();
+  } else if (!rest) address();
 }
 
 function route() {
-  const { store, id, step } = parse();
+  clearTimeout(rest);
+  rest = 0;
+  here = parse();
+  go();
+}
+
+function go() {
+  const { store, id, step } = here;
   if (!store) return;
   const isEpisode = id !== null && store.isReady;
   const isNew = episode.node.hidden === isEpisode;
@@ -85,35 +110,32 @@ function route() {
   document.title = `${store.name} · mmreplay`;
   if (isEpisode) {
     loadTable(store);
-    if (written !== location.hash || isNew || !episode.data || episode.data.id !== id) {
-      episode.open(store, id, step);
-    }
+    episode.open(store, id, step);
   } else {
     episode.close();
     loadTables();
     overview.show(store);
     if (isNew) overview.table.body.focus();
   }
-  written = null;
 }
 
 const overview = new Overview({
-  open: (store, id) => place(store, id, 0),
-  choose: (store) => place(store),
+  open: place,
+  choose: place,
 });
 
 const episode = new EpisodeView({
   place,
-  back: () => place(parse().store),
+  back: () => place(here.store),
   neighbour: (by) => {
-    const { store, id } = parse();
+    const { store, id } = here;
     if (overview.table.store !== store) overview.table.show(store);
     const next = overview.table.neighbour(id, by);
-    if (next !== null) place(store, next, 0);
+    if (next !== null) place(store, next);
   },
 });
 
-// ---------------------------------------------------------------- keys
+// ---- keys
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || help.open) return;
@@ -131,7 +153,7 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
 });
 
-// ---------------------------------------------------------------- begin
+// ---- begin
 
 function header() {
   const button = (text, title, onclick) =>
@@ -163,14 +185,14 @@ async function watch() {
 
 // Of stores shown now.
 function loadTables() {
-  const { store } = parse();
+  const { store } = here;
   (overview.node.hidden && store ? [store] : page.stores).forEach((one) => loadTable(one));
 }
 
 onChange((what) => {
   if (what !== "flags") {
     if (what !== "table") loadTables();
-    if (what === "about") route();
+    if (what === "about") go();
     episode.changed();
   }
   if (!overview.node.hidden) overview.update();
@@ -195,8 +217,7 @@ async function begin() {
     const { store = 0, episode: id } = page.start;
     history.replaceState(null, "", id === undefined ? `#/${store}` : `#/${store}/${id}/0`);
   }
-  window.addEventListener("hashchange", route);
-  window.addEventListener("popstate", route);
+  for (const one of ["hashchange", "popstate"]) addEventListener(one, route);
   route();
   // Tables that were put off are asked for again, also when nothing new has come since.
   setInterval(loadTables, POLL_MS);

@@ -70,7 +70,7 @@ export class Chart {
   }
 }
 
-// ---------------------------------------------------------------- over time
+// ---- over time
 
 // The mean of each bucket of time, for each store: [times, means of the first, of the second, ...];
 // and the first episode in each bucket.
@@ -148,7 +148,7 @@ export function drawOverTime(chart, stores, key, pick) {
   chart.draw(options, data);
 }
 
-// ---------------------------------------------------------------- vectors
+// ---- vectors
 
 // Some components of a vector along an episode, around the step that is shown.
 export function drawLines(chart, steps, lines, at, pick) {
@@ -188,7 +188,7 @@ export function drawLines(chart, steps, lines, at, pick) {
   chart.draw(options, [steps, ...lines]);
 }
 
-// ---------------------------------------------------------------- histograms
+// ---- histograms
 
 // Few values are bars with their names; many are steps.
 export function drawSpread(chart, spread, stores, actionNames) {

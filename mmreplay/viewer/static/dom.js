@@ -16,7 +16,7 @@ export function el(tag, props = {}, ...children) {
 export const fill = (node, ...children) =>
   node.replaceChildren(...children.flat().filter((one) => one !== null && one !== undefined));
 
-// ---------------------------------------------------------------- numbers as people read them
+// ---- numbers as people read them
 
 const whole = new Intl.NumberFormat("en");
 

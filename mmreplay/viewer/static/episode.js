@@ -28,7 +28,7 @@ export class EpisodeView {
     this.build();
   }
 
-  // ------------------------------------------------------------ the parts of the page
+  // ---- the parts of the page
 
   build() {
     this.title = el("h2");
@@ -138,7 +138,7 @@ export class EpisodeView {
     );
   }
 
-  // ------------------------------------------------------------ one episode
+  // ---- one episode
 
   async open(store, id, step) {
     if (this.data && this.data.store === store && this.data.id === id && this.data.version === store.head.version) {
@@ -316,12 +316,12 @@ export class EpisodeView {
     this.show(this.data.length);
   }
 
-  // ------------------------------------------------------------ one step
+  // ---- one step
 
   show(step) {
     if (!this.data) return;
     this.step = Math.min(Math.max(step, 0), this.data.length);
-    this.place(this.data.store, this.data.id, this.step, { quietly: this.player.isOn });
+    this.place(this.data.store, this.data.id, this.step);
     this.paintStep();
   }
 
@@ -332,19 +332,16 @@ export class EpisodeView {
   }
 
   paintStep() {
-    const isWhole = this.paintFrames();
+    this.paintFrames();
     this.scrubber.move(this.step);
     this.position.textContent = `${number(this.step)} / ${number(this.data.length)}`;
     this.paintNumbers();
     this.paintStack();
     const direction = this.direction || 1;
     this.data.prefetch(this.pictures.map((one) => one.column), this.step, direction);
-    return isWhole;
   }
 
-  // True if all frames of this step are there.
   paintFrames() {
-    let isWhole = true;
     for (const view of this.views) {
       if (view.chart) {
         this.paintVector(view);
@@ -361,9 +358,7 @@ export class EpisodeView {
         paint(canvas, column.shape, row.damage ? null : row.data, row.offset, this.range(column));
         canvas.dataset.step = this.step;
       }
-      isWhole &&= Boolean(row || failure);
     }
-    return isWhole;
   }
 
   range(column) {
@@ -452,7 +447,7 @@ export class EpisodeView {
     return name ? `${values[0]} ${name}` : number(values[0]);
   }
 
-  // ------------------------------------------------------------ the stack
+  // ---- the stack
 
   stackSettings() {
     const { stack, nStep, gamma } = this.settings;
@@ -561,7 +556,7 @@ export class EpisodeView {
     this.describe();
   }
 
-  // ------------------------------------------------------------ play
+  // ---- play
 
   advance(n) {
     const { length } = this.data;
@@ -577,11 +572,7 @@ export class EpisodeView {
   }
 
   togglePlay() {
-    if (this.player.isOn) {
-      this.player.stop();
-      this.show(this.step); // which the address tells now
-      return;
-    }
+    if (this.player.isOn) return this.player.stop();
     if (this.step >= this.data.length && !this.follows) this.show(0);
     this.player.start();
     this.paintControls();
