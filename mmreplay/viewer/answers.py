@@ -80,7 +80,7 @@ class Answers:
             described: dict[str, Any] = {"name": one.path.name}
             if head["error"] is None:
                 try:
-                    described |= one.kept("about", head["version"], documents.describe)
+                    described |= one.kept("about", _look(head), documents.describe)
                 except (MmreplayError, OSError) as error:
                     head |= {"error": sentence(error), "key": ""}
             stores.append({**described, "path": path, "head": head})
@@ -186,6 +186,11 @@ class Answers:
             raise MmreplayError(head["error"])
         key: str = head["key"]
         return key
+
+
+def _look(head: dict[str, Any]) -> tuple[str, str]:
+    """When to look again at what is in a store: seldom, however fast it grows."""
+    return head["version"], head["look"]
 
 
 def _json(document: Any) -> Answer:

@@ -20,7 +20,9 @@ from mmreplay.viewer.viewed_store import finite
 
 _ENDS = ("open", "terminated", "truncated")
 _KNOWN_RANGES = ((0, 1), (-1, 1), (0, 255), (-128, 127), (0, 65535))
-_FRAMES_LOOKED_AT = 8
+_MOST_LOOKED_AT = 64
+_LEAST_LOOKED_AT = 8
+_BYTES_LOOKED_AT = 16 << 20
 _IMAGE_AXES = 2
 _SPREAD_IDS = 100_000
 _MOST_VALUES = 32
@@ -31,7 +33,7 @@ _LARGEST = 1e300  # whose differences are numbers, too
 
 
 def describe(store: Store) -> dict[str, Any]:
-    """What is in a store, as far as it stays so while the page is open; plain values."""
+    """What is in a store, which hardly changes while the page is open; plain values."""
     readers = store.live.readers
     columns = shown_columns(store.schema)
     about = readers[0].metadata.get("env") or {}
@@ -66,7 +68,9 @@ def _range(store: Store, column: ShownColumn) -> tuple[float, float]:
         return (0, 1) if column.dtype == "bool" else (0, 255)
     low, high = math.inf, -math.inf
     gatherer = store.live.gatherer(Settings(stack=None))
-    for part in np.linspace(0, 1, _FRAMES_LOOKED_AT).tolist():
+    row_bytes = np.dtype(column.dtype).itemsize * math.prod(column.shape)
+    n = min(max(_BYTES_LOOKED_AT // max(row_bytes, 1), _LEAST_LOOKED_AT), _MOST_LOOKED_AT)
+    for part in np.linspace(0, 1, n).tolist():
         try:
             batch = store.live.gather(_ranked(part), gatherer)
         except MmreplayError:  # damaged here; others will do
@@ -93,12 +97,13 @@ def _ranked(part: float) -> Callable[[Any], Ids]:
     return draw
 
 
-def episode_table(store: Store) -> bytes:
-    """All whole episodes, packed: lane, row, length, return, end, (n,) each.
+def episode_table(store: Store, found: npt.NDArray[np.void] | None = None) -> bytes:
+    """All whole episodes, or those found, packed: lane, row, length, return, end, (n,) each.
 
     Rows of a vector lane are cells. An end is 0 for open, 1 for terminated, 2 for truncated.
     """
-    found = store.episodes
+    if found is None:
+        found = store.episodes
     ends = store.endings(found)
     codes = np.zeros(found.size, np.uint8)
     for code, name in enumerate(_ENDS):

@@ -18,6 +18,7 @@ import numpy as np
 from mmreplay.errors import MmreplayError
 from mmreplay.reading.lane_state import lane_state, store_state
 from mmreplay.reading.store import Store, open_store
+from mmreplay.viewer.priorities import has_priorities
 
 T = TypeVar("T")
 
@@ -66,8 +67,8 @@ class ViewedStore:
     def head(self) -> dict[str, Any]:
         """Where it stands: what the page looks at once a second.
 
-        ``key`` is another one whenever there are new rows, or fewer; ``error`` is a sentence if
-        the store cannot be read now.
+        ``key`` is another one whenever there are new rows, or fewer; ``look`` when they are twice
+        as many, or have priorities now; ``error`` is a sentence if the store cannot be read now.
         """
         try:
             with self._lock:
@@ -82,18 +83,20 @@ class ViewedStore:
                 )
             )
         except (MmreplayError, OSError) as error:
-            return {"version": self._version, "key": "", "error": sentence(error)}
+            return {"version": self._version, "key": "", "look": "", "error": sentence(error)}
         state = store_state(states)
+        rows = sum(
+            head // reader.width for (_, _, head), reader in zip(windows, readers, strict=True)
+        )
         key = hashlib.sha256(repr((version, state, windows)).encode()).hexdigest()[:16]
         return {
             "version": version,
             "key": key,
+            "look": f"{rows.bit_length()}{'p' * has_priorities(store)}",
             "error": None,
             "state": state,
             "transitions": n_transitions,
-            "rows": sum(
-                head // reader.width for (_, _, head), reader in zip(windows, readers, strict=True)
-            ),
+            "rows": rows,
         }
 
     def _refresh(self) -> None:

@@ -192,7 +192,10 @@ function loadTables() {
 onChange((what) => {
   if (what !== "flags") {
     if (what !== "table") loadTables();
-    if (what === "about") go();
+    if (what === "about") {
+      go();
+      episode.later();
+    }
     episode.changed();
   }
   if (!overview.node.hidden) overview.update();

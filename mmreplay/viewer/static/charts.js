@@ -72,8 +72,7 @@ export class Chart {
 
 // ---- over time
 
-// The mean of each bucket of time, for each store: [times, means of the first, of the second, ...];
-// and the first episode in each bucket.
+// The means of buckets of time, a list a store, and the first episode in each.
 export function overTime(stores, key) {
   let last = 1;
   for (const { table } of stores) {

@@ -48,7 +48,7 @@ export class EpisodeData {
     return this.store.rowsPath(this.id, column, start, stop);
   }
 
-  // { data, offset, items, damage } of a row; null if it is not here yet, and then it is asked for.
+  // A row; null if it is not here yet, and then it is asked for.
   row(column, k) {
     if (k < 0 || k >= this.rows(column)) return null;
     const path = this.path(column, k);
@@ -119,7 +119,7 @@ export class EpisodeData {
     return { values: out, damage };
   }
 
-  // The transition of a step: the frames of its stacks, and its return; or null.
+  // Of a step: the frames of its stacks, and its return; or null.
   transition(settings, k) {
     if (k < 0 || k >= this.length) return null;
     const path = this.transitionsPath(settings, k);

@@ -4,7 +4,7 @@ import { Chart, drawLines } from "./charts.js";
 import { copy, count, el, fill, number, python, pythonString } from "./dom.js";
 import { EpisodeData } from "./episode-data.js";
 import { LANE_SHIFT, page, read, write } from "./model.js";
-import { layout, paint } from "./paint.js";
+import { layout, paint, widened } from "./paint.js";
 import { Player, SPEEDS } from "./player.js";
 import { Scrubber } from "./scrubber.js";
 
@@ -355,14 +355,20 @@ export class EpisodeView {
       canvas.classList.toggle("missing", Boolean(failure));
       canvas.classList.toggle("waiting", !row && !failure);
       if (row) {
-        paint(canvas, column.shape, row.damage ? null : row.data, row.offset, this.range(column));
+        paint(canvas, column.shape, row.damage ? null : row.data, row.offset, this.range(column, row));
         canvas.dataset.step = this.step;
       }
     }
   }
 
-  range(column) {
-    return this.data.store.about.ranges[column.number] || [0, 255];
+  // What is black and white; if this row goes beyond, all is painted again.
+  range(column, row) {
+    const { ranges } = this.data.store.about;
+    const range = ranges[column.number] || [0, 255];
+    if (column.dtype === "uint8" || row.damage || !row.data) return range;
+    const wider = widened(range, row.data, row.offset, row.items);
+    if (wider !== range) this.later();
+    return (ranges[column.number] = wider);
   }
 
   // The components of a vector around this step; asked for again only when it leaves the window.
@@ -495,7 +501,7 @@ export class EpisodeView {
             continue;
           }
           canvases.classList.toggle("missing", Boolean(row.damage));
-          paint(canvases, column.shape, row.damage ? null : row.data, row.offset, this.range(column));
+          paint(canvases, column.shape, row.damage ? null : row.data, row.offset, this.range(column, row));
           canvases.title = frame < 0 ? "padding" : `frame ${frame}${row.damage ? ": damaged" : ""}`;
         }
       });

@@ -134,7 +134,7 @@ export async function poll() {
   let hasChanged = false;
   heads.forEach((head, number) => {
     const store = page.stores[number];
-    isOther ||= head.version !== store.head.version || (!head.error && !store.isReady);
+    isOther ||= head.version !== store.head.version || head.look !== store.head.look || (!head.error && !store.isReady);
     hasChanged ||= head.key !== store.head.key || head.error !== store.head.error;
     if (!isOther) store.head = head;
   });
