@@ -42,7 +42,7 @@ def describe(store: Store) -> dict[str, Any]:
         "name": store.path.name,
         "uuid": readers[0].metadata["uuid"],
         "env": about,
-        "action_names": _action_names(about),
+        "action_names": _action_names(store),
         "padding": store.padding,
         "stack": store.schema.stack_of() or 1,
         "lanes": [
@@ -55,7 +55,8 @@ def describe(store: Store) -> dict[str, Any]:
     }
 
 
-def _action_names(about: Any) -> list[str] | None:
+def _action_names(store: Store) -> list[str] | None:
+    about = store.live.readers[0].metadata.get("env")
     names = about.get("action_names") if isinstance(about, dict) else None
     if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
         return None
@@ -137,6 +138,7 @@ def spread_samples(store: Store) -> dict[str, Any]:
         ids = store.live.look(draw)
         return lanes, {
             "of": n,
+            "names": _action_names(store) if store.schema.action.shape == () else None,
             "ids": ids,
             "reward": lanes.columns["rewards"].take(ids),
             "action": lanes.columns["actions"].take(ids),
@@ -152,15 +154,19 @@ def spread_samples(store: Store) -> dict[str, Any]:
 def distributions(samples: Sequence[dict[str, Any] | None]) -> dict[str, Any]:
     """Histograms of several stores on the same axes; None for one that cannot be read.
 
-    Each has a title, either ``values`` or ``edges``, and ``counts``, one list a store.
+    Each has a title, either ``values`` or ``edges``, and ``counts``, one list a store; that of
+    actions ``names`` if all stores give them the same.
     """
     known = [one or {} for one in samples]
     charts = [_chart("Rewards", [one.get("reward") for one in known])]
     actions = [one.get("action") for one in known]
     parts = max((_n_parts(one) for one in actions if one is not None), default=0)
+    named = [one["names"] for one in known if "names" in one]
+    names = named[0] if named and all(one == named[0] for one in named) else None
     for part in range(min(parts, _MOST_PARTS)):
         title = "Actions" if parts == 1 else f"Actions [{part}]"
-        charts.append(_chart(title, [_part(one, part) for one in actions], action=True))
+        chart = _chart(title, [_part(one, part) for one in actions], action=True)
+        charts.append({**chart, "names": names})
     charts.append(_chart("Priorities, log10", [one.get("priority") for one in known]))
     return {
         "stores": [{"n": one.get("n", 0), "of": one.get("of", 0)} for one in known],
@@ -196,7 +202,7 @@ def _chart(title: str, columns: Sequence[Array | None], *, action: bool = False)
             edges = edges[[0, -1]]
         counts = [np.histogram(one, edges)[0] for one in finite_ones]
         about = {"edges": finite(edges)}
-    return {"title": title, "action": action, "counts": [c.tolist() for c in counts], **about}
+    return {"title": title, "counts": [c.tolist() for c in counts], **about}
 
 
 def _finite_values(values: Array | None) -> npt.NDArray[np.float64]:

@@ -1,6 +1,6 @@
 // The page: where one is, which the address tells; the keys; and the store as it is now.
 
-import { el, fill } from "./dom.js";
+import { el, fill, tool } from "./dom.js";
 import { EpisodeView } from "./episode.js";
 import { loadAbout, loadTable, onChange, page, poll, read, write } from "./model.js";
 import { Overview } from "./overview.js";
@@ -60,13 +60,15 @@ function otherTheme() {
 function parse() {
   const [, number, id, step] = location.hash.split("/");
   const store = page.stores[Number(number) || 0];
-  const isEpisode = /^\d{1,19}$/.test(id || "");
-  return { store, id: isEpisode ? id : null, step: Math.max(Math.floor(Number(step)) || 0, 0) };
+  nowhere = store ? "" : `There is no store ${number} here; this is the first.`;
+  const isEpisode = store && /^\d{1,19}$/.test(id || "");
+  return { store: store || page.stores[0], id: isEpisode ? id : null, step: Math.max(Math.floor(Number(step)) || 0, 0) };
 }
 
 // The address follows: browsers let it change a few times a second only, and then in silence.
 let here = {};
 let rest = 0;
+let nowhere = "";
 
 function address(method = "replaceState") {
   clearTimeout(rest);
@@ -87,6 +89,7 @@ function place(store, id = null, step = 0) {
   const isSame = id !== null && here.id === id && here.store === store;
   if (!isSame) address(); // where the way back leads
   here = { store, id, step };
+  nowhere = "";
   if (!isSame) {
     address("pushState");
     go();
@@ -103,6 +106,7 @@ function route() {
 function go() {
   const { store, id, step } = here;
   if (!store) return;
+  say(nowhere);
   const isEpisode = id !== null && store.isReady;
   const isNew = episode.node.hidden === isEpisode;
   overview.node.hidden = isEpisode;
@@ -156,15 +160,13 @@ document.addEventListener("keydown", (event) => {
 // ---- begin
 
 function header() {
-  const button = (text, title, onclick) =>
-    el("button", { class: "tool", text, title, "aria-label": title, onclick });
   return el(
     "header",
     { class: "top" },
     el("a", { class: "mark", href: "#/0", text: "mmreplay" }),
     el("span", { class: "gap" }),
-    button("◐", "Dark or light (d)", otherTheme),
-    button("?", "Keys (?)", () => help.showModal()),
+    tool("◐", "Dark or light (d)", otherTheme),
+    tool("?", "Keys (?)", () => help.showModal()),
   );
 }
 
@@ -176,7 +178,7 @@ function say(sentence) {
 async function watch() {
   try {
     await poll();
-    say("");
+    say(nowhere);
   } catch (error) {
     say(error.message);
   }

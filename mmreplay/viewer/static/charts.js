@@ -190,7 +190,7 @@ export function drawLines(chart, steps, lines, at, pick) {
 // ---- histograms
 
 // Few values are bars with their names; many are steps.
-export function drawSpread(chart, spread, stores, actionNames) {
+export function drawSpread(chart, spread, stores) {
   const totals = spread.counts.map((counts) => counts.reduce((a, b) => a + b, 0));
   chart.value.textContent = "";
   if (spread.values) {
@@ -200,7 +200,7 @@ export function drawSpread(chart, spread, stores, actionNames) {
       ...spread.counts.map((counts, s) => Math.max(...counts) / Math.max(totals[s], 1)),
     );
     const rows = spread.values.map((value, v) => {
-      const name = spread.action && actionNames ? actionNames[value] : undefined;
+      const name = spread.names?.[value];
       const bars = stores.map((store) => {
         const n = spread.counts[store.number][v];
         const bar = el("div", { class: "fill" });

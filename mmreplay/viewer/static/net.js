@@ -93,6 +93,14 @@ export function kept(path) {
   return found.value;
 }
 
+// What changes in its place: shown until it has come again.
+export function forget(path) {
+  const found = blocks.get(path);
+  if (!found || !found.value) return;
+  nBytes -= found.value.bytes;
+  blocks.delete(path);
+}
+
 export function getBlock(path) {
   const found = blocks.get(path);
   if (found) return found.value ? Promise.resolve(kept(path)) : found.promise;

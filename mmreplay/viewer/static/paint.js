@@ -9,7 +9,7 @@ export function layout(shape) {
     const [a, b, c] = shape;
     if (c === 3) return tiles(1, 3, a, b, 0, 1, b * 3, 3);
     if (a === 3 || a === 1) return tiles(1, a, b, c, 0, b * c, c, 1);
-    // Other numbers of channels are shown side by side, each as a gray picture.
+    // Other channels lie side by side, in gray.
     if (c < a) return tiles(c, 1, a, b, 1, 0, b * c, c);
     return tiles(a, 1, b, c, b * c, 0, c, 1);
   }
