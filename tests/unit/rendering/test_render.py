@@ -171,7 +171,7 @@ def test_a_scale_that_is_too_large_for_the_format_names_the_largest(make, name, 
     for _ in range(60):
         writer.step(0, 0.0, np.zeros(shape, np.uint8))
     with pytest.raises(
-        SchemaError, match=rf"scale: 64 makes .* pixels, .*: expected at most \d+$"
+        SchemaError, match=r"scale: 64 makes .* pixels, .*: expected at most \d+$"
     ) as found:
         render(writer.path, name, scale=64)
     assert not os.path.exists(name)
