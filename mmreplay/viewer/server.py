@@ -72,7 +72,8 @@ class Connection(H11Protocol):
         self._stop()
 
     def _watch(self) -> None:
-        if self.cycle is not None and not self.cycle.response_complete:  # it is answered
+        cycle: Any = self.cycle  # None before the first
+        if cycle is not None and not cycle.response_complete:  # it is answered
             self._stop()
         elif self._waiting is None:
             self._waiting = self.loop.call_later(self.patience_s, self.transport.close)

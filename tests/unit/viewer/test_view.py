@@ -79,10 +79,14 @@ def test_connections_without_a_whole_request_are_closed(recorded):
     )
     try:
         parts = urlsplit(process.stdout.readline().strip())
-        for sent in (b"", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n\r\nGET /"):
-            with socket.create_connection((parts.hostname, parts.port), timeout=30) as connection:
-                connection.sendall(sent)
-                while connection.recv(1 << 16):
+        half, whole = b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+        for sent in ([], [half], [whole, half]):
+            with socket.create_connection((parts.hostname, parts.port), timeout=30) as one:
+                for data in sent:
+                    one.sendall(data)
+                    if data == whole:
+                        assert one.recv(1 << 16)
+                while one.recv(1 << 16):
                     pass
         # One that asks now and then is answered.
         connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=30)
