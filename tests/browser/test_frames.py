@@ -50,14 +50,14 @@ def test_pixels_are_the_store_s_bytes_and_stacks_those_of_transitions(tmp_path, 
     n_step.fill("3")
     n_step.press("Enter")
     with mmreplay.open(path) as store:
-        names = list(store.schema.frames)
+        names, stack = list(store.schema.frames), store.schema.stack_of() or 1
         whole = store.trajectory(1)
         ranges = {name: _range(page, name) for name in names}
         for padding, step in ((p, s) for p in ("reset", "zero") for s in (0, 2, 19, 20)):
             page.page.get_by_label("Padding").select_option(padding)
             _go(page, step)
             page.at(step).stack_at(step)
-            batch = store.transitions([10 + step], n_step=3, padding=padding)
+            batch = store.transitions([10 + step], stack=stack, n_step=3, padding=padding)
             for name in names:
                 frames, seen, following = (
                     one[name] if store.schema.is_dict else one
