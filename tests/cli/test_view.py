@@ -44,7 +44,8 @@ def test_listening_for_others_says_what_that_means(store):
 def test_listening_for_this_machine_only_is_nothing_to_tell(store, host):
     process, line = serve(store, "--host", host)
     assert line.startswith(f"http://{host}:")
-    assert end(process) == ("", "", 0)
+    process.kill()
+    assert process.communicate(timeout=60) == ("", "")
 
 
 def test_hosts_that_are_none(command, store):
