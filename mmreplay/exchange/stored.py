@@ -41,7 +41,8 @@ class Stored:
         self.frames: dict[str, Field] = frame_dict(store.schema.frame)
         self.metadata: dict[str, Any] = dict(store.live.readers[0].metadata.get("env") or {})
         # In one look: a writer may add steps before the next one.
-        episodes, n_transitions = store.live.episodes_and_transitions()
+        contents = store.live.contents(returns=False)
+        episodes, n_transitions = contents.episodes, sum(contents.n_transitions)
         self._firsts = episodes["id"].astype(np.int64)
         self.lengths = episodes["length"].astype(np.int64)
         self.terminated = episodes["terminated"].copy()

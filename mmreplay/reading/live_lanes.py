@@ -388,17 +388,6 @@ class LiveLanes:
 
         return self.retrying(read)
 
-    def episodes_and_transitions(self) -> tuple[npt.NDArray[np.void], int]:
-        """The same table, without returns, and how many transitions there are, in one look."""
-
-        def read() -> tuple[JoinedLanes, tuple[npt.NDArray[np.void], int]]:
-            with self._lock:
-                lanes = self._follow()
-                tables = [lanes.episodes(n, returns=False)[0] for n in range(len(lanes.readers))]
-                return lanes, (np.concatenate(tables), lanes.index.n_transitions)
-
-        return self.retrying(read)
-
     def lazy_trajectories(self, draw: Callable[[Index], Ids]) -> list[LazyTrajectory]:
         """The whole episodes whose first rows `draw` chooses from the index as it is now."""
 
