@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import secrets
@@ -102,11 +103,15 @@ def _serve(answers: Answers, host: str, port: int, ready: Callable[[str], None])
             limit_concurrency=_MOST_CONNECTIONS,
             timeout_graceful_shutdown=1,
         )
-        try:
-            ready(f"http://{_shown(host)}:{port}/?token={token}")
-            uvicorn.Server(config).run(sockets=[listener])
-        except KeyboardInterrupt:  # how it is ended
-            return
+
+        class Server(uvicorn.Server):
+            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+                await super().startup(sockets=sockets)
+                # Now, and not before: from here on Ctrl-C ends it in good order.
+                ready(f"http://{_shown(host)}:{port}/?token={token}")
+
+        with contextlib.suppress(KeyboardInterrupt):  # how it is ended
+            Server(config).run(sockets=[listener])
 
 
 def _listen(host: str, port: int) -> socket.socket:

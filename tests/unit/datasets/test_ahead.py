@@ -147,7 +147,7 @@ def test_a_decorated_dataset_reads_ahead(closed, readers):
         for _ in range(6):
             expected, found = (one.sample(5) for one in around)
             check_equal(found, expected)
-        assert read_ahead(readers) >= 4
+        assert read_ahead(readers) >= 3  # those that were given; the next two may be under way
         for found, expected in zip(around[1].batches(7), around[0].batches(7), strict=True):
             check_equal(found, expected)
         assert read_ahead(readers) >= 4
