@@ -175,7 +175,12 @@ def main() -> None:
         show("rows, episodes", f"{options.rows:,}, {len(ids):,}", "")
         with sync_playwright() as playwright:
             chromium = shutil.which("chromium") or shutil.which("google-chrome")
-            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+            browser = playwright.chromium.launch(
+                executable_path=chromium,
+                args=["--no-sandbox"],
+                # Which users' browsers do not have.
+                ignore_default_args=["--disable-ipc-flooding-protection"],
+            )
             measure_page(browser, path, ids, options.scrub_gb)
             measure_writer(browser, folder / "live.zarr")
             browser.close()

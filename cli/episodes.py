@@ -36,7 +36,7 @@ def episodes(path: str, sort: str, reverse: bool, limit: int | None, as_json: bo
 
     Those that are kept whole: # is the number that Store.trajectory takes, id that of the first
     transition, and row, or tick and environment, where that is. An episode ends terminated or
-    truncated; one that is still running is open, and its return is what it has collected so far.
+    truncated; one that is still running says so, and its return is what it has collected so far.
     """
     import numpy as np
 
@@ -113,7 +113,7 @@ def _lines(
                 *map(str, begin),
                 f"{int(one['length']):,}",
                 number(float(one["return"])),
-                str(ends[place]),
+                "running" if ends[place] == "open" else str(ends[place]),
             )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(heads) - 1)]

@@ -12,6 +12,9 @@ from .wording import count
 
 __all__ = ["FormatCommand", "lines_of_losses", "options_of", "with_options"]
 
+_BOOLS = {"True": True, "yes": True, "False": False, "no": False}
+"""What is understood beside JSON's true and false."""
+
 
 class FormatCommand(click.Command):
     """A command whose help ends with the formats, and what each cannot carry."""
@@ -26,7 +29,11 @@ class FormatCommand(click.Command):
             lost = one.not_in if is_import else one.not_out
             if lost is not None:
                 names = one.import_options if is_import else one.export_options
-                options = f" Options: {', '.join(names)}." if names else ""
+                told = [
+                    f"{name} ({', '.join(choices)})" if choices else name
+                    for name, choices in names.items()
+                ]
+                options = f" Options: {', '.join(told)}." if told else ""
                 rows.append((one.name, f"{one.about}. Not carried: {lost}.{options}"))
         with formatter.section("Formats"):
             formatter.write_dl(rows)
@@ -35,7 +42,7 @@ class FormatCommand(click.Command):
 def _option(
     _context: click.Context, _parameter: click.Parameter, values: Sequence[str]
 ) -> dict[str, Any]:
-    """KEY=VALUE, where VALUE is JSON or else a text."""
+    """KEY=VALUE, where VALUE is JSON, a bool as Python or people write it, or else a text."""
     out: dict[str, Any] = {}
     for text in values:
         key, equals, value = text.partition("=")
@@ -44,7 +51,7 @@ def _option(
         try:
             out[key] = json.loads(value)
         except ValueError:
-            out[key] = value
+            out[key] = _BOOLS.get(value, value)
     return out
 
 
@@ -55,7 +62,8 @@ with_options = click.option(
     metavar="KEY=VALUE",
     multiple=True,
     callback=_option,
-    help="An option of the format; may be given several times.",
+    help="An option of the format; may be given several times. VALUE is JSON, or True, False, yes "
+    "or no, or else a text.",
 )
 
 

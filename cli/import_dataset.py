@@ -17,7 +17,11 @@ __all__ = ["import_dataset"]
 @click.argument("format_name", metavar="FORMAT")
 @click.argument("source", metavar="SRC", type=click.Path())
 @click.argument("target", metavar="DST", type=click.Path())
-@click.option("--codec", metavar="NAME", help="How frames are kept: raw, lz4 or zstd.")
+@click.option(
+    "--codec",
+    metavar="NAME[:LEVEL]",
+    help="How frames are kept: raw, lz4, zstd, or with a level, as zstd:9.",
+)
 @with_options
 @click.option("--json", "as_json", is_flag=True, help="Print what was made as one JSON object.")
 def import_dataset(

@@ -12,7 +12,6 @@ import click
 from .wording import age, count, echo_json, echo_table, grid, number, size, table, times
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
 _WIDEST = 100
@@ -38,7 +37,7 @@ def info(path: str, as_json: bool) -> None:
     if about["lanes"] > 1:
         parts += ["", _lanes(about)]
     for name, unit in (("return", "return"), ("length", "steps")):
-        lines = _chart(about, ended[name], name, unit)
+        lines = _chart(ended[name], unit)
         parts += ["", *lines] if lines else []
     echo_table(*parts)
 
@@ -54,10 +53,11 @@ def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if env:
         yield "environment", env
     older = sum(one["first"] for one in about["lane_details"])
-    gone = about["rows"] - about["kept_rows"]
+    context = about["kept_rows"] - (about["rows"] - older)
     rows = f"{about['transitions']:,} in {count(about['rows'] - older, _unit(about))}"
     if older:
-        rows += f"; of {older:,} older ones {gone:,} evicted"
+        rows += f"; {older:,} older ones evicted"
+        rows += f", {context:,} of these kept for stacks" if context else ""
     yield "transitions", rows
     capacity = about["capacity"]
     yield "capacity", "unlimited" if capacity is None else count(capacity, "transition")
@@ -66,7 +66,7 @@ def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         for name, word in (
             ("terminated", "terminated"),
             ("truncated", "truncated"),
-            ("open", "open"),
+            ("open", "running"),
         )
         if about[name]
     ]
@@ -138,8 +138,8 @@ def _freshness(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if live["last_checkpoint_s"] is not None:
         rows = count(live["unflushed_rows"], _unit(about))
         yield (
-            "checkpoint",
-            f"{age(live['last_checkpoint_s'])} ago; {rows} not flushed since",
+            "flushed",
+            f"{age(live['last_checkpoint_s'])} ago; {rows} since",
         )
     if live["untrusted_rows"]:
         rows = count(live["untrusted_rows"], _unit(about))
@@ -194,18 +194,20 @@ def _lanes(about: Mapping[str, Any]) -> Any:
     return table(heads, rows, right=(0, *range(3, len(heads))))
 
 
-def _chart(
-    about: Mapping[str, Any], values: npt.NDArray[np.generic], name: str, unit: str
-) -> list[str]:
+def _chart(values: npt.NDArray[Any], unit: str) -> list[str]:
+    import numpy as np
+
     from .histogram import histogram
 
-    spread = about[f"{name}s"]
-    if spread is None:
+    if not len(values):
         return []
+    # Of the same episodes as the bars: a writer may have ended more since the rest was counted.
+    with np.errstate(over="ignore", invalid="ignore"):
+        spread = {"min": values.min(), "mean": values.mean(), "max": values.max()}
     terminal = sys.stdout.isatty()
     width = min(shutil.get_terminal_size().columns, _WIDEST) if terminal else _PIPE
     lines = histogram(values, width - _INDENT, plain=not _is_unicode())
-    words = ", ".join(f"{key} {number(spread[key])}" for key in ("min", "mean", "max"))
+    words = ", ".join(f"{key} {number(float(value))}" for key, value in spread.items())
     return [f"{unit} per episode: {words}", *(" " * _INDENT + line for line in lines)]
 
 

@@ -46,8 +46,9 @@ def _policy(_context: click.Context, _parameter: click.Parameter, value: str) ->
 @click.option("--seed", type=WholeNumber(min=0), default=0, show_default=True)
 @click.option(
     "--codec",
-    type=click.Choice(["lz4", "zstd", "raw"]),
-    help="How frames are kept.  [default: lz4 from 1 KiB a frame, else raw; or the store's]",
+    metavar="NAME[:LEVEL]",
+    help="How frames are kept: raw, lz4, zstd, or with a level, as zstd:9.  "
+    "[default: lz4 from 1 KiB a frame, else raw; or the store's]",
 )
 @click.option(
     "--capacity",
@@ -55,7 +56,11 @@ def _policy(_context: click.Context, _parameter: click.Parameter, value: str) ->
     help="Transitions to keep, the newest; with --append, a smaller one than before evicts.",
 )
 @click.option("--append", is_flag=True, help="Go on writing a store of the same environment.")
-@click.option("--life-loss", is_flag=True, help="Take a lost life for a terminal step.")
+@click.option(
+    "--life-loss",
+    is_flag=True,
+    help="Take a lost life for a terminal step; --append goes on as the store was recorded.",
+)
 @click.option(
     "--finite", is_flag=True, help="End at a NaN or an infinity, and store none; stays so."
 )
@@ -98,7 +103,7 @@ def record(
             capacity=capacity,
             append=append,
             progress=show,
-            life_loss=life_loss,
+            life_loss=life_loss or None,
             finite=finite or None,
             stop=stop,
         )
@@ -134,7 +139,8 @@ def _summary(result: RecordResult, asked: int) -> str:
     if result.evicted_rows:
         text += f"\nthe oldest {result.evicted_rows:,} of the store's {result.rows:,} rows evicted"
     if result.stopped:
-        text = f"Stopped at {result.steps:,} of {asked:,} steps, all kept; --append goes on\n{text}"
+        kept = "" if result.evicted_rows else ", all kept"
+        text = f"Stopped at {result.steps:,} of {asked:,} steps{kept}; --append goes on\n{text}"
     return text
 
 

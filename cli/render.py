@@ -46,7 +46,7 @@ def render(path: str, out: str, episode: int, key: str | None, fps: int, scale: 
     with progress("render", "frames") as show:
         made = mmreplay.render(path, out, episode, key=key, fps=fps, scale=scale, progress=show)
     width, height = made.size
-    ended = "still running" if made.end == "open" else made.end
+    ended = "running" if made.end == "open" else made.end
     click.echo(
         f"{plain(str(made.path))}: {count(made.frames, 'frame')} of episode {made.episode:,} "
         f"({count(made.steps, 'step')}, return {number(made.total)}, {ended}), "

@@ -76,7 +76,7 @@ def view(
 
 def _warn(host: str) -> None:
     """Say what it means to listen where others can ask."""
-    if host in ("127.0.0.1", "localhost", "::1"):
+    if not host or _is_loopback(host):
         return
     click.echo(
         f"Listening on {host}: whoever reaches this machine there and has the token in the URL "
@@ -84,6 +84,15 @@ def _warn(host: str) -> None:
         f"safer.",
         err=True,
     )
+
+
+def _is_loopback(host: str) -> bool:
+    import ipaddress
+
+    try:
+        return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _ready(url: str, *, browser: bool) -> None:

@@ -44,8 +44,9 @@ class Field:
     Args:
         shape: the shape of one row, for example ``(84, 84)``; ``()`` for a scalar.
         dtype: any bool, integer or floating dtype, stored little-endian.
-        codec: ``"raw"``, ``"lz4"``, ``"zstd"`` or a zarr v3 codec as a dict; None chooses
-            ``lz4`` from 1 KiB a row and ``raw`` below. Only frames may be compressed.
+        codec: ``"raw"``, ``"lz4"``, ``"zstd"``, a name with a level, as ``"zstd:9"``, or a zarr v3
+            codec as a dict; None chooses ``lz4`` from 1 KiB a row and ``raw`` below. Only
+            frames may be compressed.
         chunk: rows a chunk; of compressed frames, rows an inner chunk.
         shard: rows a shard of compressed frames, a multiple of `chunk`; unused by ``raw``.
 
@@ -377,5 +378,6 @@ def _checked_codec(given: Any) -> Codec:
     if codec is None or isinstance(codec, (str, Mapping)):
         return codec
     raise SchemaError(
-        f"codec: expected 'raw', 'lz4', 'zstd' or a zarr codec as a dict, found {given!r:.80}"
+        f"codec: expected 'raw', 'lz4', 'zstd', a name with a level, as 'zstd:9', or a zarr "
+        f"codec as a dict; found {given!r:.80}"
     )

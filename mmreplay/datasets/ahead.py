@@ -28,12 +28,13 @@ from mmreplay.reading.located import Located
 from mmreplay.system import forks
 from mmreplay.system.threads import Flag, Workers
 
-__all__ = ["Ahead"]
+__all__ = ["Ahead", "checked_prefetch"]
 
 Read = TypeVar("Read")
 Begin = Callable[..., Draw[Read]]
 """Draws a batch's numbers from a generator, by what was asked for."""
 
+_MOST_BATCHES = 1024  # ahead: each takes the memory of a batch, and is drawn before the first
 _THREADS = 8
 _ATTEMPTS = 10  # to read what is there, but lies elsewhere each time
 _KINDS = 64  # kinds of batches of which it is remembered what came after them
@@ -97,6 +98,11 @@ class _Prediction:
     job: _Job
 
 
+def checked_prefetch(n: object) -> int:
+    """How many batches are read ahead; raises SchemaError if it is none."""
+    return whole_number("prefetch", n, 0, _MOST_BATCHES)
+
+
 class Ahead:
     """Reads up to `n` batches ahead; 0 for none. Safe for several threads.
 
@@ -106,8 +112,8 @@ class Ahead:
     """
 
     def __init__(self, n: int) -> None:
-        """Raise SchemaError if `n` is no whole number, 0 or more."""
-        self.n = whole_number("prefetch", n, 0)
+        """Raise SchemaError if `n` is no whole number, 0 to 1,024."""
+        self.n = checked_prefetch(n)
         self._begin_again()
         _AHEAD.add(self)
 

@@ -208,9 +208,7 @@ class Dataset:
         """See `batches`; each is rebuilt by what `gatherer_of` makes of a seed of its own."""
         self._epochs.check(given, self.settings, None)
         if not len(self):
-            raise EmptyBufferError(
-                f"{self.store.path}: there is no transition yet; record a reset and a step first"
-            )
+            raise EmptyBufferError(f"{self.store.path}: {self.samplers.why_empty}")
         live, every = self.store.live, self.samplers.every_transition()
 
         def read_each(parts: Iterable[Part]) -> Iterator[Batch]:

@@ -13,8 +13,9 @@ from pathlib import Path
 from types import EllipsisType
 from typing import Any
 
-from mmreplay.arguments import check_seed, whole_number
+from mmreplay.arguments import check_seed
 from mmreplay.batches.settings import Settings
+from mmreplay.datasets.ahead import checked_prefetch
 from mmreplay.datasets.dataset import Dataset, Seed
 from mmreplay.errors import SchemaError, StoreNotFoundError
 from mmreplay.reading.store import Store
@@ -48,16 +49,16 @@ def load(
             None takes them as they are.
         prefetch: batches to read ahead in threads, for `sample`, `sample_sequences`,
             `sample_portions`, `batches` and `sequence_batches`: the same batches as without, while
-            you train on the one before. Each takes the memory of a batch. For compressed frames, or
-            those that are not in memory; raw ones in memory are not worth it. See
-            docs/semantics.md for what it means of a live store.
+            you train on the one before; at most 1,024. Each takes the memory of a batch. For
+            compressed frames, or those that are not in memory; raw ones in memory are not worth
+            it. See docs/semantics.md for what it means of a live store.
 
     Raises:
         StoreNotFoundError: nothing there, or nothing that the pattern matches.
         SchemaError: stores whose rows differ, a store named twice, or a setting out of its range.
     """
     check_seed(seed)
-    whole_number("prefetch", prefetch, 0)
+    checked_prefetch(prefetch)
     store = Store(_matching(path), padding=padding)
     stack = store.schema.stack_of(stack)
     settings = Settings(stack, n_step, gamma, store.padding, stack_axis, clip_reward)

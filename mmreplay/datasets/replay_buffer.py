@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.arguments import check_seed, whole_number
+from mmreplay.arguments import check_seed
 from mmreplay.batches.settings import Settings
+from mmreplay.datasets.ahead import checked_prefetch
 from mmreplay.datasets.dataset import Dataset, Seed
 from mmreplay.errors import CorruptStoreError, SchemaError
 from mmreplay.reading.store import Store
@@ -92,7 +93,7 @@ class ReplayBuffer(Dataset):
         settings = Settings(given, n_step, gamma, padding or "reset", stack_axis, clip_reward)
         settings.check_evicting(evicts=capacity is not None)
         check_seed(seed)  # before anything is made
-        whole_number("prefetch", prefetch, 0)
+        checked_prefetch(prefetch)
         self.writer = create(
             path,
             frame,

@@ -18,6 +18,7 @@ from mmreplay.batches.settings import Settings
 from mmreplay.datasets.draws import Draw, draw_groups, draw_seed, errors_with_path, every_id
 from mmreplay.datasets.subsets import check_lanes
 from mmreplay.episode_index import Index, Transitions
+from mmreplay.errors import EmptyBufferError
 from mmreplay.ids import Ids
 from mmreplay.reading.store import Store
 from mmreplay.reading.trajectories import LazyTrajectory
@@ -60,7 +61,12 @@ class Samplers:
 
         def draw_checked(index: Index) -> T:
             check_lanes(selection, live)
-            return draw(index)
+            try:
+                return draw(index)
+            except EmptyBufferError:
+                if selection.now(index).n_transitions:
+                    raise
+                raise EmptyBufferError(self.why_empty) from None
 
         return errors_with_path(self._store.path, draw_checked)
 
@@ -70,6 +76,13 @@ class Samplers:
         if selection is None:
             return self._choose(draw)
         return self._choose(lambda index: draw(selection.now(index)))
+
+    @property
+    def why_empty(self) -> str:
+        """Why there is no transition, where there is none: a selection had some."""
+        if self._selection is None:
+            return "there is no transition yet; record a reset and a step first"
+        return "all transitions that were selected have been evicted since; select again"
 
     def look(self, read: Callable[[Transitions], T]) -> T:
         """What is found in the transitions that can be sampled by now."""

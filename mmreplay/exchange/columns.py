@@ -6,6 +6,7 @@ Invariant: nothing is unpickled, and no more than the rows that are asked for is
 from __future__ import annotations
 
 import math
+import tokenize
 from collections.abc import Iterator, Mapping
 from gzip import GzipFile
 from typing import IO, Any, Protocol
@@ -20,6 +21,15 @@ from mmreplay.ids import Array
 __all__ = ["ArrayColumn", "Column", "NpyColumn", "blocks", "row_bytes"]
 
 _SUPPORTED = ((1, 0), (2, 0))
+_OF_HEADERS = (
+    ValueError,
+    TypeError,  # a dict in it has keys that cannot be keys
+    SyntaxError,  # numpy reads the dict as Python's words, and mends what Python 2 wrote
+    tokenize.TokenError,
+    RecursionError,
+    MemoryError,  # of Python's parser: more parentheses than it takes
+)
+"""What numpy raises for a header that is none."""
 
 
 class Column(Protocol):
@@ -64,8 +74,10 @@ class NpyColumn:
                 else np.lib.format.read_array_header_2_0
             )
             shape, is_fortran, dtype = read_header(stream)
-        except ValueError as error:
-            raise FormatError(f"{name}: no array of numpy: {error}") from error
+            if any(size < 0 for size in shape):
+                raise ValueError(f"shape {shape}")
+        except _OF_HEADERS as error:
+            raise FormatError(f"{name}: no array of numpy: {error!s:.300}") from error
         if dtype.hasobject:
             raise FormatError(
                 f"{name}: a pickle of Python objects, which nothing here opens; save plain arrays"

@@ -152,6 +152,7 @@ class _Out:
         self._file, self._stored, self._final_row = file, stored, final_row
         self._keys = list(stored.frames)
         self._number, self._at = -1, 0
+        self._frames: dict[str, Any] = {}
         self._columns: dict[str, Any] = {}
         action = stored.schema.action
         if len(action.shape) > 1:
@@ -171,7 +172,7 @@ class _Out:
         for place, key in enumerate(self._keys):
             name = f"observations_{number}" + (f"_{place}" if schema.is_dict else "")
             one = stored.frames[key]
-            self._columns[key] = self._file.create_dataset(name, (n_rows, *one.shape), one.dtype)
+            self._frames[key] = self._file.create_dataset(name, (n_rows, *one.shape), one.dtype)
         self._columns["actions"] = make(f"actions_{number}", action)
         self._columns["rewards"] = make(f"rewards_{number}", Field((), schema.reward_dtype))
         self._file[f"terminated_{number}"] = terminated
@@ -184,7 +185,7 @@ class _Out:
         self._at = stop = start + n
         more = int(self._final_row and run.ends and not run.terminal[-1])
         for key in self._keys:
-            self._columns[key][start : stop + more] = run.observation[key][: n + more]
+            self._frames[key][start : stop + more] = run.observation[key][: n + more]
         self._columns["actions"][start:stop] = run.action.reshape(n, -1)
         self._columns["rewards"][start:stop] = run.reward.reshape(n, 1)
         return int(run.terminal[: n - run.ends].sum())

@@ -16,7 +16,7 @@ import numpy as np
 
 from mmreplay.errors import FormatError
 from mmreplay.exchange.columns import ArrayColumn, blocks
-from mmreplay.exchange.fields import need
+from mmreplay.exchange.fields import check_key, check_names, need
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.steps import BLOCK_BYTES, Incoming
 from mmreplay.exchange.stored import Stored
@@ -60,7 +60,7 @@ def read(
                 raise FormatError(
                     f"{source}: data/{name}: Python objects, which nothing here opens"
                 )
-            role = _ROLES.get(name, name.replace(_EXTRA, "extras/", 1))
+            role = _ROLES.get(name, f"extras/{name.removeprefix(_EXTRA)}")
             if name in chosen:
                 role = "observations" if len(chosen) == 1 else f"observations/{name}"
             columns[role] = ArrayColumn(data[name])
@@ -78,7 +78,7 @@ def read(
 def _observations(names: list[str], wanted: Sequence[str] | None, source: Path) -> list[str]:
     """The columns that are observations; raises FormatError if there are no such."""
     if wanted is None:
-        return [one for one in names if one not in _ROLES and not one.startswith(_EXTRA)]
+        return [one for one in names if not _is_own(one)]
     for name in wanted:
         if name not in names or name in _ROLES:
             raise FormatError(f"{source}: no column {name!r} of observations: there are {names}")
@@ -97,12 +97,20 @@ class _Numbers(ArrayColumn):
         return np.asarray(self._ends.searchsorted(np.arange(start, stop), "right"))
 
 
+def _is_own(name: str) -> bool:
+    """Whether a column of that name is none of observations."""
+    return name in _ROLES or name.startswith(_EXTRA)
+
+
 def write(stored: Stored, target: Path, losses: Losses, *, key: str = "obs") -> None:
     """A directory; `key` names observations that are no dict."""
-    zarr = need("zarr")
+    check_key(key, _is_own)
     schema = stored.schema
-    losses.add("final observations: left out", stored.n_episodes)
+    if schema.is_dict:
+        check_names(stored.frames, _is_own, "diffusion_policy: observations")
     names = {one: one if schema.is_dict else key for one in stored.frames}
+    zarr = need("zarr")
+    losses.add("final observations: left out", stored.n_episodes)
     fields: dict[str, Field] = {names[one]: field for one, field in stored.frames.items()}
     fields |= {
         "action": schema.action,

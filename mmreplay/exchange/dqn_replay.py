@@ -21,7 +21,15 @@ import numpy as np
 from mmreplay.arguments import whole_number
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.columns import NpyColumn, row_bytes
-from mmreplay.exchange.fields import extra_field, extra_name, field, flags, reward_dtype
+from mmreplay.exchange.fields import (
+    check_names,
+    extra_field,
+    extra_name,
+    field,
+    flags,
+    is_new,
+    reward_dtype,
+)
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.npy_files import header_of
 from mmreplay.exchange.steps import Incoming, block_steps
@@ -33,10 +41,12 @@ from mmreplay.schema import FRAME, Field
 
 __all__ = ["read", "write"]
 
-_FILE = re.compile(r"\$store\$_(\w+)_ckpt\.(\d+)\.gz\Z")
+_FILE = re.compile(r"\$store\$_(.+)_ckpt\.(\d+)\.gz\Z")
 _STEP = ("observation", "action", "reward", "terminal")
 _LEVEL = 1  # of gzip: frames are large, and higher levels several times slower
 _MOST_ROWS = 1_000_000
+_MOST_STACK = 1000
+"""More than any buffer stacks: so many rows, less one, are padding before each episode."""
 
 
 @contextmanager
@@ -49,7 +59,7 @@ def read(
 ) -> Iterator[Incoming]:
     """A directory of checkpoints, one after the other; `stack` as of the buffer."""
     check_final(final_observation)
-    n_padding = whole_number("stack", stack) - 1
+    n_padding = whole_number("stack", stack, 1, _MOST_STACK) - 1
     found: dict[int, set[str]] = {}
     for path in source.iterdir():
         if match := _FILE.match(path.name):
@@ -65,8 +75,9 @@ def read(
         extras: dict[str, tuple[str, Field]] = {}
         for name in sorted(found[numbers[0]] - set(_STEP)):
             one = extra_field(first[name].shape[1:], first[name].dtype, name, losses)
-            if one is not None:
-                extras[name] = extra_name(name), one
+            own, known = extra_name(name), {one for one, _ in extras.values()}
+            if one is not None and is_new(own, name, known, losses):
+                extras[name] = own, one
         frame, action = first["observation"], first["action"]
         rewards = reward_dtype(first["reward"].dtype, "reward")
         fields = (
@@ -230,13 +241,12 @@ def write(
     rows_per_file: int = _MOST_ROWS,
 ) -> None:
     """A directory of checkpoints of so many rows each, padding included."""
-    n_padding = whole_number("stack", stack) - 1
+    n_padding = whole_number("stack", stack, 1, _MOST_STACK) - 1
     most = whole_number("rows_per_file", rows_per_file)
     schema = stored.schema
     if schema.is_dict:
         raise SchemaError("dqn_replay: dict observations: expected one array an observation")
-    if clash := set(_STEP) & schema.extras.keys():
-        raise SchemaError(f"dqn_replay: extra columns {sorted(clash)} have names of its own")
+    check_names(schema.extras, _STEP.__contains__, "dqn_replay: extra columns")
     losses.add("final observations: left out", stored.n_episodes)
     losses.add(
         "truncations: only the padding after them tells where they are",
@@ -255,7 +265,7 @@ def write(
         losses.add("rewards of 64 bits: 32 are kept", stored.n_steps)
     target.mkdir()
     n_rows = stored.n_steps + n_padding * stored.n_episodes
-    rows = _padded(stored, fields, n_padding)
+    rows = _padded(stored, fields, n_padding, losses)
     left = next(rows, None)
     for number, start in enumerate(range(0, n_rows, most)):
         size = min(most, n_rows - start)
@@ -279,12 +289,18 @@ def write(
                 np.save(file, value, allow_pickle=False)
 
 
-def _padded(stored: Stored, fields: dict[str, Field], n_padding: int) -> Iterator[Block]:
+def _padded(
+    stored: Stored, fields: dict[str, Field], n_padding: int, losses: Losses
+) -> Iterator[Block]:
     """Rows of steps, each episode after its padding."""
     padding = {name: np.zeros((n_padding, *one.shape), one.dtype) for name, one in fields.items()}
     for run in stored.runs():
         if run.begins and n_padding:
             yield padding
+        losses.add(
+            "lost lives within episodes: an import takes these for their ends",
+            int(run.terminal[: len(run) - run.ends].sum()),
+        )
         values: dict[str, Any] = {
             "observation": run.observation[FRAME][:-1],
             "action": run.action,

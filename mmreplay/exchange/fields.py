@@ -8,16 +8,28 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 import numpy as np
 
-from mmreplay.errors import FormatError, MissingExtraError
+from mmreplay.errors import FormatError, MissingExtraError, SchemaError
 from mmreplay.exchange.losses import Losses
 from mmreplay.ids import Array
 from mmreplay.schema import Field
 
-__all__ = ["extra_field", "extra_name", "field", "need", "reward_dtype"]
+__all__ = [
+    "check_key",
+    "check_names",
+    "extra_field",
+    "extra_name",
+    "field",
+    "is_new",
+    "key_name",
+    "key_names",
+    "need",
+    "reward_dtype",
+]
 
 _UNFIT = re.compile(r"[^A-Za-z0-9_.-]")
 _ARGUMENTS = frozenset(
@@ -59,10 +71,53 @@ def field(shape: Any, dtype: Any, name: str) -> Field:
     return Field(tuple(shape), dtype)
 
 
+def key_name(name: str) -> str:
+    """A foreign name as the key of an observation: ``pixels/left`` is ``pixels.left``."""
+    return _UNFIT.sub("_", name.strip("/").replace("/", ".")).lstrip(".")[:_LONGEST] or "_"
+
+
 def extra_name(name: str) -> str:
-    """A foreign name as that of an extra column: ``infos/qpos`` is ``infos.qpos``."""
-    out = _UNFIT.sub("_", name.strip("/").replace("/", ".")).lstrip(".")[:_LONGEST] or "_"
+    """The same as that of an extra column, which is an argument of ``step``, too."""
+    out = key_name(name)
     return f"{out}_" if out in _ARGUMENTS else out
+
+
+def is_new(name: str, foreign: str, known: Container[str], losses: Losses) -> bool:
+    """Whether no extra column has this name yet; if one has, that of the `foreign` is a loss."""
+    if name in known:
+        losses.add(f"column {foreign}: another one is called {name} already")
+    return name not in known
+
+
+def key_names(names: Iterable[str], where: object) -> dict[str, str]:
+    """Foreign names by the keys that observations get; raises FormatError if two get the same."""
+    out: dict[str, str] = {}
+    for name in names:
+        if (other := out.setdefault(key_name(name), name)) != name:
+            raise FormatError(
+                f"{where}: observations {other!r} and {name!r}: both would be called "
+                f"{key_name(name)!r} in a store; rename one of them"
+            )
+    return out
+
+
+def check_names(names: Iterable[str], is_own: Callable[[str], bool], what: str) -> None:
+    """Raise SchemaError for a column of a store that has the name of one of the format's own."""
+    if clash := [name for name in names if is_own(name)]:
+        raise SchemaError(
+            f"{what}: {clash[0]!r} is the name of a column of the format's own; record them under "
+            f"another name, or export to a format that keeps them apart, as arrays and minari do"
+        )
+
+
+def check_key(key: object, is_own: Callable[[str], bool] | None = None) -> None:
+    """Raise SchemaError if observations cannot have the name that the option `key` gives them."""
+    fits = isinstance(key, str) and key_name(key) == key and key != "zarr.json"
+    if not fits or (is_own is not None and is_own(str(key))):
+        raise SchemaError(
+            f"key: expected a name of up to 100 letters, digits, '_', '-' and '.', not starting "
+            f"with '.', and none of the format's own columns, found {key!r:.80}"
+        )
 
 
 def extra_field(shape: Any, dtype: Any, name: str, losses: Losses) -> Field | None:

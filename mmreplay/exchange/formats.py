@@ -9,7 +9,9 @@ import dataclasses
 import difflib
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
+
+import numpy as np
 
 from mmreplay.errors import SchemaError
 from mmreplay.exchange import (
@@ -56,19 +58,28 @@ class ExchangeFormat:
     takes_arrays: bool = False
 
     @property
-    def import_options(self) -> list[str]:
-        """The options of an import."""
-        return _options(self.read)
+    def import_options(self) -> dict[str, list[str]]:
+        """The options of an import by name, with the values to choose from; [] if many others."""
+        return {name: _choices(kind) for name, kind in _options(self.read).items()}
 
     @property
-    def export_options(self) -> list[str]:
-        """The options of an export."""
-        return _options(self.write)
+    def export_options(self) -> dict[str, list[str]]:
+        """The same of an export."""
+        return {name: _choices(kind) for name, kind in _options(self.write).items()}
 
 
-def _options(call: Callable[..., Any] | None) -> list[str]:
-    parameters = inspect.signature(call).parameters.values() if call is not None else ()
-    return [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+def _options(call: Callable[..., Any] | None) -> dict[str, Any]:
+    """The options of what reads or writes a format, with their types."""
+    if call is None:
+        return {}
+    parameters = inspect.signature(call, eval_str=True).parameters.values()
+    return {one.name: one.annotation for one in parameters if one.kind is one.KEYWORD_ONLY}
+
+
+def _choices(kind: Any) -> list[str]:
+    if kind is bool:
+        return ["true", "false"]
+    return list(get_args(kind)) if get_origin(kind) is Literal else []
 
 
 _ALL = (
@@ -116,8 +127,8 @@ _ALL = (
         dqn_replay.read,
         dqn_replay.write,
         not_in="final observations; truncations, but for what the padding after them tells",
-        not_out="final observations, truncation flags, actions and rewards of 64 bits, dict "
-        "observations",
+        not_out="final observations, truncation flags, actions and rewards of 64 bits, lost lives, "
+        "which look as ends do, dict observations",
     ),
     ExchangeFormat(
         "d3rlpy",
@@ -195,10 +206,18 @@ def named(name: object) -> ExchangeFormat:
 def checked_options(
     call: Callable[..., Any], given: Mapping[str, Any], name: str
 ) -> dict[str, Any]:
-    """The options of a format; raises SchemaError for one that it does not have."""
+    """The options of a format; raises SchemaError for one that it does not have.
+
+    And for a bool or a text that is none; of numbers and choices the format itself says more.
+    """
     known = _options(call)
-    for key in given:
+    for key, value in given.items():
         if key not in known:
             has = f"it has {', '.join(known)}" if known else "it has none"
             raise SchemaError(f"{name}: no such option as {key!r}; {has}")
+        # As text "False" is true, and so is "no".
+        if known[key] is bool and not isinstance(value, (bool, np.bool_)):
+            raise SchemaError(f"{name}: {key}: expected true or false, found {value!r:.80}")
+        if known[key] is str and not isinstance(value, str):
+            raise SchemaError(f"{name}: {key}: expected a text, found {value!r:.80}")
     return dict(given)

@@ -188,9 +188,14 @@ def _checked(steps: Any, source: object, name: str) -> Iterator[Steps]:
 
 
 def _unreadable(source: object, name: str, error: BaseException) -> FormatError:
+    if isinstance(error, NotADirectoryError):
+        why = "expected a directory, found a file"
+    elif isinstance(error, IsADirectoryError):
+        why = "expected a file, found a directory"
+    else:
+        why = f"{type(error).__name__}: {error!s:.300}"
     return FormatError(
-        f"{source}: cannot be read as {name}: {type(error).__name__}: {error!s:.300}; see "
-        f"`mmreplay import --help` for the formats"
+        f"{source}: cannot be read as {name}: {why}; see `mmreplay import --help` for the formats"
     )
 
 

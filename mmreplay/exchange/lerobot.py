@@ -18,7 +18,7 @@ import numpy as np
 from mmreplay.errors import FormatError
 from mmreplay.exchange.arrow_columns import KEY, from_arrow
 from mmreplay.exchange.encoded_images import decoded
-from mmreplay.exchange.fields import extra_name, is_numeric, need
+from mmreplay.exchange.fields import is_numeric, key_name, need
 from mmreplay.exchange.lerobot_files import write
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.parquet import files_below
@@ -109,7 +109,7 @@ class _Dataset:
         out: dict[str, str] = {}
         for name in self._features:
             if name in seen:
-                key = extra_name(name.removeprefix(_OBSERVATION).lstrip("."))
+                key = key_name(name.removeprefix(_OBSERVATION).lstrip("."))
                 out[name] = "observations" if len(seen) == 1 else f"observations/{key}"
             elif name not in _PLACES:
                 role = _ROLES.get(name, f"extras/{name}")

@@ -38,6 +38,7 @@ _PATH = "chunk-{chunk_index:03d}/file-{file_index:03d}"
 _FPS = 30
 _RGB = 3
 _MOST_AXES = 5
+_OBSERVATION, _TRUNCATED = "observation", "next.truncated"
 _OWN = {
     "timestamp": "float32",
     "frame_index": "int64",
@@ -271,6 +272,9 @@ class _Out:
                 continue
             if name in _OWN:
                 losses.add(f"column {name}: LeRobot has its own of that name", stored.n_steps)
+                continue
+            if name.partition(".")[0] == _OBSERVATION or name == _TRUNCATED:
+                losses.add(f"column {name}: not what LeRobot means by that name", stored.n_steps)
                 continue
             add(name, one, functools.partial(_extra, name=name))
         rows: dict[str, Rows] = {

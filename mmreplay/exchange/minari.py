@@ -17,7 +17,15 @@ from typing import Any, Literal
 import numpy as np
 
 from mmreplay.errors import FormatError, SchemaError
-from mmreplay.exchange.fields import extra_field, extra_name, field, flags, reward_dtype
+from mmreplay.exchange.fields import (
+    extra_field,
+    extra_name,
+    field,
+    flags,
+    is_new,
+    key_names,
+    reward_dtype,
+)
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.minari_files import (
     ArrowWriter,
@@ -99,7 +107,8 @@ class _Dataset:
             return {FRAME: "observations"}
         if not found:
             raise FormatError(f"{self._folder}: an episode without observations")
-        return {extra_name(name.partition("/")[2]): name for name in found}
+        keys = key_names((name.partition("/")[2] for name in found), self._folder)
+        return {key: f"observations/{name}" for key, name in keys.items()}
 
     def _info_columns(self) -> dict[str, tuple[str, Field, bool]]:
         """Of each column of infos: name here, field, and whether it has a value of the reset."""
@@ -112,12 +121,10 @@ class _Dataset:
                 self._losses.add(f"{name}: not one row a step")
                 continue
             found = extra_field(one.shape[1:], one.dtype, name, self._losses)
-            if found is not None:
-                out[name] = (
-                    extra_name(f"info.{name.removeprefix('infos/')}"),
-                    found,
-                    one.shape[0] > n_steps,
-                )
+            own = extra_name(f"info.{name.removeprefix('infos/')}")
+            known = {known for known, _, _ in out.values()}
+            if found is not None and is_new(own, name, known, self._losses):
+                out[name] = own, found, one.shape[0] > n_steps
         return out
 
     def _attributes(self) -> list[dict[str, Any]]:
@@ -312,8 +319,8 @@ class _Out:
         self.columns: dict[str, OutColumn] = {}
         for leaf in frames:
             one = stored.frames[leaf.name]
-            path = ("observations", *leaf.path)
-            self.columns[leaf.name] = OutColumn(path, leaf.kind, one.shape, one.dtype, 1)
+            out = OutColumn(("observations", *leaf.path), leaf.kind, one.shape, one.dtype, 1)
+            self.columns[f"observations/{leaf.name}"] = out
         one = schema.action
         self.columns["actions"] = OutColumn(("actions",), action.kind, one.shape, one.dtype, 0)
         for name, dtype in (
@@ -373,7 +380,7 @@ class _Out:
 
     def _append(self, writer: Hdf5Writer | ArrowWriter, run: Steps) -> None:
         for name, rows in run.observation.items():
-            writer.append(name, rows if run.ends else rows[:-1])
+            writer.append(f"observations/{name}", rows if run.ends else rows[:-1])
         writer.append("actions", run.action)
         writer.append("rewards", run.reward)
         writer.append("terminations", run.terminal)

@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from mmreplay.errors import FormatError
+from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.arrow_columns import arrow_field, from_arrow, shape_of, to_arrow
 from mmreplay.exchange.fields import need
 from mmreplay.exchange.losses import Losses
@@ -28,6 +28,8 @@ from mmreplay.ids import Array
 __all__ = ["files_below", "read", "write"]
 
 _GROUP_BYTES = 4 * BLOCK_BYTES
+
+Compression = Literal["zstd", "snappy", "gzip", "brotli", "lz4", "none"]
 
 
 @contextmanager
@@ -101,9 +103,16 @@ def _rows(array: Any, about: Shape, name: str) -> Array:
     return from_arrow(array, about.shape[1:], about.dtype, name)
 
 
-def write(stored: Stored, target: Path, losses: Losses, *, compression: str = "zstd") -> None:
+def write(
+    stored: Stored, target: Path, losses: Losses, *, compression: Compression = "zstd"
+) -> None:
     """One file; see the module's docstring."""
     del losses  # all is carried
+    choices = get_args(Compression)
+    if compression not in choices:
+        raise SchemaError(
+            f"compression: expected one of {', '.join(choices)}, found {compression!r:.80}"
+        )
     pa, pq = need("pyarrow"), need("pyarrow.parquet")
     shapes = table_shapes(stored)
     schema = pa.schema(

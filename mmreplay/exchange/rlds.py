@@ -19,7 +19,16 @@ import numpy as np
 
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.encoded_images import decoded
-from mmreplay.exchange.fields import extra_name, field, flags, is_numeric, need, reward_dtype
+from mmreplay.exchange.fields import (
+    extra_name,
+    field,
+    flags,
+    is_new,
+    is_numeric,
+    key_names,
+    need,
+    reward_dtype,
+)
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.steps import Incoming, block_steps
 from mmreplay.exchange.tf_records import Example, records
@@ -175,16 +184,16 @@ class _Dataset:
                 f"{folder}: expected a feature {action!r} that is an array, as a store has one "
                 f"action; found {arrays}; choose one with the option `action`"
             )
-        keys = {extra_name(path): one for path, one in seen.items()}
+        keys = {key: seen[path] for key, path in key_names(seen, folder).items()}
         self._frames = {FRAME: next(iter(keys.values()))} if len(keys) == 1 else keys
         self._action = leaves[action]
         self._reward, self._terminal = leaves.get(_REWARD), leaves.get(_TERMINAL)
         known = {action, _REWARD, _TERMINAL, *_PLACES}
-        self._extras = {
-            extra_name(path): one
-            for path, one in leaves.items()
-            if path not in known and path.split("/")[0] != _OBSERVATION
-        }
+        self._extras: dict[str, _Leaf] = {}
+        for path, one in leaves.items():
+            is_extra = path not in known and path.split("/")[0] != _OBSERVATION
+            if is_extra and is_new(extra_name(path), path, self._extras, losses):
+                self._extras[extra_name(path)] = one
         self._episode = {
             extra_name(f"episode.{path}"): one for path, one in self._leaves(others, "")
         }

@@ -17,7 +17,18 @@ import numpy as np
 
 from mmreplay.errors import FormatError
 from mmreplay.exchange.columns import ArrayColumn, blocks
-from mmreplay.exchange.fields import extra_field, extra_name, field, flags, need, reward_dtype
+from mmreplay.exchange.fields import (
+    check_key,
+    check_names,
+    extra_field,
+    extra_name,
+    field,
+    flags,
+    is_new,
+    key_names,
+    need,
+    reward_dtype,
+)
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.steps import Incoming, Steps
 from mmreplay.exchange.stored import Stored
@@ -31,6 +42,7 @@ _GYM = 2
 """robomimic's number for environments of Gym."""
 _MASK = "mask."
 _STEP = ("actions", "rewards", "dones")
+_OWN = (*_STEP, "obs", "next_obs")
 
 
 @contextmanager
@@ -67,7 +79,7 @@ class _Demos:
                 f"{file.filename}: {demos[0]}: expected obs and actions, found "
                 f"{', '.join(first) or 'nothing'}; extract observations with robomimic first"
             )
-        self._keys = {extra_name(key): key for key in first["obs"]}
+        self._keys = key_names(first["obs"], file.filename)
         self._has_rewards = "rewards" in first
         self._extras: dict[str, tuple[str, Field]] = {}
         n = first["actions"].shape[0]
@@ -78,8 +90,9 @@ class _Demos:
                 losses.add(f"{name}: not one row a step", len(demos))
                 continue
             found = extra_field(one.shape[1:], one.dtype, name, losses)
-            if found is not None:
-                self._extras[name] = extra_name(name), found
+            own, known = extra_name(name), {one for one, _ in self._extras.values()}
+            if found is not None and is_new(own, name, known, losses):
+                self._extras[name] = own, found
         if "model_file" in first.attrs:
             losses.add("model_file of demonstrations: texts", len(demos))
         masks = file.get("mask", {})
@@ -160,6 +173,8 @@ def write(
     next_obs: bool = True,
 ) -> None:
     """A file; `key` names observations that are no dict, and `next_obs` writes these, too."""
+    check_key(key)
+    check_names(stored.schema.extras, _OWN.__contains__, "robomimic: extra columns")
     h5py = need("h5py")
     about: Mapping[str, Any] = stored.metadata.get("robomimic") or {}
     masks = [name for name in about.get("masks", ()) if name in stored.schema.extras]

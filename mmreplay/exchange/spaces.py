@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mmreplay.errors import FormatError
-from mmreplay.exchange.fields import extra_name
+from mmreplay.exchange.fields import key_name
 from mmreplay.schema import FRAME, Field
 
 __all__ = ["Leaf", "compacted", "expanded", "leaves", "space_of", "spaces_of"]
@@ -77,7 +77,7 @@ def _leaf(space: Mapping[str, Any], path: tuple[str | int, ...]) -> Leaf:
         shape, dtype = tuple(n) if isinstance(n, list) else (n,), np.dtype("int8")
     else:
         raise FormatError(f"a space of {kind}: no store holds its values")
-    name = extra_name("/".join(map(str, path))) if path else FRAME
+    name = key_name("/".join(map(str, path))) if path else FRAME
     return Leaf(name, path, kind, shape, dtype, image)
 
 

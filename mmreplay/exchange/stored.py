@@ -40,7 +40,9 @@ class Stored:
         self.schema: Schema = store.schema
         self.frames: dict[str, Field] = frame_dict(store.schema.frame)
         self.metadata: dict[str, Any] = dict(store.live.readers[0].metadata.get("env") or {})
-        episodes = store.episodes
+        # In one look: a writer may add steps before the next one.
+        contents = store.live.contents(returns=False)
+        episodes, n_transitions = contents.episodes, sum(contents.n_transitions)
         self._firsts = episodes["id"].astype(np.int64)
         self.lengths = episodes["length"].astype(np.int64)
         self.terminated = episodes["terminated"].copy()
@@ -54,7 +56,7 @@ class Stored:
         )
         losses.add(
             "steps of episodes whose beginning was evicted: left out",
-            max(len(store) - self.n_steps, 0),
+            max(n_transitions - self.n_steps, 0),
         )
 
     @property

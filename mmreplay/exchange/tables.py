@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mmreplay.errors import FormatError
-from mmreplay.exchange.fields import extra_field, extra_name, field, flags, reward_dtype
+from mmreplay.exchange.fields import extra_field, extra_name, field, flags, is_new, reward_dtype
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.steps import Frames, Incoming, Steps
 from mmreplay.exchange.stored import Stored
@@ -98,11 +98,12 @@ class Tables:
         others: list[str] = []
         for name in columns:
             base, _, key = name.partition("/")
-            role = next((role for role, known in _NAMES.items() if base in known), None)
-            if role is None or (key and role not in _OF_FRAMES):
+            role = next((role for role, known in _NAMES.items() if base in known), "")
+            part = f"{role}/{key}" if key else role
+            if not role or (key and role not in _OF_FRAMES) or part in self._roles:
                 others.append(name)
             else:
-                self._roles[f"{role}/{key}" if key else role] = name
+                self._roles[part] = name
         needed = ("observations", "actions", *(("rewards",) if needs_rewards else ()))
         for role in needed:
             if not self.frame_columns(role):
@@ -163,8 +164,9 @@ class Tables:
                 self._losses.add(f"array {name}: not one row a step")
                 continue
             found = extra_field(column.shape[1:], column.dtype, name, self._losses)
-            if found is not None:
-                out[name] = extra_name(name.removeprefix("extras/")), found
+            own, known = extra_name(name.removeprefix("extras/")), {one for one, _ in out.values()}
+            if found is not None and is_new(own, name, known, self._losses):
+                out[name] = own, found
         return out
 
     @property

@@ -5,6 +5,7 @@ Invariant: what is planned here is what `parse.parse_array` accepts.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Mapping
@@ -43,6 +44,8 @@ _PARTS_OF_CAPACITY = 10
 """Disk space comes free in whole chunk files: no more than so much of what a capacity holds."""
 _ROWS_OF_MANY, _LEAST_ROWS_OF_MANY = 8_192, 1_024
 _UNKNOWN_LANES = 16
+_LEVELS = {"zstd": "level", "gzip": "level", "lz4": "clevel"}
+"""What zarr calls the level of a codec that may be given with one."""
 
 
 def plan_arrays(
@@ -233,16 +236,26 @@ def codec_of(field: Field, path: str) -> dict[str, Any] | None:
     if codec == "raw":
         return None
     if isinstance(codec, str):
-        if codec not in CODECS:
-            raise SchemaError(
-                f"{path}: expected codec 'raw', 'lz4', 'zstd' or a zarr codec as a dict, "
-                f"found {codec!r}"
-            )
-        return CODECS[codec]
+        if codec in CODECS:
+            return CODECS[codec]
+        codec = _with_level(codec, path)
     try:
         return checked_codec(dict(codec), path, field.dtype.itemsize)
     except FormatError as error:
         raise SchemaError(str(error)) from error
+
+
+def _with_level(given: str, path: str) -> dict[str, Any]:
+    """The codec of a name with a level, as ``zstd:9``; its level may be out of range."""
+    name, _, level = given.partition(":")
+    if name not in _LEVELS or not level.removeprefix("-").isdecimal():
+        raise SchemaError(
+            f"{path}: expected codec 'raw', 'lz4', 'zstd' or one with a level, as 'zstd:9', "
+            f"'lz4:9' or 'gzip:5'; found {given!r:.80}"
+        )
+    document = copy.deepcopy(CODECS.get(name, {"name": name, "configuration": {}}))
+    document["configuration"][_LEVELS[name]] = int(level)
+    return document
 
 
 def _raw_rows(row_bytes: int, most: int = _SCALAR_ROWS) -> int:

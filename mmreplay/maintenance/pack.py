@@ -102,8 +102,8 @@ def pack(
     Args:
         sources: a store, or several of equal rows.
         target: a directory that does not exist yet.
-        codec: of the frames: ``raw``, ``lz4``, ``zstd``, one of these with a level, as ``zstd:9``,
-            or a zarr v3 codec as a dict. None: frames stay as they are, and are not decoded.
+        codec: of the frames, see `mmreplay.Field`. None: they stay as they are, and are not
+            decoded.
         min_return: keep the episodes whose return is no less.
         episodes: keep these: their numbers in `Store.episodes` of the sources one after the other,
             a mask over it, or a function of it that gives either.

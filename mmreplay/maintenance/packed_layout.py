@@ -6,15 +6,12 @@ can be copied as they are.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 from mmreplay.arguments import whole_number_or_none
-from mmreplay.errors import SchemaError
 from mmreplay.format import layout, plan
-from mmreplay.format.layout import CODECS, ArraySpec
+from mmreplay.format.layout import ArraySpec
 from mmreplay.reading.joined_lanes import AnyReader
 from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.schema import FRAME, Codec, Field, Schema
@@ -23,8 +20,6 @@ __all__ = ["FrameLayout", "Logs"]
 
 Logs = dict[str, dict[str, ArraySpec]]
 """The arrays of a lane by log and path; the sole log of a lane of one environment is ``""``."""
-
-_LEVELS = {"zstd": ("zstd", "level"), "gzip": ("gzip", "level"), "lz4": ("lz4", "clevel")}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,7 +42,7 @@ class FrameLayout:
     def of(cls, codec: object, chunk_frames: object, shard_frames: object) -> FrameLayout:
         """From the arguments of `pack`; raises SchemaError for one that is none."""
         return cls(
-            _codec(codec),
+            Field((), "uint8", codec).codec,
             whole_number_or_none("chunk_frames", chunk_frames),
             whole_number_or_none("shard_frames", shard_frames),
         )
@@ -139,19 +134,3 @@ class FrameLayout:
 
 def _with_frames(schema: Schema, fields: dict[str, Field]) -> Schema:
     return dataclasses.replace(schema, frame=fields if schema.is_dict else fields[FRAME])
-
-
-def _codec(given: Any) -> Codec:
-    """A codec as `Field` takes it, also from a name and a level; raises SchemaError."""
-    if not isinstance(given, str) or ":" not in given:
-        return Field((), "uint8", given).codec
-    name, _, level = given.partition(":")
-    if name not in _LEVELS or not level.removeprefix("-").isdecimal():
-        raise SchemaError(
-            f"codec: expected 'raw', or 'lz4', 'zstd' or 'gzip' with a level, as in 'zstd:9'; "
-            f"found {given!r:.80}"
-        )
-    kind, key = _LEVELS[name]
-    document = copy.deepcopy(CODECS.get(kind, {"name": kind, "configuration": {}}))
-    document["configuration"][key] = int(level)
-    return document

@@ -24,7 +24,7 @@ from mmreplay.schema import FRAME
 class ColumnView:
     """One column of one lane, indexed by row as a numpy array is; every read is a copy.
 
-    In a lane of many environments a row is a tick: [tick, env]. Rows that were evicted read as
+    In a lane of many environments a row is a tick: [tick, env]. Rows below the base read as
     zeros. Other readers of zarr may still see those that share a
     chunk file with rows that are kept.
     """

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from mmreplay.errors import CorruptStoreError, MmreplayError
 from mmreplay.format.layout import STARTS, ArraySpec
 from mmreplay.ids import LANE_SHIFT, Ids
-from mmreplay.reading.joined_lanes import AnyReader, JoinedLanes
+from mmreplay.reading.joined_lanes import AnyReader, Contents, JoinedLanes
 from mmreplay.reading.lane_state import lane_state, store_state
 from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.reading.log_reader import LogReader
@@ -54,11 +54,10 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
       two writes to disk.
     """
     states = _settled_states(lanes)
-    # Takes the newest rows; what follows is of the same ones.
-    episodes, n_odd_rewards = lanes.episodes_and_odd_rewards()
-    windows = [_window(lanes, number) for number in range(len(lanes.readers))]
-    counts = np.diff([lanes.index.n_transitions_of(n) for n in range(len(windows) + 1)]).tolist()
-    transitions = sum(counts)
+    # The newest rows, and all that is counted: whatever looks again later sees newer ones.
+    contents = lanes.contents()
+    episodes, windows = contents.episodes, contents.windows
+    transitions = sum(contents.n_transitions)
     ends = endings(lanes, episodes, states)
     ended = episodes[ends != "open"]
     roots = _roots(lanes)
@@ -66,7 +65,7 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
     on_disk = sum(sizes.values())
     fields = _fields(lanes, sizes)
     kept_rows = sum(head - base for base, _, head in windows)
-    raw = sum(_raw_bytes(lanes, number) for number in range(len(windows)))
+    raw = _raw_bytes(lanes, contents)
     stack = lanes.schema.stack_of() or 1
     stacked = transitions * _stacked_bytes(lanes, stack)
     state = store_state(states)
@@ -90,7 +89,7 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
         "lengths": _spread(ended["length"]),
         "capacity": None if None in capacities else sum(capacities),
         "finite": all(reader.metadata.get("finite", False) for reader in lanes.readers),
-        "non_finite_rewards": n_odd_rewards,
+        "non_finite_rewards": contents.n_odd_rewards,
         "fields": fields,
         "bytes_on_disk": on_disk,
         "bytes_raw": raw,
@@ -103,7 +102,7 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
         "padding": padding,
         "versions": root.get("versions"),
         "live": None if state == "closed" else _freshness(lanes, states),
-        "lane_details": _lane_details(lanes, states, counts),
+        "lane_details": _lane_details(lanes, states, contents),
     }
 
 
@@ -255,13 +254,6 @@ def _is_group(path: AnyPath) -> bool:
         return False
 
 
-def _window(lanes: LiveLanes, number: int) -> tuple[int, int, int]:
-    """(base, first, head) of a lane, in rows or ticks."""
-    width = lanes.readers[number].width
-    base, first, head = lanes.index.window(number)
-    return base // width, first // width, head // width
-
-
 def _arrays(reader: AnyReader) -> dict[str, tuple[LogReader, ArraySpec]]:
     """The arrays of a lane by name: those of starts are named after their log."""
     out = {path: (reader.log, spec) for path, spec in reader.log.specs.items()}
@@ -271,14 +263,14 @@ def _arrays(reader: AnyReader) -> dict[str, tuple[LogReader, ArraySpec]]:
     return out
 
 
-def _raw_bytes(lanes: LiveLanes, number: int) -> int:
-    """What a lane keeps, uncompressed."""
-    base, _, head = _window(lanes, number)
-    reader = lanes.readers[number]
-    kept = {reader.log: head - base}
-    if isinstance(reader, VectorReader):
-        kept[reader.starts] = reader.starts.head - reader.starts.base
-    return sum(kept[log] * spec.row_bytes for log, spec in _arrays(reader).values())
+def _raw_bytes(lanes: LiveLanes, contents: Contents) -> int:
+    """What the lanes keep, uncompressed."""
+    total = 0
+    each = zip(lanes.readers, contents.windows, contents.n_starts, strict=True)
+    for reader, (base, _, head), n_starts in each:
+        for log, spec in _arrays(reader).values():
+            total += spec.row_bytes * (head - base if log is reader.log else n_starts)
+    return total
 
 
 def _fields(lanes: LiveLanes, sizes: Mapping[str, int]) -> dict[str, Any]:
@@ -315,11 +307,11 @@ def _stacked_bytes(lanes: LiveLanes, stack: int) -> int:
 
 
 def _lane_details(
-    lanes: LiveLanes, states: Sequence[str], counts: Sequence[int]
+    lanes: LiveLanes, states: Sequence[str], contents: Contents
 ) -> list[dict[str, Any]]:
     out = []
-    for number, (reader, state) in enumerate(zip(lanes.readers, states, strict=True)):
-        base, first, head = _window(lanes, number)
+    each = zip(lanes.readers, states, contents.windows, contents.n_transitions, strict=True)
+    for reader, state, (base, first, head), transitions in each:
         out.append(
             {
                 "path": str(reader.path),
@@ -329,7 +321,7 @@ def _lane_details(
                 "rows": head,
                 "first": first,
                 "base": base,
-                "transitions": counts[number],
+                "transitions": transitions,
                 "capacity": reader.metadata["capacity"],
             }
         )

@@ -5,6 +5,7 @@ Invariant: `index` and the columns show the same heads, and change only in `foll
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -39,6 +40,25 @@ def open_lane(path: AnyPath, number: int) -> AnyReader:
     if has_logs and read_kind(path) == "vector":
         return VectorReader(path, number)
     return LaneReader(path, number)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Contents:
+    """What is in the lanes, all of one moment.
+
+    Attributes:
+        episodes: the whole retained ones, see `EPISODE_DTYPE`.
+        n_odd_rewards: how many rewards that can be sampled are NaN or infinite.
+        windows: (base, first, head) of each lane, in rows or ticks.
+        n_transitions: of each lane, that can be sampled.
+        n_starts: kept rows of the first observations of each lane; 0 of a lane of one environment.
+    """
+
+    episodes: npt.NDArray[np.void]
+    n_odd_rewards: int
+    windows: list[tuple[int, int, int]]
+    n_transitions: list[int]
+    n_starts: list[int]
 
 
 class JoinedLanes:
@@ -268,6 +288,23 @@ class JoinedLanes:
         if returns and reader.is_closed:
             self._episodes[lane] = out
         return out
+
+    def contents(self, *, returns: bool = True) -> Contents:
+        """What is there; `returns` as for `episodes`."""
+        numbers = range(len(self.readers))
+        tables, counts = zip(*(self.episodes(n, returns=returns) for n in numbers), strict=True)
+        windows = []
+        for number, reader in enumerate(self.readers):
+            base, first, head = self.index.window(number)
+            windows.append((base // reader.width, first // reader.width, head // reader.width))
+        starts = [self.ticks[n].starts if n in self.ticks else (0, 0) for n in numbers]
+        return Contents(
+            np.concatenate(tables),
+            sum(counts),
+            windows,
+            np.diff([self.index.n_transitions_of(n) for n in range(len(windows) + 1)]).tolist(),
+            [head - base for base, head in starts],
+        )
 
     def endings(self, firsts: Ids) -> tuple[Ids, Flags, Flags]:
         """How whole episodes of a step or more end: (steps, terminated, truncated), (B,) each."""

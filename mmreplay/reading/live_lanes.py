@@ -22,7 +22,7 @@ from mmreplay.episode_index import Index
 from mmreplay.errors import ClosedError, CorruptStoreError, InvalidIdError, SchemaError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.reading.frame_chunks import FrameChunks
-from mmreplay.reading.joined_lanes import AnyReader, JoinedLanes
+from mmreplay.reading.joined_lanes import AnyReader, Contents, JoinedLanes
 from mmreplay.reading.kept_frames import KeptFrames
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.located import LateRebuilder, Located, Places, Read, Rebuilder
@@ -308,6 +308,12 @@ class LiveLanes:
             )
         _, first, head = self.index.window(lane)
         reader, place = self.readers[lane], self._place(wrong)
+        if wrong & ROW_MASK < first:
+            unit = "row" if isinstance(reader, LaneReader) else "tick"
+            return InvalidIdError(
+                f"{self.path}: id {wrong} ({place}) was evicted: the oldest {unit} that can be "
+                f"sampled is {first // reader.width:,}; see store.ids"
+            )
         if isinstance(reader, LaneReader):
             why = f"the rows are [{first:,}, {head:,}), and the last row of an episode is none"
         else:
@@ -370,19 +376,15 @@ class LiveLanes:
 
         Without `returns`, for which all rewards are read, these may be 0.
         """
-        return self.episodes_and_odd_rewards(returns=returns)[0]
+        return self.contents(returns=returns).episodes
 
-    def episodes_and_odd_rewards(self, *, returns: bool = True) -> tuple[npt.NDArray[np.void], int]:
-        """The same, and how many rewards that can be sampled are NaN or infinite."""
+    def contents(self, *, returns: bool = True) -> Contents:
+        """The same with what else is there at that moment."""
 
-        def read() -> tuple[JoinedLanes, tuple[npt.NDArray[np.void], int]]:
+        def read() -> tuple[JoinedLanes, Contents]:
             with self._lock:
                 lanes = self._follow()
-                by_lane = [
-                    lanes.episodes(number, returns=returns) for number in range(len(lanes.readers))
-                ]
-            tables, counts = zip(*by_lane, strict=True)
-            return lanes, (np.concatenate(tables), sum(counts))
+                return lanes, lanes.contents(returns=returns)
 
         return self.retrying(read)
 

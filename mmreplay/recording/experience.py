@@ -249,9 +249,10 @@ class _Log:
     def check(self) -> None:
         """Before a step: nothing is missing between it and the one before."""
         if self._has_gap:
+            how = "" if self.fields.lanes is None else " without a mask"
             raise MmreplayError(
                 f"{self.writer!r}: the last call was cut off, and what it did is not recorded; "
-                f"call reset() without a mask next"
+                f"call reset(){how} next"
             )
         if self._unwritten:
             self.write()

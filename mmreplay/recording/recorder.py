@@ -47,7 +47,7 @@ class RecordResult:
         episodes: episodes that ended in it.
         rows: rows that the store has had in all, evicted ones included; of a vector environment
             one for each of its steps.
-        evicted_rows: rows that are gone, because of a capacity.
+        evicted_rows: rows that can no longer be sampled, because of a capacity.
         seconds: from the first step until the store was closed.
         steps_per_s: transitions a second, closing included.
         bytes_on_disk: blocks allocated to the store's files.
@@ -84,7 +84,7 @@ def record(
     append: bool = False,
     progress: Callable[[RecordProgress], None] | None = None,
     flush_s: float = 30.0,
-    life_loss: bool = False,
+    life_loss: bool | None = None,
     finite: bool | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> RecordResult:
@@ -114,7 +114,8 @@ def record(
         progress: called a few times a second.
         flush_s: seconds between flushes, 0 for only at the end.
         life_loss: take a lost life for the end of the game, that is for a terminal transition
-            without a reset; needs an environment that tells ``lives``.
+            without a reset; needs an environment that tells ``lives``. None: as the store that is
+            appended to was recorded, else False.
         finite: whether a NaN or an infinity among floats is refused, which ends the recording;
             belongs to the store, see `create`.
         stop: asked after each step; True ends the recording, as if all steps were done. See
@@ -136,6 +137,8 @@ def record(
     earlier = _earlier(Path(path)) if append else None
     if earlier is not None and envs is None and isinstance(env, str):
         envs = earlier.n_envs
+    if life_loss is None:
+        life_loss = earlier is not None and earlier.metadata.get("life_loss") is True
     tally = Tally()
     with _explained(path, tally):
         world = make_world(env, envs)
@@ -182,7 +185,7 @@ def record(
         steps=tally.steps,
         episodes=tally.episodes,
         rows=sum(one.rows for one in writers),
-        evicted_rows=sum(one.base for one in writers),
+        evicted_rows=sum(one.files.log.first for one in writers),
         seconds=last.seconds,
         steps_per_s=last.steps_per_s,
         bytes_on_disk=last.bytes_on_disk,
@@ -262,9 +265,10 @@ def _check_same(earlier: _Earlier, world: World, path: str | Path, *, life_loss:
     for what, found in kind:
         expected = earlier.metadata.get(what, found)
         if expected != found:
+            cure = "leave it out, or " if what == "life_loss" else ""
             raise SchemaError(
                 f"append: expected the {what} that {path} was recorded with, {expected!r}, found "
-                f"{found!r}; record into another path, and load both"
+                f"{found!r}; {cure}record into another path, and load both"
             )
 
 

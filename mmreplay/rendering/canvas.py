@@ -5,12 +5,12 @@ Invariant: the pixels of a frame are copied, enlarged by whole numbers and never
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.errors import MissingExtraError
+from mmreplay.errors import MissingExtraError, SchemaError
 from mmreplay.pictures.images import Image, factor_for, resized
 from mmreplay.rendering.episode import Episode, Moment
 
@@ -29,6 +29,8 @@ _TRACK = (52, 56, 64)
 _GAIN, _LOSS, _CUT = (86, 196, 110), (240, 96, 88), (244, 178, 62)
 """A reward above 0, or below; also a terminal step, and one that was cut off."""
 
+MOST_PIXELS = 250_000_000
+"""Of one picture: 750 MB in memory. Viewers and encoders take hardly more."""
 MARGIN = 8
 _TIMELINE = 16
 _TEXT = 13
@@ -44,6 +46,38 @@ Canvas = Pictures.Image
 def blank(width: int, height: int) -> Canvas:
     """A canvas with nothing on it; both sides are even, as videos need them."""
     return Pictures.new("RGB", (width + width % 2, height + height % 2), PAPER)
+
+
+def check_scale(
+    scale: int | None, size_at: Callable[[int], tuple[int, int]], kind: str, most_side: int
+) -> None:
+    """Raise SchemaError, with the largest scale that does, if a picture becomes too large.
+
+    Args:
+        scale: what was asked for.
+        size_at: (width, height) of the picture at a scale.
+        kind: what is made of it, for the message.
+        most_side: pixels that this has at most in a row or a column.
+    """
+
+    def fits(factor: int) -> bool:
+        width, height = size_at(factor)
+        return max(width, height) <= most_side and width * height <= MOST_PIXELS
+
+    if scale is None or fits(scale):
+        return
+    width, height = size_at(scale)
+    largest = next((one for one in range(scale, 0, -1) if fits(one)), 0)
+    advice = f"expected at most {largest}" if largest else "leave it out, for what fits a screen"
+    raise SchemaError(
+        f"scale: {scale} makes pictures of {width:,} x {height:,} pixels, too large for {kind}: "
+        f"{advice}"
+    )
+
+
+def film_size(width: int, height: int) -> tuple[int, int]:
+    """(width, height) of a film of frames of this size."""
+    return max(width, _LEAST_WIDTH), height + 2 * MARGIN + _LINE + _TIMELINE
 
 
 def put_frame(canvas: Canvas, image: Image, x: int, y: int) -> None:
@@ -150,9 +184,9 @@ class FilmCanvas:
         self._episode = episode
         self._factor = factor_for(shape, 420) if scale is None else scale
         height, width = resized(np.zeros(shape[:2], np.uint8), self._factor).shape
-        self._width = max(width, _LEAST_WIDTH)
+        self._width, whole = film_size(width, height)
         self._left, self._height = (self._width - width) // 2, height
-        self._empty = blank(self._width, height + 2 * MARGIN + _LINE + _TIMELINE)
+        self._empty = blank(self._width, whole)
         self._timeline = height + MARGIN // 2 + _LINE
         put_timeline(self._empty, episode, MARGIN, self._timeline, self._width - 2 * MARGIN)
         self._return = np.concatenate(([0.0], np.cumsum(episode.reward, dtype=np.float64)))

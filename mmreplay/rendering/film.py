@@ -31,6 +31,9 @@ Drawn = npt.NDArray[np.uint8]
 MOST_FPS = {".gif": 50, ".mp4": 100}
 """By suffix: of a shorter pause between two frames of a GIF, browsers make a tenth of a second."""
 
+MOST_SIDE = {".gif": 65_534, ".mp4": 16_384}
+"""Pixels, by suffix: even ones; of a GIF two bytes, and of MP4 what its encoder takes."""
+
 _COLOURS = 255
 """Of a GIF's 256 one is for what stays."""
 _LAST_S = 1

@@ -11,7 +11,7 @@ from typing import Any
 from mmreplay.arguments import whole_number, whole_number_or_none
 from mmreplay.reading.store import Store, open_store
 from mmreplay.rendering import film, sheet
-from mmreplay.rendering.canvas import FilmCanvas
+from mmreplay.rendering.canvas import FilmCanvas, check_scale, film_size
 from mmreplay.rendering.episode import Episode, Moment
 from mmreplay.rendering.new_file import checked_path, new_file
 
@@ -69,7 +69,8 @@ def render(
         progress: called with frames done and frames in all.
 
     Raises:
-        SchemaError: no such episode, key, format or setting; or its frames are no pictures.
+        SchemaError: no such episode, key, format or setting; its frames are no pictures, or at this
+            scale too large for the format.
         EmptyBufferError: there is no episode yet.
         StoreNotFoundError: no store there, or no directory above `out`.
         StoreExistsError: `out` exists.
@@ -101,6 +102,13 @@ def _film(
     total = shown.length + 1
     moments = _told(shown.moments(), total, progress)
     first = next(moments)
+    height, width = first.image.shape[:2]
+    check_scale(
+        scale,
+        lambda factor: film_size(width * factor, height * factor),
+        suffix,
+        film.MOST_SIDE[suffix],
+    )
     canvas = FilmCanvas(shown, first.image.shape, scale)
     with film.open_film(path, suffix, canvas.size, fps) as writer:
         writer.add(canvas.draw(first))

@@ -13,8 +13,10 @@ from mmreplay.pictures.images import factor_for, resized
 from mmreplay.rendering.canvas import (
     FAINT,
     MARGIN,
+    MOST_PIXELS,
     Canvas,
     blank,
+    check_scale,
     end_ink,
     fitting,
     put_frame,
@@ -44,6 +46,13 @@ def chosen_steps(rewards: npt.NDArray[np.floating], most: int = MOST_TILES) -> l
     return [0, *inner, length]
 
 
+def sheet_size(width: int, height: int, n: int) -> tuple[int, int]:
+    """(width, height) of a sheet of n frames of this size."""
+    columns = min(_COLUMNS, n)
+    across, down = width + MARGIN, height + _CAPTION
+    return max(columns * across + MARGIN, _LEAST_WIDTH), _HEAD + -(-n // columns) * down + MARGIN
+
+
 def write_sheet(
     path: Path, episode: Episode, title: str, scale: int | None, moments: Iterator[Moment]
 ) -> tuple[int, int]:
@@ -58,12 +67,19 @@ def write_sheet(
     """
     numbers = chosen_steps(episode.reward)
     first = next(moments)
+    tall, wide = first.image.shape[:2]
+    check_scale(
+        scale,
+        lambda one: sheet_size(wide * one, tall * one, len(numbers)),
+        "one page",
+        MOST_PIXELS,
+    )
     factor = factor_for(first.image.shape, _SIDE) if scale is None else scale
     height, width = resized(first.image, factor).shape[:2]
     columns = min(_COLUMNS, len(numbers))
     across, down = width + MARGIN, height + _CAPTION
-    total = max(columns * across + MARGIN, _LEAST_WIDTH)
-    canvas = blank(total, _HEAD + -(-len(numbers) // columns) * down + MARGIN)
+    total, whole = sheet_size(width, height, len(numbers))
+    canvas = blank(total, whole)
     room = total - 2 * MARGIN
     words = "still running" if episode.end == "open" else episode.end
     used = put_text(canvas, words, total - MARGIN, MARGIN, end_ink(episode.end), anchor="r")

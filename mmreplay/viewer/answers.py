@@ -56,7 +56,7 @@ class Answers:
         is_static: whether the page finds files instead of a server.
 
     Raises:
-        As `mmreplay.open`, of the first that cannot be opened.
+        As `mmreplay.open`, of the first that is not there; of a damaged one if it is the only one.
     """
 
     def __init__(
@@ -67,7 +67,9 @@ class Answers:
         is_static: bool = False,
     ) -> None:
         salt = "" if is_static else os.urandom(8).hex()
-        self.stores = [ViewedStore(path, salt) for path in paths]
+        # One that is damaged says so, beside the others.
+        several = len(paths) > 1
+        self.stores = [ViewedStore(path, salt, damaged=several) for path in paths]
         self.start, self._is_static = start or {}, is_static
 
     def about(self) -> Answer:
@@ -80,7 +82,7 @@ class Answers:
             described: dict[str, Any] = {"name": one.path.name}
             if head["error"] is None:
                 try:
-                    described |= one.kept("about", head["version"], documents.describe)
+                    described |= one.kept("about", _look(head), documents.describe)
                 except (MmreplayError, OSError) as error:
                     head |= {"error": sentence(error), "key": ""}
             stores.append({**described, "path": path, "head": head})
@@ -102,9 +104,10 @@ class Answers:
         for one in self.stores:
             head = one.head()
             try:
-                known = head["error"] is None
-                sample = one.kept("spread", head["key"], documents.spread_samples)
-                samples.append(sample if known else None)
+                sample = None
+                if head["error"] is None:
+                    sample = one.kept("spread", head["key"], documents.spread_samples)
+                samples.append(sample)
             except (MmreplayError, OSError):  # it says so itself, in the list of stores
                 samples.append(None)
         return _json(documents.distributions(samples))
@@ -186,6 +189,11 @@ class Answers:
             raise MmreplayError(head["error"])
         key: str = head["key"]
         return key
+
+
+def _look(head: dict[str, Any]) -> tuple[str, str]:
+    """When to look again at what is in a store: seldom, however fast it grows."""
+    return head["version"], head["look"]
 
 
 def _json(document: Any) -> Answer:

@@ -20,7 +20,9 @@ from mmreplay.viewer.viewed_store import finite
 
 _ENDS = ("open", "terminated", "truncated")
 _KNOWN_RANGES = ((0, 1), (-1, 1), (0, 255), (-128, 127), (0, 65535))
-_FRAMES_LOOKED_AT = 8
+_MOST_LOOKED_AT = 64
+_LEAST_LOOKED_AT = 8
+_BYTES_LOOKED_AT = 16 << 20
 _IMAGE_AXES = 2
 _SPREAD_IDS = 100_000
 _MOST_VALUES = 32
@@ -31,7 +33,7 @@ _LARGEST = 1e300  # whose differences are numbers, too
 
 
 def describe(store: Store) -> dict[str, Any]:
-    """What is in a store, as far as it stays so while the page is open; plain values."""
+    """What is in a store, which hardly changes while the page is open; plain values."""
     readers = store.live.readers
     columns = shown_columns(store.schema)
     about = readers[0].metadata.get("env") or {}
@@ -40,7 +42,7 @@ def describe(store: Store) -> dict[str, Any]:
         "name": store.path.name,
         "uuid": readers[0].metadata["uuid"],
         "env": about,
-        "action_names": _action_names(about),
+        "action_names": _action_names(store),
         "padding": store.padding,
         "stack": store.schema.stack_of() or 1,
         "lanes": [
@@ -53,7 +55,8 @@ def describe(store: Store) -> dict[str, Any]:
     }
 
 
-def _action_names(about: Any) -> list[str] | None:
+def _action_names(store: Store) -> list[str] | None:
+    about = store.live.readers[0].metadata.get("env")
     names = about.get("action_names") if isinstance(about, dict) else None
     if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
         return None
@@ -66,7 +69,9 @@ def _range(store: Store, column: ShownColumn) -> tuple[float, float]:
         return (0, 1) if column.dtype == "bool" else (0, 255)
     low, high = math.inf, -math.inf
     gatherer = store.live.gatherer(Settings(stack=None))
-    for part in np.linspace(0, 1, _FRAMES_LOOKED_AT).tolist():
+    row_bytes = np.dtype(column.dtype).itemsize * math.prod(column.shape)
+    n = min(max(_BYTES_LOOKED_AT // max(row_bytes, 1), _LEAST_LOOKED_AT), _MOST_LOOKED_AT)
+    for part in np.linspace(0, 1, n).tolist():
         try:
             batch = store.live.gather(_ranked(part), gatherer)
         except MmreplayError:  # damaged here; others will do
@@ -93,12 +98,13 @@ def _ranked(part: float) -> Callable[[Any], Ids]:
     return draw
 
 
-def episode_table(store: Store) -> bytes:
-    """All whole episodes, packed: lane, row, length, return, end, (n,) each.
+def episode_table(store: Store, found: npt.NDArray[np.void] | None = None) -> bytes:
+    """All whole episodes, or those found, packed: lane, row, length, return, end, (n,) each.
 
     Rows of a vector lane are cells. An end is 0 for open, 1 for terminated, 2 for truncated.
     """
-    found = store.episodes
+    if found is None:
+        found = store.episodes
     ends = store.endings(found)
     codes = np.zeros(found.size, np.uint8)
     for code, name in enumerate(_ENDS):
@@ -132,6 +138,7 @@ def spread_samples(store: Store) -> dict[str, Any]:
         ids = store.live.look(draw)
         return lanes, {
             "of": n,
+            "names": _action_names(store) if store.schema.action.shape == () else None,
             "ids": ids,
             "reward": lanes.columns["rewards"].take(ids),
             "action": lanes.columns["actions"].take(ids),
@@ -147,15 +154,19 @@ def spread_samples(store: Store) -> dict[str, Any]:
 def distributions(samples: Sequence[dict[str, Any] | None]) -> dict[str, Any]:
     """Histograms of several stores on the same axes; None for one that cannot be read.
 
-    Each has a title, either ``values`` or ``edges``, and ``counts``, one list a store.
+    Each has a title, either ``values`` or ``edges``, and ``counts``, one list a store; that of
+    actions ``names`` if all stores give them the same.
     """
     known = [one or {} for one in samples]
     charts = [_chart("Rewards", [one.get("reward") for one in known])]
     actions = [one.get("action") for one in known]
     parts = max((_n_parts(one) for one in actions if one is not None), default=0)
+    named = [one["names"] for one in known if "names" in one]
+    names = named[0] if named and all(one == named[0] for one in named) else None
     for part in range(min(parts, _MOST_PARTS)):
         title = "Actions" if parts == 1 else f"Actions [{part}]"
-        charts.append(_chart(title, [_part(one, part) for one in actions], action=True))
+        chart = _chart(title, [_part(one, part) for one in actions], action=True)
+        charts.append({**chart, "names": names})
     charts.append(_chart("Priorities, log10", [one.get("priority") for one in known]))
     return {
         "stores": [{"n": one.get("n", 0), "of": one.get("of", 0)} for one in known],
@@ -191,7 +202,7 @@ def _chart(title: str, columns: Sequence[Array | None], *, action: bool = False)
             edges = edges[[0, -1]]
         counts = [np.histogram(one, edges)[0] for one in finite_ones]
         about = {"edges": finite(edges)}
-    return {"title": title, "action": action, "counts": [c.tolist() for c in counts], **about}
+    return {"title": title, "counts": [c.tolist() for c in counts], **about}
 
 
 def _finite_values(values: Array | None) -> npt.NDArray[np.float64]:

@@ -9,20 +9,23 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from mmreplay.arguments import any_whole_number, whole_number
 from mmreplay.batches.settings import Settings
-from mmreplay.errors import MmreplayError, SchemaError, StoreExistsError
+from mmreplay.errors import InvalidIdError, MmreplayError, SchemaError, StoreExistsError
 from mmreplay.ids import Ids
 from mmreplay.storage.lane_metadata import store_around
 from mmreplay.viewer.answers import Answers
 from mmreplay.viewer.columns import FRAME_ROWS, shown_columns
-from mmreplay.viewer.documents import describe
+from mmreplay.viewer.documents import episode_table
 from mmreplay.viewer.page import page_files
 from mmreplay.viewer.view import Paths, first_id, listed
+from mmreplay.viewer.viewed_store import GoneError
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,7 +57,8 @@ def export_view(
     """Write the page on some stores into a folder for any static host.
 
     It has the tables and charts of all episodes, and of whole episodes that lie evenly over each
-    recording all rows, up to the number of frames. Live stores are shown as of now. No server of
+    recording all rows, up to the number of frames. Live stores are shown as of now, without the
+    frames of what is evicted meanwhile. No server of
     mmreplay is needed to look at it, but a host for files: browsers do not load it from a disk.
 
     Args:
@@ -98,16 +102,23 @@ class _Export:
             error = about["stores"][number]["head"]["error"]
             if error is not None:
                 raise MmreplayError(error)
+            head = about["stores"][number]["head"]
+            if head["state"] == "live":  # the copy is not
+                head["state"] = "copied while it was written"
+            # One look: a live store goes on meanwhile, and the page asks for what it had then.
             episodes = viewed.store.episodes
             chosen = evenly_chosen(episodes["length"] + 1, frames)
             if wanted is not None and number == 0:
-                chosen = np.union1d(chosen, [range(len(episodes))[wanted]])
-            self._write(f"data/{number}/episodes.bin", answers.episodes(number).body)
-            for one in episodes[chosen]:
-                self._episode(number, int(one["id"]), int(one["length"]))
-            about["stores"][number]["exported"] = [str(int(i)) for i in episodes["id"][chosen]]
+                first = int(answers.start["episode"])
+                chosen = np.union1d(chosen, np.flatnonzero(episodes["id"] == first))
+            self._write(f"data/{number}/episodes.bin", episode_table(viewed.store, episodes))
+            about["stores"][number]["exported"] = [
+                str(int(one["id"]))
+                for one in episodes[chosen]
+                if self._episode(number, about["stores"][number], one)
+            ]
             n_episodes += len(episodes)
-            n_exported += chosen.size
+            n_exported += len(about["stores"][number]["exported"])
         self._write("data/distributions.json", answers.distributions().body)
         self._write("data/stores.json", json.dumps(about).encode())
         files = page_files()
@@ -115,13 +126,24 @@ class _Export:
             self._write(name if name == "index.html" else f"static/{name}", files[name].body)
         return ExportedView(str(self._target), self._files, self._bytes, n_episodes, n_exported)
 
-    def _episode(self, number: int, first: int, length: int) -> None:
-        answers = self._answers
-        viewed = answers.stores[number]
-        version = viewed.head()["version"]
-        store, about = viewed.store, viewed.kept("about", version, describe)
-        folder = f"data/{number}/{version}/episode/{first}"
-        for column in shown_columns(store.schema):
+    def _episode(self, number: int, about: dict[str, Any], episode: Any) -> bool:
+        """Write an episode's rows; False, and nothing of it is left, if it is evicted meanwhile."""
+        first, length = int(episode["id"]), int(episode["length"])
+        folder = f"data/{number}/{about['head']['version']}/episode/{first}"
+        before = self._files, self._bytes
+        try:
+            self._rows(number, about, folder, first, length)
+        except (GoneError, InvalidIdError):
+            shutil.rmtree(self._target / folder, ignore_errors=True)
+            self._files, self._bytes = before
+            return False
+        return True
+
+    def _rows(
+        self, number: int, about: dict[str, Any], folder: str, first: int, length: int
+    ) -> None:
+        answers, version = self._answers, about["head"]["version"]
+        for column in shown_columns(answers.stores[number].store.schema):
             if column.kind == "priority" and not about["has_priorities"]:
                 continue
             for start, stop in _blocks(length + (column.kind == "frame"), column.block):

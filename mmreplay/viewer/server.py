@@ -25,6 +25,7 @@ try:
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.routing import Route
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 except ImportError as error:
     raise MissingExtraError(
         'the page needs Starlette and uvicorn: pip install "mmreplay[view]"'
@@ -47,6 +48,40 @@ class _Number(Convertor[int]):
 
     def to_string(self, value: int) -> str:
         return str(value)
+
+
+class Connection(H11Protocol):
+    """A connection, which is closed if no whole request comes: only so many are served at once."""
+
+    patience_s = 10.0
+    _waiting: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for the first request."""
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        """Take some of a request, and wait for the rest of it if there is more."""
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no longer."""
+        super().connection_lost(exc)
+        self._stop()
+
+    def _watch(self) -> None:
+        cycle: Any = self.cycle  # None before the first
+        if cycle is not None and not cycle.response_complete:  # it is answered
+            self._stop()
+        elif self._waiting is None:
+            self._waiting = self.loop.call_later(self.patience_s, self.transport.close)
+
+    def _stop(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
 
 
 register_url_convertor("number", _Number())
@@ -74,8 +109,8 @@ def make_app(answers: Answers, *, token: str, port: int, host: str = "127.0.0.1"
 
         return Route(path, respond, methods=["GET"])
 
-    def transitions(stack: int, n_step: int, gamma: float, padding: str, **given: Any) -> Answer:
-        settings = Settings(stack, n_step, gamma, padding)
+    def transitions(stack: int, n_step: int, gamma: str, padding: str, **given: Any) -> Answer:
+        settings = Settings(stack, n_step, _number("gamma", gamma), padding)
         return answers.transitions(**_renamed(given), settings=settings)
 
     routes = [
@@ -91,12 +126,19 @@ def make_app(answers: Answers, *, token: str, port: int, host: str = "127.0.0.1"
             lambda **given: answers.rows(**_renamed(given)),
         ),
         route(
-            f"{_EPISODE}/transitions/{{stack:number}}/{{n_step:number}}/{{gamma:float}}/"
+            f"{_EPISODE}/transitions/{{stack:number}}/{{n_step:number}}/{{gamma}}/"
             f"{{padding}}/{_SPAN}.bin",
             transitions,
         ),
     ]
     return Guard(Starlette(routes=routes), token=token, port=port, host=host)
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise SchemaError(f"{name}: expected a number, found {text[:40]!r}") from error
 
 
 def _renamed(given: dict[str, Any]) -> dict[str, Any]:

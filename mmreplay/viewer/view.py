@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import socket
@@ -40,10 +41,13 @@ def view(
 
     Raises:
         MissingExtraError: Starlette or uvicorn is not installed.
-        MmreplayError: a store cannot be opened, or the port is taken.
-        SchemaError: there is no such episode.
+        MmreplayError: a store cannot be opened, the port is taken, or no such host is here. Of
+            several stores a damaged one says so in the page instead.
+        SchemaError: there is no such episode; no host.
     """
     port = whole_number("port", port, 0, _MOST_PORT)
+    if not host:
+        raise SchemaError("host: expected an address of this machine or its name, found ''")
     answers = Answers(listed(paths))
     try:
         if episode is not None:
@@ -73,7 +77,7 @@ def first_id(answers: Answers, episode: int) -> str:
 
 
 def _serve(answers: Answers, host: str, port: int, ready: Callable[[str], None]) -> None:
-    from mmreplay.viewer.server import make_app  # noqa: PLC0415 (an extra)
+    from mmreplay.viewer.server import Connection, make_app  # noqa: PLC0415 (an extra)
 
     try:
         import uvicorn  # noqa: PLC0415 (an extra)
@@ -90,7 +94,7 @@ def _serve(answers: Answers, host: str, port: int, ready: Callable[[str], None])
             make_app(answers, token=token, port=port, host=host),
             **options,
             log_level="critical",  # what is no HTTP is nothing to tell the user
-            http="h11",
+            http=Connection,
             ws="none",
             loop="asyncio",
             server_header=False,
@@ -111,15 +115,16 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=128)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise MmreplayError(
-            f"cannot listen on {host}, port {port}: {reason}; choose another --port, 0 for one "
-            f"that is free"
-        ) from error
+        advice = "choose another --port, 0 for one that is free"
+        no_host = isinstance(error, (socket.gaierror, UnicodeError))
+        if no_host or getattr(error, "errno", None) == errno.EADDRNOTAVAIL:
+            advice = "choose another --host: an address of this machine or its name"
+        raise MmreplayError(f"cannot listen on {host}, port {port}: {reason}; {advice}") from error
 
 
 def _shown(host: str) -> str:
     """A host as it stands in a URL on this machine."""
-    if host in ("0.0.0.0", "::", ""):  # noqa: S104 (compared, not listened on)
+    if host in ("0.0.0.0", "::"):  # noqa: S104 (compared, not listened on)
         return "127.0.0.1" if host != "::" else "[::1]"
     return f"[{host}]" if ":" in host else host
 

@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mmreplay.errors import MmreplayError
+from mmreplay.errors import MmreplayError, StoreNotFoundError
 from mmreplay.reading.lane_state import lane_state, store_state
 from mmreplay.reading.store import Store, open_store
+from mmreplay.viewer.priorities import has_priorities
 
 T = TypeVar("T")
 
@@ -36,18 +37,29 @@ class ViewedStore:
     Args:
         path: its directory.
         salt: makes versions of this server's own.
+        damaged: whether it may be damaged: then `head` says so, until it is not any more.
 
     Raises:
         As `mmreplay.open`.
     """
 
-    def __init__(self, path: str | os.PathLike[str], salt: str = "") -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], salt: str = "", *, damaged: bool = False
+    ) -> None:
         self.path = Path(path)
         self._salt = salt
         self._lock = threading.RLock()
         self._read_bytes = 0
         self._kept: dict[str, tuple[Any, Any]] = {}
-        self._take(open_store(path))
+        self._store: Store | None = None
+        self._version = ""
+        try:
+            self._take(open_store(path))
+        except StoreNotFoundError:
+            raise
+        except MmreplayError:
+            if not damaged:
+                raise
 
     def _take(self, store: Store) -> None:
         self._store = store
@@ -60,19 +72,19 @@ class ViewedStore:
 
     @property
     def store(self) -> Store:
-        """As it is open now."""
-        return self._store
+        """As it is open now; raises as `mmreplay.open` if it was damaged from the first."""
+        return self._store or open_store(self.path)
 
     def head(self) -> dict[str, Any]:
         """Where it stands: what the page looks at once a second.
 
-        ``key`` is another one whenever there are new rows, or fewer; ``error`` is a sentence if
-        the store cannot be read now.
+        ``key`` is another one whenever there are new rows, or fewer; ``look`` when they are twice
+        as many, or have priorities now; ``error`` is a sentence if the store cannot be read now.
         """
         try:
             with self._lock:
                 self._refresh()
-                store, version = self._store, self._version
+                store, version = self.store, self._version
             readers = store.live.readers
             states = [lane_state(reader.path, closed=reader.is_closed) for reader in readers]
             windows, n_transitions = store.live.look(
@@ -82,33 +94,38 @@ class ViewedStore:
                 )
             )
         except (MmreplayError, OSError) as error:
-            return {"version": self._version, "key": "", "error": sentence(error)}
+            return {"version": self._version, "key": "", "look": "", "error": sentence(error)}
         state = store_state(states)
+        rows = sum(
+            head // reader.width for (_, _, head), reader in zip(windows, readers, strict=True)
+        )
         key = hashlib.sha256(repr((version, state, windows)).encode()).hexdigest()[:16]
         return {
             "version": version,
             "key": key,
+            "look": f"{rows.bit_length()}{'p' * has_priorities(store)}",
             "error": None,
             "state": state,
             "transitions": n_transitions,
-            "rows": sum(
-                head // reader.width for (_, _, head), reader in zip(windows, readers, strict=True)
-            ),
+            "rows": rows,
         }
 
     def _refresh(self) -> None:
         """The newest rows; or the store that stands at the path by now, if the old one is gone."""
         try:
-            self._store.refresh()
-            self._version = self._version_of(self._store)
-        except (MmreplayError, OSError):
-            self._take(open_store(self.path))
+            if self._store is not None:
+                self._store.refresh()
+                self._version = self._version_of(self._store)
+                return
+        except (MmreplayError, OSError):  # the one that stands there now
+            pass
+        self._take(open_store(self.path))
 
     def read(self, version: str, call: Callable[[Store], T]) -> T:
         """What `call` reads of the store of this version; raises GoneError if it is another one."""
         with self._lock:
             store = self._store
-            if version != self._version:
+            if store is None or version != self._version:
                 raise GoneError("This store was opened again, or repaired: reload the page.")
         out = call(store)
         if version != self._version_of(store):  # exchanged while it was read
@@ -119,7 +136,7 @@ class ViewedStore:
         """What `make` gives, made again only when `key` is another one than the last time."""
         with self._lock:
             known = self._kept.get(name)
-            store = self._store
+            store = self.store
         if known is not None and known[0] == key:
             out: T = known[1]
             return out
@@ -139,7 +156,7 @@ class ViewedStore:
             if self._read_bytes < _LEAST_READ_BYTES or resident_bytes() < _MOST_RESIDENT_BYTES:
                 return
             self._read_bytes = 0
-            state = self._store.__getstate__()
+            state = self.store.__getstate__()
             try:
                 self._take(Store(state["roots"], state["known"], padding=state["padding"]))
             except (MmreplayError, OSError):  # `head` says what became of it
@@ -147,7 +164,8 @@ class ViewedStore:
 
     def close(self) -> None:
         """Let go of everything."""
-        self._store.close()
+        if self._store is not None:
+            self._store.close()
 
 
 def resident_bytes() -> int:

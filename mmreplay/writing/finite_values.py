@@ -100,6 +100,9 @@ def _numbers(given: Any) -> npt.NDArray[Any] | None:
     elif isinstance(given, (list, tuple)) and any(isinstance(one, LazyFrames) for one in given):
         given = [one.frame(-1) if isinstance(one, LazyFrames) else one for one in given]
     try:
+        if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
+            # Python makes NaN of a masked number, and an array has anything under its mask.
+            given = np.ma.filled(given.astype(np.float64), np.nan)
         values = np.asarray(given)
         if values.dtype.kind == "O":  # such as a Decimal, of which a reward may be made
             values = np.array([float(one) for one in values.flat]).reshape(values.shape)

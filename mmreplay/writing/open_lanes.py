@@ -98,8 +98,11 @@ def _open_one(
     metadata = read_metadata(path)
     width = metadata.get("width")
     if lanes is not None and lanes != width:
-        what = "of one environment" if width is None else f"of {width} environments"
-        raise SchemaError(f"{path}: a lane {what}, expected {lanes}")
+        what = "one environment" if width is None else f"{width} environments"
+        raise SchemaError(
+            f"{path}: a lane of {what}, expected {lanes} that step together, as lanes or env says; "
+            f"go on with {what}, or choose another path"
+        )
     if width is not None and request.of_one:
         raise SchemaError(
             f"{path}: a lane of {width} environments, expected one of a single environment, as "

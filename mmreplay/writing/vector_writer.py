@@ -143,7 +143,7 @@ class VectorWriter:
 
     @property
     def base(self) -> int:
-        """The oldest tick kept; those below were evicted."""
+        """The oldest tick kept: evicted ones may be there yet, as context of the oldest stacks."""
         return self._ticks.log.base
 
     @property

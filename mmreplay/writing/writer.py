@@ -125,7 +125,7 @@ class Writer:
 
     @property
     def base(self) -> int:
-        """The oldest row kept; those below were evicted."""
+        """The oldest row kept: evicted ones may be there yet, as context of the oldest stacks."""
         return self.log.base
 
     @property
@@ -218,10 +218,17 @@ class Writer:
             over = bool(terminated or truncated)
             if over or life_lost:
                 check_flags(terminated, truncated, life_lost)
+        except (TypeError, ValueError) as error:
+            raise SchemaError(
+                f"flags terminated, truncated, life_lost: expected bools, found "
+                f"{terminated!r:.80}, {truncated!r:.80} and {life_lost!r:.80}; convert them"
+            ) from error
+        try:
             self._old_rewards[j] = reward
         except (TypeError, ValueError, OverflowError) as error:
             raise SchemaError(
-                f"reward {reward!r} or a flag: expected a number and bools; convert them ({error})"
+                f"reward: expected a number, found {reward!r:.80}; convert it, an array of one "
+                f"number with .item()"
             ) from error
         self._old_flags[j] = flag
         if extras or self.schema.extras:

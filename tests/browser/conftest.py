@@ -97,7 +97,12 @@ def browser():
     assert path, "no Chromium: apt-get install chromium"
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=sandbox)
+        browser = playwright.chromium.launch(
+            executable_path=path,
+            args=sandbox,
+            # Which users' browsers do not have.
+            ignore_default_args=["--disable-ipc-flooding-protection"],
+        )
         yield browser
         browser.close()
 

@@ -50,14 +50,14 @@ def test_pixels_are_the_store_s_bytes_and_stacks_those_of_transitions(tmp_path, 
     n_step.fill("3")
     n_step.press("Enter")
     with mmreplay.open(path) as store:
-        names = list(store.schema.frames)
+        names, stack = list(store.schema.frames), store.schema.stack_of() or 1
         whole = store.trajectory(1)
         ranges = {name: _range(page, name) for name in names}
         for padding, step in ((p, s) for p in ("reset", "zero") for s in (0, 2, 19, 20)):
             page.page.get_by_label("Padding").select_option(padding)
             _go(page, step)
             page.at(step).stack_at(step)
-            batch = store.transitions([10 + step], n_step=3, padding=padding)
+            batch = store.transitions([10 + step], stack=stack, n_step=3, padding=padding)
             for name in names:
                 frames, seen, following = (
                     one[name] if store.schema.is_dict else one
@@ -99,6 +99,44 @@ def test_many_channels_lie_side_by_side(tmp_path, look):
     assert found.shape == (6, 4 * 5 + 3)
     for channel in range(4):
         assert np.array_equal(found[:, channel * 6 : channel * 6 + 5], frame[channel])
+
+
+STACKED = {
+    "colours last": ((4, 12, 10, 3), lambda frame, n: frame[n]),
+    "colours first": ((4, 3, 12, 10), lambda frame, n: np.moveaxis(frame[n], 0, -1)),
+    "stack last": ((12, 10, 3, 4), lambda frame, n: frame[..., n]),
+    "gray": ((2, 2, 12, 10), lambda frame, n: frame.reshape(4, 12, 10, 1)[n]),
+}
+
+
+@pytest.mark.parametrize("kind", STACKED)
+def test_stacks_of_pictures_lie_side_by_side_in_their_colours(tmp_path, look, kind):
+    shape, picture = STACKED[kind]
+    record_pictures(tmp_path / "s.zarr", frame=Field(shape, "uint8", "raw", chunk=64))
+    page = look(tmp_path / "s.zarr", place="#/0/0/3").at(3)
+    with mmreplay.open(tmp_path / "s.zarr") as store:
+        frame = store.frames[3]
+    found = page.frame()
+    assert found.shape == (12, 4 * 10 + 3, 3)
+    for n in range(4):
+        expected = np.broadcast_to(picture(frame, n), (12, 10, 3))
+        assert np.array_equal(found[:, n * 11 : n * 11 + 10], expected)
+
+
+def test_values_beyond_those_that_were_looked_at_are_not_cut_off(tmp_path, look):
+    frame = Field((6, 5), "float32")
+    with mmreplay.create(tmp_path / "s.zarr", frame, Field((), "int64"), flush_s=0) as writer:
+        writer.reset(np.full(frame.shape, 0.5, np.float32))
+        for step in range(1, 300):
+            writer.step(0, 0.0, np.full(frame.shape, 100 if step == 2 else 0.5, np.float32))
+    page = look(tmp_path / "s.zarr", place="#/0/0/0").at(0)
+    assert np.all(page.frame() == 128)
+    page.press("ArrowRight", "ArrowRight")
+    page.at(2).stack_at(2)
+    assert np.all(page.frame() == 100)  # of 0 to 255
+    page.press("ArrowLeft")
+    page.at(1)
+    assert np.all(page.frame() == 1)
 
 
 def test_vectors_are_lines_and_numbers(tmp_path, look):

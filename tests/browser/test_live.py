@@ -75,6 +75,22 @@ def test_each_step_appears_and_the_newest_is_followed(tmp_path, look):
     page.sees("2 episodes")
 
 
+def test_priorities_that_change_are_shown_as_they_are(tmp_path, look):
+    picture = np.zeros(FRAME.shape, np.uint8)
+    with mmreplay.PrioritizedReplayBuffer(
+        tmp_path / "s.zarr", capacity=1000, frame=FRAME, action=Field((), "int64"), flush_s=0
+    ) as buffer:
+        buffer.reset(picture)
+        for _ in range(9):
+            buffer.step(0, 0.0, picture)
+        buffer.update_priorities(buffer.ids, np.full(9, 3.0))
+        page = look(tmp_path / "s.zarr", place="#/0/0/2").at(2)
+        page.page.locator("aside dd").get_by_text("3", exact=True).wait_for()
+        buffer.update_priorities(buffer.ids, np.full(9, 77.0))
+        buffer.step(0, 0.0, picture)
+        page.page.locator("aside dd").get_by_text("77", exact=True).wait_for()
+
+
 def test_through_a_kill_a_resume_and_a_close(tmp_path, look):
     path = tmp_path / "s.zarr"
     process = write(path, 0, 70)

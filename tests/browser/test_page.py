@@ -60,6 +60,24 @@ def test_the_address_tells_the_place_and_has_no_token(tmp_path, look):
     page.at(8)
 
 
+def test_the_step_does_not_wait_for_the_address_which_browsers_let_change_seldom(tmp_path, look):
+    record_pictures(tmp_path / "s.zarr", episodes=[(400, "terminated"), (3, "")])
+    page = look(tmp_path / "s.zarr", place="#/0/0/0").at(0)
+    press = """([key, times]) => {
+        const event = { key, bubbles: true };
+        for (let n = 0; n < times; n++) document.body.dispatchEvent(new KeyboardEvent("keydown", event));
+        return document.querySelector(".scrubber").getAttribute("aria-valuenow");
+    }"""
+    assert page.page.evaluate(press, ["ArrowRight", 300]) == "300"
+    page.page.wait_for_url("**/#/0/0/300")
+    page.at(300)
+    page.page.evaluate(press, ["ArrowRight", 1])
+    page.press("]")  # before the address has had its rest
+    page.at(0)
+    page.page.go_back()
+    page.at(301)
+
+
 def test_an_episode_of_the_command_line_comes_first(tmp_path, look):
     record_pictures(tmp_path / "s.zarr")
     page = look(tmp_path / "s.zarr", "--episode", "-1").at(0)
@@ -167,6 +185,42 @@ def test_names_of_actions_and_the_transition_as_python(tmp_path, look):
     assert batch.id.tolist() == [12]
     assert f"reward {batch.reward[0]:g}, discount" in code
     namespace["store"].close()
+
+
+def test_a_path_of_any_letters_is_copied_as_python(tmp_path, look):
+    path = tmp_path / "gespräch \U0001f600.zarr"
+    record_pictures(path)
+    page = look(path, place="#/0/10/2", permissions=["clipboard-read"]).at(2)
+    page.press("c")
+    page.sees("Copied")
+    namespace = {}
+    exec(page.page.evaluate("() => navigator.clipboard.readText()"), namespace)
+    assert namespace["store"].path == path
+    namespace["store"].close()
+
+
+def test_a_reward_that_is_no_number_makes_the_return_none(tmp_path, look):
+    with mmreplay.create(tmp_path / "s.zarr", FRAME, Field((), "int64"), flush_s=0) as writer:
+        picture = np.zeros(FRAME.shape, np.uint8)
+        writer.reset(picture)
+        for step in range(4):
+            writer.step(0, np.nan if step == 2 else 1.0, picture)
+    page = look(tmp_path / "s.zarr", place="#/0/0/1").at(1)
+    page.page.locator("aside dd").get_by_text("2", exact=True).wait_for()
+    page.press("ArrowRight", "ArrowRight")
+    page.at(3)
+    assert page.numbers()["return so far"] == "NaN"
+
+
+def test_an_address_of_a_store_that_there_is_not_says_so(tmp_path, look):
+    record_pictures(tmp_path / "a.zarr")
+    record_pictures(tmp_path / "b.zarr", episodes=[(4, "")])
+    page = look(tmp_path / "a.zarr", tmp_path / "b.zarr", place="#/7")
+    page.sees("There is no store 7 here; this is the first.")
+    page.sees("3 episodes")
+    page.page.get_by_role("button", name="b.zarr", exact=True).click()
+    page.sees("1 episode")
+    assert page.page.get_by_text("There is no store").filter(visible=True).count() == 0
 
 
 def test_what_a_stranger_wrote_is_text(tmp_path, look):

@@ -122,7 +122,7 @@ def test_an_empty_store(command, write):
 def test_the_running_episode_is_open_until_its_writer_dies(command, write, play, die):
     writer = write()
     play(writer, 3)
-    assert command("episodes", "store.zarr").out.splitlines()[1].split()[-1] == "open"
+    assert command("episodes", "store.zarr").out.splitlines()[1].split()[-1] == "running"
     die(writer)
     assert command("episodes", "store.zarr").out.splitlines()[1].split()[-1] == "truncated"
 

@@ -1,6 +1,7 @@
 """``mmreplay export``: what was written, and the formats in its help."""
 
 import json
+import zipfile
 
 import numpy as np
 import pytest
@@ -15,6 +16,28 @@ def test_a_dataset_is_written(command, store):
     assert len(result.out.splitlines()) == 1
     with np.load("out.npz") as found:
         assert found["observations"].shape == (30, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "compressed"),
+    [
+        *(("true", True), ("True", True), ("yes", True)),
+        *(("false", False), ("False", False), ("no", False)),
+    ],
+)
+def test_a_switch_as_it_is_written_in_python_and_by_people(command, store, text, compressed):
+    result = command("export", "arrays", store, "out.npz", "-o", f"compressed={text}")
+    assert (result.status, result.err) == (0, "")
+    with zipfile.ZipFile("out.npz") as found:
+        kinds = {one.compress_type for one in found.infolist()}
+    assert kinds == {zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED}
+
+
+def test_a_switch_that_is_neither(command, store):
+    result = command("export", "arrays", store, "out.npz", "-o", "compressed=maybe")
+    assert (result.status, result.out) == (1, "")
+    assert "arrays: compressed: expected true or false, found 'maybe'" in result.err
+    assert "True, False, yes or no" in " ".join(command("export", "--help").out.split())
 
 
 def test_json(command, store):

@@ -1,6 +1,7 @@
 """``mmreplay import``: what was made, what was lost, and the formats in its help."""
 
 import json
+import pathlib
 
 import numpy as np
 import pytest
@@ -44,6 +45,17 @@ def test_options_and_json(command, arrays):
     assert sum(one["count"] for one in made["losses"]) == 2
 
 
+def test_a_codec_may_have_a_level(command, arrays):
+    result = command("import", "arrays", arrays, "a.zarr", "--codec", "zstd:9")
+    assert (result.status, result.err) == (0, "")
+    document = json.loads(pathlib.Path("a.zarr/frames/zarr.json").read_bytes())
+    assert '"level": 9' in json.dumps(document)
+    result = command("import", "arrays", arrays, "b.zarr", "--codec", "png")
+    assert (result.status, result.out) == (1, "")
+    assert "expected codec 'raw', 'lz4', 'zstd' or one with a level, as 'zstd:9'" in result.err
+    assert "dict" not in result.err
+
+
 def test_help_lists_the_formats_and_what_each_cannot_carry(command):
     result = command("import", "--help")
     assert (result.status, result.err) == (0, "")
@@ -51,7 +63,7 @@ def test_help_lists_the_formats_and_what_each_cannot_carry(command):
     for one in mmreplay.exchange_formats():
         if one.not_in is not None:
             assert f"Not carried: {one.not_in}" in text
-    assert "Options: final_observation." in text
+    assert "Options: final_observation (repeat, drop)." in text
 
 
 @pytest.mark.parametrize(

@@ -121,11 +121,12 @@ def test_evicted_rows(command, write, play):
         for _ in range(20):
             play(writer, 9, "terminated")
     out = command("info", "store.zarr").out
-    line = r"^transitions   10 in (\d+) rows; of (\d+) older ones (\d+) evicted$"
-    here, older, gone = map(int, re.search(line, out, re.MULTILINE).groups())
+    line = r"^transitions   10 in (\d+) rows; (\d+) older ones evicted, (\d+) of these kept for stacks$"
+    here, older, context = map(int, re.search(line, out, re.MULTILINE).groups())
     with mmreplay.open("store.zarr") as store:
         lane = store.lanes[0]
-        assert (here, older, gone) == (200 - lane.first, lane.first, lane.base)
+        assert (here, older) == (200 - lane.first, lane.first)
+        assert context == lane.first - lane.base == 64
     assert "episodes      1 whole: 1 terminated\n" in out
     assert "capacity      10 transitions\n" in out
 
@@ -164,11 +165,11 @@ def test_a_live_store_names_its_writer_and_the_age_of_its_rows(command, write, p
     play(writer, 2)
     out = command("info", "store.zarr").out
     assert out.startswith("store.zarr: live, 1 lane\n")
-    assert "episodes      2: 1 terminated, 1 open\n" in out
+    assert "episodes      2: 1 terminated, 1 running\n" in out
     assert re.search(r"^on disk       .*, with room made for rows to come$", out, re.MULTILINE)
     assert re.search(rf"^writer        pid {os.getpid()} on \S+, since 20", out, re.MULTILINE)
     assert re.search(r"^newest row    \d[\d.]* s ago$", out, re.MULTILINE)
-    assert re.search(r"^checkpoint    \d[\d.]* s ago; 3 rows not flushed since$", out, re.MULTILINE)
+    assert re.search(r"^flushed       \d[\d.]* s ago; 3 rows since$", out, re.MULTILINE)
 
 
 def test_a_crashed_store_says_that_its_writer_died(command, write, play, die):
@@ -258,7 +259,7 @@ def test_the_charts_leave_out_the_episode_that_runs(command, write, play):
     play(writer, 4, "terminated")
     play(writer, 2)
     out = command("info", "store.zarr").out
-    assert "episodes      2: 1 terminated, 1 open\n" in out
+    assert "episodes      2: 1 terminated, 1 running\n" in out
     chart = out[out.index("steps per episode") :]
     assert chart.splitlines()[1:] == ["  4  " + "█" * 40 + " 1"]
     writer.close()

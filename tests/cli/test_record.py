@@ -145,7 +145,6 @@ def test_steps_that_are_no_whole_number_are_refused(command, folder, given):
         ["CartPole-v1", "cart.zarr"],
         ["CartPole-v1"],
         ["CartPole-v1", "cart.zarr", "--steps", "0"],
-        ["CartPole-v1", "cart.zarr", "--steps", "9", "--codec", "gzip"],
         ["CartPole-v1", "cart.zarr", "--steps", "9", "--policy", "clever"],
     ],
 )
@@ -163,6 +162,7 @@ def test_wrong_usage_is_status_2(arguments, command, folder):
         (["CartPole-v1", "cart.zarr", "--policy", "nosuch:policy"], "no module 'nosuch'"),
         (["CartPole-v1", "cart.zarr", "--policy", "json:nosuch"], "json has no 'nosuch'"),
         (["CartPole-v1", "nosuch/cart.zarr"], "nosuch"),
+        (["CartPole-v1", "cart.zarr", "--codec", "gzip"], "one with a level, as 'zstd:9'"),
         (["CartPole-v1", "cart.zarr", "--envs", "100000"], "envs: expected a whole number, 1 to"),
         (["CartPole-v1", "cart.zarr", "--capacity", str(10**30)], "capacity: expected a whole"),
     ],
@@ -230,8 +230,35 @@ def test_rows_evicted_by_a_capacity_are_reported(command, folder):
     assert found is not None
     with mmreplay.open("cart.zarr") as store:
         lane = store.lanes[0]
-        assert [f"{lane.base:,}", f"{lane.rows:,}"] == list(found.groups())
+        assert [f"{lane.first:,}", f"{lane.rows:,}"] == list(found.groups())
         assert lane.base > 0
+
+
+def test_a_codec_may_have_a_level(command, folder):
+    arguments = ["CartPole-v1", "cart.zarr", "--steps", "10"]
+    assert command("record", *arguments, "--codec", "zstd:9").status == 0
+    text = json.dumps(json.loads(Path("cart.zarr/frames/zarr.json").read_bytes()))
+    assert '"level": 9' in text
+    assert command("record", *arguments, "--codec", "zstd:9", "--append").status == 0
+    result = command("record", *arguments, "--codec", "zstd:8", "--append")
+    assert (result.status, result.out) == (1, "")
+    assert "codec" in result.err
+
+
+def test_a_recording_of_lost_lives_goes_on_with_append_alone(command, module):
+    module(
+        "lives",
+        "import gymnasium\n"
+        "from tests.support.counter_env import Counter\n"
+        "gymnasium.register('Counter-v0', Counter)\n",
+    )
+    arguments = ["lives:Counter-v0", "lives.zarr", "--steps", "14"]
+    assert command("record", *arguments, "--life-loss").status == 0
+    result = command("record", *arguments, "--append")
+    assert (result.status, result.err) == (0, "")
+    with mmreplay.open("lives.zarr") as store:
+        assert store.info()["env"]["life_loss"] is True
+        assert int((store.non_terminals[:] == 0).sum()) > 4
 
 
 def test_an_existing_store_is_appended_to_only_with_append(command, folder):
@@ -260,6 +287,16 @@ def test_a_signal_stops_the_recording_and_keeps_every_step(number, command, modu
         assert len(store) == 100
         assert store.info()["state"] == "closed"
     assert mmreplay.verify("cart.zarr").findings == []
+
+
+def test_what_a_capacity_evicted_is_not_said_to_be_kept(command, module):
+    module("signalled", SIGNALLED.format(number=int(signal.SIGINT)))
+    arguments = "CartPole-v1 cart.zarr --steps 1000000 --policy signalled:policy".split()
+    result = command("record", *arguments, "--capacity", 20)
+    assert (result.status, result.err) == (0, "")
+    first, *_, last = result.out.splitlines()
+    assert first == "Stopped at 100 of 1,000,000 steps; --append goes on"
+    assert re.fullmatch(r"the oldest \d+ of the store's \d+ rows evicted", last)
 
 
 def test_under_nohup_a_closed_terminal_stops_nothing(command, module):

@@ -40,6 +40,22 @@ def test_listening_for_others_says_what_that_means(store):
     assert re.match(r"Listening on 0\.0\.0\.0: .*token.*nothing is encrypted", err)
 
 
+@pytest.mark.parametrize("host", ["127.0.0.2", "LOCALHOST"])
+def test_listening_for_this_machine_only_is_nothing_to_tell(store, host):
+    process, line = serve(store, "--host", host)
+    assert line.startswith(f"http://{host}:")
+    process.kill()
+    assert process.communicate(timeout=60) == ("", "")
+
+
+def test_hosts_that_are_none(command, store):
+    result = command("view", store, "--host", "")
+    assert (result.status, result.out) == (1, "")
+    assert result.err.startswith("Error: host: expected an address")
+    result = command("view", store, "--host", "192.0.2.1")
+    assert (result.status, "--host" in result.err, "--port" in result.err) == (1, True, False)
+
+
 def test_a_store_that_is_not_there(command, store):
     result = command("view", store, "none.zarr")
     assert (result.status, result.out) == (1, "")

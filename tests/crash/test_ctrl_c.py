@@ -163,7 +163,7 @@ def check(batch):
     assert (batch.observation[:, -1, 0] == batch.action % 251).all()
 
 while n_left > 0:
-    data, epoch = mmreplay.load(path, prefetch=2), None
+    data, epoch = mmreplay.load(path, stack=4, prefetch=2), None
     for _ in range(100):
         if interrupted(read):
             epoch = None
@@ -174,7 +174,7 @@ while n_left > 0:
         again.close()
     while interrupted(data.close):
         pass
-data = mmreplay.load(path, prefetch=2)
+data = mmreplay.load(path, stack=4, prefetch=2)
 data.sample(8)
 """
 

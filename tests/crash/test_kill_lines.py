@@ -314,7 +314,7 @@ ELSEWHERE = {
         system/held_directories HeldPath.__eq__ | return NotImplemented
         system/held_directories shown
         system/checked_reads allocated_bytes
-        system/checked_reads _blocks
+        system/checked_reads _rounded
         system/checked_reads check_rights
         system/checked_reads _check_right
     """,

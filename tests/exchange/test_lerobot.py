@@ -15,7 +15,15 @@ import torch
 import mmreplay
 from mmreplay import Field, FormatError, SchemaError, export_dataset, import_dataset
 from tests.support.disks.trees import names
-from tests.support.played_episodes import DICT, assert_same, play, read_back, write, write_vector
+from tests.support.played_episodes import (
+    ARGUMENTS,
+    DICT,
+    assert_same,
+    play,
+    read_back,
+    write,
+    write_vector,
+)
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Torchvision's compiled operators are for the torch with CUDA. It says what they give when it is
@@ -283,6 +291,32 @@ def test_a_store_of_our_own(tmp_path, quick_disk, monkeypatch, kind, play_into):
         assert set(one.extras) == {*extras, "timestamp", "task_index"}
         one.extras = {name: one.extras[name] for name in extras}
     assert_same(again, episodes)
+
+
+def test_keys_of_observations_keep_their_names(tmp_path, quick_disk):
+    episodes = play(frames=ARGUMENTS)
+    export_dataset(write(tmp_path / "a.zarr", episodes), "lerobot", tmp_path / "out")
+    assert {f"observation.{key}" for key in ARGUMENTS} <= set(opened(tmp_path / "out").features)
+    import_dataset("lerobot", tmp_path / "out", tmp_path / "b.zarr")
+    for found, one in zip(read_back(tmp_path / "b.zarr"), episodes, strict=True):
+        assert found.observation.keys() == ARGUMENTS.keys()
+        for key, rows in found.observation.items():
+            assert np.array_equal(rows[:-1], one.observation[key][:-1]), key
+        assert np.array_equal(found.action, one.action)
+
+
+@pytest.mark.parametrize("name", ["observation", "observation.x", "next.truncated"])
+def test_extra_columns_with_a_name_that_means_something_else_are_lost(tmp_path, quick_disk, name):
+    episodes = play(extras={name: Field((), "bool")})
+    out = export_dataset(write(tmp_path / "a.zarr", episodes), "lerobot", tmp_path / "out")
+    assert {one.what: one.count for one in out.losses} == {
+        f"column {name}: not what LeRobot means by that name": 25,
+        "final observations: LeRobot has none": 4,
+    }
+    back = import_dataset("lerobot", tmp_path / "out", tmp_path / "b.zarr")
+    assert (back.episodes, back.terminated) == (4, 2)
+    for found, one in zip(read_back(tmp_path / "b.zarr"), episodes, strict=True):
+        assert np.array_equal(found.observation["frame"][:-1], one.observation["frame"][:-1])
 
 
 def test_columns_that_lerobot_cannot_hold_are_said(tmp_path, quick_disk):

@@ -18,7 +18,15 @@ with warnings.catch_warnings():
     from minari.data_collector import EpisodeBuffer
     from minari.utils import create_dataset_from_buffers
 
-from tests.support.played_episodes import DICT, assert_same, play, read_back, write, write_vector
+from tests.support.played_episodes import (
+    ARGUMENTS,
+    DICT,
+    assert_same,
+    play,
+    read_back,
+    write,
+    write_vector,
+)
 
 LENGTHS = (7, 1, 12, 5)
 
@@ -234,7 +242,11 @@ def test_jpeg_images_are_decoded_as_minari_decodes_them(tmp_path, quick_disk):
 
 
 @pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
-@pytest.mark.parametrize("frames", [{"frame": Field((3,), "float32")}, DICT], ids=["array", "dict"])
+@pytest.mark.parametrize(
+    "frames",
+    [{"frame": Field((3,), "float32")}, DICT, ARGUMENTS],
+    ids=["array", "dict", "arguments"],
+)
 @pytest.mark.parametrize("play_into", [write, write_vector])
 def test_a_store_of_our_own(tmp_path, quick_disk, monkeypatch, data_format, frames, play_into):
     monkeypatch.setattr("mmreplay.exchange.stored.block_steps", lambda row_bytes: 4)
@@ -246,7 +258,7 @@ def test_a_store_of_our_own(tmp_path, quick_disk, monkeypatch, data_format, fram
     for episode, one in zip(found.iterate_episodes(), episodes, strict=True):
         observed = flat(episode.observations)
         for key, rows in one.observation.items():
-            assert np.array_equal(observed[f"/{key}" if frames is DICT else ""], rows)
+            assert np.array_equal(observed[f"/{key}" if len(frames) > 1 else ""], rows)
         assert np.array_equal(episode.actions, one.action)
         assert np.array_equal(episode.rewards, one.reward)
         assert np.array_equal(episode.terminations, one.terminal)

@@ -14,7 +14,16 @@ import numpy as np
 import mmreplay
 from mmreplay import Field
 
-__all__ = ["Episode", "assert_same", "play", "read_back", "steps_of", "write", "write_vector"]
+__all__ = [
+    "ARGUMENTS",
+    "Episode",
+    "assert_same",
+    "play",
+    "read_back",
+    "steps_of",
+    "write",
+    "write_vector",
+]
 
 Frames = dict[str, np.ndarray]
 
@@ -40,6 +49,12 @@ class Episode:
 FRAMES = {"frame": Field((3,), "float32")}
 DICT = {"image": Field((4, 5), "uint8"), "pose": Field((2,), "float64")}
 ACTION = Field((2,), "float32")
+ARGUMENTS = {
+    key: Field((3,), "float32")
+    for key in ("action", "actions", "reward", "rewards", "terminated", "truncated", "pose")
+}
+"""Keys of observations that formats have columns of, and `step` arguments."""
+
 EXTRAS = {"log_prob": Field((), "float32"), "goal": Field((2, 2), "int16")}
 
 

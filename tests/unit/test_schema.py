@@ -351,7 +351,9 @@ def test_schemas_hold_the_same_data_by_names_shapes_and_dtypes_alone():
 
 @pytest.mark.parametrize("codec", [5, b"lz4", ["lz4"], lambda: "lz4"])
 def test_a_codec_is_a_name_or_a_dict(codec):
-    with pytest.raises(SchemaError, match="codec: expected 'raw', 'lz4', 'zstd' or a zarr codec"):
+    with pytest.raises(
+        SchemaError, match=r"codec: expected 'raw', 'lz4', 'zstd', .* or a zarr codec"
+    ):
         Field((3,), codec=codec)
 
 

@@ -1,11 +1,12 @@
 // The page: where one is, which the address tells; the keys; and the store as it is now.
 
-import { el, fill } from "./dom.js";
+import { el, fill, tool } from "./dom.js";
 import { EpisodeView } from "./episode.js";
 import { loadAbout, loadTable, onChange, page, poll, read, write } from "./model.js";
 import { Overview } from "./overview.js";
 
 const POLL_MS = 1000;
+const REST_MS = 200;
 const KEYS = [
   ["↑ ↓  j k", "choose an episode"],
   ["Enter", "open it"],
@@ -34,7 +35,7 @@ const help = el(
   el("button", { class: "tool", text: "Close", onclick: () => help.close() }),
 );
 
-// ---------------------------------------------------------------- light and dark
+// ---- light and dark
 
 const system = matchMedia("(prefers-color-scheme: dark)");
 
@@ -53,31 +54,59 @@ function otherTheme() {
   setTheme(next);
 }
 
-// ---------------------------------------------------------------- where one is
+// ---- where one is
 
 // #/store, or #/store/id/step
 function parse() {
   const [, number, id, step] = location.hash.split("/");
   const store = page.stores[Number(number) || 0];
-  const isEpisode = /^\d{1,19}$/.test(id || "");
-  return { store, id: isEpisode ? id : null, step: Math.max(Math.floor(Number(step)) || 0, 0) };
+  nowhere = store ? "" : `There is no store ${number} here; this is the first.`;
+  const isEpisode = store && /^\d{1,19}$/.test(id || "");
+  return { store: store || page.stores[0], id: isEpisode ? id : null, step: Math.max(Math.floor(Number(step)) || 0, 0) };
 }
 
-let written = null;
+// The address follows: browsers let it change a few times a second only, and then in silence.
+let here = {};
+let rest = 0;
+let nowhere = "";
 
-function place(store, id, step, { quietly = false } = {}) {
-  const hash = id === undefined ? `#/${store.number}` : `#/${store.number}/${id}/${step}`;
-  if (quietly || hash === location.hash) return; // while it plays, the address would change too often
-  const here = parse();
-  written = hash;
-  if (here.id === id && here.store === store && id !== undefined) history.replaceState(null, "", hash);
-  else history.pushState(null, "", hash);
-  route();
+function address(method = "replaceState") {
+  clearTimeout(rest);
+  rest = 0;
+  const { store, id, step } = here;
+  if (!store) return;
+  const hash = id === null ? `#/${store.number}` : `#/${store.number}/${id}/${step}`;
+  if (hash === location.hash) return;
+  try {
+    history[method](null, "", hash);
+  } catch {
+    // too often, as some say
+  }
+  rest = setTimeout(address, REST_MS); // it may be another place by then
+}
+
+function place(store, id = null, step = 0) {
+  const isSame = id !== null && here.id === id && here.store === store;
+  if (!isSame) address(); // where the way back leads
+  here = { store, id, step };
+  nowhere = "";
+  if (!isSame) {
+    address("pushState");
+    go();
+  } else if (!rest) address();
 }
 
 function route() {
-  const { store, id, step } = parse();
+  clearTimeout(rest);
+  rest = 0;
+  here = parse();
+  go();
+}
+
+function go() {
+  const { store, id, step } = here;
   if (!store) return;
+  say(nowhere);
   const isEpisode = id !== null && store.isReady;
   const isNew = episode.node.hidden === isEpisode;
   overview.node.hidden = isEpisode;
@@ -85,35 +114,32 @@ function route() {
   document.title = `${store.name} · mmreplay`;
   if (isEpisode) {
     loadTable(store);
-    if (written !== location.hash || isNew || !episode.data || episode.data.id !== id) {
-      episode.open(store, id, step);
-    }
+    episode.open(store, id, step);
   } else {
     episode.close();
     loadTables();
     overview.show(store);
     if (isNew) overview.table.body.focus();
   }
-  written = null;
 }
 
 const overview = new Overview({
-  open: (store, id) => place(store, id, 0),
-  choose: (store) => place(store),
+  open: place,
+  choose: place,
 });
 
 const episode = new EpisodeView({
   place,
-  back: () => place(parse().store),
+  back: () => place(here.store),
   neighbour: (by) => {
-    const { store, id } = parse();
+    const { store, id } = here;
     if (overview.table.store !== store) overview.table.show(store);
     const next = overview.table.neighbour(id, by);
-    if (next !== null) place(store, next, 0);
+    if (next !== null) place(store, next);
   },
 });
 
-// ---------------------------------------------------------------- keys
+// ---- keys
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || help.open) return;
@@ -131,18 +157,16 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
 });
 
-// ---------------------------------------------------------------- begin
+// ---- begin
 
 function header() {
-  const button = (text, title, onclick) =>
-    el("button", { class: "tool", text, title, "aria-label": title, onclick });
   return el(
     "header",
     { class: "top" },
     el("a", { class: "mark", href: "#/0", text: "mmreplay" }),
     el("span", { class: "gap" }),
-    button("◐", "Dark or light (d)", otherTheme),
-    button("?", "Keys (?)", () => help.showModal()),
+    tool("◐", "Dark or light (d)", otherTheme),
+    tool("?", "Keys (?)", () => help.showModal()),
   );
 }
 
@@ -154,7 +178,7 @@ function say(sentence) {
 async function watch() {
   try {
     await poll();
-    say("");
+    say(nowhere);
   } catch (error) {
     say(error.message);
   }
@@ -163,14 +187,17 @@ async function watch() {
 
 // Of stores shown now.
 function loadTables() {
-  const { store } = parse();
+  const { store } = here;
   (overview.node.hidden && store ? [store] : page.stores).forEach((one) => loadTable(one));
 }
 
 onChange((what) => {
   if (what !== "flags") {
     if (what !== "table") loadTables();
-    if (what === "about") route();
+    if (what === "about") {
+      go();
+      episode.later();
+    }
     episode.changed();
   }
   if (!overview.node.hidden) overview.update();
@@ -195,8 +222,7 @@ async function begin() {
     const { store = 0, episode: id } = page.start;
     history.replaceState(null, "", id === undefined ? `#/${store}` : `#/${store}/${id}/0`);
   }
-  window.addEventListener("hashchange", route);
-  window.addEventListener("popstate", route);
+  for (const one of ["hashchange", "popstate"]) addEventListener(one, route);
   route();
   // Tables that were put off are asked for again, also when nothing new has come since.
   setInterval(loadTables, POLL_MS);

@@ -70,10 +70,9 @@ export class Chart {
   }
 }
 
-// ---------------------------------------------------------------- over time
+// ---- over time
 
-// The mean of each bucket of time, for each store: [times, means of the first, of the second, ...];
-// and the first episode in each bucket.
+// The means of buckets of time, a list a store, and the first episode in each.
 export function overTime(stores, key) {
   let last = 1;
   for (const { table } of stores) {
@@ -148,7 +147,7 @@ export function drawOverTime(chart, stores, key, pick) {
   chart.draw(options, data);
 }
 
-// ---------------------------------------------------------------- vectors
+// ---- vectors
 
 // Some components of a vector along an episode, around the step that is shown.
 export function drawLines(chart, steps, lines, at, pick) {
@@ -188,10 +187,10 @@ export function drawLines(chart, steps, lines, at, pick) {
   chart.draw(options, [steps, ...lines]);
 }
 
-// ---------------------------------------------------------------- histograms
+// ---- histograms
 
 // Few values are bars with their names; many are steps.
-export function drawSpread(chart, spread, stores, actionNames) {
+export function drawSpread(chart, spread, stores) {
   const totals = spread.counts.map((counts) => counts.reduce((a, b) => a + b, 0));
   chart.value.textContent = "";
   if (spread.values) {
@@ -201,7 +200,7 @@ export function drawSpread(chart, spread, stores, actionNames) {
       ...spread.counts.map((counts, s) => Math.max(...counts) / Math.max(totals[s], 1)),
     );
     const rows = spread.values.map((value, v) => {
-      const name = spread.action && actionNames ? actionNames[value] : undefined;
+      const name = spread.names?.[value];
       const bars = stores.map((store) => {
         const n = spread.counts[store.number][v];
         const bar = el("div", { class: "fill" });

@@ -13,10 +13,13 @@ export function el(tag, props = {}, ...children) {
   return node;
 }
 
+export const tool = (text, title, onclick) =>
+  el("button", { type: "button", class: "tool", text, title, "aria-label": title, onclick });
+
 export const fill = (node, ...children) =>
   node.replaceChildren(...children.flat().filter((one) => one !== null && one !== undefined));
 
-// ---------------------------------------------------------------- numbers as people read them
+// ---- numbers as people read them
 
 const whole = new Intl.NumberFormat("en");
 
@@ -49,8 +52,8 @@ export function python(value) {
 }
 
 export function pythonString(text) {
-  return JSON.stringify(text).replace(/[\u007f-\uffff]/g, (one) => {
-    return `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`;
+  return JSON.stringify(text).replace(/[^ -~]/gu, (one) => {
+    return `\\U${one.codePointAt(0).toString(16).padStart(8, "0")}`;
   });
 }
 

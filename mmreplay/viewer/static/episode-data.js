@@ -1,6 +1,6 @@
 // One episode: its rows in blocks, and what is known of them so far.
 
-import { getBlock, getJson, kept } from "./net.js";
+import { forget, getBlock, getJson, kept } from "./net.js";
 import { ENDS, loadTable, page } from "./model.js";
 
 const TRANSITIONS = 64; // of a block
@@ -48,7 +48,7 @@ export class EpisodeData {
     return this.store.rowsPath(this.id, column, start, stop);
   }
 
-  // { data, offset, items, damage } of a row; null if it is not here yet, and then it is asked for.
+  // A row; null if it is not here yet, and then it is asked for.
   row(column, k) {
     if (k < 0 || k >= this.rows(column)) return null;
     const path = this.path(column, k);
@@ -59,6 +59,14 @@ export class EpisodeData {
     const items = block.rows.data.length / block.rows.shape[0];
     const hit = block.damage.find(([from, to]) => from <= k && k < to);
     return { data: block.rows.data, offset: (k - start) * items, items, damage: hit && hit[2] };
+  }
+
+  // Priorities change in place: they are asked for again, and shown until they have come.
+  renew(column, k) {
+    const now = performance.now();
+    if (now - (this.renewedAt || -RETRY_MS) < RETRY_MS / 2) return;
+    this.renewedAt = now;
+    forget(this.path(column, k));
   }
 
   // The values of a row as numbers: a list, or null.
@@ -102,11 +110,15 @@ export class EpisodeData {
   line(column, part = 0) {
     const out = new Float64Array(this.length).fill(NaN);
     const damage = [];
+    let isWhole = true;
     for (let start = 0; start < this.length; start += column.block) {
       const path = this.path(column, start);
       const block = kept(path) || this.newest.get(`${column.number}/${start}`);
       if (!kept(path)) this.ask(path, `${column.number}/${start}`);
-      if (!block) continue;
+      if (!block) {
+        isWhole = false;
+        continue;
+      }
       const n = block.rows.shape[0];
       const items = block.rows.data.length / n;
       const stop = Math.min(n, this.length - start);
@@ -116,10 +128,10 @@ export class EpisodeData {
         out.fill(NaN, one[0], Math.min(one[1], this.length));
       }
     }
-    return { values: out, damage };
+    return { values: out, damage, isWhole };
   }
 
-  // The transition of a step: the frames of its stacks, and its return; or null.
+  // Of a step: the frames of its stacks, and its return; or null.
   transition(settings, k) {
     if (k < 0 || k >= this.length) return null;
     const path = this.transitionsPath(settings, k);

@@ -1,10 +1,10 @@
 // One episode: its frames, its numbers, the stack that an agent sees, and the way through it.
 
 import { Chart, drawLines } from "./charts.js";
-import { copy, count, el, fill, number, python, pythonString } from "./dom.js";
+import { copy, count, el, fill, number, python, pythonString, tool } from "./dom.js";
 import { EpisodeData } from "./episode-data.js";
 import { LANE_SHIFT, page, read, write } from "./model.js";
-import { layout, paint } from "./paint.js";
+import { layout, paint, widened } from "./paint.js";
 import { Player, SPEEDS } from "./player.js";
 import { Scrubber } from "./scrubber.js";
 
@@ -28,7 +28,7 @@ export class EpisodeView {
     this.build();
   }
 
-  // ------------------------------------------------------------ the parts of the page
+  // ---- the parts of the page
 
   build() {
     this.title = el("h2");
@@ -39,37 +39,29 @@ export class EpisodeView {
     this.scrubber = new Scrubber((step) => this.show(step));
     this.trackMessage = el("p", { class: "sentence", hidden: true });
     this.position = el("output", { class: "position" });
-    const button = (label, title, onclick) =>
-      el("button", { type: "button", class: "tool", title, "aria-label": title, onclick, text: label });
-    this.playButton = button("▶\ufe0e", "Play (space)", () => this.togglePlay());
-    this.followButton = button("Follow", "Stay at the newest step (l)", () => this.toggleFollow());
-    this.flagButton = button("☆", "Flag this episode (f)", () => this.flag());
+    this.playButton = tool("▶\ufe0e", "Play (space)", () => this.togglePlay());
+    this.followButton = tool("Follow", "Stay at the newest step (l)", () => this.toggleFollow());
+    this.flagButton = tool("☆", "Flag this episode (f)", () => this.flag());
     this.speedBox = el(
       "select",
       { "aria-label": "Steps a second", onchange: () => (this.player.speed = Number(this.speedBox.value)) },
       SPEEDS.map((one) => el("option", { value: one, text: `${one} / s` })),
     );
     this.buildStack();
-    this.copyButton = el("button", {
-      type: "button",
-      class: "tool",
-      title: "Copy this transition as Python (c)",
-      text: "Copy as Python",
-      onclick: () => this.copy(),
-    });
+    this.copyButton = tool("Copy as Python", "Copy this transition as Python (c)", () => this.copy());
     this.node = el(
       "article",
       { class: "episode", hidden: true },
       el(
         "header",
         { class: "bar" },
-        button("←", "Back to the episodes (Esc)", this.back),
+        tool("←", "Back to the episodes (Esc)", this.back),
         this.title,
         this.facts,
         el("span", { class: "gap" }),
         this.flagButton,
-        button("‹", "Episode before ([)", () => this.neighbour(-1)),
-        button("›", "Next episode (])", () => this.neighbour(1)),
+        tool("‹", "Episode before ([)", () => this.neighbour(-1)),
+        tool("›", "Next episode (])", () => this.neighbour(1)),
       ),
       this.message,
       el(
@@ -84,11 +76,11 @@ export class EpisodeView {
         el(
           "div",
           { class: "bar" },
-          button("«", "First step (Home)", () => this.show(0)),
-          button("‹", "One step back (←)", () => this.move(-1)),
+          tool("«", "First step (Home)", () => this.show(0)),
+          tool("‹", "One step back (←)", () => this.move(-1)),
           this.playButton,
-          button("›", "One step on (→)", () => this.move(1)),
-          button("»", "Last step (End)", () => this.show(this.data.length)),
+          tool("›", "One step on (→)", () => this.move(1)),
+          tool("»", "Last step (End)", () => this.show(this.data.length)),
           this.speedBox,
           this.followButton,
           this.position,
@@ -138,7 +130,7 @@ export class EpisodeView {
     );
   }
 
-  // ------------------------------------------------------------ one episode
+  // ---- one episode
 
   async open(store, id, step) {
     if (this.data && this.data.store === store && this.data.id === id && this.data.version === store.head.version) {
@@ -246,7 +238,7 @@ export class EpisodeView {
     const reward = data.line(store.column("reward"));
     const flag = data.line(store.column("flag"));
     const actions = Array.from({ length: parts }, (_, part) => data.line(action, part));
-    this.rewards = reward.values;
+    this.rewards = reward.isWhole && reward.values;
     this.scrubber.show(data.length, data.end, {
       reward: reward.values,
       flag: flag.values,
@@ -301,6 +293,7 @@ export class EpisodeView {
       this.say(isGone ? "This episode was evicted meanwhile: what is shown is what the page kept." : "", true);
     }
     if (this.follows) this.toNewest();
+    else if (data.length) this.paintNumbers();
   }
 
   toNewest() {
@@ -316,12 +309,12 @@ export class EpisodeView {
     this.show(this.data.length);
   }
 
-  // ------------------------------------------------------------ one step
+  // ---- one step
 
   show(step) {
     if (!this.data) return;
     this.step = Math.min(Math.max(step, 0), this.data.length);
-    this.place(this.data.store, this.data.id, this.step, { quietly: this.player.isOn });
+    this.place(this.data.store, this.data.id, this.step);
     this.paintStep();
   }
 
@@ -332,19 +325,16 @@ export class EpisodeView {
   }
 
   paintStep() {
-    const isWhole = this.paintFrames();
+    this.paintFrames();
     this.scrubber.move(this.step);
     this.position.textContent = `${number(this.step)} / ${number(this.data.length)}`;
     this.paintNumbers();
     this.paintStack();
     const direction = this.direction || 1;
     this.data.prefetch(this.pictures.map((one) => one.column), this.step, direction);
-    return isWhole;
   }
 
-  // True if all frames of this step are there.
   paintFrames() {
-    let isWhole = true;
     for (const view of this.views) {
       if (view.chart) {
         this.paintVector(view);
@@ -358,19 +348,23 @@ export class EpisodeView {
       canvas.classList.toggle("missing", Boolean(failure));
       canvas.classList.toggle("waiting", !row && !failure);
       if (row) {
-        paint(canvas, column.shape, row.damage ? null : row.data, row.offset, this.range(column));
+        paint(canvas, column.shape, row.damage ? null : row.data, row.offset, this.range(column, row));
         canvas.dataset.step = this.step;
       }
-      isWhole &&= Boolean(row || failure);
     }
-    return isWhole;
   }
 
-  range(column) {
-    return this.data.store.about.ranges[column.number] || [0, 255];
+  // What is black and white; if this row goes beyond, all is painted again.
+  range(column, row) {
+    const { ranges } = this.data.store.about;
+    const range = ranges[column.number] || [0, 255];
+    if (column.dtype === "uint8" || row.damage || !row.data) return range;
+    const wider = widened(range, row.data, row.offset, row.items);
+    if (wider !== range) this.later();
+    return (ranges[column.number] = wider);
   }
 
-  // The components of a vector around this step; asked for again only when it leaves the window.
+  // The components of a vector around this step.
   paintVector(view) {
     const { column, chart } = view;
     const { data } = this;
@@ -427,9 +421,9 @@ export class EpisodeView {
       shown.push(["non_terminal", flag ? String(flag[0] !== 0) : "…"]);
     }
     const collected = this.rewards
-      ? this.rewards.subarray(0, Math.min(step + 1, data.length)).reduce((a, b) => a + (b || 0), 0)
-      : null;
-    shown.push(["return so far", number(collected)]);
+      ? number(this.rewards.subarray(0, step + 1).reduce((a, b) => a + b, 0))
+      : "…";
+    shown.push(["return so far", collected]);
     if (!isLast) {
       for (const column of store.all("extra")) {
         const values = data.values(column, step);
@@ -437,7 +431,9 @@ export class EpisodeView {
         shown.push([column.name, failure || (values ? shownValues(values) : "…"), failure ? "bad" : ""]);
       }
       if (store.about.has_priorities) {
-        const priority = data.values(store.column("priority"), step);
+        const column = store.column("priority");
+        if (store.head.state === "live") data.renew(column, step);
+        const priority = data.values(column, step);
         shown.push(["priority", priority ? number(priority[0]) : "…"]);
       }
     }
@@ -452,7 +448,7 @@ export class EpisodeView {
     return name ? `${values[0]} ${name}` : number(values[0]);
   }
 
-  // ------------------------------------------------------------ the stack
+  // ---- the stack
 
   stackSettings() {
     const { stack, nStep, gamma } = this.settings;
@@ -500,7 +496,7 @@ export class EpisodeView {
             continue;
           }
           canvases.classList.toggle("missing", Boolean(row.damage));
-          paint(canvases, column.shape, row.damage ? null : row.data, row.offset, this.range(column));
+          paint(canvases, column.shape, row.damage ? null : row.data, row.offset, this.range(column, row));
           canvases.title = frame < 0 ? "padding" : `frame ${frame}${row.damage ? ": damaged" : ""}`;
         }
       });
@@ -561,7 +557,7 @@ export class EpisodeView {
     this.describe();
   }
 
-  // ------------------------------------------------------------ play
+  // ---- play
 
   advance(n) {
     const { length } = this.data;
@@ -577,11 +573,7 @@ export class EpisodeView {
   }
 
   togglePlay() {
-    if (this.player.isOn) {
-      this.player.stop();
-      this.show(this.step); // which the address tells now
-      return;
-    }
+    if (this.player.isOn) return this.player.stop();
     if (this.step >= this.data.length && !this.follows) this.show(0);
     this.player.start();
     this.paintControls();

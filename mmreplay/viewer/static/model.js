@@ -50,7 +50,7 @@ export class Store {
     return this.columns.filter((one) => one.kind === kind);
   }
 
-  // ------------------------------------------------------------ paths
+  // ---- paths
 
   episodePath(id) {
     return `data/${this.number}/${this.head.version}/episode/${id}`;
@@ -65,7 +65,7 @@ export class Store {
     return `${this.episodePath(id)}/transitions/${settings}/${start}-${stop}.bin`;
   }
 
-  // ------------------------------------------------------------ flags
+  // ---- flags
 
   flag(id) {
     if (!this.flags.delete(id)) this.flags.add(id);
@@ -114,7 +114,7 @@ export class Table {
 
 export const ENDS = ["open", "terminated", "truncated"];
 
-// ---------------------------------------------------------------- asking
+// ---- asking
 
 export async function loadAbout() {
   const about = await getJson("data/stores.json");
@@ -134,7 +134,7 @@ export async function poll() {
   let hasChanged = false;
   heads.forEach((head, number) => {
     const store = page.stores[number];
-    isOther ||= head.version !== store.head.version || (!head.error && !store.isReady);
+    isOther ||= head.version !== store.head.version || head.look !== store.head.look || (!head.error && !store.isReady);
     hasChanged ||= head.key !== store.head.key || head.error !== store.head.error;
     if (!isOther) store.head = head;
   });
@@ -171,7 +171,7 @@ async function load(store) {
 
 export const loadDistributions = () => getJson("data/distributions.json");
 
-// ---------------------------------------------------------------- what the browser remembers
+// ---- what the browser remembers
 
 export function read(key, otherwise) {
   try {

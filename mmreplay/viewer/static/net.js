@@ -77,7 +77,7 @@ export function unpack(buffer) {
   return about;
 }
 
-// ---------------------------------------------------------------- blocks
+// ---- blocks
 
 const MOST_BYTES = 192 * 2 ** 20;
 const RETRY_MS = 1000;
@@ -91,6 +91,14 @@ export function kept(path) {
   blocks.delete(path);
   blocks.set(path, found);
   return found.value;
+}
+
+// What changes in its place: shown until it has come again.
+export function forget(path) {
+  const found = blocks.get(path);
+  if (!found || !found.value) return;
+  nBytes -= found.value.bytes;
+  blocks.delete(path);
 }
 
 export function getBlock(path) {

@@ -158,10 +158,9 @@ export class Overview {
       fill(this.spreadPlace, this.spreads.map((one) => one.node));
     }
     const shown = this.shown().filter((one) => one.number < stores.length);
-    const names = (this.store.about.action_names && this.store) || page.stores[0];
     charts.forEach((one, n) => {
       this.spreads[n].title.textContent = one.title;
-      drawSpread(this.spreads[n], one, shown, names.about.action_names);
+      drawSpread(this.spreads[n], one, shown);
     });
     const part = shown.filter((one) => stores[one.number].n < stores[one.number].of);
     this.spreadNote.textContent = part

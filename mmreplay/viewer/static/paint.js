@@ -1,7 +1,6 @@
 // Frames as pictures: which part of an array is a pixel, and what its values look like.
 
-// What a frame of this shape is: { kind: "picture", tiles, width, height, at(tile, channel) }, or
-// { kind: "vector", length }.
+// What a frame of this shape is: a picture, or a vector.
 export function layout(shape) {
   const n = shape.length;
   if (n < 2) return { kind: "vector", length: n ? shape[0] : 1 };
@@ -10,19 +9,34 @@ export function layout(shape) {
     const [a, b, c] = shape;
     if (c === 3) return tiles(1, 3, a, b, 0, 1, b * 3, 3);
     if (a === 3 || a === 1) return tiles(1, a, b, c, 0, b * c, c, 1);
-    // Other numbers of channels are shown side by side, each as a gray picture.
+    // Other channels lie side by side, in gray.
     if (c < a) return tiles(c, 1, a, b, 1, 0, b * c, c);
     return tiles(a, 1, b, c, b * c, 0, c, 1);
   }
-  const height = shape[n - 2];
-  const width = shape[n - 1];
-  const planes = shape.slice(0, n - 2).reduce((x, y) => x * y, 1);
-  return tiles(Math.min(planes, 16), 1, height, width, height * width, 0, width, 1);
+  return stacked(shape);
+}
+
+// Pictures side by side: the last axis if colours stand before it, else the first; as images.plane.
+function stacked(shape) {
+  const last = shape[shape.length - 1];
+  const isLast = [1, 3].includes(shape[shape.length - 2]);
+  const one = layout(isLast ? shape.slice(0, -1) : shape.slice(1));
+  const items = shape.slice(1).reduce((x, y) => x * y, 1);
+  const [n, step, scale] = isLast ? [last, 1, last] : [shape[0], items, 1];
+  const { channels, height, width } = one;
+  const steps = [one.channelStep, one.rowStep, one.columnStep].map((x) => x * scale);
+  if (one.n === 1) return tiles(Math.min(n, 16), channels, height, width, step, ...steps);
+  if (!isLast && one.n * one.tileStep === items) {
+    return tiles(Math.min(n * one.n, 16), channels, height, width, one.tileStep, ...steps);
+  }
+  const newest = tiles(one.n, channels, height, width, one.tileStep * scale, ...steps);
+  return { ...newest, first: one.first * scale + (n - 1) * step };
 }
 
 function tiles(n, channels, height, width, tileStep, channelStep, rowStep, columnStep) {
   return {
     kind: "picture",
+    first: 0,
     n,
     channels,
     height,
@@ -54,7 +68,7 @@ export function paint(canvas, shape, data, offset, range) {
   const second = picture.channels === 3 ? picture.channelStep : 0;
   const third = 2 * second;
   for (let tile = 0; tile < picture.n; tile++) {
-    const begin = offset + tile * picture.tileStep;
+    const begin = offset + picture.first + tile * picture.tileStep;
     for (let y = 0; y < height; y++) {
       let from = begin + y * picture.rowStep;
       let to = 4 * (y * width + tile * (picture.width + 1));
@@ -75,6 +89,20 @@ export function paint(canvas, shape, data, offset, range) {
     }
   }
   context.putImageData(image, 0, 0);
+}
+
+const USUAL = [[0, 1], [-1, 1], [0, 255], [-128, 127], [0, 65535]]; // as in documents.py
+
+// The range, or one that holds this frame as well: nothing is cut off.
+export function widened(range, data, offset, items) {
+  let [low, high] = range;
+  for (let k = offset; k < offset + items; k++) {
+    const value = Number(data[k]);
+    if (value < low && value > -Infinity) low = value;
+    if (value > high && value < Infinity) high = value;
+  }
+  if (low === range[0] && high === range[1]) return range;
+  return USUAL.find(([a, b]) => a <= low && high <= b) || [low, high];
 }
 
 // 0 to 255; what is no number is black.

@@ -260,7 +260,7 @@ export class EpisodeTable {
     if (id !== null) this.openEpisode(this.store, id);
   }
 
-  // To an episode by its number in the table, if the filter lets it be seen.
+  // To an episode by its number, if the filter lets it be seen.
   reveal(k) {
     const place = this.order.indexOf(k);
     if (place >= 0) this.choose(place);

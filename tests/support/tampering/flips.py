@@ -21,7 +21,7 @@ from mmreplay.datasets.prioritized_buffer import PrioritizedReplayBuffer
 from mmreplay.datasets.replay_buffer import ReplayBuffer
 from mmreplay.format.layout import CONTEXT_ROWS, CONTEXT_TICKS, LOGS, SCALARS, TICKS
 from mmreplay.maintenance.copy_lane import read_rows
-from mmreplay.maintenance.verify.report import Finding
+from mmreplay.maintenance.verify.report import Finding, Report
 from mmreplay.reading.store import Store
 from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.schema import Field
@@ -132,6 +132,11 @@ def build(path: Path, kind: Kind, seed: int = 0) -> None:
     """Record a store of this kind, and close it."""
     with record(path, kind, seed):
         pass
+
+
+def warnings(report: Report) -> list[Finding]:
+    """Its warnings, but for those of random numbers that are NaN: they were written so."""
+    return [one for one in report.warnings if "NaN or infinite" not in one.message]
 
 
 def record(path: Path, kind: Kind, seed: int = 0) -> AnyWriter | ReplayBuffer:

@@ -478,7 +478,7 @@ def test_without_threads_to_be_had_batches_are_read_when_asked_for(closed, monke
             check_equal(found, expected)
 
 
-@pytest.mark.parametrize("wrong", [-1, 1.5, True, "two", None])
+@pytest.mark.parametrize("wrong", [-1, 1.5, True, "two", None, 1025, 10**20])
 def test_an_invalid_prefetch_is_refused_before_anything_is_made(closed, tmp_path, wrong):
     fields = {"frame": Field((3,)), "action": Field((), "int64")}
     for call in (
@@ -486,6 +486,8 @@ def test_an_invalid_prefetch_is_refused_before_anything_is_made(closed, tmp_path
         lambda: ReplayBuffer(tmp_path / "new.zarr", prefetch=wrong, **fields),
         lambda: PrioritizedReplayBuffer(tmp_path / "new.zarr", prefetch=wrong, **fields),
     ):
-        with pytest.raises(SchemaError, match="prefetch: expected a whole number, 0 or more"):
+        with pytest.raises(
+            SchemaError, match="prefetch: expected a whole number, 0 to 1,024; found"
+        ):
             call()
     assert not (tmp_path / "new.zarr").exists()

@@ -184,8 +184,18 @@ def test_of_a_live_buffer_a_selection_is_what_there_was(tmp_path, quick_disk, ki
         assert last.ids.tolist() == [10]
         play(buffer, (20,))
         assert len(last) == 0
-        with pytest.raises(EmptyBufferError):
-            last.sample(1)
+        for draw in (
+            lambda: last.sample(1),
+            lambda: last.sample(1, replace=False),
+            lambda: last.sample(2, group=2),
+            lambda: last.batches(1),
+            lambda: last.sample_sequences(1, 1),
+            lambda: last.sample_trajectories(1),
+        ):
+            with pytest.raises(
+                EmptyBufferError, match=r"b\.zarr: all .* selected .* evicted since; s"
+            ):
+                draw()
         with pytest.raises(EmptyBufferError, match="nothing is selected"):
             last.select(ids=lambda ids: ids)
 

@@ -47,6 +47,23 @@ def test_what_is_no_plain_array_is_refused(data, message):
         column(data)
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (3,",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (-3,)}",
+        "  a\n b\n",
+        "-" * 9000 + "1",
+        "{[]: 1}",
+        "'" * 3,
+    ],
+)
+def test_a_header_that_is_damaged_is_refused(header):
+    data = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
+    with pytest.raises(FormatError, match=r"x.npy: no array of numpy: "):
+        column(data)
+
+
 def test_a_file_that_was_cut_off_is_noticed():
     read = column(npy(np.arange(100))[:-8])
     with pytest.raises(FormatError, match="ends within rows 0 to 100 of 100"):

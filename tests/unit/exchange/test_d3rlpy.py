@@ -6,7 +6,15 @@ import pytest
 
 import mmreplay
 from mmreplay import Field, FormatError, SchemaError, export_dataset, import_dataset
-from tests.support.played_episodes import DICT, assert_same, play, read_back, write, write_vector
+from tests.support.played_episodes import (
+    ARGUMENTS,
+    DICT,
+    assert_same,
+    play,
+    read_back,
+    write,
+    write_vector,
+)
 
 
 @pytest.mark.parametrize("action", [Field((2,), "float32"), Field((), "int64")])
@@ -47,14 +55,16 @@ def test_without_final_rows_every_step_is_there(tmp_path, quick_disk):
     assert_same(read_back(tmp_path / "b.zarr"), episodes)
 
 
-def test_dict_observations_become_tuples(tmp_path, quick_disk):
-    episodes = play(frames=DICT)
+@pytest.mark.parametrize("frames", [DICT, ARGUMENTS], ids=["dict", "arguments"])
+def test_dict_observations_become_tuples(tmp_path, quick_disk, frames):
+    episodes = play(frames=frames)
     export_dataset(write(tmp_path / "a.zarr", episodes), "d3rlpy", tmp_path / "a.h5")
     import_dataset("d3rlpy", tmp_path / "a.h5", tmp_path / "b.zarr")
     with mmreplay.open(tmp_path / "b.zarr") as store:
         found = store.trajectory(2).observation
-        assert np.array_equal(found["0"][:-1], episodes[2].observation["image"][:-1])
-        assert np.array_equal(found["1"][:-1], episodes[2].observation["pose"][:-1])
+        for place, key in enumerate(frames):
+            assert np.array_equal(found[str(place)][:-1], episodes[2].observation[key][:-1])
+        assert np.array_equal(store.trajectory(2).action, episodes[2].action)
 
 
 def test_a_file_of_version_1(tmp_path, quick_disk):

@@ -66,6 +66,49 @@ def test_there_and_back(tmp_path, quick_disk, monkeypatch, rows_per_file, block,
     assert_same(read_back(tmp_path / "b.zarr"), episodes)
 
 
+@pytest.mark.parametrize("block", [1, 1000])
+def test_lost_lives_are_a_loss_as_they_end_episodes(tmp_path, quick_disk, monkeypatch, block):
+    monkeypatch.setattr("mmreplay.exchange.stored.block_steps", lambda row_bytes: block)
+    episodes = play(frames=FRAMES, action=Field((), "int32"))
+    lost = sum(int(one.lost[:-1].sum()) for one in episodes)
+    out = export_dataset(write(tmp_path / "a.zarr", episodes), "dqn_replay", tmp_path / "out")
+    assert lost in [one.count for one in out.losses if one.what.startswith("lost lives within")]
+    back = import_dataset("dqn_replay", tmp_path / "out", tmp_path / "b.zarr")
+    assert back.episodes == 4 + lost
+
+
+def test_a_stack_of_more_frames_than_any_has_is_refused(tmp_path, quick_disk):
+    store = write(tmp_path / "a.zarr", play(frames=FRAMES, action=Field((), "int32"), lives=False))
+    save_rows(tmp_path / "in", [0, 1], [0, 1])
+    with pytest.raises(SchemaError, match="stack: expected a whole number, 1 to 1,000; found 10"):
+        export_dataset(store, "dqn_replay", tmp_path / "out", stack=10**20)
+    with pytest.raises(SchemaError, match="stack: expected a whole number, 1 to 1,000; found 10"):
+        import_dataset("dqn_replay", tmp_path / "in", tmp_path / "b.zarr", stack=1001)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.zarr", "in"]
+
+
+def test_extra_columns_of_any_name_come_back(tmp_path, quick_disk):
+    extras = {name: Field((2,), "float32") for name in ("log.prob", "next-value", "a_ckpt.0.gz")}
+    episodes = play(frames=FRAMES, action=Field((), "int32"), extras=extras, lives=False)
+    export_dataset(write(tmp_path / "a.zarr", episodes), "dqn_replay", tmp_path / "out")
+    import_dataset("dqn_replay", tmp_path / "out", tmp_path / "b.zarr")
+    for found, one in zip(read_back(tmp_path / "b.zarr"), episodes, strict=True):
+        assert found.extras.keys() == extras.keys()
+        assert all(np.array_equal(found.extras[name], one.extras[name]) for name in extras)
+
+
+def test_of_two_columns_that_would_have_one_name_the_second_is_a_loss(tmp_path, quick_disk):
+    save_rows(tmp_path / "in", [1, 2, 3], [0, 0, 1])
+    for number, name in enumerate(("log prob", "log_prob")):
+        save(tmp_path / "in", f"$store$_{name}", np.full(3, number, "f4"))
+    made = import_dataset("dqn_replay", tmp_path / "in", tmp_path / "a.zarr")
+    assert (1, "column log_prob: another one is called log_prob already") in [
+        (one.count, one.what) for one in made.losses
+    ]
+    with mmreplay.open(tmp_path / "a.zarr") as store:
+        assert store.trajectory(0).extras["log_prob"].tolist() == [0, 0, 0]
+
+
 def test_padding_is_dropped_and_tells_where_episodes_were_cut_off(tmp_path, quick_disk):
     pad = [0, 0, 0]
     frames = [*pad, 1, 2, 3, *pad, 0, 5, *pad, 6, 0, 0, 7, *pad, 8, 9]

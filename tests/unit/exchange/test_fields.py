@@ -5,8 +5,20 @@ import sys
 import numpy as np
 import pytest
 
-from mmreplay import Field, FormatError, MissingExtraError
-from mmreplay.exchange.fields import extra_field, extra_name, field, flags, need, reward_dtype
+from mmreplay import Field, FormatError, MissingExtraError, SchemaError
+from mmreplay.exchange.fields import (
+    check_key,
+    check_names,
+    extra_field,
+    extra_name,
+    field,
+    flags,
+    is_new,
+    key_name,
+    key_names,
+    need,
+    reward_dtype,
+)
 from mmreplay.exchange.losses import Losses
 
 
@@ -23,6 +35,37 @@ from mmreplay.exchange.losses import Losses
 )
 def test_names_of_extra_columns_are_those_a_store_takes(given, expected):
     assert extra_name(given) == expected
+
+
+def test_keys_of_observations_may_be_called_as_arguments_of_step():
+    assert (key_name("reward"), key_name("pixels/left eye")) == ("reward", "pixels.left_eye")
+
+
+@pytest.mark.parametrize("key", ["", ".", "../../x", "a/b", "a" * 101, "zarr.json", "own", None])
+def test_a_key_that_is_no_name_is_refused(key):
+    check_key("agent_pos", {"own"}.__contains__)
+    with pytest.raises(SchemaError, match=r"key: expected a name of .*, found"):
+        check_key(key, {"own"}.__contains__)
+
+
+def test_a_name_of_the_format_itself_is_refused_with_what_to_do():
+    check_names(["a", "b"], {"own"}.__contains__, "x: extra columns")
+    with pytest.raises(SchemaError, match=r"x: extra columns: 'own' is .* under another name, or"):
+        check_names(["a", "own"], {"own"}.__contains__, "x: extra columns")
+
+
+def test_of_two_columns_of_one_name_the_second_is_a_loss():
+    losses = Losses()
+    assert is_new("a_b", "a b", {"c"}, losses)
+    assert losses.all() == ()
+    assert not is_new("a_b", "a_b", {"a_b"}, losses)
+    assert [one.what for one in losses.all()] == ["column a_b: another one is called a_b already"]
+
+
+def test_two_observations_of_one_key_are_refused():
+    assert key_names(["a/b", "c"], "x") == {"a.b": "a/b", "c": "c"}
+    with pytest.raises(FormatError, match=r"x: observations 'a/b' and 'a.b': both .* 'a.b'"):
+        key_names(["a/b", "a.b"], "x")
 
 
 def test_a_field_keeps_shape_and_dtype():

@@ -33,6 +33,36 @@ def test_an_option_that_there_is_not(tmp_path):
         import_dataset("arrays", {}, tmp_path / "a.zarr", x=1)
 
 
+@pytest.mark.parametrize("value", ["no", "False", "maybe", 0, 1, None])
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [("arrays", "compressed"), ("d3rlpy", "final_row"), ("robomimic", "next_obs")],
+)
+def test_a_switch_is_true_or_false(tmp_path, name, option, value):
+    with pytest.raises(SchemaError, match=f"{name}: {option}: expected true or false, found"):
+        export_dataset(tmp_path, name, tmp_path / "out", **{option: value})
+
+
+def test_a_switch_of_an_import(tmp_path):
+    with pytest.raises(SchemaError, match="infos: expected true or false, found 'maybe'"):
+        import_dataset("minari", tmp_path, tmp_path / "a.zarr", infos="maybe")
+
+
+def test_an_option_that_is_a_text(tmp_path):
+    with pytest.raises(SchemaError, match="robomimic: key: expected a text, found False"):
+        export_dataset(tmp_path, "robomimic", tmp_path / "out", key=False)
+
+
+def test_options_tell_what_they_can_be():
+    formats = {one.name: one for one in mmreplay.exchange_formats()}
+    assert formats["arrays"].export_options == {"compressed": ["true", "false"]}
+    assert formats["parquet"].import_options == {"final_observation": ["repeat", "drop"]}
+    choices = ["zstd", "snappy", "gzip", "brotli", "lz4", "none"]
+    assert formats["parquet"].export_options == {"compression": choices}
+    assert formats["robomimic"].export_options == {"key": [], "next_obs": ["true", "false"]}
+    assert formats["ogbench"].export_options == {}
+
+
 def test_the_list_of_formats_needs_no_library_of_any():
     code = (
         "import sys, mmreplay; mmreplay.exchange_formats(); "

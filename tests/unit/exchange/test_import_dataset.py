@@ -11,6 +11,7 @@ import pytest
 import mmreplay
 from mmreplay import (
     DiskFullError,
+    FormatError,
     SchemaError,
     StoreExistsError,
     StoreNotFoundError,
@@ -114,3 +115,14 @@ def test_a_full_disk_leaves_nothing(tmp_path, number):
         with pytest.raises(DiskFullError):
             import_dataset("arrays", ARRAYS, tmp_path / "a.zarr")
     assert names(tmp_path) == []
+
+
+def test_a_file_where_a_directory_is_expected_and_the_other_way_round(tmp_path):
+    (tmp_path / "a.npz").touch()
+    with pytest.raises(
+        FormatError, match=r"a\.npz: cannot be read as minari: expected a directory, found a file; "
+    ):
+        import_dataset("minari", tmp_path / "a.npz", tmp_path / "a.zarr")
+    (tmp_path / "b.hdf5").mkdir()
+    with pytest.raises(FormatError, match=r"b\.hdf5: cannot be read as d4rl: expected a file, f"):
+        import_dataset("d4rl", tmp_path / "b.hdf5", tmp_path / "a.zarr")

@@ -9,6 +9,7 @@ import pytest
 import mmreplay
 from mmreplay import Field, FormatError, export_dataset, import_dataset
 from tests.support.played_episodes import (
+    ARGUMENTS,
     DICT,
     assert_same,
     play,
@@ -18,7 +19,11 @@ from tests.support.played_episodes import (
 )
 
 
-@pytest.mark.parametrize("frames", [{"frame": Field((3,), "float32")}, DICT], ids=["array", "dict"])
+@pytest.mark.parametrize(
+    "frames",
+    [{"frame": Field((3,), "float32")}, DICT, ARGUMENTS],
+    ids=["array", "dict", "arguments"],
+)
 @pytest.mark.parametrize("make", [write, write_vector])
 @pytest.mark.parametrize("block", [3, 1000])
 def test_there_and_back_every_byte_is_the_same(

@@ -7,16 +7,27 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field, FormatError, export_dataset, import_dataset
-from tests.support.played_episodes import DICT, assert_same, play, read_back, write, write_vector
+from mmreplay import Field, FormatError, SchemaError, export_dataset, import_dataset
+from tests.support.played_episodes import (
+    ARGUMENTS,
+    DICT,
+    assert_same,
+    play,
+    read_back,
+    write,
+    write_vector,
+)
 
 
 @pytest.mark.parametrize("make", [write, write_vector])
 @pytest.mark.parametrize("block", [3, 1000])
-def test_there_and_back_every_byte_is_the_same(tmp_path, quick_disk, monkeypatch, make, block):
+@pytest.mark.parametrize("frames", [DICT, ARGUMENTS], ids=["dict", "arguments"])
+def test_there_and_back_every_byte_is_the_same(
+    tmp_path, quick_disk, monkeypatch, make, block, frames
+):
     for module in ("stored", "columns"):
         monkeypatch.setattr(f"mmreplay.exchange.{module}.block_steps", lambda row_bytes: block)
-    episodes = play(frames=DICT)
+    episodes = play(frames=frames)
     out = export_dataset(make(tmp_path / "a.zarr", episodes), "robomimic", tmp_path / "a.hdf5")
     assert out.losses == ()
     back = import_dataset("robomimic", tmp_path / "a.hdf5", tmp_path / "b.zarr")
@@ -81,6 +92,40 @@ def test_numbers_as_actions_and_one_observation(tmp_path, quick_disk):
         assert file["data/demo_0/actions"].shape == (7, 1)
         assert file["data/demo_0/obs/state"].shape == (7, 3)
         assert "next_obs" not in file["data/demo_0"]
+
+
+@pytest.mark.parametrize("name", ["dones", "obs", "next_obs"])
+def test_extra_columns_with_the_name_of_another_are_refused(tmp_path, quick_disk, name):
+    store = write(tmp_path / "a.zarr", play(extras={name: Field((), "float32")}))
+    with pytest.raises(SchemaError, match=f"robomimic: extra columns: '{name}' is the name"):
+        export_dataset(store, "robomimic", tmp_path / "a.hdf5")
+    assert not (tmp_path / "a.hdf5").exists()
+
+
+@pytest.mark.parametrize("key", ["", ".", "a/b"])
+def test_a_key_that_is_no_name_is_refused(tmp_path, quick_disk, key):
+    store = write(tmp_path / "a.zarr", play())
+    with pytest.raises(SchemaError, match=f"key: expected a name of .* found '{key}'"):
+        export_dataset(store, "robomimic", tmp_path / "a.hdf5", key=key)
+    assert not (tmp_path / "a.hdf5").exists()
+
+
+def test_names_that_become_one_are_a_loss_or_refused(tmp_path, quick_disk):
+    path = demonstrations(tmp_path / "a.hdf5")
+    with h5py.File(path, "a") as file:
+        for number in range(12):
+            file[f"data/demo_{number}/the states"] = np.zeros((number + 1, 4))
+            file[f"data/demo_{number}/the_states"] = np.ones((number + 1, 4))
+    made = import_dataset("robomimic", path, tmp_path / "a.zarr")
+    assert "column the_states: another one is called the_states already" in [
+        one.what for one in made.losses
+    ]
+    with mmreplay.open(tmp_path / "a.zarr") as store:
+        assert not store.trajectory(0).extras["the_states"].any()
+    with h5py.File(path, "a") as file:
+        file["data/demo_0/obs/a b"] = file["data/demo_0/obs/a_b"] = np.zeros(1)
+    with pytest.raises(FormatError, match="observations 'a b' and 'a_b': both"):
+        import_dataset("robomimic", path, tmp_path / "b.zarr")
 
 
 def test_a_file_without_observations_is_refused(tmp_path):

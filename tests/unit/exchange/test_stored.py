@@ -7,6 +7,7 @@ import mmreplay
 from mmreplay import Field
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.stored import Stored
+from mmreplay.reading.live_lanes import LiveLanes
 from tests.support.played_episodes import DICT, Episode, assert_same, play, write, write_vector
 
 
@@ -79,6 +80,32 @@ def test_an_episode_that_runs_ends_as_truncated(tmp_path, quick_disk):
     assert [(one.count, one.what) for one in losses] == [
         (1, "episodes that are still running: they end here as truncated")
     ]
+
+
+def test_steps_that_come_meanwhile_are_not_taken_for_evicted_ones(
+    tmp_path, quick_disk, monkeypatch
+):
+    frame = np.zeros(1, np.uint8)
+    with mmreplay.create(tmp_path / "s.zarr", Field((1,)), Field((), "int64"), flush_s=0) as writer:
+        writer.reset(frame)
+        writer.step(0, 1.0, frame, True)
+        writer.flush()
+        follow = LiveLanes._follow
+
+        def followed(lanes):
+            """As it is; then the writer goes on, before anything can look again."""
+            found = follow(lanes)
+            writer.reset(frame)
+            writer.step(0, 1.0, frame, True)
+            writer.flush()
+            return found
+
+        with mmreplay.open(tmp_path / "s.zarr") as store:
+            monkeypatch.setattr(LiveLanes, "_follow", followed)
+            losses = Losses()
+            stored = Stored(store, losses, None)
+            assert len(store) > stored.n_steps
+    assert losses.all() == ()
 
 
 def test_what_is_left_of_an_evicted_episode_is_a_loss(tmp_path, quick_disk):

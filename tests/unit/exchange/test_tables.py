@@ -33,6 +33,18 @@ def test_parts_of_dict_observations():
     assert found.incoming([]).frame == {"a": Field((2,), "uint8"), "b.c": Field((2,), "uint8")}
 
 
+def test_of_two_columns_of_one_name_none_goes_unsaid():
+    given = {"a b": np.zeros(N), "a_b": np.ones(N), "observations": np.ones((N, 3))}
+    found, losses = tables(FLAT | given)
+    assert [one.what for one in losses.all()] == ["column a_b: another one is called a_b already"]
+    incoming = found.incoming([])
+    assert incoming.frame == Field((2,), "float32")  # of obs, which came first
+    assert incoming.extras == {
+        "a_b": Field((), "float64"),
+        "observations": Field((3,), "float64"),
+    }
+
+
 def test_columns_of_other_lengths_are_losses():
     losses = tables(FLAT | {"other": np.zeros(3)})[1]
     assert [one.what for one in losses.all()] == ["array other: not one row a step"]

@@ -247,6 +247,17 @@ def test_large_actions_have_shorter_chunks_and_the_scalars_follow():
             "zstd",
         ),
         (BITS, BITS, "blosc"),
+        (
+            "zstd:9",
+            {"name": "zstd", "configuration": {"level": 9, "checksum": False}},
+            "zstd",
+        ),
+        (
+            "lz4:9",
+            {"name": "blosc", "configuration": LZ4["configuration"] | {"clevel": 9}},
+            "lz4",
+        ),
+        ("gzip:5", GZIP, "gzip"),
     ],
 )
 def test_a_codec_is_stored_with_all_that_it_means(codec, document, name):
@@ -260,6 +271,11 @@ def test_a_codec_is_stored_with_all_that_it_means(codec, document, name):
     [
         "lz5",
         "",
+        "zstd:",
+        "zstd:x",
+        "zstd:23",
+        "raw:1",
+        "lz4:10",
         {"name": "lz4"},
         {"name": "numcodecs.lz4"},
         {"name": "blosc", "configuration": {"cname": "snappy"}},

@@ -210,6 +210,35 @@ def test_a_store_that_is_open_takes_the_newest_rows(make, story):
     assert (about["state"], about["rows"], about["open"]) == ("closed", 9, 0)
 
 
+@pytest.mark.parametrize("lanes", [None, 2])
+def test_all_is_of_one_moment_while_rows_come_and_others_are_evicted(make, monkeypatch, lanes):
+    """Whatever looked again after the rows were counted would find newer ones, and fewer old."""
+    writer = make(capacity=40, lanes=lanes, flush_s=0)
+    shape = (lanes,) if lanes else ()
+    frame, no = np.zeros((*shape, 3), np.uint8), np.zeros(shape, bool)
+
+    def play(n_episodes):
+        for _ in range(n_episodes):
+            writer.reset(frame)
+            for t in range(9):
+                writer.step(np.zeros(shape, int), np.ones(shape), frame, no | (t == 8), no)
+        writer.flush()
+
+    play(20)
+    with mmreplay.open(writer.path) as store:
+        expected = store.info()
+        endings = info.endings
+        monkeypatch.setattr(info, "endings", lambda *given: (play(10), endings(*given))[1])
+        found = store.info()
+        assert len(store) == 40
+        assert store.lanes[0].first > expected["lane_details"][0]["first"]
+    counted = (
+        "rows kept_rows transitions episodes terminated returns lengths lane_details bytes_raw"
+    )
+    for key in counted.split():
+        assert found[key] == expected[key], key
+
+
 def test_an_old_row_and_an_old_checkpoint_have_an_age(make, story, monkeypatch):
     writer = make()
     story.play(writer, 3)

@@ -94,6 +94,21 @@ def test_appending_another_environment_is_refused(tmp_path):
         assert len(store) == 10
 
 
+@pytest.mark.parametrize("life_loss", [False, True])
+@pytest.mark.parametrize("envs", [None, 2])
+def test_appending_takes_lost_lives_as_the_store_does(tmp_path, envs, life_loss):
+    path = tmp_path / "s"
+    record(Counter, path, 14, envs=envs, life_loss=life_loss)
+    record(Counter, path, 14, envs=envs, append=True)
+    record(Counter, path, 14, envs=envs, append=True, life_loss=life_loss)
+    assert metadata(path)["life_loss"] is life_loss
+    lost = [mmreplay.open(path).transitions(i, stack=None).non_terminal for i in ([2], [16 + 2])]
+    if envs is None:
+        assert [bool(flag[0]) for flag in lost] == [not life_loss] * 2
+    with pytest.raises(SchemaError, match=f"{life_loss}, found {not life_loss}; leave it out, or"):
+        record(Counter, path, 14, envs=envs, append=True, life_loss=not life_loss)
+
+
 def test_an_existing_store_stays_unless_append_is_set(tmp_path):
     record("CartPole-v1", tmp_path / "s", 10)
     with pytest.raises(StoreExistsError):
@@ -104,7 +119,7 @@ def test_an_existing_store_stays_unless_append_is_set(tmp_path):
 
 def test_a_capacity_keeps_the_newest(tmp_path):
     result = record(Counter, tmp_path / "s", 50, capacity=10)
-    assert (result.rows, result.evicted_rows) == (58, 0)  # all of it is the context of the newest
+    assert (result.rows, result.evicted_rows) == (58, 45)  # 13 rows hold 10 transitions
     with mmreplay.open(tmp_path / "s") as store:
         assert len(store) == 10
 
@@ -120,7 +135,7 @@ def test_evicted_rows_are_counted(lanes, tmp_path):
     assert result.rows == 500 if lanes else result.rows > 500
     assert 0 < result.evicted_rows < result.rows
     with mmreplay.open(path) as store:
-        assert sum(lane.base for lane in store.lanes) == result.evicted_rows
+        assert sum(lane.first for lane in store.lanes) == result.evicted_rows
         assert sum(lane.rows for lane in store.lanes) == result.rows
     assert result.to_json()["evicted_rows"] == result.evicted_rows
     again = record(Counter, path, 10, append=True, envs=envs)

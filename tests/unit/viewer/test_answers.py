@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import InvalidIdError, MmreplayError, SchemaError
+from mmreplay import Field, InvalidIdError, MmreplayError, SchemaError, StoreNotFoundError
 from mmreplay.batches.settings import Settings
 from mmreplay.viewer.answers import Answers
 from mmreplay.viewer.packed import unpack
@@ -55,6 +55,49 @@ def test_a_store_that_cannot_be_read_does_not_keep_others_from_being_shown(tmp_p
         one.episodes(0)
     assert unpack(one.episodes(1).body)[0]["length"].tolist() == [9, 21, 7]
     assert [len(c["counts"]) for c in json.loads(one.distributions().body)["charts"]] == [2, 2]
+
+
+def test_a_store_that_is_damaged_from_the_first_says_so_beside_the_others(tmp_path, answers):
+    record_pictures(tmp_path / "a.zarr")
+    record_pictures(tmp_path / "b.zarr")
+    whole = (tmp_path / "a.zarr" / "zarr.json").read_bytes()
+    (tmp_path / "a.zarr" / "zarr.json").write_bytes(b"{")
+    with pytest.raises(MmreplayError):
+        answers("a.zarr")
+    with pytest.raises(StoreNotFoundError):
+        answers("b.zarr", "none.zarr")
+    one = answers("a.zarr", "b.zarr")
+    broken, sound = json.loads(one.about().body)["stores"]
+    assert ("a.zarr" in broken["head"]["error"], sound["head"]["error"]) == (True, None)
+    with pytest.raises(MmreplayError):
+        one.episodes(0)
+    with pytest.raises(MmreplayError):
+        one.rows(0, "", 0, 0, 0, 1)
+    charts = json.loads(one.distributions().body)["charts"]
+    assert charts[0]["counts"][0] == [0, 0, 0]
+    (tmp_path / "a.zarr" / "zarr.json").write_bytes(whole)
+    assert json.loads(one.heads().body)[0]["error"] is None
+    assert unpack(one.episodes(0).body)[0]["length"].tolist() == [9, 21, 7]
+
+
+def test_what_a_store_holds_is_looked_at_again_as_it_grows(tmp_path, answers):
+    writer = mmreplay.create(
+        tmp_path / "s.zarr", Field((2, 2), "float32"), Field((), "int64"), flush_s=0
+    )
+    one = answers("s.zarr")
+    (before,) = json.loads(one.about().body)["stores"]
+    assert before["ranges"] == {"0": [0, 1]}
+    writer.reset(np.zeros((2, 2), np.float32))
+    for step in range(20):
+        writer.step(0, 0.0, np.full((2, 2), step * 10, np.float32))
+    (after,) = json.loads(one.about().body)["stores"]
+    assert after["ranges"] == {"0": [0, 255]}
+    looks = {json.loads(one.heads().body)[0]["look"], after["head"]["look"]}
+    assert before["head"]["look"] not in looks
+    for _ in range(5):
+        writer.step(0, 0.0, np.full((2, 2), 5000, np.float32))
+    assert {json.loads(one.heads().body)[0]["look"]} == looks  # seldom
+    writer.close()
 
 
 def test_etags_change_with_the_rows(tmp_path, answers):

@@ -146,3 +146,16 @@ def test_values_that_leave_no_room_for_bins_are_drawn_as_far_as_they_can_be(valu
 
 def test_an_empty_store_has_no_charts(opened):
     assert distributions([spread_samples(opened(episodes=[]))])["charts"] == []
+
+
+def test_actions_have_names_that_all_stores_give_them(opened):
+    def names(*stores):
+        charts = distributions([None if one is None else spread_samples(one) for one in stores])
+        return charts["charts"][1]["names"]
+
+    one, same, other = (
+        opened(metadata={"action_names": given}) for given in (["A", "B"], ["A", "B"], ["B", "A"])
+    )
+    assert names(one, same, None) == ["A", "B"]
+    assert names(one, other) is None
+    assert names(one, opened()) is None

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import SchemaError, StoreExistsError, StoreNotFoundError
+from mmreplay import Field, SchemaError, StoreExistsError, StoreNotFoundError
+from mmreplay.viewer import export
 from mmreplay.viewer.answers import Answers
 from mmreplay.viewer.export import evenly_chosen
 from mmreplay.viewer.packed import unpack
 from mmreplay.viewer.page import page_files
-from tests.support.viewed import record_pictures
+from tests.support.viewed import FRAME, frame_of, play, record_pictures
 
 
 @pytest.fixture
@@ -58,6 +59,46 @@ def test_frames_are_bounded_and_one_episode_may_be_asked_for(recorded, tmp_path)
     assert about["start"] == {"store": 0, "episode": "32"}
     with pytest.raises(SchemaError, match="there are 3 whole episodes"):
         mmreplay.export_view(recorded, tmp_path / "d", episode=3)
+
+
+def while_chosen(monkeypatch, call):
+    """Let something happen to the store after the export has looked at its episodes."""
+    choose = export.evenly_chosen
+    monkeypatch.setattr(export, "evenly_chosen", lambda *given: (call(), choose(*given))[1])
+
+
+def test_a_store_that_is_written_meanwhile_is_shown_as_it_was(tmp_path, quick_disk, monkeypatch):
+    writer = record_pictures(tmp_path / "s.zarr", episodes=[(70, "")], close=False)
+    while_chosen(monkeypatch, lambda: writer.step(0, 0.0, frame_of(FRAME, 5)))
+    mmreplay.export_view(tmp_path / "s.zarr", tmp_path / "out")
+    about = json.loads((tmp_path / "out" / "data" / "stores.json").read_bytes())["stores"][0]
+    assert about["head"]["state"] == "copied while it was written"
+    table, _ = unpack((tmp_path / "out" / "data" / "0" / "episodes.bin").read_bytes())
+    assert table["length"].tolist() == [70]
+    rows = tmp_path / "out" / "data" / "0" / about["head"]["version"] / "episode" / "0" / "rows"
+    assert {one.name for one in (rows / "0").iterdir()} == {"0-64.bin", "64-71.bin"}
+    assert [one.name for one in (rows / "1").iterdir()] == ["0-70.bin"]
+    writer.close()
+
+
+def test_what_is_evicted_meanwhile_is_left_out(tmp_path, quick_disk, monkeypatch):
+    frame = Field((2, 2), "uint8", "raw", chunk=8)
+    episodes = [(6, "terminated")] * 40
+    writer = record_pictures(
+        tmp_path / "s.zarr", frame=frame, episodes=episodes, capacity=20, close=False
+    )
+    with mmreplay.open(tmp_path / "s.zarr") as store:
+        before = store.episodes["id"].tolist()
+    while_chosen(monkeypatch, lambda: play(writer, frame, 6, "terminated"))
+    made = mmreplay.export_view(tmp_path / "s.zarr", tmp_path / "out")
+    about = json.loads((tmp_path / "out" / "data" / "stores.json").read_bytes())["stores"][0]
+    left = [int(one) for one in about["exported"]]
+    assert 0 < len(left) < len(before) == made.episodes
+    assert left == before[-len(left) :]
+    assert made.exported_episodes == len(left)
+    files = [one for one in (tmp_path / "out").rglob("*") if one.is_file()]
+    assert (made.files, made.n_bytes) == (len(files), sum(one.stat().st_size for one in files))
+    writer.close()
 
 
 def test_episodes_are_chosen_evenly():

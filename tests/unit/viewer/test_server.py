@@ -72,6 +72,7 @@ def test_final_blocks_may_be_kept_for_ever(app, episode):
     reply = ask(app, f"{episode}/transitions/4/3/0.9/zero/0-9.bin")
     assert "immutable" in reply.headers["cache-control"]
     assert unpack(reply.body)[0]["seen"].tolist()[0] == [-1, -1, -1, 0]
+    assert ask(app, f"{episode}/transitions/4/3/1e-7/zero/0-9.bin").status == 200
     assert ask(app, f"{episode}.json").headers["cache-control"] == "no-cache"
     assert ask(app, f"{episode}/rows/4/0-9.bin").headers["cache-control"] == "no-store"
 
@@ -83,6 +84,8 @@ def test_final_blocks_may_be_kept_for_ever(app, episode):
         ("{episode}/rows/9/0-1.bin", 404),
         ("{episode}/transitions/0/1/0.9/reset/0-1.bin", 400),
         ("{episode}/transitions/4/1/7/reset/0-1.bin", 400),
+        ("{episode}/transitions/4/1/nan/reset/0-1.bin", 400),
+        ("{episode}/transitions/4/1/many/reset/0-1.bin", 400),
         ("{episode}/transitions/4/1/0.9/<b>/0-1.bin", 400),
         ("/data/0/older/episode/0/rows/0/0-1.bin", 410),
         ("/data/0/older/episode/0.json", 410),

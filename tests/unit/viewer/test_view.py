@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from urllib.parse import urlsplit
 
 import pytest
@@ -71,6 +72,34 @@ def test_requests_that_are_none_are_answered_by_an_error_or_nothing(served):
     assert not select.select([process.stderr], [], [], 0)[0]
 
 
+def test_connections_without_a_whole_request_are_closed(recorded):
+    code = f"from mmreplay.viewer import server; server.Connection.patience_s = 0.8; {CODE}"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, recorded], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        parts = urlsplit(process.stdout.readline().strip())
+        half, whole = b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+        for sent in ([], [half], [whole, half]):
+            with socket.create_connection((parts.hostname, parts.port), timeout=30) as one:
+                for data in sent:
+                    one.sendall(data)
+                    if data == whole:
+                        assert one.recv(1 << 16)
+                while one.recv(1 << 16):
+                    pass
+        # One that asks now and then is answered.
+        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=30)
+        for _ in range(3):
+            connection.request("GET", f"/?{parts.query}")
+            assert connection.getresponse().read()
+            time.sleep(0.5)
+        connection.close()
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_a_port_that_is_taken_is_named(recorded):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -80,7 +109,7 @@ def test_a_port_that_is_taken_is_named(recorded):
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "256.1.1.1", "\0", "x" * 300])
 def test_a_host_that_is_none_is_named(recorded, host):
-    with pytest.raises(MmreplayError, match="cannot listen"):
+    with pytest.raises(MmreplayError, match=r"cannot listen.* --host"):
         mmreplay.view(recorded, host=host, ready=lambda url: os._exit(1))
 
 
@@ -88,6 +117,7 @@ def test_wrong_arguments_are_refused_before_anything_is_served(recorded, tmp_pat
     for wrong in (
         {"port": -1},
         {"port": 65_536},
+        {"host": ""},
         {"episode": 3},
         {"episode": -4},
         {"episode": 1.5},

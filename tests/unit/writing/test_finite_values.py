@@ -54,6 +54,25 @@ def test_a_value_that_is_not_is_named(odd, name, change):
     assert str(caught.value).startswith(f"store.zarr: {name}: expected finite numbers, found {odd}")
 
 
+MASKED = [np.ma.masked, np.ma.array(1.0, mask=True), np.ma.array(1, mask=True)]
+
+
+@pytest.mark.parametrize("odd", MASKED, ids=["masked", "float", "int"])
+def test_a_masked_number_is_none(odd):
+    for name in ("reward", "action"):
+        with pytest.raises(SchemaError, match=f"{name}: expected finite numbers, found nan"):
+            values().check_step(**step(**{name: odd}))
+
+
+def test_an_array_may_have_a_mask_with_nothing_under_it():
+    whole = np.ma.array(np.zeros(2, "float32"), mask=[False, False])
+    values().check_step(**step(reward=np.ma.array(1.0), extras={"x": whole, "n": 1}))
+    with pytest.raises(SchemaError, match=r"x: expected finite numbers, found nan, at \[1\]"):
+        values().check_step(
+            **step(extras={"x": np.ma.array(whole.data, mask=[False, True]), "n": 1})
+        )
+
+
 def test_only_the_newest_frame_of_a_stack_counts():
     odd = LazyFrames([np.full(2, NAN), np.zeros(2)])
     values().check_frames({"pos": odd})

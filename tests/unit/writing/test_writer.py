@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -78,7 +79,7 @@ def test_a_flag_that_is_no_bool_is_refused_before_the_row_is_written(make, name,
     writer = make()
     frame = np.zeros(3, np.uint8)
     writer.reset(frame)
-    with pytest.raises(SchemaError, match="flag"):
+    with pytest.raises(SchemaError, match=r"^flags terminated, truncated, life_lost: expected"):
         writer.step(0, 0, frame, **{name: flag})
     assert (writer.rows, writer.n_steps, writer.running) == (1, 0, True)
     writer.step(0, 0, frame)
@@ -188,6 +189,17 @@ def test_a_frame_may_be_of_any_shape(make, story, shape, dtype, codec):
     story.play(writer, 11)
     drain(writer)
     assert_store_matches(story, writer)
+
+
+@pytest.mark.parametrize("reward", [np.array([1.0]), None, "1", [1.0]])
+def test_a_reward_is_a_number(make, reward):
+    writer = make()
+    writer.reset(np.zeros(3, np.uint8))
+    with pytest.raises(SchemaError, match=r"^reward: expected a number, found .*; convert it, an"):
+        writer.step(0, reward, np.zeros(3, np.uint8))
+    assert writer.rows == 1
+    writer.step(0, np.array([1.0]).item(), np.zeros(3, np.uint8))
+    assert mmreplay.open(writer.path).rewards[0] == 1
 
 
 def test_rewards_may_have_64_bits(make):
@@ -498,6 +510,8 @@ def test_threads_of_a_writer_end_with_it(make, story):
     before = set(threading.enumerate())
     writer = make(flush_s=3600, frame=Field((3,), "uint8", "lz4", 4, 8))
     story.play(writer, 20)
+    while len(set(threading.enumerate()) - before) < 2:  # one may be about to begin
+        time.sleep(0.01)
     assert len(set(threading.enumerate()) - before) == 2
     writer.close()
     assert set(threading.enumerate()) == before
