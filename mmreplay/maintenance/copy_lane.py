@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,9 @@ KEPT = ("capacity", "padding", "finite", "env", "versions", "name")
 
 SIDE_DATA = frozenset({"generator", "priorities"})
 """Side data of a lane: the random state of the sampler, and the column of priorities."""
+
+Made = Callable[[str, int, int], Iterator[tuple[int, Array]]]
+"""Rows [start, stop) of a column that is not copied, as (first row, rows)."""
 
 _STEP_BYTES = 4 << 20
 
@@ -93,16 +96,18 @@ def copy_vector(
     side_data: Collection[str] = SIDE_DATA,
     to_rewrite: Mapping[str, Collection[tuple[str, int]]] | None = None,
     wrong_sums: Mapping[str, Collection[tuple[str, int]]] | None = None,
+    made: Mapping[str, tuple[Collection[str], Made]] | None = None,
     strict: bool = False,
     moved: Callable[[int], None] | None = None,
 ) -> None:
     """As `copy_lane`, of a lane of many environments; what is given by log is of its logs' rows.
 
-    Without `stops` the ticks that there are now are copied, and the starts that there are then:
-    each tick's episodes have theirs. Raises as `copy_lane`.
+    `made` has columns that are not read in the source, and where their rows are from. Without
+    `stops` the ticks that there are now are copied, and the starts that there are then: each tick's
+    episodes have theirs. Raises as `copy_lane`.
     """
     own = {name: reader.metadata[name] for name in KEPT if name in reader.metadata}
-    to_rewrite, wrong_sums = to_rewrite or {}, wrong_sums or {}
+    to_rewrite, wrong_sums, made = to_rewrite or {}, wrong_sums or {}, made or {}
     try:
         specs = {layout.STARTS: reader.starts.specs, layout.TICKS: reader.ticks.specs}
         build_lane.build_vector_lane(target, reader.schema, specs, reader.width, own)
@@ -123,6 +128,7 @@ def copy_vector(
                 wrong_sums.get(name, ()),
                 moved,
                 context=layout.context_rows(reader.width if name == layout.TICKS else None),
+                made=made.get(name),
                 strict=strict,
             )
         ticks = target / layout.TICKS
@@ -145,6 +151,7 @@ def _copy(
     moved: Callable[[int], None] | None,
     *,
     context: int = layout.CONTEXT_ROWS,
+    made: tuple[Collection[str], Made] | None = None,
     strict: bool,
 ) -> None:
     """Put the rows below `stop` into a log of none that is open; `context` as of an eviction."""
@@ -156,6 +163,8 @@ def _copy(
         path: (settled if spec.is_raw else tail_start) // spec.chunk_rows
         for path, spec in specs.items()
     }
+    made_paths, make = made or ((), None)
+    whole |= dict.fromkeys(made_paths, 0)
     # The oldest first, and before anything is read: what has two names cannot be evicted.
     base = min(reader.base, stop)
     sums = dict.fromkeys(wrong_sums, 0)  # which closing the copy works out
@@ -177,6 +186,9 @@ def _copy(
         shared = range(base // spec.chunk_rows, whole[path])
         _share_sums(reader, spec, shared, target, sums, strict=strict)
         first = max(whole[path] * spec.chunk_rows, base)
+        if make is not None and path in made_paths:
+            _write_rows(spec, target, make(path, first, stop))
+            continue
         for size in _copy_rows(reader, spec, target, first, stop, wrong_sums, strict=strict):
             moved(size)
     store = read_metadata(target)["uuid"]
@@ -340,6 +352,17 @@ def _copy_rows(
         for row, rows in read_rows(reader, spec, first, last):
             window.rows[row - window.start : row - window.start + len(rows)] = rows
             yield rows.nbytes
+
+
+def _write_rows(spec: ArraySpec, target: AnyPath, pieces: Iterable[tuple[int, Array]]) -> None:
+    """Write rows of an uncompressed column, which come in ascending order."""
+    for start, rows in pieces:
+        row, stop = start, start + len(rows)
+        while row < stop:
+            window = chunk_files.open_window(target, spec, row // spec.chunk_rows)
+            end = min(window.start + spec.chunk_rows, stop)
+            window.rows[row - window.start : end - window.start] = rows[row - start : end - start]
+            row = end
 
 
 def damaged_file(reader: LogReader, path: AnyPath, *what: str) -> Exception:

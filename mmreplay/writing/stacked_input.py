@@ -21,14 +21,15 @@ Array = npt.NDArray[Any]
 
 
 class Overlap:
-    """The stacks given to one lane.
+    """The stacks given to one lane, or for one environment; `unit` is what its rows are called.
 
     Only two frames of a stack are looked at: the newest, and the one before it, which must be the
     newest row. Mostly it is the very array that was given as the newest one a step ago, so that
     nothing has to be compared.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, unit: str = "row") -> None:
+        self._unit = unit
         # The newest frame of the last stack of each column, and the row that it was given for.
         self._given: dict[str, tuple[int, Array]] = {}
 
@@ -86,9 +87,10 @@ class Overlap:
                 not is_same
                 and one.coerce(before, name).tobytes() != stored(path, row - 1).tobytes()
             ):
+                newest = f"{self._unit} {row - 1:,}" if row else "the first observation"
                 raise SchemaError(
-                    f"{name}: LazyFrames that do not go on from row {row - 1:,}: their second "
-                    f"newest frame is not the frame of that row. Call reset() after each "
+                    f"{name}: LazyFrames that do not go on from {newest}: their second "
+                    f"newest frame is another. Call reset() after each "
                     f"env.reset(), give every observation that the frame-stacking wrapper returns, "
                     f"and put wrappers that skip or repeat steps below it; or pass the newest "
                     f"frame alone, {_ALONE}"

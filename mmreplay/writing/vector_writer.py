@@ -394,7 +394,7 @@ class VectorWriter:
         for e in which.tolist():
             name, frame = f"{path} of environment {e}", stacks[e]
             if isinstance(frame, LazyFrames):
-                overlap = self._overlaps.setdefault(e, Overlap())
+                overlap = self._overlaps.setdefault(e, Overlap("tick"))
                 if begins:
                     frame = overlap.first(frame, field, path, name, self._head - 1)
                 else:

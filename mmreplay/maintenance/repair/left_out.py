@@ -1,4 +1,4 @@
-"""Steps of which inner chunks of frames are damaged, left out; all others of their ticks stay.
+"""Steps of which frames are damaged, left out; all others of their ticks stay.
 
 Invariant: the damaged lane is only read. A file that is written again matched its checksum, but for
 inner chunks that are known to be damaged: no other damage gets a checksum that fits.
@@ -6,6 +6,7 @@ inner chunks that are known to be damaged: no other damage gets a checksum that 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -13,14 +14,15 @@ import numpy.typing as npt
 
 from mmreplay.errors import CorruptStoreError, FormatError
 from mmreplay.format import compression, layout
-from mmreplay.format.layout import TICKS, ArraySpec
+from mmreplay.format.layout import STARTS, TICKS, ArraySpec
 from mmreplay.ids import Array, Ids
 from mmreplay.maintenance.copy_lane import is_intact
-from mmreplay.maintenance.repair.damaged_rows import narrow_files
+from mmreplay.maintenance.repair.damaged_rows import DamagedRows, narrow_files
 from mmreplay.maintenance.repair.spans import Span, merged
 from mmreplay.maintenance.repair.vector_documents import share_tree
 from mmreplay.maintenance.verify.report import Finding
 from mmreplay.maintenance.verify.tick_rules import expected_partners
+from mmreplay.reading.log_reader import LogReader
 from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.storage import chunk_files, priority_column, shard_file
 from mmreplay.storage.checksums import crc32c_of_file, stored_checksum
@@ -28,34 +30,47 @@ from mmreplay.system import checked_reads, durable_writes
 from mmreplay.system.held_directories import AnyPath
 
 _PIECE_CELLS = 1 << 18
+_FEW_TICKS = 64
 
 _Mask = npt.NDArray[np.bool_]
 _Lost = Mapping[int, Sequence[Span]]  # ticks by environment
 
 
-def leave_out(reader: VectorReader, findings: Sequence[Finding], target: AnyPath) -> int:
+def leave_out(
+    reader: VectorReader, findings: Mapping[str, Sequence[Finding]], target: AnyPath
+) -> int | None:
     """Put a lane together at `target` that is the closed one of `reader` without some steps.
 
-    `findings` are those about its ticks. A damaged inner chunk costs the episodes of its
-    environment their steps from there on. Returns how many those are; 0 if there is no such damage,
-    or if this cannot be done, as other damage is in the way, or a tick would be of nobody. Then
+    `findings` are those about its logs. A damaged inner chunk of ticks costs the episodes of its
+    environment their steps from there on, a start whose frame is damaged its episode. Returns how
+    many steps those are; None if there is no such damage, or if other damage is in the way. Then
     nothing of what may be at `target` is of use.
     """
-    damaged = narrow_files(findings)
-    if not damaged or not reader.is_closed:
-        return 0
+    if not reader.is_closed:
+        return None
+    starts = reader.starts
+    lost = merged(DamagedRows(starts, findings[STARTS]).spans, starts.base, starts.head)
+    damaged = {log: narrow_files(of_log) for log, of_log in findings.items()}
+    if not damaged[TICKS] and not lost:
+        return None
     try:
         durable_writes.remove_tree(target)
-        return _LeavingOut(reader, damaged).run(target)
-    except (CorruptStoreError, FormatError):
-        return 0
+        return _LeavingOut(reader, damaged, lost).run(target)
+    except (CorruptStoreError, FormatError, FileNotFoundError):
+        return None
 
 
 class _LeavingOut:
-    """One closed lane; `damaged` are the files, below its ticks, with damaged inner chunks."""
+    """One closed lane; `damaged` are the files of each log with damaged inner chunks.
 
-    def __init__(self, reader: VectorReader, damaged: set[str]) -> None:
-        self._reader, self._log, self._damaged = reader, reader.ticks, damaged
+    `lost_starts` are starts of which frames are damaged.
+    """
+
+    def __init__(
+        self, reader: VectorReader, damaged: Mapping[str, set[str]], lost_starts: Sequence[Span]
+    ) -> None:
+        self._reader, self._log, self._damaged = reader, reader.ticks, damaged[TICKS]
+        self._damaged_starts, self._lost_starts = damaged[STARTS], lost_starts
         self._sums: dict[tuple[str, int], int] = {}
         self._lost = self._lost_steps()
 
@@ -69,26 +84,28 @@ class _LeavingOut:
             end = min(start + n, stop)
             episodes = self._read("episode", start, end)
             lost = self._mask(start, end) & (episodes >= 0)
-            if ((episodes >= 0) <= lost).all(1).any():
-                return 0  # a tick of nobody
             gone[start - first : end - first] = lost.sum(1)
-        if not gone.any():
-            return 0
         share_tree(self._reader.path, target)
-        before = gone.cumsum()
+        if gone.any():
+            self._leave_out_of_ticks(target / TICKS, first, stop, gone.cumsum())
+        self._write_sums(target / TICKS)
+        self._clear_starts(target / STARTS)
+        self._write_sums(target / STARTS)
+        return int(gone.sum())
+
+    def _leave_out_of_ticks(self, target: AnyPath, first: int, stop: int, before: Ids) -> None:
+        """Write the files of ticks [first, stop) again; `before`: steps that gone, summed up."""
         for spec in self._log.specs.values():
             last = self._log.head if spec.path == "count" else stop
             start = max(first - (spec.path == "ends"), self._reader.base)
             for chunk in range(start // spec.chunk_rows, -(-last // spec.chunk_rows)):
                 if not spec.is_raw:
-                    self._leave_out_of_shard(target / TICKS, spec, chunk)
+                    self._leave_out_of_shard(target, spec, chunk)
                 elif spec.path == "count":
-                    self._lower(target / TICKS, spec, chunk, first, before)
+                    self._lower(target, spec, chunk, first, before)
                 else:
-                    self._leave_out_of_rows(target / TICKS, spec, chunk)
-        self._leave_out_of_priorities(target / TICKS, first, stop)
-        self._write_sums(target / TICKS)
-        return int(gone.sum())
+                    self._leave_out_of_rows(target, spec, chunk)
+        self._leave_out_of_priorities(target, first, stop)
 
     def _read(self, path: str, start: int, stop: int) -> Ids:
         return chunk_files.read_rows(self._log, self._log.specs[path], start, stop)
@@ -101,11 +118,20 @@ class _LeavingOut:
         for spec in self._log.specs.values():
             for chunk in chunk_files.chunk_files(self._log.path, spec):
                 if f"{spec.path}/{spec.key(chunk)}" in self._damaged:
-                    for number in self._damaged_inner(spec, chunk):
+                    for number in self._damaged_inner(self._shard(self._log, spec, chunk), spec):
                         block, env = divmod(number, spec.width)
                         start = chunk * spec.chunk_rows + block * spec.inner_rows
                         found.setdefault(env, []).append((start, start + spec.inner_rows))
         base, head = self._reader.base, self._reader.head
+        for number in itertools.chain.from_iterable(range(*span) for span in self._lost_starts):
+            starts = self._reader.starts
+            env, tick = (
+                int(chunk_files.read_rows(starts, starts.specs[path], number, number + 1)[0])
+                for path in ("env", "tick")
+            )
+            # Before the oldest tick that is kept nothing can be seen of it.
+            if base <= tick < head and self._read("episode", tick, tick + 1)[0, env] == number:
+                found.setdefault(env, []).append((tick, tick + 1))
         out = {}
         for env, spans in found.items():
             whole = [(start, self._end(env, stop)) for start, stop in merged(spans, base, head)]
@@ -113,9 +139,10 @@ class _LeavingOut:
                 out[env] = merged(whole, base, head)
         return out
 
-    def _damaged_inner(self, spec: ArraySpec, chunk: int) -> Iterator[int]:
+    @staticmethod
+    def _damaged_inner(shard: shard_file.Shard, spec: ArraySpec) -> Iterator[int]:
         """The inner chunks of a shard that cannot be decoded."""
-        shard, buffer = self._shard(spec, chunk), np.empty(spec.inner_bytes, np.uint8)
+        buffer = np.empty(spec.inner_bytes, np.uint8)
         for number, place in enumerate(shard.slices):
             try:
                 if place is not None:
@@ -123,20 +150,21 @@ class _LeavingOut:
             except CorruptStoreError:
                 yield number
 
-    def _shard(self, spec: ArraySpec, chunk: int) -> shard_file.Shard:
-        path = chunk_files.chunk_path(self._log.path, spec, chunk)
+    @staticmethod
+    def _shard(log: LogReader, spec: ArraySpec, chunk: int) -> shard_file.Shard:
+        path = chunk_files.chunk_path(log.path, spec, chunk)
         return shard_file.Shard(path, spec, compression.make_codec(spec.codec or {}))
 
     def _end(self, env: int, tick: int) -> int:
         """The first tick from `tick` on that is not of the episode that the one before it is of."""
         head = self._reader.head
         number = self._read("episode", tick - 1, tick)[0, env]
-        n = max(_PIECE_CELLS // self._reader.width, 1)
+        n, most = _FEW_TICKS, max(_PIECE_CELLS // self._reader.width, 1)
         while number >= 0 and tick < head:
             others = self._read("episode", tick, min(tick + n, head))[:, env] != number
             if others.any():
                 return tick + int(others.argmax())
-            tick = min(tick + n, head)
+            tick, n = min(tick + n, head), min(2 * n, most)
         return tick
 
     def _mask(self, start: int, stop: int) -> _Mask:
@@ -201,8 +229,8 @@ class _LeavingOut:
         ):
             raise CorruptStoreError(f"{path}: does not match its checksum")
         codec = compression.make_codec(spec.codec or {})
-        shard, stored = self._shard(spec, chunk), checked_reads.read_bytes(path, size)
-        damaged = set(self._damaged_inner(spec, chunk)) if is_damaged else set()
+        shard, stored = self._shard(self._log, spec, chunk), checked_reads.read_bytes(path, size)
+        damaged = set(self._damaged_inner(shard, spec)) if is_damaged else set()
         buffer, parts = np.empty(spec.inner_bytes, np.uint8), list[bytes]()
         for number, place in enumerate(shard.slices):
             if place is None:
@@ -218,6 +246,59 @@ class _LeavingOut:
             else:
                 parts.append(stored[place[0] : place[1]])
         self._replace(target, spec, chunk, shard_file.assemble(spec, parts))
+
+    def _clear_starts(self, target: AnyPath) -> None:
+        """Zeros in the frames of starts that are lost; no tick names one of these any more."""
+        log = self._reader.starts
+        for spec in (spec for path, spec in log.specs.items() if path not in ("env", "tick")):
+            for chunk in sorted(
+                {
+                    number
+                    for start, stop in self._lost_starts
+                    for number in range(start // spec.chunk_rows, -(-stop // spec.chunk_rows))
+                }
+            ):
+                if f"{spec.path}/{spec.key(chunk)}" in self._damaged_starts:
+                    self._clear_inner_chunks(target, spec, chunk)
+                elif not self._is_whole(spec, chunk):
+                    self._replace(target, spec, chunk, self._zeros(spec, chunk))
+
+    def _clear_inner_chunks(self, target: AnyPath, spec: ArraySpec, chunk: int) -> None:
+        path = chunk_files.chunk_path(self._reader.starts.path, spec, chunk)
+        shard = self._shard(self._reader.starts, spec, chunk)
+        stored = checked_reads.read_bytes(path, shard_file.file_size(path, spec))
+        codec, damaged = (
+            compression.make_codec(spec.codec or {}),
+            set(self._damaged_inner(shard, spec)),
+        )
+        zeros = compression.encode(codec, np.zeros(spec.inner_bytes, np.uint8))
+        parts = [
+            zeros if number in damaged else stored[place[0] : place[1]]
+            for number, place in enumerate(shard.slices)
+            if place is not None
+        ]
+        self._replace(target, spec, chunk, shard_file.assemble(spec, parts))
+
+    def _is_whole(self, spec: ArraySpec, chunk: int) -> bool:
+        """Whether a file of starts is there and matches its checksum."""
+        log = self._reader.starts
+        try:
+            if spec.is_raw:
+                return is_intact(log, spec, chunk, strict=True)
+            path = chunk_files.chunk_path(log.path, spec, chunk)
+            size = shard_file.file_size(path, spec)
+            return crc32c_of_file(path, size) == stored_checksum(log.path, spec, chunk)
+        except (CorruptStoreError, OSError):
+            return False
+
+    def _zeros(self, spec: ArraySpec, chunk: int) -> bytes:
+        """A chunk file of starts without any frame."""
+        if spec.is_raw:
+            return bytes(spec.chunk_bytes)
+        codec = compression.make_codec(spec.codec or {})
+        zeros = compression.encode(codec, np.zeros(spec.inner_bytes, np.uint8))
+        n_rows = min(spec.chunk_rows, self._reader.starts.head - chunk * spec.chunk_rows)
+        return shard_file.assemble(spec, [zeros] * -(-n_rows // spec.inner_rows))
 
     def _leave_out_of_priorities(self, target: AnyPath, first: int, stop: int) -> None:
         spec = priority_column.find_spec(self._log.path, self._reader.width)
@@ -249,3 +330,4 @@ class _LeavingOut:
             tables[file][chunk % sums.chunk_rows] = value
         for file, table in tables.items():
             durable_writes.write_file(file, table.tobytes(), durable=False)
+        self._sums.clear()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,12 @@ from mmreplay.format.layout import LOGS, STARTS, TICKS
 from mmreplay.ids import Array
 from mmreplay.maintenance.copy_lane import SIDE_DATA, copy_vector, empty_vector, read_rows
 from mmreplay.maintenance.repair import notes
-from mmreplay.maintenance.repair.damaged_rows import DamagedRows
+from mmreplay.maintenance.repair.damaged_rows import DamagedRows, narrow_files
+from mmreplay.maintenance.repair.derived import DerivedColumns
 from mmreplay.maintenance.repair.lane import LaneRepair
 from mmreplay.maintenance.repair.left_out import leave_out
 from mmreplay.maintenance.repair.spans import Span, merged
-from mmreplay.maintenance.repair.vector_documents import make_documents, was_closed
+from mmreplay.maintenance.repair.vector_documents import make_documents, share_tree, was_closed
 from mmreplay.maintenance.verify.documents import OWN_DIGEST
 from mmreplay.maintenance.verify.report import Finding
 from mmreplay.maintenance.verify.steps import PRIORITY_OF_NOBODY
@@ -32,6 +33,7 @@ from mmreplay.reading.log_reader import LogReader
 from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.schema import FRAME
 from mmreplay.storage import chunk_files
+from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.lane_metadata import read_metadata
 from mmreplay.system import durable_writes
 from mmreplay.system.held_directories import AnyPath
@@ -46,8 +48,9 @@ _LOST_PRIORITIES = (
     "transition counts as a new one"
 )
 _LEFT_OUT = (
-    "ticks/frames: {:,} transitions are lost, of environments of which inner chunks are damaged: "
-    "each episode from there on; they are left out of their ticks, and all others keep their ids"
+    "frames: {:,} transitions are lost: of an environment of which an inner chunk is damaged each "
+    "episode from there on, and all of one whose first observation is; they are left out of their "
+    "ticks, and all others keep their ids"
 )
 _UNSURE = (
     "zarr.json does not match its crc32c: capacity, padding and env are kept as they stand there, "
@@ -94,11 +97,15 @@ class DamagedVector:
                     f"{lane}: cannot be repaired: {text}"
                     f"{'' if 'repair again' in text else f'{advice} again'}"
                 ) from error
-        of_ticks = [_of_log(one, TICKS) for one in findings if _is_of(one, TICKS)]
-        self._n_left_out = n_left_out = leave_out(self._reader, of_ticks, spare)
-        if n_left_out:
+        self._untrusted = self._reader.untrusted
+        of_log = self._take(findings)
+        remade = self._derived.notes
+        n_left_out = self._leave_out(of_log, spare)
+        self._n_left_out = n_left_out or 0
+        if n_left_out is not None:
             self._reader = VectorReader(spare, own_documents=True)
             findings = verify(str(spare)).findings
+            of_log = self._take(findings)
         self._side_data = set(SIDE_DATA)
         if any("generator" in finding.message for finding in findings):
             self._side_data.remove("generator")
@@ -106,12 +113,6 @@ class DamagedVector:
         if lost_priorities:
             self._side_data.remove("priorities")
         self._n_same = {TICKS: 0, STARTS: 0}  # rows of the new lane that are those of this one
-        logs = {TICKS: self._reader.ticks, STARTS: self._reader.starts}
-        own = {log: [_of_log(one, log) for one in findings if _is_of(one, log)] for log in logs}
-        self._rows = {log: DamagedRows(reader, own[log]) for log, reader in logs.items()}
-        self._unchecked = {
-            log: notes.unchecked_rows(reader, own[log]) for log, reader in logs.items()
-        }
         self._notes = (
             *(
                 [_UNSURE]
@@ -119,14 +120,60 @@ class DamagedVector:
                 else ()
             ),
             *made,
+            *remade,
             *([_LEFT_OUT.format(n_left_out)] if n_left_out else ()),
             *notes.duplicate_notes(lane, given),
             *(
                 [_LOST_PRIORITIES]
                 if lost_priorities
-                else notes.priority_notes(own[TICKS], self._reader.ticks)
+                else notes.priority_notes(of_log[TICKS], self._reader.ticks)
             ),
         )
+
+    def _take(self, findings: Iterable[Finding]) -> dict[str, list[Finding]]:
+        """Take what was found for damaged, but for what can be made again; returns it by log."""
+        findings, logs = list(findings), {TICKS: self._reader.ticks, STARTS: self._reader.starts}
+        own = {log: [_of_log(one, log) for one in findings if _is_of(one, log)] for log in logs}
+        self._derived = derived = DerivedColumns(self._reader, own)
+        rows = DamagedRows(self._reader.ticks, derived.rest(TICKS, own[TICKS]))
+        derived.make(merged(rows.spans, self._reader.base, self._reader.head))
+        own = {log: derived.rest(log, own[log]) for log in logs}
+        self._rows = {log: DamagedRows(reader, own[log]) for log, reader in logs.items()}
+        self._unchecked = {
+            log: notes.unchecked_rows(reader, own[log]) for log, reader in logs.items()
+        }
+        return own
+
+    def _leave_out(self, of_log: Mapping[str, Sequence[Finding]], spare: AnyPath) -> int | None:
+        """See `leave_out`; a lane that was left open, or lacks columns, is copied before."""
+        reader = self._reader
+        if not narrow_files(of_log[TICKS]) and not self._rows[STARTS].spans:
+            return None
+        if not reader.is_closed or any(self._derived.paths.values()):
+            closed = spare.with_name(f"{spare.name}-closed")
+            try:
+                if reader.is_closed:
+                    share_tree(reader.path, closed)
+                    self._derived.put_into(closed)
+                else:
+                    stops = {TICKS: reader.head, STARTS: reader.starts.head}
+                    copy_vector(reader, closed, stops, **self._how_to_copy())
+                reader = VectorReader(closed, own_documents=True)
+            except (CorruptStoreError, FormatError, EvictedError):
+                return None
+            findings = verify(str(closed)).findings
+            of_log = {
+                log: [_of_log(one, log) for one in findings if _is_of(one, log)] for log in of_log
+            }
+        return leave_out(reader, of_log, spare)
+
+    def _how_to_copy(self) -> dict[str, Any]:
+        """What `copy_vector` has to know of the damage."""
+        return {
+            "to_rewrite": {log: one.to_rewrite for log, one in self._rows.items()},
+            "wrong_sums": {log: one.wrong_sums for log, one in self._rows.items()},
+            "made": self._derived.to_copy(),
+        }
 
     def mark_damaged(self, findings: Iterable[Finding]) -> bool:
         """Take what was found in the lane made of this one for damaged.
@@ -174,8 +221,7 @@ class DamagedVector:
                 target,
                 {TICKS: stop, STARTS: n_starts},
                 side_data=self._side_data,
-                to_rewrite={log: one.to_rewrite for log, one in self._rows.items()},
-                wrong_sums={log: one.wrong_sums for log, one in self._rows.items()},
+                **self._how_to_copy(),
             )
         else:
             empty_vector(target, reader)
@@ -193,7 +239,7 @@ class DamagedVector:
             0 if skip_damaged else n_later,
             damaged,
             skip_damaged and bool(whole),
-            untrusted=reader.untrusted,
+            untrusted=self._untrusted,
             notes=(*self._notes, *self._more_notes(lost, stop, spans, n_later)),
             left_out=self._n_left_out,
         )
@@ -277,13 +323,12 @@ class DamagedVector:
 
     def _begins(self, number: int, env: int, tick: int, lost: Sequence[Span]) -> bool:
         """Whether an episode has a sound start, which names this step as its first."""
-        starts = self._reader.starts
+        starts, derived = self._reader.starts, self._derived
         if not starts.base <= number < starts.head:
             return False
         if any(low <= number < high for low, high in lost):
             return False
-        found = [int(_read(starts, path, number, number + 1)[0]) for path in ("env", "tick")]
-        return found == [env, tick]
+        return [derived.read(path, number) for path in ("env", "tick")] == [env, tick]
 
     def _append(
         self, target: AnyPath, start: int, damaged: Sequence[Span], whole: set[int]
@@ -298,6 +343,7 @@ class DamagedVector:
                             [part for _, part in read_rows(reader.ticks, spec, first, stop)]
                         )
                         for path, spec in reader.ticks.specs.items()
+                        if path != "count"
                     }
                     for at in range(stop - first):
                         row = {path: values[at] for path, values in rows.items()}

@@ -15,6 +15,11 @@ import numpy.typing as npt
 from mmreplay.ids import LANE_SHIFT, Array, Ids
 from mmreplay.maintenance.verify.row_rules import Problem
 
+OTHER_ENVIRONMENT = "expected an episode whose start names this environment, found another"
+OTHER_FIRST_TICK = (
+    "expected the first step of an episode in the tick that its start names, found another"
+)
+
 Problems = list[tuple[str, Problem]]
 """Each with the column that it is about."""
 
@@ -55,7 +60,7 @@ def check_ticks(
     """
     present = episodes >= 0
     n_present = present.sum(1)
-    out = _named("count", "expected a step of an environment, found none", n_present == 0, start)
+    out: Problems = []
     before = 0 if known.count is None and start == 0 else known.count
     first = int(counts[0] - n_present[0]) if before is None else before
     steps = np.diff(counts, prepend=first)
@@ -104,16 +109,14 @@ def _check_episodes(
     of_env, of_tick = start_of(episodes[rows, envs])
     wrong = np.zeros(len(episodes), bool)
     wrong[rows[of_env != envs]] = True
-    text = "expected an episode whose start names this environment, found another"
-    out += _named("episode", text, wrong, start)
+    out += _named("episode", OTHER_ENVIRONMENT, wrong, start)
     ticks = rows + start
     odd = of_tick != ticks
     if not is_known:  # some began before the oldest tick that is kept
         odd &= (rows > 0) | (of_tick > ticks)
     wrong = np.zeros(len(episodes), bool)
     wrong[rows[odd]] = True
-    text = "expected the first step of an episode in the tick that its start names, found another"
-    out += _named("episode", text, wrong, start)
+    out += _named("episode", OTHER_FIRST_TICK, wrong, start)
     text = "expected no step of an episode after its end, found one"
     out += _named("ends", text, (goes_on & ended).any(1), start)
     # In the tick before, which may be one of the piece before.

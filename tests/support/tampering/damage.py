@@ -22,6 +22,9 @@ from mmreplay.format.layout import CONTEXT_ROWS, CONTEXT_TICKS, STARTS, TICKS
 __all__ = ["Damage", "LaneDamage", "VectorDamage", "lane_directories"]
 
 
+_DERIVED = ("count", "env", "tick")
+
+
 def lane_directories(root: Path) -> list[Path]:
     """The lanes of a store, or the store."""
     return sorted(root.glob("lane-*")) or [root]
@@ -36,6 +39,7 @@ class LaneDamage:
         context: rows kept below the oldest one that may be sampled.
         lost: rows that nobody can vouch for any more.
         blind: rows among them of which nobody knows whether an episode begins there.
+        derived: columns of a log that were damaged, and that others tell.
         layout_lost: whether the only copy of how a compressed array is laid out is gone.
         layout_changed: whether a bit of such a copy has flipped, so that it may be gone.
         done: in words.
@@ -45,6 +49,7 @@ class LaneDamage:
     context: int = CONTEXT_ROWS
     lost: set[int] = field(default_factory=set)
     blind: set[int] = field(default_factory=set)
+    derived: set[str] = field(default_factory=set)
     layout_lost: bool = False
     layout_changed: bool = False
     done: list[str] = field(default_factory=list)
@@ -109,6 +114,9 @@ class LaneDamage:
         return range(max(chunk * length, self.base), min((chunk + 1) * length, self.head))
 
     def _lose(self, array: str, rows: range) -> None:
+        if self._is_log and array in _DERIVED:
+            self.derived.add(array)
+            return
         self.lost |= set(rows)
         if array == "resets":
             self.blind |= set(rows)

@@ -8,7 +8,8 @@ import pytest
 import mmreplay
 from mmreplay import CorruptStoreError, repair, verify
 from mmreplay.format import layout
-from tests.support.disks.trees import contents, names
+from mmreplay.reading.vector_reader import VectorReader
+from tests.support.disks.trees import contents, flip, names
 from tests.support.oracle.vectors import assert_closed_lane_matches
 
 
@@ -102,3 +103,20 @@ def inner_chunk(path, shard, number):
     data = (path / "ticks" / "frames" / f"c.{shard}.0.0").read_bytes()
     index = np.frombuffer(data[-(16 * 20 + 4) : -4], "<u8").reshape(20, 2)
     return int(index[number][0])
+
+
+def damage_start(path, number):
+    """Damage the frame of a start; returns the starts [start, stop) of which nothing is known then."""
+    log = VectorReader(path).starts
+    spec = log.specs["frames"]
+    chunk, row = divmod(number, spec.chunk_rows)
+    file = path / "starts" / "frames" / spec.key(chunk)
+    if spec.is_raw:
+        flip(file, row * spec.row_bytes)
+        return range(chunk * spec.chunk_rows, (chunk + 1) * spec.chunk_rows)
+    n_inner = spec.chunk_rows // spec.inner_rows
+    index = np.frombuffer(file.read_bytes()[-(16 * n_inner + 4) : -4], "<u8").reshape(-1, 2)
+    inner = row // spec.inner_rows
+    flip(file, int(index[inner][0]))
+    start = chunk * spec.chunk_rows + inner * spec.inner_rows
+    return range(start, start + spec.inner_rows)

@@ -236,7 +236,7 @@ def test_a_vector_writer_takes_the_stacks_of_each_environment(make, fields):
         writer.step([1, 1], [1.0, 1.0], [one[t], second], none, [False, t == 19])
     other = stacks_of(5, 6)
     writer.reset([None, other[0]], [False, True])
-    with pytest.raises(SchemaError, match=r"environment 0.* do not go on from row 18"):
+    with pytest.raises(SchemaError, match=r"environment 0.* do not go on from tick 18"):
         writer.step([1, 1], [1.0, 1.0], [one[3], other[1]], none, none)
     writer.step([1, 1], [1.0, 1.0], [one[19].followed_by(pixel(20)), other[1]], none, none)
     ticks, starts = ticks_of(writer)
@@ -262,3 +262,14 @@ def test_the_first_stack_of_a_vector_writer_goes_on_from_the_start(
     for t in range(1, 20):
         writer.step([1, 1], [0, 0], [copies[t], pixel(3)], none, none)
     assert [row[0] for row in ticks_of(writer)[0]] == list(range(1, 20))
+
+
+def test_a_vector_writer_names_the_tick_that_a_stack_does_not_go_on_from(make):
+    writer = make(lanes=2)
+    one, two = stacks_of(1, 2, 3, 4), stacks_of(11, 12, 13, 14)
+    writer.reset([one[0], two[0]])
+    with pytest.raises(SchemaError, match="do not go on from the first observation: "):
+        writer.step([1, 1], [1.0, 1.0], [one[1], two[2]], [False] * 2, [False] * 2)
+    writer.step([1, 1], [1.0, 1.0], [one[1], two[1]], [False] * 2, [False] * 2)
+    with pytest.raises(SchemaError, match="do not go on from tick 0: "):
+        writer.step([1, 1], [1.0, 1.0], [one[2], two[3]], [False] * 2, [False] * 2)

@@ -7,12 +7,16 @@ import pytest
 
 import mmreplay
 from mmreplay import Field, repair, verify
+from mmreplay.format import plan
+from mmreplay.reading.vector_reader import VectorReader
 from tests.support.disks.trees import flip, names
 from tests.support.oracle.vector_pair import FIELDS, of_writer
-from tests.support.tampering.repairs import check_kept, inner_chunk
+from tests.support.power_cut.layouts import SHORT_CHUNKS
+from tests.support.tampering.repairs import check_kept, damage_start, inner_chunk
 from tests.support.writers import drain
 
 LZ4 = Field((3,), "float32", "lz4", chunk=2, shard=8)
+RAW = Field((3,), "float32", "raw", chunk=8)
 
 
 def lost_steps(model, env, start, stop):
@@ -84,7 +88,7 @@ def test_steps_are_left_out_of_a_lane_that_evicts_and_has_priorities(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "kept"), [("a tick of nobody", 34), ("other damage", 32), ("left by a crash", 34)]
+    ("kind", "kept"), [("a tick of nobody", 70), ("other damage", 32), ("left by a crash", 70)]
 )
 def test_steps_are_left_out_only_where_all_else_is_known(vector, kill, kind, kept):
     model = vector(frame=LZ4)
@@ -102,3 +106,126 @@ def test_steps_are_left_out_only_where_all_else_is_known(vector, kill, kind, kep
     if kind == "other damage":
         flip(path / "ticks" / "actions" / "c.4.0", 1)
     assert (repair(path).kept, verify(path).findings) == (kept, [])
+
+
+@pytest.fixture
+def stored(vector, kill, tmp_path, monkeypatch):
+    """The model of a lane that was closed or left by a crash, and the path of a copy of it."""
+    for name, value in SHORT_CHUNKS.items():
+        monkeypatch.setattr(plan, name, value)
+
+    def create(n=5, frame=LZ4, end="close", *, capacity=None, plays=(70,)):
+        model = vector(n, frame=frame, capacity=capacity)
+        model.model.capacity = capacity
+        for n_ticks in plays:
+            model.play(n_ticks)
+            model.writer.flush()
+        if end == "close":
+            model.writer.close()
+        else:
+            drain(model.writer)
+            kill(model.writer)
+        return model, shutil.copytree(model.writer.path, tmp_path / "original.zarr")
+
+    return create
+
+
+def check_episodes_lost(model, path, original, lost):
+    """All is there but these episodes, with its id; returns the ids that are lost."""
+    numbers = dict(enumerate(model.columns("ticks")["episode"].ravel().tolist()))
+    ids = model.ids().tolist()
+    gone = [one for one in ids if numbers[one] in lost]
+    assert check_kept(path, original).tolist() == [one for one in ids if numbers[one] not in lost]
+    return gone
+
+
+def check_use(path, model):
+    """It is drawn from, an epoch has all of it once, and it is appended to."""
+    dataset = mmreplay.load(path, stack=None)
+    ids = dataset.ids
+    assert np.isin(dataset.sample(200).id, ids).all()
+    seen = np.concatenate([batch.id for batch in dataset.batches(16, drop_last=False)])
+    assert np.sort(seen).tolist() == ids.tolist()
+    windows = dataset.sample_sequences(8, 3)
+    assert np.isin(windows.id[windows.mask], ids).all()
+    with mmreplay.create(path, append=True, flush_s=0) as writer:
+        writer.reset(model.frames())
+    assert verify(path).findings == []
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+@pytest.mark.parametrize("frame", [RAW, LZ4], ids=["raw", "lz4"])
+@pytest.mark.parametrize("n", [1, 8])
+def test_a_damaged_start_costs_its_episode_and_no_other(stored, n, frame, end):
+    model, original = stored(n, frame, end, plays=(200 if n == 1 else 70,))
+    path = model.writer.path
+    lost = damage_start(path, 3)
+    done = repair(path)
+    gone = check_episodes_lost(model, path, original, lost)
+    assert gone
+    assert (done.lost, done.left_out) == (0, len(gone))
+    assert done.kept == len(model.ticks)
+    assert f"{len(gone)} transitions are lost" in done.notes[0]
+    check_use(path, model)
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_a_damaged_start_of_a_lane_that_evicts(stored, end):
+    model, original = stored(8, LZ4, end, capacity=300, plays=(50, 50, 50, 50))
+    path = model.writer.path
+    lane = VectorReader(path)
+    assert lane.base
+    numbers = model.columns("ticks")["episode"]
+    # Of one that began before what is kept no first observation is seen any more.
+    running = int(numbers[lane.base].max())
+    began = [one.number for one in model.episodes if one.tick <= lane.base]
+    begins = [one.number for one in model.episodes if one.tick > model.first and one.length]
+    lost = set()
+    for number in (running, begins[4]):
+        lost |= set(damage_start(path, number)) - set(began)
+    done = repair(path)
+    gone = check_episodes_lost(model, path, original, lost)
+    assert gone
+    assert done.lost == 0
+    check_use(path, model)
+
+
+def test_a_damaged_start_that_no_step_followed_costs_nothing(stored):
+    model, original = stored(end="close", plays=(70,))
+    path = model.writer.path
+    with mmreplay.create(path, append=True, flush_s=0) as writer:
+        first = len(model.episodes)
+        for _ in range(4):
+            writer.reset(model.frames())
+        writer.step([1] * 5, [1.0] * 5, model.frames(), [False] * 5, [False] * 5, x=[1] * 5)
+    shutil.rmtree(original)
+    shutil.copytree(path, original)
+    lost = damage_start(path, first + 6)
+    assert lost.stop <= first + 15
+    done = repair(path)
+    assert (done.lost, done.left_out) == (0, 0)
+    with mmreplay.open(original) as store:
+        assert check_kept(path, original).tolist() == store.ids.tolist()
+
+
+@pytest.mark.parametrize("frame", [RAW, LZ4], ids=["raw", "lz4"])
+def test_a_lost_file_of_starts(stored, frame):
+    model, original = stored(8, frame)
+    path = model.writer.path
+    (file,) = (path / "starts" / "frames").glob("c.1.*")
+    file.unlink()
+    rows = VectorReader(path).starts.specs["frames"].chunk_rows
+    done = repair(path)
+    assert done.lost == 0
+    assert check_episodes_lost(model, path, original, range(rows, 2 * rows))
+
+
+def test_a_damaged_start_beside_columns_that_are_made_again(stored):
+    model, original = stored(8)
+    path = model.writer.path
+    lost = damage_start(path, 9)
+    for file in ("ticks/count", "starts/env", "starts/tick"):
+        (path / file / "c.0").unlink()
+        flip(path / file / "c.1")
+    assert repair(path).lost == 0
+    assert check_episodes_lost(model, path, original, lost)

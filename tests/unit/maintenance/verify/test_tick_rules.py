@@ -86,7 +86,7 @@ def _no_tick(cells):
     ("breaks", "file", "message"),
     [
         (_count, "ticks/count", "expected the count of the tick before and one for each step"),
-        (_nobody, "ticks/count", "expected a step of an environment, found none in tick 17"),
+        (_nobody, "ticks/count", "one for each step, found another in tick 17"),
         (_no_end, "ticks/ends", "expected 1 in the last step of an episode that stops, found 0"),
         (_early_end, "ticks/ends", "expected no step of an episode after its end, found one"),
         (_flags, "ticks/ends/c.0.0", "flags: expected 0 or 1, found other values"),
