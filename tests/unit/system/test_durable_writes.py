@@ -48,7 +48,7 @@ AT_HOME = {
     "exchange/minari.py": {"write_text"},
     "exchange/minari_files.py": {"write_text"},
     "exchange/npy_files.py": {"shutil"},
-    "viewer/export.py": {"write_bytes"},
+    "viewer/export.py": {"write_bytes", "shutil"},
 }
 
 
