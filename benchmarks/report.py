@@ -39,6 +39,7 @@ SUBJECTS = {  # title, and which part of a figure's name is the head of its colu
     "memory": ("Memory", _CODECS),
     "pack": ("Packing", _GAMES),
     "exchange": ("Import and export", r"^(?P<column>frames|vectors): "),
+    "view": ("The page of a store", r"(?!)"),
     "scale": ("Long stores", _LENGTHS),
     "defaults": ("Codecs and lengths of chunks", _SEEN),
     "before": ("Before and after", r", (?P<column>before|now|now by before)$"),

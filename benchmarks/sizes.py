@@ -46,6 +46,10 @@ class Scale:
         exchange_steps: exported and imported, of frames and of vectors.
         exchange_runs: of each of these.
         exchange_rows: exported and imported while memory is watched.
+        viewed_rows: of the store that a page shows.
+        view_runs: of a server and a page on it.
+        view_pairs: of a writer that is watched and then not.
+        scrubbed_gb: of frames that the server is asked for.
     """
 
     name: str
@@ -82,6 +86,10 @@ class Scale:
     exchange_steps: int
     exchange_runs: int
     exchange_rows: int
+    viewed_rows: int
+    view_runs: int
+    view_pairs: int
+    scrubbed_gb: float
 
 
 FULL = Scale(
@@ -119,6 +127,10 @@ FULL = Scale(
     exchange_steps=20_000,
     exchange_runs=3,
     exchange_rows=1_000_000,
+    viewed_rows=1_000_000,
+    view_runs=5,
+    view_pairs=9,
+    scrubbed_gb=10.0,
 )
 
 QUICK = Scale(
@@ -156,4 +168,8 @@ QUICK = Scale(
     exchange_steps=600,
     exchange_runs=1,
     exchange_rows=5_000,
+    viewed_rows=2_000,
+    view_runs=1,
+    view_pairs=1,
+    scrubbed_gb=0.01,
 )

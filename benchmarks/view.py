@@ -1,19 +1,17 @@
-"""``python -m benchmarks.view [--rows N] [--scrub-gb X]``: the page of `mmreplay view` in Chromium.
+"""The page of `mmreplay view` in Chromium, on a store of a million rows and beside a writer.
 
 How long until a frame is painted, how fast steps are, what the server holds in memory, and what a
-writer loses while it is watched. Small by default; it needs what `make test-browser` installs, and
-a processor for the browser beside that of the server: on a busy machine it says so in its figures.
+writer loses while it is watched. It needs what `make test-browser` installs, and a processor for
+the browser beside that of the server: on a busy machine it says so in its figures.
 """
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -22,11 +20,15 @@ import numpy as np
 from playwright.sync_api import sync_playwright
 
 import mmreplay
+from benchmarks.results import Result
+from benchmarks.sizes import Scale
+from benchmarks.timing import spread
 from mmreplay import Field
+
+__all__ = ["FRAME", "frames", "run"]
 
 FRAME = Field((84, 84), "uint8", "lz4")
 EPISODE_STEPS = 230  # about as long as a random policy's in Breakout
-PAIRS = 6
 WATCHED_S = 1.5
 
 STEPS = """async (n) => {
@@ -154,25 +156,15 @@ def scrub(url: str, ids: list[int], n_bytes: float) -> int:
     return done
 
 
-def show(what: str, value: str, bound: str) -> None:
-    """One line."""
-    print(f"{what:52} {value:>22}   {bound}", flush=True)
-
-
-def main() -> None:
-    """Measure everything once."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=50_000)
-    parser.add_argument("--scrub-gb", type=float, default=1.0)
-    parser.add_argument("--folder", type=Path, default=None, help="where the stores are made")
-    options = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="view-", dir=options.folder))
-    path = folder / "store.zarr"
+def run(result: Result, scale: Scale, data: Path) -> None:
+    """A closed store, then one that is written."""
+    stores = [data / "viewed.zarr", data / "watched.zarr"]
+    for store in stores:
+        shutil.rmtree(store, ignore_errors=True)
     try:
-        make_store(path, options.rows)
-        with mmreplay.open(path) as store:
+        make_store(stores[0], scale.viewed_rows)
+        with mmreplay.open(stores[0]) as store:
             ids = store.episodes["id"].tolist()
-        show("rows, episodes", f"{options.rows:,}, {len(ids):,}", "")
         with sync_playwright() as playwright:
             chromium = shutil.which("chromium") or shutil.which("google-chrome")
             browser = playwright.chromium.launch(
@@ -181,54 +173,60 @@ def main() -> None:
                 # Which users' browsers do not have.
                 ignore_default_args=["--disable-ipc-flooding-protection"],
             )
-            measure_page(browser, path, ids, options.scrub_gb)
-            measure_writer(browser, folder / "live.zarr")
+            measure_page(result, scale, browser, stores[0], ids)
+            measure_writer(result, scale, browser, stores[1])
             browser.close()
     finally:
-        shutil.rmtree(folder)
+        for store in stores:
+            shutil.rmtree(store, ignore_errors=True)
 
 
-def measure_page(browser, path: Path, ids: list[int], scrub_gb: float) -> None:
-    """Of one closed store."""
-    process, url = serve(path, "--episode", len(ids) // 2)
-    try:
-        begin = time.perf_counter()
-        page = browser.new_page()
-        page.goto(url)
-        page.locator("canvas.frame[data-step]").wait_for()
-        first_s = time.perf_counter() - begin
-        show("URL printed to first frame painted", f"{first_s:.2f} s", "< 2 s")
-        page.locator("section.stack[data-step]").wait_for()
-        time.sleep(1)
-        steps = np.array(page.evaluate(STEPS, 200))
-        p50, p99 = np.percentile(steps, [50, 99])
-        show("a cached step, median and p99", f"{p50:.1f}, {p99:.1f} ms", "p99 < 16.7 ms")
-        rng = np.random.default_rng(2)
-        chosen = rng.choice(len(ids), min(60, len(ids)), replace=False).tolist()
-        places = [[str(ids[k]), int(rng.integers(EPISODE_STEPS))] for k in chosen]
-        jumps = np.array(page.evaluate(JUMPS, places))
-        p50, p95 = np.percentile(jumps, [50, 95])
-        show("a jump to another episode, median and p95", f"{p50:.0f}, {p95:.0f} ms", "p95 < 100")
-        page.evaluate(JUMPS, [[str(ids[0]), 0]])
-        time.sleep(1)
-        gaps = np.diff(page.evaluate(PLAY, 200))
-        late = float(np.mean(gaps > 1.5 * 1000 / 60))
-        rate = 1000 / gaps.mean()
-        show("play at 60/s: rate, late frames", f"{rate:.1f} /s, {100 * late:.1f} %", "< 1 %")
-        page.close()
-        done = scrub(url, ids, scrub_gb * 1e9)
-        now, most = (resident_mb(process.pid, field) for field in ("VmRSS", "VmHWM"))
-        show(
-            f"server's memory after {done / 1e9:.1f} GB of frames, and most",
-            f"{now:.0f}, {most:.0f} MB",
-            "< 150 MB",
-        )
-    finally:
-        process.kill()
-        process.communicate()
+def measure_page(result: Result, scale: Scale, browser, path: Path, ids: list[int]) -> None:
+    """Of one closed store: a server and a page for each run, and in the last the blocks."""
+    rng = np.random.default_rng(2)
+    first_s, steps, jumps, late, rates = ([] for _ in range(5))
+    for k in range(scale.view_runs):
+        process, url = serve(path, "--episode", len(ids) // 2)
+        try:
+            begin = time.perf_counter()
+            page = browser.new_page()
+            page.goto(url)
+            page.locator("canvas.frame[data-step]").wait_for()
+            first_s.append(time.perf_counter() - begin)
+            page.locator("section.stack[data-step]").wait_for()
+            time.sleep(1)
+            steps.append(np.percentile(page.evaluate(STEPS, 200), [50, 99]))
+            chosen = rng.choice(len(ids), min(60, len(ids)), replace=False).tolist()
+            places = [[str(ids[one]), int(rng.integers(EPISODE_STEPS))] for one in chosen]
+            jumps.append(np.percentile(page.evaluate(JUMPS, places), [50, 95]))
+            page.evaluate(JUMPS, [[str(ids[0]), 0]])
+            time.sleep(1)
+            gaps = np.diff(page.evaluate(PLAY, 200))
+            late.append(100 * float(np.mean(gaps > 1.5 * 1000 / 60)))
+            rates.append(1000 / gaps.mean())
+            page.close()
+            if k == scale.view_runs - 1:
+                done = scrub(url, ids, scale.scrubbed_gb * 1e9)
+                now, most = (resident_mb(process.pid, field) for field in ("VmRSS", "VmHWM"))
+        finally:
+            process.kill()
+            process.communicate()
+    result.add("page: URL printed to first frame painted", spread(first_s), "s", at_most=2)
+    for name, times, bounds in (("step", steps, (None, 16.7)), ("jump", jumps, (None, 100))):
+        high = {"step": "99", "jump": "95"}[name]
+        what = {"step": "a step to a frame that is there", "jump": "a jump to another episode"}
+        middles, highs = np.transpose(times)
+        result.add(f"page: {what[name]}", spread(middles), "ms", at_most=bounds[0])
+        note = f"{high} of 100 took at most this"
+        result.add(f"page: {what[name]}, slow", spread(highs), "ms", at_most=bounds[1], note=note)
+    result.add("page: playing at 60/s", spread(rates), "/s")
+    result.add("page: playing at 60/s, late frames", spread(late), "%", at_most=1)
+    note = f"after {done / 1e9:.1f} GB of frames"
+    result.add("server: memory", now, "MB", at_most=150, note=note)
+    result.add("server: memory, most", most, "MB", note=note)
 
 
-def measure_writer(browser, path: Path) -> None:
+def measure_writer(result: Result, scale: Scale, browser, path: Path) -> None:
     """What a page that follows a writer costs it, in turns, and when it sees a step."""
     command = [sys.executable, "-c", WRITE, str(path)]
     writer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -254,9 +252,9 @@ def measure_writer(browser, path: Path) -> None:
                 newest = len(store)
             page.locator(f'canvas.frame[data-step="{newest}"]').wait_for()
             seen.append(time.perf_counter() - begin)
-        show("a new step is in the page after, most of 5", f"{max(seen):.2f} s", "< 2 s")
+        result.add("writer: until its step is in the page", spread(seen), "s", at_most=2)
         ratios = []
-        for _ in range(PAIRS):
+        for _ in range(scale.view_pairs):
             watched = write_for(WATCHED_S)
             page.goto("about:blank")
             alone = write_for(WATCHED_S)
@@ -265,18 +263,9 @@ def measure_writer(browser, path: Path) -> None:
             page.locator("canvas.frame[data-step]").wait_for()
             page.keyboard.press("l")
             time.sleep(2)  # what it takes to open a page is no part of this
-        low, middle, high = np.percentile(ratios, [0, 50, 100])
-        show(
-            "a writer's speed, watched by alone",
-            f"{middle:.3f} ({low:.3f} to {high:.3f})",
-            ">= 0.98",
-        )
+        result.add("writer: speed, watched by alone", spread(ratios), "times", at_least=0.98)
     finally:
         writer.kill()
         writer.communicate()
         process.kill()
         process.communicate()
-
-
-if __name__ == "__main__":
-    main()

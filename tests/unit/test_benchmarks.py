@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 KEPT = sorted([*RESULTS.glob("*.json"), *(ROOT / "tests" / "crash" / "results").glob("*.json")])
 
-OF_FRAMEWORKS = {"stable_baselines3", "training"}  # which are not installed here
+ELSEWHERE = {"stable_baselines3", "training", "view"}  # need what is not installed here
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def run(*arguments):
 
 
 @pytest.mark.deep(only=True)
-@pytest.mark.parametrize("subject", sorted({*report.SUBJECTS} - OF_FRAMEWORKS))
+@pytest.mark.parametrize("subject", sorted({*report.SUBJECTS} - ELSEWHERE))
 def test_every_benchmark_runs_quickly_and_finds_right_what_it_timed(subject, data, quick):
     pytest.importorskip("ale_py")
     done = run(subject, "--quick", "--data", data, "--results", quick)
