@@ -158,12 +158,12 @@ def scrub(url: str, ids: list[int], n_bytes: float) -> int:
 
 def run(result: Result, scale: Scale, data: Path) -> None:
     """A closed store, then one that is written."""
-    stores = [data / "viewed.zarr", data / "watched.zarr"]
-    for store in stores:
-        shutil.rmtree(store, ignore_errors=True)
+    paths = [data / "viewed.zarr", data / "watched.zarr"]
+    for path in paths:
+        shutil.rmtree(path, ignore_errors=True)
     try:
-        make_store(stores[0], scale.viewed_rows)
-        with mmreplay.open(stores[0]) as store:
+        make_store(paths[0], scale.viewed_rows)
+        with mmreplay.open(paths[0]) as store:
             ids = store.episodes["id"].tolist()
         with sync_playwright() as playwright:
             chromium = shutil.which("chromium") or shutil.which("google-chrome")
@@ -173,12 +173,12 @@ def run(result: Result, scale: Scale, data: Path) -> None:
                 # Which users' browsers do not have.
                 ignore_default_args=["--disable-ipc-flooding-protection"],
             )
-            measure_page(result, scale, browser, stores[0], ids)
-            measure_writer(result, scale, browser, stores[1])
+            measure_page(result, scale, browser, paths[0], ids)
+            measure_writer(result, scale, browser, paths[1])
             browser.close()
     finally:
-        for store in stores:
-            shutil.rmtree(store, ignore_errors=True)
+        for path in paths:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def measure_page(result: Result, scale: Scale, browser, path: Path, ids: list[int]) -> None:

@@ -19,8 +19,8 @@ import functools
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 from mmreplay.system import forks, platform
 
@@ -28,6 +28,7 @@ __all__ = ["Flag", "Thread", "Workers", "run_in_threads"]
 
 T = TypeVar("T")
 Task = Callable[[], object]
+_Queued: TypeAlias = "Iterator[Task] | weakref.ref[Workers]"
 
 _THREADS = 8
 _LOOK_S = 1.0
@@ -150,7 +151,8 @@ class Workers:
 
     def __init__(self, n: int, name: str, *, nice: int = 0) -> None:
         self._lock = threading.Lock()
-        self._tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
+        # Each in an iterator: whoever takes it out of there does it, and nobody else.
+        self._tasks: queue.SimpleQueue[_Queued] = queue.SimpleQueue()
         # The last task comes from the queue itself when this is dropped: no code in Python runs
         # then, in which an interrupt could get lost.
         last = weakref.ref(self, self._tasks.put)
@@ -181,7 +183,12 @@ class Workers:
                         if thread is self._threads[0]:
                             return False
                     break
-            self._tasks.put(task)
+            todo = iter((task,))
+            self._tasks.put(todo)
+        if self.is_over:  # since then, and perhaps before the task came
+            self.end()
+            for left in todo:
+                left()
         return True
 
     def end(self) -> None:
@@ -190,13 +197,14 @@ class Workers:
             thread.end()
 
 
-def _do_tasks(tasks: queue.SimpleQueue[Task], last: Task, nice: int) -> None:
+def _do_tasks(tasks: queue.SimpleQueue[_Queued], last: weakref.ref[Workers], nice: int) -> None:
     if nice:
         platform.give_way(nice)
-    while (task := tasks.get()) is not last:
+    while not isinstance(todo := tasks.get(), weakref.ref):
         with contextlib.suppress(BaseException):  # a task tells its errors to who waits for it
-            task()
-        del task  # and what it holds, before the next one comes
+            for task in todo:
+                task()
+                del task  # and what it holds, before the next one comes
     tasks.put(last)  # for the other threads
 
 

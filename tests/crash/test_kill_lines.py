@@ -350,6 +350,8 @@ ELSEWHERE = {
         system/threads Thread.start | raise
         system/threads Workers.hand_over | self.end()
         system/threads Workers.hand_over | return False
+        system/threads Workers.hand_over | for left in todo:
+        system/threads Workers.hand_over | left()
         system/threads Workers.hand_over | except (RuntimeError, MemoryError):
         system/threads Workers.hand_over | if thread is self._threads[0]:
         system/threads _start_all | except (RuntimeError, MemoryError):

@@ -108,6 +108,25 @@ def test_workers_that_have_ended_take_nothing():
     assert done == ["before"]
 
 
+@pytest.mark.parametrize("is_started", [True, False])
+def test_a_task_that_comes_while_its_threads_are_told_to_end_is_done_once(is_started, monkeypatch):
+    workers, done = Workers(1, "mine"), []
+    queue = workers._tasks
+    if is_started:
+        workers.hand_over(lambda: None)
+
+    class Late:
+        """The queue of somebody who was held up just before he put his task into it."""
+
+        def put(self, task):
+            workers.end()
+            queue.put(task)
+
+    monkeypatch.setattr(workers, "_tasks", Late())
+    workers.hand_over(lambda: done.append("late"))
+    assert done == ["late"]
+
+
 def test_a_thread_that_gets_no_second_one_works_without_a_name(monkeypatch):
     def start(_):
         raise RuntimeError("can't start new thread")
