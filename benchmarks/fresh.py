@@ -46,7 +46,9 @@ def die(name: str, **arguments: Any) -> dict[str, Any]:
 def _run(name: str, arguments: dict[str, Any]) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "benchmarks.fresh", name, json.dumps(arguments, default=str)]
     here = Path(__file__).parent.parent
-    return subprocess.run(command, check=False, capture_output=True, text=True, cwd=here)
+    env = dict(os.environ)
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # an import is not a compilation of all modules
+    return subprocess.run(command, check=False, capture_output=True, text=True, cwd=here, env=env)
 
 
 def _since(started: float) -> float:

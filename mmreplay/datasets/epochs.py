@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from mmreplay.arguments import whole_number, whole_number_or_none
 from mmreplay.batches.settings import Settings
-from mmreplay.episode_index import Index
+from mmreplay.episode_index import EarlierIndex, Index
 from mmreplay.errors import SchemaError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
 from mmreplay.reading.frame_chunks import FrameChunks
@@ -36,6 +36,7 @@ Part = tuple[Ids, KeptFrames | None, list[int]]
 
 _POOL_BYTES = 192 << 20
 _LEAST_ROWS, _MOST_ROWS = 1 << 10, 1 << 20
+_NONE: Ids = np.empty(0, np.int64)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -207,13 +208,26 @@ class Epochs:
 
         def read(index: Index) -> tuple[Ids, list[list[int]], FrameChunks]:
             lanes = [[*map(int, index.extent(lane))] for lane in range(index.n_lanes)]
-            return listed(index), lanes, live.frame_chunks
+            if place.order is None:
+                return listed(index), lanes, live.frame_chunks
+            then = place.order["lanes"]
+            if windows is None:
+                ids = _before(listed(index), _stops(then))
+            elif any(start > old for (start, _), (old, _) in zip(lanes, then, strict=False)):
+                ids = _NONE  # where windows begin goes by the oldest steps
+            else:
+                ids = listed(cast("Index", EarlierIndex(index, _stops(then))))
+            return ids, then, live.frame_chunks
 
         # Listed once: another thread may take new rows between two looks at the index.
         ids, lanes, chunks = live.look(read)
-        if place.order is not None:
-            lanes = place.order["lanes"]
-            ids = _as_it_was(ids, place.order, live.path)
+        if place.order is not None and ids.size != place.order["size"]:
+            raise SchemaError(
+                f"{live.path}: expected the {place.order['size']:,} transitions or windows of the "
+                f"epoch in which the state was saved that was loaded, found {ids.size:,} of them: "
+                f"others were evicted since, or this is another store; begin an epoch instead, "
+                f"with epoch="
+            )
         order = {**self._order(given, settings, windows), "lanes": lanes, "size": ids.size}
         shares = Shares(self.seed, place.epoch, given.rank, given.world_size)
         blocks = chunks.blocks(*_frames_around(settings, windows))
@@ -292,17 +306,13 @@ def _checked_order(order: Mapping[str, Any]) -> dict[str, Any]:
     return {**order, "lanes": lanes, "size": whole_number("size", order["size"], 0)}
 
 
-def _as_it_was(ids: Ids, order: Mapping[str, Any], path: object) -> Ids:
-    """Those of the ids that an epoch had when it began; SchemaError if some are gone by now."""
-    extents = np.array(order["lanes"], np.int64).reshape(-1, 2)
-    ids = ids[ids >> LANE_SHIFT < len(extents)]
-    starts, stops = extents[ids >> LANE_SHIFT].T
-    rows = ids & ROW_MASK
-    ids = ids[(rows >= starts) & (rows < stops)]
-    if ids.size != order["size"]:
-        raise SchemaError(
-            f"{path}: expected the {order['size']:,} transitions or windows of the epoch in which "
-            f"the state was saved that was loaded, found {ids.size:,} of them: others were "
-            f"evicted since, or this is another store; begin an epoch instead, with epoch="
-        )
-    return ids
+def _stops(lanes: Sequence[Sequence[int]]) -> Ids:
+    """Where the extents of lanes end."""
+    return np.array([stop for _, stop in lanes], np.int64)
+
+
+def _before(ids: Ids, stops: Ids) -> Ids:
+    """Those of the ids that lie before these ends of their lanes."""
+    ids = ids[ids >> LANE_SHIFT < stops.size]
+    out: Ids = ids[ids & ROW_MASK < stops[ids >> LANE_SHIFT]]
+    return out

@@ -1,5 +1,6 @@
 """Which rows and cells are transitions, and where their episodes lie: nothing else knows."""
 
+from mmreplay.episode_index.earlier_index import EarlierIndex
 from mmreplay.episode_index.episodes import EPISODE_DTYPE, LaneEpisodes
 from mmreplay.episode_index.index import Index, Transitions
 from mmreplay.episode_index.joined_index import JoinedIndex
@@ -17,6 +18,7 @@ from mmreplay.episode_index.tick_source import TickSource
 __all__ = [
     "EPISODE_DTYPE",
     "UNKNOWN",
+    "EarlierIndex",
     "Index",
     "JoinedIndex",
     "LaneEpisodes",

@@ -340,6 +340,57 @@ def test_an_epoch_goes_on_after_rows_have_come_but_not_after_some_have_gone(make
         assert len(flat(again.batches(8))) == 40
 
 
+@pytest.mark.parametrize("shuffle", [False, True, "full"])
+@pytest.mark.parametrize("boundary", ["drop", "shift", "pad"])
+@pytest.mark.parametrize("lanes", [None, 3])
+def test_an_epoch_has_the_windows_of_then_after_episodes_went_on(
+    tmp_path, lanes, boundary, shuffle
+):
+    given = {"length": 4, "boundary": boundary, "stride": 4, "shuffle": shuffle}
+    shape = () if lanes is None else (lanes,)
+    frame, flag = np.zeros((*shape, 2), np.uint8), np.ones(shape, np.bool_)
+
+    def play(writer, n_steps, ends=False):
+        for left in range(n_steps - 1, -1, -1):
+            over = flag & (ends and not left)
+            writer.step(np.zeros(shape, int), np.zeros(shape), frame, over, flag & False)
+
+    def first_steps(batches):
+        return [batch.id[:, 0].tolist() for batch in batches]
+
+    path, fields = tmp_path / "store.zarr", (mmreplay.Field((2,)), mmreplay.Field((), "int64"))
+    with mmreplay.create(path, *fields, lanes=lanes) as writer:
+        writer.reset(frame)
+        play(writer, 9, ends=True)
+        writer.reset(frame)
+        play(writer, 10)
+        with mmreplay.load(path, seed=3) as data:
+            batches = data.sequence_batches(2, **given)
+            next(batches)
+            state = data.state_dict()
+            rest = first_steps(batches)
+        play(writer, 15)
+        with mmreplay.load(path) as again:
+            n_now = len(first_steps(again.sequence_batches(2, epoch=0, **given)))
+            again.load_state_dict(state)
+            assert first_steps(again.sequence_batches(2, **given)) == rest
+        assert n_now > len(rest) + 1
+
+
+def test_an_epoch_of_windows_does_not_go_on_after_its_oldest_steps_have_gone(make, story):
+    writer = make(capacity=40)
+    story.play(writer, 40)
+    given = {"length": 4, "boundary": "pad", "stride": 4}
+    with mmreplay.load(writer.path) as data:
+        next(data.sequence_batches(2, **given))
+        state = data.state_dict()
+    story.play(writer, 20, reset=False)
+    with mmreplay.load(writer.path) as again:
+        again.load_state_dict(state)
+        with pytest.raises(SchemaError, match="others were evicted since"):
+            next(again.sequence_batches(2, **given))
+
+
 def test_a_buffer_has_a_state_as_well(buffer_of, story, same):
     buffer = buffer_of(seed=6)
     story.play(buffer.writer, 30)
