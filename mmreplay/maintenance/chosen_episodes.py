@@ -51,7 +51,7 @@ def choose(
         given = episodes(table) if callable(episodes) else episodes
         mask &= mask_of("episodes", given, len(table), "episodes")
     if envs is not None:
-        wanted = mask_of("envs", list(envs), sum(widths), "environments")
+        wanted = mask_of("envs", _listed(envs), sum(widths), "environments")
         mask &= wanted[environments(table["id"], widths)]
     if not mask.any():
         best = np.nanmax(table["return"], initial=-math.inf)
@@ -61,6 +61,10 @@ def choose(
         )
     out: Choice = table[mask]
     return out
+
+
+def _listed(envs: Any) -> Any:
+    return list(envs) if isinstance(envs, Iterable) else envs
 
 
 def _number(value: Any) -> float:

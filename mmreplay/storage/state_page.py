@@ -22,7 +22,11 @@ _MAGIC = int.from_bytes(b"MMRSTATE", "little")
 # Words of the state page, u64 little-endian.
 SESSION, BASE, TAIL_START, COMMITTED = 1, 2, 3, 4
 _DEVICE, _INODE, _BOOT = 5, 6, 7
-_HOME_DEVICE, _HOME_INODE, _HAS_MORE_BLOCKS = 9, 10, 11
+_HOME_DEVICE, _HOME_INODE, _LEAST_BLOCKS = 9, 10, 11
+
+_BLOCK = 512  # of which st_blocks counts
+_BEYOND = (PAGE_BYTES, 64 << 10, 1 << 20, 4 << 20)
+"""Bytes past the end of the page, until they show: some file systems hand out larger pieces."""
 
 
 class State:
@@ -35,7 +39,7 @@ class State:
         home = path.parent.parent.stat()
         self._identity = (about.st_dev, about.st_ino)
         self._home = (home.st_dev, home.st_ino)
-        self._has_more_blocks = _has_more_blocks(about)
+        self._blocks = _blocks(about)
         self._page: npt.NDArray[np.uint8] = memory_maps.map_file(
             path, PAGE_BYTES, writable=writable
         )
@@ -54,17 +58,21 @@ class State:
         The caller makes it durable.
         """
         durable_writes.write_file(path, bytes(PAGE_BYTES), durable=False, overwritten=True)
-        durable_writes.allocate_beyond(path, PAGE_BYTES, durable=False)
-        return State(path, writable=True)
+        least = _allocate_beyond(path, durable=False)
+        state = State(path, writable=True)
+        state.words[_LEAST_BLOCKS] = least
+        return state
 
     @staticmethod
     def make_own(path: AnyPath) -> None:
         """As `durable_writes.make_own`; a page that was trusted stays so."""
 
         def prepare(copy: AnyPath) -> None:
-            durable_writes.allocate_beyond(copy, PAGE_BYTES)
+            least = _allocate_beyond(copy)
             if State(path, writable=False).is_of_this_boot():
-                State(copy, writable=True).name_files()
+                own = State(copy, writable=True)
+                own.name_files()
+                own.words[_LEAST_BLOCKS] = least
                 durable_writes.sync_file(copy)
 
         durable_writes.make_own(path, prepare)
@@ -74,9 +82,10 @@ class State:
         words = self.words
         # No session while the page is half written: whoever reads it now looks again later.
         words[SESSION] = words[_BOOT] = words[_BOOT + 1] = 0
-        if not self._has_more_blocks:  # a copy was restored over it: the next one must show, too
-            durable_writes.allocate_beyond(self.path, PAGE_BYTES)
-            self._has_more_blocks = _has_more_blocks(self.path.lstat())
+        if not 0 < words[_LEAST_BLOCKS] <= self._blocks:
+            # A copy was restored over it, or this is one: the next one must show, too.
+            words[_LEAST_BLOCKS] = _allocate_beyond(self.path)
+            self._blocks = _blocks(self.path.lstat())
         if platform.barrier is not None:
             platform.barrier()
         words[BASE], words[TAIL_START], words[COMMITTED] = base, tail_start, committed
@@ -93,7 +102,6 @@ class State:
         words = self.words
         words[_DEVICE], words[_INODE] = self._identity
         words[_HOME_DEVICE], words[_HOME_INODE] = self._home
-        words[_HAS_MORE_BLOCKS] = self._has_more_blocks
 
     def renew(self) -> None:
         """Let readers open all files of the session again."""
@@ -175,10 +183,24 @@ class State:
         return (
             (words[_DEVICE], words[_INODE]) == self._identity
             and (words[_HOME_DEVICE], words[_HOME_INODE]) in (self._home, (0, 0))
-            and self._has_more_blocks >= words[_HAS_MORE_BLOCKS]
+            and self._blocks >= words[_LEAST_BLOCKS]
         )
 
 
-def _has_more_blocks(about: os.stat_result) -> bool:
-    """Whether a page has blocks beyond its end."""
-    return getattr(about, "st_blocks", 0) * 512 > PAGE_BYTES
+def _blocks(about: os.stat_result) -> int:
+    """Of the file; what holds its attributes may be among them."""
+    return getattr(about, "st_blocks", 0)
+
+
+def _allocate_beyond(path: AnyPath, *, durable: bool = True) -> int:
+    """Give a page blocks beyond its end, which go when a copy of it is restored over it.
+
+    Returns how many blocks the file has as long as they are there, at least; 0 where the file
+    system has no such blocks, or does not tell.
+    """
+    least = max(_blocks(path.lstat()), PAGE_BYTES // _BLOCK) + 1
+    for n_bytes in _BEYOND:
+        durable_writes.allocate_beyond(path, n_bytes, durable=durable)
+        if _blocks(path.lstat()) >= least:
+            return least
+    return 0

@@ -12,12 +12,19 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from mmreplay.errors import CorruptStoreError, LockedError, MmreplayError
+from mmreplay.errors import (
+    CorruptStoreError,
+    DiskFullError,
+    FailedStoreError,
+    LockedError,
+    MmreplayError,
+)
 from mmreplay.system import checked_reads, durable_writes, locks
 from mmreplay.system.held_directories import AnyPath, HeldDirectory
 
 _RANDOM = re.compile(r"[0-9a-f]{8}\.tmp")
 _TEMPORARY = "mmreplay-temporary-"
+_KEPT = ("nothing was changed", "what was flushed is kept", "what was flushed before is kept")
 _RANDOM_OF_TEMPFILE = re.compile(r"[a-z0-9_]{8}")
 
 
@@ -25,13 +32,22 @@ _RANDOM_OF_TEMPFILE = re.compile(r"[a-z0-9_]{8}")
 def staging_directory(path: Path) -> Iterator[AnyPath]:
     """An empty directory next to `path`; removed in the end, unless it was renamed into place.
 
-    It is a path below the directory that `path` is in now, wherever that is moved.
+    It is a path below the directory that `path` is in now, wherever that is moved. DiskFullError
+    and FailedStoreError of what is in it are told of `path`, of which nothing is left behind.
     """
     above = HeldDirectory(path.parent).root
     _sweep(above, f".{path.name}.", _RANDOM)
     staged, lock = _make_locked(lambda: _make_staging(above / path.name))
     try:
         yield staged
+    except (DiskFullError, FailedStoreError) as error:
+        where, _, what = str(error).partition(": ")
+        if staged.name not in where:
+            raise
+        for kept in _KEPT:
+            what = what.replace(kept, "nothing is left behind")
+        what = what.replace("open the store again", "call again")
+        raise type(error)(f"{path}: {what}") from error
     finally:
         # What cannot be removed is swept up by the next one: an error of the caller comes first.
         try:

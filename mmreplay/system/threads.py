@@ -84,6 +84,7 @@ class Thread:
 
     def _begin_again(self) -> None:
         self.is_started = self.is_over = False
+        self._todo = iter((self._run,))
         self._starting = threading.Lock()
         self._ended = Flag()
         self._ident: int | None = None
@@ -109,19 +110,20 @@ class Thread:
 
     def _start_named(self) -> None:
         """In a thread, as `Thread.start` waits for an Event."""
-        self._named = threading.Thread(target=self._work, name=self._name, daemon=True)
         try:
+            self._named = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._named.start()
-        except RuntimeError:  # at a limit: this one, then, which has no name
+        except (RuntimeError, MemoryError):  # at a limit: this one, then, which has no name
             self._named = None
             self._work()
 
     def _work(self) -> None:
-        self._ident = threading.get_ident()
-        try:
-            self._run()
-        finally:
-            self._ended.set()
+        for run in self._todo:  # once, though a start may fail after it has started
+            self._ident = threading.get_ident()
+            try:
+                run()
+            finally:
+                self._ended.set()
 
     def end(self) -> None:
         """Have it end, and wait until it has; a second call does the rest of the first."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmreplay.errors import CorruptStoreError, FormatError
+from mmreplay.errors import CorruptStoreError, FormatError, LockedError, StoreNotFoundError
 from mmreplay.format import layout, parse, plan
 from mmreplay.format.layout import ArraySpec
 from mmreplay.maintenance.verify import directory_names, documents
@@ -25,6 +25,7 @@ DIFFERS = ("schema: expected that of the store", "expected the layout in")
 DUPLICATE = "uuid: expected one of its own"
 """How the finding about a lane begins that has the uuid of another."""
 
+_ATTEMPTS = 3
 _SIGNS = ("resets/zarr.json", "rewards/zarr.json", ".live", "lane-00000", "ticks", "starts")
 
 
@@ -48,7 +49,32 @@ def verify(
         SchemaError: what was given is no path.
     """
     store = user_paths.as_path(path)
-    checked_reads.check_rights(store)
+    for _ in range(_ATTEMPTS):
+        checked_reads.check_rights(store)
+        directory = _directory(store)
+        try:
+            report = _verify(store, progress)
+        except (FormatError, CorruptStoreError, LockedError):
+            if _directory(store) == directory:
+                raise
+            continue
+        if not report.findings or _directory(store) == directory:
+            return report
+    raise StoreNotFoundError(
+        f"{store}: others were put in its place {_ATTEMPTS} times while it was read; try again"
+    )
+
+
+def _directory(store: Path) -> tuple[int, int] | None:
+    """Which directory has the path: another one, if a store was moved or exchanged."""
+    with contextlib.suppress(OSError):
+        about = store.stat()
+        return about.st_dev, about.st_ino
+    return None
+
+
+def _verify(store: Path, progress: Callable[[int, int], None] | None) -> Report:
+    """One look at all of what is at the path."""
     findings: list[Finding] = []
     warnings: list[Finding] = []
     root: dict[str, Any] | None = None

@@ -561,4 +561,4 @@ def _state_trusted_in_a_copy() -> list[Change]:
 
 @_breaks("state: trusted only with the blocks beyond its end that it had", others=True)
 def _state_trusted_though_truncated() -> list[Change]:
-    return [(state_page, "_has_more_blocks", lambda _: True)]
+    return [(state_page, "_blocks", lambda _: 1 << 40)]

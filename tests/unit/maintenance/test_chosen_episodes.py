@@ -49,6 +49,7 @@ def test_what_is_wanted(table, how, expected):
         ({"episodes": [0.5]}, "episodes: expected whole numbers, or a bool for each of 5 episodes"),
         ({"episodes": [True]}, "episodes: expected whole numbers, or a bool"),
         ({"envs": [4]}, "envs: 4: there are 4 environments"),
+        ({"envs": 0}, "envs: expected whole numbers, or a bool for each of 4 environments"),
         ({"min_return": "much"}, "min_return: expected a number, found 'much'"),
         ({"min_return": float("nan")}, "min_return: expected a number, found nan"),
     ],

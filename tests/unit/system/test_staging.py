@@ -1,10 +1,13 @@
 """What those who died while they made a store have left beside it."""
 
+import errno
+import os
 import threading
 
 import pytest
 
 import mmreplay
+from mmreplay.errors import DiskFullError, FailedStoreError
 from mmreplay.system import checked_reads, durable_writes, locks, staging
 from tests.support.disks.trees import names
 
@@ -35,6 +38,31 @@ def test_snapshot_removes_what_nobody_holds(tmp_path, left):
     mmreplay.create(source, Field((2,)), Field((), "int64")).close()
     mmreplay.snapshot(source, tmp_path / "s.zarr")
     assert names(tmp_path) == sorted([*left, "s.zarr", "source"])
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (
+            errno.ENOSPC,
+            "no room on the disk for .*; nothing is left behind: make room and call again",
+        ),
+        (errno.EFBIG, "writing .* failed: .*; nothing is left behind: .* and call again"),
+    ],
+)
+def test_what_cannot_be_written_is_told_of_the_target(tmp_path, monkeypatch, number, text):
+    source = tmp_path / "source"
+    mmreplay.create(source, Field((2,)), Field((), "int64")).close()
+    write = os.write
+
+    def fail(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "write", fail)
+    with pytest.raises((DiskFullError, FailedStoreError), match=f"^{tmp_path}/s.zarr: {text}"):
+        mmreplay.pack(source, tmp_path / "s.zarr")
+    monkeypatch.setattr(os, "write", write)
+    assert names(tmp_path) == ["source"]
 
 
 def test_directories_that_many_build_at_once_stay(tmp_path):

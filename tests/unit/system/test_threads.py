@@ -127,17 +127,33 @@ def test_a_task_that_comes_while_its_threads_are_told_to_end_is_done_once(is_sta
     assert done == ["late"]
 
 
-def test_a_thread_that_gets_no_second_one_works_without_a_name(monkeypatch):
-    def start(_):
-        raise RuntimeError("can't start new thread")
+@pytest.mark.parametrize("method", ["__init__", "start"])
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
+def test_a_thread_that_gets_no_second_one_works_without_a_name(monkeypatch, method, error):
+    def fail(*_, **__):
+        raise error
 
     names = []
     thread = Thread(lambda: names.append(_thread.get_ident()), "mine")
-    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(threading.Thread, method, fail)
     thread.start()
     thread.wait()
     assert names != [_thread.get_ident()]
     assert len(names) == 1
+
+
+def test_a_thread_whose_start_fails_after_it_has_started_works_once(monkeypatch):
+    start, done = threading.Thread.start, []
+
+    def fail(thread):
+        start(thread)
+        raise MemoryError
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    thread = Thread(lambda: (time.sleep(0.05), done.append(1)), "mine")
+    thread.start()
+    thread.wait()
+    assert done == [1]
 
 
 ENDING = """

@@ -13,6 +13,7 @@ import zarr
 
 import mmreplay
 from mmreplay import Field, FormatError, StoreNotFoundError, verify
+from mmreplay.maintenance.verify import store as store_module
 from tests.support.disks.trees import flip
 from tests.support.tampering.findings import messages, texts
 
@@ -28,6 +29,36 @@ def test_a_closed_store_is_sound(closed):
     # The checksums are read once more: for what lies past them.
     assert report.files >= len(files)
     assert report.bytes >= sum(path.stat().st_size for path in files)
+
+
+@pytest.mark.parametrize("comes", ["another", "nothing", "others each time"])
+def test_a_store_that_is_moved_meanwhile_is_not_said_to_be_damaged(
+    closed, make, monkeypatch, comes
+):
+    other = make("other.zarr")
+    other.close()
+    look, times = store_module.examine, []
+
+    def examine(root, path, tally):
+        times.append(1)
+        if len(times) == 1 or comes == "others each time":
+            closed.rename(closed.with_name(f"{len(times)}.zarr"))
+            if comes != "nothing":
+                shutil.copytree(other.path, closed)
+                (closed / "resets" / "zarr.json").unlink()
+        elif comes == "another":
+            shutil.copytree(other.path, closed, dirs_exist_ok=True)
+        return look(root, path, tally)
+
+    monkeypatch.setattr(store_module, "examine", examine)
+    if comes == "another":
+        report = verify(closed)
+        assert report.sound
+        assert report.rows == 0
+    else:
+        text = "others were put in its place" if comes != "nothing" else "there is no store here"
+        with pytest.raises(StoreNotFoundError, match=text):
+            verify(closed)
 
 
 def test_an_empty_store_is_sound(make):
