@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
@@ -30,12 +30,12 @@ Documents = dict[str, tuple[ArraySpec, int]]
 """Every array of a lane whose zarr.json can be read, and the rows that it says."""
 
 
-def read_documents(lane: AnyPath) -> Documents:
-    """Every array of the lane whose zarr.json can be read, and its rows."""
+def read_documents(lane: AnyPath, paths: Iterable[str] | None = None) -> Documents:
+    """Every array whose zarr.json can be read, and its rows; `paths`: of these."""
     documents: Documents = {}
     names = [*layout.SCALARS, "frames", *(f"frames/{name}" for name in _folders(lane / "frames"))]
     names += [f"extras/{name}" for name in _folders(lane / "extras")]
-    for name in names:
+    for name in names if paths is None else paths:
         with contextlib.suppress(MmreplayError, OSError):
             checked_reads.check_directories(lane, name)
             path = lane / name / "zarr.json"

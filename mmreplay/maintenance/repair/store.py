@@ -374,10 +374,8 @@ def _open(
         name = "" if root is None else lane.name
         findings = [finding for finding in report.findings if finding.lane == name]
         try:
-            if is_vector(lane):
-                readable[name] = DamagedVector(lane, name, findings, site.stand_in(name))
-            else:
-                readable[name] = DamagedLane(lane, name, findings, site.stand_in(name), root)
+            kind = DamagedVector if is_vector(lane) else DamagedLane
+            readable[name] = kind(lane, name, findings, site.stand_in(name), root)
         except CorruptStoreError as error:
             unreadable[name] = str(error)
     if unreadable and not readable:
