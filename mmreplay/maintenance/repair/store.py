@@ -312,7 +312,7 @@ def _rebuild(
     """Build a store of what is sound at the site; returns what became of each lane, and notes."""
     durable_writes.remove_tree(site.new)
     lanes = _lanes(root)
-    for folder in (root, *lanes):
+    for folder in (root, *lanes, *(log for lane in lanes for log in _log_directories(lane))):
         refuse_newer(folder)
     attributes: dict[str, Any] | None = None
     notes: list[str] = []

@@ -24,7 +24,6 @@ from mmreplay.maintenance.repair.attributes import (
     Attributes,
     parse_attributes,
     read_attributes,
-    refuse_newer,
 )
 from mmreplay.maintenance.repair.extent import (
     Extent,
@@ -116,7 +115,6 @@ def share_tree(source: AnyPath, target: AnyPath) -> None:
 
 def _log_attributes(lane: AnyPath, name: str) -> Attributes:
     """Those of a log; of one that is closed also from the copy in the lane's own zarr.json."""
-    refuse_newer(lane / name)
     found = read_attributes(lane / name, "log")
     if found.own is not None or (lane / name / ".live").exists():
         return found
@@ -159,7 +157,7 @@ def _find_schema(
         for path, (spec, rows) in found.items()
         if spec.row_shape[:1] == (width,)
     }
-    return layouts.find_schema((old.own, root), cells, lane, sure=old.sure), width
+    return layouts.find_schema((old.own, root), cells, lane, sure=old.sure, log=TICKS), width
 
 
 # ---------------------------------------------------------------- layouts

@@ -323,6 +323,21 @@ def test_a_log_of_a_crashed_lane_that_says_it_is_closed(crashed, ended):
     check_ticks(model, ended, model.writer.path, N_TICKS)
 
 
+def test_a_document_of_an_earlier_close_that_was_put_back(vector, kill, make, ended):
+    model = vector(frame=LZ4)
+    model.play(N_CLOSED)
+    model.writer.close()
+    path = model.writer.path
+    earlier = (path / "zarr.json").read_bytes()
+    model.reopened(make(append=True))
+    model.play(N_TICKS - N_CLOSED)
+    kill(model.writer)
+    (path / "zarr.json").write_bytes(earlier)
+    (path / "ticks" / "zarr.json").unlink()
+    assert repaired(path).lost == 0
+    check_ticks(model, ended, path, N_TICKS)
+
+
 def test_a_log_of_another_lane_is_none_of_this_one(crashed, vector, kill):
     model, other = crashed(), vector(name="other.zarr", frame=LZ4)
     other.play(9)
@@ -331,6 +346,15 @@ def test_a_log_of_another_lane_is_none_of_this_one(crashed, vector, kill):
     other.writer.path.joinpath("starts").rename(model.writer.path / "starts")
     shutil.rmtree(other.writer.path)
     assert_refused(model.writer.path, "starts: expected a log of this lane, uuid")
+
+
+def test_a_log_of_a_newer_format_is_not_lost(crashed):
+    path = crashed().writer.path
+    set_attributes(path / "starts" / "zarr.json", sealed=True, format=2)
+    before = contents(path)
+    with pytest.raises(mmreplay.FormatError, match="a newer mmreplay may read it"):
+        repair(path)
+    assert contents(path) == before
 
 
 @pytest.mark.parametrize("lost", [*DOCUMENTS, *PAGES, "ticks/.live/state"])
