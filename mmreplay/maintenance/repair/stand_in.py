@@ -153,8 +153,12 @@ def attribute_notes(
     """What became of attributes that were damaged, and of what ``.live`` would have told."""
     if old.own is None:
         end = "env as those of the store" if has_root else "nothing else is set"
+        # Of a lane that is open it is in .live, of one of many environments beside its ticks.
+        state = (
+            ", name and random state" if extent.closed and new["kind"] == "lane" else " and name"
+        )
         yield (
-            f"zarr.json cannot be read: capacity, padding, env, name and random state of the lane "
+            f"zarr.json cannot be read: capacity, padding, env{state} of the lane "
             f"are lost; now capacity is {new['capacity']}, padding "
             f"{new['padding']!r}, and {end}"
         )

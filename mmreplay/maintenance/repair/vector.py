@@ -90,6 +90,8 @@ class DamagedVector:
         self._side_data = set(SIDE_DATA)
         if any("generator" in finding.message for finding in findings):
             self._side_data.remove("generator")
+        # What is damaged of these is not in a stand-in.
+        of_ticks = [_of_log(one, TICKS) for one in given if _is_of(one, TICKS)]
         lost_priorities = any(PRIORITY_OF_NOBODY in finding.message for finding in findings)
         if lost_priorities:
             self._side_data.remove("priorities")
@@ -102,7 +104,7 @@ class DamagedVector:
             *(
                 [_LOST_PRIORITIES]
                 if lost_priorities
-                else notes.priority_notes(of_log[TICKS], self._reader.ticks)
+                else notes.priority_notes([*of_ticks, *of_log[TICKS]], self._reader.ticks)
             ),
         )
 

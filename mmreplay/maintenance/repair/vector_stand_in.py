@@ -151,7 +151,9 @@ def _find_schema(
         raise CorruptStoreError(
             f"{lane}: neither its zarr.json nor those of its arrays say what a row holds"
         )
-    width = old.own["width"] if old.own is not None else widths.most_common(1)[0][0]
+    width = old.own["width"] if old.own is not None else 0
+    if widths and not old.sure:
+        width = widths.most_common(1)[0][0]
     cells = {
         path: (spec.cells(width), rows)
         for path, (spec, rows) in found.items()

@@ -10,8 +10,9 @@ from mmreplay import Field, repair
 from mmreplay.format import plan
 from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.storage.state_page import State
-from tests.support.disks.trees import contents
+from tests.support.disks.trees import contents, flip
 from tests.support.documents import change_copy, drop_copy
+from tests.support.oracle.vector_pair import FIELDS, of_writer
 from tests.support.tampering.repairs import (
     assert_refused,
     attributes,
@@ -394,3 +395,40 @@ def test_a_closed_lane_without_its_own_document(closed_vector, ended):
     done = repaired(path)
     assert (done.kept, done.lost) == (70, 0)
     check_ticks(closed_vector, ended, path, 70)
+
+
+@pytest.mark.parametrize(
+    ("end", "lost"),
+    [
+        ("close", "zarr.json"),
+        ("close", "ticks/rewards/zarr.json"),
+        ("close, and damaged", "ticks/rewards/zarr.json"),
+        ("kill", "zarr.json"),
+        ("kill", "ticks/rewards/zarr.json"),
+    ],
+)
+def test_priorities_and_random_state_are_kept(tmp_path, kill, end, lost):
+    path = tmp_path / "store.zarr"
+    settings = FIELDS | {"frame": LZ4, "lanes": 5, "flush_s": 0}
+    buffer = mmreplay.PrioritizedReplayBuffer(path, **settings, stack=None)
+    of_writer(buffer.writer).play(40)
+    buffer.update_priorities(buffer.ids, 1 + np.arange(len(buffer)))
+    buffer.sample(8)
+    buffer.flush()
+    ids, known = buffer.ids, buffer.priorities(buffer.ids)
+    following = buffer.generator.bit_generator.state
+    if end == "kill":
+        kill(buffer)
+    else:
+        buffer.close()
+    if "damaged" in end:
+        flip(path / "ticks" / "priorities" / "c.0.0", 8 * 3)
+        known[:] = known.max()  # as of new ones
+    (path / lost).unlink()
+    done = repair(path)
+    assert (done.kept, done.lost) == (40, 0)
+    assert any(note.startswith("priorities: ") for note in done.notes) == ("damaged" in end)
+    with mmreplay.PrioritizedReplayBuffer(path, stack=None, flush_s=0) as again:
+        assert again.ids.tolist() == ids.tolist()
+        assert again.generator.bit_generator.state == following
+        assert again.priorities(ids).tolist() == known.tolist()
