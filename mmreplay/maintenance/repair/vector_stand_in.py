@@ -218,17 +218,17 @@ def _find_extents(
         about = Attributes(own and {**own, "capacity": capacity}, logs[name].sure)
         return find_extent(lane / name, about, documents[name], specs[name], store, trust=trust)
 
-    starts, problem = None, None
+    # The newest ticks may name starts that are lost, as when the machine went down.
+    ticks = find(TICKS, trust=not _is_old(lane / STARTS))
+    starts: Extent | None
     try:
         starts = find(STARTS)
-    except CorruptStoreError as error:
-        problem = error
-    # The newest ticks may name starts that are lost, as when the machine went down.
-    ticks = find(TICKS, trust=(starts is not None and starts.closed) or not _is_old(lane / STARTS))
-    if starts is None or not starts.known:
+    except CorruptStoreError:
+        starts = _reached(lane, specs, ticks, None)
+        if starts is None:
+            raise
+    if not starts.known:
         starts = _reached(lane, specs, ticks, starts) or starts
-    if starts is None:
-        raise problem or CorruptStoreError(str(lane))
     return {TICKS: ticks, STARTS: starts}
 
 
