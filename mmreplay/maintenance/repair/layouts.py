@@ -107,6 +107,16 @@ def find_schema(
             f"and nothing tells which is right; put back the damaged one from a backup or a "
             f"snapshot, and repair again"
         )
+    fields = {path: Field(shape, dtype) for path, (shape, dtype) in known.items()}
+    frames: Any = {path[7:]: field for path, field in fields.items() if path.startswith("frames/")}
+    extras = {path[7:]: field for path, field in fields.items() if path.startswith("extras/")}
+    try:
+        reward = str(fields["rewards"].dtype)
+        schema = Schema.make(frames or fields[_FRAMES], fields["actions"], extras, reward)
+    except (KeyError, MmreplayError) as error:
+        raise CorruptStoreError(
+            f"{lane}: neither its zarr.json nor those of its arrays say what a row holds: {error}"
+        ) from error
     for path in _column_paths(lane / log if log else lane):
         if path not in known and "/" in path:  # a column that would be gone without a word
             raise CorruptStoreError(
@@ -114,16 +124,7 @@ def find_schema(
                 f"nothing tells what this column holds; put one of them back from a backup, a "
                 f"snapshot or another store that was created with the same fields, and repair again"
             )
-    fields = {path: Field(shape, dtype) for path, (shape, dtype) in known.items()}
-    frames: Any = {path[7:]: field for path, field in fields.items() if path.startswith("frames/")}
-    extras = {path[7:]: field for path, field in fields.items() if path.startswith("extras/")}
-    try:
-        reward = str(fields["rewards"].dtype)
-        return Schema.make(frames or fields[_FRAMES], fields["actions"], extras, reward)
-    except (KeyError, MmreplayError) as error:
-        raise CorruptStoreError(
-            f"{lane}: neither its zarr.json nor those of its arrays say what a row holds: {error}"
-        ) from error
+    return schema
 
 
 def find_specs(
