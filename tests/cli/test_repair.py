@@ -228,7 +228,9 @@ def test_attributes_that_are_lost_are_reported(command, write, folder, play, die
     assert (result.status, result.err) == (0, "")
     lines = result.out.splitlines()
     done = lines.index("store.zarr: repaired; 10 rows kept; how many are lost is not known")
-    assert lines[done + 1].startswith("zarr.json cannot be read: capacity, padding, env, name and ")
+    assert lines[done + 1].startswith(
+        "zarr.json cannot be read: capacity, padding, env and name of "
+    )
     assert lines[done + 2].startswith(".live cannot be read whole, so nothing tells how many rows")
     assert len(lines) == done + 4
 

@@ -13,12 +13,17 @@ import numpy as np
 import pytest
 
 import mmreplay
+from mmreplay import Field
 from mmreplay.format import plan
+from mmreplay.format.layout import LOGS
 from mmreplay.maintenance.copy_lane import read_rows
 from mmreplay.reading.vector_reader import VectorReader
+from tests.support.disks.faults import kill
 from tests.support.disks.trees import contents
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle import checks
+from tests.support.oracle.vector_pair import FIELDS, of_writer
+from tests.support.oracle.vectors import assert_closed_lane_matches
 from tests.support.power_cut.layouts import SHORT_CHUNKS
 from tests.support.tampering import flips
 from tests.support.tampering.damage import Damage, VectorDamage
@@ -205,6 +210,75 @@ def test_repair_keeps_the_ticks_before_the_damage_and_the_sound_episodes_after_i
         else:
             assert done.kept == max(stop - bases["ticks"], 0), what
             assert len(after["ticks", "rewards"]) == max(stop - now["ticks"], 0), what
+        forget(tmp_path, harmed, done, what)
+
+
+FLUSHED, TICKS = 45, 60
+FRAMES = {"raw": Field((3,), "float32", "raw", chunk=8), "lz4": Field((3,), "float32", "lz4", 2, 8)}
+
+
+def crashed(path, frame, luck):
+    """The model of a lane of many environments that a kill left, some ticks after a flush."""
+    writer = mmreplay.create(path, **(FIELDS | {"frame": frame}), lanes=4, flush_s=0)
+    model = of_writer(writer, luck.randrange(1 << 30))
+    closed = luck.choice([0, 0, 20])
+    model.play(closed)
+    if closed:
+        model.writer.close()
+        model.reopened(mmreplay.create(path, append=True, flush_s=0))
+    model.play(FLUSHED - closed)
+    model.writer.flush()
+    model.play(TICKS - FLUSHED)
+    if luck.random() < 0.5:
+        model.writer._background.finish_tasks()
+    kill(model.writer)
+    return model
+
+
+def least_kept(path, lost):
+    """Ticks that a lane holds for sure without these files; None if it may be refused."""
+    names = {one.parent.name for one in lost if one.name == "zarr.json"}
+    if path / "zarr.json" in lost and names & {"actions", "rewards", "x"}:
+        return None  # nothing tells what a step holds
+    live = {log: {one.name for one in lost if one.parent == path / log / ".live"} for log in LOGS}
+    if any(one.parent.name == "frames" for one in lost):
+        return None  # of frames nothing else tells the layout, but where they are raw
+    if {"state", "checkpoint"} <= live["starts"] or {"state", "checkpoint"} <= live["ticks"]:
+        return None
+    tails = [log for log in LOGS if "frames.tail" in live[log]]
+    if not tails:
+        return FLUSHED if live["ticks"] & {"state"} else TICKS
+    return 0
+
+
+@pytest.mark.parametrize("codec", FRAMES)
+def test_what_is_kept_of_a_crashed_lane_without_documents_or_live_files_is_right(
+    tmp_path, codec, monkeypatch, quick_disk
+):
+    for name in ("_NUMBER_ROWS", "_START_ROWS"):
+        monkeypatch.setattr(plan, name, 16)
+    root, luck = tmp_path / "store.zarr", random.Random(codec if not THOROUGH else None)
+    for _ in range(10 * N_TRIALS):
+        model = crashed(root, FRAMES[codec], luck)
+        files = [one for one in root.rglob("*") if one.name == "zarr.json" or ".live" in one.parts]
+        lost = luck.sample(sorted(one for one in files if one.is_file()), luck.choice([1, 1, 2, 3]))
+        for one in lost:
+            one.unlink() if luck.random() < 0.6 else one.write_bytes(luck.randbytes(100))
+        what, harmed = [str(one.relative_to(root)) for one in lost], contents(root)
+        least = least_kept(root, lost)
+        try:
+            done = mmreplay.repair(root)
+        except mmreplay.CorruptStoreError:
+            assert least is None, what
+            assert contents(root) == harmed, what
+            shutil.rmtree(root)
+            continue
+        assert done.kept >= (least or 0), what
+        assert done.kept + done.lost == TICKS or done.at_least, what
+        model.end_session()
+        model.cut(done.kept, VectorReader(root).starts.head)
+        assert mmreplay.verify(root).findings == [], what
+        assert_closed_lane_matches(model, root)
         forget(tmp_path, harmed, done, what)
 
 

@@ -18,7 +18,7 @@ from mmreplay.system.held_directories import AnyPath
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """What is left of the attributes of a lane.
+    """What is left of the attributes of a lane, or of a log of a lane of many environments.
 
     Attributes:
         own: attributes.mmreplay, without their crc32c; None if nothing of them can be read.
@@ -29,16 +29,22 @@ class Attributes:
     sure: bool = False
 
 
-def read_attributes(lane: AnyPath) -> Attributes:
-    """The attributes of the lane at `lane`."""
+def read_attributes(path: AnyPath, kind: str = "lane") -> Attributes:
+    """The attributes of what is of this kind at `path`."""
     try:
-        data = checked_reads.read_bytes(lane / "zarr.json", layout.MAX_METADATA_BYTES)
-        own = parse.parse_root(data, "")
+        data = checked_reads.read_bytes(path / "zarr.json", layout.MAX_METADATA_BYTES)
     except (MmreplayError, OSError):
         return Attributes()
-    if own["kind"] != "lane":
+    return parse_attributes(data, kind)
+
+
+def parse_attributes(data: bytes, kind: str) -> Attributes:
+    """The same of the bytes of a zarr.json."""
+    try:
+        own = parse.parse_root(data, "")
+    except MmreplayError:
         return Attributes()
-    return Attributes(own, sure=_matches(data) is not False)
+    return Attributes(own, _matches(data) is not False) if own["kind"] == kind else Attributes()
 
 
 def refuse_newer(path: AnyPath) -> None:

@@ -69,29 +69,40 @@ def durable_head(lane: AnyPath, store: str) -> int:
 
 
 def find_extent(
-    lane: AnyPath, attributes: Attributes, documents: Documents, specs: Specs, store: str
+    lane: AnyPath,
+    attributes: Attributes,
+    documents: Documents,
+    specs: Specs,
+    store: str,
+    *,
+    trust: bool = True,
 ) -> Extent:
-    """How far a lane was written; raises CorruptStoreError if nothing tells any more."""
+    """How far a lane, or a log, was written; raises CorruptStoreError if nothing tells any more.
+
+    Without `trust` its state page does not count.
+    """
     own = attributes.own
     counts = collections.Counter(rows for path, (_, rows) in documents.items() if path in specs)
     if own is not None:
         counts[own["rows"]] += 1
     rows = counts.most_common(1)[0][0] if counts else 0
-    live = _from_live(lane, attributes, specs, store)
+    live = _from_live(lane, attributes, specs, store, trust=trust)
     says_closed = own is not None and own["closed"]
     if says_closed and (attributes.sure or live is None or live.head <= rows):
         return Extent(closed=True, head=rows)
     return live if live is not None else _from_last_close(lane, attributes, specs, rows)
 
 
-def _from_live(lane: AnyPath, attributes: Attributes, specs: Specs, store: str) -> Extent | None:
+def _from_live(
+    lane: AnyPath, attributes: Attributes, specs: Specs, store: str, *, trust: bool
+) -> Extent | None:
     """By the state page and the checkpoint; None if neither can be read."""
     try:
         checked_reads.check_directories(lane, ".live")
     except CorruptStoreError:
         return None
     checkpoint, state = read_checkpoint(lane, store), read_state(lane)
-    words = None if state is None or not state.is_of_this_boot() else state.words
+    words = state.words if trust and state is not None and state.is_of_this_boot() else None
     extent = None
     if words is not None and (checkpoint is None or words[COMMITTED] >= checkpoint.best.head):
         extent = _from_state_page(lane, attributes, specs, words, checkpoint)
@@ -106,7 +117,7 @@ def _from_live(lane: AnyPath, attributes: Attributes, specs: Specs, store: str) 
             untrusted=beyond,
             known=words is None and state is not None and state.is_written(),
         )
-    if extent is None or all(spec.is_raw or _has_tail(lane, spec) for spec in specs.values()):
+    if extent is None or all(spec.is_raw or has_tail(lane, spec) for spec in specs.values()):
         return extent
     head = min(extent.head, extent.tail_start)
     return replace(extent, head=head, lost=extent.head - head)
@@ -134,7 +145,7 @@ def _from_state_page(
     # Without a capacity the base is 0; which one it is says nothing of the base.
     own = attributes.own
     capacity = own["capacity"] if own is not None and attributes.sure else 1
-    bases = [0] if capacity is None else [*bases, _oldest(lane, specs)]
+    bases = [0] if capacity is None else [*bases, oldest_row(lane, specs)]
     if newest_problem(lane, specs, head):
         return None
     for base, tail_start in itertools.product(bases, tails):
@@ -145,7 +156,7 @@ def _from_state_page(
     return None
 
 
-def _has_tail(lane: AnyPath, spec: ArraySpec) -> bool:
+def has_tail(lane: AnyPath, spec: ArraySpec) -> bool:
     """Whether an array's tail can be read."""
     with contextlib.suppress(OSError, CorruptStoreError):
         path, size = tail_file.tail_path(lane, spec), 2 * spec.chunk_bytes
@@ -164,7 +175,7 @@ def _from_last_close(lane: AnyPath, attributes: Attributes, specs: Specs, rows: 
             return Extent(closed=True, head=rows)
     base = 0
     if attributes.own is None or attributes.own["capacity"] is not None:
-        base = _oldest(lane, specs)
+        base = oldest_row(lane, specs)
     if rows <= base or (base and rows < base + CONTEXT_ROWS):
         checked_reads.check_directories(lane, ".live")  # a link there is why nothing of it was read
         raise CorruptStoreError(
@@ -189,7 +200,7 @@ def _ends_as_closed(lane: AnyPath, spec: ArraySpec, rows: int) -> bool:
     return False
 
 
-def _oldest(lane: AnyPath, specs: Specs) -> int:
+def oldest_row(lane: AnyPath, specs: Specs) -> int:
     """The oldest row of which all columns that have chunk files have one."""
     oldest = [(spec, kept_files(lane, spec)[:1]) for spec in specs.values()]
     return max((chunks[0] * spec.chunk_rows for spec, chunks in oldest if chunks), default=0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
@@ -30,12 +30,10 @@ Documents = dict[str, tuple[ArraySpec, int]]
 """Every array of a lane whose zarr.json can be read, and the rows that it says."""
 
 
-def read_documents(lane: AnyPath) -> Documents:
-    """Every array of the lane whose zarr.json can be read, and its rows."""
+def read_documents(lane: AnyPath, paths: Iterable[str] | None = None) -> Documents:
+    """Every array whose zarr.json can be read, and its rows; `paths`: of these."""
     documents: Documents = {}
-    names = [*layout.SCALARS, "frames", *(f"frames/{name}" for name in _folders(lane / "frames"))]
-    names += [f"extras/{name}" for name in _folders(lane / "extras")]
-    for name in names:
+    for name in _column_paths(lane) if paths is None else paths:
         with contextlib.suppress(MmreplayError, OSError):
             checked_reads.check_directories(lane, name)
             path = lane / name / "zarr.json"
@@ -62,6 +60,12 @@ def copied_documents(lane: AnyPath, log: str = "") -> Documents:
     return documents
 
 
+def _column_paths(lane: AnyPath) -> list[str]:
+    """Every column that a lane may have, by the names of its directories."""
+    names = [*layout.SCALARS, "frames", *(f"frames/{name}" for name in _folders(lane / "frames"))]
+    return names + [f"extras/{name}" for name in _folders(lane / "extras")]
+
+
 def _folders(path: AnyPath) -> list[str]:
     """The names of the directories in a directory."""
     if path.is_symlink():
@@ -78,11 +82,13 @@ def find_schema(
     lane: AnyPath,
     *,
     sure: bool,
+    log: str = "",
 ) -> Schema:
     """The first of the schemas given that the arrays agree with; without any, what they say.
 
     `given` are attributes.mmreplay; if `sure`, the first is what was written, whatever the arrays
-    say. Raises CorruptStoreError if nothing tells what a row holds.
+    say. `log` is where these are in a lane of many environments. Raises CorruptStoreError if
+    nothing tells what a row holds.
     """
     known = {path: (spec.row_shape, spec.dtype) for path, (spec, _) in documents.items()}
     read: list[Schema] = []
@@ -106,11 +112,19 @@ def find_schema(
     extras = {path[7:]: field for path, field in fields.items() if path.startswith("extras/")}
     try:
         reward = str(fields["rewards"].dtype)
-        return Schema.make(frames or fields[_FRAMES], fields["actions"], extras, reward)
+        schema = Schema.make(frames or fields[_FRAMES], fields["actions"], extras, reward)
     except (KeyError, MmreplayError) as error:
         raise CorruptStoreError(
             f"{lane}: neither its zarr.json nor those of its arrays say what a row holds: {error}"
         ) from error
+    for path in _column_paths(lane / log if log else lane):
+        if path not in known and "/" in path:  # a column that would be gone without a word
+            raise CorruptStoreError(
+                f"{lane / log / path / 'zarr.json'}: lost, and so is the zarr.json of the lane: "
+                f"nothing tells what this column holds; put one of them back from a backup, a "
+                f"snapshot or another store that was created with the same fields, and repair again"
+            )
+    return schema
 
 
 def find_specs(

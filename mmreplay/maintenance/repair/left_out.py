@@ -19,7 +19,7 @@ from mmreplay.ids import Array, Ids
 from mmreplay.maintenance.copy_lane import is_intact
 from mmreplay.maintenance.repair.damaged_rows import DamagedRows, narrow_files
 from mmreplay.maintenance.repair.spans import Span, merged
-from mmreplay.maintenance.repair.vector_documents import share_tree
+from mmreplay.maintenance.repair.vector_stand_in import share_tree
 from mmreplay.maintenance.verify.report import Finding
 from mmreplay.maintenance.verify.tick_rules import expected_partners
 from mmreplay.reading.log_reader import LogReader

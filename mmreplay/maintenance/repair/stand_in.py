@@ -12,6 +12,7 @@ from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FormatError
 from mmreplay.format import layout
+from mmreplay.format.layout import ArraySpec
 from mmreplay.maintenance.copy_lane import copy_priorities
 from mmreplay.maintenance.repair import layouts
 from mmreplay.maintenance.repair.attributes import Attributes, read_attributes
@@ -29,6 +30,11 @@ _UNSURE = (
 _UNKNOWN_HEAD = (
     ".live cannot be read whole, so nothing tells how many rows there were; kept are those of "
     "the last flush or close that is known, and more may be lost than are counted"
+)
+
+_LOST_PRIORITIES = (
+    "priorities: nothing tells any more how they are laid out; they are lost, and each transition "
+    "counts as a new one"
 )
 
 
@@ -69,10 +75,9 @@ def stand_in(
     specs = layouts.find_specs(lane, schema, documents, copied, root)
     store = find_uuid(lane, old.own)
     extent = find_extent(lane, old, documents, specs, store)
-    closed = extent.closed
     chunks = {path: layouts.kept_files(lane, spec) for path, spec in specs.items()}
     first = _first(old, extent, specs, chunks, trust_first=trust_first)
-    new = _attributes(old, root, schema, store)
+    new = new_attributes(old, root, schema, store)
     n_kept, capacity = extent.head - first, new["capacity"]
     if first and capacity is None:
         new["capacity"] = max(n_kept, 1)
@@ -80,14 +85,36 @@ def stand_in(
         new["capacity"] = max(capacity, n_kept)  # a damaged one takes no row away
     if not trust_name:
         new.pop("name", None)
+    notes = [*attribute_notes(old, new, extent, has_root=root is not None)]
+    notes += make_log(lane, target, new, specs, extent, first, layout.index_spec())
+    return Uncertainty(extent.lost, extent.untrusted, extent.known, tuple(notes))
+
+
+def make_log(
+    log: AnyPath,
+    target: AnyPath,
+    attributes: Mapping[str, Any],
+    specs: layouts.Specs,
+    extent: Extent,
+    first: int,
+    *more: ArraySpec,
+    width: int | None = None,
+) -> list[str]:
+    """Put a log together at `target`: its documents and ``.live`` written again, its files shared.
+
+    `attributes` are its own but for rows, first and closed, `first` is the oldest row that may be
+    sampled, `more` are arrays that get no rows, `width` is that of ticks. Returns what cannot be
+    taken along, a sentence each.
+    """
+    closed, store = extent.closed, attributes["uuid"]
     rows = extent.head if closed else 0
-    new |= {"rows": rows, "first": first if closed else 0, "closed": closed}
-    base = max(first - layout.CONTEXT_ROWS, 0)
+    own = {**attributes, "rows": rows, "first": first if closed else 0, "closed": closed}
+    base = max(first - layout.context_rows(width), 0)
     arrays = [(spec, rows) for spec in specs.values()]
     arrays += [
         (layout.checksum_spec(path), -(-rows // spec.chunk_rows)) for path, spec in specs.items()
     ]
-    arrays.append((layout.index_spec(), 0))  # of the rows again, when they are copied
+    arrays += [(spec, 0) for spec in more]  # made of the rows again, when they are copied
     for spec, count in arrays:
         durable_writes.make_directory(target / spec.path)
         durable_writes.write_file(
@@ -95,43 +122,43 @@ def stand_in(
         )
     for group in layout.group_paths([spec.path for spec, _ in arrays]):
         durable_writes.write_file(target / group / "zarr.json", layout.group_json(), durable=False)
-    durable_writes.write_file(target / "zarr.json", layout.group_json(new), durable=False)
+    durable_writes.write_file(target / "zarr.json", layout.group_json(own), durable=False)
     # As far as a writer might go back, and write again: there the stand-in has files of its own.
-    durable = rows if closed else durable_head(lane, store)
+    durable = rows if closed else durable_head(log, store)
     for path, spec in specs.items():
         sums = layout.checksum_spec(path)
-        for chunk in chunks[path]:
+        for chunk in layouts.kept_files(log, spec):
             start, stop = chunk * spec.chunk_rows, (chunk + 1) * spec.chunk_rows
             if not closed or (start < rows and stop > base):
-                file = chunk_files.chunk_path(lane, spec, chunk)
+                file = chunk_files.chunk_path(log, spec, chunk)
                 changes = spec.is_raw and not closed and stop >= durable
                 _take(file, chunk_files.chunk_path(target, spec, chunk), copy=changes)
-        for chunk in layouts.kept_files(lane, sums):
+        for chunk in layouts.kept_files(log, sums):
             _take(
-                chunk_files.chunk_path(lane, sums, chunk),
+                chunk_files.chunk_path(log, sums, chunk),
                 chunk_files.chunk_path(target, sums, chunk),
             )
-    notes = [*_notes(old, new, extent, has_root=root is not None)]
-    try:
-        copy_priorities(lane, target, closed=closed)
-    except (FormatError, CorruptStoreError):  # damaged, they cost no row
-        notes.append(
-            "priorities: nothing tells any more how they are laid out; they are lost, and each "
-            "transition counts as a new one"
-        )
     if not closed:
-        _build_live(lane, target, store, specs, extent)
-    return Uncertainty(extent.lost, extent.untrusted, extent.known, tuple(notes))
+        _build_live(log, target, store, specs, extent)
+    try:
+        copy_priorities(log, target, closed=closed, width=width)
+    except (FormatError, CorruptStoreError):  # damaged, they cost no row
+        return [_LOST_PRIORITIES]
+    return []
 
 
-def _notes(
+def attribute_notes(
     old: Attributes, new: Mapping[str, Any], extent: Extent, *, has_root: bool
 ) -> Iterator[str]:
     """What became of attributes that were damaged, and of what ``.live`` would have told."""
     if old.own is None:
         end = "env as those of the store" if has_root else "nothing else is set"
+        # Of a lane that is open it is in .live, of one of many environments beside its ticks.
+        state = (
+            ", name and random state" if extent.closed and new["kind"] == "lane" else " and name"
+        )
         yield (
-            f"zarr.json cannot be read: capacity, padding, env, name and random state of the lane "
+            f"zarr.json cannot be read: capacity, padding, env{state} of the lane "
             f"are lost; now capacity is {new['capacity']}, padding "
             f"{new['padding']!r}, and {end}"
         )
@@ -161,7 +188,7 @@ def _first(
     return min(least + layout.CONTEXT_ROWS, extent.head) if least else 0
 
 
-def _attributes(
+def new_attributes(
     old: Attributes, root: Mapping[str, Any] | None, schema: Schema, store: str
 ) -> dict[str, Any]:
     """attributes.mmreplay of the stand-in, without those that follow from its rows."""

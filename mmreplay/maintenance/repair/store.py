@@ -312,7 +312,7 @@ def _rebuild(
     """Build a store of what is sound at the site; returns what became of each lane, and notes."""
     durable_writes.remove_tree(site.new)
     lanes = _lanes(root)
-    for folder in (root, *lanes):
+    for folder in (root, *lanes, *(log for lane in lanes for log in _log_directories(lane))):
         refuse_newer(folder)
     attributes: dict[str, Any] | None = None
     notes: list[str] = []
@@ -374,10 +374,8 @@ def _open(
         name = "" if root is None else lane.name
         findings = [finding for finding in report.findings if finding.lane == name]
         try:
-            if is_vector(lane):
-                readable[name] = DamagedVector(lane, name, findings, site.stand_in(name))
-            else:
-                readable[name] = DamagedLane(lane, name, findings, site.stand_in(name), root)
+            kind = DamagedVector if is_vector(lane) else DamagedLane
+            readable[name] = kind(lane, name, findings, site.stand_in(name), root)
         except CorruptStoreError as error:
             unreadable[name] = str(error)
     if unreadable and not readable:

@@ -24,8 +24,8 @@ from mmreplay.maintenance.repair.derived import DerivedColumns
 from mmreplay.maintenance.repair.lane import LaneRepair
 from mmreplay.maintenance.repair.left_out import leave_out
 from mmreplay.maintenance.repair.spans import Span, merged
-from mmreplay.maintenance.repair.vector_documents import make_documents, share_tree, was_closed
-from mmreplay.maintenance.verify.documents import OWN_DIGEST
+from mmreplay.maintenance.repair.stand_in import Uncertainty
+from mmreplay.maintenance.repair.vector_stand_in import share_tree, stand_in_vector
 from mmreplay.maintenance.verify.report import Finding
 from mmreplay.maintenance.verify.steps import PRIORITY_OF_NOBODY
 from mmreplay.maintenance.verify.store import verify
@@ -52,10 +52,6 @@ _LEFT_OUT = (
     "episode from there on, and all of one whose first observation is; they are left out of their "
     "ticks, and all others keep their ids"
 )
-_UNSURE = (
-    "zarr.json does not match its crc32c: capacity, padding and env are kept as they stand there, "
-    "and may not be what was written"
-)
 
 
 def is_vector(lane: AnyPath) -> bool:
@@ -68,36 +64,21 @@ def is_vector(lane: AnyPath) -> bool:
 class DamagedVector:
     """A lane of many environments that may be damaged, open for reading.
 
-    `findings` is what `verify` has found in it, `spare` where a stand-in may be made. Raises
-    CorruptStoreError if it cannot be opened.
+    `findings`, `spare` and `root` as of `DamagedLane`. Raises CorruptStoreError if nothing tells
+    what is in it.
     """
 
     def __init__(
-        self, lane: AnyPath, name: str, findings: Sequence[Finding], spare: AnyPath
+        self,
+        lane: AnyPath,
+        name: str,
+        findings: Sequence[Finding],
+        spare: AnyPath,
+        root: Mapping[str, Any] | None,
     ) -> None:
         self.name = name
-        given, made = findings, list[str]()
-        try:
-            self._reader = VectorReader(lane, own_documents=True)
-        except MmreplayError as error:
-            whole = spare.with_name(f"{spare.name}-documents")
-            try:
-                if not was_closed(lane):
-                    raise CorruptStoreError(str(error).partition("; ")[0]) from error
-                made = make_documents(lane, whole)
-                self._reader = VectorReader(whole, own_documents=True)
-                findings = verify(str(whole)).findings
-            except (CorruptStoreError, FormatError) as reason:
-                text = str(reason).replace(str(whole), str(lane)).removeprefix(f"{lane}: ")
-                text = text.removeprefix(f"{lane}/")
-                advice = (
-                    "; put what is lost or damaged back from a backup or a snapshot, and repair"
-                )
-                raise CorruptStoreError(
-                    f"{lane}: cannot be repaired: {text}"
-                    f"{'' if 'repair again' in text else f'{advice} again'}"
-                ) from error
-        self._untrusted = self._reader.untrusted
+        given = list(findings)
+        self._reader, findings, self._uncertainty = _open(lane, findings, spare, root)
         of_log = self._take(findings)
         remade = self._derived.notes
         n_left_out = self._leave_out(of_log, spare)
@@ -109,24 +90,21 @@ class DamagedVector:
         self._side_data = set(SIDE_DATA)
         if any("generator" in finding.message for finding in findings):
             self._side_data.remove("generator")
+        # What is damaged of these is not in a stand-in.
+        of_ticks = [_of_log(one, TICKS) for one in given if _is_of(one, TICKS)]
         lost_priorities = any(PRIORITY_OF_NOBODY in finding.message for finding in findings)
         if lost_priorities:
             self._side_data.remove("priorities")
         self._n_same = {TICKS: 0, STARTS: 0}  # rows of the new lane that are those of this one
         self._notes = (
-            *(
-                [_UNSURE]
-                if any(one.message.startswith(OWN_DIGEST) for one in _of_root(findings))
-                else ()
-            ),
-            *made,
+            *self._uncertainty.notes,
             *remade,
             *([_LEFT_OUT.format(n_left_out)] if n_left_out else ()),
             *notes.duplicate_notes(lane, given),
             *(
                 [_LOST_PRIORITIES]
                 if lost_priorities
-                else notes.priority_notes(of_log[TICKS], self._reader.ticks)
+                else notes.priority_notes([*of_ticks, *of_log[TICKS]], self._reader.ticks)
             ),
         )
 
@@ -235,11 +213,12 @@ class DamagedVector:
         return LaneRepair(
             self.name,
             kept,
-            head - base - kept,
+            head - base - kept + self._uncertainty.lost,
             0 if skip_damaged else n_later,
             damaged,
             skip_damaged and bool(whole),
-            untrusted=self._untrusted,
+            at_least=not self._uncertainty.known,
+            untrusted=self._uncertainty.untrusted,
             notes=(*self._notes, *self._more_notes(lost, stop, spans, n_later)),
             left_out=self._n_left_out,
         )
@@ -390,15 +369,32 @@ class DamagedVector:
         return frames if schema.is_dict else frames[FRAME]
 
 
+def _open(
+    lane: AnyPath, findings: Sequence[Finding], spare: AnyPath, root: Mapping[str, Any] | None
+) -> tuple[VectorReader, Sequence[Finding], Uncertainty]:
+    """Open a lane, or a stand-in for it, with what is wrong with that, and what it cannot tell."""
+    if not any(
+        finding.file.endswith("zarr.json") or ".live" in finding.file for finding in findings
+    ):
+        with contextlib.suppress(MmreplayError):
+            reader = VectorReader(lane, own_documents=True)
+            return reader, findings, Uncertainty(untrusted=reader.untrusted)
+    whole = spare.with_name(f"{spare.name}-documents")
+    try:
+        uncertainty = stand_in_vector(lane, whole, root)
+        return VectorReader(whole, own_documents=True), verify(str(whole)).findings, uncertainty
+    except (CorruptStoreError, FormatError) as error:
+        text = str(error).replace(str(whole), str(lane)).removeprefix(f"{lane}: ")
+        text = text.removeprefix(f"{lane}/")
+        if "repair again" not in text:
+            text += (
+                "; put what is lost or damaged back from a backup or a snapshot, and repair again"
+            )
+        raise CorruptStoreError(f"{lane}: cannot be repaired: {text}") from error
+
+
 def _read(log: LogReader, path: str, start: int, stop: int) -> Array:
     return chunk_files.read_rows(log, log.specs[path], start, stop)
-
-
-def _of_root(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Those about the lane's own zarr.json."""
-    for finding in findings:
-        if finding.file.rpartition("/")[0] == finding.lane:
-            yield finding
 
 
 def _is_of(finding: Finding, log: str) -> bool:

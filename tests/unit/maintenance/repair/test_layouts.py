@@ -23,6 +23,14 @@ def test_repair_refuses_when_the_only_layout_of_compressed_frames_is_lost(closed
     assert (repaired(path, known).kept, verify(path).sound) == (85, True)
 
 
+@pytest.mark.parametrize("lost", ["frames/speed", "extras/log_prob"])
+def test_no_column_is_left_out_because_nothing_tells_what_it_holds(closed_half_flushed, lost):
+    path = closed_half_flushed("dict")
+    (path / "zarr.json").unlink()
+    (path / lost / "zarr.json").unlink()
+    assert_refused(path, rf"{lost}/zarr\.json: lost, and so is .* put one of them back")
+
+
 def test_the_layout_of_raw_frames_follows_from_the_size_of_their_files(closed_half_flushed):
     path = closed_half_flushed("raw")
     known = columns(path)
