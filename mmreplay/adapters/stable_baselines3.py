@@ -71,6 +71,7 @@ class DiskReplayBuffer(ReplayBuffer):
             first come.
         codec: of the frames, as for `mmreplay.Field`.
         flush_s: seconds between flushes by the clock.
+        finite: whether a NaN or an infinity among floats is refused; see `mmreplay.create`.
 
     Raises:
         MmreplayError: what `mmreplay.ReplayBuffer` raises, with the first step or sample.
@@ -97,6 +98,7 @@ class DiskReplayBuffer(ReplayBuffer):
         stack: int | EllipsisType | None = ...,
         codec: Any = None,
         flush_s: float = FLUSH_S,
+        finite: bool | None = None,
     ) -> None:
         BaseBuffer.__init__(self, buffer_size, observation_space, action_space, device, n_envs)
         self.buffer_size = max(buffer_size // n_envs, 1)  # steps of all environments, as SB3's
@@ -111,7 +113,7 @@ class DiskReplayBuffer(ReplayBuffer):
             self.dones = np.zeros((self.buffer_size, n_envs), np.bool_)
         self.path = user_paths.absolute_path(path)
         self.n_steps, self.gamma = n_steps, gamma
-        self._given = {"codec": codec, "flush_s": flush_s}
+        self._given = {"codec": codec, "flush_s": flush_s, "finite": finite}
         self._is_dict = isinstance(observation_space, spaces.Dict)
         self._spaces = (
             dict(observation_space.spaces) if self._is_dict else {FRAME: observation_space}
@@ -397,6 +399,7 @@ class DiskHerReplayBuffer(DiskReplayBuffer, HerReplayBuffer):
         goal_selection_strategy: ``future``, ``final`` or ``episode``; see `mmreplay.Hindsight`.
         codec: of the frames.
         flush_s: seconds between flushes.
+        finite: as above.
 
     Raises:
         SchemaError: no such strategy; or as `DiskReplayBuffer`.
@@ -418,6 +421,7 @@ class DiskHerReplayBuffer(DiskReplayBuffer, HerReplayBuffer):
         goal_selection_strategy: str = "future",
         codec: Any = None,
         flush_s: float = FLUSH_S,
+        finite: bool | None = None,
     ) -> None:
         DiskReplayBuffer.__init__(
             self,
@@ -432,6 +436,7 @@ class DiskHerReplayBuffer(DiskReplayBuffer, HerReplayBuffer):
             stack=None,
             codec=codec,
             flush_s=flush_s,
+            finite=finite,
         )
         self.env = env
         self.n_sampled_goal = whole_number("n_sampled_goal", n_sampled_goal, 0)
