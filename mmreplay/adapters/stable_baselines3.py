@@ -184,7 +184,8 @@ class DiskReplayBuffer(ReplayBuffer):
         )
         lane = self.buffer.store.lanes[0]
         self._count(lane.rows, lane.first)
-        self._has_holes = len(self.buffer) < (self._rows - self._first) * self.n_envs
+        # Of all that the store keeps: with holes that may be more steps than are looked at here.
+        self._has_holes = len(self.buffer) < (lane.rows - lane.first) * self.n_envs
         return self.buffer
 
     def close(self) -> None:
@@ -303,6 +304,8 @@ class DiskReplayBuffer(ReplayBuffer):
         """The steps with these numbers in a ring of `buffer_size`, each of a random environment."""
         buffer = self._opened()
         if self._has_holes:
+            if not len(buffer):  # all steps were left out, as a repair may do
+                raise EmptyBufferError(f"{self.path}: there is no transition yet")
             ranks = np.random.randint(0, len(buffer), size=len(batch_inds))  # noqa: NPY002  as SB3's
             ids = buffer.store.live.look(lambda index: index.at(ranks))
             return self._samples(self._read(buffer, ids), env)
