@@ -155,6 +155,38 @@ def test_ticks_without_a_step_are_evicted_and_no_start_that_is_needed(ticks_of_n
     assert verify(path).findings == []
 
 
+def test_the_starts_of_a_lane_that_evicts_stay_while_no_tick_that_is_kept_has_a_step(vector, make):
+    model = vector(frame=LZ4, capacity=150)
+    for _ in range(5):
+        model.play(40, end=0.5)
+        model.writer.flush()
+    model.writer.close()
+    path, base, lost = model.writer.path, VectorReader(model.writer.path).base, set()
+    for file in (path / "ticks" / "frames").glob("c.*"):
+        shard = int(file.name.split(".")[1])
+        for number in range(20):
+            flip(file, inner_chunk(path, shard, number))
+    for env in range(5):
+        lost |= lost_steps(model, env, base, 200)
+    assert repair(path).kept == 200 - base > 65
+    model.model = model.left_out(lost - set(range(5 * base)))
+    model.model.capacity = 150
+    model.reopened(make(append=True))
+    with mmreplay.open(path) as store:
+        for _ in range(20):  # more starts than are kept below the oldest that is needed
+            model.reset()
+            model.writer.flush()
+            running = [one.number for one in model.running.values()]
+            assert model.writer.files.logs[0].first <= min(running)
+        for _ in range(10):
+            model.play(10, end=0.5)
+            model.writer.flush()
+            model.forget(VectorReader(path).base)
+            model.check(store, [{"stack": 3, "n_step": 4}])
+        model.writer.close()
+    assert verify(path).findings == []
+
+
 @pytest.mark.parametrize(
     ("kind", "kept"), [("a tick of nobody", 70), ("other damage", 32), ("left by a crash", 70)]
 )
