@@ -71,6 +71,7 @@ class DiskReplayBuffer(ReplayBuffer):
             first come.
         codec: of the frames, as for `mmreplay.Field`.
         flush_s: seconds between flushes by the clock.
+        finite: whether a NaN or an infinity among floats is refused; see `mmreplay.create`.
 
     Raises:
         MmreplayError: what `mmreplay.ReplayBuffer` raises, with the first step or sample.
@@ -97,6 +98,7 @@ class DiskReplayBuffer(ReplayBuffer):
         stack: int | EllipsisType | None = ...,
         codec: Any = None,
         flush_s: float = FLUSH_S,
+        finite: bool | None = None,
     ) -> None:
         BaseBuffer.__init__(self, buffer_size, observation_space, action_space, device, n_envs)
         self.buffer_size = max(buffer_size // n_envs, 1)  # steps of all environments, as SB3's
@@ -111,7 +113,7 @@ class DiskReplayBuffer(ReplayBuffer):
             self.dones = np.zeros((self.buffer_size, n_envs), np.bool_)
         self.path = user_paths.absolute_path(path)
         self.n_steps, self.gamma = n_steps, gamma
-        self._given = {"codec": codec, "flush_s": flush_s}
+        self._given = {"codec": codec, "flush_s": flush_s, "finite": finite}
         self._is_dict = isinstance(observation_space, spaces.Dict)
         self._spaces = (
             dict(observation_space.spaces) if self._is_dict else {FRAME: observation_space}
@@ -182,7 +184,8 @@ class DiskReplayBuffer(ReplayBuffer):
         )
         lane = self.buffer.store.lanes[0]
         self._count(lane.rows, lane.first)
-        self._has_holes = len(self.buffer) < (self._rows - self._first) * self.n_envs
+        # Of all that the store keeps: with holes that may be more steps than are looked at here.
+        self._has_holes = len(self.buffer) < (lane.rows - lane.first) * self.n_envs
         return self.buffer
 
     def close(self) -> None:
@@ -301,6 +304,8 @@ class DiskReplayBuffer(ReplayBuffer):
         """The steps with these numbers in a ring of `buffer_size`, each of a random environment."""
         buffer = self._opened()
         if self._has_holes:
+            if not len(buffer):  # all steps were left out, as a repair may do
+                raise EmptyBufferError(f"{self.path}: there is no transition yet")
             ranks = np.random.randint(0, len(buffer), size=len(batch_inds))  # noqa: NPY002  as SB3's
             ids = buffer.store.live.look(lambda index: index.at(ranks))
             return self._samples(self._read(buffer, ids), env)
@@ -397,6 +402,7 @@ class DiskHerReplayBuffer(DiskReplayBuffer, HerReplayBuffer):
         goal_selection_strategy: ``future``, ``final`` or ``episode``; see `mmreplay.Hindsight`.
         codec: of the frames.
         flush_s: seconds between flushes.
+        finite: as above.
 
     Raises:
         SchemaError: no such strategy; or as `DiskReplayBuffer`.
@@ -418,6 +424,7 @@ class DiskHerReplayBuffer(DiskReplayBuffer, HerReplayBuffer):
         goal_selection_strategy: str = "future",
         codec: Any = None,
         flush_s: float = FLUSH_S,
+        finite: bool | None = None,
     ) -> None:
         DiskReplayBuffer.__init__(
             self,
@@ -432,6 +439,7 @@ class DiskHerReplayBuffer(DiskReplayBuffer, HerReplayBuffer):
             stack=None,
             codec=codec,
             flush_s=flush_s,
+            finite=finite,
         )
         self.env = env
         self.n_sampled_goal = whole_number("n_sampled_goal", n_sampled_goal, 0)

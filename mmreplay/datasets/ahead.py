@@ -150,6 +150,7 @@ class Ahead:
             draw = begin(generator, *arguments)
             return _finished(draw, live.gather(draw.choose, draw.gatherer, out, draw.kept))
         request = _Request(weakref.WeakMethod(begin), arguments)
+        hash(request)  # which a reference keeps, and has not once its object is gone
         with self._lock:
             job, is_expected = self._take(generator, request)
             if job is None:

@@ -7,6 +7,7 @@ chunk is in it.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmreplay.ids import Array, Ids
+from mmreplay.system import forks
 
 Bytes = npt.NDArray[np.uint8]
 _TAKEN = np.iinfo(np.int64).max
@@ -36,6 +38,12 @@ class DecodedChunks:
         self.n_chunks = n_chunks
         self.rows: Array = np.empty((n_chunks * chunk_rows, row_items), dtype)
         self._parts: Bytes = self.rows.reshape(n_chunks, -1).view(np.uint8)
+        self.begin_again()
+        _DECODED.add(self)
+
+    def begin_again(self) -> None:
+        """Keep nothing; in a forked child, whose parent's threads may be in the middle of it."""
+        n_chunks = self.n_chunks
         self._slots: dict[int, int] = {}  # by key
         self._keys: list[int | None] = [None] * n_chunks
         self._used = np.zeros(n_chunks, np.int64)  # when, by `_time`
@@ -127,3 +135,7 @@ class DecodedChunks:
     def _wait_for(self, slots: Ids) -> None:
         while not self._is_ready[slots].all():
             self._changed.wait()
+
+
+_DECODED: weakref.WeakSet[DecodedChunks] = weakref.WeakSet()
+forks.after_fork_in_child(_DECODED, DecodedChunks.begin_again)

@@ -5,6 +5,8 @@ Invariant: nothing that a row which is kept needs is forgotten before it.
 
 from __future__ import annotations
 
+import bisect
+
 import numpy as np
 
 from mmreplay import episode_index
@@ -74,7 +76,8 @@ class StartRows:
     """Of the starts of a vector lane: those of the episodes of which a tick is kept, durably.
 
     Episodes are numbered in the order in which they began, and an episode's ticks follow one
-    another: the smallest number in the oldest tick that is kept is the smallest of all.
+    another: the smallest number in the oldest tick that is kept is the smallest of all. Where that
+    tick has no step, as a repair may leave it, it is that of the first one after it that has.
     """
 
     def __init__(self, log: Log, ticks: Log) -> None:
@@ -83,15 +86,31 @@ class StartRows:
 
     def first_row(self, head: int) -> int:
         """The oldest start to be kept; the base of the ticks is what their last flush has left."""
-        tick, oldest = self._known
-        if self._ticks.base > tick:
-            tick = self._ticks.base
-            episodes = chunk_files.read_rows(
-                self._ticks, self._ticks.specs["episode"], tick, tick + 1
-            )
-            oldest = int(episodes[episodes >= 0].min(initial=head))
-            self._known = tick, oldest
+        base, oldest = self._known
+        if self._ticks.base > base:
+            base = self._ticks.base
+            named = self._oldest_named(base)
+            if named is None:  # the next step may be of an episode that has begun long ago
+                return min(self._log.first, head)
+            oldest = named
+            self._known = base, oldest
         return min(max(oldest, self._log.first), head)
+
+    def _oldest_named(self, tick: int) -> int | None:
+        """The smallest episode in the first tick with a step, from `tick` on; None without one."""
+        episodes, head = self._read("episode", tick), self._ticks.head
+        if episodes.max() < 0:
+            n = int(self._read("count", tick)[0])
+            tick = bisect.bisect_right(
+                range(head), n, lo=tick, key=lambda one: int(self._read("count", one)[0])
+            )
+            if tick == head:
+                return None
+            episodes = self._read("episode", tick)
+        return int(episodes[episodes >= 0].min())
+
+    def _read(self, path: str, tick: int) -> Ids:
+        return chunk_files.read_rows(self._ticks, self._ticks.specs[path], tick, tick + 1)
 
     def forget(self, base: int) -> None:
         """Nothing of them is in memory."""

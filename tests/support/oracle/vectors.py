@@ -8,7 +8,7 @@ arrays on disk follow from docs/format.md.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +172,40 @@ class VectorModel:
             {env: out.episodes[one.number] for env, one in tick.items()} for tick in self.ticks
         ]
         return out
+
+    def left_out(self, cells: Collection[int]) -> VectorModel:
+        """A model without the steps of these cells, as a repair leaves them out.
+
+        These are all that an episode has from some step on; where some are left, it is cut off.
+        """
+        out = VectorModel(self.schema, self.width, self.capacity)
+        for t, tick in enumerate([*self.ticks, {}]):
+            for one in self.episodes:
+                if one.tick == t:
+                    out.reset({one.env: self._frame_of(one, 0)})
+            if t == len(self.ticks):
+                break
+            steps = {}
+            for env, one in tick.items():
+                if t * self.width + env not in cells:
+                    n = t - one.tick
+                    row = self.lanes.lanes[env].rows[one.row + n]
+                    is_last = one.over and n == one.length - 1
+                    flags = {
+                        "terminated": is_last and not row.non_terminal,
+                        "truncated": is_last and bool(row.non_terminal),
+                        "life_lost": not is_last and not row.non_terminal,
+                    }
+                    frame = self._frame_of(one, n + 1)
+                    steps[env] = row.action, float(row.reward), frame, flags, row.extras
+            out.step(steps)
+            out.end(tick.keys() - steps.keys())
+        out.end_session()
+        return out
+
+    def _frame_of(self, one: Episode, n: int) -> Any:
+        frame = self.lanes.lanes[one.env].rows[one.row + n].frame
+        return frame if self.schema.is_dict else frame[FRAME]
 
     # ------------------------------------------------------------ what may be sampled
 

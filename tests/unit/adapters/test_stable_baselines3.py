@@ -17,6 +17,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNorm
 
 import mmreplay
 from mmreplay.adapters.stable_baselines3 import DiskHerReplayBuffer, DiskReplayBuffer
+from tests.support.tampering.repairs import damage_start
 
 
 class Beside(DiskReplayBuffer):
@@ -428,6 +429,73 @@ def test_optimize_memory_usage_is_ignored_with_a_word(tmp_path):
     with pytest.warns(UserWarning, match="truncated"):
         model.learn(32)
     assert model.replay_buffer.size() == 32
+
+
+class Odd(Goals):
+    """The same; the ninth reward is a NaN."""
+
+    n_steps = 0
+
+    def step(self, action):
+        Odd.n_steps += 1
+        observation, reward, *more = super().step(action)
+        return observation, np.nan if Odd.n_steps == 9 else reward, *more
+
+
+@pytest.mark.parametrize("kind", [DiskReplayBuffer, DiskHerReplayBuffer])
+def test_what_is_not_finite_ends_the_training_if_it_shall(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(Odd, "n_steps", 0)
+    path = tmp_path / "s.zarr"
+    model = SAC(
+        "MultiInputPolicy", environments(Odd, 1), buffer_size=60, learning_starts=100, device="cpu",
+        replay_buffer_class=kind, replay_buffer_kwargs={"path": path, "finite": True},
+    )  # fmt: skip
+    with pytest.raises(mmreplay.SchemaError, match="rewards of environment 0: expected finite"):
+        model.learn(20)
+    assert model.replay_buffer.size() == 8
+    model.replay_buffer.close()
+    with mmreplay.open(path) as store:
+        assert (len(store), store.info()["finite"]) == (8, True)
+
+
+@pytest.fixture
+def left_alone(tmp_path):
+    """The path of a store of 30 steps of two environments, then of 10 of the first one alone."""
+    frames, actions, ends = np.ones((2, 3), "f4"), np.ones((2, 1), "f4"), np.zeros(2, bool)
+    field = mmreplay.Field((3,), "float32"), mmreplay.Field((1,), "float32")
+    with mmreplay.create(tmp_path / "s.zarr", *field, lanes=2, reward_dtype="float32") as writer:
+        writer.reset(frames)
+        for t in range(30):
+            writer.step(actions, [t, 100 + t], frames, ends, np.array([False, t == 29]))
+        for t in range(30, 40):
+            writer.step(actions, [t, 0], frames, ends, ends, mask=[True, False])
+    return tmp_path / "s.zarr"
+
+
+def test_steps_that_were_left_out_are_not_drawn_whatever_the_size(left_alone):
+    given = spaces.Box(-9, 9, (3,), np.float32), spaces.Box(-9, 9, (1,), np.float32)
+    for size in (200, 60):
+        with mmreplay.ReplayBuffer(left_alone, size) as kept:
+            every = kept.transitions(kept.ids).reward.tolist()
+        buffer = DiskReplayBuffer(size, *given, n_envs=2, path=left_alone, device="cpu")
+        found = buffer.sample(1000).rewards.ravel().tolist()
+        assert len(every) == min(size, 70)
+        assert set(found) == set(every)
+        buffer.close()
+
+
+def test_a_store_of_which_a_repair_kept_no_step_says_so_and_goes_on(left_alone):
+    damage_start(left_alone, 0)
+    assert mmreplay.repair(left_alone).left_out == 70
+    given = spaces.Box(-9, 9, (3,), np.float32), spaces.Box(-9, 9, (1,), np.float32)
+    buffer = DiskReplayBuffer(200, *given, n_envs=2, path=left_alone, device="cpu")
+    with pytest.raises(mmreplay.EmptyBufferError, match="no transition yet"):
+        buffer.sample(1)
+    frames = np.ones((2, 3), "f4")
+    buffer.add(frames, frames, np.ones((2, 1), "f4"), np.array([1, 2]), np.zeros(2), [{}] * 2)
+    assert set(buffer.sample(100).rewards.ravel().tolist()) == {1, 2}
+    buffer.close()
+    assert mmreplay.verify(left_alone).sound
 
 
 def test_empty_buffer_and_one_for_other_environments_say_so(tmp_path):

@@ -205,6 +205,8 @@ def test_hindsight_reads_ahead(tmp_path, quick_disk, readers, kind, width):
             check_equal(found, expected)
         check_equal(ahead.sample(9), plain.sample(9))
         check_equal(buffers[1].sample(9), buffers[0].sample(9))
+    for _ in range(3):  # one of its own for each batch, which is gone when the next is asked for
+        check_equal(*(Hindsight(one, reward, "final").sample(9) for one in buffers))
     for one in buffers:
         one.close()
 

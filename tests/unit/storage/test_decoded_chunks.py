@@ -1,5 +1,7 @@
 """Chunks that stay decoded: each once while there is room, none changed under a reader."""
 
+import subprocess
+import sys
 import threading
 import time
 
@@ -169,3 +171,45 @@ def test_threads_with_little_room_read_what_they_asked_for():
     for one in threads:
         one.join()
     assert wrong == []
+
+
+FORKED = """
+import os, threading
+import numpy as np
+from mmreplay.storage.decoded_chunks import DecodedChunks
+
+kept, inside, never = DecodedChunks(2, 2, 3, np.uint8), threading.Event(), threading.Event()
+
+def decode(key, part):
+    part[:] = key
+
+def wait(key, part):
+    with kept._changed:
+        inside.set()
+        never.wait()
+
+def read():
+    with kept.hold([1], wait):
+        pass
+
+threading.Thread(target=read, daemon=True).start()
+inside.wait()
+child = os.fork()
+if child == 0:
+    with kept.hold([1, 2], decode) as slots:
+        print(kept.rows.reshape(2, 6)[slots, 0].tolist(), flush=True)
+    os._exit(0)
+os._exit(os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_forked_child_reads_whatever_its_parents_threads_were_at():
+    warnings = ("-W", "error", "-W", "ignore:This process:DeprecationWarning")
+    done = subprocess.run(
+        [sys.executable, *warnings, "-c", FORKED],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[1, 2]\n", "")

@@ -87,6 +87,106 @@ def test_steps_are_left_out_of_a_lane_that_evicts_and_has_priorities(tmp_path):
         assert buffer.priorities(kept).tolist() == [known[one] for one in kept.tolist()]
 
 
+NOBODY = {
+    "the first ticks": [0, 1],
+    "ticks in the middle": [15, 16],
+    "the last ticks": [33, 34],
+    "all ticks": range(35),
+}
+"""Pairs of ticks of which the frames of all environments are damaged."""
+
+
+@pytest.fixture
+def ticks_of_nobody(vector):
+    """The path of a repaired lane of 5 environments with ticks without a step, and its model."""
+
+    def create(name):
+        model = vector(frame=LZ4)
+        model.play(70, end=0.5)
+        model.writer.close()
+        lost = set()
+        for block in NOBODY[name]:
+            file = model.writer.path / "ticks" / "frames" / f"c.{block // 4}.0.0"
+            for env in range(5):
+                flip(file, inner_chunk(model.writer.path, block // 4, block % 4 * 5 + env))
+                lost |= lost_steps(model, env, 2 * block, 2 * block + 2)
+        assert repair(model.writer.path).left_out == len(lost)
+        model.model = model.left_out(lost)
+        assert min(map(len, model.ticks)) == 0
+        return model.writer.path, model
+
+    return create
+
+
+@pytest.mark.parametrize("name", NOBODY)
+def test_ticks_without_a_step_are_copied_and_packed_and_nobody_draws_from_them(
+    ticks_of_nobody, tmp_path, name
+):
+    path, model = ticks_of_nobody(name)
+    mmreplay.snapshot(path, tmp_path / "copy.zarr")
+    mmreplay.pack(path, tmp_path / "packed.zarr", codec="zstd:3")
+    for one in (path, tmp_path / "copy.zarr", tmp_path / "packed.zarr"):
+        with mmreplay.open(one) as store:
+            model.check(store, [{"stack": 3, "n_step": 4}])
+            model.check_columns(store)
+            assert store.info()["transitions"] == len(model.ids())
+        assert verify(one).findings == []
+    if name != "all ticks":
+        check_use(path, model)
+        return
+    with pytest.raises(mmreplay.EmptyBufferError):
+        mmreplay.load(path).sample(1)
+
+
+@pytest.mark.parametrize("name", NOBODY)
+def test_ticks_without_a_step_are_evicted_and_no_start_that_is_needed(ticks_of_nobody, make, name):
+    path, model = ticks_of_nobody(name)
+    model.model.capacity = 150
+    model.reopened(make(append=True, capacity=150))
+    with mmreplay.open(path) as store:
+        for _ in range(12):
+            model.play(10, end=0.5)
+            model.writer.flush()
+            model.writer.flush()  # of starts it is the second one
+            model.forget(VectorReader(path).base)
+            model.check(store, [{"stack": 3, "n_step": 4}])
+        model.writer.close()
+    assert VectorReader(path).starts.base
+    assert verify(path).findings == []
+
+
+def test_the_starts_of_a_lane_that_evicts_stay_while_no_tick_that_is_kept_has_a_step(vector, make):
+    model = vector(frame=LZ4, capacity=150)
+    for _ in range(5):
+        model.play(40, end=0.5)
+        model.writer.flush()
+    model.writer.close()
+    path, base, lost = model.writer.path, VectorReader(model.writer.path).base, set()
+    for file in (path / "ticks" / "frames").glob("c.*"):
+        shard = int(file.name.split(".")[1])
+        for number in range(20):
+            flip(file, inner_chunk(path, shard, number))
+    for env in range(5):
+        lost |= lost_steps(model, env, base, 200)
+    assert repair(path).kept == 200 - base > 65
+    model.model = model.left_out(lost - set(range(5 * base)))
+    model.model.capacity = 150
+    model.reopened(make(append=True))
+    with mmreplay.open(path) as store:
+        for _ in range(20):  # more starts than are kept below the oldest that is needed
+            model.reset()
+            model.writer.flush()
+            running = [one.number for one in model.running.values()]
+            assert model.writer.files.logs[0].first <= min(running)
+        for _ in range(10):
+            model.play(10, end=0.5)
+            model.writer.flush()
+            model.forget(VectorReader(path).base)
+            model.check(store, [{"stack": 3, "n_step": 4}])
+        model.writer.close()
+    assert verify(path).findings == []
+
+
 @pytest.mark.parametrize(
     ("kind", "kept"), [("a tick of nobody", 70), ("other damage", 32), ("left by a crash", 70)]
 )
