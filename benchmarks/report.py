@@ -257,7 +257,8 @@ def documents(root: Path) -> dict[Path, str]:
         LookupError: the README has no block for them, or a file of results lacks a figure.
     """
     readme = root / "README.md"
-    quoting = [root / "docs" / name for name in ("reliability.md", "exchange.md", "training.md")]
+    names = ("reliability.md", "exchange.md", "training.md", "performance.md")
+    quoting = [root / "docs" / name for name in names]
     before, begin, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

@@ -7,6 +7,7 @@ payload is, the decompressor never sees one whose header could lead it astray.
 from __future__ import annotations
 
 import struct
+import threading
 import zlib
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -169,7 +170,7 @@ class _Zstd:
 
         self._zstd = zstd
         self._level, self._checksum = options["level"], options["checksum"]
-        self.decompress = zstd.decompress
+        self.decompress = _zstd_of_context() or zstd.decompress
 
     def compress(self, data: Bytes, *, fast: bool) -> bytes:
         level = min(self._level, 1) if fast else self._level
@@ -188,6 +189,30 @@ class _Zstd:
         declared += 256 if width == 2 else 0  # noqa: PLR2004
         if not width or position + width > len(head) or declared != size:
             raise CorruptStoreError(f"zstd frame: expected {size} bytes, found {declared} declared")
+
+
+def _zstd_of_context() -> Callable[[Bytes, Bytes], object] | None:
+    """Decompression in a context that each thread keeps; None without the extra ``zstd``.
+
+    numcodecs makes a context for each chunk, which takes longer than most chunks of frames.
+    """
+    try:
+        import zstandard  # noqa: PLC0415 (an extra)
+    except ImportError:
+        return None
+    contexts = threading.local()
+
+    def decompress(payload: Bytes, out: Bytes) -> None:
+        context = getattr(contexts, "one", None)
+        if context is None:
+            context = contexts.one = zstandard.ZstdDecompressor()
+        try:
+            data = context.decompress(payload.data, allow_extra_data=False)
+        except zstandard.ZstdError as error:
+            raise ValueError(error) from error
+        out.data[:] = memoryview(data)  # of another size: ValueError
+
+    return decompress
 
 
 class _Gzip:

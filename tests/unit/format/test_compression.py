@@ -30,6 +30,14 @@ def blosc(cname, shuffle, typesize, clevel=5, blocksize=0):
     return {"name": "blosc", "configuration": options}
 
 
+@pytest.fixture(autouse=True, params=["zstandard", "numcodecs"])
+def zstd_of(request, monkeypatch):
+    """Which library decodes zstd."""
+    if request.param == "numcodecs":
+        monkeypatch.setitem(sys.modules, "zstandard", None)
+    assert (compression._zstd_of_context() is None) == (request.param == "numcodecs")
+
+
 GIVEN = {
     "lz4": "lz4",
     "zstd": "zstd",
