@@ -144,7 +144,7 @@ _MAKERS: dict[str, Callable[[Setup], Any]] = {
 _BY_HAND_LOST = "what a kill leaves is up to the code around it, here whole blocks"
 _SLICES = "the first three steps of an episode are never drawn: a slice does not reach before it"
 _DECODES_FIRST = "the first batch maps files, and checks each chunk that it reads"
-_OURS = {  # by codec; what stands under `threads` is behind that of `training`, with batches ahead
+_OURS = {  # by codec; `threads` stands in the place of `training` where they read ahead
     "raw": {
         "sampling": "copies five frames a transition from a mapped file; both stacks are views of "
         "them; of vectors, drawing steps and looking them up takes as long as copying",
@@ -152,7 +152,8 @@ _OURS = {  # by codec; what stands under `threads` is behind that of `training`,
         "files, with their blocks and pages, before rows come",
         "keeping": "mapped pages are the system's to take back",
         "training": "a batch is copied while the consumer waits",
-        "threads": ", or by a thread, which takes as long to hand it over",
+        "threads": "a thread copies a batch while the consumer computes; to hand it over costs as "
+        "much as that saves",
         "opening": "the first batch is the first to touch the mapped pages",
         "limited": "asks the kernel for all pages of a batch at once; what is not in memory is "
         "read from the disk for each batch again",
@@ -162,8 +163,8 @@ _OURS = {  # by codec; what stands under `threads` is behind that of `training`,
         "adding": "copies the frame into a mapped file; a thread compresses full chunks",
         "keeping": "compressed as soon as a chunk is full",
         "training": "a batch is decoded while the consumer waits",
-        "threads": ", but for what threads have decoded while it computed, beside those that "
-        "compress",
+        "threads": "threads decode while the consumer computes, which shares the cores with them "
+        "and with those that compress",
         "opening": _DECODES_FIRST,
         "limited": "all of it stays in memory, compressed: only decoding takes time",
     },
@@ -171,8 +172,9 @@ _OURS = {  # by codec; what stands under `threads` is behind that of `training`,
         "sampling": "as lz4, with a codec that decodes more slowly",
         "adding": "as lz4",
         "keeping": "compressed as soon as a chunk is full",
-        "training": "as lz4; to decode a batch takes as long as a consumer of 1 ms computes",
-        "threads": ", so that threads cannot keep ahead of it",
+        "training": "as lz4, with a codec that decodes more slowly",
+        "threads": "as lz4; to decode a batch takes longer than a consumer of 1 ms computes, so "
+        "that threads keep ahead of slower ones only",
         "opening": _DECODES_FIRST,
         "limited": "as lz4, with a codec that decodes more slowly",
     },
@@ -190,7 +192,7 @@ def _of_ours(codec: str, *, ahead: bool) -> Entry:
         why["sampling"] + "; threads make the next batches meanwhile" * ahead,
         why["adding"],
         f"{_OURS_KEEPING}; {why['keeping']}",
-        why["training"] + why["threads"] * ahead,
+        why["threads" if ahead else "training"],
         f"{_OURS_OPENING}; {why['opening']}",
         _HANDED_OVER if ahead else why["limited"],
         vectors=codec == "raw",
