@@ -50,10 +50,10 @@ _HEAD = """\
 # Benchmarks
 
 This page is made by `python -m benchmarks report` from the files in `results/`, which hold more
-than it shows. A figure is the median of several runs, with the lowest..highest run behind it. What
-is compared is timed in turns, in one process. ≤ and ≥ are bounds that the median was held against;
-one that does not hold stands here like any other. Every benchmark checks that what it timed was
-right.
+than it shows. A figure is the median of several runs, with the lowest..highest run behind it; one
+without them was measured once, or was the same each time. What is compared is timed in turns, in
+one process. ≤ and ≥ are bounds that the median was held against; one that does not hold stands here
+like any other. Every benchmark checks that what it timed was right.
 
     python -m benchmarks                  all of it: about an hour, 12 GB of disk
     python -m benchmarks sample append    some of it
@@ -257,7 +257,7 @@ def documents(root: Path) -> dict[Path, str]:
         LookupError: the README has no block for them, or a file of results lacks a figure.
     """
     readme = root / "README.md"
-    names = ("reliability.md", "exchange.md", "training.md", "performance.md")
+    names = ("reliability.md", "exchange.md", "training.md", "performance.md", "semantics.md")
     quoting = [root / "docs" / name for name in names]
     before, begin, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)

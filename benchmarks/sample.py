@@ -5,6 +5,10 @@ of 32 with all their arrays. Three ways a store can have been written: through o
 speed of environments, from eight environments together by `mmreplay.record`, and through one
 writer at full speed, which falls back to a quicker compressor. To sample the recording of eight
 environments may not take longer than to sample the same with a lane for each of them.
+
+A compressed batch is held against R and the decodes alone of its chunks, by numcodecs into one
+array that is kept. They are those of another batch, so that neither finds in the processor's cache
+what the other has just left there.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from typing import Any
 import numpy as np
 
 import mmreplay
+from benchmarks.decodes import Decodes, places
 from benchmarks.experience import (
     CODECS,
     ENVIRONMENT_SPEED,
@@ -37,6 +42,7 @@ from benchmarks.peers import installed as peers
 from benchmarks.results import Result
 from benchmarks.sizes import Scale
 from benchmarks.timing import Clock, Spread, one_core, spread
+from mmreplay.storage.shard_column import ShardColumn
 
 __all__ = ["run"]
 
@@ -50,6 +56,7 @@ _BOUNDS = {
 }
 _FRESH = 0.5
 _GATHER = 1.3
+_DECODES = 1.3
 _CHECK_EVERY = 50
 
 
@@ -109,6 +116,9 @@ class _Turn:
         # Filled with ones: memory that was never touched would be slow the first time.
         self.kept = np.ones((self.size, STACK + 1, *tape.frames.shape[1:]), np.uint8)
         self.gathered = np.ones((self.size, 2 * STACK, *tape.frames.shape[1:]), np.uint8)
+        column = self.data.store.live.columns["frames"]
+        is_held = how == "kept" and self.n_step == 1 and isinstance(column, ShardColumn)
+        self.decodes = Decodes(column) if is_held else None
 
     def step(self, clock: Clock) -> None:
         """One batch, and what it is held against."""
@@ -121,8 +131,13 @@ class _Turn:
             column = self.data.store.live.columns["frames"]
             clock.time(f"{self.name}, gather", lambda: column.take(rows, self.gathered))
             return
-        places = self.tape.places(self.batch.id, self.case.layout)
-        rows = self.tape.window(places, STACK - 1, 1)
+        if self.decodes is not None:
+            others = self.random.choice(self.ids, self.size)
+            wanted = places(self.data.store, others, np.arange(1 - STACK, 2))
+            payloads = self.decodes.payloads(wanted)
+            clock.time(f"{self.name}, decodes", lambda: _decode(payloads))
+        at = self.tape.places(self.batch.id, self.case.layout)
+        rows = self.tape.window(at, STACK - 1, 1)
         frames = self.tape.frames
         # mode="clip": otherwise numpy copies the whole output once more.
         clock.time(f"{self.name}, R", lambda: frames.take(rows, axis=0, out=self.kept, mode="clip"))
@@ -142,6 +157,11 @@ class _Turn:
     def check(self) -> None:
         """The batch that is there now."""
         check_batch(self.batch, self.tape, self.case.layout, stack=STACK, n_step=self.n_step)
+
+
+def _decode(payloads: list[tuple[Any, Any, Any]]) -> None:
+    for decompress, payload, room in payloads:
+        decompress(payload, room)
 
 
 def _one_run(clock: Clock, cases: list[_Case], tape: Tape, scale: Scale, number: int) -> None:
@@ -186,6 +206,16 @@ def _report(result: Result, clock: Clock, game: str, cases: list[_Case]) -> None
             ratio = clock.ratio(name, f"{name}, gather")
             what = f"{game}: {case.name}, n_step 3, batch {LARGE}, by the frames' gather alone"
             result.add(what, ratio, "times", at_most=_GATHER)
+    for case in cases:
+        if case.codec != "raw":
+            name = f"{case.name}, n_step 1, kept"
+            decodes = f"{name}, decodes"
+            alone = clock.by_run(decodes) + clock.by_run(f"{name}, R")
+            ratio = spread(clock.by_run(name) / alone)
+            what = f"{game}: {case.name}, out=, by its decodes alone + R"
+            result.add(what, ratio, "times", at_most=_DECODES)
+            us = clock.microseconds(decodes)
+            result.add(f"{game}: {case.name}, its decodes alone", us, "us")
     for case in cases:
         us = clock.microseconds(f"{case.name}, n_step 1, kept")
         result.add(f"{game}: {case.name}, n_step 1, a batch", us, "us")

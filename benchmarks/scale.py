@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from tests.support.repeated_lanes import repeat_lane
 __all__ = ["run"]
 
 BATCH = 32
+_STACK = 4
 _SHORT_TIMES = 8
 _OPEN_S, _RESIDENT_MB, _SAMPLE, _PRIORITIES, _INFO_S = 2.0, 300.0, 1.5, 2.0, 1.0
 _APPENDED = 2_000
@@ -123,10 +125,25 @@ def _looked_at(result: Result, name: str, paths: list[Path], scale: Scale) -> No
 
 
 def _sampled(result: Result, cases: dict[str, list[Path]], scale: Scale) -> None:
-    clock = Clock()
-    opened = {name: mmreplay.load(paths, stack=4) for name, paths in cases.items()}
-    kept = {name: data.sample(BATCH) for name, data in opened.items()}
+    opened = {name: mmreplay.load(paths, stack=_STACK) for name, paths in cases.items()}
+    clock = _in_turns(opened, scale)
+    for data in opened.values():
+        data.close()
     first = next(iter(cases))
+    for name in cases:
+        result.add(f"{name}: a batch of {BATCH}", clock.microseconds(name), "us")
+        if name != first:
+            ratio = clock.ratio(name, first)
+            result.add(
+                f"long by short: a batch of {BATCH}, {name}", ratio, "times", at_most=_SAMPLE
+            )
+
+
+def _in_turns(opened: Mapping[str, mmreplay.Dataset], scale: Scale) -> Clock:
+    """Batches of each, once it has been sampled for a while."""
+    clock = Clock()
+    kept = {name: data.sample(BATCH) for name, data in opened.items()}
+    first = next(iter(opened))
     with one_core():
         for name, data in opened.items():
             for _ in range(scale.long_batches * 3):
@@ -138,15 +155,7 @@ def _sampled(result: Result, cases: dict[str, list[Path]], scale: Scale) -> None
                     batch = clock.time(name, functools.partial(data.sample, BATCH, out=kept[name]))
                     if turn % 50 == 0:
                         _check(batch, opened[first], scale.base_rows)
-    for data in opened.values():
-        data.close()
-    for name in cases:
-        result.add(f"{name}: a batch of {BATCH}", clock.microseconds(name), "us")
-        if name != first:
-            ratio = clock.ratio(name, first)
-            result.add(
-                f"long by short: a batch of {BATCH}, {name}", ratio, "times", at_most=_SAMPLE
-            )
+    return clock
 
 
 def _check(batch: mmreplay.Batch, short: mmreplay.Dataset, base_rows: int) -> None:
@@ -163,7 +172,7 @@ def _prioritized(result: Result, base: Path, folder: Path, scale: Scale) -> None
         path = _repeated(base, folder / "prioritized", times)
         started = time.perf_counter()
         name = f"{times * scale.base_rows:,} rows"
-        buffers[name] = mmreplay.PrioritizedReplayBuffer(path, flush_s=0)
+        buffers[name] = mmreplay.PrioritizedReplayBuffer(path, stack=_STACK, flush_s=0)
         result.add(f"{name}: first opening with priorities", time.perf_counter() - started, "s")
     clock, random = Clock(), np.random.default_rng(0)
     with one_core():
@@ -177,9 +186,15 @@ def _prioritized(result: Result, base: Path, folder: Path, scale: Scale) -> None
                         f"{name}, update",
                         functools.partial(buffer.update_priorities, ids, errors),
                     )
+    batches = _in_turns(buffers, scale)
     for buffer in buffers.values():
         buffer.close()
     short, long = buffers
+    for name in buffers:
+        result.add(f"{name}: by priority, a batch of {BATCH}", batches.microseconds(name), "us")
+    ratio = batches.ratio(long, short)
+    what = f"long by short: by priority, a batch of {BATCH}"
+    result.add(what, ratio, "times", at_most=_PRIORITIES)
     for what in ("draw", "update"):
         text = {"draw": f"ids and weights of {BATCH}", "update": f"update of {BATCH}"}[what]
         for name in buffers:

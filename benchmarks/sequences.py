@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 import mmreplay
+from benchmarks.decodes import Decodes, places
 from benchmarks.experience import (
     ENVIRONMENT_SPEED,
     Layout,
@@ -30,7 +31,6 @@ from benchmarks.results import Result
 from benchmarks.sizes import Scale
 from benchmarks.timing import Clock, one_core
 from mmreplay.episode_index import RowIndex
-from mmreplay.ids import LANE_SHIFT, ROW_MASK
 from mmreplay.sampling.windows import Windows, WindowSampler
 from mmreplay.storage.shard_column import ShardColumn
 
@@ -93,6 +93,7 @@ def _one_run(clock: Clock, case: _Case, tape: Tape, rounds: int, number: int) ->
     with mmreplay.load(case.path, stack=STACK, seed=number) as opened:
         read_all(opened.store)
         column = opened.store.live.columns["frames"]
+        decodes = Decodes(column) if isinstance(column, ShardColumn) else None
         batch = opened.sample_sequences(BATCH, LENGTH)
         others = mmreplay.load(case.path, stack=STACK, seed=1000 + number)
         room = np.ones((BATCH, LENGTH + STACK, *tape.frames.shape[1:]), np.uint8)
@@ -104,39 +105,14 @@ def _one_run(clock: Clock, case: _Case, tape: Tape, rounds: int, number: int) ->
                 _check(kept, tape, case)
                 _check(fresh, tape, case)
             ids = others.sample_sequences(BATCH, LENGTH).id[:, 0]
-            if isinstance(column, ShardColumn):
-                places = _frames(others.store, ids)
-                alone = functools.partial(_decode, _chunks(column, places))
+            if decodes is not None:
+                frames = places(others.store, ids, np.arange(1 - STACK, LENGTH + 1))
+                alone = functools.partial(_decode, decodes.chunks(frames))
             else:
                 rows = tape.window(tape.places(ids, case.layout), STACK - 1, LENGTH)
                 alone = functools.partial(tape.frames.take, rows, 0, room, "clip")
             clock.time(f"{case.name}, alone", alone)
         others.close()
-
-
-def _frames(store: mmreplay.Store, ids: Any) -> Any:
-    """(B, T + k) places of the frames of windows that begin with these steps."""
-    steps = store.live.look(lambda index: index.steps(ids, 1, back=True))
-    return steps.frames(np.arange(1 - STACK, LENGTH + 1))
-
-
-def _chunks(column: ShardColumn, places: Any) -> list[tuple[Any, int, Any]]:
-    """Shard, number of the chunk, and where to decode it, of every chunk once."""
-    keys, _ = column._locate(places.ravel())
-    keys = np.unique(keys)
-    if len(_ROOM) < len(keys):
-        size = column._longest_inner * column._row_bytes
-        _ROOM[:] = list(np.ones((2 * len(keys), size), np.uint8))
-    out = []
-    for key, room in zip(keys.tolist(), _ROOM, strict=False):
-        lane, chunk = key >> LANE_SHIFT, key & ROW_MASK
-        shard, within = divmod(chunk, column._per_shard[lane])
-        size = column._specs[lane].inner_rows * column._row_bytes
-        out.append((column._shards[lane, shard], within, room[:size]))
-    return out
-
-
-_ROOM: list[Any] = []  # kept: memory that was never touched would be slow the first time
 
 
 def _decode(chunks: list[tuple[Any, int, Any]]) -> None:
@@ -146,13 +122,13 @@ def _decode(chunks: list[tuple[Any, int, Any]]) -> None:
 
 def _check(batch: mmreplay.SequenceBatch, tape: Tape, case: _Case) -> None:
     assert batch.mask.all()
-    places = tape.places(batch.id, case.layout).reshape(-1)
-    rows = tape.window(places, STACK - 1, 1)
+    at = tape.places(batch.id, case.layout).reshape(-1)
+    rows = tape.window(at, STACK - 1, 1)
     shape = (BATCH, LENGTH, STACK, *tape.frames.shape[1:])
     assert np.array_equal(batch.observation, tape.frames[rows[:, :STACK]].reshape(shape))
     assert np.array_equal(batch.next_observation, tape.frames[rows[:, 1:]].reshape(shape))
-    assert np.array_equal(batch.action.reshape(-1), tape.actions[places])
-    assert np.array_equal(batch.reward.reshape(-1), tape.rewards[places])
+    assert np.array_equal(batch.action.reshape(-1), tape.actions[at])
+    assert np.array_equal(batch.reward.reshape(-1), tape.rewards[at])
 
 
 def _report(result: Result, clock: Clock, game: str, case: _Case) -> None:

@@ -19,6 +19,7 @@ class Scale:
         runs: of everything that is repeated.
         rounds: turns in each run, of batches.
         append_steps: steps of an append run.
+        stall_steps: steps of which the slowest is looked for.
         peer_rows: transitions in the peer's buffer.
         vector_rows: of the store of vectors.
         widths: environments that step together.
@@ -59,6 +60,7 @@ class Scale:
     runs: int
     rounds: int
     append_steps: int
+    stall_steps: int
     peer_rows: int
     vector_rows: int
     widths: tuple[int, ...]
@@ -100,6 +102,7 @@ FULL = Scale(
     runs=7,
     rounds=200,
     append_steps=100_000,
+    stall_steps=500_000,
     peer_rows=40_000,
     vector_rows=1_000_000,
     widths=(16, 256, 1024, 4096),
@@ -141,6 +144,7 @@ QUICK = Scale(
     runs=2,
     rounds=3,
     append_steps=600,
+    stall_steps=1_000,
     peer_rows=300,
     vector_rows=5_000,
     widths=(2, 16),

@@ -9,6 +9,8 @@ sampled.
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ _FIRST, _LATER = 1, 2
 _FRAMES_A_BLOCK, _TICKS_A_BLOCK = 256, 4
 _FRAMES_A_CHUNK, _VECTORS_A_CHUNK = 8, 64
 """56 kB of frames, of which a window of five touches one or two, or 4 kB of vectors."""
+_THREADS = 16
 
 
 class _Column:
@@ -85,6 +88,27 @@ class _Memmap(_Column):
 
     def flush(self) -> None:
         self._array.flush()
+
+
+class _Preadv(_Memmap):
+    """The same file, read by threads: each window is one call, straight into the batch."""
+
+    def __init__(self, path: Path, shape: tuple[int, ...], dtype: Any, block: int) -> None:
+        super().__init__(path, shape, dtype, block)
+        self._descriptor = os.open(path, os.O_RDONLY)
+        self._threads = ThreadPoolExecutor(_THREADS)
+
+    def windows(self, starts: Rows) -> Any:
+        array = self._array
+        out = np.empty((len(starts), STACK + 1, *array.shape[1:]), array.dtype)
+
+        def read(window: Any, start: int) -> int:
+            at = array.offset + start * array.strides[0]
+            return os.preadv(self._descriptor, [window], at)
+
+        n_read = sum(self._threads.map(read, out, starts.tolist()))
+        assert n_read == out.nbytes
+        return out
 
 
 class _H5py(_Column):
@@ -188,7 +212,7 @@ def _shard(shape: tuple[int, ...], block: int) -> tuple[int, ...]:
 
 
 class Arrays:
-    """A replay buffer of `kind`: `numpy.memmap`, `h5py`, `zarr` or `tensorstore`."""
+    """A replay buffer of `kind`: `memmap`, `preadv`, `h5py`, `zarr` or `tensorstore`."""
 
     promise = Promise()
 
@@ -210,8 +234,14 @@ class Arrays:
         shape = (rows, *setup.shape)
         dtype = np.dtype(np.uint8 if setup.is_frames else np.float32)
         block = _FRAMES_A_BLOCK if setup.is_frames else _TICKS_A_BLOCK
-        block = 1 if kind == "memmap" else block
-        columns = {"memmap": _Memmap, "h5py": _H5py, "zarr": _Zarr, "tensorstore": _TensorStore}
+        block = 1 if kind in {"memmap", "preadv"} else block
+        columns = {
+            "memmap": _Memmap,
+            "preadv": _Preadv,
+            "h5py": _H5py,
+            "zarr": _Zarr,
+            "tensorstore": _TensorStore,
+        }
         self._column = columns[kind](setup.folder / "rows", shape, dtype, block * self._stride)
         # Rows of a block that was not written yet are lost with the process.
         kinds = self._steps["kind"]

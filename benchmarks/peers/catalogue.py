@@ -27,9 +27,14 @@ class Entry:
         sampling: why sampling takes as long as it does.
         adding: why adding does.
         keeping: why it takes the memory and files that it takes, and what a kill leaves.
+        training: why a turn of a training loop takes as long as it does; where that is not told,
+            as in the fields below, it follows from the others.
+        opening: why saving, opening and a first batch do.
+        limited: why sampling with little memory is as fast as it is.
         vectors: it was measured with vectors.
         appends: it takes single steps.
         extends: it takes steps of many environments at once.
+        saves: there is something to be saved.
     """
 
     name: str
@@ -40,9 +45,13 @@ class Entry:
     sampling: str
     adding: str
     keeping: str
+    training: str = ""
+    opening: str = ""
+    limited: str = ""
     vectors: bool = True
     appends: bool = True
     extends: bool = True
+    saves: bool = True
 
     def make(self, setup: Setup) -> Peer:
         """Its buffer; imports the library."""
@@ -102,6 +111,14 @@ AHEAD = 2
 """Batches that are made ahead, in the lines that say so."""
 _SAME = ""
 _OURS_KEEPING = "frames once, in files that each step is part of: a kill loses the step in flight"
+_OURS_OPENING = (
+    "a save waits for the disk; opening locks the store, checks its documents, and recovers what "
+    "the killed writer had added"
+)
+_HANDED_OVER = (
+    "nobody computes between these batches: threads that read ahead only take the cores and the "
+    "interpreter's lock from the thread that they hand them to"
+)
 _MAKERS: dict[str, Callable[[Setup], Any]] = {
     **{f"mmreplay {codec}": _ours(codec, 0) for codec in ("raw", "lz4", "zstd")},
     **{f"mmreplay {codec}, ahead": _ours(codec, AHEAD) for codec in ("raw", "lz4", "zstd")},
@@ -116,6 +133,7 @@ _MAKERS: dict[str, Callable[[Setup], Any]] = {
         f"{name}, by hand": _arrays(kind)
         for name, kind in (
             ("numpy.memmap", "memmap"),
+            ("preadv", "preadv"),
             ("h5py", "h5py"),
             ("tensorstore", "tensorstore"),
             ("zarr-python", "zarr"),
@@ -125,41 +143,64 @@ _MAKERS: dict[str, Callable[[Setup], Any]] = {
 }
 _BY_HAND_LOST = "what a kill leaves is up to the code around it, here whole blocks"
 _SLICES = "the first three steps of an episode are never drawn: a slice does not reach before it"
+_DECODES_FIRST = "the first batch maps files, and checks each chunk that it reads"
+_OURS = {  # by codec; `threads` stands in the place of `training` where they read ahead
+    "raw": {
+        "sampling": "copies five frames a transition from a mapped file; both stacks are views of "
+        "them; of vectors, drawing steps and looking them up takes as long as copying",
+        "adding": "copies the frame into a mapped file; of 256 environments, half goes into making "
+        "files, with their blocks and pages, before rows come",
+        "keeping": "mapped pages are the system's to take back",
+        "training": "a batch is copied while the consumer waits",
+        "threads": "a thread copies a batch while the consumer computes; to hand it over costs as "
+        "much as that saves",
+        "opening": "the first batch is the first to touch the mapped pages",
+        "limited": "asks the kernel for all pages of a batch at once; what is not in memory is "
+        "read from the disk for each batch again",
+    },
+    "lz4": {
+        "sampling": "decodes the chunks of 16 frames that a transition's five lie in",
+        "adding": "copies the frame into a mapped file; a thread compresses full chunks",
+        "keeping": "compressed as soon as a chunk is full",
+        "training": "a batch is decoded while the consumer waits",
+        "threads": "threads decode while the consumer computes, which shares the cores with them "
+        "and with those that compress",
+        "opening": _DECODES_FIRST,
+        "limited": "all of it stays in memory, compressed: only decoding takes time",
+    },
+    "zstd": {
+        "sampling": "as lz4, with a codec that decodes more slowly",
+        "adding": "as lz4",
+        "keeping": "compressed as soon as a chunk is full",
+        "training": "as lz4, with a codec that decodes more slowly",
+        "threads": "as lz4; to decode a batch takes longer than a consumer of 1 ms computes, so "
+        "that threads keep ahead of slower ones only",
+        "opening": _DECODES_FIRST,
+        "limited": "as lz4, with a codec that decodes more slowly",
+    },
+}
+
+
+def _of_ours(codec: str, *, ahead: bool) -> Entry:
+    why = _OURS[codec]
+    return Entry(
+        f"mmreplay {codec}{', ahead' * ahead}",
+        "mmreplay",
+        "ours",
+        True,
+        _SAME,
+        why["sampling"] + "; threads make the next batches meanwhile" * ahead,
+        why["adding"],
+        f"{_OURS_KEEPING}; {why['keeping']}",
+        why["threads" if ahead else "training"],
+        f"{_OURS_OPENING}; {why['opening']}",
+        _HANDED_OVER if ahead else why["limited"],
+        vectors=codec == "raw",
+    )
+
+
 ENTRIES = (
-    *(
-        Entry(
-            f"mmreplay {codec}{', ahead' * ahead}",
-            "mmreplay",
-            "ours",
-            True,
-            _SAME,
-            sampling + "; threads make the next batches meanwhile" * ahead,
-            adding,
-            _OURS_KEEPING + small,
-            vectors=codec == "raw",
-        )
-        for ahead in (False, True)
-        for codec, sampling, adding, small in (
-            (
-                "raw",
-                "copies five frames a transition from a mapped file; both stacks are views of them",
-                "copies the frame into a mapped file",
-                "; mapped pages are the system's to take back",
-            ),
-            (
-                "lz4",
-                "decodes the chunks of 16 frames that a transition's five lie in",
-                "copies the frame into a mapped file; a thread compresses full chunks",
-                "; compressed as soon as a chunk is full",
-            ),
-            (
-                "zstd",
-                "as lz4, with a codec that decodes more slowly",
-                "as lz4",
-                "; compressed as soon as a chunk is full",
-            ),
-        )
-    ),
+    *(_of_ours(codec, ahead=ahead) for ahead in (False, True) for codec in _OURS),
     Entry(
         "stable-baselines3",
         "stable-baselines3",
@@ -244,6 +285,20 @@ ENTRIES = (
         "one fancy index gathers all frames, with nothing around it",
         "copies the frame, and sets a few fields",
         "frames once, in sparse files; rows are whole only as long as the machine runs",
+        opening="maps two files, and believes what they hold",
+        limited="one page after the other is read from the disk, while the batch waits",
+    ),
+    Entry(
+        "preadv, by hand",
+        "numpy",
+        "by hand",
+        True,
+        _SAME,
+        "a system call for each window, in 16 threads, which costs more than to copy it",
+        "as numpy.memmap: the same file, written through a map",
+        "as numpy.memmap; the map is only written through",
+        limited="16 threads wait for the disk at the same time",
+        vectors=False,
     ),
     Entry(
         "h5py, by hand",
@@ -286,6 +341,7 @@ ENTRIES = (
         "frames once, not compressed (`jpeg_encoding=False`: JPEG would change them)",
         appends=False,
         extends=False,
+        saves=False,
     ),
 )
 

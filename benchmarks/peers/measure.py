@@ -2,7 +2,8 @@
 
 One process of each library is filled with the same steps; then each of them samples, and trains, in
 turns, run by run; then each saves, goes on, and is killed, and a new process opens what is left.
-Vectors and limits of memory have processes of their own.
+Vectors and limits of memory have processes of their own. What is held against each other with the
+least memory takes turns, too, in a new process each time.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 from benchmarks import sizes
 from benchmarks.experience import read_tape, recorded
 from benchmarks.peers import steps
-from benchmarks.peers.catalogue import Entry, entries
+from benchmarks.peers.catalogue import Entry, entries, named
 from benchmarks.peers.ours import can_prefetch
 from benchmarks.peers.peer import Setup
 from benchmarks.peers.session import Session, SessionError
@@ -39,13 +40,18 @@ GAME = "breakout"
 BATCHES = (32, 256)
 CONSUMERS_MS = (1, 5)
 _FRAMES, _VECTORS = "frames", "vectors"
-_LEAST_BYTES = 64 << 20
+_LEAST_BYTES = 48 << 20
 """With less memory a process could not even work."""
 # What is to be shown of mmreplay, by the others.
 _RAW_FASTER = 1.7
 _RAW_BYTES = 0.25
 _LZ4_TIME = 1.0
 _LZ4_BYTES = 0.1
+_LARGER = {  # with less memory than data, by what, and at least how many times as fast
+    ("mmreplay raw", "numpy.memmap, by hand"): 50.0,
+    ("mmreplay raw", "preadv, by hand"): 0.9,
+    ("mmreplay lz4", "mmreplay lz4"): 0.8,
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,6 +71,7 @@ class Sizes:
         ticks: steps of all of them.
         ratios: raw frames, in units of the memory that a process may take more.
         limited_s: of sampling with that limit.
+        limited_runs: of those that are held against each other with the last ratio.
     """
 
     name: str
@@ -79,6 +86,7 @@ class Sizes:
     ticks: int
     ratios: tuple[float, ...]
     limited_s: float
+    limited_runs: int
 
 
 FULL = Sizes(
@@ -92,8 +100,9 @@ FULL = Sizes(
     after=500,
     n_envs=256,
     ticks=400,
-    ratios=(0.5, 1, 2, 4),
+    ratios=(0.5, 1, 2, 5),
     limited_s=4,
+    limited_runs=3,
 )
 QUICK = Sizes(
     "quick",
@@ -108,6 +117,7 @@ QUICK = Sizes(
     ticks=32,
     ratios=(1,),
     limited_s=0.1,
+    limited_runs=1,
 )
 
 
@@ -173,6 +183,7 @@ class _Frames:
             return
         for one in self._compared:
             self._limits(one)
+        self._larger()
 
     def _setup(self, entry: Entry, *, closed: bool = False, where: str = "") -> Setup:
         folder = self._folder / _folder_of(entry.name + where)
@@ -237,7 +248,8 @@ class _Frames:
             add(f"{name}: whole process", (taken["anon"] + taken["file"]) / 1e6, "MB")
             if not one.entry.on_disk:
                 add(f"{name}: bytes a transition", taken["anon_more"] / count, "B")
-            add(f"{name}: save", one.ask("save"), "s")
+            if one.entry.saves:
+                add(f"{name}: save", one.ask("save"), "s")
             if one.entry.appends:
                 one.ask("fill", n=self._sizes.after)
             one.die()
@@ -262,27 +274,56 @@ class _Frames:
     def _limits(self, entry: Entry) -> None:
         """Sampling while the process may have so much memory; what is in files begins uncached."""
         for ratio in self._sizes.ratios:
-            limit = max(int(self._raw_bytes / ratio), _LEAST_BYTES)
+            if ratio == self._sizes.ratios[-1] and any(entry.name in pair for pair in _LARGER):
+                continue
+            rate, note = self._rate(entry, ratio)
             what = f"{entry.name}: limit, {ratio:g} times the memory"
-            try:
-                rate = self._limited(entry, limit)
-            except SessionError as error:  # its own error, where it noticed first
-                note = "killed by the kernel" if error.was_killed else "gave up"
-                self._result.add(what, 0.0, "batches/s", note=note)
-                print(error)
-            else:
-                self._result.add(what, rate, "batches/s")
+            self._result.add(what, rate, "batches/s", note=note)
 
-    def _limited(self, entry: Entry, limit: int) -> float:
+    def _larger(self) -> None:
+        """Those that are held against each other, with the last ratio, in turns."""
+        ratio = self._sizes.ratios[-1]
+        names = dict.fromkeys(name for pair in _LARGER for name in pair)
+        rates: dict[str, list[float]] = {name: [] for name in [*names, "resident"]}
+        notes = dict.fromkeys(rates, "")
+        for _ in range(self._sizes.limited_runs):
+            for name in names:
+                rate, note = self._rate(named(name), ratio)
+                rates[name].append(rate)
+                notes[name] = note or notes[name]
+            rates["resident"].append(self._limited(named("mmreplay lz4"), None))
+        add = self._result.add
+        for name in names:
+            what = f"{name}: limit, {ratio:g} times the memory"
+            add(what, spread(rates[name]), "batches/s", note=notes[name])
+        for (ours, other), bound in _LARGER.items():
+            is_own = ours == other
+            base = np.array(rates["resident" if is_own else other])
+            if base.all():  # else it was killed
+                what = f"{ours}'s batches, data / memory {ratio:g}, by "
+                what += "its own with memory for all" if is_own else f"those of {other}"
+                add(what, spread(np.array(rates[ours]) / base), "times", at_least=bound)
+
+    def _rate(self, entry: Entry, ratio: float) -> tuple[float, str]:
+        """Batches a second, and what a reader should know."""
+        try:
+            return self._limited(entry, max(int(self._raw_bytes / ratio), _LEAST_BYTES)), ""
+        except SessionError as error:  # its own error, where it noticed first
+            print(error)
+            return 0.0, "killed by the kernel" if error.was_killed else "gave up"
+
+    def _limited(self, entry: Entry, limit: int | None) -> float:
         where = {} if entry.on_disk else {"where": " limited"}
         folder = self._setup(entry, **where).folder
         if not entry.on_disk:
             shutil.rmtree(folder)
         _uncache(folder)
-        group = MemoryGroup("mmreplay-peers", limit)
-        with group, self._open(entry, closed=entry.on_disk, **where) as one:
+        with contextlib.ExitStack() as stack:
+            group = stack.enter_context(MemoryGroup("mmreplay-peers", limit)) if limit else None
+            one = stack.enter_context(self._open(entry, closed=entry.on_disk, **where))
             one.ask("prepare")
-            one.ask("join", group=str(group.path))
+            if group is not None:
+                one.ask("join", group=str(group.path))
             one.ask("make")
             if not entry.on_disk:
                 one.ask("fill", n=self._filled)
@@ -332,12 +373,15 @@ def _vectors(result: Result, sizes: Sizes, compared: Sequence[Entry], folder: Pa
             clock.new_run()
             order = list(sessions.items())
             random.Random(number).shuffle(order)
-            for name, session in order:
-                seconds = session.ask("sample", n=256, rounds=sizes.rounds, most_s=sizes.turn_s)
-                clock.put(name, seconds)
+            for n in BATCHES:
+                for name, session in order:
+                    seconds = session.ask("sample", n=n, rounds=sizes.rounds, most_s=sizes.turn_s)
+                    clock.put(f"{name}: vectors, sample {n}", seconds)
             print(f"vectors: run {number + 1} of {sizes.runs}", flush=True)
     for name in sessions:
-        result.add(f"{name}: vectors, sample 256", clock.microseconds(name), "us")
+        for n in BATCHES:
+            what = f"{name}: vectors, sample {n}"
+            result.add(what, clock.microseconds(what), "us")
 
 
 def _bounds(result: Result, compared: Sequence[Entry]) -> None:

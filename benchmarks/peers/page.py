@@ -37,6 +37,7 @@ _TABLES: tuple[tuple[str, str, tuple[tuple[str, str], ...], str], ...] = (
             ("sample 32", "32"),
             ("sample 32, by raw", "by raw"),
             ("sample 256", "256"),
+            ("vectors, sample 32", "32 vectors"),
             ("vectors, sample 256", "256 vectors"),
         ),
         "sampling",
@@ -61,14 +62,14 @@ _TABLES: tuple[tuple[str, str, tuple[tuple[str, str], ...], str], ...] = (
             "5 ms, in one thread."
         ),
         (("loop, 1 ms", "1 ms"), ("loop, 5 ms", "5 ms")),
-        "",
+        "training",
     ),
     (
         "Memory and files of other libraries",
         (
-            "MB. Anonymous memory and mapped files are what came since the process had imported "
-            "everything; the system can take back what is mapped. A transition's bytes are those "
-            "of the memory, or of the files, that it is kept in."
+            "MB, looked at once. Anonymous memory and mapped files are what came since the process "
+            "had imported everything; the system can take back what is mapped. A transition's "
+            "bytes are those of the memory, or of the files, that it is kept in."
         ),
         (
             ("anonymous", "anonymous"),
@@ -83,9 +84,9 @@ _TABLES: tuple[tuple[str, str, tuple[tuple[str, str], ...], str], ...] = (
         "Saving, being killed, opening again",
         (
             "A save (s), more steps, `kill -9`, and a new process that opens what is left (ms) and "
-            "samples for the first time (ms). Only the saves of mmreplay and numpy.memmap wait for "
-            "the disk; flashbax compiles before its first batch. Lost is what was added and cannot "
-            "be sampled."
+            "samples for the first time (ms); all of it once. Only the saves of mmreplay and "
+            "numpy.memmap wait for the disk; flashbax compiles before its first batch. Lost is "
+            "what was added and cannot be sampled."
         ),
         (
             ("save", "save"),
@@ -93,7 +94,7 @@ _TABLES: tuple[tuple[str, str, tuple[tuple[str, str], ...], str], ...] = (
             ("first batch", "first batch"),
             ("lost by a kill", "lost transitions"),
         ),
-        "",
+        "opening",
     ),
 )
 _LIMIT = re.compile(r": limit, (?P<ratio>[\d.]+) times the memory$")
@@ -167,10 +168,12 @@ def _limits(
     words = (
         "Batches of 32 a second, in a process that may take as much memory, beside that of its "
         "imports, as the raw frames divided by the number above the column. What is in files "
-        "begins outside the page cache."
+        "begins outside the page cache. Each figure is of one process, which samples for "
+        f"{document['settings']['limited_s']:g} s; one with a range behind it is the median of "
+        "several processes, in turns."
     )
     columns = [(f"limit, {ratio} times the memory", f"data / memory {ratio}") for ratio in ratios]
-    return [*lines, fill(words, 100), "", *_table(figures, libraries, columns, ""), ""]
+    return [*lines, fill(words, 100), "", *_table(figures, libraries, columns, "limited"), ""]
 
 
 def digest(document: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import report, results, timing
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ("reliability.md", "exchange.md", "training.md", "performance.md")
+DOCUMENTS = ("reliability.md", "exchange.md", "training.md", "performance.md", "semantics.md")
 SHOWING = ("README.md", "benchmarks/README.md", *(f"docs/{name}" for name in DOCUMENTS))
 # A number with a unit that somebody must have measured: 1.8x, 12 times, 4 us, 60 %, 3 GB/s.
 MEASURED = re.compile(

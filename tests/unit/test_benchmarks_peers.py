@@ -19,6 +19,7 @@ PEERS = {
     "raw": lambda setup: Ours(setup, "raw"),
     "lz4": lambda setup: Ours(setup, "lz4"),
     "memmap": lambda setup: Arrays(setup, "memmap"),
+    "preadv": lambda setup: Arrays(setup, "preadv"),
     "tensorstore": lambda setup: Arrays(setup, "tensorstore"),
     "zarr": lambda setup: Arrays(setup, "zarr"),
 }
