@@ -64,9 +64,8 @@ class DiskReplayBuffer(ReplayBuffer):
         n_envs: environments that step together.
         optimize_memory_usage: no difference, as each frame is stored once in any case.
         handle_timeout_termination: an episode that a time limit cut off is no terminal one.
-        path: the store's directory; its parent must exist. Absolute where a program that loads the
-            model may run in another directory: stable-baselines3 saves it with the model as it was
-            given. A relative one with no store there gives a warning.
+        path: the store's directory; its parent must exist. Absolute if the model may be loaded in
+            another directory, as it is saved as given. Relative with nothing there: a warning.
         n_steps: most steps of a return.
         gamma: discount a step, of returns over more than one.
         stack: frames of an observation, along its first axis; None for observations that are
@@ -77,8 +76,7 @@ class DiskReplayBuffer(ReplayBuffer):
 
     Raises:
         MmreplayError: what `mmreplay.ReplayBuffer` raises, with the first step or sample.
-        StoreNotFoundError: when a pickle of it is loaded, or it goes on after `close`, and the
-            store with its steps is no more where it was.
+        StoreNotFoundError: unpickled, or going on after `close`, while its store is gone.
         SchemaError: also when an observation is no stack where stacks are stored.
 
     Attributes:
@@ -124,14 +122,12 @@ class DiskReplayBuffer(ReplayBuffer):
         self._shapes = dict(self.obs_shape) if self._is_dict else {FRAME: self.obs_shape}
         self._dtypes = {name: np.dtype(space.dtype) for name, space in self._spaces.items()}
         self._action_dtype = np.dtype(self._maybe_cast_dtype(action_space.dtype))
-        self._stack = stack
+        self._stack, self._rows = stack, 0
         self._stacks: Stacks | None = None
-        self._rows = 0
         if not self._look() and not Path(path).is_absolute():
             warnings.warn(
-                f"path: {os.fspath(path)!r}: there is no store at {self.path}, so that the first "
-                f"step makes one there; a model keeps a relative path as it is, and whoever loads "
-                f"it looks there from another directory: give an absolute path",
+                f"path: {os.fspath(path)!r}: there is no store at {self.path}; the first step "
+                f"makes one. A model keeps a relative path; give an absolute path to load it elsewhere",
                 stacklevel=2,
             )
 

@@ -17,12 +17,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.arguments import (
-    is_reproducible,
-    true_or_false,
-    whole_number,
-    whole_number_or_none,
-)
+from mmreplay.arguments import is_reproducible, true_or_false, whole_number, whole_number_or_none
 from mmreplay.batches.batch import Batch
 from mmreplay.batches.sequences import SequenceBatch
 from mmreplay.batches.settings import Settings

@@ -481,7 +481,7 @@ def test_relative_path_is_warned_of_where_there_is_no_store_as_a_model_keeps_it(
 
 def test_pickle_knows_its_store_from_every_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.warns(UserWarning, match="a relative path"):
+    with pytest.warns(UserWarning, match="A model keeps a relative path"):
         model = trained("s.zarr")
     model.save_replay_buffer("buffer.pkl")
     model.replay_buffer.close()
