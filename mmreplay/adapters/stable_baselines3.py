@@ -127,7 +127,7 @@ class DiskReplayBuffer(ReplayBuffer):
         if not self._look() and not Path(path).is_absolute():
             warnings.warn(
                 f"path: {os.fspath(path)!r}: there is no store at {self.path}; the first step "
-                f"makes one. A model keeps a relative path; give an absolute path to load it elsewhere",
+                f"makes one. A model keeps a relative path; an absolute path is found anywhere",
                 stacklevel=2,
             )
 
