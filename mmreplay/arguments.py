@@ -1,4 +1,4 @@
-"""Check arguments of the user: whole numbers, seeds and masks.
+"""Check arguments of the user: whole numbers, bools, seeds and masks.
 
 Invariant: a number that comes back is an int in the range that was asked for; whatever else was
 given is a `SchemaError` that names the argument.
@@ -31,6 +31,13 @@ def whole_number_or_none(
 def any_whole_number(name: str, value: object) -> int:
     """A whole number, negative ones as well."""
     return _checked(name, value, None, None, "")
+
+
+def true_or_false(name: str, value: object) -> bool:
+    """A bool, of Python or numpy."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise SchemaError(f"{name}: expected True or False; found {value!r:.80}")
+    return bool(value)
 
 
 def is_reproducible(seed: Any) -> bool:

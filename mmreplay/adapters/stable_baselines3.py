@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from pathlib import Path
 from types import EllipsisType
 from typing import Any
 
@@ -28,7 +29,7 @@ from mmreplay.errors import (
     StoreNotFoundError,
 )
 from mmreplay.ids import Array, Ids
-from mmreplay.reading.store import open_store
+from mmreplay.reading.store import Store, open_store
 from mmreplay.schema import FRAME, Field
 from mmreplay.system import user_paths
 from mmreplay.writing.create import FLUSH_S
@@ -63,7 +64,8 @@ class DiskReplayBuffer(ReplayBuffer):
         n_envs: environments that step together.
         optimize_memory_usage: no difference, as each frame is stored once in any case.
         handle_timeout_termination: an episode that a time limit cut off is no terminal one.
-        path: the store's directory; its parent must exist.
+        path: the store's directory; its parent must exist. Absolute if the model may be loaded in
+            another directory, as it is saved as given. Relative with nothing there: a warning.
         n_steps: most steps of a return.
         gamma: discount a step, of returns over more than one.
         stack: frames of an observation, along its first axis; None for observations that are
@@ -75,6 +77,7 @@ class DiskReplayBuffer(ReplayBuffer):
 
     Raises:
         MmreplayError: what `mmreplay.ReplayBuffer` raises, with the first step or sample.
+        StoreNotFoundError: unpickled, or going on after `close`, while its store is gone.
         SchemaError: also when an observation is no stack where stacks are stored.
 
     Attributes:
@@ -121,17 +124,23 @@ class DiskReplayBuffer(ReplayBuffer):
         self._shapes = dict(self.obs_shape) if self._is_dict else {FRAME: self.obs_shape}
         self._dtypes = {name: np.dtype(space.dtype) for name, space in self._spaces.items()}
         self._action_dtype = np.dtype(self._maybe_cast_dtype(action_space.dtype))
-        self._stack = stack
+        self._stack, self._rows = stack, 0
         self._stacks: Stacks | None = None
-        self._look()
+        if not self._look() and not Path(path).is_absolute():
+            warnings.warn(
+                f"path: {os.fspath(path)!r}: there is no store at {self.path}; the first step "
+                f"makes one. A model keeps a relative path; an absolute path is found anywhere",
+                stacklevel=2,
+            )
 
     def __repr__(self) -> str:
         return f"<DiskReplayBuffer {self.path}>"
 
     # ------------------------------------------------------------ the store
 
-    def _look(self) -> None:
-        """Find out what is there, without opening it for writing."""
+    def _look(self) -> bool:
+        """Find out whether there is a store, and what is in it, without opening it for writing."""
+        store = self._found()
         self.buffer: StoredBuffer | None = None
         self._last: Frames | None = None  # what was seen after the newest step
         self._ended = np.zeros(self.n_envs, np.bool_)  # of which environments it was the last
@@ -140,10 +149,8 @@ class DiskReplayBuffer(ReplayBuffer):
         self._has_holes = False
         self._rows = self._first = self.pos = 0
         self.full = False
-        try:
-            store = open_store(self.path)
-        except StoreNotFoundError:
-            return
+        if store is None:
+            return False
         with store:
             fields = store.schema.frames
             self._stacks = stacks_of(
@@ -151,6 +158,20 @@ class DiskReplayBuffer(ReplayBuffer):
             )
             lane = store.lanes[0]
             self._count(lane.rows, lane.first)
+        return True
+
+    def _found(self) -> Store | None:
+        """The store, opened for reading; None if there is none and nothing was stored so far."""
+        try:
+            return open_store(self.path)
+        except StoreNotFoundError as error:
+            if not self._rows:
+                return None
+            raise StoreNotFoundError(
+                f"{self.path}: expected the store of this buffer, found none; move it back, or "
+                f"open it where it is now: load the model with "
+                f"replay_buffer_kwargs={{..., 'path': its new place}}, without load_replay_buffer"
+            ) from error
 
     def _count(self, rows: int, first: int) -> None:
         """Steps that there ever were, and the oldest that is kept; as SB3 tells them, too."""
@@ -165,6 +186,9 @@ class DiskReplayBuffer(ReplayBuffer):
         stacks = self._stacks
         if stacks is None:
             raise EmptyBufferError(f"{self.path}: there is no transition yet")
+        # Where the store is gone that there was, a new one would begin without a word.
+        if (store := self._found()) is not None:
+            store.close()
         fields = {
             name: Field(stacks.frame_shape(shape), self._dtypes[name])
             for name, shape in self._shapes.items()
@@ -397,7 +421,7 @@ class DiskHerReplayBuffer(DiskReplayBuffer, HerReplayBuffer):
         n_envs: environments that step together.
         optimize_memory_usage: no difference.
         handle_timeout_termination: as above.
-        path: the store's directory.
+        path: as above.
         n_sampled_goal: samples with another goal, for each as it was.
         goal_selection_strategy: ``future``, ``final`` or ``episode``; see `mmreplay.Hindsight`.
         codec: of the frames.

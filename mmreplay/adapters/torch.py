@@ -232,7 +232,8 @@ def loader(
         clip_reward: (low, high).
         prefetch: of a path, batches to read ahead in threads.
         device: where the tensors are to be.
-        epochs: how many a `for` goes through; None for no end.
+        epochs: how many a `for` goes through; None for no end. After `load_state_dict` what is left
+            of one counts as one, and those before it are not subtracted.
         shuffle: as of `Dataset.batches`, and so is what follows: True, False or ``full``.
         shuffle_rows: rows of a pool.
         rank: this process's number; None takes those of `torch.distributed`, if it runs.

@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.arguments import is_reproducible, whole_number, whole_number_or_none
+from mmreplay.arguments import is_reproducible, true_or_false, whole_number, whole_number_or_none
 from mmreplay.batches.batch import Batch
 from mmreplay.batches.sequences import SequenceBatch
 from mmreplay.batches.settings import Settings
@@ -120,10 +120,11 @@ class Dataset:
         Raises:
             EmptyBufferError: there is no transition yet.
             SchemaError: without replacement, and there are fewer than `batch_size`, or groups are
-                drawn; `batch_size` is no multiple of `group`.
+                drawn; `batch_size` is no multiple of `group`; `replace` is no bool.
         """
         size = whole_number("batch_size", batch_size)
         group = whole_number_or_none("group", group)
+        replace = true_or_false("replace", replace)
         return self.ahead.next(
             self.store.live, self.generator, self.begin_sample, (size, replace, group), out
         )
@@ -398,9 +399,10 @@ class Dataset:
 
         Raises:
             EmptyBufferError: there is no whole episode.
-            SchemaError: without replacement, and there are fewer than `n`.
+            SchemaError: without replacement, and there are fewer than `n`; `replace` is no bool.
         """
         size = whole_number("n", n)
+        replace = true_or_false("replace", replace)
         return self.samplers.trajectories(self.generator, size, replace=replace)
 
     @property

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from mmreplay.arguments import whole_number, whole_number_or_none
+from mmreplay.arguments import true_or_false, whole_number, whole_number_or_none
 from mmreplay.batches.settings import Settings
 from mmreplay.episode_index import EarlierIndex, Index
 from mmreplay.errors import SchemaError
@@ -67,6 +67,7 @@ class EpochArguments:
             raise SchemaError(
                 f"shuffle: expected True, False or 'full'; found {self.shuffle!r:.80}"
             )
+        object.__setattr__(self, "drop_last", true_or_false("drop_last", self.drop_last))
 
 
 @dataclasses.dataclass(slots=True)

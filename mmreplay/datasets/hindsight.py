@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.arguments import whole_number
+from mmreplay.arguments import true_or_false, whole_number
 from mmreplay.batches.batch import Batch
 from mmreplay.batches.relabel import STRATEGIES, GoalFunction, Relabelling, Task
 from mmreplay.batches.settings import Settings
@@ -164,9 +164,10 @@ class Hindsight:
         Raises:
             EmptyBufferError: there is no transition yet.
             SchemaError: without replacement, and there are fewer than `batch_size`, or the data
-                samples by priority.
+                samples by priority; `replace` is no bool.
         """
         size = whole_number("batch_size", batch_size)
+        replace = true_or_false("replace", replace)
         if self._is_known:
             return self.data.ahead.next(
                 self.store.live, self.generator, self._begin, (size, replace), out

@@ -7,7 +7,9 @@ environment did not make and no gap between two that it did.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -39,6 +41,13 @@ class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
     written is written before the next step. After any other error, of the environment too, `reset`
     comes next: nobody knows how far its step went.
 
+    Several of these may write to one buffer, an episode each in turn: where one is reset, the
+    episode of another that runs there ends as truncated, and that one's next step is refused.
+
+    Environments that write each observation into the same array have to return copies where a
+    vector environment resets them in the same step (``SAME_STEP``): Gymnasium gives that array as
+    the final observation after the reset has changed it, which cannot be seen from here.
+
     Args:
         env: an environment, or a vector environment in any autoreset mode.
         to: a `ReplayBuffer` or a writer of `create`, which stay open when this is closed; or the
@@ -50,7 +59,7 @@ class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Raises:
         SchemaError: `to` is none of these, or made for another number of environments; or the
-            environment's spaces cannot be stored.
+            environment's spaces cannot be stored. In a step: another one has been reset since.
         MmreplayError: what `create` raises, of a path.
 
     Attributes:
@@ -76,7 +85,7 @@ class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Reset the environment, and begin an episode in the store."""
         log = self._log
-        log.write()
+        log.begin()
         with log:
             observation, info = self.env.reset(seed=seed, options=options)
             if log.life_loss:
@@ -128,7 +137,7 @@ class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
         mask = None if options is None else options.get("reset_mask")
         mask = None if mask is None else np.array(mask, dtype=np.bool_)
         if mask is None:
-            log.write()
+            log.begin()
         else:
             log.check()
         with log:
@@ -174,6 +183,16 @@ class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
             super().close(**options)
         finally:
             self._log.close()
+
+
+@dataclasses.dataclass(eq=False)
+class _Turn:
+    """Whose episodes run in a writer: the `_Log` that wrote their beginning, by its name tag."""
+
+    of: object = None
+
+
+_turns: weakref.WeakKeyDictionary[Any, _Turn] = weakref.WeakKeyDictionary()
 
 
 class _Log:
@@ -227,6 +246,8 @@ class _Log:
         except SchemaError:
             self.close()  # what was there at the path is of another kind
             raise
+        # A name tag, as `self` in a turn would keep the writer alive that the turn is of.
+        self._tag, self._turn = object(), _turns.setdefault(inner, _Turn())
         self.names = tuple(schema.extras)
         if lanes is not None:
             inner._advice = None  # noqa: SLF001 (it was about a loop without this wrapper)
@@ -246,16 +267,33 @@ class _Log:
             if (value := final_info(name, info, ended)) is not None
         }
 
+    def begin(self) -> None:
+        """Before a reset of all: what comes is of this one's episodes."""
+        if self._turn.of is self._tag:
+            self.write()
+        else:
+            self._unwritten.clear()  # of an episode that another one has ended
+            self._turn.of = self._tag
+
     def check(self) -> None:
         """Before a step: nothing is missing between it and the one before."""
+        if (of := self._turn.of) is not self._tag and of is not None:
+            raise SchemaError(
+                f"{self.writer!r}: another RecordExperience was reset since this one was, so that "
+                f"the episode that runs there is not of this environment; call "
+                f"reset(){self._how} next, or give each environment a store or lane of its own"
+            )
         if self._has_gap:
-            how = "" if self.fields.lanes is None else " without a mask"
             raise MmreplayError(
                 f"{self.writer!r}: the last call was cut off, and what it did is not recorded; "
-                f"call reset(){how} next"
+                f"call reset(){self._how} next"
             )
         if self._unwritten:
             self.write()
+
+    @property
+    def _how(self) -> str:
+        return "" if self.fields.lanes is None else " without a mask"
 
     def write(self, *calls: _Call) -> None:
         """Write what happened, after what could not be written before."""

@@ -1,9 +1,9 @@
-"""The check of whole numbers that every setting goes through."""
+"""The checks of whole numbers, bools and masks that settings go through."""
 
 import numpy as np
 import pytest
 
-from mmreplay.arguments import mask_of, whole_number, whole_number_or_none
+from mmreplay.arguments import mask_of, true_or_false, whole_number, whole_number_or_none
 from mmreplay.errors import SchemaError
 
 
@@ -29,6 +29,17 @@ def test_the_message_says_what_may_be_given():
         SchemaError, match=r"^n: expected a whole number, 0 or more, or None; found -1$"
     ):
         whole_number_or_none("n", -1, 0)
+
+
+@pytest.mark.parametrize("given", [True, False, np.True_, np.False_])
+def test_a_bool_comes_back_as_one_of_python(given):
+    assert true_or_false("x", given) is bool(given)
+
+
+@pytest.mark.parametrize("given", ["no", 1, 0, None, np.array([True])])
+def test_what_is_no_bool_is_refused_by_name(given):
+    with pytest.raises(SchemaError, match=r"^x: expected True or False; found "):
+        true_or_false("x", given)
 
 
 @pytest.mark.parametrize(

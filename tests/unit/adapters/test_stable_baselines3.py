@@ -515,3 +515,75 @@ def test_pickle_does_not_hold_what_runs(tmp_path):
     data = pickle.dumps(buffer)
     buffer.close()
     assert_same(pickle.loads(data), own=own)
+
+
+# ---------------------------------------------------------------- where the store is
+
+
+def trained(path):
+    model = SAC(
+        "MlpPolicy", environments(Vectors, 2), buffer_size=200, learning_starts=10**9,
+        replay_buffer_class=DiskReplayBuffer, replay_buffer_kwargs={"path": path}, device="cpu",
+    )  # fmt: skip
+    model.learn(60)
+    return model
+
+
+def test_relative_path_is_warned_of_where_there_is_no_store_as_a_model_keeps_it(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    with pytest.warns(UserWarning, match=r"'s\.zarr': there is no store at .*an absolute path"):
+        model = trained("s.zarr")
+    model.save("model.zip")
+    model.replay_buffer.close()
+    env = environments(Vectors, 2)
+    assert SAC.load("model.zip", env=env).replay_buffer.size() == 30  # and no warning
+    monkeypatch.chdir("elsewhere")
+    with pytest.warns(UserWarning, match=rf"there is no store at {tmp_path}/elsewhere/s\.zarr"):
+        assert SAC.load("../model.zip", env=env).replay_buffer.size() == 0
+    moved = SAC.load("../model.zip", env=env, replay_buffer_kwargs={"path": "../s.zarr"})
+    assert moved.replay_buffer.size() == 30
+
+
+def test_pickle_knows_its_store_from_every_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.warns(UserWarning, match="A model keeps a relative path"):
+        model = trained("s.zarr")
+    model.save_replay_buffer("buffer.pkl")
+    model.replay_buffer.close()
+    monkeypatch.chdir("/")
+    model.load_replay_buffer(tmp_path / "buffer.pkl")
+    assert model.replay_buffer.path == tmp_path / "s.zarr"
+    assert model.replay_buffer.size() == 30
+
+
+def test_buffer_whose_store_is_gone_says_where_it_was_and_what_to_do(tmp_path):
+    model = trained(tmp_path / "s.zarr")
+    model.save(tmp_path / "model.zip")
+    model.save_replay_buffer(tmp_path / "buffer.pkl")
+    model.replay_buffer.close()
+    (tmp_path / "s.zarr").rename(tmp_path / "moved.zarr")
+    gone = rf"{tmp_path}/s\.zarr: .*replay_buffer_kwargs=\{{\.\.\., 'path': its new place\}}"
+    with (
+        (tmp_path / "buffer.pkl").open("rb") as file,  # of a path it leaves one open
+        pytest.raises(mmreplay.StoreNotFoundError, match=gone),
+    ):
+        model.load_replay_buffer(file)
+    with pytest.raises(mmreplay.StoreNotFoundError, match=gone):
+        model.learn(2, reset_num_timesteps=False)  # with the buffer that it has
+    assert not (tmp_path / "s.zarr").exists()
+    kwargs = {"path": tmp_path / "moved.zarr"}
+    env = model.get_env()
+    model = SAC.load(tmp_path / "model.zip", env=env, replay_buffer_kwargs=kwargs)
+    assert model.replay_buffer.size() == 30
+    model.learn(2, reset_num_timesteps=False)
+    assert model.replay_buffer.size() == 31
+
+
+def test_pickle_of_a_buffer_that_never_stepped_needs_no_store(tmp_path):
+    space, actions = spaces.Box(0, 255, (2, 6, 6), np.uint8), spaces.Discrete(3)
+    data = pickle.dumps(DiskReplayBuffer(60, space, actions, path=tmp_path / "s.zarr", n_envs=2))
+    buffer, own = filled(tmp_path / "s.zarr", 20, buffer=pickle.loads(data))
+    assert_same(buffer, own=own)

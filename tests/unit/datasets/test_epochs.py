@@ -143,6 +143,8 @@ def test_shuffle_is_one_of_three(stores, shuffle):
                 call(4, shuffle=shuffle)
         with pytest.raises(SchemaError, match="shuffle_rows: expected a whole number, 1 or more"):
             data.batches(4, shuffle_rows=0)
+        with pytest.raises(SchemaError, match="drop_last: expected True or False; found 'no'"):
+            data.batches(4, drop_last="no")
 
 
 def test_windows_are_divided_over_ranks(stores):

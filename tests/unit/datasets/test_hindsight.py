@@ -400,6 +400,11 @@ def test_without_replacement_no_transition_comes_twice(buffer):
     assert (batch.extras["hindsight"] >= 0).any()
     with pytest.raises(SchemaError, match="as each is drawn once"):
         hindsight.sample(31, replace=False)
+    for data in (hindsight, buffer):
+        with pytest.raises(SchemaError, match="replace: expected True or False; found 'no'"):
+            data.sample(4, replace="no")
+    with pytest.raises(SchemaError, match="replace: expected True or False; found 1"):
+        buffer.sample_trajectories(1, replace=1)
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])

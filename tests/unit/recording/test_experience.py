@@ -219,6 +219,58 @@ def test_buffers_and_writers_that_are_open_stay_open(tmp_path):
         assert lanes.n_steps == 2
 
 
+@pytest.mark.parametrize("n", [None, 2])
+def test_a_step_is_never_written_into_the_episode_of_another_environment(n, tmp_path):
+    def counters():
+        return Counter() if n is None else SyncVectorEnv([Counter] * n)
+
+    action = 0 if n is None else np.zeros(n, np.int64)
+    with mmreplay.ReplayBuffer(tmp_path / "b.zarr", stack=None, env=counters()) as buffer:
+        one, other = (RecordExperience(counters(), buffer) for _ in range(2))
+        one.reset(seed=0)
+        one.step(action)
+        other.reset(seed=0)
+        other.step(action)
+        steps = buffer.writer.n_steps
+        message = r"another RecordExperience was reset since .* call reset\(\).* next"
+        for _ in range(2):
+            with pytest.raises(SchemaError, match=message):
+                one.step(action)
+        if n is not None:
+            with pytest.raises(SchemaError, match=message):
+                one.reset(options={"reset_mask": np.array([True, False])})
+        assert buffer.writer.n_steps == steps
+        other.step(action)
+        one.reset(seed=0)  # an episode each, in turn
+        one.step(action)
+        with pytest.raises(SchemaError, match=message):
+            RecordExperience(one, buffer).step(action)
+        twice = RecordExperience(one, buffer)
+        twice.reset(seed=0)
+        with pytest.raises(SchemaError, match=message):
+            twice.step(action)
+        lengths = buffer.store.episodes["length"].tolist()
+        assert lengths[: 3 * (n or 1)] == [1] * (n or 1) + [2] * (n or 1) + [1] * (n or 1)
+
+
+def test_what_found_no_room_is_not_written_into_the_episode_of_another(tmp_path):
+    fields = {"frame": Field((2,), "float32", chunk=16), "action": Field((), "int64")}
+    with mmreplay.ReplayBuffer(tmp_path / "b.zarr", stack=None, **fields) as buffer:
+        one, other = (RecordExperience(Counter(10_000), buffer) for _ in range(2))
+        one.reset(seed=0)
+        with faults.faulty_disk() as disk:
+            disk.fail(["posix_fallocate"], errno.ENOSPC, forever=True)
+            with pytest.raises(mmreplay.DiskFullError):
+                for _ in range(1_000):
+                    one.step(0)
+        steps = buffer.writer.n_steps
+        other.reset(seed=0)
+        other.step(0)
+        one.reset(seed=0)
+        one.step(0)
+        assert buffer.store.episodes["length"].tolist() == [steps, 1, 1]
+
+
 def test_a_recording_goes_on_with_append(tmp_path):
     for _ in range(2):
         env = RecordExperience(Counter(3), tmp_path / "s.zarr", append=True)
