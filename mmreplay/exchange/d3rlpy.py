@@ -17,6 +17,7 @@ from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.arrays import read_columns
 from mmreplay.exchange.columns import ArrayColumn, blocks
 from mmreplay.exchange.fields import field, need, reward_dtype
+from mmreplay.exchange.hdf5_files import open_hdf5
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.steps import Incoming, Steps
 from mmreplay.exchange.stored import Stored
@@ -36,7 +37,7 @@ def read(
 ) -> Iterator[Incoming]:
     """A file of ``ReplayBuffer.dump``, or of version 1."""
     check_final(final_observation)
-    with need("h5py").File(source, "r") as file:
+    with open_hdf5(source) as file:
         if "num_episodes" not in file:  # version 1
             columns = {name: ArrayColumn(one) for name, one in file.items() if len(one.shape)}
             if "episode_terminals" in columns:

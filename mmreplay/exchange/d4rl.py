@@ -12,6 +12,7 @@ import numpy as np
 from mmreplay.arguments import whole_number_or_none
 from mmreplay.exchange.columns import ArrayColumn, blocks
 from mmreplay.exchange.fields import need
+from mmreplay.exchange.hdf5_files import open_hdf5
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.steps import Incoming
 from mmreplay.exchange.tables import Block, Tables
@@ -32,7 +33,7 @@ def read(
     check_final(final_observation)
     most = whole_number_or_none("max_episode_steps", max_episode_steps)
     h5py = need("h5py")
-    with h5py.File(source, "r") as file:
+    with open_hdf5(source) as file:
         columns: dict[str, ArrayColumn] = {}
 
         def add(name: str, one: Any) -> None:

@@ -29,6 +29,7 @@ from mmreplay.exchange.fields import (
     need,
     reward_dtype,
 )
+from mmreplay.exchange.hdf5_files import open_hdf5
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.steps import Incoming, Steps
 from mmreplay.exchange.stored import Stored
@@ -52,7 +53,7 @@ def read(
     """A file."""
     check_final(final_observation)
     h5py = need("h5py")
-    with h5py.File(source, "r") as file:
+    with open_hdf5(source) as file:
         demos = sorted(
             (name for name, one in file["data"].items() if isinstance(one, h5py.Group)), key=_order
         )
