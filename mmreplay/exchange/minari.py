@@ -234,6 +234,7 @@ class _Dataset:
         extras: Mapping[str, Field],
     ) -> Steps:
         n, n_steps = stop - start, columns["rewards"].shape[0]
+        where = f"{self._folder}: episode {number}"
         values = {name: np.zeros((n, *one.shape), one.dtype) for name, one in extras.items()}
         for path, (name, _, reset) in self._infos.items():
             rows = columns.get(path)
@@ -245,7 +246,7 @@ class _Dataset:
                 values[f"reset_{name}"][0] = rows[0:1][0]
         for path, (name, _) in self._about_columns.items():
             values[name][:] = self._about[number].get(path, _NO_SEED.astype(values[name].dtype))
-        truncated = flags(columns["truncations"][start:stop])
+        truncated = flags(columns["truncations"][start:stop], f"{where}: truncations")
         self._losses.add(
             "truncations within an episode: left out",
             int(truncated[: -1 if stop == n_steps else None].sum()),
@@ -256,7 +257,7 @@ class _Dataset:
             {key: np.asarray(columns[p][start : stop + 1]) for key, p in self._frames.items()},
             np.asarray(columns["actions"][start:stop]),
             np.asarray(columns["rewards"][start:stop]).reshape(n),
-            flags(columns["terminations"][start:stop]),
+            flags(columns["terminations"][start:stop], f"{where}: terminations"),
             values,
             start == 0,
             stop == n_steps,

@@ -182,3 +182,12 @@ def test_numbers_of_episodes_that_no_column_holds_are_said(dataset, tmp_path, qu
     assert [one.what for one in made.losses] == [
         "options/level of episodes: not in all of them, or no one type holds them all"
     ]
+
+
+@pytest.mark.parametrize("name", ["terminations", "truncations"])
+def test_an_end_that_is_no_flag_is_refused(dataset, tmp_path, quick_disk, name):
+    with h5py.File(dataset / "data" / "main_data.hdf5", "a") as file:
+        del file[f"episode_1/{name}"]
+        file[f"episode_1/{name}"] = np.array([0, 0, np.nan, 1])
+    with pytest.raises(FormatError, match=f"episode 1: {name}: expected flags, .* found nan"):
+        import_dataset("minari", dataset, tmp_path / "a.zarr")
