@@ -35,6 +35,8 @@ def read(source: Path, losses: Losses) -> Iterator[Incoming]:
         rows = blocks({name: columns[name] for name in tables.used}, tables.n_rows)
         names = {name: new for name, (new, _) in tables.extras.items()}
         observations = tables.frame_columns("observations")[FRAME]
+        for name in sorted({*tables.used} - {*names, observations, "actions", "terminals"}):
+            losses.add(f"column {name}: left out, as OGBench's files have none", tables.n_rows)
         yield Incoming(
             about.frame,
             about.action,

@@ -104,6 +104,10 @@ class Tables:
                 others[name] = part
             else:
                 self._roles[part] = name
+        for role in _OF_FRAMES:
+            if role in self._roles:  # so that observations are no dict
+                parts = [part for part in self._roles if part.startswith(f"{role}/")]
+                others |= {self._roles.pop(part): role for part in parts}
         needed = ("observations", "actions", *(("rewards",) if needs_rewards else ()))
         for role in needed:
             if not self.frame_columns(role):
