@@ -352,10 +352,8 @@ class DiskReplayBuffer(ReplayBuffer):
             rewards = self._normalize_reward(rewards, env)
         if env is None:  # frames are sent to the device once
             tensors: Any = to_tensors(batch, self.device)
-            seen, following = (
-                self._named(tensors.observation),
-                self._named(tensors.next_observation),
-            )
+            seen = self._named(tensors.observation)
+            following = self._named(tensors.next_observation)
         else:
             seen, following = (
                 {name: self.to_torch(one, copy=False) for name, one in self._named(shown).items()}
@@ -364,14 +362,13 @@ class DiskReplayBuffer(ReplayBuffer):
                     self._normalized(batch.next_observation, env),
                 )
             )
+        over = (~batch.non_terminal).astype(np.float32).reshape(-1, 1)
         kind = DictReplayBufferSamples if self._is_dict else ReplayBufferSamples
         return kind(
             observations=seen if self._is_dict else seen[FRAME],
             actions=self.to_torch(batch.action, copy=False),
             next_observations=following if self._is_dict else following[FRAME],
-            dones=self.to_torch(
-                (~batch.non_terminal).astype(np.float32).reshape(-1, 1), copy=False
-            ),
+            dones=self.to_torch(over, copy=False),
             rewards=self.to_torch(rewards, copy=False),
             **({} if discounts is None else {"discounts": self.to_torch(discounts, copy=False)}),
         )
@@ -419,14 +416,10 @@ class DiskHerReplayBuffer(DiskReplayBuffer, HerReplayBuffer):
         env: of the model, which hands it over; its ``compute_reward`` is called.
         device: where samples are to be.
         n_envs: environments that step together.
-        optimize_memory_usage: no difference.
-        handle_timeout_termination: as above.
-        path: as above.
+        optimize_memory_usage, handle_timeout_termination, path: as above.
         n_sampled_goal: samples with another goal, for each as it was.
         goal_selection_strategy: ``future``, ``final`` or ``episode``; see `mmreplay.Hindsight`.
-        codec: of the frames.
-        flush_s: seconds between flushes.
-        finite: as above.
+        codec, flush_s, finite: as above.
 
     Raises:
         SchemaError: no such strategy; or as `DiskReplayBuffer`.
@@ -469,11 +462,10 @@ class DiskHerReplayBuffer(DiskReplayBuffer, HerReplayBuffer):
         self.n_sampled_goal = whole_number("n_sampled_goal", n_sampled_goal, 0)
         self.her_ratio = 1 - 1 / (self.n_sampled_goal + 1)
         name = getattr(goal_selection_strategy, "name", goal_selection_strategy)
-        if name not in STRATEGIES and str(name).lower() not in STRATEGIES:
-            raise SchemaError(
-                f"goal_selection_strategy: expected one of {STRATEGIES}, found {name!r}"
-            )
-        self.goal_selection_strategy = str(name).lower()
+        self.goal_selection_strategy = strategy = str(name).lower()
+        if strategy not in STRATEGIES:
+            text = f"goal_selection_strategy: expected one of {STRATEGIES}, found {name!r}"
+            raise SchemaError(text)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

@@ -16,7 +16,8 @@ import numpy as np
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.arrays import read_columns
 from mmreplay.exchange.columns import ArrayColumn, blocks
-from mmreplay.exchange.fields import field, need, reward_dtype
+from mmreplay.exchange.fields import field, flags, need, reward_dtype
+from mmreplay.exchange.hdf5_files import open_hdf5
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.steps import Incoming, Steps
 from mmreplay.exchange.stored import Stored
@@ -36,7 +37,7 @@ def read(
 ) -> Iterator[Incoming]:
     """A file of ``ReplayBuffer.dump``, or of version 1."""
     check_final(final_observation)
-    with need("h5py").File(source, "r") as file:
+    with open_hdf5(source) as file:
         if "num_episodes" not in file:  # version 1
             columns = {name: ArrayColumn(one) for name, one in file.items() if len(one.shape)}
             if "episode_terminals" in columns:
@@ -59,7 +60,7 @@ def read(
         tables = (
             table
             for number in range(n)
-            for table in _tables(_episode(file, number), bool(file[f"terminated_{number}"][()]))
+            for table in _tables(_episode(file, number), _terminated(file, number))
         )
         yield Incoming(
             frames[FRAME] if list(frames) == [FRAME] else frames,
@@ -102,9 +103,13 @@ def _episode(file: Any, number: int) -> dict[str, ArrayColumn]:
     return out
 
 
+def _terminated(file: Any, number: int) -> bool:
+    name = f"terminated_{number}"
+    return bool(flags(np.reshape(file[name][()], 1), f"{file.filename}: {name}")[0])
+
+
 def _tables(columns: Mapping[str, ArrayColumn], terminated: bool) -> Iterator[Table]:
     n_rows, done = columns["rewards"].shape[0], 0
-    rewards = reward_dtype(columns["rewards"].dtype, "rewards")
     for block in blocks(columns, n_rows):
         n = len(block["rewards"])
         done += n
@@ -112,7 +117,7 @@ def _tables(columns: Mapping[str, ArrayColumn], terminated: bool) -> Iterator[Ta
         yield Table(
             {key: rows for key, rows in block.items() if key not in _COLUMNS[1:]},
             block["actions"],
-            block["rewards"].astype(rewards, copy=False),
+            block["rewards"],
             ends & terminated,
             ends,
             {},

@@ -11,7 +11,8 @@ import numpy as np
 
 from mmreplay.arguments import whole_number_or_none
 from mmreplay.exchange.columns import ArrayColumn, blocks
-from mmreplay.exchange.fields import need
+from mmreplay.exchange.fields import flags, need
+from mmreplay.exchange.hdf5_files import open_hdf5
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.steps import Incoming
 from mmreplay.exchange.tables import Block, Tables
@@ -32,7 +33,7 @@ def read(
     check_final(final_observation)
     most = whole_number_or_none("max_episode_steps", max_episode_steps)
     h5py = need("h5py")
-    with h5py.File(source, "r") as file:
+    with open_hdf5(source) as file:
         columns: dict[str, ArrayColumn] = {}
 
         def add(name: str, one: Any) -> None:
@@ -44,15 +45,16 @@ def read(
             columns["timeouts"] = ArrayColumn(np.zeros(len(file["rewards"]), np.bool_))
         tables = Tables(columns, source, losses, final_observation)
         rows: Iterator[Block] = blocks({n: columns[n] for n in tables.used}, tables.n_rows)
-        yield tables.incoming(rows if most is None else _cut(rows, most))
+        yield tables.incoming(rows if most is None else _cut(rows, most, source))
 
 
-def _cut(rows: Iterator[Block], most: int) -> Iterator[Block]:
+def _cut(rows: Iterator[Block], most: int, source: Path) -> Iterator[Block]:
     """The same rows, with a timeout where an episode has so many steps."""
     done = 0  # steps of the running episode
     for block in rows:
-        ends = (block["terminals"].ravel() != 0) | (block["timeouts"].ravel() != 0)
-        timeouts = ends & (block["terminals"].ravel() == 0)
+        terminal = flags(block["terminals"], f"{source}: terminals")
+        ends = terminal | flags(block["timeouts"], f"{source}: timeouts")
+        timeouts = ends & ~terminal
         start = 0
         for stop in [*(np.flatnonzero(ends) + 1).tolist(), len(ends)]:
             timeouts[start + most - 1 - done : stop : most] = True
@@ -60,4 +62,4 @@ def _cut(rows: Iterator[Block], most: int) -> Iterator[Block]:
             if stop and ends[stop - 1]:
                 done = 0
             start = stop
-        yield block | {"timeouts": timeouts & (block["terminals"].ravel() == 0)}
+        yield block | {"timeouts": timeouts & ~terminal}

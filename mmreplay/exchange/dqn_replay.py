@@ -92,8 +92,8 @@ def read(
         Table(
             {FRAME: block["observation"]},
             block["action"],
-            block["reward"].astype(rewards, copy=False),
-            flags(block["terminal"]),
+            block["reward"],
+            block["terminal"],
             block["ends"],
             {new: block[name] for name, (new, _) in extras.items()},
         )
@@ -161,7 +161,8 @@ def _part(source: Path, number: int, names: list[str], low: int, high: int) -> I
         for start, stop in itertools.pairwise(bounds):
             block = {name: one.read(start, stop) for name, one in columns.items()}
             if start >= low:
-                yield block
+                name = f"{source}: checkpoint {number}: terminal"
+                yield block | {"terminal": flags(block["terminal"], name)}
 
 
 def _without_padding(rows: Iterator[Block], n_padding: int, losses: Losses) -> Iterator[Block]:
@@ -188,7 +189,7 @@ def _taken(
 ) -> tuple[Block, Block | None, bool]:
     """Rows that are steps, rows for which the next ones are needed, and if an episode ended."""
     n = len(block["reward"])
-    terminal = flags(block["terminal"])
+    terminal = block["terminal"]
     zero = ~terminal & _is_zero(block)
     ends = terminal.copy()
     keep = np.ones(n, np.bool_)

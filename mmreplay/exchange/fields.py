@@ -135,7 +135,17 @@ def reward_dtype(dtype: Any, name: str) -> np.dtype[Any]:
     return np.dtype("float64" if np.dtype(dtype).name in _DOUBLES else "float32")
 
 
-def flags(values: Array) -> Array:
-    """(n,) bool of flags that are bools, numbers or (n, 1) of these."""
-    out: Array = np.asarray(values).reshape(len(values)) != 0
+def flags(values: Array, name: str) -> Array:
+    """(n,) bool of flags that are bools, numbers or (n, 1) of these.
+
+    Raises FormatError for any that is neither 0 nor 1: whether NaN or 2 ends an episode, nobody
+    knows.
+    """
+    given = np.asarray(values).reshape(len(values))
+    out: Array = given != 0
+    if (other := given[out & (given != 1)]).size:
+        raise FormatError(
+            f"{name}: expected flags, each 0 or 1, found {other[0]!s:.40}; make them 0 and 1, or "
+            f"leave that column out"
+        )
     return out

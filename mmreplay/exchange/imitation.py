@@ -14,7 +14,7 @@ import numpy as np
 
 from mmreplay.errors import FormatError
 from mmreplay.exchange.arrow_columns import from_arrow, shape_of
-from mmreplay.exchange.fields import field, need, reward_dtype
+from mmreplay.exchange.fields import field, flags, need, reward_dtype
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.steps import Incoming, Steps, block_steps, pieces_of
 from mmreplay.schema import FRAME
@@ -55,20 +55,20 @@ def read(source: Path, losses: Losses) -> Iterator[Incoming]:
         observation, action = shapes["obs"], shapes["acts"]
         if observation is None or action is None:
             raise FormatError(f"{source}: observations and actions: expected arrays of numbers")
-        rewards = reward_dtype((shapes.get("rews") or ((), np.dtype("float32")))[1], "rews")
+        reward = shapes.get("rews") or ((), np.dtype("float32"))
         frame = field(*observation, "obs")
         yield Incoming(
             frame,
             field(*action, "acts"),
-            rewards,
+            reward_dtype(reward[1], "rews"),
             {},
             {},
-            _steps(readers, observation, action, rewards, losses, block_steps(frame.row_bytes)),
+            _steps(readers, observation, action, reward, losses, block_steps(frame.row_bytes)),
         )
 
 
 def _steps(
-    readers: list[Any], observation: Any, action: Any, rewards: Any, losses: Losses, size: int
+    readers: list[Any], observation: Any, action: Any, about_rewards: Any, losses: Losses, size: int
 ) -> Iterator[Steps]:
     for reader in readers:
         for batch in reader:
@@ -84,8 +84,10 @@ def _steps(
                 acts = rows("acts", action)
                 n = len(acts)
                 given = "rews" in one.schema.names
-                reward = rows("rews", ((), rewards)) if given else np.zeros(n, rewards)
+                reward = rows("rews", about_rewards) if given else np.zeros(n, np.float32)
                 terminal = np.zeros(n, np.bool_)
-                terminal[-1:] = one.column("terminal")[0].as_py()
+                terminal[-1:] = flags(
+                    one.column("terminal").to_numpy(zero_copy_only=False), "terminal"
+                )
                 obs = {FRAME: rows("obs", observation)}
                 yield from pieces_of(Steps(obs, acts, reward, terminal, {}, True, True), size)

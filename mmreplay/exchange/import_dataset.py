@@ -28,6 +28,7 @@ from mmreplay.errors import (
 from mmreplay.exchange.formats import checked_options, named
 from mmreplay.exchange.losses import Loss, Losses
 from mmreplay.exchange.steps import Incoming, Steps
+from mmreplay.ids import Array
 from mmreplay.reading.store import Store
 from mmreplay.schema import FRAME
 from mmreplay.storage.lane_metadata import store_around
@@ -152,7 +153,7 @@ def import_dataset(
             steps = _checked(incoming.steps, what, format)
             if finite:
                 steps = _finite(steps, what)
-            _write(writer, steps, incoming, progress)
+            _write(writer, steps, incoming, losses, progress)
             writer.close()
         except BaseException:
             writer._release_unclosed()  # noqa: SLF001 (nobody shall have this store)
@@ -234,18 +235,19 @@ def _write(
     writer: Writer,
     steps: Iterator[Steps],
     incoming: Incoming,
+    losses: Losses,
     progress: Callable[[int, int], None] | None,
 ) -> None:
     row_bytes = sum(one.row_bytes for one in writer.schema.arrays().values())
     n_steps = 0
     for run in steps:
-        _write_run(writer, run)
+        _write_run(writer, run, losses)
         n_steps += len(run)
         if progress is not None:
             progress(n_steps * row_bytes, max(incoming.n_steps, n_steps) * row_bytes)
 
 
-def _write_run(writer: Writer, run: Steps) -> None:
+def _write_run(writer: Writer, run: Steps, losses: Losses) -> None:
     is_dict, names = writer.schema.is_dict, list(run.extras)
     if is_dict:
         frames: Any = [
@@ -259,7 +261,9 @@ def _write_run(writer: Writer, run: Steps) -> None:
     last = len(run) - 1 if run.ends else -1
     step = writer.step
     actions = run.action.tolist() if run.action.dtype.kind in "iu" else run.action
-    columns = zip(actions, run.reward.tolist(), frames[1:], run.terminal.tolist(), strict=True)
+    rewards = run.reward.tolist()
+    losses.add(*_rounded(run.reward, rewards, writer.schema.reward_dtype))
+    columns = zip(actions, rewards, frames[1:], run.terminal.tolist(), strict=True)
     extras = zip(*run.extras.values(), strict=True) if names else iter(())
     for t, (action, reward, frame, terminal) in enumerate(columns):
         values = dict(zip(names, next(extras), strict=True)) if names else {}
@@ -267,6 +271,17 @@ def _write_run(writer: Writer, run: Steps) -> None:
             step(action, reward, frame, terminal, not terminal, **values)
         else:
             step(action, reward, frame, life_lost=terminal, **values)
+
+
+def _rounded(given: Array, values: list[Any], dtype: np.dtype[Any]) -> tuple[str, int]:
+    """How many rewards are another number in a store, and a word on it."""
+    n_rounded = 0
+    if given.dtype != dtype:
+        with np.errstate(over="ignore"):  # what is infinite then, the writer refuses
+            stored = given.astype(dtype).tolist()
+        # Python compares whole numbers with floats exactly, which numpy does not; a NaN stays one.
+        n_rounded = sum(a != b and a == a for a, b in zip(values, stored, strict=True))  # noqa: PLR0124
+    return f"rewards of {given.dtype} that {dtype} does not hold exactly: rounded", n_rounded
 
 
 def _describe(where: Path, name: str, store: Store, losses: Losses) -> Imported:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -49,7 +49,9 @@ _ALSO = "also_truncated"
 """An extra column: the last step of a terminated episode was marked as truncated, too."""
 
 _MOST_METADATA, _KEPT_TEXT = 400_000, 10_000
-_NO_SEED = -1
+_NO_SEED = np.int64(-1)
+"""Stands for none, as uint64 where the others are: 2**64 - 1."""
+
 _VERSION = "0.5.4"
 """Of Minari, whose layout is written."""
 
@@ -144,17 +146,22 @@ class _Dataset:
         for name in sorted({name for own in self._about for name in own}):
             values = [np.asarray(own[name]) for own in self._about if name in own]
             what = f"{name} of episodes"
-            if len({(one.shape, one.dtype.kind) for one in values}) > 1 or (
-                len(values) < self._n and name != "seed"
+            dtype = _common_dtype(values, widest=name == "seed")
+            if (
+                dtype is None
+                or len({one.shape for one in values}) > 1
+                or (len(values) < self._n and name != "seed")
             ):
-                self._losses.add(f"{what}: not in all of them, or of several kinds", len(values))
+                self._losses.add(
+                    f"{what}: not in all of them, or no one type holds them all", len(values)
+                )
                 continue
-            dtype = np.result_type(*values)
-            if name == "seed" and dtype.kind in "iu":
-                if max(int(one) for one in values) > np.iinfo(np.int64).max:
-                    self._losses.add(f"{what}: of more than 63 bits", len(values))
-                    continue
-                dtype = np.dtype("int64")
+            if name == "seed":
+                none = _NO_SEED.astype(dtype)
+                self._losses.add(
+                    f"{what}: {none}, which stands for none",
+                    sum(bool((one == none).any()) for one in values),
+                )
             found = extra_field(values[0].shape, dtype, what, self._losses)
             if found is not None:
                 out[name] = extra_name(f"episode.{name}"), found
@@ -227,6 +234,7 @@ class _Dataset:
         extras: Mapping[str, Field],
     ) -> Steps:
         n, n_steps = stop - start, columns["rewards"].shape[0]
+        where = f"{self._folder}: episode {number}"
         values = {name: np.zeros((n, *one.shape), one.dtype) for name, one in extras.items()}
         for path, (name, _, reset) in self._infos.items():
             rows = columns.get(path)
@@ -237,8 +245,8 @@ class _Dataset:
             if reset and start == 0:
                 values[f"reset_{name}"][0] = rows[0:1][0]
         for path, (name, _) in self._about_columns.items():
-            values[name][:] = self._about[number].get(path, _NO_SEED)
-        truncated = flags(columns["truncations"][start:stop])
+            values[name][:] = self._about[number].get(path, _NO_SEED.astype(values[name].dtype))
+        truncated = flags(columns["truncations"][start:stop], f"{where}: truncations")
         self._losses.add(
             "truncations within an episode: left out",
             int(truncated[: -1 if stop == n_steps else None].sum()),
@@ -249,11 +257,29 @@ class _Dataset:
             {key: np.asarray(columns[p][start : stop + 1]) for key, p in self._frames.items()},
             np.asarray(columns["actions"][start:stop]),
             np.asarray(columns["rewards"][start:stop]).reshape(n),
-            flags(columns["terminations"][start:stop]),
+            flags(columns["terminations"][start:stop], f"{where}: terminations"),
             values,
             start == 0,
             stop == n_steps,
         )
+
+
+def _common_dtype(values: Sequence[Array], *, widest: bool) -> np.dtype[Any] | None:
+    """What holds each of these numbers as it is; None if nothing does.
+
+    Whole numbers of 64 bits are int64 if that holds them all, else uint64: with both, numpy would
+    make floats of them. So are those of fewer bits, if `widest`.
+    """
+    dtypes = {one.dtype for one in values}
+    kinds = {dtype.kind for dtype in dtypes}
+    if kinds <= {"i", "u"} and (widest or len(kinds) > 1):
+        low = min((int(one.min()) for one in values if one.size), default=0)
+        high = max((int(one.max()) for one in values if one.size), default=0)
+        fitting = (np.dtype(name) for name in ("int64", "uint64"))
+        return next(
+            (d for d in fitting if np.iinfo(d).min <= low and high <= np.iinfo(d).max), None
+        )
+    return np.result_type(*dtypes) if len(kinds) == 1 else None
 
 
 def write(
@@ -371,8 +397,10 @@ class _Out:
                 about = {"id": number, "total_steps": n_steps}
                 for name, path in self._attributes.items():
                     value = run.extras[name][0]
-                    if path != "seed" or value != _NO_SEED:
-                        about[path] = value.item() if value.ndim == 0 else value
+                    if path != "seed" or (value != _NO_SEED.astype(value.dtype)).any():
+                        # Of Python's whole numbers, h5py writes only those from 2**63 on as uint64.
+                        is_python = value.ndim == 0 and value.dtype == np.uint64
+                        about[path] = value.item() if is_python else value
             self._append(writer, run)
             if run.ends:
                 writer.end(about)

@@ -20,6 +20,7 @@ import numpy as np
 from mmreplay.errors import FormatError
 from mmreplay.exchange.arrow_columns import from_arrow
 from mmreplay.exchange.fields import need
+from mmreplay.exchange.hdf5_files import open_hdf5
 from mmreplay.exchange.spaces import Leaf
 from mmreplay.ids import Array
 
@@ -53,7 +54,7 @@ def open_episodes(
 ) -> Episodes:
     """The episodes below ``data/``; `images` are kept as JPEG. Raises FormatError."""
     if kind == "hdf5":
-        file = stack.enter_context(need("h5py").File(folder / HDF5_NAME, "r"))
+        file = stack.enter_context(open_hdf5(folder / HDF5_NAME))
         return _Hdf5Episodes(file, images)
     if kind in ("arrow", "parquet"):
         return _ArrowEpisodes(folder, kind, images, spaces)

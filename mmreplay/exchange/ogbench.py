@@ -35,13 +35,15 @@ def read(source: Path, losses: Losses) -> Iterator[Incoming]:
         rows = blocks({name: columns[name] for name in tables.used}, tables.n_rows)
         names = {name: new for name, (new, _) in tables.extras.items()}
         observations = tables.frame_columns("observations")[FRAME]
+        for name in sorted({*tables.used} - {*names, observations, "actions", "terminals"}):
+            losses.add(f"column {name}: left out, as OGBench's files have none", tables.n_rows)
         yield Incoming(
             about.frame,
             about.action,
             about.reward_dtype,
             about.extras,
             {},
-            _steps(rows, observations, names, np.dtype(about.reward_dtype), losses),
+            _steps(rows, observations, names, np.dtype(about.reward_dtype), losses, source),
             tables.n_rows,
         )
 
@@ -52,6 +54,7 @@ def _steps(
     names: dict[str, str],
     rewards: np.dtype[np.generic],
     losses: Losses,
+    source: object,
 ) -> Iterator[Steps]:
     """Each trajectory; the last row of a block is kept for the next."""
     begins, held = True, None
@@ -61,7 +64,7 @@ def _steps(
             if held is None
             else {name: np.concatenate((held[name], rows)) for name, rows in new.items()}
         )
-        ends = flags(block["terminals"])
+        ends = flags(block["terminals"], f"{source}: terminals")
         held = None if ends[-1] else {name: rows[-1:].copy() for name, rows in block.items()}
         bounds = [0, *(np.flatnonzero(ends) + 1).tolist()]
         if held is not None:

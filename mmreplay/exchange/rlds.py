@@ -348,10 +348,13 @@ class _Dataset:
         reward: Array = np.zeros(n_rows, self._rewards)
         if self._reward is not None:
             given = self._reward.rows(example, values[self._reward.path], 0, n_rows)
-            reward = given.reshape(n_rows).astype(self._rewards, copy=False)
+            reward = given.reshape(n_rows)
         if self._terminal is None:
             return reward, False
-        terminal = flags(self._terminal.rows(example, values[self._terminal.path], 0, n_rows))
+        terminal = flags(
+            self._terminal.rows(example, values[self._terminal.path], 0, n_rows),
+            f"{example.where}: {self._terminal.path}",
+        )
         self._losses.add(
             "is_terminal before the last step of an episode: left out", int(terminal[:-1].sum())
         )

@@ -29,6 +29,7 @@ from mmreplay.exchange.fields import (
     need,
     reward_dtype,
 )
+from mmreplay.exchange.hdf5_files import open_hdf5
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.steps import Incoming, Steps
 from mmreplay.exchange.stored import Stored
@@ -52,7 +53,7 @@ def read(
     """A file."""
     check_final(final_observation)
     h5py = need("h5py")
-    with h5py.File(source, "r") as file:
+    with open_hdf5(source) as file:
         demos = sorted(
             (name for name, one in file["data"].items() if isinstance(one, h5py.Group)), key=_order
         )
@@ -123,15 +124,15 @@ class _Demos:
             extras,
             ({"id": about["env_name"]} if about.get("env_name") else {})
             | {"robomimic": {"env_args": about, "masks": sorted(self._masks)}},
-            self._steps(reward_dtype(rewards, "rewards")),
+            self._steps(),
             sum(data[name]["actions"].shape[0] for name in self._demos),
         )
 
-    def _steps(self, rewards: np.dtype[Any]) -> Iterator[Steps]:
-        tables = (table for name in self._demos for table in self._tables(name, rewards))
+    def _steps(self) -> Iterator[Steps]:
+        tables = (table for name in self._demos for table in self._tables(name))
         return to_steps(tables, self._missing, self._losses)
 
-    def _tables(self, demo: str, rewards: np.dtype[Any]) -> Iterator[Table]:
+    def _tables(self, demo: str) -> Iterator[Table]:
         group = self._file["data"][demo]
         n_rows, done = group["actions"].shape[0], 0
         columns = {f"obs/{name}": ArrayColumn(group["obs"][name]) for name in self._keys.values()}
@@ -140,6 +141,7 @@ class _Demos:
         if "dones" in group:
             columns["dones"] = ArrayColumn(group["dones"])
         after = group.get("next_obs")
+        dones = f"{self._file.filename}: {demo}: dones"
         for block in blocks(columns, n_rows):
             n = len(block["actions"])
             done += n
@@ -153,10 +155,8 @@ class _Demos:
             yield Table(
                 {key: block[f"obs/{name}"] for key, name in self._keys.items()},
                 block["actions"],
-                block["rewards"].reshape(n).astype(rewards, copy=False)
-                if self._has_rewards
-                else np.zeros(n, rewards),
-                flags(block["dones"]) if "dones" in block else np.zeros(n, np.bool_),
+                block["rewards"].reshape(n) if self._has_rewards else np.zeros(n, np.float32),
+                flags(block["dones"], dones) if "dones" in block else np.zeros(n, np.bool_),
                 ends,
                 extras,
                 None,

@@ -66,11 +66,10 @@ class _Buffer:
         actions = source.actions
         self._is_flat = actions.dtype.kind in "iu" and actions.shape[2:] == (1,)
         shape = () if self._is_flat else actions.shape[2:]
-        self._rewards = reward_dtype(source.rewards.dtype, "rewards")
         return Incoming(
             frames[FRAME] if list(frames) == [FRAME] else frames,
             field(shape, actions.dtype, "actions"),
-            self._rewards,
+            reward_dtype(source.rewards.dtype, "rewards"),
             {},
             {},
             to_steps(self._tables(), "repeat", self._losses),
@@ -89,7 +88,8 @@ class _Buffer:
         for env in range(int(source.n_envs)):
             for start in range(0, n, size):
                 at = self._order[start : start + size]
-                done, timeout = flags(source.dones[at, env]), flags(timeouts[at, env])
+                done = flags(source.dones[at, env], "src: dones")
+                timeout = flags(timeouts[at, env], "src: timeouts")
                 ends = done.copy()
                 if start + size >= n:
                     ends[-1] = True  # the newest step of an environment is not followed by another
@@ -97,7 +97,7 @@ class _Buffer:
                 yield Table(
                     {key: rows[at, env] for key, rows in self._observations.items()},
                     actions.reshape(len(at)) if self._is_flat else actions,
-                    source.rewards[at, env].astype(self._rewards, copy=False),
+                    source.rewards[at, env],
                     done & ~timeout,
                     ends,
                     {},

@@ -95,15 +95,19 @@ class Tables:
     ) -> None:
         self._where, self._losses, self._missing = where, losses, missing
         self._roles: dict[str, str] = {}
-        others: list[str] = []
+        others: dict[str, str] = {}
         for name in columns:
             base, _, key = name.partition("/")
             role = next((role for role, known in _NAMES.items() if base in known), "")
             part = f"{role}/{key}" if key else role
             if not role or (key and role not in _OF_FRAMES) or part in self._roles:
-                others.append(name)
+                others[name] = part
             else:
                 self._roles[part] = name
+        for role in _OF_FRAMES:
+            if role in self._roles:  # so that observations are no dict
+                parts = [part for part in self._roles if part.startswith(f"{role}/")]
+                others |= {self._roles.pop(part): role for part in parts}
         needed = ("observations", "actions", *(("rewards",) if needs_rewards else ()))
         for role in needed:
             if not self.frame_columns(role):
@@ -154,11 +158,14 @@ class Tables:
                     )
 
     def _extra_columns(
-        self, columns: Mapping[str, RowShape], others: Iterable[str]
+        self, columns: Mapping[str, RowShape], others: Mapping[str, str]
     ) -> dict[str, tuple[str, Field]]:
-        """Further columns: name and field of each, by its foreign name."""
+        """Further columns: name and field of each, by its foreign name.
+
+        `others` has what each would be, if no other column were that already.
+        """
         out: dict[str, tuple[str, Field]] = {}
-        for name in others:
+        for name, role in others.items():
             column = columns[name]
             if column.shape[0] != self.n_rows:
                 self._losses.add(f"array {name}: not one row a step")
@@ -167,6 +174,11 @@ class Tables:
             own, known = extra_name(name.removeprefix("extras/")), {one for one, _ in out.values()}
             if found is not None and is_new(own, name, known, self._losses):
                 out[name] = own, found
+                if role in self._roles:
+                    self._losses.add(
+                        f"column {name}: kept as the extra column {own}, as "
+                        f"{self._roles[role]} stands for {role}"
+                    )
         return out
 
     @property
@@ -209,7 +221,7 @@ class Tables:
                 {key: block[name] for key, name in self.frame_columns("observations").items()},
                 block[self._roles["actions"]],
                 (
-                    block[self._roles["rewards"]].reshape(n_rows).astype(self._rewards, copy=False)
+                    block[self._roles["rewards"]].reshape(n_rows)
                     if "rewards" in self._roles
                     else np.zeros(n_rows, self._rewards)
                 ),
@@ -237,14 +249,14 @@ class Tables:
         """Which steps are terminal, and which are the last of their episodes; (n,) bool each."""
         roles = self._roles
         none = np.zeros(len(block[roles["actions"]]), np.bool_)
-        terminal = flags(block[roles["terminations"]]) if "terminations" in roles else none
-        truncated = flags(block[roles["truncations"]]) if "truncations" in roles else none
+        terminal = self._flags(block, "terminations") if "terminations" in roles else none
+        truncated = self._flags(block, "truncations") if "truncations" in roles else none
         self._losses.add(
             "steps marked as terminated and truncated: terminated wins",
             int((terminal & truncated).sum()),
         )
         if "dones" in roles:
-            done = flags(block[roles["dones"]])
+            done = self._flags(block, "dones")
             if "terminations" not in roles:
                 terminal = done & ~truncated
             if len({"terminations", "truncations"} & roles.keys()) == 0:
@@ -263,8 +275,12 @@ class Tables:
                 return terminal, changes
         ends = terminal | truncated
         if "life_losses" in roles:
-            terminal = terminal | flags(block[roles["life_losses"]])
+            terminal = terminal | self._flags(block, "life_losses")
         return terminal, ends
+
+    def _flags(self, block: Block, role: str) -> Array:
+        name = self._roles[role]
+        return flags(block[name], f"{self._where}: {name}")
 
 
 def table_shapes(stored: Stored) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:

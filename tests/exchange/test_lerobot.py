@@ -372,6 +372,19 @@ def test_what_was_not_finalized_or_is_no_dataset_is_refused(tmp_path, small):
         import_dataset("lerobot", small, tmp_path / "a.zarr")
 
 
+def test_of_two_features_for_one_thing_it_is_said_which_one_counts(tmp_path, quick_disk):
+    features = {"observation.state": VECTOR, **STEP, "reward": REWARD, "done": FLAG}
+    make(tmp_path / "in", features, lengths=(3, 2))
+    made = import_dataset("lerobot", tmp_path / "in", tmp_path / "a.zarr")
+    said = [one.what for one in made.losses if one.what.startswith("feature ")]
+    assert said == [
+        "feature reward: kept as an extra column, as next.reward stands for rewards",
+        "feature done: kept as an extra column, as next.done stands for dones",
+    ]
+    with mmreplay.open(tmp_path / "a.zarr") as store:
+        assert {"reward_", "done"} <= store.extras.keys()
+
+
 def test_steps_that_are_not_there_are_said(tmp_path, quick_disk, small):
     change(small, total_frames=30)
     made = import_dataset("lerobot", small, tmp_path / "a.zarr")

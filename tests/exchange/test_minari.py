@@ -49,7 +49,15 @@ def values(space, random, n):
     return np.stack([space.sample() for _ in range(n)])
 
 
-def make(name, observation_space, action_space, data_format="hdf5", infos=True, **settings):
+def make(
+    name,
+    observation_space,
+    action_space,
+    data_format="hdf5",
+    infos=True,
+    seeds=(100, 101, None, 103),
+    **settings,
+):
     """A dataset as Minari writes it: episodes of both ends, one with both flags, seeds, infos."""
     random = np.random.default_rng(3)
     buffers = []
@@ -66,7 +74,7 @@ def make(name, observation_space, action_space, data_format="hdf5", infos=True, 
         buffers.append(
             EpisodeBuffer(
                 id=number,
-                seed=100 + number if number != 2 else None,
+                seed=seeds[number],
                 options={"level": number, "inner": {"x": 0.5 * number}},
                 observations=values(observation_space, random, n + 1),
                 actions=values(action_space, random, n),
@@ -219,6 +227,34 @@ def test_an_environment_that_was_recorded(tmp_path, quick_disk):
     for one, other in zip(found.iterate_episodes(), made.iterate_episodes(), strict=True):
         assert one.observations.tobytes() == other.observations.tobytes()
         assert one.truncations.tolist() == other.truncations.tolist()
+
+
+DRAWN = {
+    "as its collector draws them": (42, 2**63 + 1, 7, 2**64 - 2),  # secrets.randbits(64)
+    "and one is missing": (2**63 + 1, None, 7, 2**64 - 2),
+}
+
+
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow", "parquet"])
+@pytest.mark.parametrize("kind", DRAWN)
+def test_seeds_of_64_bits(tmp_path, quick_disk, data_format, kind):
+    made = make("test/drawn-v0", *SPACES["box"], data_format, seeds=DRAWN[kind])
+    source = tmp_path / "minari" / "test" / "drawn-v0"
+    assert import_dataset("minari", source, tmp_path / "a.zarr").losses == ()
+    with mmreplay.open(tmp_path / "a.zarr") as store:
+        found = [store.trajectory(number).extras["episode.seed"][0] for number in range(4)]
+        assert found == [2**64 - 1 if one is None else one for one in DRAWN[kind]]
+    export_dataset(tmp_path / "a.zarr", "minari", tmp_path / "out", data_format=data_format)
+    again = minari.MinariDataset(tmp_path / "out" / "data")
+    assert_equal(again, made)
+    about = again.storage.get_episode_metadata(range(4))
+    assert tuple(one.get("seed") for one in about) == DRAWN[kind]
+    if data_format == "hdf5":
+        files = [h5py.File(one / "data" / "main_data.hdf5") for one in (source, tmp_path / "out")]
+        with files[0] as before, files[1] as after:
+            for name, one in before.items():
+                for attribute, value in one.attrs.items():
+                    assert after[name].attrs[attribute].dtype == value.dtype, (name, attribute)
 
 
 def test_nested_infos(tmp_path, quick_disk):

@@ -90,3 +90,12 @@ def test_what_it_cannot_hold_is_refused(tmp_path, quick_disk):
         file["num_episodes"] = 0
     with pytest.raises(FormatError, match="no episode"):
         import_dataset("d3rlpy", tmp_path / "b.h5", tmp_path / "b.zarr")
+
+
+def test_an_end_that_is_no_flag_is_refused(tmp_path, quick_disk):
+    export_dataset(write(tmp_path / "a.zarr", play()), "d3rlpy", tmp_path / "a.h5")
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        del file["terminated_2"]
+        file["terminated_2"] = np.nan
+    with pytest.raises(FormatError, match=r"a\.h5: terminated_2: expected flags, .* found nan"):
+        import_dataset("d3rlpy", tmp_path / "a.h5", tmp_path / "b.zarr")

@@ -94,3 +94,12 @@ def test_what_is_none_is_refused(given, tmp_path):
     path.write_bytes(path.read_bytes()[:3000])
     with pytest.raises(FormatError, match="cannot be read as d4rl"):
         import_dataset("d4rl", path, tmp_path / "a.zarr")
+
+
+@pytest.mark.parametrize("most", [None, 8])
+@pytest.mark.parametrize("name", ["terminals", "timeouts"])
+def test_a_flag_that_is_none_is_refused(given, tmp_path, most, name):
+    given[name] = np.where(given[name], np.nan, 0)
+    path = write(tmp_path / "a.hdf5", given)
+    with pytest.raises(FormatError, match=f"a.hdf5: {name}: expected flags, .* found nan"):
+        import_dataset("d4rl", path, tmp_path / "a.zarr", max_episode_steps=most)

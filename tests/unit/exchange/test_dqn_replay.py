@@ -214,3 +214,9 @@ def test_what_it_cannot_hold_is_refused_or_said(tmp_path, quick_disk):
     store = write(tmp_path / "c.zarr", play(frames=FRAMES))
     losses = export_dataset(store, "dqn_replay", tmp_path / "out").losses
     assert "rewards of 64 bits: 32 are kept" in [one.what for one in losses]
+
+
+def test_an_end_that_is_no_flag_is_refused(tmp_path):
+    save_rows(tmp_path / "in", [1, 2, 3], [0, 0, 2])
+    with pytest.raises(FormatError, match=r"checkpoint 0: terminal: expected flags, .* found 2"):
+        import_dataset("dqn_replay", tmp_path / "in", tmp_path / "a.zarr")

@@ -96,7 +96,13 @@ def test_rewards_that_are_no_numbers_are_refused():
 
 
 def test_flags_may_be_numbers_with_an_axis_of_one():
-    assert flags(np.array([[0.0], [1.0], [2.0]])).tolist() == [False, True, True]
+    assert flags(np.array([[0.0], [1.0], [-0.0]]), "x").tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("rows", [[0, 2], [1, -1], [0.0, np.nan], [0.5, 1.0], [[0], [255]]])
+def test_flags_that_are_neither_0_nor_1_are_refused(rows):
+    with pytest.raises(FormatError, match=r"x: expected flags, each 0 or 1, found .*; make them 0"):
+        flags(np.array(rows), "x")
 
 
 def test_a_library_that_is_not_there_is_named_with_its_command(monkeypatch):

@@ -160,3 +160,29 @@ def test_a_file_where_a_directory_is_expected_and_the_other_way_round(tmp_path):
     (tmp_path / "b.hdf5").mkdir()
     with pytest.raises(FormatError, match=r"b\.hdf5: cannot be read as d4rl: expected a file, f"):
         import_dataset("d4rl", tmp_path / "b.hdf5", tmp_path / "a.zarr")
+
+
+FEW = {name: rows[:4] for name, rows in ARRAYS.items()}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rewards", "n_rounded"),
+    [
+        ("int64", [2**60 + 1, -(2**53) - 1, 2**53, 5], 2),
+        ("int64", [2**63 - 1, -(2**63), 0, 2**60], 1),
+        ("uint64", [2**64 - 1, 2**63 + 1, 2**63, 1], 2),
+        ("int32", [2**31 - 1, -(2**31), 0, 1], 0),
+        ("float64", [1e300, np.nan, -np.inf, 0.1], 0),
+        ("float32", [1e38, np.nan, -np.inf, 0.1], 0),
+        ("bool", [True, False, True, False], 0),
+    ],
+)
+def test_a_reward_that_is_rounded_is_a_loss(tmp_path, quick_disk, dtype, rewards, n_rounded):
+    rewards = np.array(rewards, dtype)
+    made = import_dataset("arrays", FEW | {"rewards": rewards}, tmp_path / "a.zarr")
+    said = {one.what: one.count for one in made.losses if "rewards" in one.what}
+    what = f"rewards of {dtype} that float64 does not hold exactly: rounded"
+    assert said == ({what: n_rounded} if n_rounded else {})
+    with mmreplay.open(tmp_path / "a.zarr") as store:
+        found = store.transitions(store.ids, stack=None).reward
+        assert np.array_equal(found, rewards.astype(found.dtype), equal_nan=True)

@@ -98,3 +98,96 @@ def test_what_is_no_dataset_is_refused(dataset, tmp_path):
     (dataset / "data" / "main_data.hdf5").write_bytes(b"no HDF5")
     with pytest.raises(FormatError, match="cannot be read as minari: OSError"):
         import_dataset("minari", dataset, tmp_path / "a.zarr")
+
+
+SEEDS = {
+    "of 63 bits, and one is missing": ([2**63 - 1, None], "int64", [2**63 - 1, -1]),
+    "of 64 bits, and small ones": ([42, 2**63], "uint64", [42, 2**63]),
+    "of 64 bits alone": ([2**63, 2**64 - 2], "uint64", [2**63, 2**64 - 2]),
+    "of 64 bits, and one is missing": ([None, 2**63], "uint64", [2**64 - 1, 2**63]),
+    "negative": ([-5, 3], "int64", [-5, 3]),
+}
+
+
+def put(dataset, name, values):
+    """Give the episodes these attributes, and none where it is None."""
+    with h5py.File(dataset / "data" / "main_data.hdf5", "a") as file:
+        for number, value in enumerate(values):
+            attributes = file[f"episode_{number}"].attrs
+            attributes.pop(name, None)
+            if value is not None:
+                attributes[name] = value
+
+
+def attributes(dataset, name):
+    """These attributes, and their dtypes."""
+    with h5py.File(dataset / "data" / "main_data.hdf5") as file:
+        values = [file[f"episode_{number}"].attrs.get(name) for number in range(2)]
+    return [None if one is None else (one.tolist(), np.asarray(one).dtype) for one in values]
+
+
+@pytest.mark.parametrize("kind", SEEDS)
+def test_seeds_there_and_back(dataset, tmp_path, quick_disk, kind):
+    seeds, dtype, stored = SEEDS[kind]
+    put(dataset, "seed", seeds)
+    made = import_dataset("minari", dataset, tmp_path / "a.zarr")
+    assert made.losses == ()
+    with mmreplay.open(tmp_path / "a.zarr") as store:
+        assert store.schema.extras["episode.seed"] == Field((), dtype)
+        found = [store.trajectory(number).extras["episode.seed"] for number in range(2)]
+        assert [set(one.tolist()) for one in found] == [{one} for one in stored]
+    export_dataset(tmp_path / "a.zarr", "minari", tmp_path / "out")
+    assert attributes(tmp_path / "out", "seed") == attributes(dataset, "seed")
+
+
+@pytest.mark.parametrize(
+    ("seeds", "loss"),
+    [
+        ([-1, 2**63], (2, "seed of episodes: not in all of them, or no one type holds them all")),
+        ([-1, 3], (1, "seed of episodes: -1, which stands for none")),
+        ([2**64 - 1, 3], (1, "seed of episodes: 18446744073709551615, which stands for none")),
+    ],
+)
+def test_a_seed_that_cannot_be_kept_is_said(dataset, tmp_path, quick_disk, seeds, loss):
+    put(dataset, "seed", seeds)
+    made = import_dataset("minari", dataset, tmp_path / "a.zarr")
+    assert [(one.count, one.what) for one in made.losses] == [loss]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [3, 2**63],
+        [2**63, 2**64 - 1],
+        [-3, 2**62],
+        [np.int16(-3), np.int16(4)],
+        [np.float32(0.1), np.float32(2)],
+        [True, False],
+        [np.array([1, 2], "u1"), np.array([3, 4], "u1")],
+    ],
+    ids=str,
+)
+def test_numbers_of_episodes_there_and_back(dataset, tmp_path, quick_disk, values):
+    put(dataset, "options/level", values)
+    made = import_dataset("minari", dataset, tmp_path / "a.zarr")
+    assert made.losses == ()
+    export_dataset(tmp_path / "a.zarr", "minari", tmp_path / "out")
+    assert attributes(tmp_path / "out", "options/level") == attributes(dataset, "options/level")
+
+
+@pytest.mark.parametrize("values", [[-3, 2**63], [1, 0.5], [1, None], [[1, 2], [1, 2, 3]]], ids=str)
+def test_numbers_of_episodes_that_no_column_holds_are_said(dataset, tmp_path, quick_disk, values):
+    put(dataset, "options/level", values)
+    made = import_dataset("minari", dataset, tmp_path / "a.zarr")
+    assert [one.what for one in made.losses] == [
+        "options/level of episodes: not in all of them, or no one type holds them all"
+    ]
+
+
+@pytest.mark.parametrize("name", ["terminations", "truncations"])
+def test_an_end_that_is_no_flag_is_refused(dataset, tmp_path, quick_disk, name):
+    with h5py.File(dataset / "data" / "main_data.hdf5", "a") as file:
+        del file[f"episode_1/{name}"]
+        file[f"episode_1/{name}"] = np.array([0, 0, np.nan, 1])
+    with pytest.raises(FormatError, match=f"episode 1: {name}: expected flags, .* found nan"):
+        import_dataset("minari", dataset, tmp_path / "a.zarr")

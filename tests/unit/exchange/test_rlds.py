@@ -134,6 +134,11 @@ def test_without_rewards_and_flags_it_is_said(tmp_path, quick_disk):
             {"action": [b"1234"] * 5},
             "steps/action: expected 8 bytes, found 4",
         ),
+        (
+            {"is_terminal": tensor("float32")},
+            {"is_terminal": np.array([0, 0, 0, 0, 2], "f4")},
+            "steps/is_terminal: expected flags, each 0 or 1, found 2.0",
+        ),
         ({"action": {"text": {}}}, {}, "expected a feature 'action' that is an array"),
         ({"observation": {"text": {}}}, {}, "expected steps with an observation"),
     ],

@@ -139,3 +139,13 @@ def test_a_file_without_observations_is_refused(tmp_path):
             del file[f"data/demo_{number}"]
     with pytest.raises(FormatError, match="expected demonstrations, found none"):
         import_dataset("robomimic", path, tmp_path / "a.zarr")
+
+
+def test_an_end_that_is_no_flag_is_refused(tmp_path, quick_disk):
+    path = demonstrations(tmp_path / "a.hdf5")
+    with h5py.File(path, "a") as file:
+        file["data/demo_3/dones"][...] = 1
+        del file["data/demo_4/dones"]
+        file["data/demo_4/dones"] = np.array([0, 0, 0, 0, 2])
+    with pytest.raises(FormatError, match="demo_4: dones: expected flags, each 0 or 1, found 2"):
+        import_dataset("robomimic", path, tmp_path / "a.zarr")

@@ -71,3 +71,11 @@ def test_pickles_are_refused_with_what_to_do(tmp_path):
         import_dataset("stable_baselines3", tmp_path / "a.pkl", tmp_path / "a.zarr")
     with pytest.raises(SchemaError, match=r"expected a ReplayBuffer .* found int without obs"):
         import_dataset("stable_baselines3", 3, tmp_path / "a.zarr")
+
+
+@pytest.mark.parametrize("name", ["dones", "timeouts"])
+def test_an_end_that_is_no_flag_is_refused(tmp_path, name):
+    given = buffer()
+    getattr(given, name)[2, 1] = np.nan
+    with pytest.raises(FormatError, match=f"src: {name}: expected flags, .* found nan"):
+        import_dataset("stable_baselines3", given, tmp_path / "a.zarr")

@@ -1,0 +1,120 @@
+"""HDF5 files that are imported, and what they must not open: other files."""
+
+import h5py
+import numpy as np
+import pytest
+
+import mmreplay
+from mmreplay import FormatError, export_dataset, import_dataset
+from mmreplay.exchange.hdf5_files import open_hdf5
+from tests.support.played_episodes import play, write
+
+OBSERVATIONS = {
+    "d4rl": "observations",
+    "d3rlpy": "observations_0",
+    "robomimic": "data/demo_0/obs/obs",
+    "minari": "episode_0/observations",
+}
+SECRET = 7
+
+
+@pytest.fixture(params=OBSERVATIONS)
+def given(request, tmp_path, quick_disk):
+    """Of each importer of HDF5: its name, the source, and the file in it."""
+    kind, source = request.param, tmp_path / "source"
+    path = source / "data" / "main_data.hdf5" if kind == "minari" else source
+    if kind != "d4rl":
+        export_dataset(write(tmp_path / "own.zarr", play()), kind, source)
+        return kind, source, path
+    with h5py.File(path, "w") as file:
+        file["observations"] = np.arange(21, dtype="f4").reshape(7, 3)
+        file["actions"] = np.zeros((7, 2), "f4")
+        file["rewards"] = np.zeros(7, "f4")
+        file["terminals"] = np.arange(7) == 6
+    return kind, source, path
+
+
+def link(file, name, shape, dtype, folder):
+    with h5py.File(folder / "other.h5", "w") as other:
+        other["x"] = np.full(shape, SECRET, dtype)
+    file[name] = h5py.ExternalLink(folder / "other.h5", "/x")
+    return r"a link to '/x' in '.*other.h5'"
+
+
+def external_storage(file, name, shape, dtype, folder):
+    np.full(shape, SECRET, dtype).tofile(folder / "other.bin")
+    outside = [(str(folder / "other.bin"), 0, h5py.h5f.UNLIMITED)]
+    file.create_dataset(name, shape, dtype, external=outside)
+    return r"numbers that lie in '.*other.bin'"
+
+
+def virtual(file, name, shape, dtype, folder):
+    link(file, "gone", shape, dtype, folder)
+    del file["gone"]
+    layout = h5py.VirtualLayout(shape, dtype)
+    layout[...] = h5py.VirtualSource(folder / "other.h5", "x", shape)
+    file.create_virtual_dataset(name, layout)
+    return r"a virtual dataset of '.*other.h5'"
+
+
+@pytest.mark.parametrize("lead_out", [link, external_storage, virtual])
+def test_no_importer_reads_another_file(given, tmp_path, lead_out):
+    kind, source, path = given
+    name = OBSERVATIONS[kind]
+    with h5py.File(path, "a") as file:
+        shape, dtype = file[name].shape, file[name].dtype
+        del file[name]
+        found = lead_out(file, name, shape, dtype, tmp_path)
+        assert (file[name][:] == SECRET).all()  # so HDF5 does read it
+    expected = f"'/{name}': expected what lies in this file, found {found}; .* copy the numbers"
+    with pytest.raises(FormatError, match=expected) as error:
+        import_dataset(kind, source, tmp_path / "a.zarr")
+    assert str(path) in str(error.value)
+    assert not (tmp_path / "a.zarr").exists()
+
+
+def test_a_link_above_what_is_read_is_found_as_well(given, tmp_path):
+    kind, source, path = given
+    with h5py.File(path, "a") as file:
+        file["by the way"] = h5py.SoftLink("/out/x")
+        file["out"] = h5py.ExternalLink("other.h5", "/")
+    with pytest.raises(FormatError, match=r"'/out': expected .* a link to '/' in 'other.h5'"):
+        import_dataset(kind, source, tmp_path / "a.zarr")
+
+
+def test_what_points_within_the_file_is_read(given, tmp_path):
+    kind, source, path = given
+    name = OBSERVATIONS[kind]
+    import_dataset(kind, source, tmp_path / "a.zarr")
+    with h5py.File(path, "a") as file:
+        file.move(name, "moved")
+        layout = h5py.VirtualLayout(file["moved"].shape, file["moved"].dtype)
+        layout[...] = h5py.VirtualSource(file["moved"])
+        file.create_virtual_dataset("all of it", layout)
+        if kind == "d4rl":  # which takes no soft links
+            file.move("all of it", name)
+        else:
+            file[name] = h5py.SoftLink("/all of it")
+    import_dataset(kind, source, tmp_path / "b.zarr")
+    with mmreplay.open(tmp_path / "a.zarr") as a, mmreplay.open(tmp_path / "b.zarr") as b:
+        rows = [one.trajectory(0).observation for one in (a, b)]
+        before, after = (one["obs"] if isinstance(one, dict) else one for one in rows)
+        assert np.array_equal(before, after)
+
+
+def test_a_group_in_itself_is_looked_at_once(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["in/x"] = np.arange(3)
+        file["in/again"] = file["/"]
+        file["in/same"] = file["in"]
+    with open_hdf5(tmp_path / "a.h5") as file:
+        assert file["in/again/in/same/x"][:].tolist() == [0, 1, 2]
+
+
+def test_groups_without_an_end_are_refused(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        group = file
+        for _ in range(5000):  # enough that HDF5's own recursion ends the process, or nearly
+            group = group.create_group("a")
+    with pytest.raises(FormatError, match="expected groups in at most 100 others, found more"):
+        import_dataset("d4rl", tmp_path / "a.h5", tmp_path / "a.zarr")
