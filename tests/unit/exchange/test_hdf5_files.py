@@ -114,7 +114,7 @@ def test_a_group_in_itself_is_looked_at_once(tmp_path):
 def test_groups_without_an_end_are_refused(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         group = file
-        for _ in range(5000):  # enough that HDF5's own recursion ends the process, or nearly
+        for _ in range(102):
             group = group.create_group("a")
     with pytest.raises(FormatError, match="expected groups in at most 100 others, found more"):
         import_dataset("d4rl", tmp_path / "a.h5", tmp_path / "a.zarr")
