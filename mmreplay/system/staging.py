@@ -47,7 +47,7 @@ def staging_directory(path: Path) -> Iterator[AnyPath]:
         for kept in _KEPT:
             what = what.replace(kept, "nothing is left behind")
         what = what.replace("open the store again", "call again")
-        raise type(error)(f"{path}: {what}") from error
+        raise type(error)(f"{path}: {what}") from error.__cause__
     finally:
         # What cannot be removed is swept up by the next one: an error of the caller comes first.
         try:

@@ -67,7 +67,7 @@ def verify(
 
 def _directory(store: Path) -> tuple[int, int] | None:
     """Which directory has the path: another one, if a store was moved or exchanged."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError):  # as no path can be
         about = store.stat()
         return about.st_dev, about.st_ino
     return None
