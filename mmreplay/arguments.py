@@ -72,7 +72,7 @@ def mask_of(name: str, given: Any, n: int, what: str) -> npt.NDArray[np.bool_]:
     numbers = array.astype(np.int64)
     odd = numbers[(numbers < -n) | (numbers >= n)]
     if odd.size:
-        raise SchemaError(f"{name}: {odd[0]}: there are {n:,} {what}, from 0 on")
+        raise SchemaError(f"{name}: expected {what} 0 to {n - 1:,}, found number {odd[0]:,}")
     out = np.zeros(n, np.bool_)
     out[numbers] = True
     return out

@@ -87,9 +87,12 @@ def state_of_bits(state: Mapping[str, Any], generator: np.random.Generator) -> A
     try:
         trial.state = state["generator"]
     except (TypeError, ValueError, KeyError, OverflowError) as error:
+        found = f"another: {error!s:.200}"
+        if isinstance(error, KeyError) and "generator" not in state:
+            found = f"a dict of {', '.join(map(str, state)) or 'nothing'}"
         raise SchemaError(
             f"state: expected what state_dict() returned of a dataset with a "
-            f"{type(trial).__name__} generator, found another: {error!s:.200}"
+            f"{type(trial).__name__} generator, found {found:.200}"
         ) from error
     return trial.state
 

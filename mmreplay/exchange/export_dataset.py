@@ -79,7 +79,7 @@ def export_dataset(
         MissingExtraError: a library that writes the format is not installed.
         DiskFullError, FailedStoreError: no room, or a write failed; nothing is left behind.
     """
-    chosen = named(format)
+    chosen = named(format, to_export=True)
     if chosen.write is None:
         raise SchemaError(f"{format}: can be imported from, and not exported to")
     checked = checked_options(chosen.write, options, format)

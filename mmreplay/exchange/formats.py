@@ -194,13 +194,14 @@ def exchange_formats() -> tuple[ExchangeFormat, ...]:
     return _ALL
 
 
-def named(name: object) -> ExchangeFormat:
-    """The format of this name; raises SchemaError if there is none."""
+def named(name: object, *, to_export: bool = False) -> ExchangeFormat:
+    """The format of this name; raises SchemaError if there is none, with those `to_export` to."""
     if isinstance(name, str) and name in _BY_NAME:
         return _BY_NAME[name]
-    near = difflib.get_close_matches(str(name), _BY_NAME, 1)
+    names = [one for one, known in _BY_NAME.items() if known.write is not None or not to_export]
+    near = ["arrays"] if name in ("npz", "npy") else difflib.get_close_matches(str(name), names, 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise SchemaError(f"format: expected one of {', '.join(_BY_NAME)}, found {name!r:.80}{hint}")
+    raise SchemaError(f"format: expected one of {', '.join(names)}, found {name!r:.80}{hint}")
 
 
 def checked_options(

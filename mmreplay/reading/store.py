@@ -17,7 +17,7 @@ import numpy.typing as npt
 from mmreplay.arguments import any_whole_number
 from mmreplay.batches.batch import Batch
 from mmreplay.batches.settings import Settings
-from mmreplay.episode_index import Index
+from mmreplay.episode_index import EPISODE_DTYPE, Index
 from mmreplay.errors import InvalidIdError, SchemaError
 from mmreplay.ids import LANE_SHIFT, Ids
 from mmreplay.pictures.cells import cell_html, cell_png
@@ -246,7 +246,15 @@ class Store:
         Returns:
             (n,) of ``terminated``, ``truncated`` and ``open``: still running. An episode in which
             a writer died was cut off there, or is terminated if a life was lost with its last step.
+
+        Raises:
+            SchemaError: these are no episodes, but their numbers, for example.
         """
+        if getattr(episodes, "dtype", None) != EPISODE_DTYPE:
+            raise SchemaError(
+                f"episodes: expected some of store.episodes, such as store.episodes[:8]; found "
+                f"{episodes!r:.80}"
+            )
         return info.endings(self.live, episodes)
 
     def zarr(self) -> Any:

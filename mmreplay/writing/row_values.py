@@ -128,7 +128,8 @@ class RowValues:
         if extras.keys() != declared.keys():
             raise SchemaError(
                 f"extras: expected {sorted(declared) or 'none'}, found {sorted(extras) or 'none'}; "
-                f"declare them when the store is created, and give all of them with each step"
+                f"declare them when the store is created, and give all of them with each step, or "
+                f"to `RecordExperience` in the step's info"
             )
         return {
             f"extras/{name}": declared[name].coerce_loosely(value, name)

@@ -105,7 +105,10 @@ def test_numbers_that_are_none(command, store, text):
         ),
         (("nothing.zarr", "packed.zarr"), "nothing.zarr: there is no store here; check the path"),
         (("store.zarr", "packed.zarr", "--codec", "png"), "codec 'raw', 'lz4', 'zstd' or"),
-        (("store.zarr", "packed.zarr", "--episodes", "5"), "episodes: 5: there are 5 episodes"),
+        (
+            ("store.zarr", "packed.zarr", "--episodes", "5"),
+            "episodes: expected episodes 0 to 4, found number 5",
+        ),
         (("store.zarr", "packed.zarr", "--min-return", "99"), "the greatest return is 11"),
     ],
 )

@@ -435,6 +435,12 @@ def test_what_is_no_state_is_refused_and_changes_nothing(stores, wrong):
             assert ids_of(data.batches(64)) == ids_of(other.batches(64))
 
 
+def test_a_checkpoint_around_a_state_is_told_from_one(stores):
+    with stores("one lane") as data:
+        with pytest.raises(SchemaError, match="PCG64 generator, found a dict of model, buffer"):
+            data.load_state_dict({"model": 0, "buffer": data.state_dict()})
+
+
 def test_a_pickle_of_a_loaded_state_goes_on(stores):
     with stores("one lane", seed=3) as data, stores("one lane") as again:
         some, state = begun(data, 3)

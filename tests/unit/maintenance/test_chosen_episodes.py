@@ -45,10 +45,10 @@ def test_what_is_wanted(table, how, expected):
 @pytest.mark.parametrize(
     ("how", "text"),
     [
-        ({"episodes": [5]}, "episodes: 5: there are 5 episodes"),
+        ({"episodes": [5]}, "episodes: expected episodes 0 to 4, found number 5"),
         ({"episodes": [0.5]}, "episodes: expected whole numbers, or a bool for each of 5 episodes"),
         ({"episodes": [True]}, "episodes: expected whole numbers, or a bool"),
-        ({"envs": [4]}, "envs: 4: there are 4 environments"),
+        ({"envs": [4]}, "envs: expected environments 0 to 3, found number 4"),
         ({"envs": 0}, "envs: expected whole numbers, or a bool for each of 4 environments"),
         ({"min_return": "much"}, "min_return: expected a number, found 'much'"),
         ({"min_return": float("nan")}, "min_return: expected a number, found nan"),

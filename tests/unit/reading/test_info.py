@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field
+from mmreplay import Field, SchemaError
 from mmreplay.reading import info
 from mmreplay.reading.store import Store
 from mmreplay.system import platform
@@ -283,6 +283,8 @@ def test_what_a_dead_writer_left_is_crashed_and_its_last_episode_cut_off(make, s
     with mmreplay.open(writer.path) as store:
         about = store.info()
         assert store.endings(store.episodes).tolist() == ["terminated", "truncated"]
+        with pytest.raises(SchemaError, match=r"store\.episodes\[:8\]; found \[0, 1\]"):
+            store.endings([0, 1])
     assert about["state"] == "crashed"
     assert (about["terminated"], about["truncated"], about["open"]) == (1, 1, 0)
     assert about["live"]["writers"][0]["pid"] == os.getpid()
