@@ -6,6 +6,7 @@ returns as JSON. Nothing but the standard library is imported before the functio
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -236,8 +237,9 @@ def _of_children() -> int:
     """Resident bytes of child processes; what they share with this one is counted again."""
     out = 0
     for task in Path("/proc/self/task").iterdir():
-        for pid in (task / "children").read_text(encoding="ascii").split():
-            out += int(Path("/proc", pid, "statm").read_text(encoding="ascii").split()[1])
+        with contextlib.suppress(OSError):  # threads and processes end meanwhile
+            for pid in (task / "children").read_text(encoding="ascii").split():
+                out += int(Path("/proc", pid, "statm").read_text(encoding="ascii").split()[1])
     return out * os.sysconf("SC_PAGE_SIZE")
 
 

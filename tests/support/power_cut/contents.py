@@ -126,6 +126,7 @@ class VectorContents:
         self._column: PriorityColumn | None = None
         # By cell, each that it may have: as it was when they were made durable, and since.
         self._priorities: dict[int, list[float]] = {}
+        self._is_unsure = False  # whether power was lost since they were read
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -238,6 +239,9 @@ class VectorContents:
         """
         if not self._whole.has_priorities:
             return
+        # Killed on the way to read them, the next writer is the first to see what the power left.
+        self._is_unsure |= not exact
+        exact = not self._is_unsure
         files, start, stop = writer.files, writer.base * self._width, writer.rows * self._width
         column = PriorityColumn(files.directories, [(start, stop)], files.widths)
         column.reach([(start, stop + 1)])  # so that there is something past the head
@@ -257,6 +261,7 @@ class VectorContents:
             for cell, value in enumerate(found, start)
             if cell in self._priorities
         }
+        self._is_unsure = False
         self._column = column
         files.on_flush = self._save_priorities
 
