@@ -40,7 +40,7 @@ def run(result: Result, scale: Scale, data: Path) -> None:
     for game in scale.games:
         env_id = ENV_IDS[game]
         name = f"{game}: one environment"
-        _one_loop(result, scale, data, name, partial(_atari, env_id), _LOST)
+        _one_loop(result, scale, data, name, partial(one_atari, env_id), _LOST)
         name = f"{game}: {scale.envs} environments"
         _one_loop(result, scale, data, name, partial(_ataris, env_id, scale.envs), _LOST)
     _one_loop(result, scale, data, "CartPole: one environment", _cart_pole)
@@ -52,7 +52,7 @@ def _cart_pole() -> Any:
     return gymnasium.make("CartPole-v1")
 
 
-def _atari(env_id: str) -> Any:
+def one_atari(env_id: str) -> Any:
     env = gymnasium.make(env_id, frameskip=1, max_num_frames_per_episode=0)
     return gymnasium.wrappers.TimeLimit(gymnasium.wrappers.AtariPreprocessing(env), 27_000)
 

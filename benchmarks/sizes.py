@@ -132,7 +132,7 @@ FULL = Scale(
     exchange_rows=1_000_000,
     viewed_rows=1_000_000,
     view_runs=5,
-    view_pairs=15,
+    view_pairs=9,
     scrubbed_gb=10.0,
 )
 
