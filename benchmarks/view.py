@@ -29,7 +29,7 @@ __all__ = ["FRAME", "frames", "run"]
 
 FRAME = Field((84, 84), "uint8", "lz4")
 EPISODE_STEPS = 230  # about as long as a random policy's in Breakout
-WATCHED_S = 1.5
+WATCHED_S = 4.0
 
 STEPS = """async (n) => {
     const canvas = document.querySelector("canvas.frame");
