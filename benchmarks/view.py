@@ -224,7 +224,7 @@ def measure_page(result: Result, scale: Scale, browser, path: Path, ids: list[in
         result.add(f"page: {what[name]}", spread(middles), "ms", at_most=bounds[0])
         note = f"{high} of 100 took at most this"
         result.add(f"page: {what[name]}, slow", spread(highs), "ms", at_most=bounds[1], note=note)
-    result.add("page: playing at 60/s", spread(rates), "/s")
+    result.add("page: playing at 60/s", spread(rates), "frames/s")
     result.add("page: playing at 60/s, late frames", spread(late), "%", at_most=1)
     note = f"after {done / 1e9:.1f} GB of frames"
     result.add("server: memory", now, "MB", at_most=150, note=note)
