@@ -65,7 +65,7 @@ def test_episodes_tell_their_environment(tmp_path, quick_disk):
     [
         ({}, "expected episodes= or ids="),
         ({"episodes": [True]}, "a bool for each of 4 episodes"),
-        ({"episodes": [4]}, "there are 4 episodes"),
+        ({"episodes": [4]}, "expected episodes 0 to 3, found number 4"),
         ({"episodes": ["a"]}, "episodes: expected whole numbers"),
         ({"ids": [True]}, "a bool for each of 14 ids"),
         ({"ids": [1.5]}, "ids: expected integers"),
