@@ -571,7 +571,7 @@ def _checkpoints(path):
 
 
 pytestmark = [
-    pytest.mark.timeout(0 if THOROUGH else 240),
+    pytest.mark.timeout(0 if THOROUGH else 900),
     pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody has tried it"),
 ]
 ShellMachine.TestCase.settings = settings(
