@@ -75,6 +75,22 @@ def test_each_step_appears_and_the_newest_is_followed(tmp_path, look):
     page.sees("2 episodes")
 
 
+def test_the_newest_is_followed_though_the_one_shown_was_evicted(tmp_path, look):
+    frame = Field((6, 5), "uint8", "raw", chunk=8)
+    path = tmp_path / "s.zarr"
+    writer = record_pictures(path, frame=frame, episodes=[(6, "")], capacity=30, close=False)
+    page = look(path, place="#/0/0/2").at(2)
+    follow(page)
+    page.at(6)
+    writer.step(0, 0.0, frame_of(frame, 800), True)
+    for _ in range(20):
+        play(writer, frame, 5, "terminated", seed=9000)
+    writer.reset(frame_of(frame, 9100))
+    writer.step(0, 0.0, frame_of(frame, 9101))
+    page.at(1)  # of the newest episode
+    assert np.array_equal(page.frame()[..., 0], frame_of(frame, 9101))
+
+
 def test_priorities_that_change_are_shown_as_they_are(tmp_path, look):
     picture = np.zeros(FRAME.shape, np.uint8)
     with mmreplay.PrioritizedReplayBuffer(

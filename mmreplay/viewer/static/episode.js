@@ -3,7 +3,7 @@
 import { Chart, drawLines } from "./charts.js";
 import { copy, count, el, fill, number, python, pythonString, tool } from "./dom.js";
 import { EpisodeData } from "./episode-data.js";
-import { LANE_SHIFT, page, read, write } from "./model.js";
+import { LANE_SHIFT, ROW_MASK, page, read, write } from "./model.js";
 import { layout, paint, widened } from "./paint.js";
 import { Player, SPEEDS } from "./player.js";
 import { Scrubber } from "./scrubber.js";
@@ -12,6 +12,7 @@ const WINDOW = 256; // steps of a vector's lines on either side
 const MOST_LINES = 6;
 const MOST_VALUES = 12;
 const MOST_STACK = 32;
+const FOLLOW_MS = 100; // what has come by then is painted together
 
 export class EpisodeView {
   constructor({ place, neighbour, back }) {
@@ -252,27 +253,32 @@ export class EpisodeView {
     this.trackMessage.textContent = sentence || "";
   }
 
-  // What came in is painted once, with the next refresh of the screen.
+  // What came in is painted once, with the next refresh of the screen. Who follows a store waits
+  // for all that comes: its writer may be on the same processors.
   later() {
     if (this.isWaiting) return;
     this.isWaiting = true;
-    requestAnimationFrame(() => {
+    const paint = () => {
       this.isWaiting = false;
       if (!this.data || !this.data.length) return;
       this.drawTracks();
       this.paintStep();
-    });
+    };
+    if (this.follows) setTimeout(() => requestAnimationFrame(paint), FOLLOW_MS);
+    else requestAnimationFrame(paint);
   }
 
   // The store has changed: the episode may have grown, and it may not be the newest any more.
   async changed() {
     const { data } = this;
     if (!data) return;
-    if (data.store.head.version !== data.version) {
-      const { store, id } = data;
+    const { store, id } = data;
+    if (store.head.version !== data.version) {
       this.open(store, id, this.step);
       return;
     }
+    // The table may know of a newer one: this is called again when it has come.
+    if (this.follows && (store.loading || this.toNewer())) return;
     if (data.end === "open" || data.length === 0) {
       try {
         const wasEmpty = data.length === 0;
@@ -280,33 +286,36 @@ export class EpisodeView {
           if (wasEmpty) this.say("");
           this.describe();
           if (wasEmpty) this.show(this.step);
-          else this.paintStep();
+          else if (!this.follows) this.paintStep();
         }
       } catch (error) {
         if (this.data === data && error.status !== 0) this.fail(error.message);
         return;
       }
     }
-    const { store, id } = data;
     if (store.table && store.tableKey === store.head.key && data.length) {
       const isGone = store.table.find(id) < 0;
       this.say(isGone ? "This episode was evicted meanwhile: what is shown is what the page kept." : "", true);
     }
-    if (this.follows) this.toNewest();
+    if (this.follows) this.show(data.length);
     else if (data.length) this.paintNumbers();
   }
 
-  toNewest() {
+  // Open the newest episode of this environment; false if it is this one.
+  toNewer() {
     const { store, id } = this.data;
     const { table } = store;
-    const here = table ? table.find(id) : -1;
-    for (let k = table ? table.n - 1 : -1; k > here && here >= 0; k--) {
-      if (table.lane[k] === table.lane[here] && table.env(k) === table.env(here)) {
+    if (!table) return false;
+    const [lane, row] = [Number(BigInt(id) >> LANE_SHIFT), Number(BigInt(id) & ROW_MASK)];
+    const env = row % store.width(lane);
+    const here = table.find(id); // -1 if it was evicted, or is newer than the table
+    for (let k = table.n - 1; k > here; k--) {
+      if (table.lane[k] === lane && table.env(k) === env && table.row[k] > row) {
         this.place(store, table.id(k), table.length[k]);
-        return;
+        return true;
       }
     }
-    this.show(this.data.length);
+    return false;
   }
 
   // ---- one step
@@ -401,7 +410,7 @@ export class EpisodeView {
     const { store } = data;
     const id = this.transitionId();
     const lane = Number(id >> LANE_SHIFT);
-    const row = Number(id & ((1n << LANE_SHIFT) - 1n));
+    const row = Number(id & ROW_MASK);
     const width = store.width(lane);
     const isLast = step >= data.length;
     const shown = [];
@@ -583,7 +592,7 @@ export class EpisodeView {
     this.follows = !this.follows;
     if (this.follows) {
       this.player.stop();
-      this.toNewest();
+      if (!this.toNewer()) this.show(this.data.length);
     }
     this.paintControls();
   }

@@ -3,6 +3,7 @@
 import { getJson, getPackedChanging } from "./net.js";
 
 export const LANE_SHIFT = 40n;
+export const ROW_MASK = (1n << LANE_SHIFT) - 1n;
 
 export const page = { stores: [], isStatic: false, start: {} };
 
