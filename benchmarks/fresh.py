@@ -233,6 +233,15 @@ def pack(path: str, target: str, codec: str | None) -> dict[str, float]:
     return {"before": before / 1e6, "peak": peak / 1e6}
 
 
+def compress_again(
+    path: str, target: str, codec: str, runs: int, *, beside: bool
+) -> dict[str, Any]:
+    """Seconds of packs, and of the codec alone, where nobody has started a thread."""
+    from benchmarks import pack
+
+    return pack.compress_again(Path(path), Path(target), codec, runs, beside=beside)
+
+
 def _of_children() -> int:
     """Resident bytes of child processes; what they share with this one is counted again."""
     out = 0
@@ -407,6 +416,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     one.__name__: one
     for one in (
         *(load, reopen, write_and_die, record, sample, epoch, pack, train, pace, fill_sb3),
+        *(compress_again,),
         *(long_open, exchange_out, exchange_in),
     )
 }

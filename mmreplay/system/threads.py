@@ -16,8 +16,10 @@ import atexit
 import collections
 import contextlib
 import functools
+import math
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias, TypeVar
@@ -31,6 +33,7 @@ Task = Callable[[], object]
 _Queued: TypeAlias = "Iterator[Task] | weakref.ref[Workers]"
 
 _THREADS = 8
+_ALONE_S = 5e-3  # of calls, before threads help
 _LOOK_S = 1.0
 
 
@@ -213,9 +216,11 @@ def _do_tasks(tasks: queue.SimpleQueue[_Queued], last: weakref.ref[Workers], nic
 def run_in_threads(
     call: Callable[..., T], *arguments: Sequence[Any]
 ) -> tuple[list[T], list[Exception]]:
-    """Call for each of these, in threads: most of it is waiting for the disk.
+    """Call for each of these, in threads if it takes long: most of it is waiting for the disk.
 
-    Every call has ended when the caller goes on. An interrupt is raised then.
+    What a fast disk does in a few milliseconds takes longer where threads have to be started, and
+    several wait for a journal at once. Every call has ended when the caller goes on. An interrupt
+    is raised then.
 
     Returns:
         what came back, in order, and what was raised.
@@ -224,9 +229,11 @@ def run_in_threads(
     out: dict[int, T] = {}
     failures: list[Exception] = []
     ended: list[BaseException] = []
+    threads: list[Thread] = []
+    began = time.monotonic()
 
-    def work() -> None:
-        while todo:
+    def work(most_s: float) -> None:
+        while todo and time.monotonic() - began < most_s:
             try:
                 number, each = todo.popleft()
             except IndexError:  # another thread has taken it
@@ -239,10 +246,18 @@ def run_in_threads(
                 ended.append(error)
                 return
 
-    threads = [Thread(work, "mmreplay-disk") for _ in range(min(_THREADS, len(arguments[0])) - 1)]
-    steps: list[Task] = [functools.partial(_start_all, threads), work]
-    steps += (thread.wait for thread in threads)
-    for step in steps:
+    def start_others() -> None:
+        if not threads:
+            n = min(_THREADS, len(todo)) - 1  # beside this one
+            threads.extend(Thread(work_on, "mmreplay-disk") for _ in range(n))
+        _start_all(threads)
+
+    def wait() -> None:
+        for thread in threads:
+            thread.wait()
+
+    work_on = functools.partial(work, math.inf)
+    for step in (functools.partial(work, _ALONE_S), start_others, work_on, wait):
         while True:
             try:
                 step()

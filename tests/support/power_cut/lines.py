@@ -17,8 +17,10 @@ import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import mmreplay
+from mmreplay.system import threads
 
 __all__ = ["Line", "Watch", "functions", "lines_of", "watched"]
 
@@ -90,11 +92,12 @@ class Watch:
 
 @contextlib.contextmanager
 def watched(watch: Watch) -> Iterator[None]:
-    """Let a watch see this thread, and those that are started meanwhile."""
+    """Let a watch see this thread, and those that are started meanwhile, as for a slow disk."""
     threading.settrace(watch.trace)
     sys.settrace(watch.trace)
     try:
-        yield
+        with mock.patch.object(threads, "_ALONE_S", 0):
+            yield
     finally:
         sys.settrace(None)
         threading.settrace(None)

@@ -1,6 +1,7 @@
 """Threads that an interrupt cannot harm, and the same call for many things at once."""
 
 import _thread
+import contextlib
 import functools
 import os
 import subprocess
@@ -10,12 +11,20 @@ import time
 
 import pytest
 
+from mmreplay.system import threads
 from mmreplay.system.threads import Flag, Thread, Workers, run_in_threads
 
 WAIT = 60  # seconds, for what comes at once: only a hang takes as long
 
 
+@pytest.fixture
+def at_once(monkeypatch):
+    """Threads help from the first call on."""
+    monkeypatch.setattr(threads, "_ALONE_S", 0)
+
+
 @pytest.mark.parametrize("n_threads", [0, 1, 9])
+@pytest.mark.usefixtures("at_once")
 def test_each_is_called_once_however_many_threads_there_are(monkeypatch, n_threads):
     real, left, called = _thread.start_new_thread, [n_threads], []
 
@@ -38,6 +47,21 @@ def test_each_is_called_once_however_many_threads_there_are(monkeypatch, n_threa
     assert [str(one) for one in failures] == ["3"]
 
 
+@pytest.mark.parametrize(("alone_s", "helped"), [(1e9, False), (0, True)])
+def test_threads_help_only_once_it_has_taken_long(monkeypatch, alone_s, helped):
+    monkeypatch.setattr(threads, "_ALONE_S", alone_s)
+    met, begun = [], threading.Barrier(2)
+
+    def call(_):
+        with contextlib.suppress(threading.BrokenBarrierError):
+            begun.wait(WAIT if helped else 0)
+            met.append(threading.current_thread())
+
+    run_in_threads(call, range(2))
+    assert len(set(met)) == 2 * helped
+
+
+@pytest.mark.usefixtures("at_once")
 def test_what_ends_a_call_in_a_thread_ends_the_caller_once_all_have_ended():
     begun, ended = threading.Barrier(2, timeout=60), []
 
@@ -54,6 +78,7 @@ def test_what_ends_a_call_in_a_thread_ends_the_caller_once_all_have_ended():
     assert run_in_threads(call, []) == ([], [])
 
 
+@pytest.mark.usefixtures("at_once")
 def test_an_interrupt_while_others_call_is_raised_once_they_have_ended():
     mine, begun, ended = threading.current_thread(), threading.Barrier(2, timeout=60), []
 
