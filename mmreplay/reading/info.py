@@ -97,13 +97,21 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
         "stack": stack,
         "saving_raw": _ratio(raw, on_disk),
         "saving_stacked": _ratio(stacked, on_disk),
-        "env": lanes.readers[0].metadata.get("env"),
+        "env": environment(lanes),
         "uuid": root["uuid"],
         "padding": padding,
         "versions": root.get("versions"),
         "live": None if state == "closed" else _freshness(lanes, states),
         "lane_details": _lane_details(lanes, states, contents),
     }
+
+
+def environment(lanes: LiveLanes) -> Any:
+    """What the metadata tell of the environment, JSON; of several no more than their ids."""
+    found = [reader.metadata.get("env") for reader in lanes.readers]
+    named = [one["id"] for one in found if isinstance(one, dict) and "id" in one]
+    ids = dict.fromkeys(one for one in named if isinstance(one, str))
+    return {"id": ", ".join(ids)} if len(ids) > 1 else found[0]
 
 
 def endings(

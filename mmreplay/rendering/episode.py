@@ -16,6 +16,7 @@ from mmreplay.arguments import any_whole_number
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.ids import LANE_SHIFT, Array
 from mmreplay.pictures.images import Image, is_picture, limits_of, plane, to_bytes
+from mmreplay.reading.info import environment
 from mmreplay.reading.store import Store
 from mmreplay.reading.trajectories import LazyTrajectory
 from mmreplay.schema import FRAME, Field
@@ -131,7 +132,7 @@ class Episode:
 
 def action_names(store: Store) -> list[str]:
     """What the environment calls its actions, as far as the store tells; else an empty list."""
-    env: Mapping[str, Any] = store.live.readers[0].metadata.get("env") or {}
+    env: Mapping[str, Any] = environment(store.live) or {}
     names = env.get("action_names")
     is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
     return list(names) if is_list and names else []
@@ -146,7 +147,7 @@ def _in_numbers(action: npt.NDArray[Any]) -> str:
 def _checked_number(number: int, n_episodes: int, store: Store) -> int:
     number = any_whole_number("episode", number)
     if not n_episodes:
-        raise EmptyBufferError(f"{store.path}: there is no whole episode in it yet")
+        raise EmptyBufferError(f"{store.path}: there is no whole episode in it")
     if not -n_episodes <= number < n_episodes:
         raise SchemaError(
             f"episode: expected a number from 0 to {n_episodes - 1}, or from -1 (the last) down to "

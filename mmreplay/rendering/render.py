@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mmreplay.arguments import whole_number, whole_number_or_none
+from mmreplay.reading.info import environment
 from mmreplay.reading.store import Store, open_store
 from mmreplay.rendering import film, sheet
 from mmreplay.rendering.canvas import FilmCanvas, check_scale, film_size
@@ -125,7 +126,7 @@ def _told(moments: Iterator[Moment], total: int, progress: Progress | None) -> I
 
 
 def _title(store: Store, shown: Episode) -> str:
-    env: Any = store.live.readers[0].metadata.get("env") or {}
+    env: Any = environment(store.live) or {}
     name = env.get("id")
     return (
         f"{name if isinstance(name, str) else store.path.name}   episode {shown.number:,}   "

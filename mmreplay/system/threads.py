@@ -257,13 +257,13 @@ def run_in_threads(
             thread.wait()
 
     work_on = functools.partial(work, math.inf)
-    for step in (functools.partial(work, _ALONE_S), start_others, work_on, wait):
-        while True:
-            try:
+    while True:
+        try:
+            for step in (functools.partial(work, _ALONE_S), start_others, work_on, wait):
                 step()
-                break
-            except BaseException as error:  # noqa: BLE001 (an interrupt, raised below)
-                ended.append(error)
+            break
+        except BaseException as error:  # noqa: BLE001 (an interrupt, raised below)
+            ended.append(error)
     if ended:
         raise ended[0]
     return [out[number] for number in sorted(out)], failures

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from mmreplay.batches.settings import Settings
 from mmreplay.errors import MmreplayError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
+from mmreplay.reading.info import environment
 from mmreplay.reading.store import Store
 from mmreplay.viewer.columns import ShownColumn, shown_columns
 from mmreplay.viewer.packed import pack
@@ -36,12 +37,11 @@ def describe(store: Store) -> dict[str, Any]:
     """What is in a store, which hardly changes while the page is open; plain values."""
     readers = store.live.readers
     columns = shown_columns(store.schema)
-    about = readers[0].metadata.get("env") or {}
     images = [one for one in columns if one.kind == "frame" and len(one.shape) >= _IMAGE_AXES]
     return {
         "name": store.path.name,
         "uuid": readers[0].metadata["uuid"],
-        "env": about,
+        "env": environment(store.live) or {},
         "action_names": _action_names(store),
         "padding": store.padding,
         "stack": store.schema.stack_of() or 1,
@@ -56,7 +56,7 @@ def describe(store: Store) -> dict[str, Any]:
 
 
 def _action_names(store: Store) -> list[str] | None:
-    about = store.live.readers[0].metadata.get("env")
+    about = environment(store.live)
     names = about.get("action_names") if isinstance(about, dict) else None
     if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
         return None

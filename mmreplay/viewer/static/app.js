@@ -35,7 +35,7 @@ const help = el(
   el("button", { class: "tool", text: "Close", onclick: () => help.close() }),
 );
 
-// ---- light and dark
+// -- light and dark
 
 const system = matchMedia("(prefers-color-scheme: dark)");
 
@@ -54,7 +54,7 @@ function otherTheme() {
   setTheme(next);
 }
 
-// ---- where one is
+// -- where one is
 
 // #/store, or #/store/id/step
 function parse() {
@@ -80,7 +80,7 @@ function address(method = "replaceState") {
   try {
     history[method](null, "", hash);
   } catch {
-    // too often, as some say
+    // too often
   }
   rest = setTimeout(address, REST_MS); // it may be another place by then
 }
@@ -139,7 +139,7 @@ const episode = new EpisodeView({
   },
 });
 
-// ---- keys
+// -- keys
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || help.open) return;
@@ -157,7 +157,7 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
 });
 
-// ---- begin
+// -- begin
 
 function header() {
   return el(

@@ -70,7 +70,7 @@ export class Chart {
   }
 }
 
-// ---- over time
+// -- over time
 
 // The means of buckets of time, a list a store, and the first episode in each.
 export function overTime(stores, key) {
@@ -147,7 +147,7 @@ export function drawOverTime(chart, stores, key, pick) {
   chart.draw(options, data);
 }
 
-// ---- vectors
+// -- vectors
 
 // Some components of a vector along an episode, around the step that is shown.
 export function drawLines(chart, steps, lines, at, pick) {
@@ -187,7 +187,7 @@ export function drawLines(chart, steps, lines, at, pick) {
   chart.draw(options, [steps, ...lines]);
 }
 
-// ---- histograms
+// -- histograms
 
 // Few values are bars with their names; many are steps.
 export function drawSpread(chart, spread, stores) {

@@ -19,7 +19,7 @@ export const tool = (text, title, onclick) =>
 export const fill = (node, ...children) =>
   node.replaceChildren(...children.flat().filter((one) => one !== null && one !== undefined));
 
-// ---- numbers as people read them
+// -- numbers as people read them
 
 const whole = new Intl.NumberFormat("en");
 

@@ -3,7 +3,7 @@
 import { Chart, drawLines } from "./charts.js";
 import { copy, count, el, fill, number, python, pythonString, tool } from "./dom.js";
 import { EpisodeData } from "./episode-data.js";
-import { LANE_SHIFT, ROW_MASK, page, read, write } from "./model.js";
+import { LANE_SHIFT, ROW_MASK, loadTable, page, read, write } from "./model.js";
 import { layout, paint, widened } from "./paint.js";
 import { Player, SPEEDS } from "./player.js";
 import { Scrubber } from "./scrubber.js";
@@ -12,7 +12,7 @@ const WINDOW = 256; // steps of a vector's lines on either side
 const MOST_LINES = 6;
 const MOST_VALUES = 12;
 const MOST_STACK = 32;
-const FOLLOW_MS = 100; // what has come by then is painted together
+const FOLLOW_MS = 100;
 
 export class EpisodeView {
   constructor({ place, neighbour, back }) {
@@ -29,7 +29,7 @@ export class EpisodeView {
     this.build();
   }
 
-  // ---- the parts of the page
+  // -- the parts of the page
 
   build() {
     this.title = el("h2");
@@ -131,7 +131,7 @@ export class EpisodeView {
     );
   }
 
-  // ---- one episode
+  // -- one episode
 
   async open(store, id, step) {
     if (this.data && this.data.store === store && this.data.id === id && this.data.version === store.head.version) {
@@ -253,8 +253,8 @@ export class EpisodeView {
     this.trackMessage.textContent = sentence || "";
   }
 
-  // What came in is painted once, with the next refresh of the screen. Who follows a store waits
-  // for all that comes: its writer may be on the same processors.
+  // What came in is painted once, with the next refresh of the screen; what is followed, once
+  // for all that comes: its writer may need the processor.
   later() {
     if (this.isWaiting) return;
     this.isWaiting = true;
@@ -277,7 +277,7 @@ export class EpisodeView {
       this.open(store, id, this.step);
       return;
     }
-    // The table may know of a newer one: this is called again when it has come.
+    // Called again when the table has come, which may know of a newer one.
     if (this.follows && (store.loading || this.toNewer())) return;
     if (data.end === "open" || data.length === 0) {
       try {
@@ -297,6 +297,8 @@ export class EpisodeView {
       const isGone = store.table.find(id) < 0;
       this.say(isGone ? "This episode was evicted meanwhile: what is shown is what the page kept." : "", true);
     }
+    // The table tells what has begun since.
+    if (this.follows && data.end !== "open") loadTable(store, true);
     if (this.follows) this.show(data.length);
     else if (data.length) this.paintNumbers();
   }
@@ -308,7 +310,7 @@ export class EpisodeView {
     if (!table) return false;
     const [lane, row] = [Number(BigInt(id) >> LANE_SHIFT), Number(BigInt(id) & ROW_MASK)];
     const env = row % store.width(lane);
-    const here = table.find(id); // -1 if it was evicted, or is newer than the table
+    const here = table.find(id); // -1: evicted, or newer than the table
     for (let k = table.n - 1; k > here; k--) {
       if (table.lane[k] === lane && table.env(k) === env && table.row[k] > row) {
         this.place(store, table.id(k), table.length[k]);
@@ -318,7 +320,7 @@ export class EpisodeView {
     return false;
   }
 
-  // ---- one step
+  // -- one step
 
   show(step) {
     if (!this.data) return;
@@ -457,7 +459,7 @@ export class EpisodeView {
     return name ? `${values[0]} ${name}` : number(values[0]);
   }
 
-  // ---- the stack
+  // -- the stack
 
   stackSettings() {
     const { stack, nStep, gamma } = this.settings;
@@ -566,7 +568,7 @@ export class EpisodeView {
     this.describe();
   }
 
-  // ---- play
+  // -- play
 
   advance(n) {
     const { length } = this.data;
@@ -616,8 +618,6 @@ export class EpisodeView {
     const keys = {
       ArrowRight: () => this.move(big),
       ArrowLeft: () => this.move(-big),
-      ".": () => this.move(1),
-      ",": () => this.move(-1),
       Home: () => this.move(-Infinity),
       End: () => this.move(Infinity),
       PageDown: () => this.move(100),
@@ -634,7 +634,7 @@ export class EpisodeView {
       c: () => this.copy(),
     };
     if (!(event.key in keys) || !this.data) return false;
-    this.direction = event.key === "ArrowLeft" || event.key === "," ? -1 : 1;
+    this.direction = event.key === "ArrowLeft" ? -1 : 1;
     keys[event.key]();
     return true;
   }

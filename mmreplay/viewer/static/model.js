@@ -51,7 +51,7 @@ export class Store {
     return this.columns.filter((one) => one.kind === kind);
   }
 
-  // ---- paths
+  // -- paths
 
   episodePath(id) {
     return `data/${this.number}/${this.head.version}/episode/${id}`;
@@ -66,7 +66,7 @@ export class Store {
     return `${this.episodePath(id)}/transitions/${settings}/${start}-${stop}.bin`;
   }
 
-  // ---- flags
+  // -- flags
 
   flag(id) {
     if (!this.flags.delete(id)) this.flags.add(id);
@@ -115,7 +115,7 @@ export class Table {
 
 export const ENDS = ["open", "terminated", "truncated"];
 
-// ---- asking
+// -- asking
 
 export async function loadAbout() {
   const about = await getJson("data/stores.json");
@@ -146,10 +146,10 @@ export async function poll() {
 // A large table is asked for less often: each time all of it comes.
 const restMs = (store) => (store.table ? Math.min(store.table.n / 10, 10_000) : 0);
 
-export function loadTable(store) {
+export function loadTable(store, atOnce = false) {
   if (store.loading) return store.loading;
   if (store.head.error || store.tableKey === store.head.key) return null;
-  if (performance.now() - store.tableAt < restMs(store)) return null;
+  if (!atOnce && performance.now() - store.tableAt < restMs(store)) return null;
   store.loading = load(store);
   return store.loading;
 }
@@ -172,7 +172,7 @@ async function load(store) {
 
 export const loadDistributions = () => getJson("data/distributions.json");
 
-// ---- what the browser remembers
+// -- what the browser remembers
 
 export function read(key, otherwise) {
   try {

@@ -77,7 +77,7 @@ export function unpack(buffer) {
   return about;
 }
 
-// ---- blocks
+// -- blocks
 
 const MOST_BYTES = 192 * 2 ** 20;
 const RETRY_MS = 1000;

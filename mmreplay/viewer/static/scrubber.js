@@ -153,7 +153,7 @@ export class Scrubber {
     });
   }
 
-  // A line where the discount of a step is not 0; a mark where it is, and where the episode ends.
+  // A line where the discount is not 0; a mark where it is, and where the episode ends.
   drawFlags(context, step, top) {
     const { flag } = this.lines;
     context.fillStyle = color("line");

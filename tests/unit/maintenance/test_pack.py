@@ -111,6 +111,20 @@ def test_attributes_are_kept(make, story, tmp_path):
         assert again.rows == 10
 
 
+def test_several_environments_are_all_named(make, story, tmp_path):
+    paths = [tmp_path / name for name in ("a.zarr", "b.zarr")]
+    for path, env_id in zip(paths, ("Pong", "Tennis"), strict=True):
+        about = {"id": env_id, "action_names": ["NOOP", "FIRE"]}
+        writer = make(path.name, metadata=about, frame=LZ4)
+        story.play(writer, 9, "terminated")
+        writer.close()
+    for sources, known in ((paths, {"id": "Pong, Tennis"}), (paths[1:] * 2, about)):
+        target = tmp_path / f"{len(known)}.zarr"
+        pack(sources, target)
+        with mmreplay.open(target) as store:
+            assert store.info()["env"] == known
+
+
 def test_priorities_and_random_state_stay_with_all_rows(tmp_path, quick_disk):
     with PrioritizedReplayBuffer(
         tmp_path / "store.zarr", frame=LZ4, action=ACTION, stack=None, flush_s=0
