@@ -25,6 +25,7 @@ from mmreplay.reading.lane_state import lane_state
 from mmreplay.reading.log_reader import LogReader
 from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.schema import Schema
+from mmreplay.storage.chunk_files import EvictedError
 
 _ATTEMPTS = 200
 _PATIENCE_S = 0.05
@@ -38,7 +39,7 @@ def examine(root: Path, path: Path, tally: Tally) -> Examination:
         out = Examination(root, path, tally)
         try:
             out.run()
-        except WriterChangedError:
+        except (WriterChangedError, EvictedError):
             time.sleep(_PATIENCE_S)
         else:
             return out
@@ -69,7 +70,7 @@ class Examination:
         self.n_rows = self.untrusted = 0
 
     def run(self) -> None:
-        """Examine; raises WriterChangedError if a writer opened or closed the lane meanwhile."""
+        """Examine; WriterChangedError, EvictedError if a writer opened or closed it meanwhile."""
         if not metadata.read_root(self.watch):
             return
         schema = metadata.read_schema(self.watch)
