@@ -416,8 +416,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     one.__name__: one
     for one in (
         *(load, reopen, write_and_die, record, sample, epoch, pack, train, pace, fill_sb3),
-        *(compress_again,),
-        *(long_open, exchange_out, exchange_in),
+        *(long_open, exchange_out, exchange_in, compress_again),
     )
 }
 

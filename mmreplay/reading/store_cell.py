@@ -15,6 +15,7 @@ from mmreplay.errors import MmreplayError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Ids
 from mmreplay.pictures.cells import MOST_FRAMES, Cell, even
 from mmreplay.pictures.images import is_picture
+from mmreplay.reading.info import environment
 from mmreplay.reading.lane_state import lane_state, store_state
 from mmreplay.reading.live_lanes import LiveLanes
 
@@ -38,7 +39,7 @@ def store_cell(lanes: LiveLanes, paths: Sequence[Path]) -> Cell:
         return cell
     readers = lanes.readers
     states = [lane_state(one.path, closed=one.is_closed) for one in readers[:_MOST_LANES]]
-    env = readers[0].metadata.get("env") or {}
+    env = environment(lanes) or {}
     if isinstance(env.get("id"), str):
         rows.append(("environment", env["id"]))
     n_environments = sum(reader.width for reader in readers)
