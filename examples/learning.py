@@ -1,4 +1,4 @@
-"""All examples that learn, at full length and with seeds 0, 1 and 2: their results, and a picture.
+"""All examples that learn, at full length, with the seeds below: their results, and a picture.
 
     python examples/learning.py [--folder DIR] [--processes 2] [--only online killed]
 
@@ -24,7 +24,7 @@ import matplotlib.pyplot as plt
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PICTURE = ROOT / "examples/results/learning.json", ROOT / "docs/images/learning.svg"
-SEEDS = (0, 1, 2)
+SEEDS = dict.fromkeys(("online", "killed"), range(8))  # two that are compared; others have three
 RUNS = {  # in this order, as `offline` needs the store of `online`
     "online": "online_minatar.py {folder}/online-{seed} --seed {seed}",
     "killed": "online_minatar.py {folder}/killed-{seed} --seed {seed} --kill 40000",
@@ -42,6 +42,10 @@ PANELS = {  # what of a result is shown beside what, and what it is called
 }
 
 
+def seeds(name):
+    return SEEDS.get(name, range(3))
+
+
 def run(name, seed, folder):
     """Run one example with one seed, unless its result is there."""
     path = folder / f"{name}-{seed}.json"
@@ -57,20 +61,29 @@ def run(name, seed, folder):
 
 def collect(folder):
     """The results of a folder, as they are written."""
+    runs = {
+        name: [
+            json.loads(path.read_text(encoding="utf-8"))
+            for seed in seeds(name)
+            if (path := folder / f"{name}-{seed}.json").exists()
+        ]
+        for name in RUNS
+    }
     packages = ("mmreplay", "numpy", "torch", "gymnasium", "MinAtar", "stable-baselines3", "ale-py")
     return {
         "machine": {"system": platform.system(), "cores": os.cpu_count()},
         "versions": {"python": platform.python_version()}
         | {name: metadata.version(name) for name in packages},
-        "runs": {
-            name: [
-                json.loads(path.read_text(encoding="utf-8"))
-                for seed in SEEDS
-                if (path := folder / f"{name}-{seed}.json").exists()
-            ]
-            for name in RUNS
-        },
+        "runs": runs,
+        "returns": {name: summary([one["return"] for one in runs[name]]) for name in SEEDS},
     }
+
+
+def summary(returns):
+    if not returns:
+        return {}
+    mean = round(sum(returns) / len(returns), 2)
+    return {"lowest": min(returns), "mean": mean, "highest": max(returns)}
 
 
 def draw(runs, path):
@@ -78,13 +91,17 @@ def draw(runs, path):
     mpl.rcParams |= {"svg.hashsalt": "learning", "font.size": 8, "axes.titlesize": 9}
     figure, axes = plt.subplot_mosaic("AAB;CDE", figsize=(10, 5.4), layout="constrained")
     first, *others = axes.values()
-    for name, style in (("online", "-"), ("killed", "--")):
+    for name, color in (("online", "C0"), ("killed", "C1")):
+        curves = [tuple(zip(*one["curve"], strict=True)) for one in runs[name]]
+        for steps, returns in curves:
+            first.plot(steps, returns, color=color, lw=0.6, alpha=0.5)
+        if curves:
+            mean = [sum(each) / len(each) for each in zip(*(one[1] for one in curves), strict=True)]
+            label = f"{name}, mean of {len(curves)} seeds"
+            first.plot(curves[0][0], mean, color=color, lw=2, label=label)
         for one in runs[name]:
-            steps, returns = zip(*one["curve"], strict=True)
-            label = f"{name}, seed {one['seed']}"
-            first.plot(steps, returns, style, color=f"C{one['seed']}", label=label, lw=1)
             if "killed_at" in one:
-                first.axvline(one["killed_at"], color=f"C{one['seed']}", lw=0.5, ls=":")
+                first.axvline(one["killed_at"], color=color, lw=0.4, ls=":")
     first.set(title="MinAtar Breakout, online: training returns", xlabel="steps")
     first.legend(fontsize=6)
     for axis, (name, (title, *shown)) in zip(others, PANELS.items(), strict=True):
@@ -110,7 +127,7 @@ def main():
         folder.mkdir(parents=True, exist_ok=True)
         for names in (["online"], [name for name in RUNS if name != "online"]):
             with ThreadPoolExecutor(args.processes) as threads:
-                todo = [(name, seed) for name in names if name in args.only for seed in SEEDS]
+                todo = [(name, seed) for name in names if name in args.only for seed in seeds(name)]
                 list(threads.map(lambda each: run(*each, folder), todo))
         results = collect(folder)
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")

@@ -298,8 +298,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         ids: npt.ArrayLike,
         what: Callable[[PrioritizedSampler, Index, Ids], npt.NDArray[np.float64]],
     ) -> npt.NDArray[np.float64]:
-        wanted, sampler = self.store.live.checked_ids(ids), self.sampler
-        return self.store.live.look(lambda index: what(sampler, index, wanted))
+        valid, sampler = self.store.live.valid_ids(ids), self.sampler
+        return self.store.live.look(lambda index: what(sampler, index, valid(index)))
 
     def __repr__(self) -> str:
         return f"<mmreplay.PrioritizedReplayBuffer {self.writer.path}>"

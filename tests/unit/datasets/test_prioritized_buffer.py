@@ -112,7 +112,7 @@ def test_an_id_that_never_was_a_transition_is_refused_and_changes_nothing(
         wrong = 11
     with pytest.raises(InvalidIdError, match=f"id {wrong} "):
         buffer.update_priorities([0, wrong, 1], [2.0, 2.0, 2.0])
-    with pytest.raises(InvalidIdError, match=f"id {wrong} "):
+    with pytest.raises(InvalidIdError, match=rf"id {wrong}\b"):
         buffer.priorities([0, wrong])
     assert (buffer.priorities(buffer.ids) == 1).all()
     play(buffer, 1)
@@ -222,6 +222,11 @@ def test_a_smaller_capacity_at_reopening_evicts_priorities_too(prioritized_of):
     assert found == {i: given[i] for i in found}
     buffer.update_priorities([0], [1.0])
     assert buffer.n_late_updates == 1
+    for what in (buffer.priorities, buffer.probabilities):
+        with pytest.raises(
+            InvalidIdError, match=r"id 0 \(lane 0, row 0\) was evicted: the oldest row"
+        ):
+            what([buffer.ids[0], 0])
     play(buffer, 1)
     buffer.close()
     names = sorted(path.name for path in (buffer.store.path / "priorities").iterdir())
