@@ -7,6 +7,7 @@ session is over, and `load` starts again from zarr.json.
 from __future__ import annotations
 
 import errno
+import os
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -29,7 +30,7 @@ from mmreplay.storage.lane_metadata import (
 )
 from mmreplay.storage.state_page import BASE, COMMITTED, SESSION, TAIL_START, State
 from mmreplay.system import locks, platform
-from mmreplay.system.held_directories import AnyPath
+from mmreplay.system.held_directories import AnyPath, at, check_there
 
 _ATTEMPTS = 50
 _IDLE_ATTEMPTS = 5
@@ -40,9 +41,11 @@ _NO_SESSION = -1  # no word of the page ever has it
 
 def file_stamp(path: AnyPath) -> tuple[int, int]:
     """What changes when zarr.json is replaced; zeros if it is gone."""
+    name, folder = at(path)
     try:
-        about = (path / "zarr.json").stat()
-    except OSError:
+        about = os.stat(f"{name}/zarr.json", dir_fd=folder)  # for each lane of a batch: no new path
+    except OSError as error:
+        check_there(path, error)
         return 0, 0
     return about.st_ino, about.st_mtime_ns
 

@@ -19,6 +19,7 @@ from mmreplay.system import checked_reads, memory_maps
 from mmreplay.system.held_directories import AnyPath
 
 Bytes = npt.NDArray[np.uint8]
+Places = npt.NDArray[np.uint64]
 
 ABSENT = (1 << 64) - 1
 _ROOM_BYTES = 1 << 20
@@ -69,27 +70,21 @@ class _Index:
         end, table = size - len(stored), stored[:-4]
         if compression.crc32c(table) != int.from_bytes(stored[-4:], "little"):
             raise CorruptStoreError(f"{path}: the shard's index does not match its crc32c")
-        places = np.frombuffer(table, "<u8").reshape(n_chunks, 2)
-        present = (places[:, 0] != ABSENT).nonzero()[0]
-        offsets, sizes = places[present].T
-        # Each bound is checked on its own before the sum, which could overflow.
-        sound = bool((offsets <= end).all() and (sizes <= end).all())
-        stops = offsets + sizes
-        # As we write them: chunk after chunk, and absent ones last.
-        is_dense = bool((stops[:-1] == offsets[1:]).all()) and not (np.diff(present) > 1).any()
-        if sound and offsets.size:
-            order = slice(None) if is_dense else offsets.argsort()
-            apart = is_dense or bool((stops[order][:-1] <= offsets[order][1:]).all())
-            sound = bool((stops <= end).all() and (sizes > 0).all() and apart)
-        if not sound:
-            raise CorruptStoreError(f"{path}: the shard's index points outside the file, or twice")
+        offsets, sizes = np.frombuffer(table, "<u8").reshape(n_chunks, 2).T
         kind, self._entry = ("=u4", _SHORT_ENTRY) if size < _LONG else ("=u8", _LONG_ENTRY)
-        if is_dense and present.size and not present[0]:
-            entries, self._step = np.append(offsets, stops[-1:]), self._entry.size // 2
+        bounds = np.empty(n_chunks + 1, "u8")
+        bounds[:-1] = offsets
+        bounds[-1:] = offsets[-1:] + sizes[-1:]
+        # As we write a full one: chunk after chunk. The rest is tried only if it is no such.
+        if (
+            max(int(offsets.max()), int(sizes.max()), int(bounds[-1])) <= end
+            and not bounds[0]
+            and bool((np.diff(bounds) == sizes).all() and sizes.all())
+        ):
+            self._step = self._entry.size // 2
         else:
-            entries, self._step = np.zeros((n_chunks, 2), "u8"), self._entry.size
-            entries[present] = np.stack((offsets, stops), 1)
-        self._entries = entries.astype(kind).tobytes()
+            bounds, self._step = _scattered(path, offsets, sizes, end), self._entry.size
+        self._entries = bounds.astype(kind).tobytes()
 
     def find(self, chunk: int) -> tuple[int, int] | None:
         """(start, stop) of a chunk in the file; None if it is absent."""
@@ -98,6 +93,23 @@ class _Index:
             return None
         place: tuple[int, int] = self._entry.unpack_from(self._entries, at)
         return place if place[1] else None
+
+
+def _scattered(path: AnyPath, offsets: Places, sizes: Places, end: int) -> Places:
+    """(n, 2): starts and stops of chunks in any order, zeros for absent ones; checked."""
+    out = np.zeros((len(offsets), 2), "u8")
+    present = (offsets != ABSENT).nonzero()[0]
+    offsets, sizes = offsets[present], sizes[present]
+    # Each bound is checked on its own before the sum, which could overflow.
+    sound = bool((offsets <= end).all() and (sizes <= end).all() and sizes.all())
+    if sound:
+        stops, order = offsets + sizes, offsets.argsort()
+        apart = bool((stops[order][:-1] <= offsets[order][1:]).all())
+        out[present] = np.stack((offsets, stops), 1)
+        sound = apart and bool((stops <= end).all())
+    if not sound:
+        raise CorruptStoreError(f"{path}: the shard's index points outside the file, or twice")
+    return out
 
 
 def _index_bytes(path: AnyPath, spec: ArraySpec, size: int) -> int:
