@@ -110,7 +110,7 @@ class PackedLane:
             index = layout.index_spec(len(starts)), len(starts)
             arrays = write_documents(target, self._own, specs[""], rows[""], index)
             self._written[""] = self._own, arrays
-            build_lane.write_index(target, starts)
+            build_lane.write_index(target, starts, durable=False)
             return
         for log, of in _logs(reader).items():
             state = self._state(of, rows[log], generator=generator)
@@ -149,7 +149,7 @@ class PackedLane:
         for name, (own, arrays) in self._written.items():
             below = documents_of(arrays)
             documents |= documents_of_log(name, own, below) if name else below
-        build_lane.write_metadata(target, self._own, documents)
+        build_lane.write_metadata(target, self._own, documents, durable=False)
 
 
 def _logs(reader: AnyReader) -> dict[str, LogReader]:

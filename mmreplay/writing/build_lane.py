@@ -109,10 +109,11 @@ def write_documents(
     durable_writes.write_new(path / "zarr.json", layout.group_json(own))
 
 
-def write_index(path: AnyPath, starts: Ids) -> tuple[ArraySpec, int]:
+def write_index(path: AnyPath, starts: Ids, *, durable: bool = True) -> tuple[ArraySpec, int]:
     """Write the index of a lane that is closed, of its rows with a reset; replaces another.
 
-    Returns the array that it is, and its length.
+    `durable=False` in a directory that nobody knows yet. Returns the array that it is, and its
+    length.
     """
     spec = layout.index_spec(len(starts))
     for chunk in chunk_files.chunk_files(path, spec):
@@ -120,8 +121,10 @@ def write_index(path: AnyPath, starts: Ids) -> tuple[ArraySpec, int]:
     for chunk in range(-(-len(starts) // spec.chunk_rows)):
         part = starts[chunk * spec.chunk_rows : (chunk + 1) * spec.chunk_rows]
         data = part.astype("<i8").tobytes().ljust(spec.chunk_bytes, b"\0")
-        durable_writes.write_file(chunk_files.chunk_path(path, spec, chunk), data)
-    durable_writes.write_file(path / spec.path / "zarr.json", layout.array_json(spec, len(starts)))
+        to = chunk_files.chunk_path(path, spec, chunk)
+        durable_writes.write_file(to, data, durable=durable)
+    data = layout.array_json(spec, len(starts))
+    durable_writes.write_file(path / spec.path / "zarr.json", data, durable=durable)
     return spec, len(starts)
 
 
@@ -152,9 +155,11 @@ def write_metadata(
     metadata: dict[str, Any],
     documents: consolidated.Documents | None = None,
     /,
+    *,
+    durable: bool = True,
     **changes: Any,
 ) -> dict[str, Any]:
-    """Replace attributes.mmreplay of a lane, durably; returns them.
+    """Replace attributes.mmreplay of a lane; returns them. `durable` as of `write_index`.
 
     `documents` are those of a closed lane, of which a copy comes along if there is room for it;
     else there is none.
@@ -177,7 +182,7 @@ def write_metadata(
         )
     if documents is not None:
         data = consolidated.root_json(new, documents) or data
-    durable_writes.write_file(path / "zarr.json", data)
+    durable_writes.write_file(path / "zarr.json", data, durable=durable)
     return new
 
 

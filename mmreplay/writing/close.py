@@ -6,6 +6,7 @@ Invariant: killed at any point, a close leaves each log open, and it recovers, o
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 from mmreplay.errors import CorruptStoreError, FormatError
 from mmreplay.format import layout
@@ -76,7 +77,7 @@ def _finish(log: Log, *, with_copy: bool) -> None:
         arrays += priority_column.finish(log.path, head, log.width)
     log.documents = documents_of(arrays)
     generator = build_lane.read_generator(log.path)
-    more = {} if generator is None else {"generator": generator}
+    more: dict[str, Any] = {} if generator is None else {"generator": generator}
     log.metadata = build_lane.write_metadata(
         log.path,
         log.metadata,
