@@ -20,6 +20,9 @@ from mmreplay.errors import CorruptStoreError
 
 Bytes = npt.NDArray[np.uint8]
 
+CRC_BEHIND = 0x48674BC7
+"""The CRC-32C of any bytes that have their own CRC-32C behind them."""
+
 _CRC = struct.Struct("<I")
 # The remainders of 1 and of x**8 modulo the polynomial of CRC-32C, bit 31 for x**0.
 _POLYNOMIAL, _ONE, _A_BYTE = 0x82F63B78, 1 << 31, 1 << 23
@@ -89,10 +92,9 @@ def check(codec: ChunkCodec, stored: Bytes, size: int) -> None:
     if stored.size <= _CRC.size:
         raise CorruptStoreError(f"expected a compressed chunk, found {stored.size} bytes")
     payload = stored[: -_CRC.size]
-    (expected,) = _CRC.unpack_from(stored.data, payload.size)
-    found = crc32c(payload)
-    if found != expected:
-        raise CorruptStoreError(f"expected crc32c {expected:08x}, found {found:08x}")
+    if crc32c(stored) != CRC_BEHIND:
+        (expected,) = _CRC.unpack_from(stored.data, payload.size)
+        raise CorruptStoreError(f"expected crc32c {expected:08x}, found {crc32c(payload):08x}")
     codec.check(payload, size)
 
 
@@ -139,7 +141,8 @@ class _Blosc:
     def check(self, payload: Bytes, size: int) -> None:
         if payload.size < _BLOSC_HEADER.size:
             raise CorruptStoreError(f"expected a blosc header, found {payload.size} bytes")
-        header = _BLOSC_HEADER.unpack_from(payload.data)
+        data = payload.data
+        header = _BLOSC_HEADER.unpack_from(data)
         version, _, flags, typesize, n_bytes, block, c_bytes = header
         if version != 2 or n_bytes != size or c_bytes != payload.size or typesize < 1:  # noqa: PLR2004
             raise CorruptStoreError(
@@ -159,7 +162,7 @@ class _Blosc:
         if start > c_bytes:
             raise CorruptStoreError("blosc header: the table of blocks does not fit")
         # Of a few blocks as a rule, for which an array would take longer.
-        table = struct.unpack_from(f"<{n_blocks}i", payload.data, _BLOSC_HEADER.size)
+        table = struct.unpack_from(f"<{n_blocks}i", data, _BLOSC_HEADER.size)
         if min(table) < start or max(table) >= c_bytes:
             raise CorruptStoreError("blosc header: a block lies outside the chunk")
 

@@ -5,7 +5,6 @@ Invariant: a row is read from the tail only if it was still there after it had b
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,22 +16,20 @@ from mmreplay.format import compression
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids, distinct
 from mmreplay.storage.chunk_files import chunk_path
 from mmreplay.storage.decoded_chunks import DecodedChunks
-from mmreplay.storage.shard_file import Bytes, Shard, UnmappedShard
+from mmreplay.storage.shard_file import Bytes, OpenShard, Shard
 from mmreplay.storage.tail_file import TailFiles
 from mmreplay.system import platform
 
 _SCRATCH_BYTES = 16 << 20
-_LEAST_RUN = 2  # rows that follow each other, on average, for which slices are worth it
+# Rows that follow each other, on average, from which on each such run is copied by itself:
+_RUN_BYTES, _RUN_OF_CHUNK = 4096, 0.25
 _MAX_SHARDS = 4096  # of a column: so many are mapped; of more, none is
 _NEIGHBOURS = 1.25  # chunks that blocks read, and those beside them, by those that blocks have
 _LEAST_CHUNKS = 64  # besides, for the first frames of episodes, and blocks that end in a chunk
 
 
-AnyShard = Shard | UnmappedShard
-
-
-def _decode_in(shard: AnyShard, chunk: int, out: Bytes) -> None:
-    shard.decode(chunk, out)
+AnyShard = Shard | OpenShard
+_NO_FILE: tuple[Any, Any] = None, None
 
 
 class ShardColumn:
@@ -52,11 +49,7 @@ class ShardColumn:
         self._codecs = [compression.make_codec(s.codec or {}) for s in self._specs]
         self._inner = np.array([s.inner_rows for s in self._specs], np.int64)
         self._longest_inner = int(self._inner.max())
-        # Of each lane, if its chunks are shorter than that, their bytes.
-        self._part_bytes = [
-            None if s.inner_rows == self._longest_inner else s.inner_rows * self._row_bytes
-            for s in self._specs
-        ]
+        self._chunk_bytes = [s.inner_rows * self._row_bytes for s in self._specs]
         # Inner chunks that lie beside each other: row r is of the one with the number r % width.
         self._widths = np.array([s.width for s in self._specs], np.int64)
         self._has_widths = bool((self._widths > 1).any())
@@ -121,10 +114,9 @@ class ShardColumn:
             return out
         try:
             if kept is None or not self._take_kept(wanted, filled, todo, kept):
-                long = ids.shape[-1] >= 2 * self._longest_inner
-                decode = self._decode_runs if long else self._decode
-                decode(wanted, filled, todo)
+                self._decode(wanted, filled, todo)
         finally:  # what was read by path, or was damage, may be of another store
+            self._close_file()
             if not self._maps_shards:
                 for number in distinct(wanted >> LANE_SHIFT).tolist():
                     self._lanes[number].check_in_place()
@@ -175,44 +167,6 @@ class ShardColumn:
             left[here] = False
         return None if left is None else left.nonzero()[0]
 
-    def _decode_runs(self, wanted: Ids, filled: Array, places: Ids | None) -> None:
-        """Decode for long windows: whole chunks to where they are wanted, the others by slices.
-
-        To copy a chunk once more costs half of what decoding it does. `places` in `filled` are
-        those of `wanted`; None for one after the other.
-        """
-        keys, within = self._locate(wanted)
-        ends = (np.diff(within) != 1) | (np.diff(keys) != 0)
-        if places is not None:
-            ends |= np.diff(places) != 1
-        starts = np.append(0, ends.nonzero()[0] + 1)
-        if starts.size * _LEAST_RUN > wanted.size:  # rows in any order: one by one is slow
-            self._decode(wanted, filled, places)
-            return
-        lengths = np.diff(np.append(starts, wanted.size))
-        # Each chunk's longest run first: a whole one is then decoded in place, once.
-        order = np.lexsort((-lengths, keys[starts]))
-        starts, lengths = starts[order], lengths[order]
-        to = starts if places is None else places[starts]
-        runs = (keys[starts], within[starts], lengths, to)
-        self._scratch(1, self._longest_inner)
-        spare = self._local.parts[0]
-        target = filled.reshape(-1).view(np.uint8)
-        row_bytes = self._row_bytes
-        known, rows = None, spare
-        for key, first, length, at in zip(*(x.tolist() for x in runs), strict=True):
-            byte, n_bytes = at * row_bytes, length * row_bytes
-            if known != key:
-                known = key
-                inner = self._specs[key >> LANE_SHIFT].inner_rows
-                is_whole = length == inner
-                rows = target[byte : byte + n_bytes] if is_whole else spare[: inner * row_bytes]
-                self._decode_chunk(key >> LANE_SHIFT, key & ROW_MASK, rows)
-                if is_whole:
-                    continue
-            begin = first * row_bytes
-            target[byte : byte + n_bytes] = rows[begin : begin + n_bytes]
-
     def _locate(self, wanted: Ids) -> tuple[Ids, Ids]:
         """The inner chunks of rows, lane << LANE_SHIFT | chunk, and where in these they stand."""
         if len(self._lanes) == 1 and not self._has_widths:
@@ -236,94 +190,82 @@ class ShardColumn:
         return keys, within
 
     def _decode(self, wanted: Ids, filled: Array, places: Ids | None) -> None:
+        """Decode one chunk after the other, and copy its rows while the processor has them cached.
+
+        `places` in `filled` are those of `wanted`; None for one after the other.
+        """
         keys, within = self._locate(wanted)
+        ends = (np.diff(within) != 1) | (np.diff(keys) != 0)
+        if places is not None:
+            ends |= np.diff(places) != 1
+        starts = np.append(0, ends.nonzero()[0] + 1)
+        # Fewer bytes are copied faster all at once, from wherever they are by then.
+        least = min(_RUN_BYTES / self._row_bytes, _RUN_OF_CHUNK * self._longest_inner)
+        if wanted.size < least * starts.size:
+            self._gather(keys, within, filled, places)
+            return
+        lengths = np.diff(starts, append=wanted.size)
+        # Each chunk's longest run first: a whole one is then decoded in place, once.
+        order = np.lexsort((-lengths, keys[starts]))
+        starts, lengths = starts[order], lengths[order]
+        row_bytes, sizes = self._row_bytes, self._chunk_bytes
+        to = starts if places is None else places[starts]
+        runs = (keys[starts], within[starts] * row_bytes, lengths * row_bytes, to * row_bytes)
+        spare = self._scratch(1)[0]
+        target = filled.reshape(-1).view(np.uint8)
+        known, rows = None, spare
+        for key, begin, n_bytes, at in zip(*(x.tolist() for x in runs), strict=True):
+            if known != key:
+                known, size = key, sizes[key >> LANE_SHIFT]
+                rows = target[at : at + size] if n_bytes == size else spare[:size]
+                self._decode_chunk(key, rows)
+                if n_bytes == size:
+                    continue
+            target[at : at + n_bytes] = rows[begin : begin + n_bytes]
+
+    def _gather(self, keys: Ids, within: Ids, filled: Array, places: Ids | None) -> None:
+        """As `_decode`, of small rows in any order: chunks are decoded, then all rows copied."""
         unique, inverse = np.unique(keys, return_inverse=True)
         length = self._longest_inner
         room = max(1, _SCRATCH_BYTES // (length * self._row_bytes))
-        scratch = self._scratch(min(room, unique.size), length)
-        rows = scratch.reshape(-1, filled.shape[1])
+        scratch = self._scratch(min(room, unique.size))
+        rows = scratch.reshape(-1).view(filled.dtype).reshape(-1, filled.shape[1])
         source = inverse * length + within
         for start in range(0, unique.size, room):
-            self._decode_chunks(unique[start : start + room].tolist())
-            if unique.size <= room:
-                if places is None:
-                    rows.take(source, axis=0, out=filled, mode="clip")
-                else:
-                    filled[places] = rows.take(source, axis=0)
+            for part, key in zip(scratch, unique[start : start + room].tolist(), strict=False):
+                self._decode_key(key, part)
+            if places is None and unique.size <= room:
+                rows.take(source, axis=0, out=filled, mode="clip")
                 return
             here = ((inverse >= start) & (inverse < start + room)).nonzero()[0]
             target = here if places is None else places[here]
             filled[target] = rows.take(source[here] - start * length, axis=0)
 
-    def _scratch(self, n_chunks: int, length: int) -> Array:
-        """(n, inner rows, elements a row), one for each thread, kept."""
-        have: Array | None = getattr(self._local, "scratch", None)
+    def _scratch(self, n_chunks: int) -> Bytes:
+        """(n or more, bytes of the longest chunk), one for each thread, kept."""
+        have: Bytes | None = getattr(self._local, "scratch", None)
         if have is None or len(have) < n_chunks:
-            have = np.empty((n_chunks, length, self._row_bytes // self.dtype.itemsize), self.dtype)
+            have = np.empty((n_chunks, self._longest_inner * self._row_bytes), np.uint8)
             self._local.scratch = have
-            self._local.parts = list(have.reshape(n_chunks, -1).view(np.uint8))
         return have
 
-    def _decode_chunks(self, keys: list[int]) -> None:
-        """Decode inner chunks, ascending, into the places of the scratch, in order."""
-        parts: list[Bytes] = self._local.parts
-        if self._maps_shards and self.decoder is None:
-            self._decode_mapped(keys, parts)
-            return
-        if self.decoder is not None:
-            for part, key in zip(parts, keys, strict=False):
-                self._decode_key(key, part)
-            return
-        # Those of one file together, which is opened once.
-        files = [self._place(key) for key in keys]
-        for shard, group in itertools.groupby(range(len(keys)), lambda at: files[at][0]):
-            places = list(group)
-            outs = [self._part(shard[0], parts[at]) for at in places]
-            try:
-                self._opened(shard).decode_each([files[at][1] for at in places], outs)
-            except FileNotFoundError as error:
-                raise self._missing(shard) from error
-
-    def _decode_mapped(self, keys: list[int], parts: list[Bytes]) -> None:
-        """As `_decode_key` for each: one loop, as it runs for some forty chunks in each batch."""
-        shards, per_shard, sizes = self._shards, self._per_shard, self._part_bytes
-        for part, key in zip(parts, keys, strict=False):
-            number = key >> LANE_SHIFT
-            shard, inner = divmod(key & ROW_MASK, per_shard[number])
-            opened = shards.get((number, shard))
-            if opened is None:
-                self._decode_key(key, part)
-                continue
-            size = sizes[number]
-            opened.decode(inner, part if size is None else part[:size])
-
     def _decode_key(self, key: int, part: Bytes) -> None:
-        """Decode the inner chunk that a key of `_locate` names into room for the longest one."""
-        number = key >> LANE_SHIFT
-        self._decode_chunk(number, key & ROW_MASK, self._part(number, part))
+        """Decode an inner chunk into room for the longest one."""
+        self._decode_chunk(key, part[: self._chunk_bytes[key >> LANE_SHIFT]])
 
-    def _part(self, number: int, part: Bytes) -> Bytes:
-        """As much of the room for the longest chunk as one of this lane needs."""
-        size = self._part_bytes[number]
-        return part if size is None else part[:size]
-
-    def _place(self, key: int) -> tuple[tuple[int, int], int]:
-        """The shard of an inner chunk, and its number there."""
+    def _decode_chunk(self, key: int, out: Bytes) -> None:
+        """Decode the inner chunk that a key of `_locate` names; those of a file in succession."""
         number = key >> LANE_SHIFT
         shard, inner = divmod(key & ROW_MASK, self._per_shard[number])
-        return (number, shard), inner
-
-    def _decode_chunk(self, number: int, chunk: int, out: Bytes) -> None:
-        shard, inner = divmod(chunk, self._per_shard[number])
-        key = number, shard
+        which = number, shard
         try:
-            opened = self._opened(key)
+            opened = self._shards.get(which) or self._opened(which)
             if self.decoder is None:
                 opened.decode(inner, out)
             else:
                 self.decoder(opened, inner, out)
         except FileNotFoundError as error:
-            raise self._missing(key) from error
+            raise self._missing(which) from error
 
     def _missing(self, key: tuple[int, int]) -> Exception:
         """What it means that a shard's file is not there."""
@@ -331,19 +273,31 @@ class ShardColumn:
         lane, spec = self._lanes[number], self._specs[number]
         return lane.missing(chunk_path(lane.path, spec, chunk), (chunk + 1) * spec.chunk_rows)
 
-    def _opened(self, key: tuple[int, int]) -> AnyShard:
-        shard = self._shards.get(key)
-        if shard is not None:
+    def _opened(self, which: tuple[int, int]) -> AnyShard:
+        """A shard that is not mapped yet, or never will be: see `_choose_maps`."""
+        number, chunk = which
+        spec, codec = self._specs[number], self._codecs[number]
+        if self._maps_shards:
+            lane = self._lanes[number]
+            shard = Shard(chunk_path(lane.path, spec, chunk), spec, codec)
+            lane.check_in_place()
+            with self._lock:
+                self._shards[which] = shard
             return shard
-        number, chunk = key
-        lane, spec, codec = self._lanes[number], self._specs[number], self._codecs[number]
-        if not self._maps_shards:
-            return UnmappedShard(self._folders[number], spec.key(chunk), spec, codec)
-        shard = Shard(chunk_path(lane.path, spec, chunk), spec, codec)
-        lane.check_in_place()
-        with self._lock:
-            self._shards[key] = shard
-        return shard
+        known, file = getattr(self._local, "file", _NO_FILE)
+        if known != which:
+            self._close_file()
+            file = OpenShard(self._folders[number], spec.key(chunk), spec, codec)
+            self._local.file = which, file
+        out: OpenShard = file
+        return out
+
+    def _close_file(self) -> None:
+        """Close the file of this thread that is open, if one is."""
+        _, file = getattr(self._local, "file", _NO_FILE)
+        if file is not None:
+            self._local.file = _NO_FILE
+            file.close()
 
     def read(self, number: int, start: int, stop: int) -> Array:
         """A copy of rows [start, stop) of one lane."""

@@ -27,7 +27,6 @@ _ROOM_OF_A_CHUNK = 128  # its entry in the index, its crc32c, the header of its 
 """What a shard may have beyond its uncompressed size, and an eighth of that."""
 
 _LONG = 1 << 32  # bytes of a file from which on an offset takes eight
-_SHORT_ENTRY, _LONG_ENTRY = struct.Struct("=II"), struct.Struct("=QQ")
 _ENTRY = struct.Struct("<QQ")
 
 
@@ -60,9 +59,14 @@ def assemble(spec: ArraySpec, chunks: Sequence[bytes]) -> bytes:
 
 
 class _Index:
-    """Where the inner chunks of a shard file lie, in a few bytes for each; checked."""
+    """Where the inner chunks of a shard file lie, in a few bytes for each; checked.
 
-    __slots__ = ("_entries", "_entry", "_step", "n_chunks")
+    Attributes:
+        bounds: chunk n is the bytes from `bounds[n * step]` to `bounds[n * step + 1]`, which is 0
+            if it is absent.
+    """
+
+    __slots__ = ("bounds", "n_chunks", "step")
 
     def __init__(self, path: AnyPath, n_chunks: int, size: int, stored: bytes) -> None:
         """Take what a file of `size` bytes ends with; raises CorruptStoreError if it cannot be."""
@@ -71,7 +75,6 @@ class _Index:
         if compression.crc32c(table) != int.from_bytes(stored[-4:], "little"):
             raise CorruptStoreError(f"{path}: the shard's index does not match its crc32c")
         offsets, sizes = np.frombuffer(table, "<u8").reshape(n_chunks, 2).T
-        kind, self._entry = ("=u4", _SHORT_ENTRY) if size < _LONG else ("=u8", _LONG_ENTRY)
         bounds = np.empty(n_chunks + 1, "u8")
         bounds[:-1] = offsets
         bounds[-1:] = offsets[-1:] + sizes[-1:]
@@ -81,18 +84,17 @@ class _Index:
             and not bounds[0]
             and bool((np.diff(bounds) == sizes).all() and sizes.all())
         ):
-            self._step = self._entry.size // 2
+            self.step = 1
         else:
-            bounds, self._step = _scattered(path, offsets, sizes, end), self._entry.size
-        self._entries = bounds.astype(kind).tobytes()
+            bounds, self.step = _scattered(path, offsets, sizes, end), 2
+        found = bounds.astype("I" if size < _LONG else "Q")
+        self.bounds: memoryview = found.reshape(-1).data
 
     def find(self, chunk: int) -> tuple[int, int] | None:
         """(start, stop) of a chunk in the file; None if it is absent."""
-        at = chunk * self._step
-        if at + self._entry.size > len(self._entries):
-            return None
-        place: tuple[int, int] = self._entry.unpack_from(self._entries, at)
-        return place if place[1] else None
+        at = chunk * self.step
+        start, stop = self.bounds[at : at + 2]
+        return (start, stop) if stop else None
 
 
 def _scattered(path: AnyPath, offsets: Places, sizes: Places, end: int) -> Places:
@@ -168,14 +170,14 @@ class Shard:
     def decode(self, chunk: int, out: Bytes) -> None:
         """Fill `out` with an inner chunk, checked the first time; raises CorruptStoreError."""
         try:
-            compression.decode(self._codec, self._stored(chunk), out)
+            if self._checked[chunk]:  # some forty times in each batch: without another call
+                at, bounds = chunk * self._index.step, self._index.bounds
+                stored = self._data[bounds[at] : bounds[at + 1]]
+            else:
+                stored = self._stored(chunk)
+            compression.decode(self._codec, stored, out)
         except CorruptStoreError as error:
             raise _damaged(self._path, chunk, error) from error
-
-    def decode_each(self, chunks: Sequence[int], outs: Sequence[Bytes]) -> None:
-        """Fill each of `outs` with an inner chunk, as `decode`."""
-        for chunk, out in zip(chunks, outs, strict=True):
-            self.decode(chunk, out)
 
     def encoded(self, chunk: int) -> bytes:
         """An inner chunk as it stands in the file, checked; raises CorruptStoreError."""
@@ -199,60 +201,61 @@ class Shard:
         return stored
 
 
-class UnmappedShard:
-    """One shard file of very many: opened for the chunks that are wanted, and closed again.
+class OpenShard:
+    """One shard file of very many: open for as long as the chunks of a batch are read from it.
 
-    It takes no map, no descriptor and no memory, and its pages do not count as those of the
-    process. Its index is checked each time: a chunk's own checksum does not say which one it is.
-    Another file may get the path: whoever has read chunks asks afterwards whether the lane is in
-    place.
+    It takes no map, and its pages do not count as those of the process. Its index is checked each
+    time: a chunk's own checksum does not say which one it is. Another file may get the path, so
+    whoever has read chunks asks afterwards whether the lane is in place.
     """
 
-    __slots__ = ("_codec", "_folder", "_name", "_spec")
+    __slots__ = ("_codec", "_file", "_folder", "_index", "_name", "_size", "_spec")
 
     def __init__(
         self, folder: AnyPath, name: str, spec: ArraySpec, codec: compression.ChunkCodec
     ) -> None:
+        """Open, and read the index.
+
+        Raises FileNotFoundError if the file is gone; CorruptStoreError if its index does not fit.
+        """
         self._folder, self._name = folder, name
         self._spec, self._codec = spec, codec
+        n_last = 16 * spec.n_inner + 4
+        self._file = checked_reads.QuickFile(folder, name)
+        self._size, self._index = self._file.read_end(n_last)
+        if (
+            len(self._index) < n_last
+            or self._size > _most_bytes(spec)
+            or compression.crc32c(self._index) != compression.CRC_BEHIND
+        ):
+            self.close()
+            self._whole()  # tells what is wrong
+            raise CorruptStoreError(f"{folder / name}: changed while it was read")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
     def decode(self, chunk: int, out: Bytes) -> None:
-        """As `decode_each`, of one chunk."""
-        self.decode_each([chunk], [out])
-
-    def decode_each(self, chunks: Sequence[int], outs: Sequence[Bytes]) -> None:
-        """Fill each of `outs` with an inner chunk, checked; `chunks` ascend.
-
-        Raises CorruptStoreError; FileNotFoundError if the file is gone by now.
-        """
-        codec, size = self._codec, self._spec.inner_bytes
+        """As that of `Shard`; what is read is checked each time."""
         try:
-            for data, out in zip(self._read(chunks), outs, strict=True):
-                payload = np.frombuffer(data, np.uint8)
-                compression.check(codec, payload, size)
-                compression.decode(codec, payload, out)
+            stored = self._read(chunk)
+            compression.check(self._codec, stored, self._spec.inner_bytes)
+            compression.decode(self._codec, stored, out)
         except CorruptStoreError:
             # Its index may be what is wrong. What else it is, and in which chunk, stands there too.
-            whole = Shard(self._folder / self._name, self._spec, self._codec)
-            whole.decode_each(chunks, outs)
+            self._whole().decode(chunk, out)
 
     def fetch_pages(self, chunk: int) -> None:
         """Bring the pages of an inner chunk into memory."""
         with contextlib.suppress(CorruptStoreError):
-            self._read([chunk])
+            self._read(chunk)
 
-    def _read(self, chunks: Sequence[int]) -> list[bytes]:
-        n_last = 16 * self._spec.n_inner + 4
+    def _read(self, chunk: int) -> Bytes:
+        start, length = _ENTRY.unpack_from(self._index, 16 * chunk)
+        if start + length > self._size:
+            raise CorruptStoreError("expected a chunk, found none in the file")
+        return np.frombuffer(self._file.read(start, length), np.uint8)
 
-        def find(size: int, end: bytes) -> list[tuple[int, int]]:
-            if len(end) < n_last or size > _most_bytes(self._spec):
-                raise CorruptStoreError("no size of a shard")
-            if compression.crc32c(end[:-4]) != int.from_bytes(end[-4:], "little"):
-                raise CorruptStoreError("an index that does not match its crc32c")
-            places = [_ENTRY.unpack_from(end, 16 * chunk) for chunk in chunks]
-            out = [(start, start + length) for start, length in places]
-            if max(stop for _, stop in out) > size:
-                raise CorruptStoreError("outside of the file")
-            return out
-
-        return checked_reads.read_pieces(self._folder, self._name, n_last, find)
+    def _whole(self) -> Shard:
+        return Shard(self._folder / self._name, self._spec, self._codec)

@@ -9,7 +9,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,35 +106,55 @@ def read_ranges(path: AnyPath, ranges: Sequence[tuple[int, int]], size: int) -> 
         os.close(descriptor)
 
 
-def read_pieces(
-    path: AnyPath,
-    name: str,
-    n_last: int,
-    find: Callable[[int, bytes], Sequence[tuple[int, int]]],
-) -> list[bytes]:
-    """Bytes of a file, by its name in a directory: those of the ranges that `find` tells.
+class QuickFile:
+    """A file by its name in a directory, open for some reads that cost as little as they can.
 
-    It is given the size of the file and its last `n_last` bytes, and tells (start, stop) of each.
-    As fast as it can be, for chunks with a checksum: what is read may be too short, and the file is
-    looked at closely only if something fails.
-
-    Raises FileNotFoundError, CorruptStoreError, and what `find` raises.
+    For what has checksums: it is not looked at closely before something fails, and what is read may
+    be too short. Raises FileNotFoundError if there is none; CorruptStoreError, also later, if it
+    cannot be read.
     """
-    where, folder = at(path)
-    try:
-        descriptor = os.open(f"{where}/{name}", _READ, dir_fd=folder)
+
+    __slots__ = ("_descriptor", "_folder", "_name")
+
+    def __init__(self, folder: AnyPath, name: str) -> None:
+        """Open it."""
+        self._folder, self._name, self._descriptor = folder, name, -1
+        where, above = at(folder)
         try:
-            size = os.lseek(descriptor, 0, os.SEEK_END)
-            ranges = find(size, os.pread(descriptor, n_last, max(size - n_last, 0)))
-            return [os.pread(descriptor, stop - start, start) for start, stop in ranges]
-        finally:
+            self._descriptor = os.open(f"{where}/{name}", _READ, dir_fd=above)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def read_end(self, n_bytes: int) -> tuple[int, bytes]:
+        """The size of the file, and its last bytes."""
+        try:
+            size = os.lseek(self._descriptor, 0, os.SEEK_END)
+        except OSError as error:
+            raise self._unreadable(error) from error
+        return size, self.read(max(size - n_bytes, 0), n_bytes)
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Bytes of the file."""
+        try:
+            return os.pread(self._descriptor, length, offset)
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def close(self) -> None:
+        """Close it; a second call does nothing."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
             os.close(descriptor)
-    except FileNotFoundError:
-        raise
-    except OSError as error:  # a pipe, a directory, a right that is missing
-        whole = path / name
+
+    __del__ = close
+
+    def _unreadable(self, error: OSError) -> CorruptStoreError:
+        """The error for a pipe, a directory, or a right that is missing."""
+        whole = self._folder / self._name
         os.close(open_regular(whole, os.O_RDONLY))  # which may know what is wrong with it
-        raise CorruptStoreError(f"{whole}: cannot be read: {error.strerror}") from error
+        return CorruptStoreError(f"{whole}: cannot be read: {error.strerror}")
 
 
 def read_filled(path: AnyPath, size: int, piece_bytes: int) -> Iterator[tuple[int, bytes]]:

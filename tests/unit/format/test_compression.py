@@ -399,3 +399,12 @@ def test_no_mutation_with_a_right_checksum_crashes_or_writes_past_its_place():
         check=False,
     )
     assert (run.returncode, run.stdout, run.stderr) == (0, "True True\n", "")
+
+
+@pytest.mark.parametrize("length", [0, 1, 16, 4100])
+def test_bytes_with_their_own_crc_behind_have_a_crc_that_is_always_the_same(length):
+    data = np.random.default_rng(length).bytes(length)
+    whole = data + compression.crc32c(data).to_bytes(4, "little")
+    assert compression.crc32c(whole) == compression.CRC_BEHIND
+    wrong = bytes([whole[0] ^ 1]) + whole[1:]
+    assert compression.crc32c(wrong) != compression.CRC_BEHIND

@@ -1,17 +1,18 @@
 """Compressed columns: rows from shards and tails, none from a tail that was taken back."""
 
+import os
 import threading
 
 import numpy as np
 import pytest
 
 from mmreplay.errors import CorruptStoreError
-from mmreplay.ids import LANE_SHIFT
+from mmreplay.ids import LANE_SHIFT, ROW_MASK
 from mmreplay.storage import shard_column
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.shard_column import KeptColumn, ShardColumn
-from mmreplay.storage.shard_file import Shard
-from mmreplay.system import checked_reads, platform
+from mmreplay.storage.shard_file import OpenShard, Shard
+from mmreplay.system import platform
 from tests.support.oracle.handmade_lanes import LZ4, ZSTD, CompressedLane, compressed_spec, ids_of
 
 
@@ -118,13 +119,13 @@ def test_a_chunk_larger_than_the_scratch_is_decoded_all_the_same(tmp_path, monke
 
 def test_the_scratch_is_kept_between_batches_and_never_passes_16_mib(tmp_path):
     assert shard_column._SCRATCH_BYTES == 16 << 20
-    lane = CompressedLane(tmp_path, compressed_spec(), 50)
+    lane = CompressedLane(tmp_path, compressed_spec(24, 12), 50)
     column = ShardColumn([lane], "frames")
-    column.take(np.arange(50).reshape(10, 5))
+    column.take(np.random.default_rng(0).permutation(50))
     first = column._local.scratch
     column.read(0, 5, 9)
     assert column._local.scratch is first
-    assert first.nbytes == 13 * 4 * 3
+    assert first.nbytes == 5 * 12 * 3
 
 
 # ---------------------------------------------------------------- long windows
@@ -186,14 +187,22 @@ def test_long_windows_decode_each_chunk_once_and_whole_ones_in_place(tmp_path, m
     assert column._local.scratch.nbytes == 4 * 3
 
 
-def test_rows_in_any_order_are_not_copied_one_by_one(tmp_path, monkeypatch):
-    lane = CompressedLane(tmp_path, compressed_spec(), 50)
-    column = ShardColumn([lane], "frames")
-    monkeypatch.setattr(column, "_decode_chunk", None)  # the loop over runs
-    seen = []
-    monkeypatch.setattr(column, "_decode_chunks", seen.append)
-    column.take(np.random.default_rng(0).permutation(50))
-    assert len(seen) == 1
+@pytest.mark.parametrize("tail", [None, 36])
+@pytest.mark.parametrize(("row", "is_gathered"), [(4095, True), (4096, False)])
+def test_small_rows_in_any_order_are_gathered_and_large_ones_copied_one_by_one(
+    tmp_path, monkeypatch, row, is_gathered, tail
+):
+    lanes = [
+        CompressedLane(tmp_path / str(n), compressed_spec(24, 12, (row,)), 50, tail) for n in "ab"
+    ]
+    column, seen = ShardColumn(lanes, "frames"), []
+    gather = column._gather
+    monkeypatch.setattr(column, "_gather", lambda *how: (seen.append(1), gather(*how)))
+    ids = np.concatenate([2 * np.random.default_rng(n).permutation(25) for n in (0, 1)])
+    ids[::2] += 1 << LANE_SHIFT
+    expected = [lanes[one >> LANE_SHIFT].rows[one & ROW_MASK] for one in ids.tolist()]
+    assert column.take(ids).tobytes() == np.array(expected).tobytes()
+    assert len(seen) == is_gathered
 
 
 # ---------------------------------------------------------------- cells
@@ -227,7 +236,7 @@ def test_long_windows_of_one_environment_are_its_cells(tmp_path, tail, inner, mo
     lane = CompressedLane(tmp_path / "0", spec, 50 * width, tail and tail * width)
     starts = CompressedLane(tmp_path / "1", compressed_spec(12, 4, dtype="int16"), 20)
     column = ShardColumn([lane, starts], "frames")
-    monkeypatch.setattr(column, "_decode", None)  # what is not in runs
+    monkeypatch.setattr(column, "_gather", None)  # what is not in runs
     random = np.random.default_rng(0)
     for length in (12, 13, 31):
         firsts = random.integers(0, 50 - length, 9)
@@ -386,20 +395,25 @@ def test_shards_that_come_once_there_are_very_many_are_not_mapped(tmp_path, monk
     assert sorted(column._shards) == [(0, 0), (0, 1), (0, 2)]
 
 
-def test_a_file_of_very_many_is_opened_once_a_batch(tmp_path, monkeypatch):
+@pytest.mark.parametrize("step", [-1, 1])
+def test_a_file_of_very_many_is_opened_once_a_batch_and_closed(tmp_path, monkeypatch, step):
     monkeypatch.setattr(shard_column, "_MAX_SHARDS", 0)
     lane = CompressedLane(tmp_path, compressed_spec(), 60)
     column = ShardColumn([lane], "frames")
     column.read(0, 0, 60)
-    read, real = [], checked_reads.read_pieces
+    opened, n_before = [], len(os.listdir("/dev/fd"))
 
-    def read_pieces(path, name, *how):
-        read.append(name)
-        return real(path, name, *how)
+    def count(folder, name, *how):
+        opened.append(name)
+        return OpenShard(folder, name, *how)
 
-    monkeypatch.setattr(checked_reads, "read_pieces", read_pieces)
-    assert column.take(np.arange(60)[::-1]).tobytes() == lane.rows[::-1].tobytes()
-    assert len(read) == len(set(read)) == 5
+    monkeypatch.setattr(shard_column, "OpenShard", count)
+    assert column.take(np.arange(60)[::step]).tobytes() == lane.rows[::step].tobytes()
+    assert len(opened) == len(set(opened)) == 5
+    lane.file(3).write_bytes(b"damage")
+    with pytest.raises(CorruptStoreError):
+        column.take(np.arange(60)[::step])
+    assert len(os.listdir("/dev/fd")) == n_before
 
 
 def test_chunks_that_were_read_from_another_store_are_not_given(tmp_path, monkeypatch):

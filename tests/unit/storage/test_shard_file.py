@@ -11,7 +11,7 @@ import zarr
 from mmreplay.errors import CorruptStoreError
 from mmreplay.format import compression, layout
 from mmreplay.storage import shard_file
-from mmreplay.storage.shard_file import Shard, UnmappedShard
+from mmreplay.storage.shard_file import OpenShard, Shard
 from tests.support.oracle.handmade_lanes import (
     ABSENT,
     LZ4,
@@ -29,11 +29,11 @@ def mapped(path, spec):
     return Shard(path, spec, compression.make_codec(spec.codec))
 
 
-def unmapped(path, spec):
-    return UnmappedShard(path.parent, path.name, spec, compression.make_codec(spec.codec))
+def read(path, spec):
+    return OpenShard(path.parent, path.name, spec, compression.make_codec(spec.codec))
 
 
-@pytest.fixture(params=[mapped, unmapped])
+@pytest.fixture(params=[mapped, read])
 def opened(request):
     return request.param
 
@@ -233,16 +233,20 @@ def test_a_chunk_is_checked_the_first_time_only_if_it_is_mapped(opened, tmp_path
 def test_a_shard_that_is_not_mapped_tells_what_its_file_is_by_then(tmp_path, wrong, text):
     path, out, spec = tmp_path / "c.0.0", np.empty(12, np.uint8), compressed_spec()
     path.write_bytes(shard_of(np.ones((12, 3), np.uint8), spec))
-    shard = unmapped(path, spec)
-    shard.decode_each([0, 2], [out, out])
-    assert out.tolist() == [1] * 12
+    shard = read(path, spec)
+    for chunk in (0, 2):
+        out[:] = 0
+        shard.decode(chunk, out)
+        assert out.tolist() == [1] * 12
     path.write_bytes(wrong)
     with pytest.raises(CorruptStoreError, match=rf"c\.0\.0: {text}"):
         shard.decode(2, out)
     shard.fetch_pages(2)  # reads what is there, and judges nothing
+    with pytest.raises(CorruptStoreError, match=rf"c\.0\.0: {text}"):
+        read(path, spec)
     path.unlink()
     with pytest.raises(FileNotFoundError):
-        shard.decode(0, out)
+        read(path, spec)
 
 
 def test_a_shard_with_chunks_in_each_other_s_places_is_damaged(opened, tmp_path):

@@ -102,27 +102,25 @@ def test_what_may_not_be_read_is_an_error_of_ours(tmp_path, monkeypatch, read):
         read(tmp_path / "f")
 
 
-def test_pieces_are_read_of_whatever_has_the_path(tmp_path):
+def test_a_file_that_is_read_quickly_is_whatever_has_the_path(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"0123456789")
-    told = []
-
-    def find(size, end):
-        told.append((size, end))
-        return [(2, 5), (8, 13), (0, 1)]
-
-    for n_last, end in ((4, b"6789"), (12, b"0123456789")):
-        pieces = checked_reads.read_pieces(tmp_path, "file", n_last, find)
-        assert pieces == [b"234", b"89", b"0"]
-        assert told.pop() == (10, end)
+    file = checked_reads.QuickFile(tmp_path, "file")
+    assert file.read_end(4) == (10, b"6789")
+    assert file.read_end(12) == (10, b"0123456789")
+    assert [file.read(2, 3), file.read(8, 5)] == [b"234", b"89"]
+    descriptor = file._descriptor
+    for _ in range(2):
+        file.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
     path.unlink()
     with pytest.raises(FileNotFoundError):
-        checked_reads.read_pieces(tmp_path, "file", 4, find)
+        checked_reads.QuickFile(tmp_path, "file")
     path.symlink_to(tmp_path)
     with pytest.raises(CorruptStoreError, match="file: expected a regular file, found a link"):
-        checked_reads.read_pieces(tmp_path, "file", 4, find)
+        checked_reads.QuickFile(tmp_path, "file")
     path.unlink()
     path.mkdir()
     with pytest.raises(CorruptStoreError, match="expected a regular file, found something else"):
-        checked_reads.read_pieces(tmp_path, "file", 4, find)
-    assert told == []
+        checked_reads.QuickFile(tmp_path, "file").read_end(4)
