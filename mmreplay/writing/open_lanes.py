@@ -61,11 +61,12 @@ def open_lanes(
     if root["kind"] != "lanes":
         return _open_one(request, store, store, capacity, lanes)
     paths = lane_paths(store)
-    if any(read_metadata(path)["kind"] != "lane" for path in paths):
+    many = [path for path in paths if read_metadata(path)["kind"] != "lane"]
+    if many:
         raise SchemaError(
-            f"{store}: its lanes are of many environments, each written by a process of its own, "
-            f"and cannot be written together; mmreplay.load(path) reads and "
-            f"samples them all, mmreplay.create(path, lane=NAME) writes one"
+            f"{store}: lanes are written together if each is of one environment, and "
+            f"{many[0].name} is of several; mmreplay.load(path) reads and samples them all, "
+            f"mmreplay.create(path, lane=NAME) writes one"
         )
     if request.of_one:
         raise SchemaError(
