@@ -241,7 +241,7 @@ class Store:
         """How each of some episodes ended, as `info` counts them.
 
         Args:
-            episodes: (n,) as `episodes` gives them.
+            episodes: (n,) as `episodes` gives them, or those of a dataset of this store.
 
         Returns:
             (n,) of ``terminated``, ``truncated`` and ``open``: still running. An episode in which
@@ -250,7 +250,8 @@ class Store:
         Raises:
             SchemaError: these are no episodes, but their numbers, for example.
         """
-        if getattr(episodes, "dtype", None) != EPISODE_DTYPE:
+        names = getattr(getattr(episodes, "dtype", None), "names", None) or ()
+        if not {*names}.issuperset(EPISODE_DTYPE.names or ()):
             raise SchemaError(
                 f"episodes: expected some of store.episodes, such as store.episodes[:8]; found "
                 f"{episodes!r:.80}"

@@ -70,8 +70,8 @@ def open_lanes(
         )
     if request.of_one:
         raise SchemaError(
-            f"{store}: a store of {len(paths)} lanes that are written together, expected one of a "
-            f"single environment, as env is"
+            f"{store}: a store of {len(paths)} lanes, expected one of a single environment, as env "
+            f"is; lane=NAME goes on in the lane of that name, or adds one"
         )
     if lanes is not None and lanes != len(paths):
         raise SchemaError(f"{store}: expected {lanes} lanes, found {len(paths)}")

@@ -283,6 +283,8 @@ def test_what_a_dead_writer_left_is_crashed_and_its_last_episode_cut_off(make, s
     with mmreplay.open(writer.path) as store:
         about = store.info()
         assert store.endings(store.episodes).tolist() == ["terminated", "truncated"]
+        episodes = mmreplay.load(store.path).episodes  # which have more columns
+        assert store.endings(episodes[:1]).tolist() == ["terminated"]
         with pytest.raises(SchemaError, match=r"store\.episodes\[:8\]; found \[0, 1\]"):
             store.endings([0, 1])
     assert about["state"] == "crashed"

@@ -464,7 +464,7 @@ def test_what_cannot_be_recorded_makes_no_store(tmp_path):
     ).close()
     for _ in range(2):  # and not: is locked
         with pytest.raises(
-            SchemaError, match="2 lanes that are written together, expected one of a single"
+            SchemaError, match=r"a store of 2 lanes, .*lane=NAME goes on in the lane"
         ):
             RecordExperience(Counter(), tmp_path / "l.zarr", append=True)
 
