@@ -6,6 +6,8 @@ payload is, the decompressor never sees one whose header could lead it astray.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import struct
 import threading
 import zlib
@@ -119,6 +121,11 @@ def make_codec(document: dict[str, Any]) -> ChunkCodec:
 class _Blosc:
     def __init__(self, options: dict[str, Any]) -> None:
         from numcodecs import blosc  # noqa: PLC0415 (a third of the time of importing mmreplay)
+
+        # Its first call would import this: a child that is forked meanwhile, for which that import
+        # never ends, would wait for it.
+        with contextlib.suppress(ImportError):
+            importlib.import_module("multiprocessing.synchronize")
 
         # As zarr itself does: blosc's own pool costs more than it gives on chunks of 100 KB, and
         # without it numcodecs uses blosc's reentrant calls, which release the interpreter lock.

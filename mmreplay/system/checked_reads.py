@@ -106,6 +106,14 @@ def read_ranges(path: AnyPath, ranges: Sequence[tuple[int, int]], size: int) -> 
         os.close(descriptor)
 
 
+def _seek_and_read(descriptor: int, length: int, offset: int) -> bytes:
+    os.lseek(descriptor, offset, os.SEEK_SET)
+    return os.read(descriptor, length)
+
+
+_pread = getattr(os, "pread", _seek_and_read)  # Windows has none
+
+
 class QuickFile:
     """A file by its name in a directory, open for some reads that cost as little as they can.
 
@@ -138,21 +146,21 @@ class QuickFile:
     def read(self, offset: int, length: int) -> bytes:
         """Bytes of the file."""
         try:
-            return os.pread(self._descriptor, length, offset)
+            return _pread(self._descriptor, length, offset)
         except OSError as error:
             raise self._unreadable(error) from error
 
     def close(self) -> None:
         """Close it; a second call does nothing."""
+        # Whoever opened it has to: an interrupt of the user that comes in a __del__ is lost.
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
-    __del__ = close
-
     def _unreadable(self, error: OSError) -> CorruptStoreError:
         """The error for a pipe, a directory, or a right that is missing."""
         whole = self._folder / self._name
+        check_limit(error, whole)
         os.close(open_regular(whole, os.O_RDONLY))  # which may know what is wrong with it
         return CorruptStoreError(f"{whole}: cannot be read: {error.strerror}")
 

@@ -408,3 +408,19 @@ def test_bytes_with_their_own_crc_behind_have_a_crc_that_is_always_the_same(leng
     assert compression.crc32c(whole) == compression.CRC_BEHIND
     wrong = bytes([whole[0] ^ 1]) + whole[1:]
     assert compression.crc32c(wrong) != compression.CRC_BEHIND
+
+
+def test_a_codec_leaves_no_import_to_its_first_call():
+    """A child that is forked during one would wait for it for ever."""
+    code = """
+import sys
+import numpy as np
+from mmreplay.format import compression, layout
+codec = compression.make_codec(layout.CODECS[sys.argv[1]])
+before = set(sys.modules)
+out = np.empty(1000, np.uint8)
+compression.decode(codec, np.frombuffer(compression.encode(codec, out), np.uint8), out)
+assert set(sys.modules) == before, set(sys.modules) - before
+"""
+    for codec in ("lz4", "zstd"):
+        subprocess.run([sys.executable, "-c", code, codec], check=True)

@@ -1,12 +1,14 @@
 """What is looked at on the disk: regular files of the right size, no links, no waiting."""
 
 import contextlib
+import errno
 import os
 
 import pytest
 
 from mmreplay.errors import CorruptStoreError, FailedStoreError
 from mmreplay.system import checked_reads, memory_maps
+from mmreplay.system.limits import ReachedLimitError
 
 
 def test_a_file_is_read_whole_up_to_its_limit(tmp_path):
@@ -102,7 +104,9 @@ def test_what_may_not_be_read_is_an_error_of_ours(tmp_path, monkeypatch, read):
         read(tmp_path / "f")
 
 
-def test_a_file_that_is_read_quickly_is_whatever_has_the_path(tmp_path):
+@pytest.mark.parametrize("pread", [os.pread, checked_reads._seek_and_read])
+def test_a_file_that_is_read_quickly_is_whatever_has_the_path(tmp_path, monkeypatch, pread):
+    monkeypatch.setattr(checked_reads, "_pread", pread)
     path = tmp_path / "file"
     path.write_bytes(b"0123456789")
     file = checked_reads.QuickFile(tmp_path, "file")
@@ -124,3 +128,20 @@ def test_a_file_that_is_read_quickly_is_whatever_has_the_path(tmp_path):
     path.mkdir()
     with pytest.raises(CorruptStoreError, match="expected a regular file, found something else"):
         checked_reads.QuickFile(tmp_path, "file").read_end(4)
+
+
+def test_a_limit_that_is_reached_is_no_damage_even_if_it_is_over_a_moment_later(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "file").write_bytes(b"1")
+    real, calls = os.open, []
+
+    def refuse_once(*how, **more):
+        calls.append(how)
+        if len(calls) == 1:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(*how, **more)
+
+    monkeypatch.setattr(os, "open", refuse_once)
+    with pytest.raises(ReachedLimitError, match="file"):
+        checked_reads.QuickFile(tmp_path, "file")
