@@ -55,16 +55,16 @@ def shape_of(field: Any, first: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | 
         given = json.loads(about)
         return tuple(given["shape"]), np.dtype(given["dtype"])
     pa = need("pyarrow")
-    kind, shape = field.type, []
+    kind, shape, first = field.type, [], first.drop_null()
     while pa.types.is_nested(kind):
         if not hasattr(kind, "value_type"):
             return None
         if pa.types.is_fixed_size_list(kind):
             length = kind.list_size
         else:
-            length = len(first[0]) if len(first) and first[0].is_valid else 0
+            length = len(first[0]) if len(first) else 0
         shape.append(length)
-        first, kind = first.flatten(), kind.value_type
+        first, kind = first.flatten().drop_null(), kind.value_type
     try:
         dtype = np.dtype(kind.to_pandas_dtype())
     except (NotImplementedError, TypeError):
@@ -73,21 +73,44 @@ def shape_of(field: Any, first: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | 
 
 
 def from_arrow(array: Any, shape: tuple[int, ...], dtype: Any, name: str) -> Array:
-    """Rows (n, *shape) of an arrow array; raises FormatError if they are not of that shape."""
+    """Rows (n, *shape) of an arrow array.
+
+    Raises FormatError if one is missing, of another shape, or of numbers that need another dtype.
+    """
     pa, n = need("pyarrow"), len(array)
-    if array.null_count:
-        raise FormatError(f"{name}: {array.null_count:,} rows are missing; fill them in first")
     kind = array.type
     if pa.types.is_fixed_size_binary(kind):
+        _check_whole(array, name)
         data = np.frombuffer(array.buffers()[1], np.uint8)[array.offset * kind.byte_width :]
         rows: Array = data[: n * kind.byte_width].view(dtype).reshape(n, *shape)
         return rows
-    while pa.types.is_nested(array.type):
+    levels = _levels(kind)
+    lengths = shape if levels == len(shape) else (math.prod(shape),) * levels  # flat lists
+    for length in lengths:
+        _check_whole(array, name)
+        found = need("pyarrow.compute").list_value_length(array).to_numpy()
+        if (wrong := np.flatnonzero(found != length)).size:
+            raise FormatError(
+                f"{name}: expected rows of shape {shape}, found {len(wrong):,} lists that are not "
+                f"of {length:,} values, the first of {found[wrong[0]]:,}"
+            )
         array = array.flatten()
+    _check_whole(array, name)
     values = np.asarray(array.to_numpy(zero_copy_only=False))
-    if values.size != n * math.prod(shape):
-        raise FormatError(
-            f"{name}: expected {n:,} rows of shape {shape}, found {values.size:,} numbers in them"
-        )
+    if not np.can_cast(values.dtype, dtype):
+        raise FormatError(f"{name}: expected {np.dtype(dtype)}, found {values.dtype}")
     out: Array = values.astype(dtype, copy=False).reshape(n, *shape)
     return out
+
+
+def _levels(kind: Any) -> int:
+    """How deep lists lie in each other."""
+    n = 0
+    while need("pyarrow").types.is_nested(kind):
+        n, kind = n + 1, kind.value_type
+    return n
+
+
+def _check_whole(array: Any, name: str) -> None:
+    if array.null_count:
+        raise FormatError(f"{name}: {array.null_count:,} values are missing; fill them in first")

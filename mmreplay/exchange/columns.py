@@ -113,8 +113,16 @@ def row_bytes(columns: Mapping[str, Column]) -> int:
     return sum(math.prod(one.shape[1:]) * one.dtype.itemsize for one in columns.values())
 
 
-def blocks(columns: Mapping[str, Column], n_rows: int) -> Iterator[dict[str, Array]]:
-    """All rows of some columns of equal length, in blocks."""
+def blocks(
+    columns: Mapping[str, Column], n_rows: int, where: object = ""
+) -> Iterator[dict[str, Array]]:
+    """All rows of some columns, in blocks; FormatError if one has not as many rows."""
+    for name, column in columns.items():
+        if column.shape[0] != n_rows:
+            raise FormatError(
+                f"{where}: {name}: expected {n_rows:,} rows, as others have, found "
+                f"{column.shape[0]:,}"
+            )
     step = block_steps(row_bytes(columns))
     for start in range(0, n_rows, step):
         stop = min(start + step, n_rows)

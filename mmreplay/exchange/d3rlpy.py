@@ -16,8 +16,8 @@ import numpy as np
 from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.arrays import read_columns
 from mmreplay.exchange.columns import ArrayColumn, blocks
-from mmreplay.exchange.fields import field, flags, need, reward_dtype
-from mmreplay.exchange.hdf5_files import open_hdf5
+from mmreplay.exchange.fields import field, flags, reward_dtype
+from mmreplay.exchange.hdf5_files import new_hdf5, open_hdf5
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.steps import Incoming, Steps
 from mmreplay.exchange.stored import Stored
@@ -60,7 +60,9 @@ def read(
         tables = (
             table
             for number in range(n)
-            for table in _tables(_episode(file, number), _terminated(file, number))
+            for table in _tables(
+                _episode(file, number), _terminated(file, number), f"{source}: episode {number}"
+            )
         )
         yield Incoming(
             frames[FRAME] if list(frames) == [FRAME] else frames,
@@ -108,9 +110,9 @@ def _terminated(file: Any, number: int) -> bool:
     return bool(flags(np.reshape(file[name][()], 1), f"{file.filename}: {name}")[0])
 
 
-def _tables(columns: Mapping[str, ArrayColumn], terminated: bool) -> Iterator[Table]:
+def _tables(columns: Mapping[str, ArrayColumn], terminated: bool, where: str) -> Iterator[Table]:
     n_rows, done = columns["rewards"].shape[0], 0
-    for block in blocks(columns, n_rows):
+    for block in blocks(columns, n_rows, where):
         n = len(block["rewards"])
         done += n
         ends = np.arange(done - n, done) == n_rows - 1
@@ -140,8 +142,7 @@ def write(stored: Stored, target: Path, losses: Losses, *, final_row: bool = Fal
         losses.add("final observations of terminated episodes: left out", stored.n_episodes - n_cut)
     if len(schema.extras):
         losses.add(f"extra columns: {', '.join(schema.extras)}", stored.n_steps)
-    h5py = need("h5py")
-    with h5py.File(target, "x") as file:
+    with new_hdf5(target) as file:
         file["columns"] = list(_COLUMNS)
         file["num_episodes"] = stored.n_episodes
         file["version"] = _VERSION

@@ -97,7 +97,7 @@ def export_dataset(
             raise EmptyBufferError(f"{source}: no step of a whole episode, so nothing to export")
         with staging_directory(where) as folder:
             built = folder / where.name
-            with disk_errors.writing(f"exporting to {format}", where):
+            with disk_errors.writing(f"exporting to {format}", built):
                 chosen.write(stored, Path(str(built)), losses, **checked)
             durable_writes.sync_tree(folder)
             if built.is_dir():

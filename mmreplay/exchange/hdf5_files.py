@@ -1,4 +1,4 @@
-"""HDF5 files as they are imported: opened for reading, and no other file through them.
+"""HDF5 files: those that are imported, and no other file through them, and new ones.
 
 Invariant: what is read lies in the file itself. HDF5 can point to others, of any name, and reads
 these without a word; so all that a file links is looked at before anything of it is read.
@@ -6,7 +6,8 @@ these without a word; so all that a file links is looked at before anything of i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import io
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from mmreplay.errors import FormatError
 from mmreplay.exchange.fields import need
 
-__all__ = ["open_hdf5"]
+__all__ = ["new_hdf5", "open_hdf5"]
 
 _ITSELF = "."
 """As virtual datasets name the file that they are in."""
@@ -33,6 +34,51 @@ def open_hdf5(path: Path) -> Iterator[Any]:
     with need("h5py").File(path, "r") as file:
         _check(file, path)
         yield file
+
+
+@contextmanager
+def new_hdf5(path: Path) -> Iterator[Any]:
+    """A new ``h5py.File``; raises OSError if it cannot be written as a whole."""
+    h5py = need("h5py")
+    with _Written(path, "x+b") as target:
+        file = h5py.File(target, "w")
+        try:
+            yield file
+        finally:
+            file.close()
+            if target.error is not None:  # of which HDF5 makes another one, or none at all
+                raise target.error
+
+
+class _Written(io.FileIO):
+    """Takes, once a write has failed, what else comes for written.
+
+    HDF5 tries again when the file is closed and when the process ends; if it cannot do it then, it
+    ends the process.
+    """
+
+    error: OSError | None = None
+
+    def write(self, data: Any, /) -> int:
+        """All of it."""
+        left = memoryview(data).cast("B")
+        while len(left) and self.error is None:
+            left = left[self._try(super().write, left) :]
+        return memoryview(data).nbytes
+
+    def truncate(self, size: int | None = None, /) -> int:
+        """As of a file."""
+        self._try(super().truncate, size)
+        return self.tell() if size is None else size
+
+    def _try(self, call: Callable[[Any], int | None], given: Any) -> int:
+        if self.error is not None:
+            return 0
+        try:
+            return call(given) or 0
+        except OSError as error:
+            self.error = error
+            raise
 
 
 def _check(file: Any, path: Path) -> None:

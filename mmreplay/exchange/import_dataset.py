@@ -27,10 +27,10 @@ from mmreplay.errors import (
 )
 from mmreplay.exchange.formats import checked_options, named
 from mmreplay.exchange.losses import Loss, Losses
-from mmreplay.exchange.steps import Incoming, Steps
+from mmreplay.exchange.steps import Incoming, Steps, frame_dict
 from mmreplay.ids import Array
 from mmreplay.reading.store import Store
-from mmreplay.schema import FRAME
+from mmreplay.schema import FRAME, Field
 from mmreplay.storage.lane_metadata import store_around
 from mmreplay.system import checked_reads, durable_writes, user_paths
 from mmreplay.system.staging import staging_directory
@@ -150,7 +150,7 @@ def import_dataset(
         if not isinstance(writer, Writer):
             raise TypeError("a store of one environment was asked for")
         try:
-            steps = _checked(incoming.steps, what, format)
+            steps = _checked(incoming, what, format)
             if finite:
                 steps = _finite(steps, what)
             _write(writer, steps, incoming, losses, progress)
@@ -182,9 +182,10 @@ def _reading(
         opened.__exit__(None, None, None)
 
 
-def _checked(steps: Any, source: object, name: str) -> Iterator[Steps]:
-    """The same steps; errors of reading them as FormatError."""
-    runs = iter(steps)
+def _checked(incoming: Incoming, source: object, name: str) -> Iterator[Steps]:
+    """The steps; errors of reading them, and what does not fit together, as FormatError."""
+    runs, fields = iter(incoming.steps), {"actions": incoming.action, **incoming.extras}
+    frames = frame_dict(incoming.frame)
     while True:
         try:
             run = next(runs, None)
@@ -194,7 +195,22 @@ def _checked(steps: Any, source: object, name: str) -> Iterator[Steps]:
             raise _unreadable(source, name, error) from error
         if run is None:
             return
+        columns = {"actions": run.action, **run.extras}
+        for key, one in fields.items():
+            _check_rows(columns[key], len(run), one, f"{source}: {key}")
+        for key, one in frames.items():
+            what = f"{source}: observations{'' if key == FRAME else f' {key}'}"
+            _check_rows(run.observation[key], len(run) + 1, one, what)
         yield run
+
+
+def _check_rows(rows: Array, n: int, expected: Field, what: str) -> None:
+    """Raise FormatError unless there are n rows of a field, in each run as in the first."""
+    if rows.shape != (n, *expected.shape) or not np.can_cast(rows.dtype, expected.dtype):
+        raise FormatError(
+            f"{what}: expected {n:,} rows of {expected.shape} {expected.dtype}, as in the first "
+            f"episode, found {rows.shape} {rows.dtype}"
+        )
 
 
 def _finite(steps: Iterable[Steps], source: object) -> Iterator[Steps]:

@@ -219,11 +219,22 @@ class _Dataset:
             if not n_steps:
                 self._losses.add("episodes without a step")
                 continue
+            self._check_lengths(number, columns, n_steps)
             if not terminated and not truncated:
                 self._losses.add("episodes without a flag at their end: they end as truncated")
             for start in range(0, n_steps, size):
                 stop = min(start + size, n_steps)
                 yield self._run(number, columns, start, stop, extras)
+
+    def _check_lengths(self, number: int, columns: Mapping[str, Any], n_steps: int) -> None:
+        expected = dict.fromkeys(self._frames.values(), n_steps + 1)
+        expected |= dict.fromkeys(("actions", "terminations", "truncations"), n_steps)
+        for name, n_rows in expected.items():
+            if columns[name].shape[0] != n_rows:
+                raise FormatError(
+                    f"{self._folder}: episode {number}: {name}: expected {n_rows:,} rows for "
+                    f"{n_steps:,} rewards, found {columns[name].shape[0]:,}"
+                )
 
     def _run(
         self,

@@ -20,7 +20,7 @@ import numpy as np
 from mmreplay.errors import FormatError
 from mmreplay.exchange.arrow_columns import from_arrow
 from mmreplay.exchange.fields import need
-from mmreplay.exchange.hdf5_files import open_hdf5
+from mmreplay.exchange.hdf5_files import new_hdf5, open_hdf5
 from mmreplay.exchange.spaces import Leaf
 from mmreplay.ids import Array
 
@@ -205,7 +205,7 @@ class Hdf5Writer:
     """Writes ``main_data.hdf5``, a block of steps at a time; a context manager's inside."""
 
     def __init__(self, folder: Path, columns: Mapping[str, OutColumn], stack: ExitStack) -> None:
-        self._file = stack.enter_context(need("h5py").File(folder / HDF5_NAME, "x"))
+        self._file = stack.enter_context(new_hdf5(folder / HDF5_NAME))
         self._columns = columns
         self._group: Any = None
         self._datasets: dict[str, Any] = {}

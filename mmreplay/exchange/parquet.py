@@ -38,15 +38,8 @@ def read(
 ) -> Iterator[Incoming]:
     """See the module's docstring."""
     check_final(final_observation)
-    pq = need("pyarrow.parquet")
     paths = files_below(source) if source.is_dir() else [source]
-    with pq.ParquetFile(paths[0]) as file:
-        schema = file.schema_arrow
-        first = next(file.iter_batches(8), None)
-    n_rows = 0
-    for path in paths:
-        about = pq.read_metadata(path)
-        n_rows += about.num_rows
+    schema, first, n_rows = _looked_at(paths, losses)
     columns: dict[str, Shape] = {}
     for number, field in enumerate(schema):
         found = None if first is None else shape_of(field, first.column(number))
@@ -65,12 +58,34 @@ def read(
     yield tables.incoming(rows, final_rows if final else None)
 
 
+def _looked_at(paths: list[Path], losses: Losses) -> tuple[Any, Any, int]:
+    """Of some files: the columns, the first rows of the first one that has any, and all rows."""
+    pq = need("pyarrow.parquet")
+    schema = first = None
+    others: set[str] = set()
+    n_rows = 0
+    for path in paths:
+        with pq.ParquetFile(path) as file:
+            n_rows += file.metadata.num_rows
+            others.update(file.schema_arrow.names)
+            if first is None and (schema is None or file.metadata.num_rows):
+                schema, first = file.schema_arrow, next(file.iter_batches(8), None)
+    for name in sorted(others.difference(schema.names if schema is not None else ())):
+        losses.add(f"column {name}: not in all files")
+    return schema, first, n_rows
+
+
 def files_below(folder: Path) -> list[Path]:
     """In the order of the numbers in their names: part-10 comes after part-9.
 
-    Raises FormatError if there are none.
+    As others do, without what begins with a dot or an underscore. Raises FormatError if there are
+    none.
     """
-    paths = sorted(folder.rglob("*.parquet"), key=_order)
+    paths = [
+        path
+        for path in sorted(folder.rglob("*.parquet"), key=_order)
+        if not any(part[0] in "._" for part in path.relative_to(folder).parts)
+    ]
     if not paths:
         raise FormatError(f"{folder}: expected .parquet files, found none")
     return paths

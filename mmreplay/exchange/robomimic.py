@@ -29,7 +29,7 @@ from mmreplay.exchange.fields import (
     need,
     reward_dtype,
 )
-from mmreplay.exchange.hdf5_files import open_hdf5
+from mmreplay.exchange.hdf5_files import new_hdf5, open_hdf5
 from mmreplay.exchange.losses import Losses
 from mmreplay.exchange.steps import Incoming, Steps
 from mmreplay.exchange.stored import Stored
@@ -141,8 +141,16 @@ class _Demos:
         if "dones" in group:
             columns["dones"] = ArrayColumn(group["dones"])
         after = group.get("next_obs")
-        dones = f"{self._file.filename}: {demo}: dones"
-        for block in blocks(columns, n_rows):
+        where = f"{self._file.filename}: {demo}"
+        if after is not None:
+            for name in self._keys.values():
+                columns_after = after[name].shape[0]
+                if columns_after != n_rows:
+                    raise FormatError(
+                        f"{where}: next_obs/{name}: expected {n_rows:,} rows, found "
+                        f"{columns_after:,}"
+                    )
+        for block in blocks(columns, n_rows, where):
             n = len(block["actions"])
             done += n
             ends = np.arange(done - n, done) == n_rows - 1
@@ -156,7 +164,9 @@ class _Demos:
                 {key: block[f"obs/{name}"] for key, name in self._keys.items()},
                 block["actions"],
                 block["rewards"].reshape(n) if self._has_rewards else np.zeros(n, np.float32),
-                flags(block["dones"], dones) if "dones" in block else np.zeros(n, np.bool_),
+                flags(block["dones"], f"{where}: dones")
+                if "dones" in block
+                else np.zeros(n, np.bool_),
                 ends,
                 extras,
                 None,
@@ -175,7 +185,6 @@ def write(
     """A file; `key` names observations that are no dict, and `next_obs` writes these, too."""
     check_key(key)
     check_names(stored.schema.extras, _OWN.__contains__, "robomimic: extra columns")
-    h5py = need("h5py")
     about: Mapping[str, Any] = stored.metadata.get("robomimic") or {}
     masks = [name for name in about.get("masks", ()) if name in stored.schema.extras]
     args = about.get("env_args") or {
@@ -187,7 +196,7 @@ def write(
         losses.add("final observations: left out, with next_obs", stored.n_episodes)
     if not stored.schema.action.shape:
         losses.add("actions that are numbers: robomimic takes vectors, so each is one of one", 1)
-    with h5py.File(target, "x") as file:
+    with new_hdf5(target) as file:
         data = file.create_group("data")
         data.attrs["total"] = stored.n_steps
         data.attrs["env_args"] = json.dumps(args)

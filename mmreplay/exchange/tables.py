@@ -269,9 +269,17 @@ class Tables:
         if "episode" in roles:
             numbers = block[roles["episode"]]
             changes = np.append(numbers[1:] != numbers[:-1], not goes_on)
+            self._losses.add(
+                "truncations within a numbered episode: left out",
+                int((truncated & ~changes).sum()),
+            )
             truncated = truncated | (changes & ~terminal)
             if "life_losses" not in roles:
                 # Where episodes are numbered, a terminal step within one is a lost life.
+                self._losses.add(
+                    "terminal steps within a numbered episode: taken as lost lives",
+                    int((terminal & ~changes).sum()),
+                )
                 return terminal, changes
         ends = terminal | truncated
         if "life_losses" in roles:

@@ -98,8 +98,11 @@ def test_a_table_of_others_in_several_files(tmp_path, quick_disk):
 @pytest.mark.parametrize(
     ("observations", "message"),
     [
-        ([[1.0, 2.0], [1.0], [2.0, 3.0]], "expected 3 rows of shape .2,., found 5 numbers"),
-        ([[1.0, 2.0], None, [2.0, 3.0]], "1 rows are missing"),
+        ([[1.0, 2.0], [1.0], [2.0, 3.0]], "shape .2,., found 1 lists that are not of 2 values"),
+        ([[1.0, 2.0], [1.0], [2.0, 3.0, 4.0]], "2 lists that are not of 2 values, the first of 1"),
+        ([[1.0, 2.0], None, [2.0, 3.0]], "1 values are missing"),
+        ([[1, 2], [3, None], [2**53 + 1, 2]], "1 values are missing"),
+        ([[[1, 2], [3, 4]], [[1], [2, 3, 4]], [[1, 2], [3, 4]]], "2 lists that are not of 2"),
     ],
 )
 def test_rows_that_are_not_alike_are_refused(tmp_path, observations, message):
@@ -107,6 +110,48 @@ def test_rows_that_are_not_alike_are_refused(tmp_path, observations, message):
     pq.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(FormatError, match=message):
         import_dataset("parquet", tmp_path / "a.parquet", tmp_path / "a.zarr")
+
+
+def steps(n, **others):
+    """Columns of n steps of one episode."""
+    return {
+        "observations": np.arange(n, dtype="uint8"),
+        "actions": np.arange(n, dtype="int16"),
+        "rewards": np.arange(n, dtype="int8"),
+        "terminations": np.arange(n) == n - 1,
+    } | others
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"rewards": [0.5, 0.25, 0.75]}, "part-1.parquet: rewards: expected int8, found float64"),
+        ({"actions": np.array([0, 1, 70_000])}, "actions: expected int16, found int64"),
+        ({"terminations": [0.0, 0.5, 1.0]}, "terminations: expected bool, found float64"),
+    ],
+)
+def test_a_file_of_other_numbers_than_the_first_is_refused(tmp_path, quick_disk, other, message):
+    (tmp_path / "in").mkdir()
+    for number, columns in enumerate((steps(3), steps(3, **other))):
+        pq.write_table(pa.table(columns), tmp_path / "in" / f"part-{number}.parquet")
+    with pytest.raises(FormatError, match=message):
+        import_dataset("parquet", tmp_path / "in", tmp_path / "a.zarr")
+    assert not (tmp_path / "a.zarr").exists()
+
+
+def test_files_without_rows_hidden_ones_and_columns_of_some_only(tmp_path, quick_disk):
+    for name, table in (
+        ("in/part-0.parquet", pa.table(steps(3)).slice(0, 0)),
+        ("in/part-1.parquet", pa.table(steps(3))),
+        ("in/part-2.parquet", pa.table(steps(4, rewards=np.ones(4, "i1"), more=np.ones(4)))),
+        ("in/_tmp.parquet", pa.table(steps(9))),
+        ("in/.hidden/part-3.parquet", pa.table(steps(9))),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, tmp_path / name)
+    made = import_dataset("parquet", tmp_path / "in", tmp_path / "a.zarr")
+    assert (made.transitions, made.episodes, made.terminated) == (7, 2, 2)
+    assert made.losses[0].what == "column more: not in all files"
 
 
 @pytest.mark.parametrize("data", [b"", b"PAR1 and no more", b"\0" * 5000])

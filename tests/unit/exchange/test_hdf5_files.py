@@ -1,11 +1,14 @@
 """HDF5 files that are imported, and what they must not open: other files."""
 
+import subprocess
+import sys
+
 import h5py
 import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import FormatError, export_dataset, import_dataset
+from mmreplay import Field, FormatError, export_dataset, import_dataset
 from mmreplay.exchange.hdf5_files import open_hdf5
 from tests.support.played_episodes import play, write
 
@@ -118,3 +121,30 @@ def test_groups_without_an_end_are_refused(tmp_path):
             group = group.create_group("a")
     with pytest.raises(FormatError, match="expected groups in at most 100 others, found more"):
         import_dataset("d4rl", tmp_path / "a.h5", tmp_path / "a.zarr")
+
+
+CODE = """
+import resource, signal, sys
+import mmreplay
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), resource.RLIM_INFINITY))
+try:
+    mmreplay.export_dataset(sys.argv[1], sys.argv[2], sys.argv[1] + ".out")
+except mmreplay.MmreplayError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize("kind", ["d3rlpy", "minari", "robomimic"])
+@pytest.mark.parametrize("size", [0, 1000, 20_000])
+def test_a_file_that_cannot_be_written_is_an_error_and_the_process_goes_on(
+    tmp_path, quick_disk, kind, size
+):
+    frames = {"frame": Field((500,), "float64")}
+    store = write(tmp_path / "a.zarr", play(frames=frames, action=Field((2,), "float32")))
+    command = [sys.executable, "-c", CODE, store, kind, str(size)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"FailedStoreError {store}.out: exporting to {kind} failed: File")
+    assert "nothing is left behind" in done.stdout
+    assert done.stderr == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]

@@ -191,3 +191,17 @@ def test_an_end_that_is_no_flag_is_refused(dataset, tmp_path, quick_disk, name):
         file[f"episode_1/{name}"] = np.array([0, 0, np.nan, 1])
     with pytest.raises(FormatError, match=f"episode 1: {name}: expected flags, .* found nan"):
         import_dataset("minari", dataset, tmp_path / "a.zarr")
+
+
+@pytest.mark.parametrize("name", ["observations", "actions", "terminations", "truncations"])
+@pytest.mark.parametrize("more", [-1, 1])
+def test_columns_of_different_lengths_are_refused(dataset, tmp_path, quick_disk, name, more):
+    with h5py.File(dataset / "data" / "main_data.hdf5", "a") as file:
+        path = f"episode_1/{name}"
+        if isinstance(file[path], h5py.Group):
+            path += f"/{next(iter(file[path]))}"
+        rows = file[path][:]
+        del file[path]
+        file[path] = np.resize(rows, (len(rows) + more, *rows.shape[1:]))
+    with pytest.raises(FormatError, match=f"episode 1: {name}.*: expected .* rows for .* rewards"):
+        import_dataset("minari", dataset, tmp_path / "a.zarr")

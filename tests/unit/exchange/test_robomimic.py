@@ -149,3 +149,27 @@ def test_an_end_that_is_no_flag_is_refused(tmp_path, quick_disk):
         file["data/demo_4/dones"] = np.array([0, 0, 0, 0, 2])
     with pytest.raises(FormatError, match="demo_4: dones: expected flags, each 0 or 1, found 2"):
         import_dataset("robomimic", path, tmp_path / "a.zarr")
+
+
+@pytest.mark.parametrize("name", ["obs/pose", "next_obs/pose", "rewards", "dones"])
+@pytest.mark.parametrize("more", [-1, 1])
+def test_columns_of_different_lengths_are_refused(tmp_path, quick_disk, name, more):
+    path = demonstrations(tmp_path / "a.hdf5")
+    with h5py.File(path, "a") as file:
+        rows = file[f"data/demo_3/{name}"][:]
+        del file[f"data/demo_3/{name}"]
+        file[f"data/demo_3/{name}"] = np.resize(rows, (4 + more, *rows.shape[1:]))
+    with pytest.raises(FormatError, match=rf"demo_3: {name}: expected 4 rows.* found {4 + more}"):
+        import_dataset("robomimic", path, tmp_path / "a.zarr")
+    assert not (tmp_path / "a.zarr").exists()
+
+
+@pytest.mark.parametrize("name", ["obs/pose", "actions", "states"])
+def test_a_demonstration_of_other_numbers_than_the_first_is_refused(tmp_path, quick_disk, name):
+    path = demonstrations(tmp_path / "a.hdf5")
+    with h5py.File(path, "a") as file:
+        rows = file[f"data/demo_0/{name}"][:]
+        del file[f"data/demo_0/{name}"]
+        file[f"data/demo_0/{name}"] = rows.astype("f4")
+    with pytest.raises(FormatError, match=r"expected .* float32, as in the first episode, found"):
+        import_dataset("robomimic", path, tmp_path / "a.zarr")
