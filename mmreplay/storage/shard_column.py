@@ -48,7 +48,7 @@ class ShardColumn:
         self._row_bytes = spec.row_bytes
         self._codecs = [compression.make_codec(s.codec or {}) for s in self._specs]
         self._inner = np.array([s.inner_rows for s in self._specs], np.int64)
-        self._longest_inner = int(self._inner.max())
+        self._longest_inner, self._shortest_inner = int(self._inner.max()), int(self._inner.min())
         self._chunk_bytes = [s.inner_rows * self._row_bytes for s in self._specs]
         # Inner chunks that lie beside each other: row r is of the one with the number r % width.
         self._widths = np.array([s.width for s in self._specs], np.int64)
@@ -195,26 +195,32 @@ class ShardColumn:
         `places` in `filled` are those of `wanted`; None for one after the other.
         """
         keys, within = self._locate(wanted)
-        ends = (np.diff(within) != 1) | (np.diff(keys) != 0)
+        begins = np.ones(wanted.size, np.bool_)
+        np.not_equal(within[1:] - within[:-1], 1, out=begins[1:])
+        begins[1:] |= keys[1:] != keys[:-1]
         if places is not None:
-            ends |= np.diff(places) != 1
-        starts = np.append(0, ends.nonzero()[0] + 1)
+            begins[1:] |= places[1:] - places[:-1] != 1
+        starts = begins.nonzero()[0]
         # Fewer bytes are copied faster all at once, from wherever they are by then.
         least = min(_RUN_BYTES / self._row_bytes, _RUN_OF_CHUNK * self._longest_inner)
         if wanted.size < least * starts.size:
             self._gather(keys, within, filled, places)
             return
-        lengths = np.diff(starts, append=wanted.size)
-        # Each chunk's longest run first: a whole one is then decoded in place, once.
-        order = np.lexsort((-lengths, keys[starts]))
-        starts, lengths = starts[order], lengths[order]
+        lengths = np.empty_like(starts)
+        np.subtract(starts[1:], starts[:-1], out=lengths[:-1])
+        lengths[-1] = wanted.size - starts[-1]
+        chunks = keys[starts]
+        if lengths.max() < self._shortest_inner:
+            order = chunks.argsort(kind="stable")
+        else:  # each chunk's longest run first: a whole one is then decoded in place, once
+            order = np.lexsort((-lengths, chunks))
         row_bytes, sizes = self._row_bytes, self._chunk_bytes
         to = starts if places is None else places[starts]
-        runs = (keys[starts], within[starts] * row_bytes, lengths * row_bytes, to * row_bytes)
+        runs = (chunks, within[starts] * row_bytes, lengths * row_bytes, to * row_bytes)
         spare = self._scratch(1)[0]
         target = filled.reshape(-1).view(np.uint8)
         known, rows = None, spare
-        for key, begin, n_bytes, at in zip(*(x.tolist() for x in runs), strict=True):
+        for key, begin, n_bytes, at in zip(*(x[order].tolist() for x in runs), strict=True):
             if known != key:
                 known, size = key, sizes[key >> LANE_SHIFT]
                 rows = target[at : at + size] if n_bytes == size else spare[:size]
