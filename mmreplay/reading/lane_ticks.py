@@ -86,7 +86,11 @@ class LaneTicks:
             return
         least, most = int(numbers.min()), int(numbers.max())
         reader = self._reader
-        if least < base and reader.is_live and (not reader.poll() or reader.base > self._base):
+        if reader.is_live:
+            has_gone = not reader.poll() or (least < base and reader.base > self._base)
+        else:  # a session that came after what was read of the ticks
+            has_gone = reader.replaced()
+        if has_gone:
             raise EvictedError(str(reader.path))
         wrong = most if most >= head else least
         raise CorruptStoreError(

@@ -204,6 +204,8 @@ class LogReader:
             head = words[COMMITTED]
             if head != self.head:
                 self._reach(head)
+                if not self.in_session():  # it may be the head of the next one
+                    return False
             self.base = words[BASE]
         return True
 

@@ -1,13 +1,17 @@
 """What an index asks of a vector lane, read from its columns."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+import mmreplay
 from mmreplay.errors import CorruptStoreError
 from mmreplay.reading.lane_ticks import LaneTicks
 from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.storage.chunk_files import EvictedError
 from mmreplay.storage.raw_column import Remaps
+from tests.support.disks.faults import kill
 
 WIDTH = 3
 
@@ -93,3 +97,18 @@ def test_a_start_that_went_meanwhile_is_evicted_and_one_that_was_gone_is_corrupt
     lane.evict(500)
     with pytest.raises(EvictedError):
         ticks.start_ticks(gone)
+
+
+@pytest.mark.usefixtures("quick_disk")
+def test_a_step_of_a_later_session_than_the_starts_are_is_no_damage(tmp_path, opened):
+    frame, action = mmreplay.Field((2,), "float32"), mmreplay.Field((), "int64")
+    writer = mmreplay.create(tmp_path / "a.zarr", frame, action, lanes=WIDTH)
+    writer.reset(np.zeros((WIDTH, 2), np.float32))
+    kill(writer)
+    ticks = opened(SimpleNamespace(path=tmp_path / "a.zarr"))
+    ticks.starts = 0, 0  # as of a session before
+    with pytest.raises(CorruptStoreError, match="belongs to episode 0"):
+        ticks.start_ticks(np.array([0]))
+    mmreplay.create(tmp_path / "a.zarr", frame, action, lanes=WIDTH, append=True).close()
+    with pytest.raises(EvictedError):
+        ticks.start_ticks(np.array([0]))
