@@ -52,6 +52,11 @@ def read(
         names = list(data.array_keys())
         if "action" not in names or not len(ends):
             raise FormatError(f"{source}: expected data/action and an episode, found {names}")
+        if ends.dtype.kind not in "iu" or (np.diff(ends.astype(np.int64), prepend=0) < 0).any():
+            raise FormatError(
+                f"{source}: meta/episode_ends: expected the rows at which episodes end, ascending, "
+                f"found {ends!r:.80}"
+            )
         wanted = [observations] if isinstance(observations, str) else observations
         chosen = _observations(names, wanted, source)
         columns: dict[str, ArrayColumn] = {}

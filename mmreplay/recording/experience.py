@@ -97,6 +97,7 @@ class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Step the environment, and append the step to the store."""
         log = self._log
         log.check()
+        given = copy.copy(action)  # an environment may clip it where it is
         with log:
             observation, reward, terminated, truncated, info = self.env.step(action)
             more = log.extras(info)
@@ -104,7 +105,7 @@ class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
                 before, self._lives = self._lives, lives_of_one(info.get("lives"))
                 more["life_lost"] = self._lives < before
             frame = log.fields.to_frame(observation)
-            log.write((log.writer.step, (action, reward, frame, terminated, truncated), more))
+            log.write((log.writer.step, (given, reward, frame, terminated, truncated), more))
         return observation, reward, terminated, truncated, info
 
     def close(self) -> None:
@@ -157,6 +158,7 @@ class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
         """Step the environments, and append what was no reset to the store."""
         log = self._log
         log.check()
+        given = np.array(actions)  # environments may clip them where they are
         with log:
             result = self.env.step(actions)
             step = self._reader.read(*result)
@@ -169,7 +171,7 @@ class RecordVectorExperience(VectorWrapper[Any, Any, Any, Any, Any]):
             calls: list[_Call] = []
             if step.recorded is None or some(step.recorded) is not None:
                 values = (
-                    np.asarray(actions), step.rewards, step.frames, step.terminated, step.truncated
+                    given, step.rewards, step.frames, step.terminated, step.truncated
                 )  # fmt: skip
                 calls.append((log.writer.step, values, {**more, "mask": step.recorded}))
             if step.started is not None:

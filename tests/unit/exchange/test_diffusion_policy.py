@@ -121,3 +121,12 @@ def test_what_does_not_fit_is_refused(pusht, tmp_path):
         )
     with pytest.raises(FormatError, match="cannot be read as diffusion_policy"):
         import_dataset("diffusion_policy", tmp_path, tmp_path / "a.zarr")
+
+
+@pytest.mark.parametrize("ends", [[6, 3], [-1, 6], [3.5, 10.0]])
+def test_ends_of_episodes_that_are_none_are_refused(pusht, tmp_path, ends):
+    pusht(tmp_path / "in.zarr")
+    root = zarr.open_group(tmp_path / "in.zarr", mode="a", zarr_format=2)
+    root.create_array("meta/episode_ends", data=np.array(ends), overwrite=True)
+    with pytest.raises(FormatError, match="episode_ends: expected the rows at which episodes end"):
+        import_dataset("diffusion_policy", tmp_path / "in.zarr", tmp_path / "a.zarr")

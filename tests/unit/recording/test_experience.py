@@ -543,3 +543,30 @@ def test_a_path_that_takes_finite_values_only(tmp_path):
     with mmreplay.open(path) as store:
         assert store.episodes["length"].tolist() == [2, 2, 2, 1, 1, 1]
         assert np.isfinite(store.rewards[:]).all()
+
+
+class Clipping(gymnasium.Env):
+    """Clips the actions that it is given, in the array of the loop."""
+
+    observation_space, action_space = spaces.Box(-9, 9, (1,)), spaces.Box(-9, 9, (2,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        np.clip(action, -1, 1, out=action)
+        return action[:1].copy(), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("n", [None, 2])
+def test_actions_are_those_of_the_loop_whatever_the_environment_does_to_them(n, tmp_path):
+    env = Clipping() if n is None else SyncVectorEnv([Clipping] * n)
+    env = RecordExperience(env, tmp_path / "s.zarr")
+    env.reset()
+    env.step(np.full((2,) if n is None else (n, 2), 4, np.float32))
+    env.close()
+    with mmreplay.open(tmp_path / "s.zarr") as store:
+        batch = store.transitions(store.ids, stack=None)
+    assert (batch.action == 4).all()
+    assert (batch.next_observation == 1).all()
