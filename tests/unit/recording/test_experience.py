@@ -561,8 +561,8 @@ class Clipping(gymnasium.Env):
 
 @pytest.mark.parametrize("n", [None, 2])
 def test_actions_are_those_of_the_loop_whatever_the_environment_does_to_them(n, tmp_path):
-    env = Clipping() if n is None else SyncVectorEnv([Clipping] * n)
-    env = RecordExperience(env, tmp_path / "s.zarr")
+    inner = Clipping() if n is None else SyncVectorEnv([Clipping] * n)
+    env = RecordExperience(inner, tmp_path / "s.zarr")
     env.reset()
     env.step(np.full((2,) if n is None else (n, 2), 4, np.float32))
     env.close()
