@@ -79,7 +79,10 @@ def run_in_processes(
             if results.n_taken < turns.n_calls:
                 raise children.killed("")
         except BaseException:
-            children.kill()
+            try:
+                children.kill()
+            finally:  # once more, if another interrupt came before the first could catch it
+                children.kill()
             raise
     return True
 
