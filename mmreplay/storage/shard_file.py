@@ -222,7 +222,11 @@ class OpenShard:
         self._spec, self._codec = spec, codec
         n_last = 16 * spec.n_inner + 4
         self._file = checked_reads.QuickFile(folder, name)
-        self._size, self._index = self._file.read_end(n_last)
+        try:
+            self._size, self._index = self._file.read_end(n_last)
+        except BaseException:
+            self.close()
+            raise
         if (
             len(self._index) < n_last
             or self._size > _most_bytes(spec)

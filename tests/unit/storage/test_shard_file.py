@@ -1,5 +1,6 @@
 """One shard file: written, checked when it is opened, and decoded."""
 
+import os
 import struct
 import warnings
 
@@ -264,3 +265,11 @@ def test_a_shard_with_chunks_in_each_other_s_places_is_damaged(opened, tmp_path)
     path.write_bytes(data)
     with pytest.raises(CorruptStoreError, match="does not match its crc32c"):
         opened(path, spec).decode(0, np.empty(spec.inner_bytes, np.uint8))
+
+
+def test_a_directory_in_the_place_of_a_shard_is_damage_and_stays_open_nowhere(tmp_path):
+    (tmp_path / "c.0.0").mkdir()
+    before = len(os.listdir("/dev/fd"))
+    with pytest.raises(CorruptStoreError, match="expected a regular file"):
+        read(tmp_path / "c.0.0", compressed_spec())
+    assert len(os.listdir("/dev/fd")) == before
