@@ -126,7 +126,7 @@ def test_a_long_run_takes_no_more_in_the_end_than_at_first(tmp_path, measured, c
         ("file", "MB", 4),
         ("deleted", "MB", 4),
         ("descriptors", "", 0),
-        ("maps", "", MAPS),
+        ("file_maps", "", MAPS),
         ("threads", "", 0),
         ("other files", "", 4),  # one more of checksums for each 1,024 chunk files
         ("disk", "MB", 2),
@@ -137,7 +137,7 @@ def test_a_long_run_takes_no_more_in_the_end_than_at_first(tmp_path, measured, c
         )
         # Memory and disk by what is usual: one look in twenty finds the rows in one chunk file of
         # each column more than the others. What is counted by the most there ever was.
-        usual = np.median if what in {"anon", "file", "maps", "disk"} else np.max
+        usual = np.median if what in {"anon", "file", "file_maps", "disk"} else np.max
         result.add(f"{what}, first tenth", float(usual(before)), unit)
         result.add(f"{what}, last tenth", float(usual(after)), unit)
         result.add(f"{what}, growth", float(usual(after) - usual(before)), unit, at_most=most)
@@ -170,8 +170,8 @@ def check_counts(first, last):
     A flush that comes late leaves some more for a while: the last looks' least counts. Maps of files
     that were just evicted are let go of in turn: of these there may be as many, of a page.
     """
-    spare = {"maps": MAPS, "deleted": MAPS * mmap.PAGESIZE}
-    for what in ("descriptors", "maps", "deleted", "threads", "other files"):
+    spare = {"file_maps": MAPS, "deleted": MAPS * mmap.PAGESIZE}
+    for what in ("descriptors", "file_maps", "deleted", "threads", "other files"):
         seen = [[taken(one, what) for one in some] for some in (first, last)]
         assert min(seen[1]) <= max(seen[0]) + spare.get(what, 0), what
     # The checksums of chunk files that are gone stay, in four bytes each: a page at times.

@@ -27,6 +27,8 @@ class Usage:
         file: resident memory that is mapped from files, in memory (tmpfs) or on a disk.
         descriptors: open ones, counted.
         maps: ranges of addresses, counted.
+        file_maps: those of them that show a file. Of the others the allocators of Python and of the
+            C library make one or a dozen for the same bytes.
         deleted: addresses that still show files which were unlinked: these keep their blocks.
         threads: of the process, counted.
         files: files and directories of the store, counted.
@@ -37,6 +39,7 @@ class Usage:
     file: int
     descriptors: int
     maps: int
+    file_maps: int
     deleted: int
     threads: int
     files: int
@@ -61,6 +64,7 @@ def usage(store: Path) -> Usage:
         **resident(),
         descriptors=len(os.listdir("/proc/self/fd")) - 1,  # without the one that lists them
         maps=len(maps),
+        file_maps=sum("/" in line for line in maps),
         deleted=sum(_length(line) for line in maps if line.endswith(_DELETED)),
         threads=len(os.listdir("/proc/self/task")),
         files=sum(len(folders) + len(names) for _, folders, names in os.walk(store)),
