@@ -7,6 +7,7 @@ with a `start` is stored with the values that the environment uses.
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import inspect
 import re
 import warnings
@@ -105,6 +106,13 @@ def env_fields(env: AnyEnv) -> EnvFields:
             f"env: expected a Gymnasium environment, found {env!r}; make it first, with "
             f"gymnasium.make"
         )
+    if hasattr(env, "num_envs") and not isinstance(env, (Env, VectorEnv)):
+        raise SchemaError(
+            f"env: expected an environment of Gymnasium, single or vector, found {env!r} of "
+            f"another library; for stable-baselines3 take replay_buffer_class="
+            f"mmreplay.adapters.stable_baselines3.DiskReplayBuffer; else give frame=, action= and "
+            f"lanes= in the place of env="
+        )
     padding = None
     if isinstance(env, VectorEnv):
         observation, action = env.single_observation_space, env.single_action_space
@@ -144,6 +152,52 @@ def env_fields(env: AnyEnv) -> EnvFields:
     if not frame:
         raise SchemaError("observation_space: it has no parts, so there is nothing to store")
     return EnvFields(frame, action_field, lanes, paths, padding)
+
+
+def env_metadata(env: AnyEnv) -> dict[str, Any]:
+    """What a store says of the environment that it was made for, unless it is told what to say."""
+    names = action_names(env)
+    return {
+        "id": env_name(env),
+        "n_envs": getattr(env, "num_envs", 1),
+        **({"action_names": names} if names else {}),
+        "versions": versions(),
+    }
+
+
+def env_name(env: AnyEnv) -> str:
+    """An environment's id, or the name of its class where it has none."""
+    spec_id = getattr(env.spec, "id", None)  # the spec of other libraries' is of another kind
+    return spec_id if isinstance(spec_id, str) else type(env.unwrapped).__name__
+
+
+def action_names(env: AnyEnv) -> list[str] | None:
+    """What an environment, or the first of several, calls its actions; None if it does not tell.
+
+    Atari games and some others have ``get_action_meanings``.
+    """
+    first = env
+    if isinstance(env, VectorEnv):
+        if hasattr(env, "ale"):  # of ale-py, in whose threads there are no environments to ask
+            return [action.name for action in env.ale.get_action_set()]
+        first = next(iter(getattr(env, "envs", ())), env)
+    tell = getattr(first.unwrapped, "get_action_meanings", None)
+    if not callable(tell):
+        return None
+    names = tell()
+    is_list = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
+    return list(names) if is_list else None
+
+
+def versions() -> dict[str, str]:
+    """Versions of what makes the frames, for the store's metadata."""
+    out = {}
+    for name in ("gymnasium", "ale-py", "opencv-python-headless", "opencv-python"):
+        try:
+            out[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return out
 
 
 def _own_stack(env: Any) -> int | None:

@@ -6,7 +6,6 @@ Invariant: an id names the same dynamics for one environment and for many.
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from mmreplay.arguments import whole_number_or_none
-from mmreplay.env_fields import AnyEnv, EnvFields, env_fields
+from mmreplay.env_fields import AnyEnv, EnvFields, action_names, env_fields, env_name
 from mmreplay.errors import MissingExtraError, MmreplayError
 from mmreplay.format.layout import MAX_LANES
 from mmreplay.recording import atari
@@ -115,23 +114,6 @@ def resolve_id(env_id: str) -> tuple[str, EnvSpec]:
     raise MmreplayError(f"environment {env_id!r}: not registered")
 
 
-def versions() -> dict[str, str]:
-    """Versions of what makes the frames, for the store's metadata."""
-    out = {}
-    for name in ("gymnasium", "ale-py", "opencv-python-headless", "opencv-python"):
-        try:
-            out[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return out
-
-
-def env_name(env: AnyEnv) -> str:
-    """An environment's id, or the name of its class where it has none."""
-    spec_id = getattr(env.spec, "id", None)  # the spec of other libraries' is of another kind
-    return spec_id if isinstance(spec_id, str) else type(env.unwrapped).__name__
-
-
 def _versions_of(name: str) -> list[str]:
     found = [s for s in gymnasium.registry.values() if s.id.rpartition("-v")[0] == name]
     return [s.id for s in sorted(found, key=lambda s: s.version or 0, reverse=True)]
@@ -187,24 +169,6 @@ def _from_env(env: AnyEnv, n_envs: int | None, *, owned: bool, name: str | None 
         return World(env, lanes, fields, space, name, None, action_names(env), owned=owned)
     names = action_names(env)
     return World(env, None, fields, env.observation_space, name, None, names, owned=owned)
-
-
-def action_names(env: AnyEnv) -> list[str] | None:
-    """What an environment, or the first of several, calls its actions; None if it does not tell.
-
-    Atari games and some others have ``get_action_meanings``.
-    """
-    first = env
-    if isinstance(env, VectorEnv):
-        if hasattr(env, "ale"):  # of ale-py, in whose threads there are no environments to ask
-            return [action.name for action in env.ale.get_action_set()]
-        first = next(iter(getattr(env, "envs", ())), env)
-    tell = getattr(first.unwrapped, "get_action_meanings", None)
-    if not callable(tell):
-        return None
-    names = tell()
-    is_list = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
-    return list(names) if is_list else None
 
 
 def _name(factory: Callable[[], Any]) -> str:

@@ -18,10 +18,17 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import VectorEnv, VectorWrapper
 
-from mmreplay.env_fields import AnyEnv, EnvFields, Frame, advice_on_stacks, env_fields, warn_caller
+from mmreplay.env_fields import (
+    AnyEnv,
+    EnvFields,
+    Frame,
+    advice_on_stacks,
+    env_fields,
+    env_metadata,
+    warn_caller,
+)
 from mmreplay.errors import DiskFullError, FailedStoreError, MmreplayError, SchemaError
 from mmreplay.recording.autoreset import Mask, StepReader, final_info, some
-from mmreplay.recording.environments import action_names, env_name, versions
 from mmreplay.recording.lives import lives_of_all, lives_of_one
 from mmreplay.writing.create import create
 
@@ -331,14 +338,7 @@ class _Log:
 
 
 def _create(env: AnyEnv, path: Any, options: Mapping[str, Any], *, life_loss: bool) -> Any:
-    names = action_names(env)
-    metadata = {
-        "id": env_name(env),
-        "n_envs": getattr(env, "num_envs", 1),
-        **({"action_names": names} if names else {}),
-        "life_loss": life_loss,
-        "versions": versions(),
-    }
+    metadata = {**env_metadata(env), "life_loss": life_loss}
     return create(path, **{"env": env, "metadata": metadata, **options})
 
 

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from mmreplay.arguments import whole_number
-from mmreplay.env_fields import advice_on_stacks
+from mmreplay.env_fields import advice_on_stacks, versions
 from mmreplay.errors import MmreplayError, SchemaError, StoreNotFoundError
 from mmreplay.reading.store import open_store
-from mmreplay.recording.environments import EnvLike, World, make_world, versions
+from mmreplay.recording.environments import EnvLike, World, make_world
 from mmreplay.recording.loops import Tally, prepare
 from mmreplay.recording.policies import PolicyLike, load_policy
 from mmreplay.recording.progress import Meter, RecordProgress

@@ -85,7 +85,8 @@ def create(
             name opens the same lane again.
         padding: how stacks are padded when a reader does not say: ``reset`` or ``zero``; None for
             what `env` does if it is a `FrameStack`, else ``reset``.
-        metadata: anything JSON holds; kept as attributes.mmreplay.env.
+        metadata: anything JSON holds; kept as attributes.mmreplay.env. None for what `env` says of
+            itself, in a new store: its id, how many it is, what its actions are called.
         append: open the store if it exists. Fields are then left out, or match.
         flush_s: seconds between flushes by the clock; 0 for none.
         finite: whether a NaN or an infinity among floats (rewards, frames, actions, extras) is
@@ -111,12 +112,14 @@ def create(
         _check_name(lane)
     capacity = whole_number_or_none("capacity", capacity, 1, _MAX_CAPACITY)
     stack_padding: str | None = None
+    about_env: dict[str, Any] | None = None
     advice: str | None = None
     if env is not None:
         from mmreplay.env_fields import (  # noqa: PLC0415 (an extra)
             advice_for_a_loop,
             advice_on_stacks,
             env_fields,
+            env_metadata,
             warn_caller,
         )
 
@@ -124,7 +127,7 @@ def create(
         advice = advice_for_a_loop(env)
         if frame is None and (on_stacks := advice_on_stacks(env)) is not None:
             warn_caller(on_stacks)
-        stack_padding = found.padding
+        stack_padding, about_env = found.padding, env_metadata(env)
         frame, action = frame or found.frame, action or found.action
         lanes = lanes if lanes is not None else found.lanes
     lanes = whole_number_or_none("lanes", lanes, 1, MAX_LANES)
@@ -140,6 +143,7 @@ def create(
         _checked_metadata(metadata),
         _checked_flush_s(flush_s),
         stack_padding,
+        about_env,
         of_one=env is not None and lanes is None,
         finite=_checked_finite(finite),
     )

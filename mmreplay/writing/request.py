@@ -56,6 +56,7 @@ class Request:
     metadata: Mapping[str, Any] | None
     flush_s: float
     stack_padding: str | None = None  # of the environment's stacks; counts in a new store
+    env_metadata: Mapping[str, Any] | None = None  # what it says of itself; in a new store, too
     of_one: bool = False  # it is said to be of one environment, and not left open
     finite: bool | None = None
 
@@ -92,7 +93,7 @@ class Request:
             "capacity": capacity,
             "padding": self.padding or self.stack_padding or "reset",
             **({"finite": True} if self.finite else {}),
-            "env": dict(self.metadata or {}),
+            "env": dict((self.env_metadata if self.metadata is None else self.metadata) or {}),
             "versions": {"mmreplay": __version__, "numpy": np.__version__},
         }
         return {**own, "name": name} if name is not None else own

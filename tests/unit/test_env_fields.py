@@ -164,3 +164,14 @@ def test_an_observation_without_a_part_of_its_space_is_refused():
     fields = fields_of(spaces.Dict({"a": spaces.Discrete(3)}))
     with pytest.raises(SchemaError, match="its space has a part 'a'"):
         fields.to_frame({"b": 1})
+
+
+def test_vector_environments_of_other_libraries_are_refused(tmp_path):
+    class VecEnv:  # what stable-baselines3 calls one; its spaces are those of one environment
+        num_envs = 2
+        observation_space = spaces.Box(0, 1, (2,))
+        action_space = spaces.Discrete(2)
+
+    with pytest.raises(SchemaError, match="of another library; for stable-baselines3"):
+        mmreplay.create(tmp_path / "store.zarr", env=VecEnv())
+    assert not (tmp_path / "store.zarr").exists()

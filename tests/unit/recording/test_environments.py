@@ -1,8 +1,9 @@
 """How `record` gets its environment: by id, from a factory, or as it is given."""
 
+import gymnasium
 import pytest
 
-from mmreplay import MmreplayError, RecordExperience
+from mmreplay import MmreplayError, RecordExperience, ReplayBuffer
 from mmreplay.recording.environments import resolve_id
 from mmreplay.recording.recorder import record
 from tests.support.counter_env import Counter, metadata
@@ -90,3 +91,13 @@ def test_names_of_actions_are_kept_by_a_loop_of_ones_own(tmp_path):
         env.close()
     assert metadata(tmp_path / "named.zarr")["action_names"] == ["a", "b"]
     assert "action_names" not in metadata(tmp_path / "other.zarr")
+
+
+def test_a_new_store_says_for_which_environment_it_was_made_unless_told_otherwise(tmp_path):
+    envs = gymnasium.make_vec("CartPole-v1", 3)
+    path = tmp_path / "store.zarr"
+    ReplayBuffer(path, env=envs).close()
+    assert (metadata(path)["id"], metadata(path)["n_envs"]) == ("CartPole-v1", 3)
+    ReplayBuffer(path, env=envs, metadata={"run": 7}).close()
+    ReplayBuffer(path, env=envs).close()
+    assert metadata(path) == {"run": 7}
