@@ -89,7 +89,7 @@ export function overTime(stores, key) {
     const first = new Int32Array(n).fill(-1);
     for (let k = 0; k < table.n; k++) {
       const value = table[key][k];
-      if (table.end[k] === 0 || !Number.isFinite(value)) continue; // it still runs
+      if (table.end[k] === 0 || !table.isWhole(k) || !Number.isFinite(value)) continue;
       const bucket = Math.min(Math.floor(((table.time(k) + table.length[k]) * n) / last), n - 1);
       sums[bucket] += value;
       counts[bucket] += 1;

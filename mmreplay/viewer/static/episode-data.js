@@ -13,6 +13,7 @@ export class EpisodeData {
     this.arrived = arrived;
     this.length = 0;
     this.end = "open";
+    this.evicted = 0; // as in the table
     this.version = store.head.version;
     this.newest = new Map(); // of blocks that grow: the last one that came
     this.failures = new Map(); // path -> { message, at }
@@ -28,12 +29,14 @@ export class EpisodeData {
     if (k >= 0 && (table.end[k] !== 0 || page.isStatic)) {
       this.length = table.length[k];
       this.end = ENDS[table.end[k]];
+      this.evicted = table.evicted[k];
     } else if (page.isStatic) {
       throw new Error("There is no such episode in this export.");
     } else {
       const about = await getJson(`${this.store.episodePath(this.id)}.json`);
       this.length = about.length;
       this.end = about.end;
+      this.evicted = about.evicted ?? NaN;
     }
     return before !== `${this.length} ${this.end}`;
   }

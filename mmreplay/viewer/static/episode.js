@@ -210,13 +210,15 @@ export class EpisodeView {
   }
 
   describe() {
-    const { store, id, length, end } = this.data;
+    const { store, id, length, end, evicted } = this.data;
     const { table } = store;
     const k = table ? table.find(id) : -1;
-    this.title.textContent = k < 0 ? `Episode at id ${id}` : `Episode ${number(k)}`;
+    const isWhole = evicted === 0;
+    this.title.textContent = k < 0 || !isWhole ? `Episode at id ${id}` : `Episode ${number(k)}`;
     const lane = Number(BigInt(id) >> LANE_SHIFT);
     const facts = [count(length, "step")];
-    if (k >= 0) facts.unshift(`return ${number(table.return[k])}`);
+    if (!isWhole) facts[0] += ` left, ${evicted > 0 ? number(evicted) : "those"} before them evicted`;
+    else if (k >= 0) facts.unshift(`return ${number(table.return[k])}`);
     if ((store.about.lanes || []).length > 1) {
       facts.push(store.about.lanes[lane].name ? `lane ${store.about.lanes[lane].name}` : `lane ${lane}`);
     }
@@ -310,7 +312,8 @@ export class EpisodeView {
     if (!table) return false;
     const [lane, row] = [Number(BigInt(id) >> LANE_SHIFT), Number(BigInt(id) & ROW_MASK)];
     const env = row % store.width(lane);
-    const here = table.find(id); // -1: evicted, or newer than the table
+    // -1: evicted, or newer than the table; so what is left of one, which comes last in it.
+    const here = this.data.evicted === 0 ? table.find(id) : -1;
     for (let k = table.n - 1; k > here; k--) {
       if (table.lane[k] === lane && table.env(k) === env && table.row[k] > row) {
         this.place(store, table.id(k), table.length[k]);
@@ -434,7 +437,7 @@ export class EpisodeView {
     const collected = this.rewards
       ? number(this.rewards.subarray(0, step + 1).reduce((a, b) => a + b, 0))
       : "…";
-    shown.push(["return so far", collected]);
+    shown.push([`return so far${data.evicted === 0 ? "" : ", of these"}`, collected]);
     if (!isLast) {
       for (const column of store.all("extra")) {
         const values = data.values(column, step);
@@ -501,14 +504,14 @@ export class EpisodeView {
     for (const [side, places] of [["seen", found.seen], ["following", found.following]]) {
       places.forEach((frame, n) => {
         for (const { column, canvases } of this.strips[n][side]) {
-          const row = frame < 0 ? { data: null, offset: 0 } : data.row(column, frame);
+          const row = frame < 0 ? { data: null, offset: 0, damage: frame < -1 && "evicted" } : data.row(column, frame);
           if (!row) {
             isWhole = false;
             continue;
           }
           canvases.classList.toggle("missing", Boolean(row.damage));
           paint(canvases, column.shape, row.damage ? null : row.data, row.offset, this.range(column, row));
-          canvases.title = frame < 0 ? "padding" : `frame ${frame}${row.damage ? ": damaged" : ""}`;
+          canvases.title = frame < 0 ? row.damage || "padding" : `frame ${frame}${row.damage ? ": damaged" : ""}`;
         }
       });
     }
@@ -559,7 +562,7 @@ export class EpisodeView {
           `non_terminal ${found.nonTerminal ? "True" : "False"}`,
       );
     }
-    if (k >= 0) lines.push(`# step ${this.step} of store.trajectory(${k})`);
+    if (k >= 0 && this.data.evicted === 0) lines.push(`# step ${this.step} of store.trajectory(${k})`);
     copy(`${lines.join("\n")}\n`, this.copyButton);
   }
 

@@ -83,13 +83,19 @@ export class Table {
     this.length = packed.length.data;
     this.return = packed.return.data;
     this.end = packed.end.data;
+    this.evicted = packed.evicted.data; // steps before it, NaN: unknown; whole ones come first
     this.n = this.row.length;
+    this.whole = this.evicted.filter((one) => one === 0).length;
     this.widths = (store.about.lanes || []).map((one) => one.environments);
     this.places = null;
   }
 
   id(k) {
     return ((BigInt(this.lane[k]) << LANE_SHIFT) | BigInt(this.row[k])).toString();
+  }
+
+  isWhole(k) {
+    return this.evicted[k] === 0;
   }
 
   // Where an episode stands in time: the row, or tick, of its first step.

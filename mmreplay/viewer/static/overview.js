@@ -99,7 +99,7 @@ export class Overview {
       typeof env === "string" ? ["Environment", width > 1 ? `${env} × ${width}` : env] : null,
       ["State", head.state, head.state],
       ["Transitions", number(head.transitions)],
-      table ? ["Episodes", number(table.n)] : null,
+      table ? ["Episodes", number(table.whole)] : null,
       ["Observation", frames.join(", ")],
     ];
     fill(
@@ -114,7 +114,7 @@ export class Overview {
 
   paintCharts() {
     const stores = this.shown();
-    const hasAny = stores.some((one) => one.table.n);
+    const hasAny = stores.some((one) => one.table.whole);
     for (const chart of [this.returns, this.lengths]) chart.node.hidden = !hasAny;
     if (!hasAny) return;
     const pick = (store, k) => {

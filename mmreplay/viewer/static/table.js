@@ -38,6 +38,8 @@ export function parseFilter(text, flags) {
 }
 
 function valueOf(table, key, k) {
+  // What is left of an episode has neither.
+  if ((key === "#" || key === "return") && !table.isWhole(k)) return undefined;
   if (key === "#") return k;
   if (key === "row") return table.time(k);
   if (key === "env") return table.env(k);
@@ -149,8 +151,10 @@ export class EpisodeTable {
         ? new Uint32Array(0)
         : arrange(table, filter, this.sort, this.isDown);
       const shown = count(this.order.length, "episode");
+      const cut = this.order.filter((k) => !table.isWhole(k)).length;
       this.summary.textContent =
-        this.order.length === table.n ? shown : `${shown} of ${number(table.n)}`;
+        (this.order.length === table.n ? shown : `${shown} of ${number(table.n)}`) +
+        (cut ? `, ${number(cut)} without a beginning` : "");
       if (!table.n && !isWrong) {
         this.say("No whole episode yet: the first one appears with its first step.");
       }
