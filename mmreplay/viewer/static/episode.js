@@ -314,13 +314,16 @@ export class EpisodeView {
     const env = row % store.width(lane);
     // -1: evicted, or newer than the table; so what is left of one, which comes last in it.
     const here = this.data.evicted === 0 ? table.find(id) : -1;
-    for (let k = table.n - 1; k > here; k--) {
-      if (table.lane[k] === lane && table.env(k) === env && table.row[k] > row) {
-        this.place(store, table.id(k), table.length[k]);
-        return true;
+    const newest = (start, stop) => {
+      for (let k = stop - 1; k >= start; k--) {
+        if (table.lane[k] === lane && table.env(k) === env && table.row[k] > row) return k;
       }
-    }
-    return false;
+      return -1;
+    };
+    let k = newest(here + 1, table.whole);
+    if (k < 0) k = newest(table.whole, table.n);
+    if (k >= 0) this.place(store, table.id(k), table.length[k]);
+    return k >= 0;
   }
 
   // -- one step

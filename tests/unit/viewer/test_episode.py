@@ -138,7 +138,7 @@ def test_what_is_left_of_a_live_episode_says_how_much_was_evicted(tmp_path, quic
                 writer.step(0, 0.0, frame_of(FRAME, step))
             assert find_episode(store, 15) == Episode(15, 25, "open", 15)
             writer.step(0, 0.0, frame_of(FRAME, 41))
-            with pytest.raises(GoneError, match="or its first steps were"):
+            with pytest.raises(GoneError, match="or its beginning, was evicted"):
                 find_episode(store, 15)
 
 
