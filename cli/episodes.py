@@ -17,6 +17,7 @@ _LARGEST_FIRST = ("return", "length")
 _ROW = ("row",)
 _TICK = ("tick", "env")
 """Where an episode begins, in a lane of one environment, and in one of many."""
+_EVICTED = "Episodes without their beginning are not listed; `mmreplay view` shows what is left"
 
 
 @click.command("episodes")
@@ -46,6 +47,7 @@ def episodes(path: str, sort: str, reverse: bool, limit: int | None, as_json: bo
         found = store.episodes
         ends = store.endings(found)
         widths = [lane.environments for lane in store.lanes]
+        has_evicted = any(lane.first for lane in store.lanes)
     keys = ends if sort == "end" else found[sort]
     if sort in _LARGEST_FIRST:
         # NaN counts as the smallest. Stable: equal ones stay in the order of their ids.
@@ -62,6 +64,8 @@ def episodes(path: str, sort: str, reverse: bool, limit: int | None, as_json: bo
         echo_json({"path": path, "total": len(found), "episodes": rows})
         return
     click.echo("\n".join(_lines(found, ends, order, widths)))
+    if has_evicted:
+        click.echo(_EVICTED)
 
 
 def _place(episode: np.void) -> tuple[int, int]:

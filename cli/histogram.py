@@ -76,13 +76,20 @@ def _bins(low: float, high: float, whole: bool) -> tuple[npt.NDArray[Any], list[
     edges = np.arange(first, last + 2) * step
     if whole and step == 1:
         return edges, [number(edge) for edge in edges[:-1].tolist()]
-    gap = 1 if whole else 0
     digits = max(0, -math.floor(math.log10(step)))
     form = ".4g" if digits > _MOST_DIGITS or largest >= _LARGE else f",.{digits}f"
+    if whole:
+        # Both ends are in the bin, and those of the outer ones occur.
+        spans = [(max(a, low), min(b - 1, high)) for a, b in pairwise(edges.tolist())]
+    else:
+        spans = list(pairwise(edges.tolist()))
+    return edges, [_span(a, b, form) for a, b in spans]
+
+
+def _span(a: float, b: float, form: str) -> str:
+    """Both ends, or the one number that they are."""
     # + 0.0: no -0
-    return edges, [
-        f"{a + 0.0:{form}} to {b - gap + 0.0:{form}}" for a, b in pairwise(edges.tolist())
-    ]
+    return f"{a + 0.0:{form}}" if a == b else f"{a + 0.0:{form}} to {b + 0.0:{form}}"
 
 
 def _round_step(least: float) -> float:

@@ -224,7 +224,8 @@ class JoinedLanes:
         """Where columns of frames have those of the episode that begins with this id, (n_frames,).
 
         In a lane of one environment they are its rows. In one of many, the first frame is of the
-        starts, a further part of these columns, and the others are those after each step.
+        starts, a further part of these columns, and the others are those after each step. `first`
+        may be the oldest step that can be sampled of an episode whose beginning was evicted.
         """
         lane, cell = first >> LANE_SHIFT, first & ROW_MASK
         ticks = self.ticks.get(lane)
@@ -232,8 +233,9 @@ class JoinedLanes:
             return np.arange(first, first + n_frames)
         out = first + np.arange(-1, n_frames - 1) * ticks.width
         number = ticks.episodes(np.array([cell]))
-        ticks.start_ticks(number)  # which refuses one that is not there
-        out[:1] = number + (self._parts[lane] << LANE_SHIFT)
+        # Where the beginning was evicted, the tick before is kept for stacks.
+        if ticks.start_ticks(number)[0] == cell // ticks.width:
+            out[:1] = number + (self._parts[lane] << LANE_SHIFT)
         return out
 
     def read(self, lane: int, path: str, rows: Ids) -> Array:
@@ -307,7 +309,7 @@ class JoinedLanes:
         )
 
     def endings(self, firsts: Ids) -> tuple[Ids, Flags, Flags]:
-        """How whole episodes of a step or more end: (steps, terminated, truncated), (B,) each."""
+        """How episodes of a step or more end: (steps, terminated, truncated), (B,) each."""
         lanes, lengths = firsts >> LANE_SHIFT, self.index.span(firsts).left
         lasts = firsts + (lengths - 1) * np.array([r.width for r in self.readers])[lanes]
         terminated = self.columns["non_terminals"].take(lasts) == 0

@@ -147,7 +147,10 @@ def _in_numbers(action: npt.NDArray[Any]) -> str:
 def _checked_number(number: int, n_episodes: int, store: Store) -> int:
     number = any_whole_number("episode", number)
     if not n_episodes:
-        raise EmptyBufferError(f"{store.path}: there is no whole episode in it")
+        left = "; `mmreplay view` shows what is left of one whose beginning was evicted"
+        raise EmptyBufferError(
+            f"{store.path}: there is no whole episode in it{left if len(store) else ''}"
+        )
     if not -n_episodes <= number < n_episodes:
         raise SchemaError(
             f"episode: expected a number from 0 to {n_episodes - 1}, or from -1 (the last) down to "

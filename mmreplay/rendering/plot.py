@@ -180,7 +180,7 @@ def _figure(shown: Sequence[_Shown], told: _Told) -> Figure:
         axes.set_xlabel("transitions")
         axes.xaxis.set_major_formatter(mpl.ticker.EngFormatter(sep=""))
         if not any(len(one.steps) for one in shown):
-            axes.text(0.5, 0.5, "no episode has ended", ha="center", transform=axes.transAxes)
+            _say(axes, "no whole episode has ended")
     _distribution(rewards, shown, "rewards", [], told)
     _distribution(actions, shown, "actions", _shared_names(shown), told)
     if len(shown) > 1:
@@ -191,6 +191,13 @@ def _figure(shown: Sequence[_Shown], told: _Told) -> Figure:
     else:
         figure.suptitle(shown[0].name)
     return figure
+
+
+def _say(axes: Axes, words: str) -> None:
+    """Words in the place of a picture: an axis without values would have numbers of no meaning."""
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.text(0.5, 0.5, words, ha="center", transform=axes.transAxes)
 
 
 def _curve(axes: Axes, one: _Shown, values: Numbers) -> None:
@@ -222,7 +229,7 @@ def _distribution(
     parts = ", all parts together" if any(field.shape for field in fields) else ""
     axes.set_title(f"{path}: share of transitions{parts}")
     if not any(np.isfinite(one.low) for one in tallies):
-        axes.text(0.5, 0.5, "no transition", ha="center", transform=axes.transAxes)
+        _say(axes, "no transition")
         return
     values = histograms.shared_values(tallies, _MOST_BARS)
     if values is not None:

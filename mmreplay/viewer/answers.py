@@ -113,9 +113,10 @@ class Answers:
         return _json(documents.distributions(samples))
 
     def episode(self, number: int, version: str, first: int) -> Answer:
-        """How long an episode is by now, and how it ended."""
+        """How long an episode is by now, how it ended, and how much of it was evicted."""
         found = self._viewed(number).read(version, lambda store: find_episode(store, first))
-        return _json({"length": found.length, "end": found.end})
+        about = {"length": found.length, "end": found.end, "evicted": found.evicted}
+        return _json(about)
 
     def rows(
         self, number: int, version: str, first: int, column: int, start: int, stop: int

@@ -15,6 +15,7 @@ from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.reading.info import environment
 from mmreplay.reading.store import Store
 from mmreplay.viewer.columns import ShownColumn, shown_columns
+from mmreplay.viewer.episode import kept_episodes
 from mmreplay.viewer.packed import pack
 from mmreplay.viewer.priorities import has_priorities, read_priorities
 from mmreplay.viewer.viewed_store import finite
@@ -98,13 +99,16 @@ def _ranked(part: float) -> Callable[[Any], Ids]:
     return draw
 
 
-def episode_table(store: Store, found: npt.NDArray[np.void] | None = None) -> bytes:
-    """All whole episodes, or those found, packed: lane, row, length, return, end, (n,) each.
+def episode_table(
+    store: Store, kept: tuple[npt.NDArray[np.void], npt.NDArray[np.float64]] | None = None
+) -> bytes:
+    """All episodes, packed: lane, row, length, return, end and evicted, (n,) each.
 
-    Rows of a vector lane are cells. An end is 0 for open, 1 for terminated, 2 for truncated.
+    Rows of a vector lane are cells. An end is 0 for open, 1 for terminated, 2 for truncated. The
+    whole episodes come first, in the order of their numbers, and of them 0 steps were evicted.
+    `kept` is what `kept_episodes` gave; None asks it.
     """
-    if found is None:
-        found = store.episodes
+    found, evicted = kept_episodes(store) if kept is None else kept
     ends = store.endings(found)
     codes = np.zeros(found.size, np.uint8)
     for code, name in enumerate(_ENDS):
@@ -114,6 +118,7 @@ def episode_table(store: Store, found: npt.NDArray[np.void] | None = None) -> by
             "row": (found["id"] & ROW_MASK).astype(np.float64),
             "return": found["return"].astype(np.float64),
             "length": found["length"].astype(np.float64),
+            "evicted": evicted,
             "lane": (found["id"] >> LANE_SHIFT).astype(np.int32),
             "end": codes,
         }

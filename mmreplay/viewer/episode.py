@@ -1,4 +1,4 @@
-"""One episode as the page asks for it, by the id of its first transition: how long it is, and rows.
+"""The episodes that the page shows, each by the id of its first transition: how long, and rows.
 
 Invariant: rows that are damaged are told apart from those around them, which are given.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import numpy.typing as npt
 
-from mmreplay.episode_index import EPISODE_DTYPE, Index
+from mmreplay.episode_index import EPISODE_DTYPE, UNKNOWN, Index
 from mmreplay.errors import CorruptStoreError, InvalidIdError, SchemaError
 from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.reading.store import Store
@@ -28,42 +29,81 @@ class Episode:
     """Where an episode stands now.
 
     Attributes:
-        first: id of its first transition.
-        length: steps.
+        first: id of its first transition that is kept.
+        length: steps from there on.
         end: terminated, truncated or open.
+        evicted: steps before, None if nobody knows how many; 0 of a whole episode.
     """
 
     first: int
     length: int
     end: str
+    evicted: int | None
+
+
+def kept_episodes(store: Store) -> tuple[npt.NDArray[np.void], npt.NDArray[np.float64]]:
+    """The whole episodes, and after them what is left of others: see `EPISODE_DTYPE`.
+
+    What is left begins with the oldest step that can be sampled, and its return is NaN. And how
+    many steps of each were evicted, (n,): 0 of whole ones, NaN where nobody knows.
+    """
+    firsts = back = np.empty(0, np.int64)
+
+    def drawn(index: Index) -> Ids:
+        nonlocal firsts, back
+        found = []
+        for lane in range(index.n_lanes):
+            listed = index.episodes(lane)
+            found.append(listed.firsts(np.flatnonzero((listed.steps > 0) & ~listed.whole())))
+        firsts = np.concatenate(found)
+        back = index.span(firsts).back
+        return firsts
+
+    # First: of one that is evicted in part meanwhile, nothing is better than twice the same.
+    left = store.live.lazy_trajectories(drawn)
+    whole = store.episodes
+    cut = np.zeros(len(left), EPISODE_DTYPE)
+    cut["id"], cut["return"] = firsts, np.nan
+    for name, values in (
+        ("length", map(len, left)),
+        ("terminated", (one.terminated for one in left)),
+        ("truncated", (one.truncated for one in left)),
+    ):
+        cut[name] = [*values]
+    evicted = np.where(back < UNKNOWN, back, np.nan)
+    return np.concatenate([whole, cut]), np.concatenate([np.zeros(whole.size), evicted])
 
 
 def find_episode(store: Store, first: int) -> Episode:
-    """The whole episode that begins with this id.
+    """The episode that begins with this id, or what is left of one from there on.
 
     Raises GoneError if it was evicted, InvalidIdError if none begins there.
     """
     lane = first >> LANE_SHIFT
     n_lanes = len(store.live.readers)
+    evicted = 0
     if not 0 <= lane < n_lanes:
         raise InvalidIdError(f"No episode begins with id {first}: there is no lane {lane}.")
 
     def drawn(index: Index) -> Ids:
+        nonlocal evicted
         _, oldest, _ = index.window(lane)
         if first & ROW_MASK < oldest:
             raise GoneError(
-                f"The episode with id {first} was evicted: the capacity of this store keeps only "
-                f"newer ones."
+                f"The episode with id {first}, or its beginning, was evicted: the capacity of this "
+                f"store keeps only newer ones."
             )
         ids = np.array([first], np.int64)
-        if index.invalid(ids)[0] or index.span(ids).back[0]:
+        if index.invalid(ids)[0] or (span := index.span(ids)).oldest[0]:
             raise InvalidIdError(f"No episode begins with id {first}.")
+        evicted = int(span.back[0])
         return ids
 
     (found,) = store.live.lazy_trajectories(drawn)
     row = np.zeros(1, EPISODE_DTYPE)
     row[0] = (first, len(found), 0, found.terminated, found.truncated)
-    return Episode(first, len(found), str(store.endings(row)[0]))
+    known = evicted if evicted < UNKNOWN else None
+    return Episode(first, len(found), str(store.endings(row)[0]), known)
 
 
 def read_rows(
@@ -71,7 +111,7 @@ def read_rows(
 ) -> tuple[Array, Damage]:
     """Rows [start, stop) of an episode in one column, and (start, stop, why) of those damaged.
 
-    Frames are counted from the first one of the episode, and all else from its first step. Damaged
+    Frames are counted from the first one that is kept, and all else from the first step. Damaged
     rows are zeros.
 
     Raises:

@@ -23,6 +23,7 @@ from mmreplay.storage.lane_metadata import store_around
 from mmreplay.viewer.answers import Answers
 from mmreplay.viewer.columns import FRAME_ROWS, shown_columns
 from mmreplay.viewer.documents import episode_table
+from mmreplay.viewer.episode import kept_episodes
 from mmreplay.viewer.page import page_files
 from mmreplay.viewer.view import Paths, first_id, listed
 from mmreplay.viewer.viewed_store import GoneError
@@ -106,12 +107,13 @@ class _Export:
             if head["state"] == "live":  # the copy is not
                 head["state"] = "copied while it was written"
             # One look: a live store goes on meanwhile, and the page asks for what it had then.
-            episodes = viewed.store.episodes
+            kept = kept_episodes(viewed.store)
+            episodes, _ = kept
             chosen = evenly_chosen(episodes["length"] + 1, frames)
             if wanted is not None and number == 0:
                 first = int(answers.start["episode"])
                 chosen = np.union1d(chosen, np.flatnonzero(episodes["id"] == first))
-            self._write(f"data/{number}/episodes.bin", episode_table(viewed.store, episodes))
+            self._write(f"data/{number}/episodes.bin", episode_table(viewed.store, kept))
             about["stores"][number]["exported"] = [
                 str(int(one["id"]))
                 for one in episodes[chosen]

@@ -22,14 +22,16 @@ from mmreplay.reading.store import Store
 from mmreplay.reading.vector_reader import VectorReader
 from mmreplay.schema import Schema
 
+_ZEROS, _BEFORE = -1, -2
+
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Stacks:
     """Transitions of one episode, B of them.
 
     Attributes:
-        seen: (B, k) which frames of the episode the observations are, 0 for its first; -1 is a
-            frame of zeros.
+        seen: (B, k) which frames of the episode the observations are, 0 for the first that is
+            kept; -1 is a frame of zeros, -2 one from before the steps that are left.
         following: (B, k) the same of the next observations.
         reward, discount: (B,) as in a `Batch`.
         non_terminal: (B,) bool.
@@ -43,7 +45,7 @@ class Stacks:
 
 
 def stacks_of(store: Store, first: int, start: int, stop: int, settings: Settings) -> Stacks:
-    """The transitions [start, stop) of the episode that begins with id `first`.
+    """The transitions [start, stop) of the episode that `find_episode` finds for id `first`.
 
     Raises InvalidIdError if one of them is none, SchemaError for a stack that is too long.
     """
@@ -56,22 +58,23 @@ def stacks_of(store: Store, first: int, start: int, stop: int, settings: Setting
     if isinstance(places[0], dict):  # the frames of all keys have the same places
         places = [next(iter(one.values())) for one in places]  # type: ignore[union-attr]
     width = reader.width if isinstance(reader, VectorReader) else None
-    seen, following = (_frames(first, width, np.asarray(one)) for one in places)
+    is_whole = not live.look(lambda index: index.span(ids[:1]).back[0] > start)
+    seen, following = (_frames(first, width, np.asarray(one), is_whole) for one in places)
     return Stacks(seen, following, batch.reward, batch.discount, batch.non_terminal)
 
 
-def _frames(first: int, width: int | None, places: Array) -> Ids:
+def _frames(first: int, width: int | None, places: Array, is_whole: bool) -> Ids:
     """Which frames of the episode lie at places, as `_PlaceColumn` gives them.
 
     `width` is that of a vector lane: its frames are those after each step, and an episode's first
-    one lies elsewhere.
+    one lies elsewhere, and is not shown of one that is not whole.
     """
     if width is None:
         frames = places - 1 - first
     else:
         is_step = (places - 1) >> LANE_SHIFT == first >> LANE_SHIFT
-        frames = np.where(is_step, (places - 1 - first) // width + 1, 0)
-    return np.where(places == 0, -1, frames)
+        frames = np.where(is_step, (places - 1 - first) // width + 1, 0 if is_whole else _BEFORE)
+    return np.where(places == 0, _ZEROS, np.where(frames < 0, _BEFORE, frames))
 
 
 class _PlaceColumn:

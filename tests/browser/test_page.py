@@ -144,6 +144,7 @@ def test_a_hundred_thousand_episodes_are_a_few_rows_of_the_page(tmp_path, serve,
             "length": np.full(n, 9.0),
             "lane": np.zeros(n, np.int32),
             "end": np.ones(n, np.uint8),
+            "evicted": np.zeros(n),
         }
     )
     page = watch(serve(tmp_path / "s.zarr")[1])
@@ -168,6 +169,24 @@ def test_several_stores_are_on_the_same_axes(tmp_path, look):
     page.page.get_by_label("b.zarr: hide in the charts").click()
     page.page.get_by_label("b.zarr: show in the charts").wait_for()
     assert page.page.locator(".bucket").first.locator(".bar-of").count() == 1
+
+
+def test_an_episode_without_its_beginning_is_listed_and_shown(tmp_path, look):
+    path = tmp_path / "ring.zarr"
+    record_pictures(path, episodes=[(60, "terminated"), (9, "truncated")], capacity=30)
+    one = look(path)
+    one.sees("2 episodes, 1 without a beginning")
+    last = one.page.locator(".rows .row").filter(visible=True).last
+    assert last.locator(".cell").all_text_contents()[:3] == [*"\u2013\u2013", "21"]
+    one.press("End", "Enter")
+    one.at(0)
+    one.sees("21 steps left, 39 before them evicted")
+    with mmreplay.open(path) as store:
+        expected = store.transitions(store.ids[:1], stack=None).observation[0]
+    assert np.array_equal(one.frame()[..., 0], expected)
+    one.stack_at(0)
+    titles = [c.get_attribute("title") for c in one.page.locator("section.stack canvas").all()]
+    assert titles[:4] == ["evicted", "evicted", "evicted", "frame 0"]
 
 
 def test_names_of_actions_and_the_transition_as_python(tmp_path, look):

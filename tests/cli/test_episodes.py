@@ -119,6 +119,16 @@ def test_an_empty_store(command, write):
     assert json.loads(command("episodes", "store.zarr", "--json").out)["episodes"] == []
 
 
+def test_episodes_that_lost_their_beginning_are_left_out_and_it_says_so(command, write, play):
+    with write(capacity=10) as writer:
+        play(writer, 30, "terminated")
+    *lines, last = command("episodes", "store.zarr").out.splitlines()
+    assert lines == ["#  id  lane  row  length  return  end"]
+    assert last == (
+        "Episodes without their beginning are not listed; `mmreplay view` shows what is left"
+    )
+
+
 def test_the_running_episode_is_open_until_its_writer_dies(command, write, play, die):
     writer = write()
     play(writer, 3)

@@ -24,12 +24,24 @@ def test_one_value():
 def test_bins_begin_at_round_numbers():
     lines = histogram(np.array([-21.0, -20, -3, 0, 17, 21]), 60)
     assert [line.strip().split("  ")[0] for line in lines] == [
-        "-30 to -21",
+        "-21",
         "-20 to -11",
         "-10 to -1",
         "0 to 9",
         "10 to 19",
-        "20 to 29",
+        "20 to 21",
+    ]
+
+
+def test_the_outer_bins_of_whole_numbers_end_where_the_values_do():
+    lines = histogram(np.array([17.0, 120, 333, 480, 500, 500]), 60)
+    assert [line.strip().split("  ")[0] for line in lines] == [
+        "17 to 99",
+        "100 to 199",
+        "200 to 299",
+        "300 to 399",
+        "400 to 499",
+        "500",
     ]
 
 

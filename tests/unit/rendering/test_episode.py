@@ -111,7 +111,17 @@ def test_a_number_that_is_too_large(games, number):
 
 def test_no_episode_yet(make):
     writer = make(frame=Field((9, 9)))
-    with mmreplay.open(writer.path) as store, pytest.raises(EmptyBufferError, match="no whole"):
+    with mmreplay.open(writer.path) as store, pytest.raises(EmptyBufferError, match=r"in it$"):
+        Episode(store, 0)
+
+
+def test_an_episode_without_its_beginning_is_shown_elsewhere(make, story):
+    writer = make(frame=Field((9, 9)), capacity=20)
+    story.play(writer, 30)
+    with (
+        mmreplay.open(writer.path) as store,
+        pytest.raises(EmptyBufferError, match="mmreplay view"),
+    ):
         Episode(store, 0)
 
 

@@ -135,7 +135,8 @@ def test_odd_numbers(make):
 def test_nothing_in_it(make):
     figure = plot(make().path)
     shown = [text.get_text() for axes in figure.axes for text in axes.texts]
-    assert shown == ["no episode has ended"] * 2 + ["no transition"] * 2
+    assert shown == ["no whole episode has ended"] * 2 + ["no transition"] * 2
+    assert not any(axes.get_xticks().size or axes.get_yticks().size for axes in figure.axes)
 
 
 def test_progress(games):

@@ -124,7 +124,8 @@ def test_rows_of_an_ended_episode_are_final_and_the_tail_of_a_running_one_is_not
     assert one.transitions(0, known, 0, 0, 9, settings).is_final
     assert one.transitions(0, known, 10, 0, 64, settings).is_final
     assert not one.transitions(0, known, 10, 64, 70, settings).is_final
-    assert json.loads(one.episode(0, known, 10).body) == {"length": 70, "end": "open"}
+    expected = {"length": 70, "end": "open", "evicted": 0}
+    assert json.loads(one.episode(0, known, 10).body) == expected
     writer.close()
     assert one.rows(0, known, 10, 0, 64, 71).is_final
 

@@ -81,6 +81,7 @@ def test_the_table_has_all_episodes(opened):
     assert columns["length"].tolist() == [9, 21, 7]
     assert columns["end"].tolist() == [1, 2, 2]
     assert columns["return"].tolist() == store.episodes["return"].tolist()
+    assert columns["evicted"].tolist() == [0, 0, 0]
 
 
 def test_samples_are_all_transitions_of_a_small_store(opened):

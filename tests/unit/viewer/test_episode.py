@@ -6,9 +6,9 @@ import pytest
 import mmreplay
 from mmreplay import Field, InvalidIdError, SchemaError
 from mmreplay.viewer.columns import shown_columns
-from mmreplay.viewer.episode import find_episode, read_rows
+from mmreplay.viewer.episode import Episode, find_episode, kept_episodes, read_rows
 from mmreplay.viewer.viewed_store import GoneError
-from tests.support.viewed import play, record_pictures
+from tests.support.viewed import FRAME, frame_of, play, record_pictures
 
 
 @pytest.fixture
@@ -54,6 +54,92 @@ def test_an_evicted_episode_is_gone(tmp_path, quick_disk):
             play(writer, frame, 6, "terminated")
         with pytest.raises(GoneError, match="evicted"):
             find_episode(store, oldest)
+
+
+@pytest.fixture
+def record_cut(tmp_path, quick_disk):
+    """Records steps of a long episode, and keeps 25: `record_cut(lanes, steps)`; gives all frames.
+
+    With `lanes` two environments do the same; the second one begins again after the 30th step, so
+    that the capacity of all keeps 25 steps of each.
+    """
+
+    def record(lanes=None, steps=40):
+        width = lanes or 1
+        frames = [[frame_of(FRAME, 100 * t + n) for n in range(width)] for t in range(steps + 1)]
+        with mmreplay.create(
+            tmp_path / "s.zarr", FRAME, Field((), "int64"), lanes=lanes, capacity=25 * width
+        ) as writer:
+            if lanes is None:
+                writer.reset(frames[0][0])
+                for t in range(steps):
+                    writer.step(t % 4, float(t), frames[t + 1][0])
+                return np.array(frames)
+            none = np.zeros(width, np.bool_)
+            writer.reset(np.array(frames[0]))
+            for t in range(steps):
+                ends = np.array([False, t == 29])
+                actions, rewards = np.full(width, t % 4), np.full(width, float(t))
+                writer.step(actions, rewards, np.array(frames[t + 1]), ends, none)
+                if ends.any():
+                    writer.reset(np.array(frames[t + 1]), mask=ends)
+        return np.array(frames)
+
+    return record
+
+
+def check_rows(store, episode, frames, first):
+    """The rows of an episode from its step `first` on."""
+    steps = np.arange(first, first + episode.length)
+    column, action, reward, flag, _ = shown_columns(store.schema)
+    shown, damage = read_rows(store, episode, column, 0, episode.length + 1)
+    assert np.array_equal(shown, frames[first : first + episode.length + 1])
+    assert damage == []
+    for one, expected in ((action, steps % 4), (reward, steps), (flag, steps * 0 + 1)):
+        rows, _ = read_rows(store, episode, one, 0, episode.length)
+        assert np.array_equal(rows[:-1], expected[:-1])
+
+
+def test_what_is_left_of_an_episode_longer_than_the_capacity_is_shown(tmp_path, record_cut):
+    frames = record_cut(steps=140)
+    with mmreplay.open(tmp_path / "s.zarr") as store:
+        assert len(store.episodes) == 0
+        (row,), evicted = kept_episodes(store)
+        assert (row["id"], row["length"], row["truncated"]) == (115, 25, True)
+        assert np.isnan([row["return"], *evicted]).all()  # nobody knows where it began
+        episode = find_episode(store, 115)
+        assert episode == Episode(115, 25, "truncated", None)
+        check_rows(store, episode, frames[:, 0], 115)
+
+
+def test_what_is_left_of_episodes_of_a_vector_lane_is_shown(tmp_path, record_cut):
+    frames = record_cut(2)
+    with mmreplay.open(tmp_path / "s.zarr") as store:
+        found, evicted = kept_episodes(store)
+        whole = store.episodes
+        assert np.array_equal(found[: len(whole)], whole)
+        assert evicted.tolist() == [0, 15, 15]
+        assert found["length"].tolist() == [10, 25, 15]
+        assert found["terminated"].tolist() == [False, False, True]
+        episodes = [find_episode(store, int(one)) for one in found["id"]]
+        assert [one.evicted for one in episodes] == [0, 15, 15]
+        check_rows(store, episodes[1], frames[:, 0], 15)
+        check_rows(store, episodes[2], frames[:, 1], 15)
+        with pytest.raises(InvalidIdError, match="No episode"):
+            find_episode(store, episodes[1].first + 2)  # its next step
+
+
+def test_what_is_left_of_a_live_episode_says_how_much_was_evicted(tmp_path, quick_disk):
+    with mmreplay.create(tmp_path / "s.zarr", FRAME, Field((), "int64"), capacity=25) as writer:
+        writer.reset(frame_of(FRAME, 0))
+        writer.step(0, 0.0, frame_of(FRAME, 1))
+        with mmreplay.open(tmp_path / "s.zarr") as store:
+            for step in range(2, 41):
+                writer.step(0, 0.0, frame_of(FRAME, step))
+            assert find_episode(store, 15) == Episode(15, 25, "open", 15)
+            writer.step(0, 0.0, frame_of(FRAME, 41))
+            with pytest.raises(GoneError, match="or its beginning, was evicted"):
+                find_episode(store, 15)
 
 
 def test_rows_of_every_column_are_those_of_the_trajectory(recorded):

@@ -93,7 +93,7 @@ def test_what_is_evicted_meanwhile_is_left_out(tmp_path, quick_disk, monkeypatch
     made = mmreplay.export_view(tmp_path / "s.zarr", tmp_path / "out")
     about = json.loads((tmp_path / "out" / "data" / "stores.json").read_bytes())["stores"][0]
     left = [int(one) for one in about["exported"]]
-    assert 0 < len(left) < len(before) == made.episodes
+    assert 0 < len(left) < len(before) == made.episodes - 1  # two steps are left of another one
     assert left == before[-len(left) :]
     assert made.exported_episodes == len(left)
     files = [one for one in (tmp_path / "out").rglob("*") if one.is_file()]

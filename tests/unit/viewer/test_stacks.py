@@ -54,6 +54,24 @@ def test_places_in_a_vector_lane(tmp_path, quick_disk, width, padding):
         check_all(store, Settings(4, 2, 0.9, padding))
 
 
+@pytest.mark.parametrize("lanes", [None, 1])
+def test_frames_from_before_the_steps_that_are_left_are_told_apart(tmp_path, quick_disk, lanes):
+    place = np.asarray if lanes is None else lambda one: np.asarray([one])
+    with mmreplay.create(
+        tmp_path / "s.zarr", FRAME, Field((), "int64"), lanes=lanes, capacity=25
+    ) as writer:
+        writer.reset(place(frame_of(FRAME, 0)))
+        for step in range(40):
+            flags = place(np.False_), place(np.False_)
+            writer.step(place(0), place(0.0), place(frame_of(FRAME, step + 1)), *flags)
+    with mmreplay.open(tmp_path / "s.zarr") as store:
+        first = int(store.ids[0])
+        near, far = (stacks_of(store, first, 0, 25, Settings(k)) for k in (3, 20))
+    assert near.seen[:4].tolist() == [[-2, -2, 0], [-2, 0, 1], [0, 1, 2], [1, 2, 3]]
+    assert near.following[-1].tolist() == [23, 24, 25]
+    assert far.seen[0].tolist() == [-2] * 19 + [0]  # also the first frame of the episode
+
+
 def test_ids_past_the_episode_are_refused(tmp_path, quick_disk):
     record_pictures(tmp_path / "s.zarr")
     with mmreplay.open(tmp_path / "s.zarr") as store, pytest.raises(InvalidIdError, match="id 9 "):
