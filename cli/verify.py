@@ -34,17 +34,34 @@ def verify(path: str, as_json: bool) -> None:
         _print(report)
     if not report.sound:
         found = count(len(report.findings), "finding")
-        advice = f"`mmreplay repair {quoted(path)}` keeps the sound rows"
-        # Without some of these nobody knows what the other files hold, or how far they go.
-        names = [one.file.rpartition("/")[2] for one in report.findings]
-        if {"zarr.json", ".live"} & {*names}:
-            advice += ", or says which file has to come back from a copy"
-        if all(one.is_stray for one in report.findings):
-            advice = (
-                f"all rows are sound: move the stray files away (a copy put over another store "
-                f"leaves some), or `mmreplay repair {quoted(path)}` makes a store without them"
-            )
-        raise click.ClickException(f"{path}: {found}: not sound; {advice}")
+        raise click.ClickException(f"{report.path}: {found}: not sound; {_advice(report)}")
+
+
+def _advice(report: Report) -> str:
+    """What a user can do, and no more than `repair` does."""
+    store = quoted(report.path)
+    first = "end its writer; then " if report.state == "live" else ""
+    if all(one.is_stray for one in report.findings):
+        return (
+            f"all rows are sound: {first}move the stray files away (a copy put over another store "
+            f"leaves some), or `mmreplay repair {store}` makes a store without them"
+        )
+    # Without some of these nobody knows what the other files hold, or how far they go.
+    names = {one.file.rpartition("/")[2] for one in report.findings}
+    unknown = bool({"zarr.json", ".live"} & names)
+    if report.from_start:
+        advice = (
+            f"no row that can be sampled lies before the damage: {first}`mmreplay repair {store}` "
+            f"may keep none, and `mmreplay repair --skip-damaged {store}` the whole episodes after "
+            f"the damage, if there are any; the others have to come back from a snapshot or "
+            f"another copy"
+        )
+    else:
+        some = ", if there are any" if unknown else ""
+        advice = f"{first}`mmreplay repair {store}` keeps the rows before the damage{some}"
+    if unknown:
+        advice += ", or says what it lacks: a file from a copy, or a newer mmreplay"
+    return advice
 
 
 def _print(report: Report) -> None:
@@ -52,11 +69,20 @@ def _print(report: Report) -> None:
     if report.warnings:
         parts += [findings_table(report.warnings, "odd, but no damage"), ""]
     word = "sound" if report.sound else "NOT SOUND"
-    rows, lanes = count(report.rows, "row"), count(report.lanes, "lane")
-    if report.environments > report.lanes:
-        rows = f"{count(report.rows, 'tick')} of {count(report.environments, 'environment')}"
     parts.append(
-        f"{report.path}: {word}, {report.state}; {rows} in "
-        f"{lanes}; {count(report.files, 'file')}, {size(report.bytes)} read"
+        f"{report.path}: {word}, {report.state}; {_read_rows(report)}; "
+        f"{count(report.files, 'file')}, {size(report.bytes)} read"
     )
     echo_table(*parts)
+
+
+def _read_rows(report: Report) -> str:
+    """How many rows of lanes of one environment, and ticks of lanes of many."""
+    vectors, others = report.vector_lanes, report.lanes - report.vector_lanes
+    parts = []
+    if others or not vectors:
+        parts.append(f"{count(report.rows - report.ticks, 'row')} in {count(others, 'lane')}")
+    if vectors:
+        environments = count(report.environments - others, "environment")
+        parts.append(f"{count(report.ticks, 'tick')} of {environments} in {count(vectors, 'lane')}")
+    return " and ".join(parts)

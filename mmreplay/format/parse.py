@@ -120,7 +120,8 @@ def parse_root(data: bytes, where: str) -> dict[str, Any]:
 def root_attributes(document: Mapping[str, Any], where: str) -> dict[str, Any]:
     """As `parse_root`, of what stands in the document."""
     if document.get("zarr_format") != 3 or document.get("node_type") != "group":  # noqa: PLR2004
-        raise FormatError(f"{where}: expected a zarr v3 group")
+        found = {key: document.get(key) for key in ("zarr_format", "node_type")}
+        raise FormatError(f"{where}: expected a zarr v3 group, found {found!r:.80}")
     attributes = document.get("attributes")
     own = attributes.get(ATTRIBUTE) if isinstance(attributes, dict) else None
     if not isinstance(own, dict):

@@ -95,7 +95,10 @@ def read_document(path: AnyPath) -> bytes:
                     f"{path}: there is no store here; check the path, or record one first"
                 ) from error
             if found == without:
-                raise FormatError(f"{path}: no zarr.json in it: not a store") from error
+                raise FormatError(
+                    f"{path}: no zarr.json in it: not a store; check the path, or, if it was one, "
+                    f"put its zarr.json files back from a copy"
+                ) from error
             without = found  # a store may have come here since: look once more
         except NotADirectoryError as error:
             raise FormatError(f"{path}: expected a directory, found a file: not a store") from error

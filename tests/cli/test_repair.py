@@ -70,7 +70,7 @@ def test_a_path_in_a_command_is_quoted(command, store, folder):
     (folder / path / "rewards" / "c.1").unlink()
     result = command("verify", path)
     assert result.err.endswith(
-        "not sound; `mmreplay repair 'my $(touch x) store.zarr'` keeps the sound rows\n"
+        "not sound; `mmreplay repair 'my $(touch x) store.zarr'` keeps the rows before the damage\n"
     )
     result = command("repair", path)
     assert result.out.endswith(
@@ -134,7 +134,8 @@ def test_what_cannot_be_repaired_is_named_once(command, write, play, die, folder
             shutil.rmtree(live)
         told = command("verify", path)
         assert told.err.endswith(
-            "keeps the sound rows, or says which file has to come back from a copy\n"
+            "keeps the rows before the damage, if there are any, or says what it lacks: a file from "
+            "a copy, or a newer mmreplay\n"
         )
         assert "not read, as ticks cannot be opened" in " ".join(told.out.split()) or not settings
         result = command("repair", path)

@@ -144,7 +144,10 @@ class TestNoStore:
         (folder / "empty").mkdir()
         result = command(name, "empty", *as_json)
         assert (result.status, result.out) == (1, "")
-        assert result.err == "Error: empty: no zarr.json in it: not a store\n"
+        assert result.err == (
+            "Error: empty: no zarr.json in it: not a store; check the path, or, if it was one, put "
+            "its zarr.json files back from a copy\n"
+        )
 
     def test_another_zarr_group(self, command, folder, name, as_json):
         zarr.create_group(folder / "group.zarr")

@@ -4,13 +4,19 @@ import json
 import os
 import pty
 import re
+import shutil
 import subprocess
 import sys
+
+import numpy as np
+import pytest
 
 import mmreplay
 from tests.support.disks.trees import flip
 
-ADVICE = "`mmreplay repair store.zarr` keeps the sound rows"
+ADVICE = "`mmreplay repair store.zarr` keeps the rows before the damage"
+LACKS = ", if there are any, or says what it lacks: a file from a copy, or a newer mmreplay\n"
+NONE = "no row that can be sampled lies before the damage: `mmreplay repair {}` may keep none, "
 
 
 def test_a_sound_store(command, store):
@@ -35,7 +41,7 @@ def test_findings_are_a_table(command, store, folder):
     (folder / store / "notes.txt").write_text("mine")
     result = command("verify", store)
     assert result.status == 1
-    assert result.err == f"Error: store.zarr: 3 findings: not sound; {ADVICE}\n"
+    assert "3 findings: not sound; no row that can be sampled lies before" in result.err
     lines = result.out.splitlines()
     assert lines[:-1] == [
         "damaged       rows      what",
@@ -55,8 +61,7 @@ def test_findings_are_a_table(command, store, folder):
 def test_a_lost_document_may_have_to_come_back_from_a_copy(command, vector_store, folder):
     (folder / vector_store / "zarr.json").unlink()
     result = command("verify", vector_store)
-    copy = ", or says which file has to come back from a copy\n"
-    assert result.err == f"Error: store.zarr: 1 finding: not sound; {ADVICE}{copy}"
+    assert result.err == f"Error: store.zarr: 1 finding: not sound; {ADVICE}{LACKS}"
     assert command("repair", vector_store).status == 0  # not this one
 
 
@@ -117,6 +122,64 @@ def test_many_environments(command, vector_store, folder):
     )
     flip(folder / vector_store / "ticks" / "frames" / "c.1.0.0")
     assert "ticks/frames/c.1.0.0   8 to 15   checksum:" in command("verify", vector_store).out
+
+
+def test_lanes_of_both_kinds(command, write, play):
+    with write("run.zarr", lane="a") as writer:
+        play(writer, 9)
+    frames, none = np.zeros((2, 3), np.uint8), np.zeros(2, bool)
+    with write("run.zarr", lane="b", lanes=2) as writer:
+        writer.reset(frames)
+        for _ in range(3):
+            writer.step([1, 1], [0, 0], frames, none, none)
+    assert command("verify", "run.zarr").out.startswith(
+        "run.zarr: sound, closed; 10 rows in 1 lane and 3 ticks of 2 environments in 1 lane; "
+    )
+    report = mmreplay.verify("run.zarr")
+    assert (report.rows, report.ticks, report.lanes, report.vector_lanes) == (13, 3, 2, 1)
+
+
+@pytest.mark.parametrize("damaged", ["rewards/c.0", "resets/c.0", "frames"])
+def test_no_row_is_promised_where_repair_keeps_none(command, store, folder, damaged):
+    path = folder / store / damaged
+    shutil.rmtree(path) if path.is_dir() else flip(path)
+    result = command("verify", f"{store}/")
+    assert NONE.format(store) in result.err
+    assert f"`mmreplay repair --skip-damaged {store}` the whole episodes after" in result.err
+    assert mmreplay.verify(store).from_start
+    assert command("repair", store).status == 1
+
+
+def test_damage_in_rows_that_are_kept_for_stacks_leaves_none(command, write, play, folder):
+    with write(capacity=20) as writer:
+        for _ in range(20):
+            play(writer, 9, "terminated")
+    flip(folder / "store.zarr" / "rewards" / "c.19")  # not the oldest file
+    assert NONE.format("store.zarr") in command("verify", "store.zarr").err
+    assert mmreplay.repair("store.zarr").kept == 0
+
+
+def test_rows_before_a_damaged_inner_chunk_are_promised(command, write, play, folder):
+    with write(frame=mmreplay.Field((3,), "uint8", "lz4", chunk=2, shard=8)) as writer:
+        play(writer, 7)
+    shard = folder / "store.zarr" / "frames" / "c.0.0"
+    flip(shard, shard.stat().st_size // 4)  # of the second of four
+    assert command("verify", "store.zarr").err.endswith(f"not sound; {ADVICE}\n")
+    assert mmreplay.repair("store.zarr").kept > 0
+
+
+def test_a_writer_has_to_be_ended_before_a_repair(command, write, play, folder):
+    play(write(), 20)
+    (folder / "store.zarr" / "rewards" / "c.1").unlink()
+    assert f"not sound; end its writer; then {ADVICE}" in command("verify", "store.zarr").err
+
+
+@pytest.mark.parametrize("name", ["verify", "repair"])
+def test_a_log_is_no_store(command, vector_store, folder, name):
+    result = command(name, f"{vector_store}/ticks")
+    assert result.status == 1
+    assert "log of " in result.err
+    assert mmreplay.verify(vector_store).sound
 
 
 def test_live_and_crashed(command, write, play, die):

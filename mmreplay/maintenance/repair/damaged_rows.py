@@ -11,7 +11,13 @@ from mmreplay.errors import MmreplayError
 from mmreplay.format.layout import ArraySpec
 from mmreplay.maintenance.copy_lane import is_intact
 from mmreplay.maintenance.repair.spans import Span
-from mmreplay.maintenance.verify.chunk_files import ANOTHER, NO_CHECKSUM, WRONG_CHECKSUM
+from mmreplay.maintenance.verify.chunk_files import (
+    NO_CHECKSUM,
+    WRONG_CHECKSUM,
+    is_narrow,
+    narrow_files,
+    unexplained,
+)
 from mmreplay.maintenance.verify.report import Finding
 from mmreplay.maintenance.verify.row_rules import NOT_FINITE
 from mmreplay.reading.log_reader import LogReader
@@ -35,19 +41,17 @@ class DamagedRows:
         narrow = narrow_files(findings)
         self.spans: list[Span] = []
         self.blind: list[Span] = []
-        for finding in findings:
-            # What is wrong with a shard as a whole is explained by what is wrong in it.
-            if finding.file not in narrow or _is_narrow(finding):
-                spans = self._rows_of(finding)
-                self.spans += spans
-                self.blind += spans if finding.array == "resets" else []
+        for finding in unexplained(findings):
+            spans = self._rows_of(finding)
+            self.spans += spans
+            self.blind += spans if finding.array == "resets" else []
         self.wrong_sums = self._chunks_of(
             finding for finding in findings if finding.message == WRONG_CHECKSUM
         )
         self.to_rewrite = self._chunks_of(
             finding
             for finding in findings
-            if finding.file in narrow and _is_narrow(finding)
+            if finding.file in narrow and is_narrow(finding)
             if finding.rows is not None and finding.rows[0] < self._reader.base
         )
 
@@ -81,14 +85,3 @@ class DamagedRows:
             return is_intact(self._reader, spec, chunk, strict=True)
         except (MmreplayError, OSError):
             return False
-
-
-def narrow_files(findings: Sequence[Finding]) -> set[str]:
-    """Shards of which some inner chunks are damaged, and nothing else is."""
-    narrow = {finding.file for finding in findings if _is_narrow(finding)}
-    return narrow - {finding.file for finding in findings if finding.message == ANOTHER}
-
-
-def _is_narrow(finding: Finding) -> bool:
-    """Whether a finding is of inner chunks, each of which has a checksum of its own."""
-    return finding.message.startswith("inner chunk ")

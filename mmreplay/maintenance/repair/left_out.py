@@ -17,9 +17,10 @@ from mmreplay.format import compression, layout
 from mmreplay.format.layout import STARTS, TICKS, ArraySpec
 from mmreplay.ids import Array, Ids
 from mmreplay.maintenance.copy_lane import is_intact
-from mmreplay.maintenance.repair.damaged_rows import DamagedRows, narrow_files
+from mmreplay.maintenance.repair.damaged_rows import DamagedRows
 from mmreplay.maintenance.repair.spans import Span, merged
 from mmreplay.maintenance.repair.vector_stand_in import share_tree
+from mmreplay.maintenance.verify.chunk_files import narrow_files
 from mmreplay.maintenance.verify.report import Finding
 from mmreplay.maintenance.verify.tick_rules import expected_partners
 from mmreplay.reading.log_reader import LogReader

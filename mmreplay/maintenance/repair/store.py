@@ -147,8 +147,8 @@ def repair(
 
     Raises:
         StoreNotFoundError, FormatError: there is no store, or something in it may not be read.
-        SchemaError: a lane of a store of many; repair the store. Or a name of such a length that
-            nothing with a longer one can stand beside it.
+        SchemaError: a lane of a store of many, or a log of a lane; repair the store. Or a name of
+            such a length that nothing with a longer one can stand beside it.
         LockedError: somebody writes there.
         CorruptStoreError: it is damaged in a way that leaves nothing to start from.
         DiskFullError: no room; nothing was changed.
@@ -225,13 +225,15 @@ def _place(path: Path) -> Path:
     if not root.name:
         raise StoreNotFoundError(f"{path}: has no directory above it, so it is no store")
     kind = None
-    if root.name.startswith("lane-"):
+    if root.name.startswith("lane-") or root.name in layout.LOGS:
         with contextlib.suppress(MmreplayError, OSError):
             kind = read_metadata(root.parent)["kind"]
     if kind == "lanes":
         raise SchemaError(
             f"{path}: this is a lane of {root.parent}; repair that, and all of its lanes with it"
         )
+    if kind == "vector":
+        raise SchemaError(f"{path}: this is a log of the lane {root.parent}; repair that")
     return root
 
 
@@ -411,7 +413,8 @@ def _root(
             )
             return root, [note]
     raise CorruptStoreError(
-        f"{path}: cannot be repaired: neither its zarr.json nor that of a lane can be read"
+        f"{path}: cannot be repaired: neither its zarr.json nor that of a lane can be read; put "
+        f"one of them back from a backup or a snapshot, and repair again"
     )
 
 

@@ -19,13 +19,14 @@ from mmreplay.format.layout import LOGS, STARTS, TICKS
 from mmreplay.ids import Array
 from mmreplay.maintenance.copy_lane import SIDE_DATA, copy_vector, empty_vector, read_rows
 from mmreplay.maintenance.repair import notes
-from mmreplay.maintenance.repair.damaged_rows import DamagedRows, narrow_files
+from mmreplay.maintenance.repair.damaged_rows import DamagedRows
 from mmreplay.maintenance.repair.derived import DerivedColumns
 from mmreplay.maintenance.repair.lane import LaneRepair
 from mmreplay.maintenance.repair.left_out import leave_out
 from mmreplay.maintenance.repair.spans import Span, merged
 from mmreplay.maintenance.repair.stand_in import Uncertainty
 from mmreplay.maintenance.repair.vector_stand_in import share_tree, stand_in_vector
+from mmreplay.maintenance.verify.chunk_files import narrow_files
 from mmreplay.maintenance.verify.report import Finding
 from mmreplay.maintenance.verify.steps import PRIORITY_OF_NOBODY
 from mmreplay.maintenance.verify.store import verify
@@ -232,8 +233,10 @@ class DamagedVector:
             if n_later:
                 how = "with new ids" if len(spans) > 1 else "only with skip_damaged"
                 later = f"and after them whole episodes {how}"
+            base = self._reader.base
+            kept = f"ticks before {stop:,} are kept" if stop > base else f"none from {base:,} on is"
             yield (
-                f"starts: rows {rows} are damaged; ticks before {stop:,} are kept, as that is the "
+                f"starts: rows {rows} are damaged; {kept}, as that is the "
                 f"first of an episode that begins there or later, {later}"
             )
         reader = self._reader

@@ -7,7 +7,7 @@ the process.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from mmreplay.format import compression
 from mmreplay.format.layout import ArraySpec
 from mmreplay.ids import distinct
 from mmreplay.maintenance.verify import row_rules
-from mmreplay.maintenance.verify.report import reason
+from mmreplay.maintenance.verify.report import Finding, reason
 from mmreplay.maintenance.verify.row_rules import NOT_FINITE, Problem, Rows
 from mmreplay.storage import shard_file
 from mmreplay.storage.checksums import crc32c_of_file, only, stored_checksum
@@ -222,6 +222,24 @@ class ChunkReader:
             return stored_checksum(self._lane, spec, chunk)
         except (CorruptStoreError, OSError):
             return None  # a finding of its own, where that file is read
+
+
+def unexplained(findings: Iterable[Finding]) -> list[Finding]:
+    """Without those about a shard as a whole that are explained by what is wrong in it."""
+    findings = list(findings)
+    narrow = narrow_files(findings)
+    return [one for one in findings if one.file not in narrow or is_narrow(one)]
+
+
+def narrow_files(findings: Sequence[Finding]) -> set[str]:
+    """Shards of which some inner chunks are damaged, and nothing else is."""
+    narrow = {finding.file for finding in findings if is_narrow(finding)}
+    return narrow - {finding.file for finding in findings if finding.message == ANOTHER}
+
+
+def is_narrow(finding: Finding) -> bool:
+    """Whether a finding is of inner chunks, each of which has a checksum of its own."""
+    return finding.message.startswith("inner chunk ")
 
 
 def _n_filled(data: bytes) -> int:

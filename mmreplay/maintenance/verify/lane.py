@@ -57,6 +57,8 @@ class Examination:
         arrays: those of a lane of one environment whose metadata can be used.
         state: ``closed``, ``live``, ``crashed`` or, if it cannot be opened, ``unknown``.
         environments: of the lane, as far as that is known.
+        is_vector: whether it is known to be one of many environments.
+        from_start: whether no row that can be sampled lies before its damage.
         n_rows: rows examined; of many environments, ticks.
         untrusted: rows past the head that the state page speaks of.
     """
@@ -67,6 +69,7 @@ class Examination:
         self.arrays = Arrays()
         self.state = "unknown"
         self.environments = 1
+        self.is_vector = self.from_start = False
         self.n_rows = self.untrusted = 0
 
     def run(self) -> None:
@@ -90,10 +93,11 @@ class Examination:
 
     def _take(self, log: LogExamination) -> None:
         self.state, self.n_rows, self.untrusted = log.state, log.n_rows, log.untrusted
+        self.from_start = log.from_start
 
     def _run_vector(self, schema: Schema, width: int, *, finite: bool) -> None:
         """The two logs of a lane of many environments, each by itself, then together."""
-        path, self.environments = self.watch.path, width
+        path, self.environments, self.is_vector = self.watch.path, width, True
         columns = {TICKS: tick_columns(schema, width), STARTS: start_columns(schema)}
         self._check_names()
         logs: dict[str, LogExamination] = {}
@@ -122,7 +126,8 @@ class Examination:
             self.watch.warnings += watch.warnings
         if TICKS in logs:
             self._take(logs[TICKS])
-            closed = all(watch.closed for watch in watches.values())
+            self.from_start = any(log.from_start for log in logs.values())
+            closed = all(watch.closed for watch in watches.values() if watch.metadata)
             if self.state != "unknown" and not closed:
                 self.state = lane_state(path, closed=False)
 

@@ -15,7 +15,12 @@ from mmreplay.format.layout import ArraySpec
 from mmreplay.maintenance import commit_records
 from mmreplay.maintenance.verify import directory_names, documents, metadata, row_rules
 from mmreplay.maintenance.verify.array_files import ArrayFiles
-from mmreplay.maintenance.verify.chunk_files import ChunkReader
+from mmreplay.maintenance.verify.chunk_files import (
+    NO_CHECKSUM,
+    WRONG_CHECKSUM,
+    ChunkReader,
+    unexplained,
+)
 from mmreplay.maintenance.verify.report import Finding, reason
 from mmreplay.maintenance.verify.row_rules import Rows
 from mmreplay.maintenance.verify.second_look import Watch, WriterChangedError
@@ -38,6 +43,7 @@ class LogExamination:
         state: ``closed``, ``live``, ``crashed`` or, if it cannot be opened, ``unknown``.
         n_rows: rows examined.
         untrusted: rows past the head that the state page speaks of.
+        from_start: whether no row that can be sampled lies before the damage.
     """
 
     def __init__(
@@ -52,6 +58,7 @@ class LogExamination:
         self._finite = finite
         self.state = "unknown"
         self.n_rows = self.untrusted = 0
+        self.from_start = False
         self.arrays = metadata.read_arrays(watch, columns, width)
 
     def run(self, open_reader: Callable[[], LogReader], locked: Path) -> None:
@@ -72,6 +79,19 @@ class LogExamination:
             files.check_index()
             self._check_first()
         files.check_priorities()
+        self._see_from_start()
+
+    def _see_from_start(self) -> None:
+        """By what was found of the columns; what else is damaged can be made again."""
+        base, prefix = self._rows.base, self.watch.prefix
+        least = base + (layout.context_rows(self._width) if base else 1)
+        lost = any(not (self.watch.path / path).exists() for path in self._columns)
+        self.from_start = lost or any(
+            one.rows is not None and one.rows[0] < least and one.rows[1] > base
+            for one in unexplained(self.watch.findings)
+            if one.array.removeprefix(prefix) in self._columns
+            if one.message not in {NO_CHECKSUM, WRONG_CHECKSUM}
+        )
 
     # ------------------------------------------------------------ which rows there are
 

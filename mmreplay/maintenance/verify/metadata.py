@@ -67,7 +67,7 @@ def read_root(watch: Watch, kinds: tuple[str, ...] = ("lane", "vector")) -> bool
                 return [watch.finding("zarr.json", text)], False
             texts = list(documents.root_problems(data, own, str(path)))
         except FileNotFoundError:
-            return [watch.finding("zarr.json", "missing")], False
+            return [watch.finding("zarr.json", _missing(watch.path))], False
         except (MmreplayError, OSError) as error:
             texts = [reason(error, path), *documents.digest_problems(watch.document)]
             return [watch.finding("zarr.json", text) for text in texts], False
@@ -160,12 +160,17 @@ def _check(
             texts = problems(data, str(watch.path / file))
             watch.documents[path] = None if texts else data
         except FileNotFoundError:
-            texts = ["missing"]
+            texts = [_missing(watch.path / path)]
         except (MmreplayError, OSError) as error:
             texts = [reason(error, watch.path / file)]
         return [watch.finding(file, text, array) for text in texts], None
 
     watch.confirm(check)
+
+
+def _missing(folder: Path) -> str:
+    """That a zarr.json is missing, or all that was beside it, too."""
+    return "missing" if folder.exists() else "missing, with its directory"
 
 
 def read(watch: Watch, file: str) -> bytes:

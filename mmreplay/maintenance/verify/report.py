@@ -99,6 +99,10 @@ class Report:
         files: read.
         bytes: read.
         environments: of the lanes that were examined; rows of a lane of many are its ticks.
+        ticks: those of `rows` that are ticks, of lanes of many environments.
+        vector_lanes: how many of `lanes` these are.
+        from_start: whether in no lane a row that can be sampled lies before the damage, so that
+            `repair` may keep none.
         findings: what is damaged; empty for a sound store.
         warnings: what is odd, and harms no row: litter, or a shard that has no checksum.
         untrusted: rows after the last flush of a writer that died, over all lanes, which cannot be
@@ -112,6 +116,9 @@ class Report:
     files: int
     bytes: int
     environments: int
+    ticks: int = 0
+    vector_lanes: int = 0
+    from_start: bool = False
     findings: list[Finding] = field(default_factory=list)
     warnings: list[Finding] = field(default_factory=list)
     untrusted: int = 0
@@ -129,7 +136,10 @@ class Report:
             "state": self.state,
             "lanes": self.lanes,
             "environments": self.environments,
+            "vector_lanes": self.vector_lanes,
             "rows": self.rows,
+            "ticks": self.ticks,
+            "from_start": self.from_start,
             "untrusted": self.untrusted,
             "files": self.files,
             "bytes": self.bytes,

@@ -63,6 +63,11 @@ class Watch:
         self.warnings: list[Finding] = []
 
     @property
+    def prefix(self) -> str:
+        """What stands before the paths of arrays in findings."""
+        return f"{self._log}/" if self._log else ""
+
+    @property
     def closed(self) -> bool:
         """Whether the lane is, by its zarr.json."""
         return self.metadata is not None and bool(self.metadata.get("closed"))
@@ -72,8 +77,8 @@ class Watch:
     ) -> Finding:
         """A finding about a file of this lane or log."""
         if self._log:
-            file = f"{self._log}/{file}" if file else self._log
-            array = f"{self._log}/{array}" if array else ""
+            file = f"{self.prefix}{file}" if file else self._log
+            array = f"{self.prefix}{array}" if array else ""
         path = f"{self.lane}/{file}" if self.lane and file else file or self.lane
         return Finding(self.lane, array, path, rows, message)
 

@@ -83,11 +83,17 @@ def _verify(store: Path, progress: Callable[[int, int], None] | None) -> Report:
     except (FormatError, CorruptStoreError) as error:
         if not any((store / sign).exists() for sign in _SIGNS):
             raise
-        texts = [reason(error, store / "zarr.json", store)]
+        lost = isinstance(error.__cause__, FileNotFoundError)
+        texts = ["missing" if lost else reason(error, store / "zarr.json", store)]
         with contextlib.suppress(CorruptStoreError, OSError):
             data = checked_reads.read_bytes(store / "zarr.json", layout.MAX_METADATA_BYTES)
             texts += documents.digest_problems(data)
         findings += [Finding("", "", "zarr.json", None, text) for text in texts]
+    if root is not None and root["kind"] == "log":
+        raise FormatError(
+            f"{store}: expected a store or a lane, found a log of a lane of many environments; "
+            f"verify that lane, the directory above"
+        )
     tally = Tally(store, progress)  # not before: nothing may be able to have that name
     common: Mapping[str, ArraySpec] | None = None
     if root is not None and root["kind"] in ("lane", "vector"):
@@ -106,6 +112,8 @@ def _verify(store: Path, progress: Callable[[int, int], None] | None) -> Report:
             findings += _differences(store, root, common, lane)
     findings += _duplicates(examinations)
     tally.finish()
+    vectors = [lane for lane in examinations if lane.is_vector]
+    not_empty = [lane for lane in examinations if lane.n_rows]
     return Report(
         path=str(store),
         state=store_state(lane.state for lane in examinations),
@@ -114,6 +122,9 @@ def _verify(store: Path, progress: Callable[[int, int], None] | None) -> Report:
         files=tally.files,
         bytes=tally.bytes,
         environments=sum(lane.environments for lane in examinations),
+        ticks=sum(lane.n_rows for lane in vectors),
+        vector_lanes=len(vectors),
+        from_start=bool(not_empty) and all(lane.from_start for lane in not_empty),
         findings=findings,
         warnings=warnings,
         untrusted=sum(lane.untrusted for lane in examinations),

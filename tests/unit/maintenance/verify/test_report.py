@@ -21,7 +21,10 @@ def test_the_report_as_json(lz4_store):
         "state": "closed",
         "lanes": 1,
         "environments": 1,
+        "vector_lanes": 0,
         "rows": 37,
+        "ticks": 0,
+        "from_start": False,
         "untrusted": 0,
         "warnings": [],
     }

@@ -113,7 +113,9 @@ def test_a_file_that_is_missing(closed, file):
 
 def test_a_log_that_is_missing(closed):
     shutil.rmtree(closed / "starts")
-    assert "starts/zarr.json: missing" in texts(verify(closed))
+    report = verify(closed)
+    assert "starts/zarr.json: missing, with its directory" in texts(report)
+    assert report.state == "closed"
 
 
 def test_names_that_are_not_known(closed):
