@@ -207,7 +207,10 @@ def _chart(values: npt.NDArray[Any], unit: str) -> list[str]:
     terminal = sys.stdout.isatty()
     width = min(shutil.get_terminal_size().columns, _WIDEST) if terminal else _PIPE
     lines = histogram(values, width - _INDENT, plain=not _is_unicode())
-    words = ", ".join(f"{key} {number(float(value))}" for key, value in spread.items())
+    words = ", ".join(
+        f"{key} {number(float(value)) if np.isfinite(value) else 'none'}"
+        for key, value in spread.items()
+    )
     return [f"{unit} per episode: {words}", *(" " * _INDENT + line for line in lines)]
 
 

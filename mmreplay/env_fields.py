@@ -166,9 +166,19 @@ def env_metadata(env: AnyEnv) -> dict[str, Any]:
 
 
 def env_name(env: AnyEnv) -> str:
-    """An environment's id, or the name of its class where it has none."""
-    spec_id = getattr(env.spec, "id", None)  # the spec of other libraries' is of another kind
-    return spec_id if isinstance(spec_id, str) else type(env.unwrapped).__name__
+    """An environment's id, or that of the first of several; where it has none, its class."""
+    for one in (env, _first(env)):
+        spec_id = getattr(one.spec, "id", None)  # the spec of other libraries' is of another kind
+        if isinstance(spec_id, str):
+            return spec_id
+    return type(env.unwrapped).__name__
+
+
+def _first(env: AnyEnv) -> AnyEnv:
+    """The first environment of a vector that has them in this process; else what was given."""
+    inner: Any = env.unwrapped if isinstance(env, VectorEnv) else None
+    first: AnyEnv = next(iter(getattr(inner, "envs", ())), env)
+    return first
 
 
 def action_names(env: AnyEnv) -> list[str] | None:
@@ -176,12 +186,10 @@ def action_names(env: AnyEnv) -> list[str] | None:
 
     Atari games and some others have ``get_action_meanings``.
     """
-    first = env
-    if isinstance(env, VectorEnv):
-        if hasattr(env, "ale"):  # of ale-py, in whose threads there are no environments to ask
-            return [action.name for action in env.ale.get_action_set()]
-        first = next(iter(getattr(env, "envs", ())), env)
-    tell = getattr(first.unwrapped, "get_action_meanings", None)
+    if isinstance(env, VectorEnv) and hasattr(env, "ale"):
+        # Of ale-py, in whose threads there are no environments to ask.
+        return [action.name for action in env.ale.get_action_set()]
+    tell = getattr(_first(env).unwrapped, "get_action_meanings", None)
     if not callable(tell):
         return None
     names = tell()

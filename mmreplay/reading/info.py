@@ -107,11 +107,18 @@ def describe(lanes: LiveLanes, padding: str) -> dict[str, Any]:
 
 
 def environment(lanes: LiveLanes) -> Any:
-    """What the metadata tell of the environment, JSON; of several no more than their ids."""
+    """What the metadata tell of the environment, JSON: of several all ids, and what they share."""
     found = [reader.metadata.get("env") for reader in lanes.readers]
-    named = [one["id"] for one in found if isinstance(one, dict) and "id" in one]
+    first = found[0]
+    if not isinstance(first, dict) or all(one == first for one in found):
+        return first
+    others = [one if isinstance(one, dict) else {} for one in found[1:]]
+    shared = {
+        key: value for key, value in first.items() if all(one.get(key) == value for one in others)
+    }
+    named = [one.get("id") for one in (first, *others)]
     ids = dict.fromkeys(one for one in named if isinstance(one, str))
-    return {"id": ", ".join(ids)} if len(ids) > 1 else found[0]
+    return {"id": ", ".join(ids), **shared} if ids else shared
 
 
 def endings(

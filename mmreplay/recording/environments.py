@@ -110,6 +110,8 @@ def resolve_id(env_id: str) -> tuple[str, EnvSpec]:
         gymnasium.spec(name)
     except gymnasium.error.Error as error:
         hint = "" if has_atari else ' (Atari games need pip install "mmreplay[atari]")'
+        if not module:
+            hint += f"; one of your own needs its module, which registers it: MODULE:{name}"
         raise MmreplayError(f"environment {env_id!r}: {error}{hint}") from error
     raise MmreplayError(f"environment {env_id!r}: not registered")
 

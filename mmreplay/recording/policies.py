@@ -308,7 +308,10 @@ def _instance(
     seed: int,
 ) -> Callable[..., Any]:
     if not inspect.isclass(policy):
+        _check_call(policy, "policy(observation)", None)
         return policy
+    form = "a class that is made by policy(observation_space, action_space, seed)"
+    _check_call(policy, form, observation_space, action_space, seed)
     make: Callable[..., Any] = policy
     made: Callable[..., Any] = make(observation_space, action_space, seed)
     if not callable(made):
@@ -316,7 +319,18 @@ def _instance(
             f"policy {policy.__name__}: its instances cannot be called; give it a method "
             f"__call__(self, observation)"
         )
+    _check_call(made, "__call__(self, observation)", None)
     return made
+
+
+def _check_call(called: Callable[..., Any], form: str, *values: object) -> None:
+    """Raise MmreplayError if it does not take so many arguments."""
+    try:
+        inspect.signature(called).bind(*values)
+    except TypeError as error:
+        raise MmreplayError(f"policy {_name(called)}: expected {form}: {error}") from error
+    except ValueError:  # of what is not written in Python
+        return
 
 
 def _lane(observations: Observation, i: int) -> Observation:

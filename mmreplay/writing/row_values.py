@@ -100,10 +100,7 @@ class RowValues:
         if not self._schema.is_dict:
             return {"frames": self._frames[FRAME].coerce(frame, FRAME)}
         if not isinstance(frame, Mapping) or frame.keys() != self._frames.keys():
-            found = sorted(frame) if isinstance(frame, Mapping) else type(frame).__name__
-            raise SchemaError(
-                f"frame: expected a dict with the keys {sorted(self._frames)}, found {found}"
-            )
+            raise wrong_keys("frame", self._frames, frame)
         return {
             f"frames/{key}": field.coerce(frame[key], f"frame[{key!r}]")
             for key, field in self._frames.items()
@@ -135,3 +132,17 @@ class RowValues:
             f"extras/{name}": declared[name].coerce_loosely(value, name)
             for name, value in extras.items()
         }
+
+
+def wrong_keys(name: str, fields: Mapping[str, Field], found: object) -> SchemaError:
+    """The error for what is not a dict with exactly the keys of these fields."""
+    keys = sorted(found) if isinstance(found, Mapping) else type(found).__name__
+    is_nested = isinstance(found, tuple) or any("." in key for key in fields)
+    advice = (
+        "; RecordExperience(env, buffer) names the parts of nested observations and of tuples so"
+        if is_nested
+        else ""
+    )
+    return SchemaError(
+        f"{name}: expected a dict with the keys {sorted(fields)}, found {keys}{advice}"
+    )

@@ -15,6 +15,7 @@ from mmreplay.errors import SchemaError
 from mmreplay.ids import Array
 from mmreplay.lazy_frames import LazyFrames
 from mmreplay.schema import FRAME, Field, Schema, as_array
+from mmreplay.writing.row_values import wrong_keys
 
 __all__ = ["VectorValues", "has_stacks"]
 
@@ -41,7 +42,7 @@ class VectorValues:
         if not self._schema.is_dict:
             return {"frames": self._of_all(frames, fields[FRAME], "frames", "frames", newest)}
         if not isinstance(frames, Mapping) or frames.keys() != fields.keys():
-            raise SchemaError(f"frames: expected a dict with the keys {sorted(fields)}")
+            raise wrong_keys("frames", fields, frames)
         return {
             path: self._of_all(frames[key], fields[key], key, path, newest)
             for key, path in self._paths.items()

@@ -175,3 +175,14 @@ def test_vector_environments_of_other_libraries_are_refused(tmp_path):
     with pytest.raises(SchemaError, match="of another library; for stable-baselines3"):
         mmreplay.create(tmp_path / "store.zarr", env=VecEnv())
     assert not (tmp_path / "store.zarr").exists()
+
+
+@pytest.mark.parametrize("n", [None, 2])
+def test_nested_observations_given_as_they_are_are_refused_with_what_takes_them_apart(tmp_path, n):
+    space = spaces.Dict({"a": spaces.Dict({"b": spaces.Discrete(3)}), "c": spaces.Discrete(3)})
+    env = SpacesEnv(space) if n is None else SyncVectorEnv([lambda: SpacesEnv(space)] * n)
+    with (
+        mmreplay.ReplayBuffer(tmp_path / "store.zarr", env=env) as buffer,
+        pytest.raises(SchemaError, match=r"keys \['a.b', 'c'\], found \['a', 'c'\]; RecordExp"),
+    ):
+        buffer.reset(env.reset()[0])

@@ -500,3 +500,12 @@ def test_rewards_that_are_not_finite_are_counted(tmp_path, lanes):
             assert (about["non_finite_rewards"], about["finite"]) == (width, False)
     with mmreplay.open(path) as store:
         assert [store.info()["non_finite_rewards"] for _ in range(2)] == [width, width]
+
+
+def test_of_lanes_that_differ_it_tells_what_all_share(tmp_path):
+    path = tmp_path / "store.zarr"
+    for name, policy in (("a", "random"), ("b", "mine:play")):
+        about = {"id": "Test-v0", "policy": policy, "life_loss": False}
+        mmreplay.create(path, Field((3,)), ACTION, lane=name, metadata=about).close()
+    with mmreplay.open(path) as store:
+        assert store.info()["env"] == {"id": "Test-v0", "life_loss": False}

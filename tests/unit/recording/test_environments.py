@@ -2,6 +2,7 @@
 
 import gymnasium
 import pytest
+from gymnasium.vector import SyncVectorEnv
 
 from mmreplay import MmreplayError, RecordExperience, ReplayBuffer
 from mmreplay.recording.environments import resolve_id
@@ -65,6 +66,8 @@ def test_an_id_without_a_version_is_the_newest_version_of_an_environment_or_game
     assert resolve_id("ALE/Breakout")[0] == "ALE/Breakout-v5"
     assert resolve_id("BreakoutNoFrameskip-v4")[0] == "BreakoutNoFrameskip-v4"
     assert resolve_id("CartPole-v0")[0] == "CartPole-v0"
+    with pytest.raises(MmreplayError, match="its module, which registers it: MODULE:MyGrid-v0"):
+        resolve_id("MyGrid-v0")
 
 
 @pytest.mark.parametrize("n", [1, 2])
@@ -101,3 +104,9 @@ def test_a_new_store_says_for_which_environment_it_was_made_unless_told_otherwis
     ReplayBuffer(path, env=envs, metadata={"run": 7}).close()
     ReplayBuffer(path, env=envs).close()
     assert metadata(path) == {"run": 7}
+
+
+def test_a_vector_environment_without_an_id_has_that_of_its_first(tmp_path):
+    envs = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2)
+    ReplayBuffer(tmp_path / "store.zarr", env=envs).close()
+    assert metadata(tmp_path / "store.zarr")["id"] == "CartPole-v1"

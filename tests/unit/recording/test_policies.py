@@ -188,3 +188,32 @@ def test_errors_inside_the_module_of_a_policy_are_reported(folder):
         load_policy("broken1:f")
     with pytest.raises(MmreplayError, match="importing broken2 raised ZeroDivisionError"):
         load_policy("broken2:f")
+
+
+class NeedsNothing:
+    def __call__(self, observation):
+        return 0
+
+
+class AsksForTwo(NeedsNothing):
+    def __init__(self, observation_space, action_space, seed):
+        pass
+
+    def __call__(self, observation, other):
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        (lambda: 0, r"<lambda>: expected policy\(observation\): too many"),
+        (
+            NeedsNothing,
+            r"NeedsNothing: expected a class .* policy\(observation_space, action_space",
+        ),
+        (AsksForTwo, r"AsksForTwo: expected __call__\(self, observation\): missing .* 'other'"),
+    ],
+)
+def test_a_policy_that_takes_other_arguments_is_refused_before_the_first_step(policy, message):
+    with pytest.raises(MmreplayError, match=message):
+        actor(policy, spaces.Discrete(2))
