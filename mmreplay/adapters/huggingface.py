@@ -200,9 +200,14 @@ class _Rows:
     def _episode(self, episode: Any, most: int | None = None) -> Trajectory:
         """One, or its first steps."""
         live, first, length = self.data.store.live, int(episode["id"]), int(episode["length"])
-        width = live.readers[first >> LANE_SHIFT].width
-        ends = {name: bool(episode[name]) for name in ("terminated", "truncated")}
-        return LazyTrajectory(live, first, min(length, most or length), width, **ends).read()
+        return LazyTrajectory(
+            live,
+            first,
+            min(length, most or length),
+            live.readers[first >> LANE_SHIFT].width,
+            terminated=bool(episode["terminated"]),
+            truncated=bool(episode["truncated"]),
+        ).read()
 
     def features(self) -> datasets.Features:
         """Of the columns, by those of one row."""

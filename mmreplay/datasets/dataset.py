@@ -192,7 +192,8 @@ class Dataset:
         Raises:
             SchemaError: a value out of its range; several ranks whose seed is no
                 whole number, nor a sequence of them; a loaded state that was saved with other
-                arguments, or, with the first batch, some of whose transitions are gone.
+                arguments, or, with the first batch, of another store, or some of whose transitions
+                are gone; with a later one, that another store stands at the path by now.
             EmptyBufferError: there is no transition.
         """
         gatherer = self.samplers.gatherer
@@ -213,12 +214,10 @@ class Dataset:
         live, every = self.store.live, self.samplers.every_transition()
 
         def read_each(parts: Iterable[Part]) -> Iterator[Batch]:
-            draws = (
-                Draw(not_evicted(ids), gatherer_of(seed), kept=kept) for ids, kept, seed in parts
-            )
+            draws = (Draw(choose, gatherer_of(seed), kept=kept) for choose, kept, seed in parts)
             return self.ahead.each(live, draws)
 
-        return self._epochs.read(given, self.settings, None, live, every, read_each)
+        return self._epochs.read(given, self.settings, None, live, every, not_evicted, read_each)
 
     def state_dict(self) -> dict[str, Any]:
         """Where this object's batches are: random state, seed, epoch and position; no ids.
@@ -233,7 +232,7 @@ class Dataset:
         """Go on where `state_dict` was called, of this object or of one of the same store.
 
         Draws go on with the next one. `batches`, or `sequence_batches`, called as then, goes on in
-        the middle of the epoch, also if rows have come since.
+        the middle of the epoch, also if rows have come since, or the store was moved or copied.
 
         Raises:
             SchemaError: something that `state_dict` did not return.
@@ -363,13 +362,13 @@ class Dataset:
         windows = Windows(length, burn_in, boundary, stride)
         self._epochs.check(given, self.settings, windows)
         live, gatherer = self.store.live, self.samplers.sequence_gatherer(windows)
-        every = self.samplers.every_window(windows)
+        every, valid = self.samplers.every_window(windows), live.valid_ids
 
         def read_each(parts: Iterable[Part]) -> Iterator[SequenceBatch]:
-            draws = (Draw(live.valid_ids(ids), gatherer, kept=kept) for ids, kept, _ in parts)
+            draws = (Draw(choose, gatherer, kept=kept) for choose, kept, _ in parts)
             return self.ahead.each(live, draws)
 
-        return self._epochs.read(given, self.settings, windows, live, every, read_each)
+        return self._epochs.read(given, self.settings, windows, live, every, valid, read_each)
 
     def sample_portions(self, batch_size: int, length: int) -> SequenceBatch:
         """Draw windows of whole episodes: an episode by its length, then a window in it.

@@ -31,8 +31,9 @@ from mmreplay.sampling.epoch import (
 from mmreplay.sampling.windows import Windows
 
 T = TypeVar("T", bound=Sized)
-Part = tuple[Ids, KeptFrames | None, list[int]]
-"""The ids of a batch, with what their decoded frames stay, and a seed that is this batch's own."""
+Choose = Callable[[Index], Ids]
+Part = tuple[Choose, KeptFrames | None, list[int]]
+"""What gives a batch's ids, with what decoded frames stay, and a seed that is this batch's own."""
 
 _POOL_BYTES = 192 << 20
 _LEAST_ROWS, _MOST_ROWS = 1 << 10, 1 << 20
@@ -146,12 +147,14 @@ class Epochs:
         settings: Settings,
         windows: Windows | None,
         live: LiveLanes,
-        listed: Callable[[Index], Ids],
+        listed: Choose,
+        valid: Callable[[Ids], Choose],
         read_each: Callable[[Iterable[Part]], Iterator[T]],
     ) -> Iterator[T]:
         """The batches of `read_each`, epoch by epoch, which gives one for each part, in order.
 
-        `listed` lists all ids of an epoch, ascending. Batches of no transition are left out.
+        `listed` lists all ids of an epoch, ascending; `valid` gives those of a batch when they are
+        read. Batches of no transition are left out.
         """
         loaded, self._loaded = self._loaded, None
         kept: KeptFrames | None = None
@@ -169,7 +172,9 @@ class Epochs:
             # Some may be read ahead: the place is after the one that is given.
             for start, batch in zip(
                 starts,
-                read_each(_parts(epoch, starts, live, kept, [self.seed, number, given.rank])),
+                read_each(
+                    _parts(epoch, starts, live, valid, kept, [self.seed, number, given.rank])
+                ),
                 strict=True,
             ):
                 self._place = _Place(number, min(start + size, epoch.size), epoch.order)
@@ -203,33 +208,38 @@ class Epochs:
         settings: Settings,
         windows: Windows | None,
         live: LiveLanes,
-        listed: Callable[[Index], Ids],
+        listed: Choose,
     ) -> _Epoch:
         """The order of an epoch that begins now, or of one that goes on."""
 
-        def read(index: Index) -> tuple[Ids, list[list[int]], FrameChunks]:
+        def read(index: Index) -> tuple[Ids, list[list[int]], FrameChunks, tuple[str, ...]]:
             lanes = [[*map(int, index.extent(lane))] for lane in range(index.n_lanes)]
             if place.order is None:
-                return listed(index), lanes, live.frame_chunks
-            then = place.order["lanes"]
+                return listed(index), lanes, live.frame_chunks, live.uuids
+            then, uuids = place.order["lanes"], place.order["uuids"]
+            live.check_same(
+                uuids,
+                "of the epoch in which the state was saved that was loaded",
+                "begin an epoch instead, with epoch=",
+            )
             if windows is None:
                 ids = _before(listed(index), _stops(then))
             elif any(start > old for (start, _), (old, _) in zip(lanes, then, strict=False)):
                 ids = _NONE  # where windows begin goes by the oldest steps
             else:
                 ids = listed(cast("Index", EarlierIndex(index, _stops(then))))
-            return ids, then, live.frame_chunks
+            return ids, then, live.frame_chunks, live.uuids[: len(then)]
 
         # Listed once: another thread may take new rows between two looks at the index.
-        ids, lanes, chunks = live.look(read)
+        ids, lanes, chunks, uuids = live.look(read)
         if place.order is not None and ids.size != place.order["size"]:
             raise SchemaError(
                 f"{live.path}: expected the {place.order['size']:,} transitions or windows of the "
                 f"epoch in which the state was saved that was loaded, found {ids.size:,} of them: "
-                f"others were evicted since, or this is another store; begin an epoch instead, "
-                f"with epoch="
+                f"others were evicted since; begin an epoch instead, with epoch="
             )
-        order = {**self._order(given, settings, windows), "lanes": lanes, "size": ids.size}
+        order = self._order(given, settings, windows)
+        order |= {"lanes": lanes, "size": ids.size, "uuids": [*uuids]}
         shares = Shares(self.seed, place.epoch, given.rank, given.world_size)
         blocks = chunks.blocks(*_frames_around(settings, windows))
         pool_rows = given.shuffle_rows or _default_rows(chunks.row_bytes)
@@ -244,20 +254,22 @@ class Epochs:
         size = len(mine)
         if given.drop_last:
             size = ids.size // given.world_size // given.batch_size * given.batch_size
-        return _Epoch(mine, size, order, min(pool_rows + int(blocks.rows.max()), n_rows))
+        kept_rows = min(pool_rows + int(blocks.rows.max()), n_rows)
+        return _Epoch(mine, size, order, uuids, kept_rows)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class _Epoch:
     """This rank's share of an epoch.
 
-    Its first `size` ids are given in their order, on which `order` decided. `kept_rows` are worth
-    keeping decoded.
+    Its first `size` ids are given in their order, on which `order` decided; they are of the lanes
+    of `uuids`. `kept_rows` are worth keeping decoded.
     """
 
     ids: Ids | PooledIds
     size: int
     order: dict[str, Any]
+    uuids: tuple[str, ...]
     kept_rows: int
 
     def part(self, start: int, stop: int) -> Ids:
@@ -278,14 +290,28 @@ class _Epoch:
 
 
 def _parts(
-    epoch: _Epoch, starts: range, live: LiveLanes, kept: KeptFrames | None, seed: list[int]
+    epoch: _Epoch,
+    starts: range,
+    live: LiveLanes,
+    valid: Callable[[Ids], Choose],
+    kept: KeptFrames | None,
+    seed: list[int],
 ) -> Iterator[Part]:
+    def of_same_store(choose: Choose) -> Choose:
+        def checked(index: Index) -> Ids:
+            live.check_same(
+                epoch.uuids, "that this epoch began with", "begin a new epoch, of the store there"
+            )
+            return choose(index)
+
+        return checked
+
     for start in starts:
         stop = start + starts.step
         ids = epoch.part(start, stop)
         for pool in epoch.pools_within(start, stop):
             live.request_frames(pool)
-        yield ids, kept, [*seed, start]
+        yield of_same_store(valid(ids)), kept, [*seed, start]
 
 
 def _frames_around(settings: Settings, windows: Windows | None) -> tuple[int, int]:
@@ -304,7 +330,10 @@ def _default_rows(row_bytes: int) -> int:
 def _checked_order(order: Mapping[str, Any]) -> dict[str, Any]:
     """As `_Place` has it, of a state; raises as `Epochs.load` expects."""
     lanes = [[whole_number("lanes", row, 0) for row in (one, two)] for one, two in order["lanes"]]
-    return {**order, "lanes": lanes, "size": whole_number("size", order["size"], 0)}
+    # Earlier states have none, and are believed.
+    uuids = tuple(map(str, order.get("uuids", ())))
+    size = whole_number("size", order["size"], 0)
+    return {**order, "lanes": lanes, "size": size, "uuids": uuids}
 
 
 def _stops(lanes: Sequence[Sequence[int]]) -> Ids:

@@ -55,12 +55,11 @@ class Samplers:
 
     def _choose(self, draw: Callable[[Index], T]) -> Callable[[Index], T]:
         """What draws from the index of the store, as long as it is the one that was selected of."""
-        selection, live = self._selection, self._store.live
+        selection, live, path = self._selection, self._store.live, self._store.path
         if selection is None:
-            return errors_with_path(self._store.path, draw)
+            return errors_with_path(path, draw)
 
-        def draw_checked(index: Index) -> T:
-            check_lanes(selection, live)
+        def draw_selected(index: Index) -> T:
             try:
                 return draw(index)
             except EmptyBufferError:
@@ -68,7 +67,13 @@ class Samplers:
                     raise
                 raise EmptyBufferError(self.why_empty) from None
 
-        return errors_with_path(self._store.path, draw_checked)
+        draw_or_raise = errors_with_path(path, draw_selected)
+
+        def draw_checked(index: Index) -> T:
+            check_lanes(selection, live)
+            return draw_or_raise(index)
+
+        return draw_checked
 
     def _choose_transitions(self, draw: Callable[[Transitions], T]) -> Callable[[Index], T]:
         """What draws from the transitions that can be sampled."""

@@ -122,25 +122,21 @@ def _widths(live: LiveLanes) -> list[int]:
     return [reader.width for reader in live.readers]
 
 
-def uuids(live: LiveLanes) -> list[str]:
+def uuids(live: LiveLanes) -> tuple[str, ...]:
     """By which the lanes are told from those of other stores."""
-    return [reader.metadata["uuid"] for reader in live.readers]
+    return live.uuids
 
 
 def check_lanes(selection: Selection, live: LiveLanes) -> None:
     """Raise SchemaError if a selection is of other lanes than stand there now."""
-    if tuple(uuids(live)[: len(selection.uuids)]) != selection.uuids:
-        raise SchemaError(
-            "expected the store that was selected of, found another at its path, as after a "
-            "repair: its ids may mean other transitions; select again"
-        )
+    live.check_same(selection.uuids, "that was selected of", "select again")
 
 
 def _of_episodes(live: LiveLanes, table: Episodes) -> Selection:
     keys = Keys(_widths(live)).of(np.ascontiguousarray(table["id"]))
     order = keys.argsort(kind="stable")
     steps = table["length"][order]
-    return Selection(keys[order], steps, _widths(live), uuids(live))
+    return Selection(keys[order], steps, _widths(live), live.uuids)
 
 
 def _of_everything(live: LiveLanes, index: Index) -> Selection:
@@ -149,7 +145,7 @@ def _of_everything(live: LiveLanes, index: Index) -> Selection:
     firsts, steps, _, _ = sums.at(np.arange(sums.follow(index)))
     keys = Keys(_widths(live)).of(firsts)
     order = keys.argsort(kind="stable")
-    return Selection(keys[order], steps[order], _widths(live), uuids(live))
+    return Selection(keys[order], steps[order], _widths(live), live.uuids)
 
 
 def _wanted(store: Store, selection: Selection | None, ids: IdChoice) -> Ids:
@@ -189,4 +185,4 @@ def _of_ids(live: LiveLanes, index: Index, ids: Ids) -> Selection:
     is_first = np.ones(keys.size, np.bool_)
     is_first[1:] = (keys[1:] != keys[:-1] + 1) | (begins[1:] != begins[:-1])
     firsts = is_first.nonzero()[0]
-    return Selection(keys[firsts], np.diff(firsts, append=keys.size), widths, uuids(live))
+    return Selection(keys[firsts], np.diff(firsts, append=keys.size), widths, live.uuids)

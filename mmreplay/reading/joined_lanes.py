@@ -68,7 +68,8 @@ class JoinedLanes:
 
     `ticks` are the vector lanes, by number. In `columns` rows are steps: of a vector lane they are
     its cells. Columns of frames have a further part for the first observations of each vector lane,
-    in their order: see `frame_places`. `frame_chunks` says how they are stored together.
+    in their order: see `frame_places`. `frame_chunks` says how they are stored together. By `uuids`
+    the lanes are told from those of other stores.
     """
 
     def __init__(self, paths: Sequence[AnyPath]) -> None:
@@ -81,6 +82,7 @@ class JoinedLanes:
                     f"{reader.path}: expected rows as in {paths[0]}, found "
                     f"{schema.differences(reader.schema)}; load them apart"
                 )
+        self.uuids: tuple[str, ...] = tuple(r.metadata["uuid"] for r in self.readers)
         self.remaps = Remaps()
         self._is_growing = False  # also after an interrupt in the middle: it is opened again then
         vectors = [reader for reader in self.readers if isinstance(reader, VectorReader)]

@@ -6,7 +6,6 @@ Invariant: what was read across a change of session is read again; an answer is 
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 import weakref
@@ -24,6 +23,7 @@ from mmreplay.ids import LANE_SHIFT, ROW_MASK, Array, Ids
 from mmreplay.reading.frame_chunks import FrameChunks
 from mmreplay.reading.joined_lanes import AnyReader, Contents, JoinedLanes
 from mmreplay.reading.kept_frames import KeptFrames
+from mmreplay.reading.lane_identity import check_distinct, check_same, tell_of_exchange
 from mmreplay.reading.lane_reader import LaneReader
 from mmreplay.reading.located import LateRebuilder, Located, Places, Read, Rebuilder
 from mmreplay.reading.trajectories import LazyTrajectory
@@ -38,7 +38,6 @@ from mmreplay.system.held_directories import AnyPath
 
 T = TypeVar("T")
 
-_LOG = logging.getLogger("mmreplay")
 _ATTEMPTS = 100
 _LOOK_S = 1.0
 
@@ -57,7 +56,7 @@ class LiveLanes:
         self.paths = list(known)
         self._add_new_lanes()
         if len(roots) > 1:
-            _check_distinct(self.paths)
+            check_distinct(self.paths)
         self._lock = threading.RLock()
         self._closed = False
         self._next_look = time.monotonic() + _LOOK_S
@@ -118,7 +117,7 @@ class LiveLanes:
 
     def _reload(self) -> None:
         joined = self._open()
-        _tell_of_exchange(self._joined.readers, joined.readers)
+        tell_of_exchange(self._joined.readers, joined.readers)
         self._joined = joined
 
     def _restless(self) -> CorruptStoreError:
@@ -168,6 +167,19 @@ class LiveLanes:
     def readers(self) -> Sequence[AnyReader]:
         """The lanes' files."""
         return self._joined.readers
+
+    @property
+    def uuids(self) -> tuple[str, ...]:
+        """Those of the lanes, by which another store is told that stands at the path by now."""
+        return self._joined.uuids
+
+    def check_same(self, uuids: tuple[str, ...], whose: str, then: str) -> None:
+        """Raise SchemaError if the lanes are not those with these uuids, and perhaps later ones.
+
+        Ids of `whose` store mean other transitions then; `then` says what to do. Whoever goes on to
+        use ids calls it where the index is looked at: in `look`, or what `gather` draws with.
+        """
+        check_same(self.path, self.uuids, uuids, whose, then)
 
     def look(self, read: Callable[[Index], T]) -> T:
         """What `read` finds in the index as it is now; nobody changes it meanwhile.
@@ -405,37 +417,50 @@ class LiveLanes:
                     lanes.readers[first >> LANE_SHIFT].width,
                     terminated=flag,
                     truncated=cut,
+                    uuids=lanes.uuids,
                 )
                 for first, length, flag, cut in each
             ]
 
         return self.retrying(read)
 
-    def episode_rows(self, path: str, first: int, n_rows: int, skip: int = 0) -> Array:
+    def episode_rows(
+        self,
+        path: str,
+        first: int,
+        n_rows: int,
+        skip: int = 0,
+        *,
+        uuids: tuple[str, ...] | None = None,
+    ) -> Array:
         """The first rows of a column in the episode that begins with this id, all committed.
 
-        Without the first `skip` of them.
+        Without the first `skip` of them. `uuids` are of the lanes that the id is of; None for
+        whatever lanes there are.
 
-        Raises InvalidIdError if the episode is not whole any more.
+        Raises InvalidIdError if the episode is not whole any more, SchemaError if the lanes are
+        others.
         """
 
         def read() -> tuple[JoinedLanes, Array]:
-            lanes = self._with_episode(first)
+            lanes = self._with_episode(first, uuids)
             if path.startswith("frames"):
                 wanted = lanes.frame_places(first, n_rows)[skip:]
             else:
                 wanted = first + np.arange(skip, n_rows) * lanes.readers[first >> LANE_SHIFT].width
             out = lanes.columns[path].take(wanted)
-            self._with_episode(first)  # it may have gone while it was read
+            self._with_episode(first, uuids)  # it may have gone while it was read
             return lanes, out
 
         return self.retrying(read)
 
-    def _with_episode(self, first: int) -> JoinedLanes:
+    def _with_episode(self, first: int, uuids: tuple[str, ...] | None) -> JoinedLanes:
         """The lanes as they are now, which hold the whole episode that begins at this id."""
         lane, row = first >> LANE_SHIFT, first & ROW_MASK
         with self._lock:
             lanes = self._follow()
+            if uuids is not None:
+                self.check_same(uuids, "of this trajectory", "draw trajectories again")
             oldest = lanes.index.window(lane)[1]
         if oldest > row:
             unit = "row" if isinstance(lanes.readers[lane], LaneReader) else "tick"
@@ -446,45 +471,6 @@ class LiveLanes:
                 f"after they are drawn, or give the buffer a larger capacity"
             )
         return lanes
-
-
-def _check_distinct(lanes: Sequence[AnyPath]) -> None:
-    """Refuse a lane that comes twice: its rows would be drawn twice as often, without a word."""
-    seen: dict[tuple[int, int], AnyPath] = {}
-    for lane in lanes:
-        try:
-            about = lane.stat()  # links followed: one lane has many paths
-        except (FileNotFoundError, NotADirectoryError):
-            continue  # removed a moment ago, as its opening will say
-        real = about.st_dev, about.st_ino
-        if real in seen:
-            raise SchemaError(
-                f"{lane}: loaded already as {seen[real]}; name each store once, and not one of "
-                f"its lanes beside it"
-            )
-        seen[real] = lane
-
-
-def _tell_of_exchange(before: Sequence[AnyReader], now: Sequence[AnyReader]) -> None:
-    """Say which store is followed where another has the path by now.
-
-    Raises SchemaError if its rows are others.
-    """
-    for old, new in zip(before, now, strict=False):  # new lanes come last
-        if old.metadata["uuid"] == new.metadata["uuid"]:
-            continue
-        if not new.schema.same_data(old.schema):
-            raise SchemaError(
-                f"{new.path}: another store, of other rows, stands at this path by now; the "
-                f"one that was open here was moved or removed: open it where it is now"
-            )
-        _LOG.warning(
-            "%s: another store stands at this path by now, as after a repair, or once a store "
-            "was moved and another made; this reader goes on with that one (uuid %s; before %s)",
-            new.path,
-            new.metadata["uuid"],
-            old.metadata["uuid"],
-        )
 
 
 _FOLLOWING: weakref.WeakSet[LiveLanes] = weakref.WeakSet()

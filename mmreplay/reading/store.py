@@ -210,7 +210,7 @@ class Store:
         number = any_whole_number("trajectory", number)
 
         def read() -> tuple[JoinedLanes, Trajectory]:
-            episodes = table()
+            uuids, episodes = self.live.uuids, table()
             if not -len(episodes) <= number < len(episodes):
                 raise IndexError(f"trajectory {number}: there are {len(episodes)} whole episodes")
             episode = episodes[number]
@@ -222,10 +222,11 @@ class Store:
                 self.live.readers[first >> LANE_SHIFT].width,
                 terminated=bool(episode["terminated"]),
                 truncated=bool(episode["truncated"]),
+                uuids=uuids,
             )
             try:
                 out = whole.read()
-            except InvalidIdError as error:  # the numbers are others by now
+            except (InvalidIdError, SchemaError) as error:  # the numbers are others by now
                 raise EvictedError(str(self.path)) from error
             return self.live.follow(), out
 

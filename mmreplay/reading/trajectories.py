@@ -118,10 +118,16 @@ class EpisodeRows(Protocol):
     def schema(self) -> Schema:
         """What a row holds."""
 
-    def episode_rows(self, path: str, first: int, n_rows: int) -> Array:
+    @property
+    def uuids(self) -> tuple[str, ...]:
+        """Of the lanes that are there now."""
+
+    def episode_rows(
+        self, path: str, first: int, n_rows: int, *, uuids: tuple[str, ...] | None = None
+    ) -> Array:
         """The first rows of a column in the episode that begins with this id, (n_rows, ...).
 
-        Raises InvalidIdError if they were evicted.
+        Raises InvalidIdError if they were evicted, SchemaError if the lanes are others by now.
         """
 
 
@@ -137,6 +143,7 @@ class LazyTrajectory:
         stride: from one id to the next: as many environments the lane has.
         terminated: it ended in a terminal state.
         truncated: it was cut off.
+        uuids: of the lanes that the id is of; None for those that are there now.
     """
 
     def __init__(
@@ -148,8 +155,10 @@ class LazyTrajectory:
         *,
         terminated: bool,
         truncated: bool,
+        uuids: tuple[str, ...] | None = None,
     ) -> None:
         self._rows = rows
+        self._uuids = rows.uuids if uuids is None else uuids
         self._first, self._length, self._stride = first, length, stride
         self.terminated, self.truncated = terminated, truncated
         self._columns: dict[str, Array] = {}
@@ -157,7 +166,7 @@ class LazyTrajectory:
     def _column(self, path: str, n_rows: int) -> Array:
         column = self._columns.get(path)
         if column is None:
-            column = self._rows.episode_rows(path, self._first, n_rows)
+            column = self._rows.episode_rows(path, self._first, n_rows, uuids=self._uuids)
             column = self._columns.setdefault(path, column)  # another thread may have been first
         return column
 
@@ -167,6 +176,7 @@ class LazyTrajectory:
 
         Raises:
             InvalidIdError: of this and all columns: its rows were evicted before they were read.
+            SchemaError: of this and all columns: another store stands at the path by now.
         """
         schema = self._rows.schema
         frames = {
@@ -205,6 +215,7 @@ class LazyTrajectory:
 
         Raises:
             InvalidIdError: its rows were evicted before they were read.
+            SchemaError: another store stands at the path by now.
         """
         return Trajectory(
             self.observation,
@@ -230,6 +241,7 @@ class LazyTrajectory:
         Raises:
             IndexError: there are not as many.
             InvalidIdError: its rows were evicted before they were read.
+            SchemaError: another store stands at the path by now.
         """
         return _steps(self, index)
 

@@ -64,14 +64,21 @@ class Episode:
     def __init__(self, store: Store, number: int, key: str | None = None) -> None:
         self._store = store
         self._key = _chosen_key(store, key)
-        episodes = store.episodes
+        self._uuids, episodes = store.live.uuids, store.episodes
         self.number = _checked_number(number, len(episodes), store)
         episode = episodes[self.number : self.number + 1]
         self.end = str(store.endings(episode)[0])
         self._first, self.length = int(episode["id"][0]), int(episode["length"][0])
         self._stride = store.lanes[self._first >> LANE_SHIFT].environments
-        flags = {"terminated": False, "truncated": False}  # which nothing here asks for
-        numbers = LazyTrajectory(store.live, self._first, self.length, self._stride, **flags)
+        numbers = LazyTrajectory(
+            store.live,
+            self._first,
+            self.length,
+            self._stride,
+            terminated=False,  # which nothing here asks for
+            truncated=False,
+            uuids=self._uuids,
+        )
         self.action, self.reward = numbers.action, numbers.reward
         self.non_terminal = numbers.non_terminal
         self._names = action_names(store)
@@ -93,6 +100,7 @@ class Episode:
 
         Raises:
             InvalidIdError: its rows were evicted before they were read.
+            SchemaError: another store stands at the path by now.
             CorruptStoreError: frames that cannot be read.
         """
         wanted = range(self.length + 1) if numbers is None else numbers
@@ -119,6 +127,8 @@ class Episode:
         steps = np.minimum(np.asarray(numbers, np.int64), self.length - 1)
         unique, places = np.unique(steps, return_inverse=True)
         batch = self._store.transitions(self._first + unique * self._stride, stack=None)
+        # After the read, which notices another store.
+        self._store.live.check_same(self._uuids, "of this episode", "render it again")
         out = []
         for number, place in zip(numbers, places.tolist(), strict=True):
             frames = batch.next_observation if number == self.length else batch.observation

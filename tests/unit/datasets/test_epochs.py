@@ -4,6 +4,7 @@ import copy
 import itertools
 import json
 import pickle
+import shutil
 
 import numpy as np
 import pytest
@@ -420,6 +421,7 @@ def test_a_buffer_has_a_state_as_well(buffer_of, story, same):
         {"order": {"lanes": [[0, 9]]}},
         {"order": {"lanes": [[0, -1]], "size": 4}},
         {"order": {"lanes": [[1]]}},
+        {"order": {"lanes": [[0, 9]], "size": 9, "uuids": 7}},
         {"generator": np.random.MT19937(0).state},
     ],
     ids=str,
@@ -447,3 +449,96 @@ def test_a_pickle_of_a_loaded_state_goes_on(stores):
         again.load_state_dict(state)
         with pickle.loads(pickle.dumps(again)) as copied:
             assert some + ids_of(copied.batches(64)) == ids_of(data.batches(64, epoch=0))
+
+
+# ---------------------------------------------------------------- another store at the path
+
+
+def recorded(path, n_episodes=6, base=0):
+    """The path of a store of episodes of four steps."""
+    with mmreplay.create(path, mmreplay.Field((1,), "int64"), mmreplay.Field((), "int64")) as one:
+        for number in range(n_episodes):
+            one.reset(np.array([base + number]))
+            for step in range(4):
+                one.step(base + number, 0.0, np.array([base + number]), terminated=step == 3)
+    return path
+
+
+def replace(path, how):
+    """Put another store of the same length, or one of its episodes, where one is."""
+    aside = path.rename(path.with_name("aside.zarr"))
+    if how == "pack":
+        mmreplay.pack(aside, path, episodes=range(1, 6))
+    else:
+        recorded(path, base=1000)
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("how", ["pack", "create"])
+@pytest.mark.parametrize(
+    "epoch_of",
+    [
+        lambda data: data.batches(2),
+        lambda data: data.sequence_batches(2, 2),
+        lambda data: data.select(ids=data.ids).batches(2, shuffle=False),
+        lambda data: mmreplay.Decorated(data, lambda batch, _: batch).batches(2, shuffle="full"),
+    ],
+)
+def test_an_epoch_does_not_go_on_over_another_store(tmp_path, epoch_of, how, prefetch):
+    path = recorded(tmp_path / "store.zarr")
+    with mmreplay.load(path, stack=None, seed=1, prefetch=prefetch) as data:
+        batches = epoch_of(data)
+        next(batches)
+        replace(path, how)
+        data.refresh()
+        with pytest.raises(SchemaError, match=r"store\.zarr: .*this epoch .*another .*begin a new"):
+            next(batches)
+        assert sorted(flat(data.batches(5))) == data.ids.tolist()
+
+
+def test_an_epoch_does_not_go_on_from_a_state_of_another_store(tmp_path):
+    path = recorded(tmp_path / "store.zarr")
+    with mmreplay.load(path, seed=1) as data:
+        _, state = begun(data, 0)
+        with mmreplay.load(path) as again:
+            again.load_state_dict(state)  # of no store, as no batch was given
+        next(data.batches(2))
+        state = json.loads(json.dumps(data.state_dict()))
+    replace(path, "create")
+    with mmreplay.load(path) as again:
+        again.load_state_dict(state)
+        with pytest.raises(SchemaError, match=r"store\.zarr: .*state was saved .*another .*epoch="):
+            next(again.batches(2))
+        again.load_state_dict(state)
+        assert sorted(flat(again.batches(2, epoch=7))) == again.ids.tolist()
+        earlier = {name: one for name, one in state["order"].items() if name != "uuids"}
+        again.load_state_dict({**state, "order": earlier})  # of a version that knew no uuids
+        assert len(flat(again.batches(2))) == 22
+
+
+@pytest.mark.parametrize("what", ["moved", "copied", "grown", "a lane more"])
+def test_an_epoch_goes_on_from_a_state_of_the_same_store(tmp_path, what):
+    path, fields = tmp_path / "store.zarr", (mmreplay.Field((1,)), mmreplay.Field((), "int64"))
+    frame, lane = np.zeros(1, np.uint8), "a" if what == "a lane more" else None
+
+    def play(**given):
+        with mmreplay.create(path, *fields, append=True, **given) as writer:
+            writer.reset(frame)
+            for number in range(9):
+                writer.step(number, 0.0, frame)
+
+    play(lane=lane)
+    with mmreplay.load(path, seed=1) as data:
+        batches = data.batches(2)
+        next(batches)
+        state = json.loads(json.dumps(data.state_dict()))
+        rest = ids_of(batches)
+    if what == "moved":
+        path = path.rename(tmp_path / "moved.zarr")
+    elif what == "copied":
+        path = shutil.copytree(path, tmp_path / "copy.zarr")
+    else:
+        play(lane=lane and "b")
+    with mmreplay.load(path) as again:
+        again.load_state_dict(state)
+        assert ids_of(again.batches(2)) == rest

@@ -216,9 +216,9 @@ def test_another_store_at_the_path_is_refused(path, data, tmp_path):
         lambda: best.select(episodes=[0]),
         lambda: best.select(ids=lambda ids: ids),
     ):
-        with pytest.raises(SchemaError, match="another at its path"):
+        with pytest.raises(SchemaError, match="another at this path"):
             call()
-    with pytest.raises(SchemaError, match="another at its path"):
+    with pytest.raises(SchemaError, match="another at this path"):
         len(pickle.loads(state))
 
 

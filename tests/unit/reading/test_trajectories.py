@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field, InvalidIdError
+from mmreplay import Field, InvalidIdError, SchemaError
 from mmreplay.errors import ClosedError
 from mmreplay.reading.live_lanes import LiveLanes
 
@@ -123,9 +123,9 @@ def test_a_lazy_trajectory_reads_what_is_asked_for_and_that_once(store, monkeypa
     reads = []
     read = LiveLanes.episode_rows
 
-    def counting(self, path, first, n_rows):
+    def counting(self, path, first, n_rows, **more):
         reads.append((path, n_rows))
-        return read(self, path, first, n_rows)
+        return read(self, path, first, n_rows, **more)
 
     expected = store.trajectory(2)
     monkeypatch.setattr(LiveLanes, "episode_rows", counting)
@@ -248,3 +248,85 @@ def test_a_notebook_shows_vectors_of_a_trajectory_as_lines(make, story):
     assert "running" in trajectory._repr_html_()
     assert trajectory._repr_html_().count("<polyline") == 1 + 3
     assert trajectory._repr_png_() is None
+
+
+# ---------------------------------------------------------------- another store at the path
+
+
+def replace(path, how):
+    """Put another store where one is; each row of it holds other values."""
+    path.rename(path.with_name("aside.zarr"))
+    if how == "pack":
+        mmreplay.pack(path.with_name("aside.zarr"), path, episodes=[1, 2])
+        return
+    with mmreplay.create(path, Field((1,), "int64"), Field((), "int64")) as writer:
+        for _ in range(3):
+            record(writer, 1000)
+
+
+def record(writer, base):
+    writer.reset(np.array([base]))
+    for step in range(3):
+        writer.step(base, float(base), np.array([base]), terminated=step == 2)
+
+
+@pytest.fixture
+def replaceable(tmp_path):
+    """The path of a store of three episodes alike in length, each of values of its own."""
+    path = tmp_path / "store.zarr"
+    with mmreplay.create(path, Field((1,), "int64"), Field((), "int64")) as writer:
+        for base in range(3):
+            record(writer, base)
+    return path
+
+
+@pytest.mark.parametrize("how", ["pack", "create"])
+def test_a_trajectory_never_has_rows_of_another_store(replaceable, how):
+    with mmreplay.load(replaceable, stack=None, seed=0) as data:
+        drawn = data.sample_trajectories(3, replace=False)
+        kept = [one.action for one in drawn]
+        replace(replaceable, how)
+        data.refresh()
+        for one, actions in zip(drawn, kept, strict=True):
+            for read in (lambda one=one: one.reward, one.read, lambda one=one: one[0]):
+                with pytest.raises(SchemaError, match=r"store\.zarr: .*another .*draw traj"):
+                    read()
+            assert one.action is actions  # what was read stays
+        assert {*data.sample_trajectories(1)[0].reward.tolist()} < {0.0, 1.0, 2.0, 1000.0}
+
+
+def test_a_trajectory_by_number_is_of_one_store(replaceable):
+    """Also if another one takes its path after its number was looked up."""
+    with mmreplay.open(replaceable) as store:
+
+        def late():
+            table = store.episodes
+            if not replaceable.with_name("aside.zarr").exists():
+                replace(replaceable, "pack")
+                store.refresh()
+            return table
+
+        whole = store.numbered_trajectory(-2, late)
+    assert whole.ids.tolist() == [0, 1, 2]
+    assert whole.action.tolist() == [1] * 3
+
+
+@pytest.mark.parametrize("story", ["longer", "reopened", "a lane more"])
+def test_a_store_that_goes_on_is_no_other_one(tmp_path, story):
+    path, fields = tmp_path / "store.zarr", (Field((1,), "int64"), Field((), "int64"))
+    lane = "a" if story == "a lane more" else None
+    writer = mmreplay.create(path, *fields, lane=lane)
+    record(writer, 7)
+    with mmreplay.load(path, stack=None) as data:
+        [one] = data.sample_trajectories(1)
+        if story == "a lane more":
+            writer.close()
+            writer = mmreplay.create(path, *fields, lane="b")
+        if story == "reopened":
+            writer.close()
+            writer = mmreplay.create(path, append=True)
+        record(writer, 8)
+        data.refresh()
+        assert len(data.episodes) == 2
+        assert one.action.tolist() == [7] * 3
+    writer.close()
