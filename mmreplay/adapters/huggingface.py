@@ -20,7 +20,6 @@ import numpy as np
 from mmreplay._version import __version__
 from mmreplay.adapters.source import opened
 from mmreplay.arguments import whole_number
-from mmreplay.datasets.subsets import uuids
 from mmreplay.errors import EmptyBufferError, MissingExtraError, SchemaError
 from mmreplay.ids import LANE_SHIFT, Array
 from mmreplay.reading.trajectories import LazyTrajectory, Trajectory
@@ -246,7 +245,7 @@ class _Rows:
         """By which the cache tells it from others, and from itself before the store grew."""
         live = self.data.store.live
         digest = hashlib.sha256(
-            repr((__version__, self.kind, self.images, self.data.settings, uuids(live))).encode()
+            repr((__version__, self.kind, self.images, self.data.settings, live.uuids)).encode()
         )
         digest.update(np.ascontiguousarray(self.known).tobytes())
         digest.update(self.data.episodes.tobytes())  # one that ran may be over by now

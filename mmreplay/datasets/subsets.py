@@ -122,11 +122,6 @@ def _widths(live: LiveLanes) -> list[int]:
     return [reader.width for reader in live.readers]
 
 
-def uuids(live: LiveLanes) -> tuple[str, ...]:
-    """By which the lanes are told from those of other stores."""
-    return live.uuids
-
-
 def check_lanes(selection: Selection, live: LiveLanes) -> None:
     """Raise SchemaError if a selection is of other lanes than stand there now."""
     live.check_same(selection.uuids, "that was selected of", "select again")
