@@ -16,7 +16,7 @@ import numpy as np
 
 from mmreplay.adapters.frame_stacks import Frames, Stacks, same_bytes, stacks_of, stacks_seen
 from mmreplay.adapters.torch import to_tensors
-from mmreplay.arguments import whole_number
+from mmreplay.arguments import true_or_false, whole_number
 from mmreplay.batches.batch import Batch
 from mmreplay.batches.relabel import STRATEGIES
 from mmreplay.datasets.hindsight import Hindsight
@@ -118,11 +118,9 @@ class DiskReplayBuffer(ReplayBuffer):
         self.n_steps, self.gamma = n_steps, gamma
         self._given = {"codec": codec, "flush_s": flush_s, "finite": finite}
         self._is_dict = isinstance(observation_space, spaces.Dict)
-        self._spaces = (
-            dict(observation_space.spaces) if self._is_dict else {FRAME: observation_space}
-        )
+        parts = observation_space.spaces if self._is_dict else {FRAME: observation_space}
         self._shapes = dict(self.obs_shape) if self._is_dict else {FRAME: self.obs_shape}
-        self._dtypes = {name: np.dtype(space.dtype) for name, space in self._spaces.items()}
+        self._dtypes = {name: np.dtype(space.dtype) for name, space in parts.items()}
         self._action_dtype = np.dtype(self._maybe_cast_dtype(action_space.dtype))
         self._stack, self._rows = stack, 0
         self._stacks: Stacks | None = None
@@ -355,13 +353,8 @@ class DiskReplayBuffer(ReplayBuffer):
             seen = self._named(tensors.observation)
             following = self._named(tensors.next_observation)
         else:
-            seen, following = (
-                {name: self.to_torch(one, copy=False) for name, one in self._named(shown).items()}
-                for shown in (
-                    self._normalized(batch.observation, env),
-                    self._normalized(batch.next_observation, env),
-                )
-            )
+            seen = self._normalized(batch.observation, env)
+            following = self._normalized(batch.next_observation, env)
         over = (~batch.non_terminal).astype(np.float32).reshape(-1, 1)
         kind = DictReplayBufferSamples if self._is_dict else ReplayBufferSamples
         return kind(
@@ -380,9 +373,10 @@ class DiskReplayBuffer(ReplayBuffer):
             return dict(parts)
         return {name: stacks.whole(parts[name], shape) for name, shape in self._shapes.items()}
 
-    def _normalized(self, shown: Any, env: Any) -> Any:
+    def _normalized(self, shown: Any, env: Any) -> dict[str, Any]:
         named = self._named(shown)
-        return self._normalize_obs(named if self._is_dict else named[FRAME], env)
+        found = self._normalize_obs(named if self._is_dict else named[FRAME], env)
+        return {name: self.to_torch(one, copy=False) for name, one in self._named(found).items()}
 
     def _returns(self, ids: Ids, env: Any) -> tuple[Array, Array]:
         """Returns over n steps and their discounts, (B, 1) each.
@@ -413,16 +407,15 @@ class DiskHerReplayBuffer(DiskReplayBuffer, HerReplayBuffer):
         buffer_size: as of `DiskReplayBuffer`, and so are those that are not named here.
         observation_space: a dict with ``achieved_goal`` and ``desired_goal``.
         action_space: of the environments.
-        env: of the model, which hands it over; its ``compute_reward`` is called.
-        device: where samples are to be.
-        n_envs: environments that step together.
-        optimize_memory_usage, handle_timeout_termination, path: as above.
+        env: of the model, which hands it over; its ``compute_reward`` is called, with empty infos.
+        device, n_envs, optimize_memory_usage, handle_timeout_termination, path: as above.
         n_sampled_goal: samples with another goal, for each as it was.
         goal_selection_strategy: ``future``, ``final`` or ``episode``; see `mmreplay.Hindsight`.
+        copy_info_dict: False, as infos are not stored.
         codec, flush_s, finite: as above.
 
     Raises:
-        SchemaError: no such strategy; or as `DiskReplayBuffer`.
+        SchemaError: no such strategy; infos that are asked for; or as `DiskReplayBuffer`.
     """
 
     def __init__(
@@ -439,10 +432,16 @@ class DiskHerReplayBuffer(DiskReplayBuffer, HerReplayBuffer):
         path: str | os.PathLike[str],
         n_sampled_goal: int = 4,
         goal_selection_strategy: str = "future",
+        copy_info_dict: bool = False,
         codec: Any = None,
         flush_s: float = FLUSH_S,
         finite: bool | None = None,
     ) -> None:
+        if true_or_false("copy_info_dict", copy_info_dict):
+            raise SchemaError(
+                "copy_info_dict: expected False, as infos are not stored and compute_reward gets "
+                "empty ones; found True; where it needs them, use stable-baselines3's own buffer"
+            )
         DiskReplayBuffer.__init__(
             self,
             buffer_size,

@@ -44,26 +44,35 @@ def to_tensordict(batch: Batch, settings: Settings, device: Any = "cpu") -> Any:
         ``done``, ``terminated`` and ``truncated`` of (B, 1), at the root as they were before the
         step, all False. A lost life is terminated. With `n_step` > 1 ``steps_to_next_obs``, int64
         (B, 1), from which TorchRL's value estimators have the discount.
+
+    Raises:
+        SchemaError: two columns of one name there: a key of the observation, or an extra, named as
+            any of these, or as one that TorchRL itself writes or reads.
     """
     tensors: Any = to_tensors(batch, device)
     terminated = tensors.non_terminal.logical_not()
     none = torch.zeros_like(terminated).unsqueeze(-1)
-    root = {
-        **_named(tensors.observation),
-        **tensors.extras,
+    own = {
         "action": tensors.action,
         "id": tensors.id,
         "_weight": tensors.weight,
         "done": none,
         "terminated": none.clone(),
         "truncated": none.clone(),
-        "next": {
-            **_named(tensors.next_observation),
-            "reward": tensors.reward.unsqueeze(-1),
-            "done": (terminated | tensors.truncated | tensors.terminated).unsqueeze(-1),
-            "terminated": terminated.unsqueeze(-1),
-            "truncated": (tensors.truncated & ~terminated).unsqueeze(-1),
-        },
+    }
+    following = {
+        "reward": tensors.reward.unsqueeze(-1),
+        "done": (terminated | tensors.truncated | tensors.terminated).unsqueeze(-1),
+        "terminated": terminated.unsqueeze(-1),
+        "truncated": (tensors.truncated & ~terminated).unsqueeze(-1),
+    }
+    seen = _named(tensors.observation)
+    _check_names({*seen}, {*tensors.extras}, {*own, *following, *_OF_TORCHRL})
+    root = {
+        **seen,
+        **tensors.extras,
+        **own,
+        "next": {**_named(tensors.next_observation), **following},
     }
     if settings.n_step > 1:
         steps = torch.from_numpy(_steps(batch, settings)).to(device)
@@ -73,6 +82,21 @@ def to_tensordict(batch: Batch, settings: Settings, device: Any = "cpu") -> Any:
 
 def _named(observation: Any) -> dict[str, Any]:
     return observation if isinstance(observation, dict) else {"observation": observation}
+
+
+_OF_TORCHRL = {"next", "index", "steps_to_next_obs"}
+"""What TorchRL writes into a sample, or reads from it whoever wrote it."""
+
+
+def _check_names(seen: set[str], extras: set[str], taken: set[str]) -> None:
+    """Refuse names that come twice: a later entry takes the place of an earlier one."""
+    for kind, names, others in (("frame", seen, taken), ("extras", extras, taken | seen)):
+        for name in sorted(names & others):
+            raise SchemaError(
+                f"{kind}: expected names that a tensordict has room for, found {name!r}, which "
+                f"would be lost: taken are {', '.join(sorted(others))}; rename it where the store "
+                f"is written, or by dataclasses.replace in a function of mmreplay.Decorated"
+            )
 
 
 def _steps(batch: Batch, settings: Settings) -> Array:
@@ -93,7 +117,8 @@ class StoreStorage(LazyStackStorage):
     indices, as of priorities, are for stores that do not grow.
 
     Args:
-        data: a path, a list of paths or a pattern; or a dataset or live buffer.
+        data: a path, a list of paths or a pattern; or a dataset or live buffer, or a dataset
+            `mmreplay.Decorated`.
         stack: of a path, as for `mmreplay.load`, and so are those that follow.
         n_step: most steps of a return.
         gamma: discount a step.
@@ -103,7 +128,7 @@ class StoreStorage(LazyStackStorage):
         device: where samples are to be.
 
     Raises:
-        MmreplayError: as `mmreplay.load`.
+        MmreplayError: as `mmreplay.load`; SchemaError of names as `to_tensordict`.
 
     Attributes:
         data: the dataset that it reads.
@@ -130,6 +155,7 @@ class StoreStorage(LazyStackStorage):
             "clip_reward": clip_reward,
         }
         self.data = opened(data, settings)
+        to_tensordict(self.data.transitions([]), self.data.settings)  # refuses names
         # A live buffer grows with each step, and looks its ids up by their place.
         self._ids: Ids | None = None if isinstance(self.data, ReplayBuffer) else self.data.ids
         size = self.data.capacity if self._ids is None else len(self._ids)
@@ -147,7 +173,7 @@ class StoreStorage(LazyStackStorage):
         if numbers.dtype == np.bool_:
             numbers = numbers.nonzero()[0]
         if numbers.size and not -size <= numbers.min() <= numbers.max() < size:
-            raise IndexError(f"{self.data.store.path}: index {index}: there are {size} transitions")
+            raise IndexError(f"{self.data!r}: index {index}: there are {size} transitions")
         flat = numbers.reshape(-1).astype(np.int64) % max(size, 1)
         if self._ids is None:
             ids = self.data.store.live.look(lambda at: at.at(flat))
@@ -165,7 +191,7 @@ class StoreStorage(LazyStackStorage):
     def set(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse: SchemaError."""
         raise SchemaError(
-            f"{self.data.store.path}: a StoreStorage is sampled from; write with mmreplay: "
+            f"{self.data!r}: a StoreStorage is sampled from; write with mmreplay: "
             f"buffer.reset(...) and buffer.step(...) of a ReplayBuffer that is given as its data"
         )
 

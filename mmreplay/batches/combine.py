@@ -32,7 +32,14 @@ class Source(Protocol):
     def generator(self) -> np.random.Generator:
         """What draws."""
 
-    def sample(self, batch_size: int, out: Batch | None = None) -> Batch:
+    def sample(
+        self,
+        batch_size: int,
+        out: Batch | None = None,
+        *,
+        replace: bool = True,
+        group: int | None = None,
+    ) -> Batch:
         """Draw transitions."""
 
     def __len__(self) -> int:

@@ -86,17 +86,27 @@ class Decorated:
         """Transitions that can be sampled."""
         return len(self.data)
 
-    def sample(self, batch_size: int, out: Batch | None = None) -> Batch:
+    def sample(
+        self,
+        batch_size: int,
+        out: Batch | None = None,
+        *,
+        replace: bool = True,
+        group: int | None = None,
+    ) -> Batch:
         """Draw transitions as the data does.
 
         Args:
             batch_size: B.
             out: a batch that this object returned for the same B; overwritten and returned.
+            replace: whether a transition may come twice in a batch.
+            group: m draws groups of m neighbours; see `Dataset.sample`.
 
         Raises:
             EmptyBufferError: there is no transition yet.
+            SchemaError: as of the data.
         """
-        return self._decorated(self.data.sample(batch_size), out)
+        return self._decorated(self.data.sample(batch_size, replace=replace, group=group), out)
 
     def sample_sequences(
         self,

@@ -50,15 +50,20 @@ def draw_seed(generator: np.random.Generator) -> int:
     return int(generator.integers(1 << 62))
 
 
-def draw_groups(
-    generator: np.random.Generator, live: LiveLanes, size: int, group: int, *, replace: bool
-) -> Callable[[Transitions], Ids]:
-    """Draw groups of `group` transitions of a chunk; SchemaError if `size` is none of these."""
+def check_groups(size: int, group: int, *, replace: bool) -> None:
+    """Refuse a batch that is no whole number of groups, or is drawn without replacement."""
     if size % group or not replace:
         raise SchemaError(
             f"group: expected groups of which {size:,} transitions are a whole number, drawn with "
             f"replacement; found group={group:,}, replace={replace}"
         )
+
+
+def draw_groups(
+    generator: np.random.Generator, live: LiveLanes, size: int, group: int, *, replace: bool
+) -> Callable[[Transitions], Ids]:
+    """Draw groups of `group` transitions of a chunk; SchemaError as `check_groups`."""
+    check_groups(size, group, replace=replace)
     seed = draw_seed(generator)
 
     def draw(index: Transitions) -> Ids:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.arguments import true_or_false, whole_number
+from mmreplay.arguments import true_or_false, whole_number, whole_number_or_none
 from mmreplay.batches.batch import Batch
 from mmreplay.batches.relabel import STRATEGIES, GoalFunction, Relabelling, Task
 from mmreplay.batches.settings import Settings
@@ -153,36 +153,51 @@ class Hindsight:
         """Transitions that can be sampled."""
         return len(self.data)
 
-    def sample(self, batch_size: int, out: Batch | None = None, *, replace: bool = True) -> Batch:
+    def sample(
+        self,
+        batch_size: int,
+        out: Batch | None = None,
+        *,
+        replace: bool = True,
+        group: int | None = None,
+    ) -> Batch:
         """Draw transitions as the data does, and goals for some of them.
 
         Args:
             batch_size: B.
             out: a batch that this object returned for the same B; overwritten and returned.
             replace: whether a transition may come twice in a batch.
+            group: m draws groups of m neighbours, each of which has a goal of its own; see
+                `Dataset.sample`.
 
         Raises:
             EmptyBufferError: there is no transition yet.
-            SchemaError: without replacement, and there are fewer than `batch_size`, or the data
-                samples by priority; `replace` is no bool.
+            SchemaError: as of the data: without replacement, and there are fewer than
+                `batch_size`; groups that `batch_size` is no multiple of; either of them, and the
+                data samples by priority.
         """
         size = whole_number("batch_size", batch_size)
+        group = whole_number_or_none("group", group)
         replace = true_or_false("replace", replace)
         if self._is_known:
             return self.data.ahead.next(
-                self.store.live, self.generator, self._begin, (size, replace), out
+                self.store.live, self.generator, self._begin, (size, replace, group), out
             )
         for _ in range(_ATTEMPTS - 1):
             with contextlib.suppress(InvalidIdError):  # evicted since it was drawn
-                return self._relabelled_draw(size, out, replace=replace)
-        return self._relabelled_draw(size, out, replace=replace)
+                return self._relabelled_draw(size, out, replace, group)
+        return self._relabelled_draw(size, out, replace, group)
 
-    def _begin(self, generator: np.random.Generator, size: int, replace: bool) -> Draw[Batch]:
-        draw = self.data.begin_sample(generator, size, replace)
+    def _begin(
+        self, generator: np.random.Generator, size: int, replace: bool, group: int | None
+    ) -> Draw[Batch]:
+        draw = self.data.begin_sample(generator, size, replace, group)
         return dataclasses.replace(draw, gatherer=self._relabelling(generator, size))
 
-    def _relabelled_draw(self, size: int, out: Batch | None, *, replace: bool) -> Batch:
-        drawn = self.data.sample(size, replace=replace)
+    def _relabelled_draw(
+        self, size: int, out: Batch | None, replace: bool, group: int | None
+    ) -> Batch:
+        drawn = self.data.sample(size, replace=replace, group=group)
         batch = self.relabel(drawn.id, out)
         batch.weight[:] = drawn.weight
         return batch

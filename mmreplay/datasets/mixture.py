@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.arguments import whole_number
+from mmreplay.arguments import true_or_false, whole_number, whole_number_or_none
 from mmreplay.batches.batch import Batch
 from mmreplay.batches.combine import Source, concatenated, fill, schema_of
 from mmreplay.batches.settings import Settings
 from mmreplay.datasets.dataset import Dataset
+from mmreplay.datasets.draws import check_groups
 from mmreplay.datasets.replay_buffer import ReplayBuffer
 from mmreplay.errors import EmptyBufferError, SchemaError
 from mmreplay.schema import Field, Schema
@@ -37,7 +38,7 @@ class Mixture:
         weights: each source's share, relative to the others; None for equal shares.
         exact: True splits each batch as the weights say, to the row: where they say no whole
             number, the number is one of the two beside it, and right on average. False draws for
-            each row which source it comes from.
+            each row which source it comes from. Where groups are drawn, groups are split so.
         mark: name of the extra of each batch that tells the number of its source: (B,) int64.
 
     Raises:
@@ -114,25 +115,48 @@ class Mixture:
         """Transitions that can be sampled, of all sources."""
         return sum(map(len, self.data))
 
-    def sample(self, batch_size: int, out: Batch | None = None) -> Batch:
+    def sample(
+        self,
+        batch_size: int,
+        out: Batch | None = None,
+        *,
+        replace: bool = True,
+        group: int | None = None,
+    ) -> Batch:
         """Draw transitions from each source, as it does.
 
         Args:
             batch_size: B, of all sources together.
             out: a batch that this object returned for the same B; overwritten and returned.
+            replace: whether a transition of a source may come twice in a batch. Sources that are
+                of the same store may each give it, in any case.
+            group: m draws groups of m neighbours of a source, and splits the batch between
+                groups; see `Dataset.sample`.
 
         Raises:
             EmptyBufferError: no source that has a weight has a transition yet.
+            SchemaError: `batch_size` is no multiple of `group`, or groups are drawn without
+                replacement; or as of a source: it has fewer transitions than are drawn of it
+                without replacement, or samples by priority.
         """
-        counts = self._counts(whole_number("batch_size", batch_size))
+        size = whole_number("batch_size", batch_size)
+        group = whole_number_or_none("group", group)
+        replace = true_or_false("replace", replace)
+        unit = group or 1
+        if group is not None:
+            check_groups(size, group, replace=replace)
+        counts = self._counts(size // unit) * unit
         some = counts.nonzero()[0].tolist()
-        parts = [self.data[number].sample(int(counts[number])) for number in some]
+        parts = [
+            self.data[number].sample(int(counts[number]), replace=replace, group=group)
+            for number in some
+        ]
         batch = concatenated(parts, [repr(self.data[number]) for number in some])
         batch.extras[self._mark] = np.arange(len(counts)).repeat(counts)
         return batch if out is None else fill(out, batch)
 
     def _counts(self, size: int) -> npt.NDArray[np.int64]:
-        """Rows from each source."""
+        """Rows, or groups of them, from each source."""
         weights = self._weights * [len(source) > 0 for source in self.data]
         if not weights.any():
             raise EmptyBufferError(

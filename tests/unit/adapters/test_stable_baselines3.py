@@ -242,6 +242,26 @@ def test_goals_are_those_that_the_episode_reached_and_rewards_those_of_the_envir
         DiskHerReplayBuffer(9, env.observation_space, env.action_space, env, **kwargs)
 
 
+def test_infos_that_are_asked_for_are_refused_as_none_are_stored(tmp_path):
+    env = environments(Goals, 1)
+
+    def model(**given):
+        return SAC(
+            "MultiInputPolicy", env, buffer_size=40, learning_starts=100, device="cpu",
+            replay_buffer_class=DiskHerReplayBuffer,
+            replay_buffer_kwargs={"path": tmp_path / "s.zarr", **given},
+        )  # fmt: skip
+
+    with pytest.raises(mmreplay.SchemaError, match="copy_info_dict: expected False, as infos are"):
+        model(copy_info_dict=True)
+    with pytest.raises(mmreplay.SchemaError, match="copy_info_dict: expected True or False"):
+        model(copy_info_dict=None)
+    assert not (tmp_path / "s.zarr").exists()
+    trained = model(copy_info_dict=False)
+    trained.learn(20)
+    assert trained.replay_buffer.size() == 20
+
+
 @pytest.mark.parametrize(
     ("given", "stack", "frame"),
     [

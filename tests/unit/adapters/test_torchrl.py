@@ -1,5 +1,7 @@
 """TorchRL's replay buffers sample the transitions of a store, in their own layout."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -107,3 +109,71 @@ def test_it_is_written_by_mmreplay_alone(stores):
     state = buffer.state_dict()
     buffer.load_state_dict(state)
     assert len(buffer) == 300
+
+
+def named(path, frame=("seen",), extras=()):
+    """A store of ten steps whose dict observations, or none, and extras have these names."""
+    fields = {key: Field((3,)) for key in frame}
+    ones = {key: np.ones(3, "uint8") for key in frame}
+    with mmreplay.create(
+        path,
+        fields or Field((3,)),
+        ACTION,
+        extras={name: Field((), "float32") for name in extras},
+    ) as writer:
+        writer.reset(ones or np.ones(3, "uint8"))
+        for step in range(10):
+            more = dict.fromkeys(extras, 50 + step)
+            writer.step(step, 1.0, ones or np.ones(3, "uint8"), **more)
+    return path
+
+
+OWN = ("action", "id", "_weight", "done", "terminated", "truncated", "next", "reward")
+OF_TORCHRL = ("index", "steps_to_next_obs")
+
+
+@pytest.mark.parametrize("name", [*OWN, *OF_TORCHRL])
+def test_a_key_of_the_observation_that_would_be_lost_is_refused(tmp_path, name):
+    path = named(tmp_path / "s.zarr", ("seen", name))
+    with pytest.raises(mmreplay.SchemaError, match=f"frame: .* found '{name}', .* action, done, "):
+        StoreStorage(path)
+    with mmreplay.load(path) as data:
+        with pytest.raises(mmreplay.SchemaError, match=f"frame: .* found '{name}'"):
+            to_tensordict(data.sample(2), data.settings)
+
+
+@pytest.mark.parametrize("name", ["seen", "id", "_weight", "done", "next", *OF_TORCHRL])
+def test_an_extra_that_would_be_lost_is_refused(tmp_path, name):
+    path = named(tmp_path / "s.zarr", extras=("value", name))
+    with pytest.raises(mmreplay.SchemaError, match=f"extras: .* found '{name}', .*rename it"):
+        StoreStorage(path)
+
+
+def test_a_name_is_taken_by_the_observation_only_if_it_is_no_dict(tmp_path):
+    with pytest.raises(mmreplay.SchemaError, match=r"extras: .* found 'observation'"):
+        StoreStorage(named(tmp_path / "one.zarr", (), ("observation",)))
+    sample = StoreStorage(named(tmp_path / "dict.zarr", extras=("observation",))).get([0, 9])
+    assert sample["observation"].tolist() == [50, 59]
+
+
+def test_a_live_buffer_is_refused_before_its_first_step(tmp_path):
+    given = FIELDS | {"extras": {"done": Field((), "float32")}}
+    with mmreplay.ReplayBuffer(tmp_path / "s.zarr", stack=None, **given) as live:
+        with pytest.raises(mmreplay.SchemaError, match=r"extras: .* found 'done'"):
+            StoreStorage(live)
+
+
+def test_a_function_may_rename_what_would_be_lost(tmp_path):
+    def renamed(batch, generator):
+        extras = {"seen": batch.extras["observation"]}
+        return dataclasses.replace(batch, extras=extras)
+
+    with mmreplay.load(named(tmp_path / "s.zarr", (), ("observation",)), stack=None) as data:
+        storage = StoreStorage(mmreplay.Decorated(data, renamed))
+        sample = ReplayBuffer(storage=storage, batch_size=20).sample()
+        assert sample["seen"].tolist() == (sample["id"] + 50).tolist()
+        assert sample["observation"].shape == (20, 3)
+        with pytest.raises(IndexError, match="there are 10 transitions"):
+            storage.get(10)
+        with pytest.raises(mmreplay.SchemaError, match="write with mmreplay"):
+            storage.set(0, sample)

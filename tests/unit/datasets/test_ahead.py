@@ -170,6 +170,24 @@ def test_the_sources_of_a_mixture_read_ahead(closed, readers, exact):
         one.close()
 
 
+@pytest.mark.parametrize("given", [{"replace": False}, {"group": 4}])
+def test_arguments_of_sample_reach_the_sources_that_read_ahead(closed, readers, given):
+    paths = [closed("lz4", kind) for kind in LANES]
+
+    def mixture(prefetch):
+        data = [mmreplay.load(path, seed=n, prefetch=prefetch) for n, path in enumerate(paths)]
+        return Decorated(Mixture(data, [2, 1, 1]), shifted)
+
+    ahead, plain = mixture(2), mixture(0)
+    for _ in range(8):
+        check_equal(ahead.sample(16, **given), plain.sample(16, **given))
+        for found, expected in zip(ahead.data.data, plain.data.data, strict=True):
+            assert state_of(found) == state_of(expected)
+    assert read_ahead(readers) >= 15
+    for one in ahead.data.data:
+        one.close()
+
+
 GOAL = Field((2,), "uint8", "lz4", chunk=4, shard=8)
 
 
@@ -200,6 +218,11 @@ def test_hindsight_reads_ahead(tmp_path, quick_disk, readers, kind, width):
     for _ in range(6):
         check_equal(ahead.sample(9), plain.sample(9))
     assert read_ahead(readers) >= 5
+    if kind is ReplayBuffer:
+        for given in ({"group": 3}, {"replace": False}):
+            for _ in range(6):
+                check_equal(ahead.sample(9, **given), plain.sample(9, **given))
+        assert read_ahead(readers) >= 8
     for _ in range(2):
         for found, expected in zip(ahead.batches(20), plain.batches(20), strict=True):
             check_equal(found, expected)

@@ -77,6 +77,35 @@ def test_out_is_filled_with_a_batch_that_was_decorated_once(data):
         decorated.sample(16, out=data.sample(16))
 
 
+@pytest.mark.parametrize("given", [{"replace": False}, {"group": 4}, {"group": None}])
+def test_draws_are_those_of_the_data_with_the_same_arguments(path, data, given):
+    decorated = Decorated(Decorated(data, plus_one), doubled)
+    with mmreplay.load(path, stack=2, seed=1) as twin:
+        batch = decorated.sample(16, **given)
+        assert batch.id.tolist() == twin.sample(16, **given).id.tolist()
+        assert decorated.sample(16, out=batch, **given) is batch
+        expected = (data.transitions(batch.id).reward + 1) * 2
+        assert batch.reward.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"batch_size": 10, "group": 4},
+        {"batch_size": 8, "group": 4, "replace": False},
+        {"batch_size": 8, "group": 0},
+        {"batch_size": 8, "replace": 1},
+        {"batch_size": 31, "replace": False},
+    ],
+)
+def test_arguments_out_of_their_range_are_errors_of_the_data(data, given):
+    with pytest.raises(SchemaError) as own:
+        data.sample(**given)
+    with pytest.raises(SchemaError) as found:
+        Decorated(data, plus_one).sample(**given)
+    assert str(found.value) == str(own.value)
+
+
 def test_batches_do_not_share_memory_with_each_other(data):
     decorated = Decorated(data)
     one, other = decorated.sample(8), decorated.sample(8)

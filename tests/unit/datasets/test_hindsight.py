@@ -407,6 +407,56 @@ def test_without_replacement_no_transition_comes_twice(buffer):
         buffer.sample_trajectories(1, replace=1)
 
 
+def test_groups_are_drawn_as_the_data_draws_them(tmp_path, quick_disk):
+    goal = Field((2,), "float32", "lz4", 4, 8)
+    given = {"frame": FRAME | {"achieved_goal": goal, "desired_goal": goal}}
+    with new(tmp_path / "s.zarr", **given) as buffer:
+        for episode in range(3):
+            play(buffer, 10, episode)
+    with mmreplay.load(tmp_path / "s.zarr", stack=None, seed=5) as plain:
+        expected = plain.sample(32, group=4).id
+    with mmreplay.load(tmp_path / "s.zarr", stack=None, seed=5) as data:
+        hindsight = Hindsight(data, sparse, probability=0.5)
+        batch = mmreplay.Decorated(hindsight).sample(32, group=4)
+        assert batch.id.tolist() == expected.tolist()
+        groups = batch.extras["hindsight"].reshape(8, 4) >= 0
+        assert (groups.any(1) & ~groups.all(1)).any()  # goals are each transition's own
+        with pytest.raises(SchemaError, match="group: expected groups of which 6 transitions"):
+            hindsight.sample(6, group=4)
+        with pytest.raises(SchemaError, match="group: expected a whole number, 1 or more"):
+            hindsight.sample(6, group=0)
+
+
+def test_arguments_reach_data_that_draws_in_a_way_of_its_own(tmp_path, quick_disk):
+    class Told(Surprising):
+        def sample(self, batch_size, out=None, *, replace=True, group=None):
+            self.updates = (*self.updates, (replace, group))
+            return super().sample(batch_size)
+
+    fields = {"frame": FRAME, "action": Field((), "int64"), "stack": None, "flush_s": 0}
+    with Told(tmp_path / "s.zarr", **fields) as buffer:
+        play(buffer, 4)
+        hindsight = Hindsight(buffer, sparse)
+        hindsight.sample(4, group=2)
+        hindsight.sample(4, replace=False)
+        assert buffer.updates == ((True, 2), (False, None))
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_prioritized_buffer_refuses_what_it_has_no_weights_for(tmp_path, quick_disk, prefetch):
+    fields = {"frame": FRAME, "action": Field((), "int64"), "stack": None, "flush_s": 0}
+    path = tmp_path / "s.zarr"
+    with mmreplay.PrioritizedReplayBuffer(path, prefetch=prefetch, **fields) as buffer:
+        play(buffer, 4)
+        hindsight = Hindsight(buffer, sparse)
+        for data in (hindsight, mmreplay.Decorated(hindsight), mmreplay.Mixture([hindsight])):
+            with pytest.raises(SchemaError, match="group: expected None, as priorities draw each"):
+                data.sample(4, group=2)
+            with pytest.raises(SchemaError, match="replace: priorities are drawn with replacement"):
+                data.sample(4, replace=False)
+            assert len(data.sample(4)) == 4
+
+
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_an_epoch_reads_each_batch_once_and_has_the_same_goals_again(buffer, monkeypatch, prefetch):
     buffer.flush()

@@ -110,6 +110,49 @@ def test_without_exact_the_source_of_each_row_is_drawn_by_the_weights(new):
     assert abs(counts.var() / (20 * 0.1875) - 1) < 5 * (2 / 200) ** 0.5
 
 
+@pytest.mark.parametrize("exact", [True, False])
+def test_groups_are_whole_and_each_is_of_one_source(new, exact):
+    packed = {"frame": Field((3,), "uint8", "lz4", chunk=4, shard=8)}
+    data = [new(f"{n}.zarr", 40, **packed) for n in range(3)]
+    weights = np.array([0.5, 0.3, 0.2])
+    mixture = Mixture(data, weights, exact=exact)
+    counts = []
+    for _ in range(200):
+        batch = mixture.sample(28, group=4)
+        source, ids = batch.extras["source"].reshape(7, 4), batch.id.reshape(7, 4)
+        assert (source == source[:, :1]).all()
+        assert (np.diff(source[:, 0]) >= 0).all()
+        assert (ids // 4 == ids[:, :1] // 4).all()
+        counts.append(np.bincount(source[:, 0], minlength=3))
+    assert np.abs(np.mean(counts, 0) - 7 * weights).max() < 5 * (7 * 0.25 / 200) ** 0.5
+    if exact:
+        assert (np.abs(counts - 7 * weights) < 1).all()
+
+
+def test_without_replacement_no_source_gives_a_transition_twice(new):
+    data = [new(f"{n}.zarr", 12) for n in range(2)]
+    mixture = Mixture(data, [3, 1])
+    batch = mixture.sample(16, replace=False)
+    for number, n_rows in ((0, 12), (1, 4)):
+        assert len(set(batch.id[batch.extras["source"] == number].tolist())) == n_rows
+    with pytest.raises(SchemaError, match=r"0\.zarr: expected at most the 12 .* found 15"):
+        mixture.sample(20, replace=False)
+
+
+def test_groups_and_arguments_out_of_their_range_are_refused(offline, new):
+    mixture = Mixture([offline, new("other.zarr", 12)])
+    state = offline.generator.bit_generator.state
+    for given, message in (
+        ({"group": 3}, "group: expected groups of which 8 transitions"),
+        ({"group": 4, "replace": False}, "group: expected groups of which"),
+        ({"group": 0}, "group: expected a whole number, 1 or more, or None"),
+        ({"replace": "no"}, "replace: expected True or False; found 'no'"),
+    ):
+        with pytest.raises(SchemaError, match=message):
+            mixture.sample(8, **given)
+    assert offline.generator.bit_generator.state == state  # nothing was drawn
+
+
 def test_the_share_of_an_empty_source_goes_to_the_others(offline, buffer, new):
     other = new("other.zarr", 5)
     mixture = Mixture([offline, buffer, other], [1, 2, 3])
