@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmreplay.adapters.source import opened
+from mmreplay.adapters.source import opened, reading_listed, uuids_of
 from mmreplay.batches.batch import Batch
 
 __all__ = ["TransitionSource"]
@@ -64,6 +64,7 @@ class TransitionSource:
             "clip_reward": clip_reward,
         }
         self.data = opened(data, settings)
+        self._uuids = uuids_of(self.data)
         self.ids = self.data.ids
 
     def __len__(self) -> int:
@@ -91,8 +92,10 @@ class TransitionSource:
         Raises:
             IndexError: past the end.
             InvalidIdError: one that was evicted since.
+            SchemaError: another store stands at the path by now.
         """
-        batch: Batch = self.data.transitions(self.ids[np.asarray(numbers)])
+        with reading_listed(self.data, self._uuids):
+            batch: Batch = self.data.transitions(self.ids[np.asarray(numbers)])
         return {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
 
     def __repr__(self) -> str:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mmreplay._version import __version__
-from mmreplay.adapters.source import opened
+from mmreplay.adapters.source import opened, reading_listed, uuids_of
 from mmreplay.arguments import whole_number
 from mmreplay.errors import EmptyBufferError, MissingExtraError, SchemaError
 from mmreplay.ids import LANE_SHIFT, Array
@@ -166,10 +166,14 @@ def _generate(rows: _Rows, shards: list[Shard]) -> Iterator[dict[str, Any]]:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class _Rows:
-    """The rows of a dataset by number; `known` are their ids, or a table of episodes."""
+    """The rows of a dataset by number; `known` are their ids, or a table of episodes.
+
+    They are of the store whose lanes have `uuids`.
+    """
 
     data: Any
     kind: Kind
+    uuids: tuple[str, ...]
     known: Array
     images: bool
 
@@ -189,7 +193,8 @@ class _Rows:
                 yield _with_each(columns, operator.itemgetter(number))
 
     def _transitions(self, start: int, stop: int) -> dict[str, Any]:
-        return _columns(self.data.transitions(self.known[start:stop]))
+        with reading_listed(self.data, self.uuids):
+            return _columns(self.data.transitions(self.known[start:stop]))
 
     def _row_bytes(self) -> int:
         sizes: list[int] = []
@@ -199,14 +204,15 @@ class _Rows:
     def _episode(self, episode: Any, most: int | None = None) -> Trajectory:
         """One, or its first steps."""
         live, first, length = self.data.store.live, int(episode["id"]), int(episode["length"])
-        return LazyTrajectory(
-            live,
-            first,
-            min(length, most or length),
-            live.readers[first >> LANE_SHIFT].width,
-            terminated=bool(episode["terminated"]),
-            truncated=bool(episode["truncated"]),
-        ).read()
+        with reading_listed(self.data, self.uuids):
+            return LazyTrajectory(
+                live,
+                first,
+                min(length, most or length),
+                live.readers[first >> LANE_SHIFT].width,
+                terminated=bool(episode["terminated"]),
+                truncated=bool(episode["truncated"]),
+            ).read()
 
     def features(self) -> datasets.Features:
         """Of the columns, by those of one row."""
@@ -243,9 +249,8 @@ class _Rows:
 
     def fingerprint(self) -> str:
         """By which the cache tells it from others, and from itself before the store grew."""
-        live = self.data.store.live
         digest = hashlib.sha256(
-            repr((__version__, self.kind, self.images, self.data.settings, live.uuids)).encode()
+            repr((__version__, self.kind, self.images, self.data.settings, self.uuids)).encode()
         )
         digest.update(np.ascontiguousarray(self.known).tobytes())
         digest.update(self.data.episodes.tobytes())  # one that ran may be over by now
@@ -258,10 +263,11 @@ def _rows(data: Any, kind: Kind, settings: dict[str, Any], *, images: bool) -> _
         raise SchemaError(f"rows: expected 'transitions' or 'episodes', found {kind!r:.80}")
     if images and not datasets.config.PIL_AVAILABLE:
         raise MissingExtraError('images need Pillow: pip install "mmreplay[huggingface]"')
+    uuids = uuids_of(source)
     known = source.ids if kind == "transitions" else source.episodes
     if not len(known):
         raise EmptyBufferError(f"{source.store.path}: there are no {kind} yet")
-    return _Rows(source, kind, known, images)
+    return _Rows(source, kind, uuids, known, images)
 
 
 def _columns(batch: Any) -> dict[str, Any]:

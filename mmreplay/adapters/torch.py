@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from mmreplay.adapters.source import opened
+from mmreplay.adapters.source import opened, reading_listed, uuids_of
 from mmreplay.arguments import whole_number
 from mmreplay.batches.batch import Batch
 from mmreplay.datasets.dataset import Seed
@@ -317,6 +317,7 @@ class TransitionDataset(torch.utils.data.Dataset):
             "clip_reward": clip_reward,
         }
         self.data = opened(data, settings)
+        self._uuids = uuids_of(self.data)
         self.ids = self.data.ids
 
     def __len__(self) -> int:
@@ -327,8 +328,15 @@ class TransitionDataset(torch.utils.data.Dataset):
         return self.__getitems__([number])
 
     def __getitems__(self, numbers: Sequence[int]) -> Batch:
-        """A batch of arrays; IndexError past the end, InvalidIdError of one evicted since."""
-        batch: Batch = self.data.transitions(self.ids[np.asarray(numbers)])
+        """A batch of arrays.
+
+        Raises:
+            IndexError: past the end.
+            InvalidIdError: one that was evicted since.
+            SchemaError: another store stands at the path by now.
+        """
+        with reading_listed(self.data, self._uuids):
+            batch: Batch = self.data.transitions(self.ids[np.asarray(numbers)])
         return batch
 
     @staticmethod

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from mmreplay.adapters.source import opened
+from mmreplay.adapters.source import opened, reading_listed, uuids_of
 from mmreplay.adapters.torch import to_tensors
 from mmreplay.batches.batch import Batch
 from mmreplay.batches.settings import Settings
@@ -156,6 +156,7 @@ class StoreStorage(LazyStackStorage):
         }
         self.data = opened(data, settings)
         to_tensordict(self.data.transitions([]), self.data.settings)  # refuses names
+        self._uuids = uuids_of(self.data)
         # A live buffer grows with each step, and looks its ids up by their place.
         self._ids: Ids | None = None if isinstance(self.data, ReplayBuffer) else self.data.ids
         size = self.data.capacity if self._ids is None else len(self._ids)
@@ -175,11 +176,13 @@ class StoreStorage(LazyStackStorage):
         if numbers.size and not -size <= numbers.min() <= numbers.max() < size:
             raise IndexError(f"{self.data!r}: index {index}: there are {size} transitions")
         flat = numbers.reshape(-1).astype(np.int64) % max(size, 1)
-        if self._ids is None:
-            ids = self.data.store.live.look(lambda at: at.at(flat))
-        else:
-            ids = self._ids[flat]
-        out = to_tensordict(self.data.transitions(ids), self.data.settings, self.device)
+        with reading_listed(self.data, self._uuids):
+            if self._ids is None:
+                ids = self.data.store.live.look(lambda at: at.at(flat))
+            else:
+                ids = self._ids[flat]
+            batch = self.data.transitions(ids)
+        out = to_tensordict(batch, self.data.settings, self.device)
         return out.reshape(numbers.shape)
 
     def contains(self, item: Any) -> Any:

@@ -1,7 +1,10 @@
 """What the tests of adapters share."""
 
+import shutil
+
 import pytest
 
+import mmreplay
 from tests.support.epoch_stores import record
 
 
@@ -16,3 +19,15 @@ def stores(tmp_path_factory):
         return known[kind]
 
     return paths
+
+
+@pytest.fixture
+def replaceable(stores, tmp_path):
+    """The path of a closed store, and a function that puts another store in its place."""
+    path = shutil.copytree(stores("one lane")[0], tmp_path / "store.zarr")
+
+    def replace():
+        aside = path.rename(tmp_path / "aside.zarr")
+        mmreplay.pack([aside], path, episodes=lambda table: table["id"] > table["id"].min())
+
+    return path, replace

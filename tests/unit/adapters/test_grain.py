@@ -195,3 +195,14 @@ def test_settings_beside_a_dataset_are_refused(stores):
         assert len(TransitionSource(data)) == 300
         with pytest.raises(mmreplay.SchemaError, match="stack"):
             TransitionSource(data, stack=2)
+
+
+def test_transitions_of_a_store_that_took_the_place_are_refused(replaceable):
+    path, replace = replaceable
+    with mmreplay.load(path, stack=None) as data:
+        made = TransitionSource(data)
+        made[0]
+        replace()
+        data.refresh()
+        with pytest.raises(mmreplay.SchemaError, match="another at this path"):
+            made[0]

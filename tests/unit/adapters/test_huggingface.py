@@ -254,3 +254,15 @@ def test_without_datasets_the_import_says_what_to_install():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert 'needs datasets: pip install "mmreplay[huggingface]"' in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["transitions", "episodes"])
+def test_rows_of_a_store_that_took_the_place_are_refused(replaceable, kind):
+    path, replace = replaceable
+    with mmreplay.load(path, stack=None) as data:
+        rows = to_iterable_dataset(data, kind)
+        next(iter(rows))
+        replace()
+        data.refresh()
+        with pytest.raises(mmreplay.SchemaError, match="another at this path"):
+            next(iter(rows))

@@ -3,7 +3,7 @@
 import pytest
 
 import mmreplay
-from mmreplay.adapters.source import opened
+from mmreplay.adapters.source import opened, reading_listed, uuids_of
 
 NOT_GIVEN = {"stack": ..., "seed": ..., "n_step": None, "gamma": None}
 
@@ -22,3 +22,21 @@ def test_dataset_is_taken_as_it_is_and_refuses_other_settings(stores):
         assert opened(data, NOT_GIVEN, prefetch=2) is data
         with pytest.raises(mmreplay.SchemaError, match="stack, gamma: expected none of these"):
             opened(data, {**NOT_GIVEN, "stack": 4, "gamma": 0.5})
+
+
+def test_what_was_listed_is_not_read_from_a_store_that_took_the_place(replaceable):
+    path, replace = replaceable
+    with mmreplay.load(path, stack=None) as data:
+        around = mmreplay.Decorated(data, lambda batch, _: batch)
+        known = uuids_of(around)
+        with reading_listed(around, known):
+            data.transitions(data.ids[-1:])
+        last = data.ids[-1:]
+        replace()
+        data.refresh()
+        for ids in (data.ids[:1], last):  # it has the first, too, and not the last
+            with (
+                pytest.raises(mmreplay.SchemaError, match=r"another at this path.*list them again"),
+                reading_listed(around, known),
+            ):
+                data.transitions(ids)

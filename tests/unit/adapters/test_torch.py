@@ -329,3 +329,14 @@ def test_arrays_that_are_views_of_others_keep_their_values_and_dtypes(stores):
     tensors = to_tensors(changed)
     assert tensors.non_terminal.dtype == torch.bool
     assert np.array_equal(tensors.observation.numpy(), batch.observation[..., ::-1])
+
+
+def test_transitions_of_a_store_that_took_the_place_are_refused(replaceable):
+    path, replace = replaceable
+    with mmreplay.load(path, stack=None) as data:
+        made = TransitionDataset(data)
+        made[0]
+        replace()
+        data.refresh()
+        with pytest.raises(mmreplay.SchemaError, match="another at this path"):
+            made[0]

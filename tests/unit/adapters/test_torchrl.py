@@ -177,3 +177,14 @@ def test_a_function_may_rename_what_would_be_lost(tmp_path):
             storage.get(10)
         with pytest.raises(mmreplay.SchemaError, match="write with mmreplay"):
             storage.set(0, sample)
+
+
+def test_transitions_of_a_store_that_took_the_place_are_refused(replaceable):
+    path, replace = replaceable
+    with mmreplay.load(path, stack=None) as data:
+        made = StoreStorage(data)
+        made.get([0])
+        replace()
+        data.refresh()
+        with pytest.raises(mmreplay.SchemaError, match="another at this path"):
+            made.get([0])
