@@ -92,7 +92,7 @@ def _staging_path(path: AnyPath) -> AnyPath:
     return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
 
 
-def _is_removed(staged: AnyPath, spare: Iterable[HeldDirectory]) -> bool:
+def _is_removed(staged: AnyPath, spare: Iterable[HeldDirectory] = ()) -> bool:
     """Give the descriptors back and remove what was staged, as far as that is possible."""
     for held in spare:
         held.close()
@@ -111,9 +111,13 @@ def _make_staging(path: AnyPath) -> AnyPath:
 def _make_locked(make: Callable[[], AnyPath]) -> tuple[AnyPath, locks.DirectoryLock]:
     while True:
         made = make()
-        # Before it is locked, another process may take it for what a crash left.
-        with contextlib.suppress(LockedError, FileNotFoundError):
-            return made, locks.DirectoryLock(made, who=lambda: "")
+        try:
+            # Before it is locked, another process may take it for what a crash left.
+            with contextlib.suppress(LockedError, FileNotFoundError):
+                return made, locks.DirectoryLock(made, who=lambda: "")
+        except BaseException:  # such as Ctrl-C
+            _is_removed(made)
+            raise
 
 
 def _sweep(folder: AnyPath, begins: str, ends: re.Pattern[str], owner: int | None = None) -> None:

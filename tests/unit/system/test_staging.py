@@ -108,6 +108,16 @@ def test_what_cannot_be_removed_is_named_and_removed_by_the_next(tmp_path, most_
     assert names(tmp_path) == []
 
 
+def test_an_interrupt_before_it_is_locked_leaves_no_directory(tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(locks.platform.fcntl, "flock", interrupted)
+    with pytest.raises(KeyboardInterrupt), staging.staging_directory(tmp_path / "s.zarr"):
+        pass
+    assert names(tmp_path) == []
+
+
 def test_directories_that_many_build_at_once_stay(tmp_path):
     failures = []
 
