@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from .wording import plain
+from .wording import plain, size
 
 __all__ = ["explained"]
 
@@ -32,6 +32,8 @@ def explained() -> Iterator[None]:
         if error.errno == errno.EPIPE:
             raise  # click ends quietly: whoever read the output has seen enough
         raise click.ClickException(plain(_as_typed(_of_system(error)))) from error
+    except MemoryError as error:  # of Python, numpy, pyarrow or PyAV
+        raise click.ClickException(plain(_of_memory(error))) from error
     except Exception as error:
         if not _is_known(error):
             raise
@@ -50,6 +52,18 @@ def _is_known(error: Exception) -> bool:
     # Not imported for this: a command that never imported mmreplay cannot have raised its errors.
     mmreplay = sys.modules.get("mmreplay")
     return mmreplay is not None and isinstance(error, mmreplay.MmreplayError)
+
+
+def _of_memory(error: MemoryError) -> str:
+    why = "there is no more, or a limit of its container was reached"
+    with suppress(ImportError):
+        import resource  # not everywhere
+
+        most = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if most != resource.RLIM_INFINITY:
+            why = f"this process may have no more than {size(most)} (`ulimit -v`)"
+    what = f" ({error})" if str(error) else ""
+    return f"memory ran out{what}: {why}; end other programs or raise the limit, and call again"
 
 
 def _of_system(error: OSError) -> str:

@@ -5,6 +5,8 @@ Invariant: a GIF shows exactly what was drawn, as long as a frame changes to at 
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +17,7 @@ import numpy.typing as npt
 
 from mmreplay.errors import MissingExtraError
 from mmreplay.system.disk_errors import writing
+from mmreplay.system.limits import ReachedLimitError
 
 try:
     import av
@@ -64,7 +67,7 @@ def open_film(path: Path, suffix: str, size: tuple[int, int], fps: int) -> Film:
 class _Mp4:
     def __init__(self, path: Path, size: tuple[int, int], fps: int) -> None:
         self._path, self._fps, self._count = path, fps, 0
-        with writing("writing a film", path):
+        with _encoding(path):
             options = {"movflags": "faststart"}
             self._container = av.open(str(path), "w", format="mp4", options=options)
             quality = {"crf": "16", "preset": "veryfast"}
@@ -73,13 +76,14 @@ class _Mp4:
             self._stream.width, self._stream.height = size
 
     def add(self, image: Drawn) -> None:
-        frame = av.VideoFrame.from_ndarray(image, format="rgb24")
+        with _encoding(self._path):
+            frame = av.VideoFrame.from_ndarray(image, format="rgb24")
         frame.pts, frame.time_base = self._count, Fraction(1, self._fps)
         self._count += 1
         self._encode(frame)
 
     def _encode(self, frame: av.VideoFrame | None) -> None:
-        with writing("writing a film", self._path):
+        with _encoding(self._path):
             self._container.mux(self._stream.encode(frame))
 
     def __enter__(self) -> Self:
@@ -92,8 +96,22 @@ class _Mp4:
             if kind is None:
                 self._encode(None)
         finally:
-            with writing("writing a film", self._path):
+            with _encoding(self._path):
                 self._container.close()
+
+
+@contextlib.contextmanager
+def _encoding(path: Path) -> Iterator[None]:
+    """As `writing`; that libx264 gets no memory for a buffer, or a thread, as ReachedLimitError."""
+    with writing("writing a film", path):
+        try:
+            yield
+        except (MemoryError, av.BlockingIOError, av.ExternalError) as error:
+            raise ReachedLimitError(
+                f"{path}: the encoder gets no more memory or threads, by a limit of this process, "
+                f"its user or container (`ulimit -v`, `ulimit -u`); nothing was changed: raise "
+                f"that limit and call again"
+            ) from error
 
 
 class _Gif:

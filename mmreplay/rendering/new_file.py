@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from mmreplay.errors import SchemaError, StoreExistsError
 from mmreplay.storage.lane_metadata import store_around
 from mmreplay.system import durable_writes, user_paths
+from mmreplay.system.staging import staging_directory
 
 
 def checked_path(out: Any, suffixes: Sequence[str]) -> Path:
@@ -44,20 +44,18 @@ def new_file(path: Path) -> Iterator[Path]:
 
     Raises:
         StoreExistsError: somebody else made a file of this name meanwhile.
-        DiskFullError, FailedStoreError: it cannot be made durable, or get its name.
+        DiskFullError, FailedStoreError: it cannot be written, made durable, or get its name.
     """
-    staged = path.absolute().with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
-        yield staged
+    with staging_directory(path.absolute()) as folder:
+        staged = folder / path.name
+        yield Path(str(staged))
         durable_writes.sync_file(staged)
+        target = folder.with_name(path.name)
         try:
-            durable_writes.share_file(staged, path.absolute())  # unlike a rename, replaces nothing
+            durable_writes.share_file(staged, target)  # unlike a rename, replaces nothing
         except FileExistsError as error:
             raise _exists(path) from error
-    finally:
-        with contextlib.suppress(OSError):
-            durable_writes.unlink(staged)
-    durable_writes.sync_directory(path.absolute().parent)
+        durable_writes.sync_directory(target.parent)
 
 
 def _exists(path: Path) -> StoreExistsError:

@@ -123,7 +123,7 @@ def _save(figure: Figure, target: Path) -> None:
     kind = target.suffix.lower().removeprefix(".")
     # Without the date, which an SVG has by itself.
     about: dict[str, Any] = {"metadata": {"Date": None}} if kind == "svg" else {"dpi": 150}
-    with new_file(target) as staged, writing("writing a picture", target):
+    with new_file(target) as staged, writing("writing a picture", staged):
         figure.savefig(staged, format=kind, **about)
 
 

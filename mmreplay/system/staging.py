@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from mmreplay.errors import (
@@ -33,9 +33,12 @@ def staging_directory(path: Path) -> Iterator[AnyPath]:
     """An empty directory next to `path`; removed in the end, unless it was renamed into place.
 
     It is a path below the directory that `path` is in now, wherever that is moved. DiskFullError
-    and FailedStoreError of what is in it are told of `path`, of which nothing is left behind.
+    and FailedStoreError of what is in it are told of `path`, and say whether something is left.
     """
-    above = HeldDirectory(path.parent).root
+    # Listing a directory takes two descriptors. They are taken before anything is made, and given
+    # back to remove it: the error may be that there are no more.
+    first, *spare = [HeldDirectory(path.parent) for _ in range(3)]
+    above = first.root
     _sweep(above, f".{path.name}.", _RANDOM)
     staged, lock = _make_locked(lambda: _make_staging(above / path.name))
     try:
@@ -44,15 +47,17 @@ def staging_directory(path: Path) -> Iterator[AnyPath]:
         where, _, what = str(error).partition(": ")
         if staged.name not in where:
             raise
+        left = "nothing is left behind"
+        if not _is_removed(staged, spare):
+            left = f"{staged.name} is left behind until the next call removes it"
         for kept in _KEPT:
-            what = what.replace(kept, "nothing is left behind")
+            what = what.replace(kept, left)
         what = what.replace("open the store again", "call again")
         raise type(error)(f"{path}: {what}") from error.__cause__
     finally:
         # What cannot be removed is swept up by the next one: an error of the caller comes first.
         try:
-            with contextlib.suppress(MmreplayError):
-                durable_writes.remove_tree(staged)
+            _is_removed(staged, spare)
         finally:
             lock.release()
 
@@ -87,6 +92,16 @@ def _staging_path(path: AnyPath) -> AnyPath:
     return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
 
 
+def _is_removed(staged: AnyPath, spare: Iterable[HeldDirectory] = ()) -> bool:
+    """Give the descriptors back and remove what was staged, as far as that is possible."""
+    for held in spare:
+        held.close()
+    with contextlib.suppress(MmreplayError, OSError):
+        durable_writes.remove_tree(staged)
+        return True
+    return False
+
+
 def _make_staging(path: AnyPath) -> AnyPath:
     staged = _staging_path(path)
     durable_writes.make_directory(staged)
@@ -96,9 +111,13 @@ def _make_staging(path: AnyPath) -> AnyPath:
 def _make_locked(make: Callable[[], AnyPath]) -> tuple[AnyPath, locks.DirectoryLock]:
     while True:
         made = make()
-        # Before it is locked, another process may take it for what a crash left.
-        with contextlib.suppress(LockedError, FileNotFoundError):
-            return made, locks.DirectoryLock(made, who=lambda: "")
+        try:
+            # Before it is locked, another process may take it for what a crash left.
+            with contextlib.suppress(LockedError, FileNotFoundError):
+                return made, locks.DirectoryLock(made, who=lambda: "")
+        except BaseException:  # such as Ctrl-C
+            _is_removed(made)
+            raise
 
 
 def _sweep(folder: AnyPath, begins: str, ends: re.Pattern[str], owner: int | None = None) -> None:

@@ -1,7 +1,7 @@
 """A copy of the page with its data, as files for any static host.
 
-Invariant: the files are the answers of the server under their own paths, and ``index.html`` is
-written last, so that a copy that was cut short shows nothing.
+Invariant: the files are the answers of the server under their own paths, and the folder has its
+name when it is whole.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,9 @@ from mmreplay.batches.settings import Settings
 from mmreplay.errors import InvalidIdError, MmreplayError, SchemaError, StoreExistsError
 from mmreplay.ids import Ids
 from mmreplay.storage.lane_metadata import store_around
+from mmreplay.system import durable_writes, user_paths
+from mmreplay.system.held_directories import AnyPath
+from mmreplay.system.staging import staging_directory
 from mmreplay.viewer.answers import Answers
 from mmreplay.viewer.columns import FRAME_ROWS, shown_columns
 from mmreplay.viewer.documents import episode_table
@@ -64,41 +66,66 @@ def export_view(
 
     Args:
         paths: one store, or several, which are compared.
-        folder: a new or an empty one.
+        folder: a new or an empty one, which is replaced.
         frames: at most so many frames of each store.
         episode: as of `view`; its frames are in the folder in any case.
 
     Raises:
-        StoreExistsError: there is something in the folder.
+        StoreExistsError: there is something in the folder, or it cannot be replaced: it is where
+            this process works, or a file system is mounted there.
         SchemaError: it lies within a store.
+        StoreNotFoundError: no store there, or no directory above the folder.
+        DiskFullError, FailedStoreError: no room, or a write failed; nothing is left behind.
         MmreplayError: a store cannot be opened.
     """
     frames = whole_number("frames", frames)
-    target = Path(folder)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise StoreExistsError(f"{target}: there is something already; give a new folder")
+    target = user_paths.path_to_create(folder, "folder")
+    if os.path.lexists(target):
+        target = _replaceable(target)
+    user_paths.check_parent(target)
     if (store := store_around(target)) is not None:
         raise SchemaError(f"{target}: lies within the store {store}; choose another folder")
     answers = Answers(listed(paths), is_static=True)
     try:
-        return _Export(answers, target).run(frames, episode)
+        with staging_directory(target) as staged:
+            export = _Export(answers, staged / target.name)
+            export.run(frames, episode)
+            durable_writes.sync_tree(staged)
+            if not durable_writes.replace_directory(export.built, staged.with_name(target.name)):
+                raise StoreExistsError(f"{target}: somebody else made it at this moment")
     finally:
         answers.close()
+    return export.made(str(user_paths.as_path(folder)))
+
+
+def _replaceable(target: Path) -> Path:
+    """An empty folder, links to it followed."""
+    if not target.is_dir() or any(target.iterdir()):
+        raise StoreExistsError(f"{target}: there is something already; give a new folder")
+    if target.samefile(".") or target.is_mount():
+        raise StoreExistsError(
+            f"{target}: it is in use, as a working directory or a mount point, and cannot be "
+            f"replaced; give a new folder in it"
+        )
+    return target.resolve()
 
 
 class _Export:
-    def __init__(self, answers: Answers, target: Path) -> None:
-        self._answers, self._target = answers, target
-        self._files = self._bytes = 0
+    def __init__(self, answers: Answers, built: AnyPath) -> None:
+        self.built = built
+        self._answers = answers
+        self._files = self._bytes = self._episodes = self._exported = 0
 
-    def run(self, frames: int, episode: int | None) -> ExportedView:
+    def made(self, path: str) -> ExportedView:
+        return ExportedView(path, self._files, self._bytes, self._episodes, self._exported)
+
+    def run(self, frames: int, episode: int | None) -> None:
         answers = self._answers
         wanted = None
         if episode is not None:
             wanted = any_whole_number("episode", episode)
             answers.start = {"store": 0, "episode": first_id(answers, wanted)}
         about = json.loads(answers.about().body)
-        n_episodes = n_exported = 0
         for number, viewed in enumerate(answers.stores):
             error = about["stores"][number]["head"]["error"]
             if error is not None:
@@ -119,14 +146,12 @@ class _Export:
                 for one in episodes[chosen]
                 if self._episode(number, about["stores"][number], one)
             ]
-            n_episodes += len(episodes)
-            n_exported += len(about["stores"][number]["exported"])
+            self._episodes += len(episodes)
+            self._exported += len(about["stores"][number]["exported"])
         self._write("data/distributions.json", answers.distributions().body)
         self._write("data/stores.json", json.dumps(about).encode())
-        files = page_files()
-        for name in [*(files.keys() - {"index.html"}), "index.html"]:
-            self._write(name if name == "index.html" else f"static/{name}", files[name].body)
-        return ExportedView(str(self._target), self._files, self._bytes, n_episodes, n_exported)
+        for name, file in page_files().items():
+            self._write(name if name == "index.html" else f"static/{name}", file.body)
 
     def _episode(self, number: int, about: dict[str, Any], episode: Any) -> bool:
         """Write an episode's rows; False, and nothing of it is left, if it is evicted meanwhile."""
@@ -136,7 +161,7 @@ class _Export:
         try:
             self._rows(number, about, folder, first, length)
         except (GoneError, InvalidIdError):
-            shutil.rmtree(self._target / folder, ignore_errors=True)
+            durable_writes.remove_tree(self.built / folder)
             self._files, self._bytes = before
             return False
         return True
@@ -158,9 +183,9 @@ class _Export:
             self._write(f"{folder}/transitions/{named}/{start}-{stop}.bin", found.body)
 
     def _write(self, name: str, body: bytes) -> None:
-        path = self._target / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(body)
+        path = self.built / name
+        durable_writes.make_directory(path.parent)
+        durable_writes.write_new(path, body)
         self._files += 1
         self._bytes += len(body)
 

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import resource
 import subprocess
 import sys
 
@@ -198,6 +199,28 @@ def test_an_error_of_the_system_is_a_message_without_a_traceback(command, store,
     result = command("info", store)
     assert (result.status, result.out) == (1, "")
     assert result.err == "Error: /dev/disk: Input/output error\n"
+
+
+@pytest.mark.parametrize("limit", [None, 1 << 42])
+@pytest.mark.parametrize("text", ["", "malloc of size 19291136 failed"])
+def test_memory_that_runs_out_is_a_message_that_names_the_limit(
+    command, store, monkeypatch, limit, text
+):
+    def large(*_):
+        raise MemoryError(*filter(None, [text]))
+
+    monkeypatch.setattr(mmreplay, "open", large)
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(
+        resource.RLIMIT_AS, (resource.RLIM_INFINITY if limit is None else limit, hard)
+    )
+    try:
+        result = command("info", store)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    assert (result.status, result.out, result.err.count("\n")) == (1, "", 1)
+    assert result.err.startswith(f"Error: memory ran out{f' ({text})' if text else ''}: ")
+    assert ("no more than 4.40 TB (`ulimit -v`)" in result.err) == (limit is not None)
 
 
 def test_a_bug_keeps_its_traceback(command, store, monkeypatch):

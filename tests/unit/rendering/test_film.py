@@ -1,5 +1,8 @@
 """Films as other programs read them."""
 
+import resource
+from pathlib import Path
+
 import av
 import numpy as np
 import pytest
@@ -97,3 +100,16 @@ def test_a_full_disk(suffix, tmp_path):
         return
     with pytest.raises(DiskFullError, match="no room on the disk for writing a film"):
         film(tmp_path / f"x{suffix}", screens(255, 60))
+
+
+def test_an_encoder_without_memory_says_so(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    image = np.zeros((4096, 4096, 3), np.uint8)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    with pytest.raises(FailedStoreError, match=r"the encoder gets no more memory .*ulimit -v"):
+        with open_film(tmp_path / "x.mp4", ".mp4", (4096, 4096), 10) as writer:
+            resource.setrlimit(resource.RLIMIT_AS, (used + (160 << 20), hard))
+            try:
+                writer.add(image)
+            finally:
+                resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

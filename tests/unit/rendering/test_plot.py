@@ -1,5 +1,6 @@
 """Curves whose data are those of the stores, in files that can be read."""
 
+import resource
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from PIL import Image
 
 import mmreplay
-from mmreplay import Field, SchemaError, StoreExistsError, StoreNotFoundError
+from mmreplay import FailedStoreError, Field, SchemaError, StoreExistsError, StoreNotFoundError
 from mmreplay.rendering.plot import plot
 
 
@@ -158,3 +159,18 @@ def test_what_is_refused(games, tmp_path):
     with pytest.raises(StoreExistsError):
         plot(games / "one.zarr", "x.svg")
     assert [one.name for one in tmp_path.iterdir()] == ["x.svg"]
+
+
+def test_a_limit_of_files_is_told_of_the_picture_and_leaves_nothing(make, tmp_path):
+    make("a.zarr")
+    before = [one.name for one in tmp_path.iterdir()]
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(
+            FailedStoreError, match=r"/x\.svg: writing a picture .* nothing is left"
+        ):
+            plot("a.zarr", "x.svg")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [one.name for one in tmp_path.iterdir()] == before

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import threading
 
 import pytest
@@ -63,6 +64,58 @@ def test_what_cannot_be_written_is_told_of_the_target(tmp_path, monkeypatch, num
         mmreplay.pack(source, tmp_path / "s.zarr")
     monkeypatch.setattr(os, "write", write)
     assert names(tmp_path) == ["source"]
+
+
+@pytest.fixture
+def most_files():
+    """`most_files(n)` is the limit of open files; `most_files()` that from before."""
+    before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def limit(number=before):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
+
+    yield limit
+    limit()
+
+
+def fail_without_files(path, most_files):
+    with staging.staging_directory(path) as built:
+        durable_writes.make_directory(built / "frames")
+        durable_writes.write_new(built / "frames" / "c.0", b"")
+        free = os.open("/", os.O_RDONLY)
+        os.close(free)
+        most_files(free)
+        durable_writes.write_new(built / "frames" / "c.1", b"")
+
+
+def test_a_directory_is_removed_also_when_no_more_files_may_be_opened(tmp_path, most_files):
+    with pytest.raises(FailedStoreError, match=r"ulimit -n.*; nothing is left behind"):
+        fail_without_files(tmp_path / "s.zarr", most_files)
+    most_files()
+    assert names(tmp_path) == []
+
+
+def test_what_cannot_be_removed_is_named_and_removed_by_the_next(tmp_path, most_files):
+    with pytest.raises(FailedStoreError) as caught:
+        # No descriptor that is given back is free either, as if another thread were quicker.
+        fail_without_files(tmp_path / "s.zarr", lambda _: most_files(0))
+    most_files()
+    (left,) = names(tmp_path)
+    assert f"; {left} is left behind until the next call removes it: " in str(caught.value)
+    assert "nothing" not in str(caught.value)
+    with staging.staging_directory(tmp_path / "s.zarr"):
+        pass
+    assert names(tmp_path) == []
+
+
+def test_an_interrupt_before_it_is_locked_leaves_no_directory(tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(locks.platform.fcntl, "flock", interrupted)
+    with pytest.raises(KeyboardInterrupt), staging.staging_directory(tmp_path / "s.zarr"):
+        pass
+    assert names(tmp_path) == []
 
 
 def test_directories_that_many_build_at_once_stay(tmp_path):

@@ -1,17 +1,29 @@
 """A copy of the page for static hosts: its files are the answers of the server."""
 
+import errno
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field, SchemaError, StoreExistsError, StoreNotFoundError
+from mmreplay import (
+    DiskFullError,
+    FailedStoreError,
+    Field,
+    SchemaError,
+    StoreExistsError,
+    StoreNotFoundError,
+)
 from mmreplay.viewer import export
 from mmreplay.viewer.answers import Answers
 from mmreplay.viewer.export import evenly_chosen
 from mmreplay.viewer.packed import unpack
 from mmreplay.viewer.page import page_files
+from tests.support.disks.faults import ALLOCATING, faulty_disk
+from tests.support.disks.trees import names
 from tests.support.viewed import FRAME, frame_of, play, record_pictures
 
 
@@ -116,6 +128,65 @@ def test_a_folder_with_something_in_it_is_left_alone(recorded, tmp_path):
     with pytest.raises(StoreExistsError, match="new folder"):
         mmreplay.export_view(recorded, tmp_path / "out" / "notes.txt")
     assert [one.name for one in (tmp_path / "out").iterdir()] == ["notes.txt"]
+
+
+def test_an_empty_folder_is_replaced_also_behind_a_link(recorded, tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "out").symlink_to("there")
+    made = mmreplay.export_view(recorded, tmp_path / "out")
+    assert made.path == str(tmp_path / "out")
+    assert (tmp_path / "out").is_symlink()
+    assert (tmp_path / "there" / "index.html").is_file()
+    assert names(tmp_path) == ["out", "s.zarr", "there"]
+
+
+def test_a_working_directory_is_not_replaced(recorded, tmp_path, monkeypatch):
+    (tmp_path / "out").mkdir()
+    monkeypatch.chdir(tmp_path / "out")
+    with pytest.raises(StoreExistsError, match=r"working directory .* give a new folder in it"):
+        mmreplay.export_view(recorded, ".")
+
+
+def test_a_folder_without_one_above_it(recorded, tmp_path):
+    with pytest.raises(StoreNotFoundError, match="no such directory"):
+        mmreplay.export_view(recorded, tmp_path / "no" / "out")
+    assert names(tmp_path) == ["s.zarr"]
+
+
+def test_a_failure_is_told_of_the_folder_and_leaves_nothing(recorded, tmp_path):
+    for number, kind, text in [
+        (errno.ENOSPC, DiskFullError, "no room on the disk .*; nothing is left behind"),
+        (errno.EFBIG, FailedStoreError, "writing .* failed: .*; nothing is left behind"),
+    ]:
+        with faulty_disk() as disk, pytest.raises(kind, match=f"/out: {text}"):
+            disk.fail(ALLOCATING, number, at=20, forever=True)
+            mmreplay.export_view(recorded, tmp_path / "out")
+        assert names(tmp_path) == ["s.zarr"]
+
+
+def test_an_interrupt_leaves_nothing(recorded, tmp_path, monkeypatch):
+    def interrupt():
+        assert len(names(tmp_path)) == 2
+        raise KeyboardInterrupt
+
+    while_chosen(monkeypatch, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        mmreplay.export_view(recorded, tmp_path / "out")
+    assert names(tmp_path) == ["s.zarr"]
+
+
+def test_what_a_killed_one_left_is_removed_by_the_next(recorded, tmp_path):
+    code = """if True:
+    import os, sys, mmreplay
+    from mmreplay.viewer import export
+    export.evenly_chosen = lambda *_: os.kill(os.getpid(), 9)
+    mmreplay.export_view(*sys.argv[1:])
+    """
+    run = [sys.executable, "-c", code, recorded, tmp_path / "out"]
+    assert subprocess.run(run, check=False).returncode == -9
+    assert len(names(tmp_path)) == 2
+    mmreplay.export_view(recorded, tmp_path / "out")
+    assert names(tmp_path) == ["out", "s.zarr"]
 
 
 def test_a_store_is_no_place_for_it(recorded):
