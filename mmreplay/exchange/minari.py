@@ -34,7 +34,7 @@ from mmreplay.exchange.minari_files import (
     OutColumn,
     open_episodes,
 )
-from mmreplay.exchange.spaces import Leaf, compacted, expanded, leaves, space_of, spaces_of
+from mmreplay.exchange.spaces import Leaf, compacted, discrete, expanded, leaves, spaces_of
 from mmreplay.exchange.steps import Incoming, Steps, block_steps
 from mmreplay.exchange.stored import Stored
 from mmreplay.ids import Array
@@ -342,9 +342,9 @@ class _Out:
         known = stored.metadata.get("minari")
         self._known: dict[str, Any] = known if isinstance(known, dict) else {}
         self.metadata: dict[str, Any] = dict(self._known.get("metadata", {}))
-        frames, action = self._spaces()
         if "env_spec" not in self.metadata:
             losses.add("the specification of the environment: this store has none of Minari's")
+        frames, action = self._spaces(losses)
         kept = self._known.get("infos", {})
         about: dict[str, str] = self._known.get("episodes", {})
         self._attributes = {k: path for k, path in about.items() if k in schema.extras}
@@ -371,31 +371,54 @@ class _Out:
             where = ("infos", *path.split("/"))
             self.columns[f"infos/{name}"] = OutColumn(where, "info", one.shape, one.dtype, reset)
 
-    def _spaces(self) -> tuple[list[Leaf], Leaf]:
+    def _spaces(self, losses: Losses) -> tuple[list[Leaf], Leaf]:
         """The arrays of the spaces: those that came with the store, if they are still its own."""
         stored, action = self._stored, self._stored.schema.action
         for name, fields in (("observation", stored.frames), ("action", {FRAME: action})):
             found = self.metadata.get(f"{name}_space")
             space = expanded(found) if isinstance(found, dict) else None
             if space is None or not _fits(space, fields):
-                space = (
-                    spaces_of(fields)
-                    if name == "observation"
-                    else space_of(action, *self._range_of_actions())
-                )
+                if name == "action" and not action.shape and action.dtype.kind in "iu":
+                    space = self._discrete_actions(losses)
+                else:
+                    losses.add(
+                        f"the bounds of {name}s: this store has none; those of the space are all "
+                        f"that the dtype holds"
+                    )
+                    space = spaces_of(fields)
             self.metadata[f"{name}_space"] = json.dumps(space)
         frames, actions = (
             leaves(json.loads(self.metadata[f"{name}_space"])) for name in ("observation", "action")
         )
         return frames, actions[0]
 
-    def _range_of_actions(self) -> tuple[int, int] | tuple[()]:
-        """The least and the greatest action, if they are whole numbers."""
-        action = self._stored.schema.action
-        if action.shape or action.dtype.kind not in "iu":
-            return ()
+    def _discrete_actions(self, losses: Losses) -> dict[str, Any]:
+        """The space of the environment, as far as the store knows it, and of what occurs."""
         bounds = [(int(run.action.min()), int(run.action.max())) for run in self._stored.runs()]
-        return min(low for low, _ in bounds), max(high for _, high in bounds)
+        low, high = min(one for one, _ in bounds), max(one for _, one in bounds)
+        about = self._stored.metadata
+        start, n = about.get("action_start", 0), about.get("n_actions")
+        if type(start) is type(n) is int and n > 0:
+            first, last = min(low, start), max(high, start + n - 1)
+            why = f"the environment has {n:,}, and others occur"
+            is_known = (first, last) == (start, start + n - 1)
+        else:
+            first, last = min(low, 0), high
+            why, is_known = "this store does not know it", False
+        most = np.iinfo(np.int64).max
+        if last > most or last - first >= most:
+            raise SchemaError(
+                f"minari: actions: expected whole numbers that a Discrete space holds, int64 and "
+                f"less than 2**63 of them, found {self._stored.schema.action.dtype} from {first} "
+                f"to {last}; export to arrays or parquet, which hold these"
+            )
+        space = discrete(first, last)
+        if not is_known:
+            losses.add(
+                f"the number of actions: {why}; the space is of what occurs, n={space['n']:,} from "
+                f"{first:,} on"
+            )
+        return space
 
     def write(self, writer: Hdf5Writer | ArrowWriter) -> None:
         """All episodes."""

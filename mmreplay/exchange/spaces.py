@@ -16,7 +16,7 @@ from mmreplay.errors import FormatError
 from mmreplay.exchange.fields import key_name
 from mmreplay.schema import FRAME, Field
 
-__all__ = ["Leaf", "compacted", "expanded", "leaves", "space_of", "spaces_of"]
+__all__ = ["Leaf", "compacted", "discrete", "expanded", "leaves", "space_of", "spaces_of"]
 
 _IMAGE_NDIM, _IMAGE_SIDE, _WHITE = (2, 3), 32, 255
 
@@ -121,15 +121,14 @@ def expanded(space: Any) -> Any:
     return out
 
 
-def space_of(field: Field, low: int | None = None, high: int | None = None) -> dict[str, Any]:
-    """A space of all values of a field; of whole numbers from `low` to `high`, if these are given.
+def discrete(first: int, last: int) -> dict[str, Any]:
+    """A space of the whole numbers from `first` to `last`."""
+    return {"type": "Discrete", "dtype": "int64", "start": first, "n": last - first + 1}
 
-    Whole numbers alone are Discrete.
-    """
+
+def space_of(field: Field) -> dict[str, Any]:
+    """A Box of all values of a field."""
     kind = field.dtype.kind
-    if low is not None and high is not None and not field.shape and kind in "iu":
-        start = min(low, 0)
-        return {"type": "Discrete", "dtype": "int64", "start": start, "n": high - start + 1}
     if kind == "f":
         bounds: tuple[Any, Any] = -math.inf, math.inf
     elif kind == "b":

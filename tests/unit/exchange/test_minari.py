@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field, FormatError, export_dataset, import_dataset
+from mmreplay import Field, FormatError, SchemaError, export_dataset, import_dataset
 from tests.support.played_episodes import (
     ARGUMENTS,
     DICT,
@@ -85,6 +85,77 @@ def test_all_that_stands_in_a_dataset_comes_back(dataset, tmp_path, quick_disk):
         *("kept", 7),
         "mmreplay/out-v0",
     )
+
+
+def exported(folder, values, dtype="int64", metadata=None):
+    """What an export of these actions loses, and its space of actions."""
+    episodes = play((len(values),), action=Field((), dtype))
+    episodes[0].action[:] = values
+    store = write(folder / "a.zarr", episodes, metadata=metadata)
+    losses = export_dataset(store, "minari", folder / "out").losses
+    about = json.loads((folder / "out" / "data" / "metadata.json").read_text())
+    return [one.what for one in losses], json.loads(about["action_space"])
+
+
+@pytest.mark.parametrize(
+    ("metadata", "values", "start", "n", "why"),
+    [
+        ({"n_actions": 2}, [0, 0], 0, 2, None),
+        ({"n_actions": 3, "action_start": -1}, [0, 1], -1, 3, None),
+        ({"n_actions": 3, "action_start": 2}, [4, 4], 2, 3, None),
+        ({"n_actions": 2}, [1, 4], 0, 5, "the environment has 2, and others occur"),
+        ({"n_actions": 2, "action_start": 5}, [4, 5], 4, 3, "the environment has 2, and others"),
+        ({}, [0, 0], 0, 1, "this store does not know it"),
+        ({}, [2, 6], 0, 7, "this store does not know it"),
+        ({"n_actions": True}, [-2, 1], -2, 4, "this store does not know it"),
+        ({"n_actions": "2"}, [-5, -4], -5, 2, "this store does not know it"),
+    ],
+)
+def test_the_space_of_actions_is_that_of_the_environment_or_it_is_said(
+    tmp_path, quick_disk, metadata, values, start, n, why
+):
+    losses, space = exported(tmp_path, values, metadata=metadata)
+    assert space == {"type": "Discrete", "dtype": "int64", "start": start, "n": n}
+    said = [one for one in losses if one.startswith("the number of actions")]
+    assert len(said) == (why is not None)
+    if said:
+        assert said[0].startswith(f"the number of actions: {why}")
+        assert said[0].endswith(f"the space is of what occurs, n={n} from {start} on")
+
+
+def test_bounds_that_nobody_knows_are_said(tmp_path, quick_disk):
+    losses = export_dataset(write(tmp_path / "a.zarr", play()), "minari", tmp_path / "out").losses
+    assert [one.what for one in losses if one.what.startswith("the bounds of ")] == [
+        f"the bounds of {name}: this store has none; those of the space are all that the dtype holds"
+        for name in ("observations", "actions")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [
+        ("uint64", [0, 2**63]),
+        ("uint64", [2**64 - 1, 2**64 - 2]),
+        ("int64", [-(2**63), 2**63 - 1]),
+        ("int64", [-1, 2**63 - 2]),
+        ("int64", [0, 2**63 - 1]),
+    ],
+)
+def test_actions_that_no_space_of_minari_holds_are_refused(tmp_path, quick_disk, dtype, values):
+    where = f"found {dtype} from {min(*values, 0)} to {max(values)}; export to arrays or parquet"
+    with pytest.raises(SchemaError, match=f"minari: actions: expected .*, {where}"):
+        exported(tmp_path, values, dtype)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values"), [("uint64", [0, 2**63 - 2]), ("int64", [-(2**62), 2**62 - 2])]
+)
+def test_the_largest_space_of_actions_comes_back(tmp_path, quick_disk, dtype, values):
+    exported(tmp_path, values, dtype)
+    import_dataset("minari", tmp_path / "out", tmp_path / "b.zarr")
+    with mmreplay.open(tmp_path / "b.zarr") as store:
+        assert store.trajectory(0).action.tolist() == values
 
 
 def test_what_is_no_dataset_is_refused(dataset, tmp_path):
