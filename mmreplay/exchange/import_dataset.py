@@ -209,7 +209,7 @@ def _check_rows(rows: Array, n: int, expected: Field, what: str) -> None:
     if rows.shape != (n, *expected.shape) or not np.can_cast(rows.dtype, expected.dtype):
         raise FormatError(
             f"{what}: expected {n:,} rows of {expected.shape} {expected.dtype}, as in the first "
-            f"episode, found {rows.shape} {rows.dtype}"
+            f"episode, found {rows.shape} {rows.dtype}; write all episodes alike"
         )
 
 

@@ -1,12 +1,14 @@
 """Minari datasets: HDF5, Arrow and Parquet, both ways; the same T + 1 observations as a store has.
 
 An import keeps, beside the steps, seeds and options of episodes (extra columns ``episode.…``),
-infos (``info.…``, those of the reset ``reset_info.…``), spaces, the environment's specification and
+infos (``info.…``, those of the reset ``reset_info.…``; a store's own extra columns under their own
+names), spaces, the environment's specification and
 the rest of the metadata; an export of that store is the same dataset again.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +36,14 @@ from mmreplay.exchange.minari_files import (
     OutColumn,
     open_episodes,
 )
-from mmreplay.exchange.spaces import Leaf, compacted, discrete, expanded, leaves, spaces_of
+from mmreplay.exchange.spaces import (
+    Leaf,
+    compacted,
+    expanded,
+    leaves,
+    space_of_actions,
+    spaces_of,
+)
 from mmreplay.exchange.steps import Incoming, Steps, block_steps
 from mmreplay.exchange.stored import Stored
 from mmreplay.ids import Array
@@ -42,7 +51,11 @@ from mmreplay.schema import FRAME, Field
 
 __all__ = ["read", "write"]
 
-_COUNTED = {"total_episodes", "total_steps", "dataset_size", "data_format", "jpeg_encoding"}
+_OURS = "mmreplay"
+"""Of the metadata: what an export says of a store. ``extras`` are infos that are a store's extra
+columns, whose value of the reset means nothing."""
+
+_COUNTED = {"total_episodes", "total_steps", "dataset_size", "data_format", "jpeg_encoding", _OURS}
 """Of the metadata: what an export makes again."""
 
 _ALSO = "also_truncated"
@@ -67,6 +80,21 @@ def read(source: Path, losses: Losses, *, infos: bool = True) -> Iterator[Incomi
         raise FormatError(f"{source}: a dataset without an episode")
     with ExitStack() as stack:
         yield _Dataset(folder, raw, losses, stack, infos=infos).incoming()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Info:
+    """A column of infos: name and field here, whether it has a row more, and is a store's own."""
+
+    name: str
+    field: Field
+    more: bool
+    is_ours: bool
+
+    @property
+    def has_reset(self) -> bool:
+        """Whether the row more is a value of the reset."""
+        return self.more and not self.is_ours
 
 
 class _Dataset:
@@ -112,9 +140,10 @@ class _Dataset:
         keys = key_names((name.partition("/")[2] for name in found), self._folder)
         return {key: f"observations/{name}" for key, name in keys.items()}
 
-    def _info_columns(self) -> dict[str, tuple[str, Field, bool]]:
-        """Of each column of infos: name here, field, and whether it has a value of the reset."""
-        out: dict[str, tuple[str, Field, bool]] = {}
+    def _info_columns(self) -> dict[str, _Info]:
+        """Of each column of infos, what it is here."""
+        out: dict[str, _Info] = {}
+        ours = self._raw.get(_OURS, {}).get("extras", [])
         n_steps = self._first["rewards"].shape[0]
         for name, one in self._first.items():
             if not name.startswith("infos/"):
@@ -123,10 +152,12 @@ class _Dataset:
                 self._losses.add(f"{name}: not one row a step")
                 continue
             found = extra_field(one.shape[1:], one.dtype, name, self._losses)
-            own = extra_name(f"info.{name.removeprefix('infos/')}")
-            known = {known for known, _, _ in out.values()}
+            path = name.removeprefix("infos/")
+            is_ours = path in ours
+            own = extra_name(path if is_ours else f"info.{path}")
+            known = {info.name for info in out.values()}
             if found is not None and is_new(own, name, known, self._losses):
-                out[name] = own, found, one.shape[0] > n_steps
+                out[name] = _Info(own, found, one.shape[0] > n_steps, is_ours)
         return out
 
     def _attributes(self) -> list[dict[str, Any]]:
@@ -175,8 +206,9 @@ class _Dataset:
             for key, name in self._frames.items()
         }
         actions = first["actions"]
-        extras = {name: one for name, one, _ in self._infos.values()}
-        extras |= {f"reset_{name}": one for name, one, reset in self._infos.values() if reset}
+        infos = self._infos.values()
+        extras = {one.name: one.field for one in infos}
+        extras |= {f"reset_{one.name}": one.field for one in infos if one.has_reset}
         extras |= dict(self._about_columns.values())
         if self._has_both:
             extras[_ALSO] = Field((), "uint8")
@@ -196,8 +228,9 @@ class _Dataset:
         about: dict[str, Any] = {
             "metadata": own,
             "infos": {
-                name: [path.removeprefix("infos/"), reset]
-                for path, (name, _, reset) in self._infos.items()
+                one.name: [path.removeprefix("infos/"), one.has_reset]
+                for path, one in self._infos.items()
+                if not one.is_ours
             },
             "episodes": {name: path for path, (name, _) in self._about_columns.items()},
         }
@@ -247,14 +280,14 @@ class _Dataset:
         n, n_steps = stop - start, columns["rewards"].shape[0]
         where = f"{self._folder}: episode {number}"
         values = {name: np.zeros((n, *one.shape), one.dtype) for name, one in extras.items()}
-        for path, (name, _, reset) in self._infos.items():
-            rows = columns.get(path)
-            if rows is None or rows.shape[0] != n_steps + reset:
+        for path, info in self._infos.items():
+            rows, more = columns.get(path), info.more
+            if rows is None or rows.shape[0] != n_steps + more:
                 self._losses.add(f"{path}: not in this episode as in the first: zeros", start == 0)
                 continue
-            values[name] = np.asarray(rows[start + reset : stop + reset])
-            if reset and start == 0:
-                values[f"reset_{name}"][0] = rows[0:1][0]
+            values[info.name] = np.asarray(rows[start + more : stop + more])
+            if info.has_reset and start == 0:
+                values[f"reset_{info.name}"][0] = rows[0:1][0]
         for path, (name, _) in self._about_columns.items():
             values[name][:] = self._about[number].get(path, _NO_SEED.astype(values[name].dtype))
         truncated = flags(columns["truncations"][start:stop], f"{where}: truncations")
@@ -349,10 +382,17 @@ class _Out:
         about: dict[str, str] = self._known.get("episodes", {})
         self._attributes = {k: path for k, path in about.items() if k in schema.extras}
         self._infos = {k: given for k, given in kept.items() if k in schema.extras}
-        resets = {f"reset_{k}" for k in self._infos}
-        for name in schema.extras:
-            if name not in {*self._infos, *self._attributes, *resets, _ALSO}:
-                self._infos[name] = [name, True]
+        self._resets = {k: f"reset_{k}" for k, (_, has_reset) in self._infos.items() if has_reset}
+        minaris = {*self._infos, *self._attributes, *self._resets.values(), _ALSO}
+        ours = sorted(schema.extras.keys() - minaris)
+        for name in ours:
+            self._infos[name] = [name, True]
+            losses.add(
+                f"extra column {name}: an info has a value of the reset, too, which is 0 here",
+                stored.n_episodes,
+            )
+        if ours:
+            self.metadata[_OURS] = {"extras": ours}
         self.columns: dict[str, OutColumn] = {}
         for leaf in frames:
             one = stored.frames[leaf.name]
@@ -393,32 +433,10 @@ class _Out:
         return frames, actions[0]
 
     def _discrete_actions(self, losses: Losses) -> dict[str, Any]:
-        """The space of the environment, as far as the store knows it, and of what occurs."""
         bounds = [(int(run.action.min()), int(run.action.max())) for run in self._stored.runs()]
         low, high = min(one for one, _ in bounds), max(one for _, one in bounds)
-        about = self._stored.metadata
-        start, n = about.get("action_start", 0), about.get("n_actions")
-        if type(start) is type(n) is int and n > 0:
-            first, last = min(low, start), max(high, start + n - 1)
-            why = f"the environment has {n:,}, and others occur"
-            is_known = (first, last) == (start, start + n - 1)
-        else:
-            first, last = min(low, 0), high
-            why, is_known = "this store does not know it", False
-        most = np.iinfo(np.int64).max
-        if last > most or last - first >= most:
-            raise SchemaError(
-                f"minari: actions: expected whole numbers that a Discrete space holds, int64 and "
-                f"less than 2**63 of them, found {self._stored.schema.action.dtype} from {first} "
-                f"to {last}; export to arrays or parquet, which hold these"
-            )
-        space = discrete(first, last)
-        if not is_known:
-            losses.add(
-                f"the number of actions: {why}; the space is of what occurs, n={space['n']:,} from "
-                f"{first:,} on"
-            )
-        return space
+        about, dtype = self._stored.metadata, self._stored.schema.action.dtype
+        return space_of_actions(low, high, dtype, about, losses)
 
     def write(self, writer: Hdf5Writer | ArrowWriter) -> None:
         """All episodes."""
@@ -454,7 +472,7 @@ class _Out:
         for name, (_, reset) in self._infos.items():
             rows = run.extras[name]
             if reset and run.begins:
-                first = run.extras.get(f"reset_{name}")
+                first = run.extras.get(self._resets.get(name, ""))
                 zeros: Array = np.zeros_like(rows[:1])
                 rows = np.concatenate((zeros if first is None else first[:1], rows))
             writer.append(f"infos/{name}", rows)

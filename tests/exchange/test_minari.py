@@ -307,6 +307,23 @@ def test_a_store_of_our_own(tmp_path, quick_disk, monkeypatch, data_format, fram
     assert_same(read_back(tmp_path / "b.zarr"), episodes)
 
 
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow", "parquet"])
+@pytest.mark.parametrize("dtype", [*"bB hH iI lL".replace(" ", ""), "?", "f4"])
+def test_actions_and_extra_columns_come_back_as_they_were(tmp_path, quick_disk, data_format, dtype):
+    extras = {"logp": Field((), "float32"), "info.logp": Field((2, 1), "uint8")}
+    extras["log.prob"] = Field((), np.dtype(dtype))
+    frames = {"a": Field((), np.dtype(dtype)), "b": Field((2,), "uint64")}
+    episodes = play(frames=frames, action=Field((), np.dtype(dtype)), extras=extras)
+    store = write(tmp_path / "a.zarr", episodes)
+    export_dataset(store, "minari", tmp_path / "own", data_format=data_format)
+    found = minari.MinariDataset(tmp_path / "own" / "data")
+    for one, other in zip(found.iterate_episodes(), episodes, strict=True):
+        assert np.array_equal(one.actions.ravel(), other.action)
+        assert np.array_equal(one.infos["logp"].ravel(), [0, *other.extras["logp"]])
+    assert import_dataset("minari", tmp_path / "own", tmp_path / "b.zarr").losses == ()
+    assert_same(read_back(tmp_path / "b.zarr"), episodes)
+
+
 def test_what_no_store_holds_is_refused_or_said(tmp_path):
     make("test/text-v0", spaces.Dict({"say": spaces.Text(5), "x": BOX}), spaces.Discrete(3))
     with pytest.raises(FormatError, match="a space of Text"):

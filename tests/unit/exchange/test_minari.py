@@ -36,10 +36,26 @@ def test_there_and_back_every_byte_is_the_same(
     assert (made.transitions, made.episodes) == (25, 4)
     back = import_dataset("minari", tmp_path / "out", tmp_path / "b.zarr")
     assert (back.transitions, back.terminated, back.truncated, back.losses) == (25, 2, 2, ())
-    for one in episodes:
-        one.extras = {f"info.{key}": rows for key, rows in one.extras.items()}
-        one.extras |= {f"reset_{key}": np.zeros_like(rows) for key, rows in one.extras.items()}
     assert_same(read_back(tmp_path / "b.zarr"), episodes)
+
+
+NAMES = ("logp", "info.logp", "reset_info.logp", "log.prob", "actions_")
+
+
+def test_extra_columns_come_back_under_their_names(tmp_path, quick_disk):
+    extras = dict(zip(NAMES, (Field((n,) * (n > 0), "float32") for n in range(5)), strict=True))
+    episodes = play(action=Field((), "int64"), extras=extras)
+    source = write(tmp_path / "a0.zarr", episodes)
+    for number in range(2):
+        out = tmp_path / f"out{number}"
+        made = export_dataset(source, "minari", out)
+        assert [(one.count, one.what) for one in made.losses if one.what.startswith("extra")] == [
+            (4, f"extra column {name}: an info has a value of the reset, too, which is 0 here")
+            for name in sorted(NAMES)
+        ]
+        source = tmp_path / f"a{number + 1}.zarr"
+        assert import_dataset("minari", out, source).losses == ()
+        assert_same(read_back(source), episodes)
 
 
 @pytest.fixture

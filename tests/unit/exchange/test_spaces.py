@@ -10,7 +10,6 @@ from mmreplay import Field, FormatError
 from mmreplay.exchange.spaces import (
     Leaf,
     compacted,
-    discrete,
     expanded,
     leaves,
     space_of,
@@ -79,10 +78,6 @@ def test_what_was_compacted_comes_back(space):
 )
 def test_a_space_for_a_field(field, expected):
     assert space_of(field) == expected
-
-
-def test_a_space_of_whole_numbers():
-    assert discrete(-2, 1) == {"type": "Discrete", "dtype": "int64", "start": -2, "n": 4}
 
 
 def test_a_space_for_fields():
