@@ -68,7 +68,10 @@ _NO_SEED = np.int64(-1)
 _VERSION = "0.5.4"
 """Of Minari, whose layout is written."""
 
-_ID = re.compile(r"[^-_\w/]")
+_ID = re.compile(r"([-_\w][-_\w/]*[-_\w]+/)?[-_\w]+-v\d+")
+"""As Minari itself reads it, with the version that it needs."""
+
+_NOT_OF_NAMES = re.compile(r"[^-_\w]")
 
 
 @contextmanager
@@ -336,6 +339,8 @@ def write(
 ) -> None:
     """A folder with ``data``; `dataset_id` is ``mmreplay/NAME-v0`` if nothing else is known.
 
+    Raises SchemaError for an id that Minari does not read.
+
     Images are kept as they are, not as JPEG. Extra columns that are not Minari's own become infos,
     zero at the reset.
     """
@@ -343,9 +348,18 @@ def write(
         raise SchemaError(
             f"data_format: expected hdf5, arrow or parquet, found {data_format!r:.80}"
         )
+    out = _Out(stored, losses)
+    name = _NOT_OF_NAMES.sub("-", target.name.removesuffix(".zarr")).strip("-") or "dataset"
+    known = out.metadata.get("dataset_id") or f"mmreplay/{name}-v0"
+    out.metadata["dataset_id"] = own = known if dataset_id is None else dataset_id
+    if not isinstance(own, str) or not _ID.fullmatch(own):
+        raise SchemaError(
+            f"minari: dataset_id: expected [NAMESPACE/]NAME-vNUMBER of letters, digits, '_' and "
+            f"'-', with 2 or more in a namespace, as in dataset_id='cartpole/random-v0', found "
+            f"{own!r:.80}"
+        )
     folder = target / "data"
     folder.mkdir(parents=True)
-    out = _Out(stored, losses)
     with ExitStack() as stack:
         writer: Hdf5Writer | ArrowWriter
         if data_format == "hdf5":
@@ -360,8 +374,6 @@ def write(
         "jpeg_encoding": False,
         "dataset_size": round(sum(p.stat().st_size for p in folder.rglob("*")) / 1e6, 1),
     }
-    name = _ID.sub("-", target.name.removesuffix(".zarr")).strip("-/") or "dataset"
-    about["dataset_id"] = dataset_id or about.get("dataset_id") or f"mmreplay/{name}-v0"
     about.setdefault("minari_version", _VERSION)
     (folder / "metadata.json").write_text(json.dumps(about))
 

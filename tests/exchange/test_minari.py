@@ -1,6 +1,7 @@
 """Minari both ways, with datasets that Minari itself wrote and reads."""
 
 import json
+import shutil
 import warnings
 
 import gymnasium
@@ -16,6 +17,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import minari
     from minari.data_collector import EpisodeBuffer
+    from minari.dataset.minari_dataset import parse_dataset_id
     from minari.utils import create_dataset_from_buffers
 
 from tests.support.played_episodes import (
@@ -322,6 +324,28 @@ def test_actions_and_extra_columns_come_back_as_they_were(tmp_path, quick_disk, 
         assert np.array_equal(one.infos["logp"].ravel(), [0, *other.extras["logp"]])
     assert import_dataset("minari", tmp_path / "own", tmp_path / "b.zarr").losses == ()
     assert_same(read_back(tmp_path / "b.zarr"), episodes)
+
+
+@pytest.mark.parametrize("name", ["x-v0", "aa/b-v0", "D4RL/door/human-v12", "é_-v3", None])
+def test_minari_loads_an_export_in_its_folder_by_its_id(tmp_path, datasets, quick_disk, name):
+    store = write(tmp_path / "a.zarr", play())
+    options = {} if name is None else {"dataset_id": name}
+    export_dataset(store, "minari", tmp_path / "own", **options)
+    name = name or "mmreplay/own-v0"
+    shutil.copytree(tmp_path / "own", datasets / name)
+    found = minari.load_dataset(name)
+    assert (found.id, found.spec.dataset_id, found.total_steps) == (name, name, 25)
+
+
+@pytest.mark.parametrize(
+    "name", ["nonsense", "x", "hello world", "a/b-v0", "x-v", "/b-v0", "é.-v0"]
+)
+def test_an_id_that_minari_does_not_read_is_refused_here_too(tmp_path, quick_disk, name):
+    with pytest.raises((ValueError, TypeError)):
+        parse_dataset_id(name)
+    store = write(tmp_path / "a.zarr", play())
+    with pytest.raises(SchemaError, match="dataset_id: expected"):
+        export_dataset(store, "minari", tmp_path / "out", dataset_id=name)
 
 
 def test_what_no_store_holds_is_refused_or_said(tmp_path):

@@ -174,6 +174,49 @@ def test_the_largest_space_of_actions_comes_back(tmp_path, quick_disk, dtype, va
         assert store.trajectory(0).action.tolist() == values
 
 
+IDS = [
+    "nonsense",
+    "x",
+    "hello world",
+    "a/b-v0",
+    "",
+    "x-v",
+    "/b-v0",
+    "a b/c-v0",
+    "x-v0\n",
+    "é.-v0",
+    7,
+]
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_an_id_that_minari_does_not_read_is_refused(tmp_path, quick_disk, name):
+    store = write(tmp_path / "a.zarr", play())
+    expected = r"dataset_id: expected \[NAMESPACE/\]NAME-vNUMBER .* as in dataset_id='cartpole/rand"
+    with pytest.raises(SchemaError, match=expected):
+        export_dataset(store, "minari", tmp_path / "out", dataset_id=name)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "given", "expected"),
+    [
+        ("out", None, "mmreplay/out-v0"),
+        ("a b.c-v1.zarr", None, "mmreplay/a-b-c-v1-v0"),
+        ("é", None, "mmreplay/é-v0"),
+        ("...", None, "mmreplay/dataset-v0"),
+        ("out", "x-v0", "x-v0"),
+        ("out", "D4RL/door/human-v12", "D4RL/door/human-v12"),
+    ],
+)
+def test_the_id_of_an_export(tmp_path, quick_disk, folder, given, expected):
+    store = write(tmp_path / "a.zarr", play())
+    options = {} if given is None else {"dataset_id": given}
+    export_dataset(store, "minari", tmp_path / folder, **options)
+    about = json.loads((tmp_path / folder / "data" / "metadata.json").read_text())
+    assert about["dataset_id"] == expected
+
+
 def test_what_is_no_dataset_is_refused(dataset, tmp_path):
     about = dataset / "data" / "metadata.json"
     about.write_text(json.dumps({"total_episodes": 0}))
