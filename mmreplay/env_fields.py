@@ -160,9 +160,22 @@ def env_metadata(env: AnyEnv) -> dict[str, Any]:
     return {
         "id": env_name(env),
         "n_envs": getattr(env, "num_envs", 1),
+        **action_range(env),
         **({"action_names": names} if names else {}),
         "versions": versions(),
     }
+
+
+def action_range(env: AnyEnv) -> dict[str, int]:
+    """How many actions a Discrete space has: ``n_actions``, and ``action_start`` if it is not 0.
+
+    Empty for any other space. A policy may not take all of them, so that rows do not tell.
+    """
+    space = env.single_action_space if isinstance(env, VectorEnv) else env.action_space
+    if not isinstance(space, spaces.Discrete):
+        return {}
+    start = int(space.start)
+    return {"n_actions": int(space.n)} | ({"action_start": start} if start else {})
 
 
 def env_name(env: AnyEnv) -> str:

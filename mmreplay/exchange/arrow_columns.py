@@ -98,7 +98,10 @@ def from_arrow(array: Any, shape: tuple[int, ...], dtype: Any, name: str) -> Arr
     _check_whole(array, name)
     values = np.asarray(array.to_numpy(zero_copy_only=False))
     if not np.can_cast(values.dtype, dtype):
-        raise FormatError(f"{name}: expected {np.dtype(dtype)}, found {values.dtype}")
+        raise FormatError(
+            f"{name}: expected {np.dtype(dtype)}, found {values.dtype}; write this column with one "
+            f"type in all files, and in what describes them"
+        )
     out: Array = values.astype(dtype, copy=False).reshape(n, *shape)
     return out
 

@@ -89,23 +89,39 @@ class NpyColumn:
             )
         self.shape: tuple[int, ...] = shape
         self.dtype: np.dtype[Any] = dtype
+        self._n_rows = math.prod(shape[:1])  # one number has no shape
+        self._row_bytes = math.prod(shape[1:]) * dtype.itemsize
 
     def read(self, start: int, stop: int) -> Array:
         """See `Column`; raises FormatError if the file ends before."""
         if start != self._row:
             raise ValueError(f"{self._name}: row {start} was asked for after row {self._row}")
-        size = (stop - start) * math.prod(self.shape[1:]) * self.dtype.itemsize
+        size = (stop - start) * self._row_bytes
         data = bytearray()
         while len(data) < size and (piece := self._stream.read(size - len(data))):
             data += piece
         if len(data) < size:
             raise FormatError(
-                f"{self._name}: ends within rows {start:,} to {stop:,} of {self.shape[0]:,}; it "
+                f"{self._name}: ends within rows {start:,} to {stop:,} of {self._n_rows:,}; it "
                 f"was cut off"
             )
         self._row = stop
         rows = np.frombuffer(data, self.dtype).reshape(-1, *self.shape[1:])
         return rows.astype(self.dtype.newbyteorder("="), copy=False)
+
+    def finish(self) -> None:
+        """Read the rows that are left, and the end of the stream, where gzip checks all of it.
+
+        Raises FormatError if it is cut off, or goes on after its rows.
+        """
+        while self._row < self._n_rows:
+            size = block_steps(self._row_bytes)
+            self.read(self._row, min(self._row + size, self._n_rows))
+        if self._stream.read(1):
+            raise FormatError(
+                f"{self._name}: goes on after its {self._n_rows:,} rows; it is damaged, or two "
+                f"files in one: take it again from where it comes"
+            )
 
 
 def row_bytes(columns: Mapping[str, Column]) -> int:

@@ -3,6 +3,8 @@
 Rows are single frames; each episode is preceded by stack - 1 rows of zeros, which are not steps.
 Where such rows come without a terminal one before them, an episode was cut off. The file of
 ``episode_end_indices`` is a pickle and never opened.
+
+Invariant: of each file of which rows are taken all is read, to the checksum at its end.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import gzip
 import itertools
 import math
 import re
+import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -113,19 +116,35 @@ def _open(source: Path, number: int, names: list[str], opened: ExitStack) -> dic
     out = {}
     for name in names:
         path = source / f"$store$_{name}_ckpt.{number}.gz"
-        file = opened.enter_context(gzip.GzipFile(path))
-        out[name] = NpyColumn(file, str(path))
+        out[name] = NpyColumn(opened.enter_context(_Unzipped(path)), str(path))
     return out
+
+
+class _Unzipped(gzip.GzipFile):
+    """A gzipped file that says which one it is where it is damaged."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        """As of any file; raises FormatError."""
+        try:
+            return super().read(size)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise FormatError(
+                f"{self.name}: damaged, or cut off: {error!s:.300}; take it again from where it "
+                f"comes"
+            ) from error
 
 
 def _n_rows(source: Path, number: int) -> int:
     """Rows ever added to the buffer of a checkpoint; more than there is room for, if it is full."""
     path = source / f"add_count_ckpt.{number}.gz"
-    with gzip.GzipFile(path) as file:
+    with _Unzipped(path) as file:
         count = NpyColumn(file, str(path))
-        value = np.frombuffer(file.read(count.dtype.itemsize), count.dtype)
-    if count.shape or len(value) != 1 or count.dtype.kind not in "iu":
-        raise FormatError(f"{path}: expected a whole number, found an array of {count.shape}")
+        if count.shape or count.dtype.kind not in "iu":
+            raise FormatError(
+                f"{path}: expected a whole number, found an array of {count.shape} {count.dtype}"
+            )
+        value = count.read(0, 1)
+        count.finish()
     return int(value[0])
 
 
@@ -144,16 +163,18 @@ def _rows(source: Path, numbers: list[int], names: list[str]) -> Iterator[Block]
         n_known = max(seen - (count - n_kept), 0) if count > seen else 0
         seen = count
         cursor = count % capacity if count > capacity else 0
-        oldest = [(cursor, min(cursor + n_kept, capacity)), (0, cursor)]
-        for low, high in oldest:
+        oldest = (cursor, min(cursor + n_kept, capacity), True), (0, cursor, False)
+        for low, high, to_end in oldest:
             start = min(low + n_known, high)
             n_known -= start - low
-            if start < high:
-                yield from _part(source, number, names, start, high)
+            if start < high or to_end:
+                yield from _part(source, number, names, start, high, to_end=to_end)
 
 
-def _part(source: Path, number: int, names: list[str], low: int, high: int) -> Iterator[Block]:
-    """Rows [low, high) of a checkpoint."""
+def _part(
+    source: Path, number: int, names: list[str], low: int, high: int, *, to_end: bool
+) -> Iterator[Block]:
+    """Rows [low, high) of a checkpoint; `to_end` reads on, to the end of its files."""
     with ExitStack() as opened:
         columns = _open(source, number, names, opened)
         size = block_steps(row_bytes(columns))
@@ -163,6 +184,8 @@ def _part(source: Path, number: int, names: list[str], low: int, high: int) -> I
             if start >= low:
                 name = f"{source}: checkpoint {number}: terminal"
                 yield block | {"terminal": flags(block["terminal"], name)}
+        for one in columns.values() if to_end else ():
+            one.finish()
 
 
 def _without_padding(rows: Iterator[Block], n_padding: int, losses: Losses) -> Iterator[Block]:
@@ -262,6 +285,8 @@ def write(
         "terminal": Field((), "uint8"),
         **schema.extras,
     }
+    if fields["action"].dtype != schema.action.dtype:
+        losses.add(f"the dtype of actions, {schema.action.dtype}: int32, as in Dopamine")
     if schema.reward_dtype != np.float32:
         losses.add("rewards of 64 bits: 32 are kept", stored.n_steps)
     target.mkdir()

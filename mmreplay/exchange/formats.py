@@ -127,7 +127,8 @@ _ALL = (
         dqn_replay.read,
         dqn_replay.write,
         not_in="final observations; truncations, but for what the padding after them tells",
-        not_out="final observations, truncation flags, actions and rewards of 64 bits, lost lives, "
+        not_out="final observations, truncation flags, whole numbers for actions that are not "
+        "int32, rewards of 64 bits, lost lives, "
         "which look as ends do, dict observations",
     ),
     ExchangeFormat(

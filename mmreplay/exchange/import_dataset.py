@@ -33,6 +33,7 @@ from mmreplay.reading.store import Store
 from mmreplay.schema import FRAME, Field
 from mmreplay.storage.lane_metadata import store_around
 from mmreplay.system import checked_reads, durable_writes, user_paths
+from mmreplay.system.limits import check_limit
 from mmreplay.system.staging import staging_directory
 from mmreplay.writing.create import create
 from mmreplay.writing.writer import Writer
@@ -112,7 +113,8 @@ def import_dataset(
         StoreExistsError: the target exists.
         FormatError: the source is not of that format, or holds what no store can.
         MissingExtraError: a library that reads the format is not installed.
-        DiskFullError, FailedStoreError: as of `create`; nothing is left behind.
+        DiskFullError, FailedStoreError: as of `create`, or a limit of open files or memory was
+            reached; nothing is left behind.
     """
     chosen = named(format)
     if chosen.read is None:
@@ -209,7 +211,7 @@ def _check_rows(rows: Array, n: int, expected: Field, what: str) -> None:
     if rows.shape != (n, *expected.shape) or not np.can_cast(rows.dtype, expected.dtype):
         raise FormatError(
             f"{what}: expected {n:,} rows of {expected.shape} {expected.dtype}, as in the first "
-            f"episode, found {rows.shape} {rows.dtype}"
+            f"episode, found {rows.shape} {rows.dtype}; write all episodes alike"
         )
 
 
@@ -236,6 +238,9 @@ def _finite(steps: Iterable[Steps], source: object) -> Iterator[Steps]:
 
 
 def _unreadable(source: object, name: str, error: BaseException) -> FormatError:
+    """What to raise for it; raises ReachedLimitError itself if it was a limit of this process."""
+    if isinstance(error, OSError):
+        check_limit(error, source)
     if isinstance(error, NotADirectoryError):
         why = "expected a directory, found a file"
     elif isinstance(error, IsADirectoryError):

@@ -1,12 +1,14 @@
 """Minari datasets: HDF5, Arrow and Parquet, both ways; the same T + 1 observations as a store has.
 
 An import keeps, beside the steps, seeds and options of episodes (extra columns ``episode.…``),
-infos (``info.…``, those of the reset ``reset_info.…``), spaces, the environment's specification and
+infos (``info.…``, those of the reset ``reset_info.…``; a store's own extra columns under their own
+names), spaces, the environment's specification and
 the rest of the metadata; an export of that store is the same dataset again.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +36,14 @@ from mmreplay.exchange.minari_files import (
     OutColumn,
     open_episodes,
 )
-from mmreplay.exchange.spaces import Leaf, compacted, expanded, leaves, space_of, spaces_of
+from mmreplay.exchange.spaces import (
+    Leaf,
+    compacted,
+    expanded,
+    leaves,
+    space_of_actions,
+    spaces_of,
+)
 from mmreplay.exchange.steps import Incoming, Steps, block_steps
 from mmreplay.exchange.stored import Stored
 from mmreplay.ids import Array
@@ -42,7 +51,11 @@ from mmreplay.schema import FRAME, Field
 
 __all__ = ["read", "write"]
 
-_COUNTED = {"total_episodes", "total_steps", "dataset_size", "data_format", "jpeg_encoding"}
+_OURS = "mmreplay"
+"""Of the metadata: what an export says of a store. ``extras`` are infos that are a store's extra
+columns, whose value of the reset means nothing."""
+
+_COUNTED = {"total_episodes", "total_steps", "dataset_size", "data_format", "jpeg_encoding", _OURS}
 """Of the metadata: what an export makes again."""
 
 _ALSO = "also_truncated"
@@ -55,7 +68,10 @@ _NO_SEED = np.int64(-1)
 _VERSION = "0.5.4"
 """Of Minari, whose layout is written."""
 
-_ID = re.compile(r"[^-_\w/]")
+_ID = re.compile(r"([-_\w][-_\w/]*[-_\w]+/)?[-_\w]+-v\d+")
+"""As Minari itself reads it, with the version that it needs."""
+
+_NOT_OF_NAMES = re.compile(r"[^-_\w]")
 
 
 @contextmanager
@@ -67,6 +83,21 @@ def read(source: Path, losses: Losses, *, infos: bool = True) -> Iterator[Incomi
         raise FormatError(f"{source}: a dataset without an episode")
     with ExitStack() as stack:
         yield _Dataset(folder, raw, losses, stack, infos=infos).incoming()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Info:
+    """A column of infos: name and field here, whether it has a row more, and is a store's own."""
+
+    name: str
+    field: Field
+    more: bool
+    is_ours: bool
+
+    @property
+    def has_reset(self) -> bool:
+        """Whether the row more is a value of the reset."""
+        return self.more and not self.is_ours
 
 
 class _Dataset:
@@ -112,9 +143,10 @@ class _Dataset:
         keys = key_names((name.partition("/")[2] for name in found), self._folder)
         return {key: f"observations/{name}" for key, name in keys.items()}
 
-    def _info_columns(self) -> dict[str, tuple[str, Field, bool]]:
-        """Of each column of infos: name here, field, and whether it has a value of the reset."""
-        out: dict[str, tuple[str, Field, bool]] = {}
+    def _info_columns(self) -> dict[str, _Info]:
+        """Of each column of infos, what it is here."""
+        out: dict[str, _Info] = {}
+        ours = self._raw.get(_OURS, {}).get("extras", [])
         n_steps = self._first["rewards"].shape[0]
         for name, one in self._first.items():
             if not name.startswith("infos/"):
@@ -123,10 +155,12 @@ class _Dataset:
                 self._losses.add(f"{name}: not one row a step")
                 continue
             found = extra_field(one.shape[1:], one.dtype, name, self._losses)
-            own = extra_name(f"info.{name.removeprefix('infos/')}")
-            known = {known for known, _, _ in out.values()}
+            path = name.removeprefix("infos/")
+            is_ours = path in ours
+            own = extra_name(path if is_ours else f"info.{path}")
+            known = {info.name for info in out.values()}
             if found is not None and is_new(own, name, known, self._losses):
-                out[name] = own, found, one.shape[0] > n_steps
+                out[name] = _Info(own, found, one.shape[0] > n_steps, is_ours)
         return out
 
     def _attributes(self) -> list[dict[str, Any]]:
@@ -175,8 +209,9 @@ class _Dataset:
             for key, name in self._frames.items()
         }
         actions = first["actions"]
-        extras = {name: one for name, one, _ in self._infos.values()}
-        extras |= {f"reset_{name}": one for name, one, reset in self._infos.values() if reset}
+        infos = self._infos.values()
+        extras = {one.name: one.field for one in infos}
+        extras |= {f"reset_{one.name}": one.field for one in infos if one.has_reset}
         extras |= dict(self._about_columns.values())
         if self._has_both:
             extras[_ALSO] = Field((), "uint8")
@@ -196,8 +231,9 @@ class _Dataset:
         about: dict[str, Any] = {
             "metadata": own,
             "infos": {
-                name: [path.removeprefix("infos/"), reset]
-                for path, (name, _, reset) in self._infos.items()
+                one.name: [path.removeprefix("infos/"), one.has_reset]
+                for path, one in self._infos.items()
+                if not one.is_ours
             },
             "episodes": {name: path for path, (name, _) in self._about_columns.items()},
         }
@@ -247,14 +283,14 @@ class _Dataset:
         n, n_steps = stop - start, columns["rewards"].shape[0]
         where = f"{self._folder}: episode {number}"
         values = {name: np.zeros((n, *one.shape), one.dtype) for name, one in extras.items()}
-        for path, (name, _, reset) in self._infos.items():
-            rows = columns.get(path)
-            if rows is None or rows.shape[0] != n_steps + reset:
+        for path, info in self._infos.items():
+            rows, more = columns.get(path), info.more
+            if rows is None or rows.shape[0] != n_steps + more:
                 self._losses.add(f"{path}: not in this episode as in the first: zeros", start == 0)
                 continue
-            values[name] = np.asarray(rows[start + reset : stop + reset])
-            if reset and start == 0:
-                values[f"reset_{name}"][0] = rows[0:1][0]
+            values[info.name] = np.asarray(rows[start + more : stop + more])
+            if info.has_reset and start == 0:
+                values[f"reset_{info.name}"][0] = rows[0:1][0]
         for path, (name, _) in self._about_columns.items():
             values[name][:] = self._about[number].get(path, _NO_SEED.astype(values[name].dtype))
         truncated = flags(columns["truncations"][start:stop], f"{where}: truncations")
@@ -303,6 +339,8 @@ def write(
 ) -> None:
     """A folder with ``data``; `dataset_id` is ``mmreplay/NAME-v0`` if nothing else is known.
 
+    Raises SchemaError for an id that Minari does not read.
+
     Images are kept as they are, not as JPEG. Extra columns that are not Minari's own become infos,
     zero at the reset.
     """
@@ -310,9 +348,18 @@ def write(
         raise SchemaError(
             f"data_format: expected hdf5, arrow or parquet, found {data_format!r:.80}"
         )
+    out = _Out(stored, losses)
+    name = _NOT_OF_NAMES.sub("-", target.name.removesuffix(".zarr")).strip("-") or "dataset"
+    known = out.metadata.get("dataset_id") or f"mmreplay/{name}-v0"
+    out.metadata["dataset_id"] = own = known if dataset_id is None else dataset_id
+    if not isinstance(own, str) or not _ID.fullmatch(own):
+        raise SchemaError(
+            f"minari: dataset_id: expected [NAMESPACE/]NAME-vNUMBER of letters, digits, '_' and "
+            f"'-', with 2 or more in a namespace, as in dataset_id='cartpole/random-v0', found "
+            f"{own!r:.80}"
+        )
     folder = target / "data"
     folder.mkdir(parents=True)
-    out = _Out(stored, losses)
     with ExitStack() as stack:
         writer: Hdf5Writer | ArrowWriter
         if data_format == "hdf5":
@@ -327,8 +374,6 @@ def write(
         "jpeg_encoding": False,
         "dataset_size": round(sum(p.stat().st_size for p in folder.rglob("*")) / 1e6, 1),
     }
-    name = _ID.sub("-", target.name.removesuffix(".zarr")).strip("-/") or "dataset"
-    about["dataset_id"] = dataset_id or about.get("dataset_id") or f"mmreplay/{name}-v0"
     about.setdefault("minari_version", _VERSION)
     (folder / "metadata.json").write_text(json.dumps(about))
 
@@ -342,17 +387,24 @@ class _Out:
         known = stored.metadata.get("minari")
         self._known: dict[str, Any] = known if isinstance(known, dict) else {}
         self.metadata: dict[str, Any] = dict(self._known.get("metadata", {}))
-        frames, action = self._spaces()
         if "env_spec" not in self.metadata:
             losses.add("the specification of the environment: this store has none of Minari's")
+        frames, action = self._spaces(losses)
         kept = self._known.get("infos", {})
         about: dict[str, str] = self._known.get("episodes", {})
         self._attributes = {k: path for k, path in about.items() if k in schema.extras}
         self._infos = {k: given for k, given in kept.items() if k in schema.extras}
-        resets = {f"reset_{k}" for k in self._infos}
-        for name in schema.extras:
-            if name not in {*self._infos, *self._attributes, *resets, _ALSO}:
-                self._infos[name] = [name, True]
+        self._resets = {k: f"reset_{k}" for k, (_, has_reset) in self._infos.items() if has_reset}
+        minaris = {*self._infos, *self._attributes, *self._resets.values(), _ALSO}
+        ours = sorted(schema.extras.keys() - minaris)
+        for name in ours:
+            self._infos[name] = [name, True]
+            losses.add(
+                f"extra column {name}: an info has a value of the reset, too, which is 0 here",
+                stored.n_episodes,
+            )
+        if ours:
+            self.metadata[_OURS] = {"extras": ours}
         self.columns: dict[str, OutColumn] = {}
         for leaf in frames:
             one = stored.frames[leaf.name]
@@ -371,31 +423,32 @@ class _Out:
             where = ("infos", *path.split("/"))
             self.columns[f"infos/{name}"] = OutColumn(where, "info", one.shape, one.dtype, reset)
 
-    def _spaces(self) -> tuple[list[Leaf], Leaf]:
+    def _spaces(self, losses: Losses) -> tuple[list[Leaf], Leaf]:
         """The arrays of the spaces: those that came with the store, if they are still its own."""
         stored, action = self._stored, self._stored.schema.action
         for name, fields in (("observation", stored.frames), ("action", {FRAME: action})):
             found = self.metadata.get(f"{name}_space")
             space = expanded(found) if isinstance(found, dict) else None
             if space is None or not _fits(space, fields):
-                space = (
-                    spaces_of(fields)
-                    if name == "observation"
-                    else space_of(action, *self._range_of_actions())
-                )
+                if name == "action" and not action.shape and action.dtype.kind in "iu":
+                    space = self._discrete_actions(losses)
+                else:
+                    losses.add(
+                        f"the bounds of {name}s: this store has none; those of the space are all "
+                        f"that the dtype holds"
+                    )
+                    space = spaces_of(fields)
             self.metadata[f"{name}_space"] = json.dumps(space)
         frames, actions = (
             leaves(json.loads(self.metadata[f"{name}_space"])) for name in ("observation", "action")
         )
         return frames, actions[0]
 
-    def _range_of_actions(self) -> tuple[int, int] | tuple[()]:
-        """The least and the greatest action, if they are whole numbers."""
-        action = self._stored.schema.action
-        if action.shape or action.dtype.kind not in "iu":
-            return ()
+    def _discrete_actions(self, losses: Losses) -> dict[str, Any]:
         bounds = [(int(run.action.min()), int(run.action.max())) for run in self._stored.runs()]
-        return min(low for low, _ in bounds), max(high for _, high in bounds)
+        low, high = min(one for one, _ in bounds), max(one for _, one in bounds)
+        about, dtype = self._stored.metadata, self._stored.schema.action.dtype
+        return space_of_actions(low, high, dtype, about, losses)
 
     def write(self, writer: Hdf5Writer | ArrowWriter) -> None:
         """All episodes."""
@@ -431,7 +484,7 @@ class _Out:
         for name, (_, reset) in self._infos.items():
             rows = run.extras[name]
             if reset and run.begins:
-                first = run.extras.get(f"reset_{name}")
+                first = run.extras.get(self._resets.get(name, ""))
                 zeros: Array = np.zeros_like(rows[:1])
                 rows = np.concatenate((zeros if first is None else first[:1], rows))
             writer.append(f"infos/{name}", rows)

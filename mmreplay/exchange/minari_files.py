@@ -140,15 +140,15 @@ class _ArrowEpisodes:
             n_steps = len(array) - 1
             if name in ("actions", *_SCALARS):  # padded to as many rows as observations
                 array = array.slice(0, n_steps)
-            self._add(out, name, array, table.schema.field(name))
+            self._add(out, name, array, table.schema.field(name), self._folder / str(number))
         return out
 
-    def _add(self, out: dict[str, Any], name: str, array: Any, field: Any) -> None:
+    def _add(self, out: dict[str, Any], name: str, array: Any, field: Any, where: Path) -> None:
         pa = need("pyarrow")
         if pa.types.is_struct(array.type):
             for number in range(array.type.num_fields):
                 one = array.type.field(number)
-                self._add(out, f"{name}/{one.name}", array.field(number), one)
+                self._add(out, f"{name}/{one.name}", array.field(number), one, where)
             return
         if name in self._images:
             out[name] = _Jpegs(array.to_pylist(), self._images[name])
@@ -162,13 +162,14 @@ class _ArrowEpisodes:
                 text = (field.metadata or {}).get(b"shape", b"")
                 shape = tuple(int(n) for n in text.split(b",") if n)
         try:
-            dtype = np.dtype(kind.to_pandas_dtype()) if leaf is None else leaf.dtype
+            # The file's own, not that of the space: that of Discrete is always int64.
+            dtype = np.dtype(kind.to_pandas_dtype())
         except (NotImplementedError, TypeError):
             dtype = np.dtype(object)
         if dtype.hasobject:
             out[name] = np.empty(len(array), object)  # which no store holds, as the caller says
         else:
-            out[name] = from_arrow(array, shape, dtype, name)
+            out[name] = from_arrow(array, shape, dtype, f"{where}: {name}")
 
 
 def _flat(given: Mapping[str, Any], above: str = "") -> dict[str, Any]:

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from mmreplay.errors import FormatError
+from mmreplay.errors import FormatError, SchemaError
 from mmreplay.exchange.fields import key_name
+from mmreplay.exchange.losses import Losses
 from mmreplay.schema import FRAME, Field
 
-__all__ = ["Leaf", "compacted", "expanded", "leaves", "space_of", "spaces_of"]
+__all__ = ["Leaf", "compacted", "expanded", "leaves", "space_of", "space_of_actions", "spaces_of"]
 
 _IMAGE_NDIM, _IMAGE_SIDE, _WHITE = (2, 3), 32, 255
 
@@ -121,15 +122,41 @@ def expanded(space: Any) -> Any:
     return out
 
 
-def space_of(field: Field, low: int | None = None, high: int | None = None) -> dict[str, Any]:
-    """A space of all values of a field; of whole numbers from `low` to `high`, if these are given.
+def space_of_actions(
+    low: int, high: int, dtype: np.dtype[Any], about: Mapping[str, Any], losses: Losses
+) -> dict[str, Any]:
+    """The Discrete space of actions that occur from `low` to `high`.
 
-    Whole numbers alone are Discrete.
+    It is that of the environment if its metadata, `about`, say so, or else of what occurs, which is
+    a loss. Raises SchemaError for actions of which no such space holds all.
     """
+    start, n = about.get("action_start", 0), about.get("n_actions")
+    if type(start) is type(n) is int and n > 0:
+        first, last = min(low, start), max(high, start + n - 1)
+        why = f"the environment has {n:,}, and others occur"
+        is_known = (first, last) == (start, start + n - 1)
+    else:
+        first, last = min(low, 0), high
+        why, is_known = "this store does not know it", False
+    most = np.iinfo(np.int64).max
+    if last > most or last - first >= most:
+        raise SchemaError(
+            f"minari: actions: expected whole numbers that a Discrete space holds, int64 and less "
+            f"than 2**63 of them, found {dtype} from {first} to {last}; export to arrays or "
+            f"parquet, which hold these"
+        )
+    space = {"type": "Discrete", "dtype": "int64", "start": first, "n": last - first + 1}
+    if not is_known:
+        losses.add(
+            f"the number of actions: {why}; the space is of what occurs, n={space['n']:,} from "
+            f"{first:,} on"
+        )
+    return space
+
+
+def space_of(field: Field) -> dict[str, Any]:
+    """A Box of all values of a field."""
     kind = field.dtype.kind
-    if low is not None and high is not None and not field.shape and kind in "iu":
-        start = min(low, 0)
-        return {"type": "Discrete", "dtype": "int64", "start": start, "n": high - start + 1}
     if kind == "f":
         bounds: tuple[Any, Any] = -math.inf, math.inf
     elif kind == "b":

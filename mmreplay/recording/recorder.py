@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from mmreplay.arguments import whole_number
-from mmreplay.env_fields import advice_on_stacks, versions
+from mmreplay.env_fields import action_range, advice_on_stacks, versions
 from mmreplay.errors import MmreplayError, SchemaError, StoreNotFoundError
 from mmreplay.reading.store import open_store
 from mmreplay.recording.environments import EnvLike, World, make_world
@@ -291,6 +291,7 @@ def _metadata(
         "id": world.name,
         "n_envs": world.n_envs,
         "preprocessing": world.preprocessing,
+        **action_range(world.env),
         **({"action_names": world.action_names} if world.action_names else {}),
         "life_loss": life_loss,
         "runs": [*runs, run],

@@ -1,6 +1,7 @@
 """Minari both ways, with datasets that Minari itself wrote and reads."""
 
 import json
+import shutil
 import warnings
 
 import gymnasium
@@ -16,6 +17,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import minari
     from minari.data_collector import EpisodeBuffer
+    from minari.dataset.minari_dataset import parse_dataset_id
     from minari.utils import create_dataset_from_buffers
 
 from tests.support.played_episodes import (
@@ -305,6 +307,45 @@ def test_a_store_of_our_own(tmp_path, quick_disk, monkeypatch, data_format, fram
     for one in episodes:
         one.extras = {}
     assert_same(read_back(tmp_path / "b.zarr"), episodes)
+
+
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow", "parquet"])
+@pytest.mark.parametrize("dtype", [*"bB hH iI lL".replace(" ", ""), "?", "f4"])
+def test_actions_and_extra_columns_come_back_as_they_were(tmp_path, quick_disk, data_format, dtype):
+    extras = {"logp": Field((), "float32"), "info.logp": Field((2, 1), "uint8")}
+    extras["log.prob"] = Field((), np.dtype(dtype))
+    frames = {"a": Field((), np.dtype(dtype)), "b": Field((2,), "uint64")}
+    episodes = play(frames=frames, action=Field((), np.dtype(dtype)), extras=extras)
+    store = write(tmp_path / "a.zarr", episodes)
+    export_dataset(store, "minari", tmp_path / "own", data_format=data_format)
+    found = minari.MinariDataset(tmp_path / "own" / "data")
+    for one, other in zip(found.iterate_episodes(), episodes, strict=True):
+        assert np.array_equal(one.actions.ravel(), other.action)
+        assert np.array_equal(one.infos["logp"].ravel(), [0, *other.extras["logp"]])
+    assert import_dataset("minari", tmp_path / "own", tmp_path / "b.zarr").losses == ()
+    assert_same(read_back(tmp_path / "b.zarr"), episodes)
+
+
+@pytest.mark.parametrize("name", ["x-v0", "aa/b-v0", "D4RL/door/human-v12", "é_-v3", None])
+def test_minari_loads_an_export_in_its_folder_by_its_id(tmp_path, datasets, quick_disk, name):
+    store = write(tmp_path / "a.zarr", play())
+    options = {} if name is None else {"dataset_id": name}
+    export_dataset(store, "minari", tmp_path / "own", **options)
+    name = name or "mmreplay/own-v0"
+    shutil.copytree(tmp_path / "own", datasets / name)
+    found = minari.load_dataset(name)
+    assert (found.id, found.spec.dataset_id, found.total_steps) == (name, name, 25)
+
+
+@pytest.mark.parametrize(
+    "name", ["nonsense", "x", "hello world", "a/b-v0", "x-v", "/b-v0", "é.-v0"]
+)
+def test_an_id_that_minari_does_not_read_is_refused_here_too(tmp_path, quick_disk, name):
+    with pytest.raises((ValueError, TypeError)):
+        parse_dataset_id(name)
+    store = write(tmp_path / "a.zarr", play())
+    with pytest.raises(SchemaError, match="dataset_id: expected"):
+        export_dataset(store, "minari", tmp_path / "out", dataset_id=name)
 
 
 def test_what_no_store_holds_is_refused_or_said(tmp_path):

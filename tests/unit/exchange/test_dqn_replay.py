@@ -2,6 +2,7 @@
 
 import gzip
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -195,11 +196,67 @@ def test_files_that_are_missing_or_cut_off_are_refused(tmp_path, quick_disk):
     path = tmp_path / "in" / "$store$_reward_ckpt.0.gz"
     data = path.read_bytes()
     path.write_bytes(data[:-20])
-    with pytest.raises(FormatError, match="cannot be read as dqn_replay: EOFError"):
+    with pytest.raises(
+        FormatError, match=r"reward_ckpt.0.gz: damaged, or cut off: Compressed file"
+    ):
         import_dataset("dqn_replay", tmp_path / "in", tmp_path / "a.zarr")
     path.unlink()
     with pytest.raises(FormatError, match="checkpoint 0 has no reward"):
         import_dataset("dqn_replay", tmp_path / "in", tmp_path / "a.zarr")
+
+
+FILES = [f"$store$_{name}" for name in ("observation", "action", "reward", "terminal")]
+
+
+@pytest.mark.parametrize("count", [6, 5, 14])
+@pytest.mark.parametrize("name", [*FILES, "add_count"])
+def test_each_file_is_read_to_its_checksum(tmp_path, quick_disk, name, count):
+    save_rows(tmp_path / "in", [9, 10, 5, 6, 7, 8], [False] * 6, count=count)
+    path = tmp_path / "in" / f"{name}_ckpt.0.gz"
+    data = path.read_bytes()
+    more = gzip.compress(gzip.decompress(data) + b"\0")
+    wrong = data[:-8] + bytes([data[-8] ^ 1]) + data[-7:]
+    for given, why in (
+        (wrong, "damaged, or cut off: CRC check failed"),
+        (data[:-4] + bytes(4), "damaged, or cut off: Incorrect length"),
+        (data[:-8], "damaged, or cut off: Compressed file ended"),
+        (data[:-1], "damaged, or cut off: Compressed file ended"),
+        (data + b"garbage", "damaged, or cut off: Not a gzipped file"),
+        (data + data, "goes on after its . rows"),
+        (more, "goes on after its . rows"),
+        (b"no gzip", "damaged, or cut off: Not a gzipped file"),
+    ):
+        path.write_bytes(given)
+        with pytest.raises(FormatError, match=re.escape(f"{name}_ckpt.0.gz: ") + why):
+            import_dataset("dqn_replay", tmp_path / "in", tmp_path / "a.zarr")
+        assert [one.name for one in tmp_path.iterdir()] == ["in"]
+
+
+@pytest.mark.parametrize("block", [2, 1000])
+def test_a_checkpoint_that_adds_no_row_is_read_to_its_checksum(
+    tmp_path, quick_disk, monkeypatch, block
+):
+    for module in ("columns", "dqn_replay"):
+        monkeypatch.setattr(f"mmreplay.exchange.{module}.block_steps", lambda row_bytes: block)
+    save_rows(tmp_path / "in", [1, 2, 3, 4, 0, 0, 0], [False] * 7, count=4, number=2)
+    save_rows(tmp_path / "in", [1, 2, 3, 4, 5, 0, 0], [False] * 7, count=5, number=3)
+    import_dataset("dqn_replay", tmp_path / "in", tmp_path / "a.zarr")
+    assert found(tmp_path / "a.zarr") == [([1, 2, 3, 4, 5], False)]
+    for number in (2, 3):
+        path = tmp_path / "in" / f"$store$_reward_ckpt.{number}.gz"
+        data = path.read_bytes()
+        path.write_bytes(data[:-8] + bytes(4) + data[-4:])
+        with pytest.raises(FormatError, match=f"reward_ckpt.{number}.gz: damaged"):
+            import_dataset("dqn_replay", tmp_path / "in", tmp_path / "b.zarr")
+        path.write_bytes(data)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "int64"])
+def test_whole_numbers_that_become_int32_are_said(tmp_path, quick_disk, dtype):
+    store = write(tmp_path / "a.zarr", play(frames=FRAMES, action=Field((), dtype)))
+    losses = export_dataset(store, "dqn_replay", tmp_path / "out").losses
+    said = [one.what for one in losses if one.what.startswith("the dtype of actions")]
+    assert said == [f"the dtype of actions, {dtype}: int32, as in Dopamine"] * (dtype != "int32")
 
 
 def test_what_it_cannot_hold_is_refused_or_said(tmp_path, quick_disk):

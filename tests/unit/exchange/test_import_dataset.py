@@ -1,24 +1,31 @@
 """An import makes a whole store or none, wherever it is cut off."""
 
 import errno
+import os
+import resource
 import signal
 import subprocess
 import sys
 
+import h5py
 import numpy as np
 import pytest
 
 import mmreplay
 from mmreplay import (
     DiskFullError,
+    FailedStoreError,
+    Field,
     FormatError,
     SchemaError,
     StoreExistsError,
     StoreNotFoundError,
+    export_dataset,
     import_dataset,
 )
 from tests.support.disks.faults import ALLOCATING, faulty_disk
 from tests.support.disks.trees import names
+from tests.support.played_episodes import play, write
 
 ARRAYS = {
     "observations": np.zeros((20_000, 2), "float32"),
@@ -160,6 +167,36 @@ def test_a_file_where_a_directory_is_expected_and_the_other_way_round(tmp_path):
     (tmp_path / "b.hdf5").mkdir()
     with pytest.raises(FormatError, match=r"b\.hdf5: cannot be read as d4rl: expected a file, f"):
         import_dataset("d4rl", tmp_path / "b.hdf5", tmp_path / "a.zarr")
+
+
+@pytest.mark.parametrize("format", ["arrays", "dqn_replay", "d4rl"])
+def test_a_limit_of_open_files_is_named(tmp_path, quick_disk, format):
+    episodes = play(frames={"frame": Field((4, 5), "uint8")}, action=Field((), "int32"))
+    source = write(tmp_path / "a.zarr", episodes)
+    if format == "d4rl":
+        with h5py.File(tmp_path / "in", "w") as file:
+            file.update({name: rows[:100] for name, rows in ARRAYS.items() if name[0] != "t"})
+            file["terminals"] = ARRAYS["terminations"][:100]
+    else:
+        export_dataset(source, format, tmp_path / "in")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest, n_failures = os.dup(0), 0
+    os.close(lowest)
+    for more in range(100):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + more, hard))
+        try:
+            import_dataset(format, tmp_path / "in", tmp_path / "b.zarr")
+        except FailedStoreError as error:
+            assert "ulimit -n" in str(error)
+            n_failures += 1
+        else:
+            break
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert not (tmp_path / "b.zarr").exists()
+    assert n_failures > 1
+    with mmreplay.open(tmp_path / "b.zarr") as store:
+        assert store.info()["state"] == "closed"
 
 
 FEW = {name: rows[:4] for name, rows in ARRAYS.items()}

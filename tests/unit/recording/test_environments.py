@@ -2,6 +2,7 @@
 
 import gymnasium
 import pytest
+from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 from mmreplay import MmreplayError, RecordExperience, ReplayBuffer
@@ -94,6 +95,36 @@ def test_names_of_actions_are_kept_by_a_loop_of_ones_own(tmp_path):
         env.close()
     assert metadata(tmp_path / "named.zarr")["action_names"] == ["a", "b"]
     assert "action_names" not in metadata(tmp_path / "other.zarr")
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [
+        (spaces.Discrete(4), {"n_actions": 4}),
+        (spaces.Discrete(3, start=-1), {"n_actions": 3, "action_start": -1}),
+        (spaces.MultiDiscrete([2, 3]), {}),
+    ],
+)
+@pytest.mark.parametrize("n", [1, 2])
+def test_the_number_of_actions_is_kept_whichever_occur(tmp_path, space, expected, n):
+    class Chosen(Counter):
+        def __init__(self):
+            super().__init__(5)
+            self.action_space = space
+
+    def vector():
+        return gymnasium.vector.SyncVectorEnv([Chosen] * n)
+
+    record(Chosen, tmp_path / "a.zarr", 8, envs=n)
+    ReplayBuffer(tmp_path / "b.zarr", env=Chosen() if n == 1 else vector()).close()
+    env = RecordExperience(Chosen() if n == 1 else vector(), tmp_path / "c.zarr")
+    env.reset()
+    env.close()
+    for path in sorted(tmp_path.iterdir()):
+        about = metadata(path)
+        assert {
+            key: about[key] for key in ("n_actions", "action_start") if key in about
+        } == expected
 
 
 def test_a_new_store_says_for_which_environment_it_was_made_unless_told_otherwise(tmp_path):
