@@ -348,7 +348,7 @@ def write(
         raise SchemaError(
             f"data_format: expected hdf5, arrow or parquet, found {data_format!r:.80}"
         )
-    out = _Out(stored, losses)
+    out = _Out(stored, losses, has_short_infos=data_format == "hdf5")
     name = _NOT_OF_NAMES.sub("-", target.name.removesuffix(".zarr")).strip("-") or "dataset"
     known = out.metadata.get("dataset_id") or f"mmreplay/{name}-v0"
     out.metadata["dataset_id"] = own = known if dataset_id is None else dataset_id
@@ -381,7 +381,7 @@ def write(
 class _Out:
     """What an export consists of."""
 
-    def __init__(self, stored: Stored, losses: Losses) -> None:
+    def __init__(self, stored: Stored, losses: Losses, *, has_short_infos: bool) -> None:
         self._stored = stored
         schema = stored.schema
         known = stored.metadata.get("minari")
@@ -397,8 +397,9 @@ class _Out:
         self._resets = {k: f"reset_{k}" for k, (_, has_reset) in self._infos.items() if has_reset}
         minaris = {*self._infos, *self._attributes, *self._resets.values(), _ALSO}
         ours = sorted(schema.extras.keys() - minaris)
-        for name in ours:
-            self._infos[name] = [name, True]
+        short = [k for k, (_, reset) in self._infos.items() if not reset and not has_short_infos]
+        for name in (*ours, *short):
+            self._infos[name] = [self._infos.get(name, [name])[0], True]
             losses.add(
                 f"extra column {name}: an info has a value of the reset, too, which is 0 here",
                 stored.n_episodes,

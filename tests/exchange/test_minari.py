@@ -380,6 +380,24 @@ def test_losses_are_counted(tmp_path, quick_disk):
     }
 
 
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow", "parquet"])
+def test_infos_without_a_value_of_the_reset_stay_with_their_steps(
+    tmp_path, quick_disk, data_format
+):
+    make("test/short-v0", *SPACES["box"])
+    path = tmp_path / "minari" / "test" / "short-v0"
+    with h5py.File(path / "data" / "main_data.hdf5", "a") as file:
+        for episode in file.values():
+            episode["infos/mine"] = np.arange(len(episode["rewards"])) + 1
+    import_dataset("minari", path, tmp_path / "a.zarr")
+    out = export_dataset(tmp_path / "a.zarr", "minari", tmp_path / "out", data_format=data_format)
+    told = [one.count for one in out.losses if "info.mine: an info has a value" in one.what]
+    assert told == ([] if data_format == "hdf5" else [out.episodes])
+    import_dataset("minari", tmp_path / "out", tmp_path / "b.zarr")
+    for one in read_back(tmp_path / "b.zarr"):
+        assert one.extras["info.mine"].tolist() == [*range(1, len(one.reward) + 1)]
+
+
 def test_an_unknown_kind_of_files(tmp_path, quick_disk):
     store = write(tmp_path / "a.zarr", play())
     with pytest.raises(SchemaError, match="data_format: expected hdf5, arrow or parquet"):
