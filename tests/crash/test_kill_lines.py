@@ -300,7 +300,7 @@ ELSEWHERE = {
         writing/create create | advice = advice_for_a_loop(env)
         writing/create create | if frame is None and (on_stacks := advice_on_stacks(env)) is not None:
         writing/create create | warn_caller(on_stacks)
-        writing/create create | stack_padding = found.padding
+        writing/create create | stack_padding, about_env = found.padding, env_metadata(env)
         writing/create create | frame, action = frame or found.frame, action or found.action
         writing/create create | lanes = lanes if lanes is not None else found.lanes
         system/memory_maps advise_random

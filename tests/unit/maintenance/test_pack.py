@@ -114,11 +114,14 @@ def test_attributes_are_kept(make, story, tmp_path):
 def test_several_environments_are_all_named(make, story, tmp_path):
     paths = [tmp_path / name for name in ("a.zarr", "b.zarr")]
     for path, env_id in zip(paths, ("Pong", "Tennis"), strict=True):
-        about = {"id": env_id, "action_names": ["NOOP", "FIRE"]}
+        about = {"id": env_id, "action_names": ["NOOP", env_id], "life_loss": False}
         writer = make(path.name, metadata=about, frame=LZ4)
         story.play(writer, 9, "terminated")
         writer.close()
-    for sources, known in ((paths, {"id": "Pong, Tennis"}), (paths[1:] * 2, about)):
+    for sources, known in (
+        (paths, {"id": "Pong, Tennis", "life_loss": False}),
+        (paths[1:] * 2, about),
+    ):
         target = tmp_path / f"{len(known)}.zarr"
         pack(sources, target)
         with mmreplay.open(target) as store:

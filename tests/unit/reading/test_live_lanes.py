@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import mmreplay
-from mmreplay import Field, SchemaError
+from mmreplay import Field
 from mmreplay.episode_index import TickIndex
 from mmreplay.storage.chunk_files import EvictedError
 
@@ -74,29 +74,6 @@ def test_a_look_at_an_index_whose_files_go_away_is_repeated(vector, monkeypatch)
         assert store.ids.tolist() == expected
         assert len(looks) == 2
         assert looks[0] is not looks[1]  # opened again in between
-
-
-def test_a_reader_says_that_another_store_has_its_path_by_now(tmp_path, caplog):
-    path = tmp_path / "s.zarr"
-    fields = {"frame": Field((2,)), "action": Field((), "int64")}
-    mmreplay.create(path, **fields).close()
-    with mmreplay.open(path) as store:
-        path.rename(tmp_path / "moved.zarr")
-        with mmreplay.create(path, **fields) as writer:
-            writer.reset(np.zeros(2, np.uint8))
-            writer.step(0, 1.0, np.ones(2, np.uint8))
-        assert len(store.refresh()) == 1
-        assert [one.message for one in caplog.records if "another store" in one.message] == [
-            caplog.records[-1].message
-        ]
-        assert str(path) in caplog.text
-        caplog.clear()
-        store.refresh()
-        assert not caplog.records
-        path.rename(tmp_path / "moved too.zarr")
-        mmreplay.create(path, Field((3,)), Field((), "int64")).close()
-        with pytest.raises(SchemaError, match="another store, of other rows"):
-            store.refresh()
 
 
 def test_rows_that_the_next_store_at_the_path_does_not_have_are_no_damage(tmp_path):
