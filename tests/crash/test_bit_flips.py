@@ -16,7 +16,7 @@ from tests.support.effort import THOROUGH, by_effort
 from tests.support.tampering import flips
 from tests.support.writers import drain
 
-pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
+pytestmark = [pytest.mark.timeout(0 if THOROUGH else 900), pytest.mark.deep]
 
 N_FLIPS = by_effort(2, 30, 1_100)  # of each kind of store
 

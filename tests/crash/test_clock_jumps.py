@@ -21,7 +21,7 @@ from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle.script import Script, append_rows
 from tests.support.processes import actor, aftermath
 
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
+pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
 N_PROCESSES = by_effort(1, 3, 12)
 SECONDS = by_effort(0.3, 1.0, 8.0)
 FLUSH_S = 0.01

@@ -22,7 +22,7 @@ from tests.support.disks import faults
 from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle.script import Script, append_rows
 
-pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
+pytestmark = [pytest.mark.timeout(0 if THOROUGH else 900), pytest.mark.deep]
 SECONDS = by_effort(0.3, 4.0, 80.0)
 N_PATHS, N_READERS = 2, by_effort(1, 2, 3)
 STACK = 3

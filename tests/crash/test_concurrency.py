@@ -26,7 +26,7 @@ from tests.support.oracle.script import with_session
 from tests.support.processes import actor, aftermath, onlooker
 from tests.support.processes.threads import BackgroundThreads
 
-pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
+pytestmark = [pytest.mark.timeout(0 if THOROUGH else 900), pytest.mark.deep]
 SECONDS = by_effort(0.1, 3.0, 20.0)
 LONG_S = by_effort(0.2, 10.0, 60.0)
 STARTED = by_effort(["fork"], *[["spawn", "forkserver", "fork"]] * 2)

@@ -25,7 +25,7 @@ from tests.support.processes import actor, onlooker
 from tests.support.processes.threads import BackgroundThreads
 from tests.support.writers import drain
 
-pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
+pytestmark = [pytest.mark.timeout(0 if THOROUGH else 900), pytest.mark.deep]
 DEEP_ONLY = pytest.mark.deep(only=True)
 SECONDS = by_effort(0.1, 3.0, 20.0)
 PATIENCE_S = 300.0  # a machine may have other things to do

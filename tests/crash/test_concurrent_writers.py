@@ -22,7 +22,7 @@ from tests.support.oracle.frames import Described, Plot
 from tests.support.oracle.script import with_session
 from tests.support.processes import actor
 
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
+pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
 
 
 @pytest.mark.deep

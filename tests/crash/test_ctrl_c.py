@@ -15,7 +15,7 @@ import mmreplay
 from mmreplay import Field
 from tests.support.effort import THOROUGH, by_effort
 
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
+pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
 
 N_INTERRUPTS = by_effort(100, 4_000, 100_000)
 ONE_OF = by_effort(5, 1, 1)

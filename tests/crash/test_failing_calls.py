@@ -21,7 +21,7 @@ from tests.support.oracle import checks
 from tests.support.oracle.script import append_rows
 from tests.support.processes import actor, aftermath
 
-pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
+pytestmark = [pytest.mark.timeout(0 if THOROUGH else 900), pytest.mark.deep]
 
 RAW = {"frame": [(6, 8), "uint8", "raw", 5]}
 LZ4 = {"frame": [(6, 8), "uint8", "lz4", 3, 6]}

@@ -20,7 +20,7 @@ from tests.support.oracle import checks
 from tests.support.oracle.layout import Layout
 from tests.support.oracle.pair import Pair
 
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
+pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
 Field = mmreplay.Field
 PLAIN = {"terminated": False, "truncated": False, "life_lost": False}
 

@@ -28,7 +28,7 @@ from tests.support.oracle.pair import Pair
 from tests.support.oracle.script import with_session
 from tests.support.processes import actor
 
-pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
+pytestmark = [pytest.mark.timeout(0 if THOROUGH else 900), pytest.mark.deep]
 
 # ---------------------------------------------------------------- cut off
 

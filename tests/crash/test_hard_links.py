@@ -24,7 +24,7 @@ from tests.support.oracle.layout import Layout
 from tests.support.processes.parties import CODECS, Party, frame_of
 
 pytestmark = [
-    pytest.mark.timeout(0 if THOROUGH else 240),
+    pytest.mark.timeout(0 if THOROUGH else 900),
     pytest.mark.deep,
     pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody has tried it"),
 ]

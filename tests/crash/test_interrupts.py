@@ -20,7 +20,7 @@ from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle import checks
 from tests.support.power_cut.power import power_disk
 
-pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
+pytestmark = [pytest.mark.timeout(0 if THOROUGH else 900), pytest.mark.deep]
 
 SETTINGS = {
     "raw": {"frame": Field((4,), "uint8", "raw", 8)},

@@ -17,7 +17,7 @@ from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle.script import with_session
 from tests.support.processes import actor, aftermath
 
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
+pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
 
 FRAMES = {
     "raw": [(6, 8), "uint8", "raw", 5],

@@ -18,7 +18,7 @@ from tests.support.effort import THOROUGH, by_effort
 from tests.support.power_cut import lines
 from tests.support.processes import actor, aftermath
 
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
+pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
 N_LINES = by_effort(3, 12, 12)  # of a scene
 
 RAW = {"frame": [(6, 8), "uint8", "raw", 5]}

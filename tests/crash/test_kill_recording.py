@@ -19,7 +19,7 @@ from tests.support.effort import THOROUGH, by_effort
 from tests.support.oracle import checks
 from tests.support.processes import recorder
 
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
+pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
 pytest.importorskip("ale_py")
 pytest.importorskip("cv2")
 

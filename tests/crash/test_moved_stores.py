@@ -29,7 +29,7 @@ from tests.support.processes.parties import CODECS, Party, frame_of
 from tests.support.writers import drain
 
 pytestmark = [
-    pytest.mark.timeout(0 if THOROUGH else 240),
+    pytest.mark.timeout(0 if THOROUGH else 900),
     pytest.mark.deep,
     pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody has tried it"),
 ]

@@ -29,7 +29,7 @@ from tests.support.processes import actor, aftermath, users
 from tests.support.writers import drain
 
 pytestmark = [
-    pytest.mark.timeout(0 if THOROUGH else 240),
+    pytest.mark.timeout(0 if THOROUGH else 900),
     pytest.mark.skipif(bool(users.unavailable()), reason=users.unavailable()),
 ]
 STRANGER = 65534  # uid and gid

@@ -19,7 +19,7 @@ from tests.support.oracle.script import Script, with_session
 from tests.support.processes import actor, aftermath, memory_group
 
 pytestmark = [
-    pytest.mark.timeout(0 if THOROUGH else 240),
+    pytest.mark.timeout(0 if THOROUGH else 900),
     pytest.mark.deep,
     pytest.mark.skipif(bool(memory_group.unavailable()), reason=memory_group.unavailable()),
 ]

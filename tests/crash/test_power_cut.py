@@ -32,7 +32,7 @@ from tests.support.power_cut.power import power_disk
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="needs the path of a descriptor"),
-    pytest.mark.timeout(0 if THOROUGH else 240),
+    pytest.mark.timeout(0 if THOROUGH else 900),
 ]
 N_CUTS = by_effort(2, 8, None)
 PAIR = ("write", "fdatasync")

@@ -26,7 +26,7 @@ from tests.support.oracle.script import append_rows, with_session
 from tests.support.outcomes import outcome
 from tests.support.processes import actor
 
-pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
+pytestmark = [pytest.mark.timeout(0 if THOROUGH else 900), pytest.mark.deep]
 FIELDS = {
     "image": [(5, 5, 3), "uint8", "lz4", 2, 8],
     "joints": [(7,), "float32", "raw", 16],

@@ -29,7 +29,7 @@ from tests.support.tampering import flips
 from tests.support.tampering.damage import Damage, VectorDamage
 from tests.support.tampering.repairs import check_kept
 
-pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
+pytestmark = [pytest.mark.timeout(0 if THOROUGH else 900), pytest.mark.deep]
 
 N_TRIALS = by_effort(1, 3, 25)  # of each kind of store and each way to repair
 GONE_ON = ("raw", "evicted, lanes", "priorities")

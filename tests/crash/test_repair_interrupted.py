@@ -24,7 +24,7 @@ from tests.support.oracle import checks
 from tests.support.power_cut.power import power_disk
 from tests.support.tampering import flips
 
-pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
+pytestmark = [pytest.mark.timeout(0 if THOROUGH else 900), pytest.mark.deep]
 
 SWAP = 24  # calls from the mark to the end, and some before
 KINDS = ("lz4", "evicted, lanes", "priorities", "vector, lz4", "vector, large")

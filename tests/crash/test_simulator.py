@@ -20,7 +20,7 @@ from tests.support.power_cut.layouts import LARGE_FRAMES, LAYOUTS, VECTOR_LAYOUT
 from tests.support.power_cut.mutation import Mutant, breaking, caught
 from tests.support.power_cut.simulator import Counts, simulate, simulate_all
 
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
+pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
 N_CRASHES = 50  # of a history
 N_TRIALS = by_effort(100, 2_000, 20_000)
 # Tried for a mutant, at most; others than those of the real code.

@@ -24,7 +24,7 @@ from tests.support.oracle import checks
 from tests.support.processes import actor
 from tests.support.tampering import flips
 
-pytestmark = [pytest.mark.timeout(0 if THOROUGH else 240), pytest.mark.deep]
+pytestmark = [pytest.mark.timeout(0 if THOROUGH else 900), pytest.mark.deep]
 
 KINDS = sorted(flips.KINDS)
 CUT_OFF = [

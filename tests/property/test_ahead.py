@@ -14,7 +14,7 @@ from tests.support.oracle.drawn_ahead import DrawnAhead
 from tests.support.oracle.pair import Pair
 from tests.support.oracle.strategies import gather_settings, layouts
 
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
+pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
 
 TURNS = st.tuples(
     st.sampled_from([0, 1, 1, 2, 5, 30, 130]),  # steps

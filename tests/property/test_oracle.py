@@ -15,7 +15,7 @@ from tests.support.oracle.layout import Episode, Layout
 from tests.support.oracle.pair import Pair
 from tests.support.oracle.strategies import episodes, gather_settings, layouts
 
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
+pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
 Field = mmreplay.Field
 GATHERINGS = st.lists(gather_settings(), min_size=1, max_size=3)
 

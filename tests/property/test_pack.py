@@ -18,7 +18,7 @@ from tests.support.oracle.strategies import layouts
 from tests.support.oracle.vector_pair import VectorPair
 from tests.support.oracle.vectors import VectorModel, assert_closed_lane_matches
 
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
+pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
 CODECS = ["raw", "lz4", "lz4:1", "zstd", "zstd:3", "gzip:1", None]
 LENGTHS = [(None, None), (4, None), (3, 12), (None, 360)]  # 360: of whole chunks of each source
 

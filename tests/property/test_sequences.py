@@ -22,7 +22,7 @@ from tests.support.oracle.pair import Pair
 from tests.support.oracle.strategies import episodes, gather_settings, layouts
 from tests.support.oracle.windows import check_sequences, kept_episodes, window_starts
 
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
+pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
 Field = mmreplay.Field
 
 

@@ -338,7 +338,7 @@ class StoreMachine(RuleBasedStateMachine):
             checks.check_ids(self.buffer, self.model)
 
 
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
+pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
 StoreMachine.TestCase.settings = settings(
     stateful_step_count=by_effort(20, 20, 40), max_examples=by_effort(4, 60, 2_000)
 )

@@ -19,7 +19,7 @@ from tests.support.oracle.model import LANE_SHIFT, LaneModel, Model
 from tests.support.oracle.pair import Pair
 from tests.support.oracle.strategies import episodes
 
-pytestmark = pytest.mark.timeout(0 if THOROUGH else 240)
+pytestmark = pytest.mark.timeout(0 if THOROUGH else 900)
 
 
 def reward(achieved, desired, info):
