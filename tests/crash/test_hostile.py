@@ -37,7 +37,7 @@ pytestmark = [
 ]
 
 SEED = 20_260_801
-N_INPUTS = by_effort(8, 2_000, 205_000)
+N_INPUTS = by_effort(8, 1_000, 205_000)
 N_WORKERS = os.cpu_count() or 1
 KINDS = ("crash", "hang", "foreign", "outside", "accepted", "memory", "slow")
 

@@ -112,7 +112,7 @@ def check_lane(path, model, *, is_closed):
             checks.check_store(store, model, live=False, most=30)
 
 
-@settings(max_examples=by_effort(6, 80, 600))
+@settings(max_examples=by_effort(6, 50, 600))
 @given(st.data())
 def test_what_is_packed_equals_the_oracle(data):
     given_sources = data.draw(sources())

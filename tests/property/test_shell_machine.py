@@ -576,7 +576,7 @@ pytestmark = [
 ]
 ShellMachine.TestCase.settings = settings(
     stateful_step_count=by_effort(20, 30, 40),
-    max_examples=by_effort(4, 40, 5_000),
+    max_examples=by_effort(4, 25, 5_000),
     derandomize=EFFORT == "quick",
 )
 TestShell = ShellMachine.TestCase

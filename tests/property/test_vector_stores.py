@@ -345,7 +345,7 @@ OLD_START = {
 @hypothesis.example(
     OLD_START, [(130, 0.6, "flush"), (3, 0.6, "flush")], (3, 1, "pad", 1), "future", False
 )
-@hypothesis.settings(max_examples=by_effort(3, 100, 2_000))
+@hypothesis.settings(max_examples=by_effort(3, 50, 2_000))
 @given(histories, acts, windows, st.sampled_from(STRATEGIES), st.booleans())
 def test_a_vector_store_gives_what_lanes_of_their_own_give(how, script, window, strategy, terminal):
     with contextlib.ExitStack() as stack:
