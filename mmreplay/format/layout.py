@@ -152,16 +152,20 @@ def width_problem(spec: ArraySpec, width: int) -> str:
 def odd_lengths(specs: Mapping[str, ArraySpec]) -> list[tuple[str, str]]:
     """(path, what is wrong) of arrays whose chunk files are longer or shorter than they should be.
 
-    All shards have one length.
+    All shards have one length, and so have all `SCALARS` of a lane without an axis of environments.
     """
+    out: list[tuple[str, str]] = []
     shards = [path for path, spec in specs.items() if not spec.is_raw]
-    lengths = collections.Counter(specs[path].chunk_rows for path in shards)
-    usual = max(lengths, key=lambda rows: lengths[rows], default=0)
-    return [
-        (path, f"all shards: expected one length, {usual:,} rows, found {found:,}")
-        for path in shards
-        if (found := specs[path].chunk_rows) != usual
-    ]
+    scalars = [path for path in SCALARS if "resets" in specs and not specs["resets"].row_shape]
+    for what, paths in (("all shards", shards), (", ".join(SCALARS), scalars)):
+        lengths = collections.Counter(specs[path].chunk_rows for path in paths)
+        usual = max(lengths, key=lambda rows: lengths[rows], default=0)
+        out += [
+            (path, f"{what}: expected one length, {usual:,} rows, found {found:,}")
+            for path in paths
+            if (found := specs[path].chunk_rows) != usual
+        ]
+    return out
 
 
 def checksum_spec(path: str) -> ArraySpec:

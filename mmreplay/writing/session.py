@@ -22,8 +22,11 @@ from mmreplay.system.forks import after_fork_in_child
 from mmreplay.system.held_directories import AnyPath, check_there
 from mmreplay.system.limits import ReachedLimitError
 from mmreplay.system.threads import Thread
+from mmreplay.storage.lane_metadata import LaneDocument
 from mmreplay.writing import close, flush
+from mmreplay.writing.appender import Appender
 from mmreplay.writing.background import Background
+from mmreplay.writing.ends import Ends
 from mmreplay.writing.lane_files import LockedLane
 
 __all__ = ["Session", "refuse_copy"]
@@ -36,7 +39,7 @@ class Session:
         path: an existing lane.
         background: the threads to use.
         changes: attributes to change, such as the capacity.
-        kind: what the lane must be.
+        check: as of `LockedLane`.
         stop: a method of the writer, called when the next step has to ask `guard` first.
 
     Raises:
@@ -44,6 +47,8 @@ class Session:
 
     Attributes:
         files: the locked lane.
+        rows: the end of the log of its steps.
+        ends: how its episodes end.
         closed: whether writing is over, as this writer was closed or belongs to another process.
         failure: what has ended it, or None.
     """
@@ -53,7 +58,7 @@ class Session:
         path: AnyPath,
         background: Background,
         changes: Mapping[str, Any],
-        kind: str,
+        check: Callable[[LaneDocument], None],
         stop: Callable[[], None],
     ) -> None:
         self._path = Path(str(path))
@@ -61,7 +66,18 @@ class Session:
         self._stop = weakref.WeakMethod(stop)
         self.failure: Exception | None = None
         self.closed = self._closing = False
-        self.files = LockedLane(path, changes, kind)
+        self.files = LockedLane(path, changes, check)
+        try:
+            self.rows, self._finals = (
+                Appender(self.files, log, background) for log in self.files.logs
+            )
+            self.ends = Ends(self.files, self.rows, self._finals)
+            if self.files.is_recovered:
+                self.ends.end_running()
+            self.files.begin()
+        except BaseException:
+            self.files.release()
+            raise
 
     def begin(self) -> None:
         """Flush by the clock from now on: the writer has what it needs."""
@@ -131,13 +147,20 @@ class Session:
         with self.failing():
             flush.flush(self.files)
 
-    def close(self, finish: Callable[[], None]) -> None:
-        """See `Writer.close`; `finish` ends what the writer itself has begun."""
+    def close(self, end_episodes: Callable[[], None]) -> None:
+        """See `Writer.close`; `end_episodes` ends those of the writer that still run."""
         if self.closed:
             return
         try:
             if self.failure is None:
-                finish()
+                appenders = self.rows, self._finals
+                if self.rows.columns:
+                    end_episodes()
+                for appender in appenders:
+                    appender.finish()
+                self._background.finish_tasks()  # the checksums that are still being made
+                for appender in appenders:
+                    appender.columns.clear()
                 close.close(self.files)
         except (DiskFullError, ReachedLimitError):
             self._closing = True
