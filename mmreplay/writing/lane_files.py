@@ -162,16 +162,6 @@ class LockedLane:
         """That of the steps."""
         return self.logs[-1]
 
-    @property
-    def directories(self) -> tuple[AnyPath, ...]:
-        """What holds the rows of steps, one directory a lane: here of this lane alone."""
-        return (self.log.path,)
-
-    @property
-    def widths(self) -> tuple[int | None, ...]:
-        """The environments of which a row of each has a step; None if it is a row of one."""
-        return (self.log.width,)
-
     def generator(self) -> str | None:
         """The random state that was saved with a flush."""
         return build_lane.read_generator(self.log.path)
