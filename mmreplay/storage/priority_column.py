@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +23,11 @@ from mmreplay.system import checked_reads, durable_writes, memory_maps
 from mmreplay.system.held_directories import AnyPath
 
 _CHUNK_ROWS = 65_536
-_CHUNK_ROWS_OF_MANY = 16_384
 _MOST_BYTES = 8 << 20  # a chunk is in memory whole
 _SPEC = layout.priority_spec(_CHUNK_ROWS)
 _SUMS = layout.checksum_spec(_SPEC.path)
 
-Windows = Sequence[tuple[int, int]]
+Window = tuple[int, int]
 
 
 def find_spec(lane: AnyPath, width: int | None = None) -> ArraySpec | None:
@@ -196,81 +194,61 @@ def _sync(lane: AnyPath, spec: ArraySpec) -> None:
 
 
 class PriorityColumn:
-    """The priorities of all lanes of a store, as one array that is written in place.
+    """The priorities of a lane, as one array that is written in place.
 
-    The chunk files of all lanes lie side by side in one range of addresses. What is stored into
-    `values`, (n,) float64 by position, is in the page cache, which outlives the process; its last
-    element is never of a transition. `generation` grows when positions have changed.
+    Its chunk files lie side by side in one range of addresses. What is stored into `values`, (n,)
+    float64 by position, is in the page cache, which outlives the process; its last element is never
+    of a transition. `generation` grows when positions have changed.
 
-    This process has locked the lanes for writing; `lanes` are the directories of their logs.
-    `windows` are (base, head) of each, in rows or cells; what stands past a head is forgotten.
-    `widths` are the environments of vector lanes, None of lanes of one, or for all of these.
+    This process has locked the lane for writing; `lane` is the directory of its log. `window` is
+    (base, head), in rows or cells; what stands past the head is forgotten. `width` is the number of
+    environments of a vector lane, None of a lane of one.
     DiskFullError: nothing was changed.
     """
 
-    def __init__(
-        self,
-        lanes: Sequence[AnyPath],
-        windows: Windows,
-        widths: Sequence[int | None] | None = None,
-    ) -> None:
-        self._lanes = list(lanes)
-        widths = widths or [None] * len(lanes)
-        chunk_rows = _CHUNK_ROWS_OF_MANY if len(lanes) > 1 else _CHUNK_ROWS
-        self._specs: list[ArraySpec] = []
-        for lane, width in zip(lanes, widths, strict=True):
-            spec = _find_or_create(lane, _chunk_length(chunk_rows, width), width)
-            self._specs.append(spec if width is None else spec.cells(width))
+    def __init__(self, lane: AnyPath, window: Window, width: int | None = None) -> None:
+        self._lane = lane
+        spec = _find_or_create(lane, _chunk_length(_CHUNK_ROWS, width), width)
+        self._spec = spec if width is None else spec.cells(width)
         self.generation = 0
-        for lane, (base, head), width in zip(self._lanes, windows, widths, strict=True):
-            trim(lane, base // (width or 1), head // (width or 1), width)
-        self._layout(windows)
+        base, head = window
+        trim(lane, base // (width or 1), head // (width or 1), width)
+        self._layout(window)
 
-    def _layout(self, windows: Windows) -> None:
+    def _layout(self, window: Window) -> None:
         """A range with room for as many rows again, with the files that there are in it."""
-        pairs = list(zip(self._specs, windows, strict=True))
-        first = [base // spec.chunk_rows for spec, (base, _) in pairs]
-        stops = [
-            max(-(-head // spec.chunk_rows), start)
-            for start, (spec, (_, head)) in zip(first, pairs, strict=True)
-        ]
+        base, head = window
+        start = base // self._spec.chunk_rows
+        stop = max(-(-head // self._spec.chunk_rows), start)
         # What may find no room on the disk comes first, so that nothing changes then.
-        for number, (start, stop) in enumerate(zip(first, stops, strict=True)):
-            self._allocate(number, start, stop)
-        room = [2 * (stop - start) + 1 for start, stop in zip(first, stops, strict=True)]
-        self._files = SideBySide(self._specs, first, room, writable=True)
+        self._allocate(start, stop)
+        self._files = SideBySide([self._spec], [start], [2 * (stop - start) + 1], writable=True)
         self.values: npt.NDArray[np.float64] = self._files.rows
         self.generation += 1
-        for number, stop in enumerate(stops):
-            self._map(number, stop)
+        self._map(stop)
 
-    def _allocate(self, number: int, start: int, stop: int) -> None:
-        lane, spec = self._lanes[number], self._specs[number]
+    def _allocate(self, start: int, stop: int) -> None:
         for chunk in range(start, stop):
-            durable_writes.allocate(chunk_files.chunk_path(lane, spec, chunk), spec.chunk_bytes)
+            path = chunk_files.chunk_path(self._lane, self._spec, chunk)
+            durable_writes.allocate(path, self._spec.chunk_bytes)
 
-    def _map(self, number: int, stop: int) -> None:
-        """Map a lane's chunk files below `stop`."""
-        lane, spec = self._lanes[number], self._specs[number]
-        for chunk in range(self._files.stop[number], stop):
+    def _map(self, stop: int) -> None:
+        """Map the chunk files below `stop`."""
+        for chunk in range(self._files.stop[0], stop):
             # Another thread may have evicted it just now; of rows that are gone nothing is kept.
             with contextlib.suppress(FileNotFoundError):
-                self._files.put(number, chunk, chunk_files.chunk_path(lane, spec, chunk))
-            self._files.stop[number] = chunk + 1
+                self._files.put(0, chunk, chunk_files.chunk_path(self._lane, self._spec, chunk))
+            self._files.stop[0] = chunk + 1
 
     # ------------------------------------------------------------ positions
 
     @property
-    def n_lanes(self) -> int:
-        """Lanes."""
-        return len(self._lanes)
-
-    def lowest(self, lane: int) -> int:
-        """The lowest row or cell of a lane that has a position."""
-        return self._files.first[lane] * self._specs[lane].chunk_rows
+    def lowest(self) -> int:
+        """The lowest row or cell that has a position."""
+        return self._files.first[0] * self._spec.chunk_rows
 
     def positions(self, ids: Ids) -> Ids:
-        """The positions of ids, (B,) int64; ids of lanes that there are."""
+        """The positions of ids, (B,) int64."""
         return self._files.index(ids)
 
     def ids(self, positions: Ids) -> Ids:
@@ -279,20 +257,18 @@ class PriorityColumn:
 
     # ------------------------------------------------------------ growing, and making durable
 
-    def reach(self, windows: Windows) -> None:
-        """Make room for all rows below the heads; DiskFullError: nothing was changed."""
-        for number, (_, head) in enumerate(windows):
-            stop = -(-head // self._specs[number].chunk_rows)
-            if stop <= self._files.stop[number]:
-                continue
-            if not self._files.has_room(number, stop):
-                self._layout(windows)
-                return
-            self._allocate(number, self._files.stop[number], stop)
-            self._map(number, stop)
+    def reach(self, window: Window) -> None:
+        """Make room for all rows below the head; DiskFullError: nothing was changed."""
+        stop = -(-window[1] // self._spec.chunk_rows)
+        if stop <= self._files.stop[0]:
+            return
+        if not self._files.has_room(0, stop):
+            self._layout(window)
+            return
+        self._allocate(self._files.stop[0], stop)
+        self._map(stop)
 
     def sync(self) -> None:
         """Make them durable."""
-        for lane, spec in zip(self._lanes, self._specs, strict=True):
-            with contextlib.suppress(FileNotFoundError):  # somebody removed the column: no row lost
-                _sync(lane, spec)
+        with contextlib.suppress(FileNotFoundError):  # somebody removed the column: no row lost
+            _sync(self._lane, self._spec)

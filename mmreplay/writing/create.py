@@ -34,7 +34,7 @@ from mmreplay.system.limits import ReachedLimitError
 from mmreplay.system.locks import DirectoryLock
 from mmreplay.system.staging import remove_atomically, staging_directory
 from mmreplay.writing import build_lane
-from mmreplay.writing.open_lanes import AnyWriter, open_lanes, release_all
+from mmreplay.writing.open_lanes import AnyWriter, open_lanes
 from mmreplay.writing.request import Request, check_capacity
 from mmreplay.writing.writer import Writer
 
@@ -94,8 +94,7 @@ def create(
             it is opened again; None for what the store has, a new one takes them.
 
     Returns:
-        a `Writer`; a `VectorWriter` of a lane of many environments; a `LanesWriter` of a store in
-        which each environment has a lane of its own.
+        a `Writer`; a `VectorWriter` of a lane of many environments.
 
     Raises:
         StoreExistsError: something is at `path` already.
@@ -187,10 +186,14 @@ def give_up(writer: AnyWriter) -> None:
     It holds no row, and the call that failed shall work again.
     """
     is_new, uuid_of_it = writer.files.is_new, writer.metadata["uuid"]
-    release_all([writer])
+    try:
+        with contextlib.suppress(MmreplayError, OSError):  # the error that led here comes first
+            writer.close()
+    finally:
+        writer._release_unclosed()
     if not is_new:
         return
-    with contextlib.suppress(MmreplayError, OSError):  # the error that led here comes first
+    with contextlib.suppress(MmreplayError, OSError):
         lock = DirectoryLock(writer.path, patience_s=0, who=lambda: "")
         try:
             if read_metadata(lock.directory.root)["uuid"] == uuid_of_it:

@@ -1,6 +1,6 @@
-"""Opening the lanes of a store for writing, all of them or one by its name.
+"""Opening a store for writing: its lane, or one of several by its name.
 
-Invariant: what does not match the store is refused before any of its lanes is opened.
+Invariant: what does not match the store is refused before the lane is opened.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fnmatch
-from collections.abc import Sequence
 from typing import Any
 
 from mmreplay.errors import (
@@ -24,18 +23,16 @@ from mmreplay.format.columns import lane_columns, tick_columns
 from mmreplay.storage.lane_metadata import lane_paths, read_metadata, read_name, read_specs
 from mmreplay.system import checked_reads, durable_writes, locks
 from mmreplay.system.held_directories import AnyPath, HeldDirectory
-from mmreplay.system.threads import run_in_threads
 from mmreplay.writing import build_lane
 from mmreplay.writing.background import Background
 from mmreplay.writing.finite_writers import FiniteVectorWriter, FiniteWriter
-from mmreplay.writing.lanes_writer import LanesWriter
-from mmreplay.writing.request import Request, check_capacity, split_capacity
+from mmreplay.writing.request import Request, check_capacity
 from mmreplay.writing.vector_writer import VectorWriter
 from mmreplay.writing.writer import Writer
 
-__all__ = ["AnyWriter", "open_lanes", "release_all"]
+__all__ = ["AnyWriter", "open_lanes"]
 
-AnyWriter = Writer | VectorWriter | LanesWriter
+AnyWriter = Writer | VectorWriter
 
 
 def open_lanes(
@@ -58,38 +55,12 @@ def open_lanes(
             raise LockedError(
                 f"{error}; or give this process a lane name of its own (lane=...)"
             ) from error
-    if root["kind"] != "lanes":
-        return _open_one(request, store, store, capacity, lanes)
-    paths = lane_paths(store)
-    many = [path for path in paths if read_metadata(path)["kind"] != "lane"]
-    if many:
+    if root["kind"] == "lanes":
         raise SchemaError(
-            f"{store}: lanes are written together if each is of one environment, and "
-            f"{many[0].name} is of several; mmreplay.load(path) reads and samples them all, "
-            f"mmreplay.create(path, lane=NAME) writes one"
+            f"{store}: a store of several lanes; name the one to write (lane=...), or read them "
+            f"all with mmreplay.load"
         )
-    if request.of_one:
-        raise SchemaError(
-            f"{store}: a store of {len(paths)} lanes, expected one of a single environment, as env "
-            f"is; lane=NAME goes on in the lane of that name, or adds one"
-        )
-    if lanes is not None and lanes != len(paths):
-        raise SchemaError(f"{store}: expected {lanes} lanes, found {len(paths)}")
-    for path in paths:
-        _check(request, path)
-    durable_writes.sync_name(store)  # as each lane does for its own
-    shares = split_capacity(capacity, len(paths))
-    background = Background(request.flush_s)
-
-    def open_one(path: AnyPath, share: int | None) -> Writer:
-        kind = FiniteWriter if read_metadata(path).get("finite") else Writer
-        return kind(path, background=background, changes=request.changes(share))
-
-    writers, failures = run_in_threads(open_one, paths, shares)
-    if failures:
-        release_all(writers)
-        raise failures[0]
-    return LanesWriter(request.path, writers)
+    return _open_one(request, store, store, capacity, lanes)
 
 
 def _open_one(
@@ -208,15 +179,3 @@ def _make_lane(
     if not is_new:
         raise StoreExistsError(f"{path}: there already, though nobody may make it now")
     return path
-
-
-def release_all(writers: Sequence[AnyWriter]) -> None:
-    """Close them, or at least keep nobody out: the caller is given none that could try again."""
-
-    def close(writer: AnyWriter) -> None:
-        try:
-            writer.close()
-        finally:
-            writer._release_unclosed()
-
-    run_in_threads(close, writers)

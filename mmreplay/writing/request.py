@@ -20,7 +20,7 @@ from mmreplay.format.layout import ArraySpec
 from mmreplay.schema import Field, Schema
 from mmreplay.system.held_directories import AnyPath
 
-__all__ = ["Request", "check_capacity", "split_capacity"]
+__all__ = ["Request", "check_capacity"]
 
 _MAX_METADATA_BYTES = layout.MAX_METADATA_BYTES // 2
 
@@ -32,14 +32,6 @@ def check_capacity(capacity: int | None, lanes: int | None) -> None:
             f"capacity: expected one transition or more for each of {lanes} environments, found "
             f"{capacity}"
         )
-
-
-def split_capacity(capacity: int | None, lanes: int) -> list[int | None]:
-    """Capacities of the lanes: as even as can be, exactly `capacity` in all."""
-    if capacity is None:
-        return [None] * lanes
-    check_capacity(capacity, lanes)
-    return [capacity // lanes + (number < capacity % lanes) for number in range(lanes)]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
