@@ -1,4 +1,4 @@
-"""The column of priorities: one float64 for each row, or cell, changed in place.
+"""The column of priorities: one float64 for each entry of a lane, changed in place.
 
 Invariant: the value at a transition's position is the priority that it was last given, also after a
 kill; it is 0 where none was given, and past the head. Losing the column loses no row.
@@ -30,10 +30,10 @@ _SUMS = layout.checksum_spec(_SPEC.path)
 Window = tuple[int, int]
 
 
-def find_spec(lane: AnyPath, width: int | None = None) -> ArraySpec | None:
+def find_spec(lane: AnyPath, environments: int | None = None) -> ArraySpec | None:
     """The column that a lane has, None if it has none; raises FormatError, CorruptStoreError.
 
-    `lane` is what holds the rows; if they are ticks, `width` is the number of their environments.
+    `environments` as of `format.columns.row_columns`.
     """
     folder = lane / _SPEC.path
     checked_reads.check_directories(lane, _SPEC.path)
@@ -46,21 +46,22 @@ def find_spec(lane: AnyPath, width: int | None = None) -> ArraySpec | None:
     except FileNotFoundError as error:
         raise FormatError(f"{where}: missing; {advice}") from error
     spec, _ = parse.parse_array(data, _SPEC.path, str(where))
-    row_shape = layout.priority_spec(1, width).row_shape
+    row_shape = layout.priority_spec(1, environments).row_shape
     fits = (spec.row_shape, spec.dtype, spec.is_raw) == (row_shape, _SPEC.dtype, True)
-    if not fits or spec.chunk_bytes % memory_maps.GRANULARITY or spec.chunk_bytes > _MOST_BYTES:
+    most = max(_MOST_BYTES, _chunk_length(environments) * spec.row_bytes)
+    if not fits or spec.chunk_bytes % memory_maps.GRANULARITY or spec.chunk_bytes > most:
         raise FormatError(
-            f"{where}: expected {width or 'one'} float64 a row in raw chunks of a multiple of "
-            f"{memory_maps.GRANULARITY:,} bytes, of at most {_MOST_BYTES:,}; {advice}"
+            f"{where}: expected {environments or 1:,} float64 per row in raw chunks of a multiple "
+            f"of {memory_maps.GRANULARITY:,} bytes, of at most {most:,}; {advice}"
         )
     return spec
 
 
-def _find_or_create(lane: AnyPath, chunk_rows: int, width: int | None) -> ArraySpec:
-    there = find_spec(lane, width)
+def _find_or_create(lane: AnyPath, environments: int | None) -> ArraySpec:
+    there = find_spec(lane, environments)
     if there is not None:
         return there
-    wanted = layout.priority_spec(chunk_rows, width)
+    wanted = layout.priority_spec(_chunk_length(environments), environments)
     # Renamed when it is complete: a kill in between leaves no column rather than half of one.
     staged = _staging_path(lane)
     durable_writes.remove_tree(staged)
@@ -70,37 +71,31 @@ def _find_or_create(lane: AnyPath, chunk_rows: int, width: int | None) -> ArrayS
     return wanted
 
 
-def _chunk_length(chunk_rows: int, width: int | None) -> int:
-    """The rows of a chunk file, or the ticks of about as many cells: whole pages."""
-    if width is None:
-        return chunk_rows
-    page = memory_maps.GRANULARITY // math.gcd(memory_maps.GRANULARITY, width * _SPEC.row_bytes)
-    return max(chunk_rows // width // page, 1) * page
+def _chunk_length(environments: int | None) -> int:
+    """The rows of a chunk file, which hold about 65,536 priorities: whole pages."""
+    n = environments or 1
+    page = memory_maps.GRANULARITY // math.gcd(memory_maps.GRANULARITY, n * _SPEC.row_bytes)
+    return max(_CHUNK_ROWS // n // page, 1) * page
 
 
 def _staging_path(lane: AnyPath) -> AnyPath:
     return lane / f"{_SPEC.path}.tmp"
 
 
-def trim(lane: AnyPath, base: int, head: int, width: int | None = None) -> None:
+def trim(lane: AnyPath, base: int, head: int, environments: int | None = None) -> None:
     """Forget the priorities of rows that are gone, and of those that a power cut took, durably.
 
-    Whoever appends next may know nothing of priorities: theirs must not stand there already. The
-    lane is locked for writing. `width` as for `find_spec`, `base` and `head` in rows.
+    The next writer may know nothing of priorities: theirs must not stand there already. The lane is
+    locked for writing. `environments` as for `find_spec`, `base` and `head` in rows.
     """
     if _staging_path(lane).exists():
         durable_writes.remove_tree(_staging_path(lane))
-    spec = find_spec(lane, width)
+    spec = find_spec(lane, environments)
     if spec is None:
         return
-    evict(lane, base, width)
-    _clear(lane, spec, _n_prioritized(head, width))
+    evict(lane, base, environments)
+    _clear(lane, spec, head)
     durable_writes.sync_directory(lane / spec.path)
-
-
-def _n_prioritized(head: int, width: int | None) -> int:
-    """Rows that may have priorities: ticks are whole, and other newest rows no transitions yet."""
-    return max(head - 1, 0) if width is None else head
 
 
 def _clear(lane: AnyPath, spec: ArraySpec, stop: int) -> None:
@@ -118,9 +113,9 @@ def _clear(lane: AnyPath, spec: ArraySpec, stop: int) -> None:
             chunk_files.zero_rows(lane, spec, chunk, stop - start)
 
 
-def evict(lane: AnyPath, base: int, width: int | None = None) -> None:
-    """Unlink the chunk files wholly below row `base`; `width` as for `find_spec`."""
-    spec = find_spec(lane, width)
+def evict(lane: AnyPath, base: int, environments: int | None = None) -> None:
+    """Unlink the chunk files wholly below row `base`; `environments` as for `find_spec`."""
+    spec = find_spec(lane, environments)
     if spec is None:
         return
     for chunk in chunk_files.chunk_files(lane, spec):
@@ -129,17 +124,19 @@ def evict(lane: AnyPath, base: int, width: int | None = None) -> None:
         durable_writes.unlink(chunk_files.chunk_path(lane, spec, chunk))
 
 
-def finish(lane: AnyPath, head: int, width: int | None = None) -> list[tuple[ArraySpec, int]]:
+def finish(
+    lane: AnyPath, head: int, environments: int | None = None
+) -> list[tuple[ArraySpec, int]]:
     """Leave a plain zarr array of as many rows as the lane has, and its checksums, durable.
 
-    Returns these two, and how many rows each has; nothing if there is no column. `width` as for
+    Returns these two, and how many rows each has; nothing if there is no column. `environments` as for
     `find_spec`.
     """
-    spec = find_spec(lane, width)
+    spec = find_spec(lane, environments)
     if spec is None:
         durable_writes.remove_tree(lane / _SUMS.path)  # of a column that somebody has deleted
         return []
-    _clear(lane, spec, _n_prioritized(head, width))
+    _clear(lane, spec, head)
     durable_writes.write_file(lane / spec.path / "zarr.json", layout.array_json(spec, head))
     _sync(lane, spec)
     n_chunks = -(-head // spec.chunk_rows)
@@ -200,19 +197,19 @@ class PriorityColumn:
     float64 by position, is in the page cache, which outlives the process; its last element is never
     of a transition. `generation` grows when positions have changed.
 
-    This process has locked the lane for writing; `lane` is the directory of its log. `window` is
-    (base, head), in rows or cells; what stands past the head is forgotten. `width` is the number of
-    environments of a vector lane, None of a lane of one.
+    This process has locked the lane for writing. `window` is (base, head) in entries; what stands
+    past the head is forgotten. `environments` as for `find_spec`.
     DiskFullError: nothing was changed.
     """
 
-    def __init__(self, lane: AnyPath, window: Window, width: int | None = None) -> None:
+    def __init__(self, lane: AnyPath, window: Window, environments: int | None = None) -> None:
         self._lane = lane
-        spec = _find_or_create(lane, _chunk_length(_CHUNK_ROWS, width), width)
-        self._spec = spec if width is None else spec.cells(width)
+        spec = _find_or_create(lane, environments)
+        self._spec = spec if environments is None else spec.entries(environments)
         self.generation = 0
         base, head = window
-        trim(lane, base // (width or 1), head // (width or 1), width)
+        n = environments or 1
+        trim(lane, base // n, head // n, environments)
         self._layout(window)
 
     def _layout(self, window: Window) -> None:
@@ -244,7 +241,7 @@ class PriorityColumn:
 
     @property
     def lowest(self) -> int:
-        """The lowest row or cell that has a position."""
+        """The lowest entry that has a position."""
         return self._files.first[0] * self._spec.chunk_rows
 
     def positions(self, ids: Ids) -> Ids:

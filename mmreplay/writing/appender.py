@@ -27,7 +27,7 @@ _POPULATED_ROWS = 4
 
 
 class Column:
-    """A raw array that is appended to: the chunk file of its newest row, and that of the row before.
+    """A raw array that is appended to: the chunk files of its newest row and of the row before.
 
     `beyond` as of `Log`: the rows that it has from the head on.
     """
@@ -114,7 +114,7 @@ class Appender:
             self._background.wake()
 
     def _mapped(self, n: int) -> int:
-        """The first row from n on that needs another chunk file, or is the first to do without one."""
+        """The first row from n on that needs another chunk file, or no longer an older one."""
         border = min(column.stop - column.beyond for column in self.columns.values())
         if any(column.old is not column.new for column in self.columns.values()):
             border = min(border, n + 1)

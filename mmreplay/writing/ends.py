@@ -64,7 +64,7 @@ class Ends:
         self._words[COMMITTED] = self._head
 
     def ended(self, row: int) -> Mask:
-        """(n,) which environments have a final observation of a step in this row, the newest one."""
+        """(n,) the environments with a final observation of a step in this row, the newest one."""
         out, log = np.zeros(self._n, np.bool_), self._lane.finals
         stop = self._words[COMMITTED]
         ids = chunk_files.read_rows(log, log.specs["id"], max(stop - self._n, log.base), stop)

@@ -10,10 +10,10 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mmreplay.errors import DiskFullError, FailedStoreError, FormatError, MmreplayError, SchemaError
+from mmreplay.errors import DiskFullError, FailedStoreError, FormatError, MmreplayError
 from mmreplay.format import layout
 from mmreplay.schema import Schema
-from mmreplay.storage.lane_metadata import LaneDocument, read_holder, read_lane, read_metadata
+from mmreplay.storage.lane_metadata import LaneDocument, read_holder, read_lane
 from mmreplay.storage.state_page import COMMITTED
 from mmreplay.system import durable_writes
 from mmreplay.system.held_directories import AnyPath, check_there
@@ -38,7 +38,6 @@ class LockedLane:
     Raises:
         LockedError: another writer is at work.
         StoreNotFoundError, FormatError, CorruptStoreError: there is no sound lane.
-        SchemaError: it is a store of several lanes.
         DiskFullError: no room for the tails; nothing was changed.
 
     Attributes:
@@ -63,7 +62,6 @@ class LockedLane:
         changes: Mapping[str, Any],
         check: Callable[[LaneDocument], None] = lambda _: None,
     ) -> None:
-        _check_kind(path)  # says that there is no lane, before a lock says less
         self._lock = DirectoryLock(path, who=lambda: holder_of(path))
         self.path: AnyPath = self._lock.directory.root
         try:
@@ -194,12 +192,9 @@ class LockedLane:
         try:
             durable_writes.write_file(where, holder(), durable=False)
         except (DiskFullError, FileNotFoundError):
-            durable_writes.unlink(where)  # of the process before: no name is better than a wrong one
-
-
-def _check_kind(path: AnyPath) -> None:
-    if read_metadata(path)["kind"] == "lanes":
-        raise SchemaError(f"{path}: this store has many lanes; name one (lane=...)")
+            durable_writes.unlink(
+                where
+            )  # of the process before: no name is better than a wrong one
 
 
 def holder_of(path: AnyPath) -> str:

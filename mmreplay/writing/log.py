@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from mmreplay.errors import CorruptStoreError, FormatError, MmreplayError
 from mmreplay.format import compression
 from mmreplay.format.layout import ArraySpec, checksum_spec
+from mmreplay.ids import Array
 from mmreplay.storage import chunk_files
 from mmreplay.storage.checkpoint import CheckpointFile
 from mmreplay.storage.checksums import Checksums
@@ -21,7 +22,6 @@ from mmreplay.storage.chunk_files import Window
 from mmreplay.storage.state_page import COMMITTED, TAIL_START, State
 from mmreplay.system.held_directories import AnyPath, check_there
 from mmreplay.system.memory_maps import populate
-from mmreplay.ids import Array
 
 __all__ = ["Log"]
 

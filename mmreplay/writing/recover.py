@@ -435,4 +435,3 @@ def _sweep(log: Log, head: int) -> None:
             start = chunk * spec.chunk_rows
             if start >= stop or start + spec.chunk_rows <= log.base:
                 durable_writes.unlink(chunk_files.chunk_path(log.path, spec, chunk))
-

@@ -6,7 +6,7 @@ Invariant: a writer that was dropped without close is kept alive by nothing that
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,10 +19,9 @@ from mmreplay.errors import (
     SchemaError,
 )
 from mmreplay.system.forks import after_fork_in_child
-from mmreplay.system.held_directories import AnyPath, check_there
+from mmreplay.system.held_directories import check_there
 from mmreplay.system.limits import ReachedLimitError
 from mmreplay.system.threads import Thread
-from mmreplay.storage.lane_metadata import LaneDocument
 from mmreplay.writing import close, flush
 from mmreplay.writing.appender import Appender
 from mmreplay.writing.background import Background
@@ -36,14 +35,13 @@ class Session:
     """A lane that one writer has open.
 
     Args:
-        path: an existing lane.
+        files: the locked lane.
         background: the threads to use.
-        changes: attributes to change, such as the capacity.
-        check: as of `LockedLane`.
         stop: a method of the writer, called when the next step has to ask `guard` first.
 
     Raises:
-        As `LockedLane`.
+        CorruptStoreError, DiskFullError, FailedStoreError: the episodes that ran when a writer died
+            cannot be ended. The lane is let go of.
 
     Attributes:
         files: the locked lane.
@@ -53,30 +51,21 @@ class Session:
         failure: what has ended it, or None.
     """
 
-    def __init__(
-        self,
-        path: AnyPath,
-        background: Background,
-        changes: Mapping[str, Any],
-        check: Callable[[LaneDocument], None],
-        stop: Callable[[], None],
-    ) -> None:
-        self._path = Path(str(path))
+    def __init__(self, files: LockedLane, background: Background, stop: Callable[[], None]) -> None:
+        self._path = Path(str(files.path))
         self._background = background
         self._stop = weakref.WeakMethod(stop)
         self.failure: Exception | None = None
         self.closed = self._closing = False
-        self.files = LockedLane(path, changes, check)
+        self.files = files
         try:
-            self.rows, self._finals = (
-                Appender(self.files, log, background) for log in self.files.logs
-            )
-            self.ends = Ends(self.files, self.rows, self._finals)
-            if self.files.is_recovered:
+            self.rows, self._finals = (Appender(files, log, background) for log in files.logs)
+            self.ends = Ends(files, self.rows, self._finals)
+            if files.is_recovered:
                 self.ends.end_running()
-            self.files.begin()
+            files.begin()
         except BaseException:
-            self.files.release()
+            files.release()
             raise
 
     def begin(self) -> None:

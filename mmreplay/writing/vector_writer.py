@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,11 +19,10 @@ from mmreplay.errors import SchemaError
 from mmreplay.ids import Array, Ids
 from mmreplay.lazy_frames import LazyFrames
 from mmreplay.schema import FRAME, Field, Schema
-from mmreplay.storage.lane_metadata import LaneDocument
 from mmreplay.storage.state_page import COMMITTED
 from mmreplay.system import platform
-from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing.background import Background
+from mmreplay.writing.lane_files import LockedLane
 from mmreplay.writing.row_values import checked_dtype
 from mmreplay.writing.session import Session, refuse_copy
 from mmreplay.writing.stacked_input import Overlap
@@ -52,35 +51,22 @@ class VectorWriter:
 
     __getstate__ = refuse_copy
 
-    def __init__(
-        self,
-        path: AnyPath,
-        *,
-        background: Background,
-        changes: Mapping[str, Any] | None = None,
-        check: Callable[[LaneDocument], None] = lambda _: None,
-    ) -> None:
-        """Open for writing: reopen what was closed, recover what was not.
-
-        Args:
-            path: an existing lane.
-            background: the threads to use.
-            changes: attributes to change, such as the capacity.
-            check: as of `LockedLane`.
+    def __init__(self, files: LockedLane, background: Background) -> None:
+        """Begin to write to a lane that is locked; it is let go of if that fails.
 
         Raises:
-            As `LockedLane`.
+            As `Session`.
         """
-        self.path = Path(str(path))
-        self._advice: str | None = None  # at the first masked reset
+        self.path = Path(str(files.path))
         self._border = 0
-        self._session = Session(path, background, changes or {}, check, self._stop)
-        self.files = self._session.files
+        self._advice: str | None = None  # at the first masked reset
+        self._session = Session(files, background, self._stop)
+        self.files = files
         try:
             self._attach()
             self._session.begin()
         except BaseException:
-            self.files.release()
+            files.release()
             raise
 
     def _attach(self) -> None:

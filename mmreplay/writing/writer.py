@@ -6,7 +6,7 @@ and not before; everything that can fail happens before that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,11 +14,10 @@ import numpy as np
 
 from mmreplay.errors import SchemaError
 from mmreplay.schema import FRAME, Schema
-from mmreplay.storage.lane_metadata import LaneDocument
 from mmreplay.storage.state_page import COMMITTED
 from mmreplay.system import platform
-from mmreplay.system.held_directories import AnyPath
 from mmreplay.writing.background import Background
+from mmreplay.writing.lane_files import LockedLane
 from mmreplay.writing.row_values import RowValues, check_flags, checked_dtype
 from mmreplay.writing.session import Session, refuse_copy
 
@@ -39,35 +38,22 @@ class Writer:
 
     __getstate__ = refuse_copy
 
-    def __init__(
-        self,
-        path: AnyPath,
-        *,
-        background: Background,
-        changes: Mapping[str, Any] | None = None,
-        check: Callable[[LaneDocument], None] = lambda _: None,
-    ) -> None:
-        """Open for writing: reopen what was closed, recover what was not.
-
-        Args:
-            path: an existing lane.
-            background: the threads to use.
-            changes: attributes to change, such as the capacity.
-            check: as of `LockedLane`.
+    def __init__(self, files: LockedLane, background: Background) -> None:
+        """Begin to write to a lane that is locked; it is let go of if that fails.
 
         Raises:
-            As `LockedLane`.
+            As `Session`.
         """
-        self.path = Path(str(path))
+        self.path = Path(str(files.path))
         self._border = 0
         self._running = False
-        self._session = Session(path, background, changes or {}, check, self._stop)
-        self.files = self._session.files
+        self._session = Session(files, background, self._stop)
+        self.files = files
         try:
             self._attach()
             self._session.begin()
         except BaseException:
-            self.files.release()
+            files.release()
             raise
 
     def _attach(self) -> None:
