@@ -129,8 +129,8 @@ def finish(
 ) -> list[tuple[ArraySpec, int]]:
     """Leave a plain zarr array of as many rows as the lane has, and its checksums, durable.
 
-    Returns these two, and how many rows each has; nothing if there is no column. `environments` as for
-    `find_spec`.
+    Returns these two, and how many rows each has; nothing if there is no column. `environments` as
+    for `find_spec`.
     """
     spec = find_spec(lane, environments)
     if spec is None:

@@ -176,7 +176,7 @@ class LockedLane:
         return self._recovery is not None and any(self._recovery.trusted.values())
 
     def abandon(self) -> None:
-        """Its writer was dropped without close: another one that waits for the lock gets it soon."""
+        """Its writer was dropped without close: a process that waits for the lock gets it soon."""
         self._lock.is_abandoned = True
 
     def release(self) -> None:
@@ -192,9 +192,7 @@ class LockedLane:
         try:
             durable_writes.write_file(where, holder(), durable=False)
         except (DiskFullError, FileNotFoundError):
-            durable_writes.unlink(
-                where
-            )  # of the process before: no name is better than a wrong one
+            durable_writes.unlink(where)  # no name is better than that of the process before
 
 
 def holder_of(path: AnyPath) -> str:

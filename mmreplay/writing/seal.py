@@ -115,7 +115,7 @@ def seal_job(log: Log, start: int, stop: int | None = None) -> SealJob:
         if stop - start == log.half:
             with log.checkpoint_lock:
                 log.checkpoint.write(tail_start=stop)
-                log.words[TAIL_START] = stop
+                log.state.words[TAIL_START] = stop
 
     return SealJob(len(parts), encode, finish)
 
