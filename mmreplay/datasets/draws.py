@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -79,18 +79,22 @@ def own_generator(source: Any) -> np.random.Generator:
 def _seeds(source: Any) -> list[int]:
     inner = getattr(source, "data", None)
     if inner is None:
-        return [_next_seed(source.generator)]
+        bits = source.generator.bit_generator
+        with bits.lock:
+            return [*_numbers(bits.state)]
     parts = inner if isinstance(inner, tuple) else (inner,)
     return [len(parts), *(seed for part in parts for seed in _seeds(part))]
 
 
-def _next_seed(generator: np.random.Generator) -> int:
-    """The seed that `draw_seed` would draw; the generator stays where it is."""
-    bits = generator.bit_generator
-    twin = type(bits)(0)  # quicker than a copy, which also copies what seeded it
-    with bits.lock:
-        twin.state = bits.state
-    return draw_seed(np.random.Generator(twin))
+def _numbers(state: Mapping[str, Any]) -> Iterator[int]:
+    """Those of which the state of a bit generator, of any kind, consists."""
+    for value in state.values():
+        if isinstance(value, Mapping):
+            yield from _numbers(value)
+        elif isinstance(value, np.ndarray):
+            yield from value.tolist()
+        elif not isinstance(value, str):  # the name of the kind
+            yield int(value)
 
 
 def check_groups(size: int, group: int, *, replace: bool) -> None:

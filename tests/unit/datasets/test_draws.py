@@ -10,7 +10,7 @@ import mmreplay
 from mmreplay import Field
 from mmreplay.batches.sequences import SequenceGatherer
 from mmreplay.batches.settings import Settings
-from mmreplay.datasets.draws import Samplers, draw_seed, errors_with_path
+from mmreplay.datasets.draws import Samplers, draw_seed, errors_with_path, own_generator
 from mmreplay.errors import EmptyBufferError
 from mmreplay.reading.live_lanes import LiveLanes
 from mmreplay.reading.store import open_store
@@ -75,6 +75,22 @@ def test_a_seed_for_a_draw_comes_from_the_generator():
     one, two = np.random.default_rng(1), np.random.default_rng(1)
     assert [draw_seed(one) for _ in range(3)] == [draw_seed(two) for _ in range(3)]
     assert len({draw_seed(one) for _ in range(9)}) == 9
+
+
+@pytest.mark.parametrize("kind", [np.random.PCG64, np.random.MT19937, np.random.Philox])
+def test_an_own_generator_follows_from_the_data_and_takes_no_number_from_it(path, kind):
+    with mmreplay.load(path) as data:
+        numbers = []
+        for _ in range(3):
+            data.generator = np.random.Generator(kind(7))
+            for _ in range(4):
+                numbers.append(own_generator(data).random())
+                data.generator.random()
+            numbers.append(own_generator(mmreplay.Decorated(data)).random())
+        assert numbers[:5] == numbers[5:10] == numbers[10:]
+        assert len(set(numbers)) == 5
+        twin = np.random.Generator(kind(7))
+        assert twin.random(5)[4] == data.generator.random()
 
 
 def test_an_error_of_a_draw_names_the_store(path):
