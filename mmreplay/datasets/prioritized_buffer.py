@@ -32,6 +32,9 @@ from mmreplay.writing.create import FLUSH_S, give_up
 class PrioritizedReplayBuffer(ReplayBuffer):
     """A live replay buffer that samples by priority; see `ReplayBuffer` for all that is not here.
 
+    `sample` draws with replacement, and `Batch.weight` makes up for the priorities; `replace=False`
+    and `group=m` are refused.
+
     New transitions get the largest priority ever given. Priorities are kept in the store, by id,
     beside the rows: they survive a kill with the rows that they belong to, and a power cut as of
     the last flush. A store that was written without them can be opened with this class, and the
@@ -190,34 +193,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Updates since opening that came after their transition had been evicted."""
         return self.sampler.n_late
 
-    def sample(
-        self,
-        batch_size: int,
-        out: Batch | None = None,
-        *,
-        replace: bool = True,
-        group: int | None = None,
-    ) -> Batch:
-        """Draw transitions by priority, with replacement; `Batch.weight` makes up for it.
-
-        Args:
-            batch_size: B.
-            out: a batch that this object returned for the same B; overwritten and returned.
-            replace: True, as the weights are those of draws with replacement.
-            group: None, as each transition is drawn by its own priority.
-
-        Raises:
-            EmptyBufferError: there is no transition yet.
-            SchemaError: without replacement, or in groups.
-        """
-        return super().sample(batch_size, out, replace=replace, group=group)
-
     def begin_sample(
-        self,
-        generator: np.random.Generator,
-        size: int,
-        replace: bool = True,
-        group: int | None = None,
+        self, generator: np.random.Generator, size: int, replace: bool, group: int | None
     ) -> Draw[Batch]:
         """See `Dataset.begin_sample`; raises SchemaError without replacement, or in groups."""
         if not replace:
